@@ -1,0 +1,59 @@
+# Every target sets up what it needs: Python 3.11+, make and git are enough to start.
+
+# The extras of pyproject.toml that each target installs beside the core.
+RUN_EXTRAS    :=
+BENCH_EXTRAS  :=
+SETUP_EXTRAS  := dev
+CHECK_EXTRAS  := dev
+TEST_EXTRAS   := $(SETUP_EXTRAS)
+FAULTS_EXTRAS := $(SETUP_EXTRAS)
+
+# Extra arguments for the command that a target ends in: make test ARGS="-k cursor"
+ARGS ?=
+
+BIN    := .venv/bin
+SETUP  := bash tools/setup.sh
+PYTHON_PATHS := src tests tools $(if $(wildcard bench/*.py),bench) $(if $(wildcard examples/*.py),examples)
+
+.DEFAULT_GOAL := help
+.PHONY: help run setup test check bench faults format clean
+
+help: ## show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' \
+		| while IFS='|' read -r target text; do printf '  make %-8s %s\n' "$$target" "$$text"; done
+
+run: ## install the light set and show Millstream at work
+	@$(SETUP) $(RUN_EXTRAS)
+	@$(BIN)/millstream demo $(ARGS)
+
+setup: ## create .venv with everything the tests and checks need
+	@$(SETUP) $(SETUP_EXTRAS)
+
+test: ## run every test, quick ones first, and print a table
+	@$(SETUP) $(TEST_EXTRAS)
+	@$(BIN)/python tools/run_tests.py $(ARGS)
+
+check: ## formatting, lint, types, layers, the style guide
+	@$(SETUP) $(CHECK_EXTRAS)
+	$(BIN)/ruff format --check $(PYTHON_PATHS)
+	$(BIN)/ruff check $(PYTHON_PATHS)
+	$(BIN)/mypy --strict src tools $(if $(wildcard bench/*.py),bench)
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/unit/test_tidy.py
+
+bench: ## measure the core
+	@$(SETUP) $(BENCH_EXTRAS)
+	@$(BIN)/millstream bench core $(ARGS)
+
+faults: ## only the tests that kill processes and break disks
+	@$(SETUP) $(FAULTS_EXTRAS)
+	@$(BIN)/python tools/run_tests.py -m "crash or faults" $(ARGS)
+
+format: ## rewrite the sources in our format
+	@$(SETUP) $(CHECK_EXTRAS)
+	$(BIN)/ruff format $(PYTHON_PATHS)
+	$(BIN)/ruff check --fix $(PYTHON_PATHS)
+
+clean: ## remove .venv, caches and build output
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	find src tests tools bench examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

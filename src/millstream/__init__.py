@@ -1,0 +1,65 @@
+"""Millstream: durable logs, work queues and live rooms in one system.
+
+    import millstream
+
+    with millstream.open("orders.db") as ms:
+        orders = ms.log("orders")
+        orders.append({"id": 1, "total": 42})
+        for order in orders.read():
+            print(order.offset, order.json())
+"""
+
+from __future__ import annotations
+
+import os
+
+from millstream.clock import Clock
+from millstream.database import Later, Millstream, Transaction
+from millstream.errors import MillstreamError
+from millstream.limits import Limits
+from millstream.log.block import Block
+from millstream.log.cursor import Cursor
+from millstream.log.log import Log
+from millstream.log.stage import Stage
+from millstream.record import CursorInfo, Item, LogInfo, Producer, Record, Retention
+from millstream.store.engine import Durability
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Block",
+    "Cursor",
+    "CursorInfo",
+    "Durability",
+    "Item",
+    "Later",
+    "Limits",
+    "Log",
+    "LogInfo",
+    "Millstream",
+    "MillstreamError",
+    "Producer",
+    "Record",
+    "Retention",
+    "Stage",
+    "Transaction",
+    "open",
+]
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    durability: Durability = "full",
+    limits: Limits | None = None,
+    clock: Clock | None = None,
+) -> Millstream:
+    """Open the store in a file, or make one; everything is durable when a call returns.
+
+    With `durability="relaxed"` a commit survives the death of the process but not of the machine.
+    """
+    from millstream.embedded import EmbeddedSession, open_store
+    from millstream.store.sqlite import SqliteEngine
+
+    engine = SqliteEngine(path, durability=durability, limits=limits, clock=clock)
+    return Millstream(EmbeddedSession(open_store(engine, limits=limits, clock=clock)))

@@ -1,0 +1,92 @@
+"""The only door to time.
+
+Wall time stamps records and absolute schedules. Store time measures leases and delays: within one
+boot it advances with the boot clock, so a wall clock that jumps neither expires nor freezes
+anything; after a reboot it advances by what the wall clock says has passed, never backwards.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where a store gets its time from; a simulated one stands in for tests."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the epoch, as the machine's owner believes."""
+
+    def boot_ms(self) -> int:
+        """Milliseconds that never go back while the machine runs, also counted while it sleeps."""
+
+    def boot_id(self) -> str:
+        """A name of this boot of this machine."""
+
+    def seconds(self) -> float:
+        """A monotonic count of seconds, for timeouts and durations within one process."""
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        return time.time_ns() // 1_000_000
+
+    def boot_ms(self) -> int:
+        """Milliseconds since boot."""
+        return _boot_ns() // 1_000_000
+
+    def boot_id(self) -> str:
+        """The kernel's name of this boot."""
+        return _boot_id()
+
+    def seconds(self) -> float:
+        """A monotonic count of seconds."""
+        return time.monotonic()
+
+
+if sys.platform == "linux":
+
+    def _boot_ns() -> int:
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+else:
+
+    def _boot_ns() -> int:
+        return time.monotonic_ns()
+
+
+@cache
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:8]
+    except OSError:
+        started_s = time.time() - time.monotonic()
+        return f"started-{round(started_s / 60)}"
+
+
+class StoreTime:
+    """Store time from an anchor: (boot id, boot ms, store ms) as committed in the store."""
+
+    __slots__ = ("_boot_id", "_clock", "_offset_ms")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._boot_id = clock.boot_id()
+        self._offset_ms = -clock.boot_ms()
+
+    def restart(self, *, boot_id: str, boot_ms: int, store_ms: int, wall_ms: int) -> None:
+        """Go on from what a commit recorded: its boot, its boot clock, its store and wall time."""
+        if boot_id == self._boot_id:
+            self._offset_ms = store_ms - boot_ms
+        else:
+            passed_ms = max(0, self._clock.wall_ms() - wall_ms)
+            self._offset_ms = store_ms + passed_ms - self._clock.boot_ms()
+
+    def now_ms(self) -> int:
+        """Milliseconds of store time."""
+        return self._clock.boot_ms() + self._offset_ms

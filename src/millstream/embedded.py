@@ -1,0 +1,135 @@
+"""The embedded session: answers commands from a store in this process.
+
+It is the one place that knows all views: which entities there are, which rule answers which
+command, and what is to be kept up in the background.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from millstream import command as base
+from millstream.clock import Clock
+from millstream.command import Command, Mutation
+from millstream.errors import InvalidInput
+from millstream.format import keys
+from millstream.limits import Limits
+from millstream.log import commands as c
+from millstream.log import operations as rules
+from millstream.log import queries
+from millstream.log.cursor_state import CursorState
+from millstream.log.head import Head, Name
+from millstream.log.metadata import MetadataState
+from millstream.log.producer import ProducerState
+from millstream.log.retention import LogUpkeep
+from millstream.store.engine import Engine
+from millstream.store.entity import Kind, Kinds
+from millstream.store.store import Store
+from millstream.store.transaction import Transaction
+
+T = TypeVar("T")
+
+STEPS_MAX = 10_000
+"""Commands in one transaction: they run under the write lock."""
+
+
+def _kinds() -> Kinds:
+    return {
+        keys.NAME: Kind(Name),
+        keys.HEAD: Kind(Head),
+        keys.METADATA: Kind(MetadataState),
+        keys.CURSOR: Kind(CursorState),
+        keys.PRODUCER: Kind(ProducerState),
+    }
+
+
+_MUTATIONS: dict[type, Callable[[Transaction, Any], Any]] = {
+    c.CreateLog: rules.create_log,
+    c.Append: rules.append,
+    c.Truncate: rules.truncate,
+    c.DeleteLog: rules.delete_log,
+    c.SetMetadata: rules.set_metadata,
+    c.SetRetention: rules.set_retention,
+    c.TakeLog: rules.take_log,
+    c.FreeLog: rules.free_log,
+    c.OpenCursor: rules.open_cursor,
+    c.Acknowledge: rules.acknowledge,
+    c.MoveCursor: rules.move_cursor,
+    c.DeleteCursor: rules.delete_cursor,
+}
+
+_QUERIES: dict[type, Callable[[Store, Any], Any]] = {
+    c.GetBounds: queries.get_bounds,
+    c.ReadBlocks: queries.read_blocks,
+    c.WaitForOffset: queries.wait_for_offset,
+    c.GetMetadata: queries.get_metadata,
+    c.DescribeLog: queries.describe_log,
+    c.ListLogs: queries.list_logs,
+    c.DescribeCursor: queries.describe_cursor,
+    c.ListCursors: queries.list_cursors,
+    c.EnforceRetention: queries.enforce_retention,
+    base.Stats: lambda store, _: store.stats(),
+    base.Fold: lambda store, _: store.fold(),
+}
+
+_TIDIES = {c.Truncate, c.DeleteLog, c.SetRetention}
+"""Commands after which there may be bytes to delete."""
+
+
+def open_store(
+    engine: Engine, *, limits: Limits | None = None, clock: Clock | None = None
+) -> Store:
+    """A store with every view that there is."""
+    return Store(engine, _kinds(), limits=limits, clock=clock, upkeep=(LogUpkeep(),))
+
+
+def operation(command: Mutation[T]) -> Callable[[Transaction], T]:
+    """The function that the transactor runs for a mutation."""
+    kind = type(command)
+    if kind is base.Transact:
+        return lambda tx: _transact(tx, command)  # type: ignore[arg-type, return-value]
+    rule = _MUTATIONS[kind]
+    return lambda tx: rule(tx, command)
+
+
+def query(store: Store, command: Command[T]) -> T:
+    """Answer a query."""
+    answer: T = _QUERIES[type(command)](store, command)
+    return answer
+
+
+def _transact(tx: Transaction, command: base.Transact) -> list[Any]:
+    if len(command.steps) > STEPS_MAX:
+        raise InvalidInput(f"{len(command.steps)} steps in a transaction; the limit is {STEPS_MAX}")
+    if not any(isinstance(step, base.Sql) for step in command.steps):
+        return [_MUTATIONS[type(step)](tx, step) for step in command.steps]
+    with tx.writer.savepoint():
+        return [_step(tx, step) for step in command.steps]
+
+
+def _step(tx: Transaction, step: Any) -> Any:
+    if isinstance(step, base.Sql):
+        return tx.sql(step.statement, step.parameters)
+    return _MUTATIONS[type(step)](tx, step)
+
+
+class EmbeddedSession:
+    """Answers on the caller's thread."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.limits = store.limits
+
+    def execute(self, command: Command[T]) -> T:
+        """Answer a command; a mutation is durable on return."""
+        if isinstance(command, Mutation):
+            result: T = self.store.run(operation(command))
+            if type(command) in _TIDIES:
+                self.store.tend_soon()
+            return result
+        return query(self.store, command)
+
+    def close(self) -> None:
+        """Close the store."""
+        self.store.close()

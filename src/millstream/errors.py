@@ -1,0 +1,159 @@
+"""One tree of exceptions; each carries data, and says whether a retry can help.
+
+    MillstreamError
+    ├── InvalidInput            the request can never succeed as it stands   (also a ValueError)
+    │   ├── InvalidName         a log, cursor, producer or queue name
+    │   ├── TooLarge            a value, header, batch or filter over its limit
+    │   └── InvalidFilter       a filter that does not parse: line, column, what was expected
+    ├── NotFound                no such log, cursor or queue                 (also a LookupError)
+    ├── OutOfRange              a position at or past the end
+    ├── Truncated               a position whose record was dropped
+    ├── Conflict                the state is not what the caller expected
+    │   ├── AlreadyExists       a name is taken
+    │   ├── EndMoved            compare-and-set append: the log has grown
+    │   ├── MetadataConflict    compare-and-set of a metadata entry
+    │   ├── OutOfSequence       a producer's sequence is too old, or has a gap
+    │   ├── Fenced              a newer epoch of the same producer or writer exists
+    │   ├── LeaseLost           the lease ended; somebody else may have the message
+    │   ├── NotOwner            the log is written elsewhere
+    │   └── ForkDetected        two copies of a log differ below both ends
+    ├── Locked                  somebody holds the log exclusively           (retry)
+    ├── Overloaded              a bound was reached; slow down               (retry)
+    ├── CorruptionError         bytes that are not what was written: what, and where
+    └── StoreError
+        ├── CannotOpen          not ours, newer, read-only, missing: names the file
+        ├── Closed              the handle was closed
+        ├── Poisoned            the handle saw a failed write: close, reopen
+        ├── WriteFailed         the write failed and nothing of it was stored (retry)
+        └── OutcomeUnknown      the write may or may not have become durable
+
+An unknown outcome is never reported as a failure: after `OutcomeUnknown` the caller must look, or
+repeat the call under a producer sequence, which makes the repeat exactly once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class MillstreamError(Exception):
+    """The root. `data` holds the facts behind the message; they are attributes as well."""
+
+    retry: ClassVar[bool] = False
+
+    def __init__(self, message: str, **data: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.data = data
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["data"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class InvalidInput(MillstreamError, ValueError):
+    """The request can never succeed as it stands."""
+
+
+class InvalidName(InvalidInput):
+    """A log, cursor, producer or queue name that is empty, too long, or holds control characters."""
+
+
+class TooLarge(InvalidInput):
+    """A value, header, batch or filter over its limit. Data: `limit`, `size`."""
+
+
+class InvalidFilter(InvalidInput):
+    """A filter that does not parse. Data: `line`, `column`, `expected`."""
+
+
+class NotFound(MillstreamError, LookupError):
+    """No such log, cursor or queue. Data: `name`."""
+
+
+class OutOfRange(MillstreamError):
+    """A position at or past the end. Data: `position`, `end`."""
+
+
+class Truncated(MillstreamError):
+    """A position whose record was dropped. Data: `log`, `offset`, `start`."""
+
+
+class Conflict(MillstreamError):
+    """The state is not what the caller expected."""
+
+
+class AlreadyExists(Conflict):
+    """A name is taken. Data: `name`."""
+
+
+class EndMoved(Conflict):
+    """A compare-and-set append found another end. Data: `log`, `expected`, `end`."""
+
+
+class MetadataConflict(Conflict):
+    """A compare-and-set of a metadata entry found another value. Data: `key`, `found`."""
+
+
+class OutOfSequence(Conflict):
+    """A producer's sequence is older than what is remembered, or leaves a gap. Data: `expected`."""
+
+
+class Fenced(Conflict):
+    """A newer epoch of the same producer or writer exists. Data: `epoch`."""
+
+
+class LeaseLost(Conflict):
+    """The lease ended; somebody else may have the message now."""
+
+
+class NotOwner(Conflict):
+    """The log is written elsewhere. Data: `owner`."""
+
+
+class ForkDetected(Conflict):
+    """Two copies of a log differ below both ends. Data: `offset`."""
+
+
+class Locked(MillstreamError):
+    """Somebody holds the log exclusively. Data: `log`, `until_ms`."""
+
+    retry = True
+
+
+class Overloaded(MillstreamError):
+    """A bound was reached; slow down and try again."""
+
+    retry = True
+
+
+class CorruptionError(MillstreamError):
+    """Bytes that are not what was written. Data: `what`, `where`."""
+
+
+class StoreError(MillstreamError):
+    """The store itself, rather than what was asked of it."""
+
+
+class CannotOpen(StoreError):
+    """Not ours, newer, read-only, missing. Data: `path`. The file is left untouched."""
+
+
+class Closed(StoreError):
+    """The handle was closed."""
+
+
+class Poisoned(StoreError):
+    """The handle saw a failed write: close it and open again; nothing acknowledged is lost."""
+
+
+class WriteFailed(StoreError):
+    """The write failed, and nothing of it was stored."""
+
+    retry = True
+
+
+class OutcomeUnknown(StoreError):
+    """The write may or may not have become durable: look, or repeat it under a producer sequence."""

@@ -1,0 +1,129 @@
+"""A filter, ready to be asked: the text, its tree, and the tests compiled from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from millstream.filters import evaluate, tree
+from millstream.filters.arithmetic import FIELD_KEYS, Row
+from millstream.filters.parser import parse_tree
+from millstream.filters.spark_value import Columns
+from millstream.filters.to_spark import to_spark
+
+if TYPE_CHECKING:
+    from millstream.filters.tree import Scalar
+
+_KEY, _TIMESTAMP, _LOG = FIELD_KEYS["_key"], FIELD_KEYS["_timestamp"], FIELD_KEYS["_log"]
+
+
+def parse(text: str) -> Filter:
+    """Read a filter; `InvalidFilter` says where it is wrong, `TooLarge` which cap it exceeds."""
+    return Filter(text)
+
+
+class Filter:
+    """A condition over a message's headers and its own fields. Immutable; equal if the text is.
+
+    `names` are the headers that it looks at, `fields` which of `_key`, `_timestamp` and `_log`.
+    """
+
+    __slots__ = ("_fails", "_holds", "fields", "names", "text", "tree")
+
+    def __init__(self, text: str) -> None:
+        root = parse_tree(text)
+        nodes = [node for node, _ in tree.walk(root)]
+        self.text = text
+        self.tree = root
+        self.names = frozenset(node.name for node in nodes if isinstance(node, tree.Header))
+        self.fields = frozenset(node.name for node in nodes if isinstance(node, tree.Field))
+        self._holds = evaluate.holds(root)
+        self._fails = evaluate.fails(root)
+
+    def matches(
+        self,
+        headers: Mapping[str, Scalar],
+        key: bytes | str | None = None,
+        timestamp: int | None = None,
+        log: str | None = None,
+    ) -> bool:
+        """Whether the condition is true; false and unknown are both no match."""
+        if self.fields:
+            return self._holds(_row(headers, key, timestamp, log))
+        return self._holds(headers)
+
+    def evaluate(
+        self,
+        headers: Mapping[str, Scalar],
+        key: bytes | str | None = None,
+        timestamp: int | None = None,
+        log: str | None = None,
+    ) -> bool | None:
+        """True, False, or None for unknown."""
+        row = _row(headers, key, timestamp, log) if self.fields else headers
+        if self._holds(row):
+            return True
+        return False if self._fails(row) else None
+
+    def match_many(
+        self,
+        headers: Sequence[Mapping[str, Scalar]],
+        *,
+        keys: Sequence[bytes | str | None] | None = None,
+        timestamps: Sequence[int | None] | None = None,
+        log: str | None = None,
+    ) -> list[bool]:
+        """`matches` for each message of a batch from one log; what is not given is NULL for all."""
+        if not self.fields:
+            return list(map(self._holds, headers))
+        absent = [None] * len(headers)
+        columns = zip(headers, keys or absent, timestamps or absent, strict=True)
+        return [self._holds(_row(each, key, at, log)) for each, key, at in columns]
+
+    @property
+    def matcher(self) -> Callable[[Mapping[str, Scalar]], bool]:
+        """The bare test over headers, for tight loops; the record's own fields are NULL to it."""
+        return self._holds
+
+    def spark_sql(
+        self,
+        *,
+        headers: str = "headers",
+        key: str = "key",
+        timestamp: str = "timestamp",
+        log: str = "log",
+    ) -> str:
+        """The same condition as a Spark SQL expression over columns of these names.
+
+        Their types: `map<string, struct<s string, i bigint, d double, b boolean>>`, `binary`,
+        `bigint` (milliseconds) and `string`.
+        """
+        return to_spark(self.tree, Columns(headers=headers, key=key, timestamp=timestamp, log=log))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Filter) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __repr__(self) -> str:
+        return f"Filter({self.text!r})"
+
+    def __reduce__(self) -> tuple[Callable[[str], Filter], tuple[str]]:
+        # Spark carries filters to its workers; the closures are compiled again there.
+        return parse, (self.text,)
+
+
+def _row(
+    headers: Mapping[str, Scalar], key: bytes | str | None, timestamp: int | None, log: str | None
+) -> Row:
+    return {**headers, _KEY: _text(key), _TIMESTAMP: timestamp, _LOG: log}
+
+
+def _text(key: bytes | str | None) -> str | None:
+    if not isinstance(key, bytes):
+        return key
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return None

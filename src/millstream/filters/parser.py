@@ -1,0 +1,241 @@
+"""Text to tree: the only place that knows `lark`.
+
+A filter is either a tree within its caps, or refused with the line, the column and what was
+expected there. Both count from 1; a column is a character, not a byte.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+
+from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedToken, v_args
+
+from millstream.errors import InvalidFilter, TooLarge
+from millstream.filters import tree
+from millstream.filters.grammar import GRAMMAR, retag, words
+from millstream.filters.like import parse_pattern
+
+if TYPE_CHECKING:
+    from millstream.filters.tree import AnyNode, Condition, Constant, Value
+
+_QUOTED_TEXT: Final = re.compile(r"""'[^']*'|"[^"]*\"""")
+
+
+def parse_tree(text: str) -> Condition:
+    """The tree of a filter; `InvalidFilter` or `TooLarge` if there is none."""
+    if len(text) > tree.TEXT_CHARACTERS_MAX:
+        message = (
+            f"the filter has {len(text)} characters; at most {tree.TEXT_CHARACTERS_MAX} are allowed"
+        )
+        raise TooLarge(message, limit=tree.TEXT_CHARACTERS_MAX, size=len(text))
+    try:
+        text.encode()
+        root = cast("AnyNode", _parser().parse(text))
+        condition = _condition(root)
+    except UnicodeEncodeError as error:
+        _refuse(text, error.start, "half of a surrogate pair", ("a character",))
+    except UnexpectedToken as error:
+        _refuse_token(text, error)
+    except UnexpectedCharacters as error:
+        _refuse_character(text, cast("int", error.pos_in_stream))
+    except _Misplaced as error:
+        _refuse(text, error.at, error.found, (error.expected,))
+    tree.check_size(condition)
+    tree.check_depth(_parentheses_deep(text))
+    for node, _ in tree.walk(condition):
+        if isinstance(node, tree.Constant):
+            _check_range(text, node)
+    return condition
+
+
+@lru_cache(maxsize=1)
+def _parser() -> Lark:
+    return Lark(
+        GRAMMAR,
+        parser="lalr",
+        lexer="basic",
+        transformer=_Builder(),
+        lexer_callbacks={"NAME": retag},
+        maybe_placeholders=False,
+    )
+
+
+def _parentheses_deep(text: str) -> int:
+    deepest = depth = 0
+    for character in _QUOTED_TEXT.sub("", text):
+        depth += (character == "(") - (character == ")")
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _check_range(text: str, node: Constant) -> None:
+    # Not earlier: -9223372036854775808 is a sign before a number that is too large alone.
+    value = node.value
+    if isinstance(value, int) and not tree.INT64_MIN <= value <= tree.INT64_MAX:
+        _refuse(text, node.at, "an integer beyond 64 bits", ("a 64-bit integer",))
+    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+        _refuse(text, node.at, "a number beyond float64", ("a finite number",))
+
+
+def _refuse_token(text: str, error: UnexpectedToken) -> NoReturn:
+    if error.token.type == "$END":
+        _refuse(text, len(text), "the end", _accepted_after(text))
+    at = _start(error.token)
+    _refuse(text, at, f"{str(error.token)[:40]!r}", _accepted_after(text[:at]))
+
+
+def _accepted_after(beginning: str) -> tuple[str, ...]:
+    # Asked anew: by the time an LALR parser sees its error, it has forgotten some of the choices.
+    state = _parser().parse_interactive()
+    for token in _parser().lex(beginning):
+        state.feed_token(token)
+    return words(state.accepts())  # type: ignore[no-untyped-call]
+
+
+def _refuse_character(text: str, at: int) -> NoReturn:
+    character = text[at]
+    if text.startswith('""', at):
+        _refuse(text, at, "an empty name", ("a name",))
+    if character in "'\"":
+        _refuse(text, at, "a quote that is not closed", (f"a closing {character}",))
+    _refuse(text, at, f"the character {character!r}", _accepted_after(text[:at]))
+
+
+def _refuse(text: str, at: int, found: str, expected: tuple[str, ...]) -> NoReturn:
+    line = text.count("\n", 0, at) + 1
+    column = at - (text.rfind("\n", 0, at) + 1) + 1
+    *most, last = expected
+    wanted = f"{', '.join(most)} or {last}" if most else last
+    message = f"filter, line {line}, column {column}: found {found}; expected {wanted}"
+    raise InvalidFilter(message, line=line, column=column, expected=expected)
+
+
+class _Misplaced(Exception):
+    """A part that parses, but can never mean anything where it stands."""
+
+    def __init__(self, at: int, found: str, expected: str) -> None:
+        super().__init__(found)
+        self.at, self.found, self.expected = at, found, expected
+
+
+_FOUND: Final = {
+    "string": "a string",
+    "number": "a number",
+    "boolean": "TRUE or FALSE",
+    "condition": "a condition",
+}
+
+
+def _condition(node: AnyNode) -> Condition:
+    kind = tree.kind(node)
+    if kind in ("string", "number"):
+        raise _Misplaced(node.at, _FOUND[kind], "a condition")
+    return cast("Condition", node)
+
+
+def _value(node: AnyNode) -> Value:
+    if tree.kind(node) == "condition":
+        raise _Misplaced(node.at, "a condition", "a value")
+    return cast("Value", node)
+
+
+def _number(node: AnyNode) -> Value:
+    kind = tree.kind(node)
+    if kind not in ("number", "any"):
+        raise _Misplaced(node.at, _FOUND[kind], "a number")
+    return cast("Value", node)
+
+
+def _unquote(token: Token) -> str:
+    quote = token[0]
+    return token[1:-1].replace(quote * 2, quote)
+
+
+def _start(token: Token) -> int:
+    return cast("int", token.start_pos)
+
+
+@v_args(inline=True)
+class _Builder(Transformer[Token, Any]):
+    """Builds the tree from the bottom up while lark parses; one method per alternative."""
+
+    def either(self, *operands: AnyNode) -> tree.Or:
+        return tree.Or(operands[0].at, tuple(map(_condition, operands)))
+
+    def both(self, *operands: AnyNode) -> tree.And:
+        return tree.And(operands[0].at, tuple(map(_condition, operands)))
+
+    def negate(self, operand: AnyNode) -> tree.Not:
+        return tree.Not(operand.at, _condition(operand))
+
+    def compare(self, left: AnyNode, operator: Token, right: AnyNode) -> tree.Compare:
+        symbol = cast("tree.ComparisonOperator", str(operator))
+        return tree.Compare(left.at, symbol, _value(left), _value(right))
+
+    def between(self, value: AnyNode, low: AnyNode, high: AnyNode) -> tree.Between:
+        return tree.Between(value.at, _value(value), _value(low), _value(high))
+
+    def not_between(self, value: AnyNode, low: AnyNode, high: AnyNode) -> tree.Not:
+        return tree.Not(value.at, self.between(value, low, high))
+
+    def member(self, value: AnyNode, *items: Constant) -> tree.In:
+        return tree.In(value.at, _value(value), items)
+
+    def not_member(self, value: AnyNode, *items: Constant) -> tree.Not:
+        return tree.Not(value.at, self.member(value, *items))
+
+    def like(self, value: AnyNode, pattern: Token, escape: Token | None = None) -> tree.Like:
+        character = None if escape is None else _unquote(escape)
+        if escape is not None and len(character or "") != 1:
+            raise _Misplaced(_start(escape), str(escape), "a string of one character")
+        try:
+            parsed = parse_pattern(_unquote(pattern), character)
+        except ValueError as error:
+            expected = f"a pattern in which {error}"
+            raise _Misplaced(_start(pattern), str(pattern)[:40], expected) from None
+        return tree.Like(value.at, _value(value), parsed)
+
+    def not_like(self, value: AnyNode, pattern: Token, escape: Token | None = None) -> tree.Not:
+        return tree.Not(value.at, self.like(value, pattern, escape))
+
+    def is_null(self, value: AnyNode) -> tree.IsNull:
+        return tree.IsNull(value.at, _value(value))
+
+    def is_not_null(self, value: AnyNode) -> tree.Not:
+        return tree.Not(value.at, self.is_null(value))
+
+    def arithmetic(self, left: AnyNode, operator: Token, right: AnyNode) -> tree.Arithmetic:
+        symbol = cast("tree.ArithmeticOperator", str(operator))
+        return tree.Arithmetic(left.at, symbol, _number(left), _number(right))
+
+    def sign(self, sign: Token, operand: AnyNode) -> tree.Signed | Constant:
+        number, at = _number(operand), _start(sign)
+        if isinstance(number, tree.Constant):
+            value = cast("int | float", number.value)
+            return tree.Constant(at, -value if sign == "-" else value)
+        return tree.Signed(at, cast("tree.Sign", str(sign)), number)
+
+    def name(self, token: Token) -> tree.Header | tree.Field:
+        if token in tree.FIELD_KINDS:
+            return tree.Field(_start(token), cast("tree.FieldName", str(token)))
+        return tree.Header(_start(token), str(token))
+
+    def quoted(self, token: Token) -> tree.Header:
+        return tree.Header(_start(token), _unquote(token))
+
+    def string(self, token: Token) -> Constant:
+        return tree.Constant(_start(token), _unquote(token))
+
+    def true(self, token: Token) -> Constant:
+        return tree.Constant(_start(token), True)
+
+    def false(self, token: Token) -> Constant:
+        return tree.Constant(_start(token), False)
+
+    def floating(self, token: Token) -> Constant:
+        return tree.Constant(_start(token), float(token))
+
+    def integer(self, token: Token) -> Constant:
+        return tree.Constant(_start(token), int(token))

@@ -1,0 +1,221 @@
+"""The tree of a filter: what a condition is made of, before anybody evaluates it.
+
+Two families that never mix: *values* (literals, names, arithmetic) and *conditions* (comparisons,
+tests and the logic over them). A name may stand for a condition too, since a header may be boolean.
+Every node knows where it began in the text (`at`), so an error can point there. Parentheses leave
+no node; `a AND b AND c` is one node with three operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+from millstream.errors import TooLarge
+from millstream.filters.like import Pattern
+
+Scalar: TypeAlias = str | int | float | bool | None
+"""What a header may hold; integers are int64, floats are float64."""
+
+ComparisonOperator: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">="]
+ArithmeticOperator: TypeAlias = Literal["+", "-", "*", "/"]
+Sign: TypeAlias = Literal["+", "-"]
+FieldName: TypeAlias = Literal["_key", "_timestamp", "_log"]
+Kind: TypeAlias = Literal["string", "number", "boolean", "any", "condition"]
+
+INT64_MIN: Final = -(2**63)
+INT64_MAX: Final = 2**63 - 1
+
+TEXT_CHARACTERS_MAX: Final = 4_096
+"""A filter is stored in every queue's spec, whose text fields are short."""
+
+NODES_MAX: Final = 200
+"""Bounds the work per message, and the size of the Spark expression."""
+
+DEPTH_MAX: Final = 32
+"""Of the tree, and of nested parentheses: both compilers recurse, and so does Spark's."""
+
+FIELD_KINDS: Final[dict[str, Kind]] = {"_key": "string", "_timestamp": "number", "_log": "string"}
+"""The record's own fields. A header of the same name is reached in quotes: `"_key"`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A part of a filter that begins `at` this character of its text."""
+
+    at: int = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(Node):
+    """A string, a number, TRUE or FALSE."""
+
+    value: str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Header(Node):
+    """The value of a header; NULL if there is none."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Field(Node):
+    """One of the record's own fields."""
+
+    name: FieldName
+
+
+@dataclass(frozen=True, slots=True)
+class Signed(Node):
+    """A number with a sign before it."""
+
+    sign: Sign
+    operand: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic(Node):
+    """Two numbers made one."""
+
+    operator: ArithmeticOperator
+    left: Value
+    right: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Compare(Node):
+    """Two values of one type against each other."""
+
+    operator: ComparisonOperator
+    left: Value
+    right: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Between(Node):
+    """`low <= value AND value <= high`."""
+
+    value: Value
+    low: Value
+    high: Value
+
+
+@dataclass(frozen=True, slots=True)
+class In(Node):
+    """`value = item OR value = item …`."""
+
+    value: Value
+    items: tuple[Constant, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Like(Node):
+    """A string against a pattern."""
+
+    value: Value
+    pattern: Pattern
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull(Node):
+    """Whether there is no value; never unknown itself."""
+
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Not(Node):
+    """True and false swapped; unknown stays unknown."""
+
+    operand: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class And(Node):
+    """False if an operand is false, else unknown if one is unknown, else true."""
+
+    operands: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or(Node):
+    """True if an operand is true, else unknown if one is unknown, else false."""
+
+    operands: tuple[Condition, ...]
+
+
+Name: TypeAlias = Header | Field
+Value: TypeAlias = Constant | Header | Field | Signed | Arithmetic
+Condition: TypeAlias = Compare | Between | In | Like | IsNull | Not | And | Or | Header | Constant
+"""A header is one if it is boolean, a constant only as TRUE or FALSE."""
+
+AnyNode: TypeAlias = Value | Condition
+
+
+def kind(node: AnyNode) -> Kind:
+    """What is known about a node before any message is seen; `any` is a header."""
+    match node:
+        case Header():
+            return "any"
+        case Field(name=name):
+            return FIELD_KINDS[name]
+        case Signed() | Arithmetic():
+            return "number"
+        case Constant(value=bool()):
+            return "boolean"
+        case Constant(value=str()):
+            return "string"
+        case Constant():
+            return "number"
+        case _:
+            return "condition"
+
+
+def children(node: AnyNode) -> tuple[AnyNode, ...]:
+    """The nodes directly below, left to right."""
+    match node:
+        case Signed(operand=value) | Like(value=value) | IsNull(value=value):
+            return (value,)
+        case Not(operand=operand):
+            return (operand,)
+        case Arithmetic(left=left, right=right) | Compare(left=left, right=right):
+            return (left, right)
+        case Between(value=value, low=low, high=high):
+            return (value, low, high)
+        case In(value=value, items=items):
+            return (value, *items)
+        case And(operands=operands) | Or(operands=operands):
+            return operands
+        case _:
+            return ()
+
+
+def walk(root: AnyNode) -> Iterator[tuple[AnyNode, int]]:
+    """Every node with its depth, the root's being 1; without recursion, as no cap holds yet."""
+    waiting = [(root, 1)]
+    while waiting:
+        node, depth = waiting.pop()
+        yield node, depth
+        waiting.extend((child, depth + 1) for child in children(node))
+
+
+def check_size(root: AnyNode) -> None:
+    """Refuse a tree over the caps with `TooLarge`."""
+    nodes = depth_max = 0
+    for _, depth in walk(root):
+        nodes += 1
+        depth_max = max(depth_max, depth)
+    if nodes > NODES_MAX:
+        message = f"the filter has {nodes} parts; at most {NODES_MAX} are allowed"
+        raise TooLarge(message, limit=NODES_MAX, size=nodes)
+    check_depth(depth_max)
+
+
+def check_depth(depth: int) -> None:
+    """Refuse nesting over the cap with `TooLarge`."""
+    if depth > DEPTH_MAX:
+        message = f"the filter is nested {depth} deep; at most {DEPTH_MAX} is allowed"
+        raise TooLarge(message, limit=DEPTH_MAX, size=depth)

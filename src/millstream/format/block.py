@@ -1,0 +1,334 @@
+"""Blocks: many records in one value, as columns.
+
+One codec serves payloads and metadata. The header is placed when ids are known; the body is
+encoded, checked and sent without them, so a block that arrives over a wire is stored as it came.
+
+    header, 56 bytes, little-endian
+    0   u16  0xffff: no RFC array has so many elements, so the two never look alike
+    2   u8   version, 1
+    3   u8   kind: 1 payload, 2 metadata
+    4   u32  count
+    8   u64  first message id
+    16  i64  when it was appended, ms
+    24  i64  timestamp of every record, where the timestamp column is absent, ms
+    32  u16  columns: 1 value, 2 timestamp, 4 key, 8 key validity, 16 headers, 32 appended
+    34  u16  0
+    36  u32  bytes in the body
+    40  u32  in metadata: bytes in the body of the payload block that belongs to it
+    44  u32  0
+    48  u32  CRC32C of the body
+    52  u32  CRC32C of the 52 bytes before
+
+    body: the columns that are present, in that order, each padded to 8 bytes
+    timestamp     i64[count]; so is appended, the last column, where it differs by record
+    key validity  bits, least significant first, before the key column
+    the others    u32[count + 1] offsets, padding, bytes
+
+These are Arrow's layouts: a column's buffers can be handed over without a copy. Record *i* is
+found in O(1). Headers are a MessagePack map each, empty where there are none.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import google_crc32c
+
+from millstream.errors import CorruptionError
+
+MARK = 0xFFFF
+VERSION = 1
+PAYLOAD = 1
+METADATA = 2
+
+VALUE = 1
+TIMESTAMP = 2
+KEY = 4
+KEY_VALIDITY = 8
+HEADERS = 16
+APPENDED = 32
+
+HEADER_BYTES = 56
+BODY_BYTES_MAX = 2**31 - 1
+
+_HEADER = struct.Struct("<HBBIQqqHHIIII")
+_CRC = struct.Struct("<I")
+_SWAP = sys.byteorder == "big"
+
+
+class Header(NamedTuple):
+    """What a block's header says."""
+
+    kind: int
+    count: int
+    first_id: int
+    appended_ms: int
+    timestamp_ms: int
+    columns: int
+    body_bytes: int
+    payload_bytes: int
+    body_crc: int
+
+
+def checksum(data: bytes) -> int:
+    """CRC32C of some bytes."""
+    return int(google_crc32c.value(data))
+
+
+def encode_values(values: Sequence[bytes]) -> bytes:
+    """The body of a payload block."""
+    return b"".join(_bytes_column(values))
+
+
+def encode_metadata(
+    *,
+    timestamps: Sequence[int] | None,
+    keys: Sequence[bytes | None] | None,
+    headers: Sequence[bytes] | None,
+    appended: Sequence[int] | None = None,
+) -> tuple[int, bytes]:
+    """The columns bitmap and body of a metadata block; what is None takes no space."""
+    columns = 0
+    parts: list[bytes] = []
+    if timestamps is not None:
+        columns |= TIMESTAMP
+        parts.append(_fixed(array("q", timestamps)))
+    if keys is not None:
+        columns |= KEY
+        if None in keys:
+            columns |= KEY_VALIDITY
+            parts += _padded(_bits([key is not None for key in keys]))
+        parts += _bytes_column([key or b"" for key in keys])
+    if headers is not None:
+        columns |= HEADERS
+        parts += _bytes_column(headers)
+    if appended is not None:
+        columns |= APPENDED
+        parts.append(_fixed(array("q", appended)))
+    return columns, b"".join(parts)
+
+
+def place(
+    body: bytes,
+    *,
+    kind: int,
+    count: int,
+    first_id: int,
+    columns: int,
+    body_crc: int,
+    appended_ms: int = 0,
+    timestamp_ms: int = 0,
+    payload_bytes: int = 0,
+) -> bytes:
+    """The whole block: a body behind its header."""
+    head = _HEADER.pack(
+        MARK,
+        VERSION,
+        kind,
+        count,
+        first_id,
+        appended_ms,
+        timestamp_ms,
+        columns,
+        0,
+        len(body),
+        payload_bytes,
+        0,
+        body_crc,
+    )
+    return b"".join((head, _CRC.pack(checksum(head)), body))
+
+
+def is_block(value: bytes) -> bool:
+    """Whether a log entry's value is a block rather than an RFC array."""
+    return value[:2] == b"\xff\xff"
+
+
+def decode_header(data: bytes, *, kind: int) -> Header:
+    """Check and read a header; a damaged, cut or unknown one is refused."""
+    if len(data) < HEADER_BYTES:
+        raise CorruptionError(f"a block of {len(data)} bytes is cut", what="block", where=len(data))
+    mark, version, found, *rest = _HEADER.unpack_from(data)
+    if mark != MARK or version != VERSION:
+        raise CorruptionError(f"unknown block version {version}", what="block", where=0)
+    (head_crc,) = _CRC.unpack_from(data, HEADER_BYTES - 4)
+    if checksum(data[: HEADER_BYTES - 4]) != head_crc:
+        raise CorruptionError("a block's header is damaged", what="block header", where=52)
+    if found != kind:
+        raise CorruptionError(f"a block of kind {found}, not {kind}", what="block kind", where=3)
+    count, first_id, appended_ms, timestamp_ms, columns, _, body_bytes, payload_bytes, _, crc = rest
+    if len(data) != HEADER_BYTES + body_bytes:
+        raise CorruptionError(
+            f"a block has {len(data) - HEADER_BYTES} bytes of body, its header says {body_bytes}",
+            what="block body",
+            where=36,
+        )
+    return Header(
+        kind, count, first_id, appended_ms, timestamp_ms, columns, body_bytes, payload_bytes, crc
+    )
+
+
+class Block:
+    """The columns of one checked block."""
+
+    __slots__ = ("_data", "_starts", "header")
+
+    def __init__(self, data: bytes, *, kind: int) -> None:
+        self.header = decode_header(data, kind=kind)
+        if checksum(data[HEADER_BYTES:]) != self.header.body_crc:
+            raise CorruptionError("a block's body is damaged", what="block body", where=48)
+        self._data = data
+        self._starts = self._locate()
+
+    @property
+    def count(self) -> int:
+        """How many records it holds."""
+        return self.header.count
+
+    def column(self, column: int) -> list[bytes] | None:
+        """A variable-width column as a list; None if absent."""
+        start = self._starts.get(column)
+        if start is None:
+            return None
+        count = self.header.count
+        data = self._data
+        base = start + _offsets_bytes(count)
+        ends = _u32s(data, start, count + 1)
+        return [data[base + a : base + b] for a, b in zip(ends, ends[1:], strict=False)]
+
+    def cell(self, column: int, index: int) -> bytes | None:
+        """One record's value in a variable-width column, in O(1); None if the column is absent."""
+        start = self._starts.get(column)
+        if start is None:
+            return None
+        if not 0 <= index < self.header.count:
+            raise IndexError(index)
+        begin, end = _u32s(self._data, start + 4 * index, 2)
+        base = start + _offsets_bytes(self.header.count)
+        return self._data[base + begin : base + end]
+
+    def buffers(self, column: int) -> tuple[memoryview, memoryview] | None:
+        """A variable-width column's offsets and bytes, as Arrow wants them, without a copy."""
+        start = self._starts.get(column)
+        if start is None:
+            return None
+        count = self.header.count
+        base = start + _offsets_bytes(count)
+        view = memoryview(self._data)
+        (size,) = _u32s(self._data, start + 4 * count, 1)
+        return view[start : start + 4 * (count + 1)], view[base : base + size]
+
+    def timestamps(self) -> Sequence[int]:
+        """Every record's timestamp, in ms."""
+        return self._numbers(TIMESTAMP, self.header.timestamp_ms)
+
+    def appended(self) -> Sequence[int]:
+        """When each record was appended, in ms."""
+        return self._numbers(APPENDED, self.header.appended_ms)
+
+    def validity(self) -> Sequence[bool] | None:
+        """Which records have a key; None if all or none have."""
+        start = self._starts.get(KEY_VALIDITY)
+        if start is None:
+            return None
+        data = self._data
+        return [bool(data[start + i // 8] >> (i % 8) & 1) for i in range(self.header.count)]
+
+    def keys(self) -> list[bytes | None]:
+        """Every record's key."""
+        found = self.column(KEY)
+        if found is None:
+            return [None] * self.header.count
+        valid = self.validity()
+        if valid is None:
+            return list(found)
+        return [key if ok else None for key, ok in zip(found, valid, strict=True)]
+
+    def _numbers(self, column: int, constant: int) -> Sequence[int]:
+        start = self._starts.get(column)
+        if start is None:
+            return [constant] * self.header.count
+        numbers = array("q", self._data[start : start + 8 * self.header.count])
+        if _SWAP:
+            numbers.byteswap()
+        return numbers
+
+    def _locate(self) -> dict[int, int]:
+        """Where each column starts; every length is checked against the body's."""
+        count, columns = self.header.count, self.header.columns
+        starts: dict[int, int] = {}
+        position = HEADER_BYTES
+        for column in (VALUE, TIMESTAMP, KEY_VALIDITY, KEY, HEADERS, APPENDED):
+            if not columns & column:
+                continue
+            starts[column] = position
+            if column in (TIMESTAMP, APPENDED):
+                position += 8 * count
+            elif column == KEY_VALIDITY:
+                position += _round8((count + 7) // 8)
+            else:
+                position = self._skip_bytes_column(position)
+        if position != len(self._data) or columns & ~63:
+            raise CorruptionError(
+                "a block's columns do not fill its body", what="block body", where=position
+            )
+        return starts
+
+    def _skip_bytes_column(self, position: int) -> int:
+        count = self.header.count
+        base = position + _offsets_bytes(count)
+        if base > len(self._data):
+            raise CorruptionError("a block's column is cut", what="block body", where=position)
+        ends = _u32s(self._data, position, count + 1)
+        if ends[0] != 0 or ends != sorted(ends):
+            raise CorruptionError(
+                "a block's offsets do not ascend", what="block body", where=position
+            )
+        return base + _round8(ends[-1])
+
+
+def _bytes_column(items: Sequence[bytes]) -> list[bytes]:
+    ends = array("I", accumulate(map(len, items), initial=0))
+    data_bytes = ends[-1]
+    if _SWAP:
+        ends.byteswap()
+    parts = _padded(ends.tobytes())
+    parts.extend(items)
+    if data_bytes % 8:
+        parts.append(bytes(-data_bytes % 8))
+    return parts
+
+
+def _fixed(numbers: array[int]) -> bytes:
+    if _SWAP:
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def _bits(flags: Sequence[bool]) -> bytes:
+    digits = "".join("1" if flag else "0" for flag in reversed(flags))
+    return int(digits, 2).to_bytes((len(flags) + 7) // 8, "little")
+
+
+def _padded(data: bytes) -> list[bytes]:
+    return [data, bytes(-len(data) % 8)] if len(data) % 8 else [data]
+
+
+def _round8(size: int) -> int:
+    return (size + 7) & ~7
+
+
+def _offsets_bytes(count: int) -> int:
+    return _round8(4 * (count + 1))
+
+
+def _u32s(data: bytes, start: int, count: int) -> list[int]:
+    numbers = array("I", data[start : start + 4 * count])
+    if _SWAP:
+        numbers.byteswap()
+    return numbers.tolist()

@@ -1,0 +1,197 @@
+"""Log entries: the metadata of one append, as an RFC array or as a block.
+
+An append of one record is the RFC's `Array<MessageMetadata>` of one element, of more a metadata
+block. The fold joins neighbouring arrays into longer ones: an entry covers as many offsets as its
+array has elements.
+
+    MessageMetadata.metadata = MessagePack [key, timestamp, headers], or, where the producer gave
+    another timestamp than the time of the append, [key, timestamp, headers, appended]
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from msgspec import Raw
+
+from millstream.errors import CorruptionError
+from millstream.format import block, keys
+from millstream.format.rfc import decode_message_metadata
+
+ARRAY_RECORDS_MAX = 500
+"""Elements in a joined array: an entry is read whole."""
+
+ARRAY_BYTES_MAX = 64 * 1024
+
+ARRAY_HEAD_BYTES = 2
+ELEMENT_HEAD_BYTES = 12
+
+NO_HEADERS = b""
+_EMPTY_MAP = Raw(b"\x80")
+
+_SINGLE = struct.Struct("<HQI")
+_COUNT = struct.Struct("<H")
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_meta = msgspec.msgpack.Decoder(list[Raw]).decode
+_decode_key = msgspec.msgpack.Decoder(bytes | None).decode
+_decode_ms = msgspec.msgpack.Decoder(int).decode
+
+
+class Entry:
+    """The metadata of the records that one entry covers, as columns."""
+
+    __slots__ = ("appended", "headers", "ids", "keys", "packed", "timestamps")
+
+    def __init__(
+        self,
+        *,
+        ids: Sequence[int],
+        keys: Sequence[bytes | None],
+        headers: Sequence[bytes],
+        timestamps: Sequence[int],
+        appended: Sequence[int],
+        packed: bool,
+    ) -> None:
+        self.ids = ids
+        self.keys = keys
+        self.headers = headers
+        self.timestamps = timestamps
+        self.appended = appended
+        self.packed = packed
+        """Whether the payloads lie together in one block, keyed by the first id."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def encode_metadata(
+    *, key: bytes | None, timestamp_ms: int, headers: bytes, appended_ms: int
+) -> bytes:
+    """The metadata of one message; `headers` is a MessagePack map, or empty."""
+    fields = [key, timestamp_ms, Raw(headers) if headers else _EMPTY_MAP]
+    if appended_ms != timestamp_ms:
+        fields.append(appended_ms)
+    return _encode(fields)
+
+
+def encode_single(message_id: int, metadata: bytes) -> bytes:
+    """The entry of an append of one record."""
+    return _SINGLE.pack(1, message_id, len(metadata)) + metadata
+
+
+def count(value: bytes) -> int:
+    """How many records an entry covers, without decoding it."""
+    if block.is_block(value):
+        return block.decode_header(value, kind=block.METADATA).count
+    if len(value) < 2:
+        raise CorruptionError("a log entry is cut", what="log entry", where=len(value))
+    found: int = _COUNT.unpack_from(value)[0]
+    return found
+
+
+def decode(value: bytes) -> Entry:
+    """Read an entry, of either form."""
+    return _decode_block(value) if block.is_block(value) else _decode_array(value)
+
+
+def _decode_block(value: bytes) -> Entry:
+    found = block.Block(value, kind=block.METADATA)
+    total, first = found.count, found.header.first_id
+    return Entry(
+        ids=range(first, first + total),
+        keys=found.keys(),
+        headers=found.column(block.HEADERS) or [NO_HEADERS] * total,
+        timestamps=found.timestamps(),
+        appended=found.appended(),
+        packed=True,
+    )
+
+
+def _decode_array(value: bytes) -> Entry:
+    ids, found_keys, headers, timestamps, appended = [], [], [], [], []
+    for message in decode_message_metadata(value):
+        key, timestamp_ms, packed, appended_ms = decode_metadata(message.metadata)
+        ids.append(message.message_id)
+        found_keys.append(key)
+        headers.append(packed)
+        timestamps.append(timestamp_ms)
+        appended.append(appended_ms)
+    return Entry(
+        ids=ids,
+        keys=found_keys,
+        headers=headers,
+        timestamps=timestamps,
+        appended=appended,
+        packed=False,
+    )
+
+
+def decode_metadata(data: bytes) -> tuple[bytes | None, int, bytes, int]:
+    """Key, timestamp, packed headers (empty where there are none) and time of the append."""
+    try:
+        fields = _decode_meta(data)
+        if not 3 <= len(fields) <= 4:
+            raise CorruptionError(
+                f"message metadata has {len(fields)} fields", what="message metadata", where=0
+            )
+        key = _decode_key(fields[0])
+        timestamp_ms = _decode_ms(fields[1])
+        appended_ms = _decode_ms(fields[3]) if len(fields) == 4 else timestamp_ms
+    except msgspec.MsgspecError as error:
+        raise CorruptionError(
+            f"message metadata: {error}", what="message metadata", where=0
+        ) from error
+    headers = bytes(fields[2])
+    return key, timestamp_ms, NO_HEADERS if headers == b"\x80" else headers, appended_ms
+
+
+class _Run:
+    """Neighbouring arrays of one log, on their way to becoming one."""
+
+    __slots__ = ("count", "end", "key", "parts", "size")
+
+    def __init__(self, key: bytes, offset: int) -> None:
+        self.key = key
+        self.end = offset
+        self.count = 0
+        self.size = 0
+        self.parts: list[bytes] = []
+
+    def takes(self, offset: int, total: int, size: int) -> bool:
+        return (
+            offset == self.end
+            and self.count + total <= ARRAY_RECORDS_MAX
+            and self.size + size <= ARRAY_BYTES_MAX
+        )
+
+    def add(self, value: bytes, total: int) -> None:
+        self.parts.append(value[2:])
+        self.size += len(value)
+        self.count += total
+        self.end += total
+
+    def row(self) -> tuple[bytes, bytes]:
+        return self.key, _COUNT.pack(self.count) + b"".join(self.parts)
+
+
+def coalesce(rows: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Join the arrays of neighbouring offsets; every other row stays as it is."""
+    result: list[tuple[bytes, bytes]] = []
+    runs: dict[int, _Run] = {}
+    for key, value in rows:
+        if key[1] != keys.ENTRY or block.is_block(value):
+            result.append((key, value))
+            continue
+        log_id, offset = keys.entry_position(key)
+        total = count(value)
+        run = runs.get(log_id)
+        if run is None or not run.takes(offset, total, len(value)):
+            if run is not None:
+                result.append(run.row())
+            run = runs[log_id] = _Run(key, offset)
+        run.add(value, total)
+    result.extend(run.row() for run in runs.values())
+    return result

@@ -1,0 +1,131 @@
+"""The keys of our own records, and the one table of record types.
+
+Every key starts with `[version, type]`; integers in keys are big-endian, so that keys sort as
+their numbers do. Types 0x01 to 0x06 are the RFC's (see `rfc`); ours start at 0x07.
+
+    type  record           key after the prefix          value
+    0x07  payload block    first message id (u64)        block
+    0x08  log entry        log id (u64), offset (u64)    RFC array of one or more, or block
+    0x09  log name         name (UTF-8)                  log id and when it was created
+    0x0a  log head         log id (u64)                  both ends, sizes, retention, lock
+    0x0b  log metadata     log id (u64)                  the metadata map
+    0x0c  cursor           log id (u64), name (UTF-8)    floor and acknowledged ranges
+    0x0d  producer         log id (u64), name (UTF-8)    epoch and remembered sequences
+    0x0e  delta            sequence (u64)                the transitions of one commit
+    0x0f  id block         (nothing)                     SeqBlock: two u64, big-endian
+    0x10  store            (nothing)                     format, instance, time anchor
+"""
+
+from __future__ import annotations
+
+import struct
+
+from millstream.errors import CorruptionError
+
+VERSION = 0x01
+
+PAYLOAD = 0x01
+PAYLOAD_BLOCK = 0x07
+ENTRY = 0x08
+NAME = 0x09
+HEAD = 0x0A
+METADATA = 0x0B
+CURSOR = 0x0C
+PRODUCER = 0x0D
+DELTA = 0x0E
+ID_BLOCK = 0x0F
+STORE = 0x10
+
+_NUMBERED = struct.Struct(">BBQ")
+_ENTRY = struct.Struct(">BBQQ")
+
+ID_BLOCK_KEY = bytes((VERSION, ID_BLOCK))
+STORE_KEY = bytes((VERSION, STORE))
+
+
+def prefix(kind: int) -> bytes:
+    """The two bytes that start every key of a type."""
+    return bytes((VERSION, kind))
+
+
+def kind_of(key: bytes) -> int:
+    """The type of a key; an unknown version is refused."""
+    if len(key) < 2 or key[0] != VERSION:
+        raise CorruptionError(f"a key of an unknown version: {key[:16].hex()}", what="key", where=0)
+    return key[1]
+
+
+def range_of(prefix_bytes: bytes) -> tuple[bytes, bytes]:
+    """The half-open range of all keys that start with these bytes."""
+    return prefix_bytes, after(prefix_bytes)
+
+
+def after(prefix_bytes: bytes) -> bytes:
+    """The first key that sorts behind everything with this prefix."""
+    trimmed = prefix_bytes.rstrip(b"\xff")
+    return trimmed[:-1] + bytes((trimmed[-1] + 1,))
+
+
+def payload(message_id: int) -> bytes:
+    """The key of a payload that was published alone."""
+    return _NUMBERED.pack(VERSION, PAYLOAD, message_id)
+
+
+def payload_block(first_id: int) -> bytes:
+    """The key of the payloads of a batch."""
+    return _NUMBERED.pack(VERSION, PAYLOAD_BLOCK, first_id)
+
+
+def delta(seq: int) -> bytes:
+    """The key of one commit's delta."""
+    return _NUMBERED.pack(VERSION, DELTA, seq)
+
+
+def number(key: bytes) -> int:
+    """The number in a key that is a prefix and a u64."""
+    if len(key) != _NUMBERED.size:
+        raise CorruptionError(f"a key of {len(key)} bytes, not 10", what="key", where=len(key))
+    return int.from_bytes(key[2:], "big")
+
+
+def entry(log_id: int, offset: int) -> bytes:
+    """The key of the entry whose first record has this offset."""
+    return _ENTRY.pack(VERSION, ENTRY, log_id, offset)
+
+
+def entry_position(key: bytes) -> tuple[int, int]:
+    """The log id and first offset in an entry's key."""
+    if len(key) != _ENTRY.size:
+        raise CorruptionError(f"an entry key of {len(key)} bytes, not 18", what="key", where=len(key))
+    _, _, log_id, offset = _ENTRY.unpack(key)
+    return log_id, offset
+
+
+def log_name(name: str) -> bytes:
+    """The key under which a log's name is listed."""
+    return prefix(NAME) + name.encode()
+
+
+def head(log_id: int) -> bytes:
+    """The key of a log's head."""
+    return _NUMBERED.pack(VERSION, HEAD, log_id)
+
+
+def metadata(log_id: int) -> bytes:
+    """The key of a log's metadata."""
+    return _NUMBERED.pack(VERSION, METADATA, log_id)
+
+
+def cursor(log_id: int, name: str) -> bytes:
+    """The key of a cursor; with an empty name, the prefix of a log's cursors."""
+    return _NUMBERED.pack(VERSION, CURSOR, log_id) + name.encode()
+
+
+def producer(log_id: int, name: str) -> bytes:
+    """The key of a producer; with an empty name, the prefix of a log's producers."""
+    return _NUMBERED.pack(VERSION, PRODUCER, log_id) + name.encode()
+
+
+def trailing_name(key: bytes) -> str:
+    """The name at the end of a cursor's or producer's key."""
+    return key[_NUMBERED.size :].decode()

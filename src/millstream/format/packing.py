@@ -1,0 +1,211 @@
+"""Packing: what users hand in becomes bytes, checked, before anything is stored.
+
+A record alone becomes a `Single`, several become a `Batch`: two block bodies without ids, which
+are the same whether they are packed here or arrive over a wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from millstream.errors import InvalidInput, TooLarge
+from millstream.format import block
+from millstream.limits import Limits
+from millstream.record import Headers
+
+CONTENT_TYPE = "content-type"
+TEXT = "text/plain; charset=utf-8"
+JSON = "application/json"
+
+_Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+_check_headers = msgspec.msgpack.Decoder(dict[str, str | _Int64 | float | bool | None]).decode
+_encode = msgspec.msgpack.Encoder().encode
+_encode_json = msgspec.json.Encoder().encode
+
+NO_HEADERS = b""
+_PLAIN = frozenset({bytes})
+TIMESTAMP_MS_MAX = 253_402_300_799_999
+"""The end of the year 9999: later ones cannot be shown by most tools."""
+
+
+class Single(Struct, frozen=True, array_like=True, gc=False):
+    """One record, ready to be stored."""
+
+    value: bytes
+    key: bytes | None
+    headers: bytes
+    timestamp_ms: int | None
+
+
+class Batch(Struct, frozen=True, array_like=True, gc=False):
+    """Several records, ready to be stored: the bodies of their two blocks."""
+
+    count: int
+    payload: bytes
+    payload_crc: int
+    columns: int
+    metadata: bytes
+    metadata_crc: int
+    timestamp_ms: int | None
+
+
+def pack_single(
+    value: Any,
+    *,
+    key: bytes | str | None,
+    headers: Headers | None,
+    timestamp: int | None,
+    limits: Limits,
+) -> Single:
+    """One record; too large or of a wrong type is an error."""
+    if type(value) is bytes:
+        data, kind = value, None
+    else:
+        data, kind = pack_value(value)
+    if len(data) > limits.value_bytes_max:
+        raise _too_large("a value", len(data), limits.value_bytes_max)
+    return Single(
+        data,
+        None if key is None else pack_key(key, limits),
+        pack_headers(headers, kind, limits) if headers or kind else NO_HEADERS,
+        None if timestamp is None else check_timestamp(timestamp),
+    )
+
+
+def pack_batch(
+    values: Sequence[Any],
+    *,
+    keys: Sequence[bytes | str | None] | None,
+    headers: Sequence[Headers | None] | None,
+    timestamps: Sequence[int] | int | None,
+    limits: Limits,
+) -> Batch:
+    """Several records, given as columns of the same length."""
+    count = len(values)
+    if count > limits.batch_records_max:
+        raise _too_large("a batch", count, limits.batch_records_max, unit="records")
+    for name, column in (("keys", keys), ("headers", headers), ("timestamps", timestamps)):
+        if isinstance(column, Sequence) and len(column) != count:
+            raise InvalidInput(f"{count} values, but {len(column)} {name}")
+    data, kinds = _pack_values(values)
+    payload = block.encode_values(data)
+    if max(map(len, data)) > limits.value_bytes_max:
+        raise _too_large("a value", max(map(len, data)), limits.value_bytes_max)
+    constant = timestamps if isinstance(timestamps, int) else None
+    columns, metadata = block.encode_metadata(
+        timestamps=(
+            [check_timestamp(ms) for ms in timestamps] if isinstance(timestamps, Sequence) else None
+        ),
+        keys=_pack_keys(keys, limits),
+        headers=_pack_header_column(headers, kinds, count, limits),
+    )
+    if len(payload) + len(metadata) > limits.batch_bytes_max:
+        raise _too_large("a batch", len(payload) + len(metadata), limits.batch_bytes_max)
+    return Batch(
+        count,
+        payload,
+        block.checksum(payload),
+        columns,
+        metadata,
+        block.checksum(metadata),
+        None if constant is None else check_timestamp(constant),
+    )
+
+
+def pack_value(value: Any) -> tuple[bytes, str | None]:
+    """Bytes as they are, text as UTF-8, anything else as JSON; and the content type, if any."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value), None
+    if isinstance(value, str):
+        try:
+            return value.encode(), TEXT
+        except UnicodeEncodeError as error:
+            raise InvalidInput(f"text that is not valid Unicode: {error}") from error
+    try:
+        return _encode_json(value), JSON
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidInput(
+            f"a value is bytes, text or JSON; {type(value).__name__} is not: {error}"
+        ) from error
+
+
+def pack_key(key: bytes | str, limits: Limits) -> bytes:
+    """A key as bytes; text as UTF-8."""
+    if isinstance(key, str):
+        key = key.encode()
+    elif not isinstance(key, bytes):
+        raise InvalidInput(f"a key is bytes or text, not {type(key).__name__}")
+    if len(key) > limits.key_bytes_max:
+        raise _too_large("a key", len(key), limits.key_bytes_max)
+    return key
+
+
+def pack_headers(headers: Headers | None, kind: str | None, limits: Limits) -> bytes:
+    """Headers as a MessagePack map of text to text, integer, float, bool or null."""
+    if kind is not None and CONTENT_TYPE not in (headers or {}):
+        headers = {**(headers or {}), CONTENT_TYPE: kind}
+    elif not isinstance(headers, dict):
+        if not isinstance(headers, Mapping):
+            raise InvalidInput(f"headers are a mapping, not {type(headers).__name__}")
+        headers = dict(headers)
+    try:
+        data = _encode(headers)
+        _check_headers(data)
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
+        raise InvalidInput(
+            f"a header is text, a 64-bit integer, a float, a bool or null: {error}"
+        ) from error
+    if len(data) > limits.headers_bytes_max:
+        raise _too_large("a record's headers", len(data), limits.headers_bytes_max)
+    return data
+
+
+def check_timestamp(timestamp: int) -> int:
+    """Milliseconds since the epoch, up to the year 9999."""
+    if type(timestamp) is not int or not 0 <= timestamp <= TIMESTAMP_MS_MAX:
+        raise InvalidInput(f"a timestamp is milliseconds since the epoch, not {timestamp!r}")
+    return timestamp
+
+
+def _pack_values(values: Sequence[Any]) -> tuple[Sequence[bytes], Sequence[str | None] | None]:
+    if _PLAIN.issuperset(map(type, values)):
+        return values, None
+    packed = [pack_value(value) for value in values]
+    kinds = [kind for _, kind in packed]
+    return [data for data, _ in packed], kinds if any(kinds) else None
+
+
+def _pack_keys(
+    found: Sequence[bytes | str | None] | None, limits: Limits
+) -> Sequence[bytes | None] | None:
+    if found is None or (_PLAIN.issuperset(map(type, found)) and _fit(found, limits)):
+        return found  # type: ignore[return-value]
+    if not any(key is not None for key in found):
+        return None
+    return [None if key is None else pack_key(key, limits) for key in found]
+
+
+def _fit(found: Sequence[Any], limits: Limits) -> bool:
+    return max(map(len, found), default=0) <= limits.key_bytes_max
+
+
+def _pack_header_column(
+    headers: Sequence[Headers | None] | None,
+    kinds: Sequence[str | None] | None,
+    count: int,
+    limits: Limits,
+) -> Sequence[bytes] | None:
+    if headers is None and kinds is None:
+        return None
+    return [
+        pack_headers(one, kind, limits) if one or kind else NO_HEADERS
+        for one, kind in zip(headers or [None] * count, kinds or [None] * count, strict=True)
+    ]
+
+
+def _too_large(what: str, size: int, limit: int, unit: str = "bytes") -> TooLarge:
+    return TooLarge(f"{what} of {size:,} {unit}; the limit is {limit:,}", size=size, limit=limit)

@@ -1,0 +1,377 @@
+"""The queue records of types 0x01 to 0x06, byte for byte as the OpenData-Queue RFC lays them out.
+
+What always holds: decode(encode(x)) == x, and bytes that decode are the only bytes of their value.
+What these records cannot hold lies in companion records, which are left to other modules.
+
+    type  record       key after [version, type]           value
+    0x01  payload      message id u64                      the payload itself
+    0x02  active       queue TerminatedBytes, bucket u64   Array<Available>, Array<InFlight>
+    0x03  done         queue TerminatedBytes, bucket u64   Array<Done>
+    0x04  failed       queue TerminatedBytes, bucket u64   Array<Failed>
+    0x05  attempts     queue TerminatedBytes, message u64  Array<Attempt>
+    0x06  queue spec   queue, to the end of the key        filter … description
+
+A queue is named by bytes here, a time is in milliseconds, and a bucket or claim id is an int, made
+by `ids`. Whether a claim id belongs into the bucket that holds it, is for the reader to check.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Generic, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import astuple
+
+from millstream.errors import InvalidInput, TooLarge
+from millstream.format.encodings import (
+    Reader,
+    encode_array,
+    encode_array_count,
+    encode_i64,
+    encode_key_prefix,
+    encode_key_u64,
+    encode_terminated_bytes,
+    encode_u64,
+    encode_utf8,
+    encode_var_bytes,
+)
+from millstream.format.ids import (
+    CAPACITY_EXPONENT_MAX,
+    CLAIM_ID_END,
+    bucket_of,
+    capacity_of,
+)
+from millstream.limits import CONSUMER_BYTES_MAX
+
+
+class RecordType(IntEnum):
+    """The second byte of a key: which of the RFC's records it belongs to."""
+
+    PAYLOAD = 0x01
+    ACTIVE = 0x02
+    DONE = 0x03
+    FAILED = 0x04
+    ATTEMPTS = 0x05
+    QUEUE_SPEC = 0x06
+
+
+# ---- keys
+
+
+def payload_key(message_id: int) -> bytes:
+    """Return the key of one message's payload."""
+    return encode_key_prefix(RecordType.PAYLOAD) + encode_key_u64(message_id)
+
+
+def active_key(queue: bytes, bucket: int) -> bytes:
+    """Return the key of a bucket of available and in-flight messages."""
+    return _bucket_key(RecordType.ACTIVE, queue, bucket)
+
+
+def done_key(queue: bytes, bucket: int) -> bytes:
+    """Return the key of a bucket of done messages."""
+    return _bucket_key(RecordType.DONE, queue, bucket)
+
+
+def failed_key(queue: bytes, bucket: int) -> bytes:
+    """Return the key of a bucket of failed messages."""
+    return _bucket_key(RecordType.FAILED, queue, bucket)
+
+
+def attempts_key(queue: bytes, message_id: int) -> bytes:
+    """Return the key of the attempts at one message in one queue."""
+    return queue_prefix(RecordType.ATTEMPTS, queue) + encode_key_u64(message_id)
+
+
+def queue_spec_key(queue: bytes) -> bytes:
+    """Return the key of a queue's specification."""
+    return encode_key_prefix(RecordType.QUEUE_SPEC) + queue
+
+
+def queue_prefix(record: RecordType, queue: bytes) -> bytes:
+    """Return what all keys of one queue start with, and no others, for types 0x02 to 0x05."""
+    if not RecordType.ACTIVE <= record <= RecordType.ATTEMPTS:
+        raise InvalidInput(f"type {record:#04x} has no keys under a queue", type=record)
+    return encode_key_prefix(record) + encode_terminated_bytes(queue)
+
+
+def parse_payload_key(key: bytes | memoryview) -> int:
+    """Return the message id in a payload key."""
+    reader = Reader(key, "payload key")
+    reader.key_prefix(RecordType.PAYLOAD)
+    message_id = reader.key_u64()
+    reader.finish()
+    return message_id
+
+
+def parse_active_key(key: bytes | memoryview) -> tuple[bytes, int]:
+    """Return queue and bucket id in the key of an active bucket."""
+    return _parse_bucket_key(RecordType.ACTIVE, key)
+
+
+def parse_done_key(key: bytes | memoryview) -> tuple[bytes, int]:
+    """Return queue and bucket id in the key of a done bucket."""
+    return _parse_bucket_key(RecordType.DONE, key)
+
+
+def parse_failed_key(key: bytes | memoryview) -> tuple[bytes, int]:
+    """Return queue and bucket id in the key of a failed bucket."""
+    return _parse_bucket_key(RecordType.FAILED, key)
+
+
+def parse_attempts_key(key: bytes | memoryview) -> tuple[bytes, int]:
+    """Return queue and message id in the key of an attempts record."""
+    reader = Reader(key, "attempts key")
+    reader.key_prefix(RecordType.ATTEMPTS)
+    queue, message_id = reader.terminated_bytes(), reader.key_u64()
+    reader.finish()
+    return queue, message_id
+
+
+def parse_queue_spec_key(key: bytes | memoryview) -> bytes:
+    """Return the queue in the key of a queue's specification."""
+    reader = Reader(key, "queue spec key")
+    reader.key_prefix(RecordType.QUEUE_SPEC)
+    return reader.rest()
+
+
+def _bucket_key(record: RecordType, queue: bytes, bucket: int) -> bytes:
+    if bucket_of(bucket) != bucket:
+        raise InvalidInput(f"{bucket:#x} is not the id of a bucket", id=bucket)
+    return queue_prefix(record, queue) + encode_key_u64(bucket)
+
+
+def _parse_bucket_key(record: RecordType, key: bytes | memoryview) -> tuple[bytes, int]:
+    reader = Reader(key, f"{record.name.lower()} key")
+    reader.key_prefix(record)
+    queue, bucket = reader.terminated_bytes(), reader.key_u64()
+    reader.finish()
+    if bucket >= CLAIM_ID_END or bucket_of(bucket) != bucket:
+        raise reader.corrupt(f"{bucket:#x} is not the id of a bucket", where=len(reader.data) - 8)
+    return queue, bucket
+
+
+# ---- values
+
+
+class AvailableMessage(Struct, frozen=True, gc=False):
+    """A message that can be claimed."""
+
+    message_id: int
+    claim_id: int
+    attempts: int
+    metadata: bytes
+
+
+class InFlightMessage(Struct, frozen=True, gc=False):
+    """A message that a consumer has claimed, at the latest until the lease deadline."""
+
+    message_id: int
+    claim_id: int
+    claimed_at_ms: int
+    lease_deadline_ms: int
+    attempts: int
+    metadata: bytes
+
+
+class DoneMessage(Struct, frozen=True, gc=False):
+    """A message that a consumer has acknowledged."""
+
+    message_id: int
+    claim_id: int
+    done_at_ms: int
+    attempts: int
+    metadata: bytes
+
+
+class FailedMessage(Struct, frozen=True, gc=False):
+    """A message that has no attempts left."""
+
+    message_id: int
+    claim_id: int
+    failed_at_ms: int
+    attempts: int
+    metadata: bytes
+
+
+class Attempt(Struct, frozen=True, gc=False):
+    """One claim of a message; the consumer chose its id, of at most 128 bytes."""
+
+    claimed_at_ms: int
+    consumer_id: str
+
+
+class MessageMetadata(Struct, frozen=True, gc=False):
+    """What the metadata log says of one message; the metadata itself is opaque here."""
+
+    message_id: int
+    metadata: bytes
+
+
+class QueueSpecRecord(Struct, frozen=True, gc=False):
+    """A queue's specification; a retention of 0 seconds keeps done messages for ever."""
+
+    filter: str
+    max_attempts: int
+    done_retention_s: int
+    capacity_exponent: int
+    description: str
+
+
+M = TypeVar("M", bound=Struct)
+
+
+class _MessageArray(Generic[M]):
+    """An array of messages: fixed fields, the claim id second, and metadata behind its length."""
+
+    def __init__(self, make: Callable[..., M], layout: str) -> None:
+        self.make = make
+        self.layout = struct.Struct(layout)
+
+    def encode(self, messages: Sequence[M]) -> bytes:
+        pack = self.layout.pack
+        parts = [encode_array_count(len(messages))]
+        try:
+            for message in messages:
+                fields = astuple(message)
+                if fields[1] >= CLAIM_ID_END:
+                    raise InvalidInput(f"{fields[1]:#x} is not a claim id", id=fields[1])
+                metadata = fields[-1]
+                parts += (pack(*fields[:-1], len(metadata)), metadata)
+        except struct.error as error:
+            raise InvalidInput(f"{type(message).__name__} cannot be encoded: {error}") from None
+        return b"".join(parts)
+
+    def read(self, reader: Reader) -> list[M]:
+        make, unpack_from, width = self.make, self.layout.unpack_from, self.layout.size
+        count = reader.array_count(element_bytes_min=width)
+        data, end, at = reader.data, len(reader.data), reader.position
+        messages: list[M] = []
+        # No call of our own per message: a bucket holds thousands of them.
+        for _ in range(count):
+            start = at + width
+            if start > end:
+                raise reader.corrupt(f"{width} bytes expected, {end - at} left", where=at)
+            fields = unpack_from(data, at)
+            stop = start + fields[-1]
+            if stop > end:
+                raise reader.corrupt(f"{stop - at} bytes expected, {end - at} left", where=at)
+            if fields[1] >= CLAIM_ID_END:
+                raise reader.corrupt(f"{fields[1]:#x} is not a claim id", where=at + 8)
+            messages.append(make(*fields[:-1], data[start:stop]))
+            at = stop
+        reader.position = at
+        return messages
+
+    def decode(self, value: bytes | memoryview, what: str) -> list[M]:
+        reader = Reader(value, what)
+        messages = self.read(reader)
+        reader.finish()
+        return messages
+
+
+_AVAILABLE = _MessageArray(AvailableMessage, "<QQHI")
+_IN_FLIGHT = _MessageArray(InFlightMessage, "<QQqqHI")
+_DONE = _MessageArray(DoneMessage, "<QQqHI")
+_FAILED = _MessageArray(FailedMessage, "<QQqHI")
+_SPEC_FIXED = struct.Struct("<HIB")
+
+
+def encode_active(
+    available: Sequence[AvailableMessage], in_flight: Sequence[InFlightMessage]
+) -> bytes:
+    """Encode a bucket of available and in-flight messages."""
+    return _AVAILABLE.encode(available) + _IN_FLIGHT.encode(in_flight)
+
+
+def decode_active(
+    value: bytes | memoryview,
+) -> tuple[list[AvailableMessage], list[InFlightMessage]]:
+    """Decode a bucket of available and in-flight messages."""
+    reader = Reader(value, "active value")
+    available, in_flight = _AVAILABLE.read(reader), _IN_FLIGHT.read(reader)
+    reader.finish()
+    return available, in_flight
+
+
+def encode_done(messages: Sequence[DoneMessage]) -> bytes:
+    """Encode a bucket of done messages."""
+    return _DONE.encode(messages)
+
+
+def decode_done(value: bytes | memoryview) -> list[DoneMessage]:
+    """Decode a bucket of done messages."""
+    return _DONE.decode(value, "done value")
+
+
+def encode_failed(messages: Sequence[FailedMessage]) -> bytes:
+    """Encode a bucket of failed messages."""
+    return _FAILED.encode(messages)
+
+
+def decode_failed(value: bytes | memoryview) -> list[FailedMessage]:
+    """Decode a bucket of failed messages."""
+    return _FAILED.decode(value, "failed value")
+
+
+def encode_attempts(attempts: Sequence[Attempt]) -> bytes:
+    """Encode the attempts at one message, oldest first."""
+    return encode_array([_encode_attempt(attempt) for attempt in attempts])
+
+
+def _encode_attempt(attempt: Attempt) -> bytes:
+    consumer = encode_utf8(attempt.consumer_id)
+    if (size := len(consumer) - 2) > CONSUMER_BYTES_MAX:
+        raise TooLarge(f"consumer id of {size} bytes", limit=CONSUMER_BYTES_MAX, size=size)
+    return encode_i64(attempt.claimed_at_ms) + consumer
+
+
+def decode_attempts(value: bytes | memoryview) -> list[Attempt]:
+    """Decode the attempts at one message."""
+    reader = Reader(value, "attempts value")
+    attempts = reader.array(
+        lambda: Attempt(reader.i64(), reader.utf8(bytes_max=CONSUMER_BYTES_MAX)),
+        element_bytes_min=10,
+    )
+    reader.finish()
+    return attempts
+
+
+def encode_message_metadata(entries: Sequence[MessageMetadata]) -> bytes:
+    """Encode the value of a record of the metadata log."""
+    return encode_array([encode_u64(e.message_id) + encode_var_bytes(e.metadata) for e in entries])
+
+
+def decode_message_metadata(value: bytes | memoryview) -> list[MessageMetadata]:
+    """Decode the value of a record of the metadata log."""
+    reader = Reader(value, "message metadata")
+    entries = reader.array(
+        lambda: MessageMetadata(reader.u64(), reader.var_bytes()), element_bytes_min=12
+    )
+    reader.finish()
+    return entries
+
+
+def encode_queue_spec(spec: QueueSpecRecord) -> bytes:
+    """Encode a queue's specification."""
+    capacity_of(spec.capacity_exponent)
+    try:
+        fixed = _SPEC_FIXED.pack(spec.max_attempts, spec.done_retention_s, spec.capacity_exponent)
+    except struct.error as error:
+        raise InvalidInput(f"queue spec cannot be encoded: {error}") from None
+    return encode_utf8(spec.filter) + fixed + encode_utf8(spec.description)
+
+
+def decode_queue_spec(value: bytes | memoryview) -> QueueSpecRecord:
+    """Decode a queue's specification."""
+    reader = Reader(value, "queue spec value")
+    text = reader.utf8()
+    max_attempts, done_retention_s, exponent = reader.unpack(_SPEC_FIXED)
+    if exponent > CAPACITY_EXPONENT_MAX:
+        raise reader.corrupt(f"capacity exponent {exponent}", where=reader.position - 1)
+    spec = QueueSpecRecord(text, max_attempts, done_retention_s, exponent, reader.utf8())
+    reader.finish()
+    return spec

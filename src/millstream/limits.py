@@ -1,0 +1,101 @@
+"""Every bound of a store: its name, its default, its unit, and why it is there.
+
+A bound that is reached raises `TooLarge` (one request can never fit) or `Overloaded` (slow down);
+nothing grows without one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KiB = 1024
+MiB = 1024 * KiB
+
+NAME_CHARS_MAX = 255
+"""Characters in a name: long enough for a path-like name, short enough for a key."""
+
+CONSUMER_BYTES_MAX = 128
+"""UTF-8 bytes in a consumer id."""
+
+MESSAGE_ID_MAX = 2**63 - 1
+"""The last message id: SQLite's integers are signed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The bounds of one open store; `millstream.open(path, limits=Limits(...))` changes them."""
+
+    value_bytes_max: int = 16 * MiB
+    """One record's value: it is held in memory several times on its way to disk."""
+
+    key_bytes_max: int = 64 * KiB
+    """One record's key."""
+
+    headers_bytes_max: int = 64 * KiB
+    """One record's headers, encoded: filters read them for every record."""
+
+    batch_records_max: int = 100_000
+    """Records in one append: a batch is one block, and a block is read whole."""
+
+    batch_bytes_max: int = 64 * MiB
+    """Bytes in one append."""
+
+    waiting_operations_max: int = 10_000
+    """Operations that wait for the writer before callers are told `Overloaded`."""
+
+    group_operations_max: int = 1_000
+    """Operations in one commit: bounds how long the first of them waits for the last."""
+
+    inline_bytes_max: int = 2 * KiB
+    """A row up to this size rides in the delta and is moved later; larger ones go straight home."""
+
+    tail_deltas_max: int = 4_096
+    """Unfolded commits after which writers wait for the fold: bounds the time to open."""
+
+    tail_bytes_max: int = 8 * MiB
+    """Unfolded bytes after which writers wait for the fold: bounds memory and the time to open."""
+
+    fold_deltas_min: int = 512
+    """Unfolded commits at which the background fold begins."""
+
+    fold_bytes_min: int = 1 * MiB
+    """Unfolded bytes at which the background fold begins."""
+
+    fold_slice_deltas: int = 256
+    """Commits folded in one slice: a slice holds the write lock for a few milliseconds."""
+
+    fold_slice_bytes: int = 512 * KiB
+    """Bytes folded in one slice."""
+
+    entities_cached_max: int = 10_000
+    """Heads, cursors and producers kept in memory while nothing of theirs is unfolded."""
+
+    read_bytes_max: int = 4 * MiB
+    """Payload fetched in one step of a streaming read."""
+
+    cursor_ranges_max: int = 100_000
+    """Gaps that one cursor may have among its acknowledged offsets."""
+
+    producer_sequences_kept: int = 1_024
+    """Appends of one producer that a repeat can be matched against."""
+
+    producer_idle_ms: int = 7 * 24 * 3600 * 1000
+    """How long an idle producer's sequences are remembered."""
+
+    metadata_entries_max: int = 1_000
+    """Entries in one log's metadata: it is configuration, not data."""
+
+    metadata_bytes_max: int = 64 * KiB
+    """One log's metadata, encoded."""
+
+    stage_lease_ms: int = 30_000
+    """How long an idle staging handle keeps others from appending, should its process have died."""
+
+    busy_timeout_ms: int = 60_000
+    """How long a writer waits for other processes before it gives up with `Overloaded`."""
+
+    wal_bytes_checkpoint: int = 8 * MiB
+    """Size of the write-ahead log at which a checkpoint starts in the background."""
+
+    wal_bytes_reset: int = 64 * MiB
+    """Size at which the write-ahead log is started anew, under the write lock."""

@@ -1,0 +1,1 @@
+"""Logs: records at stable offsets, and cursors that remember how far their readers have come."""

@@ -1,0 +1,132 @@
+"""A block of records as it is read: neighbouring records of one log, as columns.
+
+It holds bytes and decodes what is asked for. `records` makes objects; the columns are there for
+whoever can do without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from millstream.format import block as blocks
+from millstream.record import NO_HEADERS, Headers, Record
+
+_decode_headers = msgspec.msgpack.Decoder(dict[str, Any]).decode
+
+
+class Block(Struct, frozen=True, array_like=True, gc=False):
+    """Records at the offsets [first_offset, first_offset + len)."""
+
+    log: str
+    first_offset: int
+    skip: int
+    """Records at the front of the stored block that were not asked for."""
+    count: int
+    metadata: bytes
+    payload: bytes
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def offsets(self) -> range:
+        """The offsets of its records."""
+        return range(self.first_offset, self.first_offset + self.count)
+
+    def values(self) -> list[bytes]:
+        """Every record's value."""
+        found = blocks.Block(self.payload, kind=blocks.PAYLOAD).column(blocks.VALUE)
+        assert found is not None
+        return self._cut(found)
+
+    def keys(self) -> list[bytes | None]:
+        """Every record's key."""
+        return self._cut(self._metadata().keys())
+
+    def timestamps(self) -> list[int]:
+        """Every record's timestamp, in ms."""
+        return self._cut(list(self._metadata().timestamps()))
+
+    def headers(self) -> list[Headers]:
+        """Every record's headers."""
+        return self._headers(self._metadata())
+
+    def records(self) -> list[Record]:
+        """The records, as objects."""
+        metadata, log = self._metadata(), self.log
+        headers: Iterator[Headers] | list[Headers] = self._headers(metadata)
+        return [
+            Record(log, offset, value, timestamp, key, header, appended)
+            for offset, value, timestamp, key, header, appended in zip(
+                self.offsets,
+                self.values(),
+                self._cut(metadata.timestamps()),
+                self._cut(metadata.keys()),
+                headers,
+                self._cut(metadata.appended()),
+                strict=True,
+            )
+        ]
+
+    def _metadata(self) -> blocks.Block:
+        return blocks.Block(self.metadata, kind=blocks.METADATA)
+
+    def _headers(self, metadata: blocks.Block) -> list[Headers]:
+        packed = metadata.column(blocks.HEADERS)
+        if packed is None:
+            return [NO_HEADERS] * self.count
+        return [_decode_headers(one) if one else NO_HEADERS for one in self._cut(packed)]
+
+    def _cut(self, column: Any) -> Any:
+        if self.skip == 0 and len(column) == self.count:
+            return column
+        return column[self.skip : self.skip + self.count]
+
+
+def pack(log: str, first_offset: int, columns: Columns) -> Block:
+    """Records that were stored apart, as one block."""
+    payload = blocks.encode_values(columns.values)
+    bitmap, metadata = blocks.encode_metadata(
+        timestamps=columns.timestamps,
+        keys=columns.keys if any(key is not None for key in columns.keys) else None,
+        headers=columns.headers if any(columns.headers) else None,
+        appended=columns.appended,
+    )
+    count = len(columns.values)
+    return Block(
+        log,
+        first_offset,
+        0,
+        count,
+        blocks.place(
+            metadata,
+            kind=blocks.METADATA,
+            count=count,
+            first_id=0,
+            columns=bitmap,
+            body_crc=blocks.checksum(metadata),
+            payload_bytes=len(payload),
+        ),
+        blocks.place(
+            payload,
+            kind=blocks.PAYLOAD,
+            count=count,
+            first_id=0,
+            columns=blocks.VALUE,
+            body_crc=blocks.checksum(payload),
+        ),
+    )
+
+
+class Columns(Struct):
+    """The columns of records that were stored apart."""
+
+    values: Sequence[bytes]
+    keys: Sequence[bytes | None]
+    headers: Sequence[bytes]
+    timestamps: Sequence[int]
+    appended: Sequence[int]

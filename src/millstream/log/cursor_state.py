@@ -1,0 +1,103 @@
+"""What the store keeps of a cursor: its floor and what is acknowledged above it."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+import msgspec
+from msgspec import Struct
+
+from millstream.errors import CorruptionError
+from millstream.log.marks import Marks, Range
+from millstream.store.engine import Snapshot
+from millstream.store.entity import Entity
+
+
+class Opened(Struct, array_like=True, frozen=True, tag=1):
+    """The cursor exists from now on."""
+
+    floor: int
+    section: int
+    durable: bool
+
+
+class Acked(Struct, array_like=True, frozen=True, tag=2):
+    """Ranges were acknowledged."""
+
+    ranges: list[Range]
+
+
+class Moved(Struct, array_like=True, frozen=True, tag=3):
+    """The floor was set, forwards or backwards; what was acknowledged above it is forgotten."""
+
+    floor: int
+
+
+class _Stored(Struct, array_like=True):
+    lsn: int
+    durable: bool
+    section: int
+    floor: int
+    ranges: list[Range]
+
+
+class CursorState(Entity):
+    """One cursor. Its marks are a structure of their own, so that an acknowledgement costs the
+    same however many lie above the floor; they become plain ranges only in the record."""
+
+    present: bool = False
+    durable: bool = True
+    section: int = 0
+    marks: Any = None
+
+    changes: ClassVar = Opened | Acked | Moved
+
+    def apply(self, change: Opened | Acked | Moved) -> None:
+        """Move to the next state."""
+        match change:
+            case Acked():
+                for start, stop in change.ranges:
+                    self.marks.add(start, stop)
+            case Moved():
+                self.marks = Marks(change.floor)
+            case Opened():
+                self.present = True
+                self.marks = Marks(change.floor)
+                self.section, self.durable = change.section, change.durable
+
+    def exists(self) -> bool:
+        """A removed cursor has no record."""
+        return self.present
+
+    def records(self, key: bytes) -> list[tuple[bytes, bytes | None]]:
+        """The record, with the marks as ranges."""
+        if not self.present:
+            return [(key, None)]
+        marks: Marks = self.marks
+        stored = _Stored(self.lsn, self.durable, self.section, marks.floor, marks.ranges())
+        return [(key, msgspec.msgpack.encode(stored))]
+
+    @classmethod
+    def blank(cls) -> Self:
+        """A cursor that does not exist."""
+        return cls(marks=Marks())
+
+    @classmethod
+    def load(cls, key: bytes, snapshot: Snapshot) -> Self:
+        """Read it from its record, or start absent."""
+        data = snapshot.get(key)
+        if data is None:
+            return cls.blank()
+        try:
+            stored = msgspec.msgpack.decode(data, type=_Stored)
+        except msgspec.MsgspecError as error:
+            raise CorruptionError(
+                f"cursor {key.hex()}: {error}", what="cursor", where=key.hex()
+            ) from error
+        return cls(
+            lsn=stored.lsn,
+            present=True,
+            durable=stored.durable,
+            section=stored.section,
+            marks=Marks(stored.floor, stored.ranges),
+        )

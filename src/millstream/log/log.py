@@ -1,0 +1,314 @@
+"""The log as users hold it: a name and a session; every method is one command or a few."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from typing import Any
+
+from millstream.command import Session
+from millstream.errors import InvalidInput
+from millstream.format.packing import Batch, Single, pack_batch, pack_single
+from millstream.limits import Limits
+from millstream.log import commands as c
+from millstream.log.block import Block
+from millstream.log.cursor import SECTION, Cursor
+from millstream.log.names import check_name
+from millstream.log.stage import Stage
+from millstream.record import (
+    CursorInfo,
+    Headers,
+    Item,
+    LogInfo,
+    Producer,
+    Record,
+    Retention,
+    Seconds,
+    to_ms,
+)
+
+
+class Log:
+    """Records at stable offsets: append at the end, read anywhere, forget from the front.
+
+    A log comes to exist with its first append; until then it reads as empty.
+    """
+
+    def __init__(self, session: Session, name: str) -> None:
+        self.name = check_name(name)
+        self._session = session
+
+    def __repr__(self) -> str:
+        return f"Log({self.name!r})"
+
+    def append(
+        self,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        timestamp: int | None = None,
+        expect_end: int | None = None,
+        producer: Producer | None = None,
+    ) -> int:
+        """Add one record (bytes, text or a JSON value) and return its offset, once it is durable.
+
+        With `expect_end` it is added only if the log ends there, else `EndMoved`. With `producer`
+        a repeat of the same sequence stores nothing and returns the first offset.
+        """
+        session = self._session
+        record = pack_single(
+            value, key=key, headers=headers, timestamp=timestamp, limits=session.limits
+        )
+        return session.execute(c.Append(self.name, record, expect_end, producer))
+
+    def append_many(
+        self,
+        values: Iterable[Any],
+        *,
+        keys: Sequence[bytes | str | None] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+        timestamps: Sequence[int] | int | None = None,
+        expect_end: int | None = None,
+        producer: Producer | None = None,
+    ) -> range:
+        """Add a batch as one block, all or nothing, and return its offsets.
+
+        `keys`, `headers` and `timestamps` are columns beside the values; or hand in `Item`s.
+        """
+        records = pack_many(
+            values,
+            keys=keys,
+            headers=headers,
+            timestamps=timestamps,
+            limits=self._session.limits,
+        )
+        if records is None:
+            end = self.end_offset()
+            return range(end, end)
+        first = self._session.execute(c.Append(self.name, records, expect_end, producer))
+        return range(first, first + (1 if isinstance(records, Single) else records.count))
+
+    def get(self, offset: int) -> Record | None:
+        """The record at an offset; None if it was truncated or is not there yet."""
+        start, end = self._bounds()
+        if not start <= offset < end:
+            return None
+        return next(self.read(offset, offset + 1), None)
+
+    def first(self) -> Record | None:
+        """The oldest record; None if the log is empty."""
+        return next(self.read(), None)
+
+    def last(self) -> Record | None:
+        """The newest record; None if the log is empty."""
+        start, end = self._bounds()
+        return self.get(end - 1) if end > start else None
+
+    def read(self, start: int | None = None, stop: int | None = None) -> Iterator[Record]:
+        """The records in [start, stop), as the log stands now; streams, a few blocks at a time.
+
+        A `start` that was truncated raises `Truncated`; without one, reading begins at the first
+        record that is there.
+        """
+        for block in self.read_blocks(start, stop):
+            yield from block.records()
+
+    def read_blocks(self, start: int | None = None, stop: int | None = None) -> Iterator[Block]:
+        """As `read`, but whole blocks: columns for whoever can do without record objects."""
+        first, end = self._bounds()
+        position = first if start is None else start
+        stop = end if stop is None else min(stop, end)
+        if position < 0:
+            raise InvalidInput(f"offsets begin at 0, not at {position}")
+        while position < stop:
+            for block in self._blocks(position, stop):
+                yield block
+                position = block.offsets.stop
+
+    def tail(self, start: int | None = None, *, timeout: Seconds | None = None) -> Iterator[Record]:
+        """Records from `start` (default: the end) on, as they arrive; ends after `timeout` idle."""
+        position = self.end_offset() if start is None else start
+        while self.wait(position, timeout=timeout):
+            for record in self.read(position):
+                yield record
+                position = record.offset + 1
+
+    def wait(self, offset: int, *, timeout: Seconds | None = None) -> bool:
+        """Block until there is a record at the offset; False if that took too long."""
+        timeout_ms = None if timeout is None else to_ms(timeout)
+        return self._session.execute(c.WaitForOffset(self.name, offset, timeout_ms))
+
+    def start_offset(self) -> int:
+        """The offset of the first record that is there."""
+        return self._bounds()[0]
+
+    def end_offset(self) -> int:
+        """The offset that the next record will get."""
+        return self._bounds()[1]
+
+    def __len__(self) -> int:
+        start, end = self._bounds()
+        return end - start
+
+    def __bool__(self) -> bool:
+        return True
+
+    def truncate(self, *, before: int) -> int:
+        """Forget the records before an offset and return how many went.
+
+        Only ever forwards; past the end, both ends move there.
+        """
+        if before < 0:
+            raise InvalidInput(f"offsets begin at 0, not at {before}")
+        return self._session.execute(c.Truncate(self.name, before))
+
+    @property
+    def metadata(self) -> Metadata:
+        """A small map of JSON values kept with the log."""
+        return Metadata(self._session, self.name)
+
+    def retention(self) -> Retention:
+        """What the log may forget."""
+        info = self.info()
+        return info.retention if info else Retention()
+
+    def retain(
+        self,
+        *,
+        age: Seconds | None = None,
+        bytes: int | None = None,
+        count: int | None = None,
+        consumed: bool = False,
+    ) -> None:
+        """Say what the log may forget: records go as soon as one rule allows. None keeps all."""
+        for name, limit in (("bytes", bytes), ("count", count)):
+            if limit is not None and limit < 0:
+                raise InvalidInput(f"retention by {name} is at least 0, not {limit}")
+        if age is not None and to_ms(age) < 0:
+            raise InvalidInput(f"retention by age is at least 0, not {age}")
+        rules = Retention(
+            age_ms=None if age is None else to_ms(age), bytes=bytes, count=count, consumed=consumed
+        )
+        self._session.execute(c.SetRetention(self.name, rules))
+
+    def enforce_retention(self) -> int:
+        """Forget now what may be forgotten, rather than in the background; how many went."""
+        return self._session.execute(c.EnforceRetention(self.name))
+
+    def cursor(
+        self,
+        name: str,
+        *,
+        durable: bool = True,
+        start: int | str = "earliest",
+        section: int = SECTION,
+    ) -> Cursor:
+        """The cursor of that name; made, at `start`, if there is none."""
+        return Cursor(
+            self._session, self, name, durable=durable, start=start, section=section
+        )
+
+    def cursors(self) -> list[CursorInfo]:
+        """How each cursor stands."""
+        return self._session.execute(c.ListCursors(self.name))
+
+    def delete_cursor(self, name: str) -> bool:
+        """Forget a cursor; False if there was none."""
+        return self._session.execute(c.DeleteCursor(self.name, name))
+
+    def stage(self, *, section: int = SECTION) -> Stage:
+        """Hold the log exclusively, to append now and commit later."""
+        return Stage(self._session, self, section=section)
+
+    def info(self) -> LogInfo | None:
+        """What a listing says of it; None if it does not exist."""
+        return self._session.execute(c.DescribeLog(self.name))
+
+    def delete(self) -> bool:
+        """Forget the log, its cursors and its metadata; False if there was none."""
+        return self._session.execute(c.DeleteLog(self.name))
+
+    def _bounds(self) -> tuple[int, int]:
+        return self._session.execute(c.GetBounds(self.name))
+
+    def _blocks(self, start: int, stop: int) -> list[Block]:
+        bytes_max = self._session.limits.read_bytes_max
+        return self._session.execute(c.ReadBlocks(self.name, start, stop, bytes_max))
+
+
+class Metadata(MutableMapping[str, Any]):
+    """A log's metadata, as a mapping; each access is one command."""
+
+    def __init__(self, session: Session, log: str) -> None:
+        self._session = session
+        self._log = log
+
+    def __getitem__(self, key: str) -> Any:
+        return self._all()[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._session.execute(c.SetMetadata(self._log, _check_key(key), value))
+
+    def __delitem__(self, key: str) -> None:
+        if key not in self._all():
+            raise KeyError(key)
+        self._session.execute(c.SetMetadata(self._log, key, delete=True))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __repr__(self) -> str:
+        return f"Metadata({self._all()!r})"
+
+    def compare_and_set(self, key: str, *, expect: Any, value: Any) -> None:
+        """Set an entry if it is as expected (None: absent), else raise `MetadataConflict`."""
+        self._session.execute(
+            c.SetMetadata(self._log, _check_key(key), value, expect=expect, compare=True)
+        )
+
+    def _all(self) -> dict[str, Any]:
+        return self._session.execute(c.GetMetadata(self._log))
+
+
+def _check_key(key: str) -> str:
+    return check_name(key, "metadata")
+
+
+def pack_many(
+    values: Iterable[Any],
+    *,
+    keys: Sequence[bytes | str | None] | None,
+    headers: Sequence[Headers | None] | None,
+    timestamps: Sequence[int] | int | None,
+    limits: Limits,
+) -> Single | Batch | None:
+    """A batch from columns or from items; alone, a record is a `Single`; None if there is none."""
+    if isinstance(values, str | bytes | bytearray | memoryview):
+        raise InvalidInput("append_many takes several values; append takes one")
+    rows = values if isinstance(values, list | tuple) else list(values)
+    if not rows:
+        return None
+    if isinstance(rows[0], Item):
+        if keys is not None or headers is not None or timestamps is not None:
+            raise InvalidInput("items carry their own keys, headers and timestamps")
+        if not all(isinstance(item, Item) for item in rows):
+            raise InvalidInput("a batch is all items or all values")
+        keys = [item.key for item in rows]
+        headers = [item.headers for item in rows]
+        if any(item.timestamp is not None for item in rows):
+            if any(item.timestamp is None for item in rows):
+                raise InvalidInput("either every item of a batch has a timestamp, or none")
+            timestamps = [item.timestamp for item in rows]
+        rows = [item.value for item in rows]
+    if len(rows) == 1:
+        return pack_single(
+            rows[0],
+            key=keys[0] if keys else None,
+            headers=headers[0] if headers else None,
+            timestamp=timestamps[0] if isinstance(timestamps, Sequence) else timestamps,
+            limits=limits,
+        )
+    return pack_batch(rows, keys=keys, headers=headers, timestamps=timestamps, limits=limits)

@@ -1,0 +1,369 @@
+"""The rules of logs and cursors: each takes a transaction and a command, and answers.
+
+They check first and change then. What is true of a log stands in its head; nothing here looks at
+a clock or a disk of its own.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from millstream.errors import (
+    EndMoved,
+    InvalidInput,
+    Locked,
+    MetadataConflict,
+    NotFound,
+    OutOfRange,
+    TooLarge,
+)
+from millstream.format import block, entries, keys
+from millstream.format.packing import Batch, Single
+from millstream.log import commands as c
+from millstream.log.cursor_state import Acked, CursorState, Moved, Opened
+from millstream.log.head import (
+    Appended,
+    Created,
+    Deleted,
+    Head,
+    Name,
+    Named,
+    Retained,
+    Taken,
+    Truncated,
+)
+from millstream.log.marks import Marks
+from millstream.log.metadata import Meta, MetadataState, Set
+from millstream.log.producer import Produced, ProducerState
+from millstream.record import CursorInfo
+from millstream.store.instance import instance_id
+from millstream.store.transaction import Transaction
+
+CURSORS_MAX = 10_000
+"""Cursors of one log that a deletion takes with it in one commit."""
+
+
+def find_log(tx: Transaction, name: str) -> tuple[int, Head] | None:
+    """The log that a name stands for."""
+    log_id = tx.entity(keys.log_name(name), Name).log_id
+    return (log_id, tx.entity(keys.head(log_id), Head)) if log_id else None
+
+
+def make_log(tx: Transaction, name: str) -> tuple[int, Head]:
+    """The log that a name stands for; made if there is none."""
+    found = find_log(tx, name)
+    if found is not None:
+        return found
+    log_id = tx.take_log_id()
+    tx.change(keys.log_name(name), Named(log_id))
+    tx.change(keys.head(log_id), Created(name, tx.wall_ms))
+    return log_id, tx.entity(keys.head(log_id), Head)
+
+
+def need_log(tx: Transaction, name: str) -> tuple[int, Head]:
+    """The log that a name stands for; there must be one."""
+    found = find_log(tx, name)
+    if found is None:
+        raise NotFound(f"there is no log {name!r}", name=name)
+    return found
+
+
+def create_log(tx: Transaction, command: c.CreateLog) -> bool:
+    """Make an empty log; False if there was one."""
+    if find_log(tx, command.log) is not None:
+        return False
+    make_log(tx, command.log)
+    return True
+
+
+def append(tx: Transaction, command: c.Append) -> int:
+    """Add records at the end; the offset of the first."""
+    name, expected = command.log, command.expect_end
+    found = find_log(tx, name)
+    end = found[1].end if found else 0
+    if expected is not None and end != expected:
+        raise EndMoved(
+            f"log {name!r} ends at {end}, not at {expected}", log=name, expected=expected, end=end
+        )
+    log_id, head = found or make_log(tx, name)
+    _check_free(tx, head, command.token)
+    records = command.records
+    count = 1 if isinstance(records, Single) else records.count
+    if command.producer is not None:
+        repeated = _repeated(tx, log_id, command, count)
+        if repeated is not None:
+            return repeated
+    if isinstance(records, Single):
+        size = _put_single(tx, log_id, end, records)
+    else:
+        size = _put_batch(tx, log_id, end, records)
+    tx.change(keys.head(log_id), Appended(count, size, tx.wall_ms))
+    return end
+
+
+def _repeated(tx: Transaction, log_id: int, command: c.Append, count: int) -> int | None:
+    """Where a repeated append went the first time; a new one is noted."""
+    producer = command.producer
+    assert producer is not None
+    key = keys.producer(log_id, producer.name)
+    state = tx.entity(key, ProducerState)
+    found = state.repeated(producer, now_ms=tx.store_ms, limits=tx.limits)
+    if found is not None:
+        first, before = found
+        if before != count:
+            raise InvalidInput(
+                f"producer {producer.name!r} repeats sequence {producer.sequence} with "
+                f"{count} records; the first time it had {before}"
+            )
+        return first
+    end = tx.entity(keys.head(log_id), Head).end
+    kept = tx.limits.producer_sequences_kept
+    tx.change(
+        key, Produced(producer.epoch, producer.sequence, end, count, tx.store_ms, kept)
+    )
+    return None
+
+
+def _put_single(tx: Transaction, log_id: int, offset: int, record: Single) -> int:
+    message_id = tx.take_ids(1)
+    timestamp_ms = record.timestamp_ms
+    metadata = entries.encode_metadata(
+        key=record.key,
+        timestamp_ms=tx.wall_ms if timestamp_ms is None else timestamp_ms,
+        headers=record.headers,
+        appended_ms=tx.wall_ms,
+    )
+    tx.put(keys.payload(message_id), record.value)
+    tx.put(keys.entry(log_id, offset), entries.encode_single(message_id, metadata))
+    return len(record.value) + len(metadata)
+
+
+def _put_batch(tx: Transaction, log_id: int, offset: int, batch: Batch) -> int:
+    first_id = tx.take_ids(batch.count)
+    payload = block.place(
+        batch.payload,
+        kind=block.PAYLOAD,
+        count=batch.count,
+        first_id=first_id,
+        columns=block.VALUE,
+        body_crc=batch.payload_crc,
+    )
+    metadata = block.place(
+        batch.metadata,
+        kind=block.METADATA,
+        count=batch.count,
+        first_id=first_id,
+        columns=batch.columns,
+        body_crc=batch.metadata_crc,
+        appended_ms=tx.wall_ms,
+        timestamp_ms=tx.wall_ms if batch.timestamp_ms is None else batch.timestamp_ms,
+        payload_bytes=len(batch.payload),
+    )
+    tx.put(keys.payload_block(first_id), payload)
+    tx.put(keys.entry(log_id, offset), metadata)
+    return len(batch.payload) + len(batch.metadata)
+
+
+def truncate(tx: Transaction, command: c.Truncate) -> int:
+    """Forget what lies before an offset; only ever forwards."""
+    found = find_log(tx, command.log)
+    before = command.before
+    if found is None:
+        if before <= 0:
+            return 0
+        found = make_log(tx, command.log)
+    log_id, head = found
+    if before <= head.start:
+        return 0
+    gone = min(before, head.end) - head.start
+    tx.change(keys.head(log_id), Truncated(before))
+    return gone
+
+
+def delete_log(tx: Transaction, command: c.DeleteLog) -> bool:
+    """Forget a log with its cursors and metadata; its bytes go in the background."""
+    found = find_log(tx, command.log)
+    if found is None:
+        return False
+    log_id, head = found
+    _check_free(tx, head, "")
+    for prefix in (keys.cursor(log_id, ""), keys.producer(log_id, "")):
+        start, stop = keys.range_of(prefix)
+        for key in tx.state.find(start, stop, tx.writer, limit=CURSORS_MAX):
+            tx.change(key, None)
+    tx.change(keys.metadata(log_id), None)
+    tx.change(keys.log_name(command.log), None)
+    tx.change(keys.head(log_id), Deleted())
+    return True
+
+
+def set_metadata(tx: Transaction, command: c.SetMetadata) -> None:
+    """Set or delete one metadata entry."""
+    log_id, _ = make_log(tx, command.log)
+    key = keys.metadata(log_id)
+    state = tx.entity(key, MetadataState)
+    meta = state.entries.get(command.key)
+    current = meta.value if meta is not None and meta.present else None
+    if command.compare and current != command.expect:
+        raise MetadataConflict(
+            f"metadata {command.key!r} of log {command.log!r} is {current!r}, "
+            f"not {command.expect!r}",
+            key=command.key,
+            found=current,
+        )
+    limits = tx.limits
+    size = len(msgspec.msgpack.encode(command.value)) + len(
+        msgspec.msgpack.encode(state.values())
+    )
+    if len(state.entries) >= limits.metadata_entries_max and meta is None:
+        raise TooLarge(
+            f"log {command.log!r} has {len(state.entries)} metadata entries",
+            size=len(state.entries),
+            limit=limits.metadata_entries_max,
+        )
+    if size > limits.metadata_bytes_max:
+        raise TooLarge(
+            f"the metadata of log {command.log!r} would be {size:,} bytes; "
+            f"the limit is {limits.metadata_bytes_max:,}",
+            size=size,
+            limit=limits.metadata_bytes_max,
+        )
+    stamp = state.next_stamp(wall_ms=tx.wall_ms, writer=instance_id(tx))
+    tx.change(key, Set(command.key, Meta(stamp, not command.delete, command.value)))
+
+
+def set_retention(tx: Transaction, command: c.SetRetention) -> None:
+    """Say what a log may forget."""
+    log_id, _ = make_log(tx, command.log)
+    tx.change(keys.head(log_id), Retained(command.retention))
+
+
+def take_log(tx: Transaction, command: c.TakeLog) -> int:
+    """Hold a log exclusively for a while; whoever holds it may go on."""
+    log_id, head = make_log(tx, command.log)
+    _check_free(tx, head, head.token and command.token)
+    until_ms = tx.store_ms + tx.limits.stage_lease_ms
+    tx.change(keys.head(log_id), Taken(command.token, until_ms))
+    return head.end
+
+
+def free_log(tx: Transaction, command: c.FreeLog) -> None:
+    """Stop holding a log; somebody else's hold is left alone."""
+    found = find_log(tx, command.log)
+    if found is not None and found[1].token == command.token:
+        tx.change(keys.head(found[0]), Taken("", 0))
+
+
+def _check_free(tx: Transaction, head: Head, token: str) -> None:
+    """Let the holder pass, and everybody while nobody holds; a hold that has run out is broken."""
+    if head.token == token:
+        return
+    if not head.token:
+        raise Locked(
+            f"the hold on log {head.name!r} ran out and somebody else has used the log; stage again",
+            log=head.name,
+        )
+    if head.until_ms > tx.store_ms:
+        raise Locked(
+            f"log {head.name!r} is held by a staging handle, for up to "
+            f"{(head.until_ms - tx.store_ms) / 1000:.0f} s unless it goes on",
+            log=head.name,
+            until_ms=head.until_ms,
+        )
+    log_id = tx.entity(keys.log_name(head.name), Name).log_id
+    tx.change(keys.head(log_id), Taken("", 0))
+
+
+def open_cursor(tx: Transaction, command: c.OpenCursor) -> CursorInfo:
+    """Make a cursor if there is none."""
+    log_id, head = make_log(tx, command.log)
+    key = keys.cursor(log_id, command.cursor)
+    state = tx.entity(key, CursorState)
+    if not state.present:
+        floor = {"earliest": head.start, "latest": head.end}.get(
+            str(command.start), command.start
+        )
+        if not isinstance(floor, int) or not 0 <= floor <= head.end:
+            raise OutOfRange(
+                f"a cursor on log {command.log!r} starts at 'earliest', 'latest' or an offset "
+                f"up to {head.end}, not at {command.start!r}",
+                position=command.start,
+                end=head.end,
+            )
+        tx.change(key, Opened(floor, command.section, command.durable))
+    return cursor_info(command.cursor, state, head)
+
+
+def acknowledge(tx: Transaction, command: c.Acknowledge) -> int:
+    """Mark ranges as done."""
+    key, state, head = _need_cursor(tx, command.log, command.cursor)
+    for start, stop in command.ranges:
+        if not 0 <= start < stop:
+            raise InvalidInput(f"[{start}, {stop}) is not a range of positions")
+        if stop > head.end:
+            raise OutOfRange(
+                f"position {stop - 1} is past the end {head.end} of log {command.log!r}",
+                position=stop - 1,
+                end=head.end,
+            )
+    marks: Marks = state.marks
+    if marks.count() + len(command.ranges) > tx.limits.cursor_ranges_max:
+        raise TooLarge(
+            f"cursor {command.cursor!r} has {marks.count():,} gaps; fill them before "
+            "acknowledging further out of order",
+            size=marks.count(),
+            limit=tx.limits.cursor_ranges_max,
+        )
+    tx.change(key, Acked(command.ranges))
+    return marks.floor
+
+
+def move_cursor(tx: Transaction, command: c.MoveCursor) -> int:
+    """Set a cursor's floor."""
+    key, state, head = _need_cursor(tx, command.log, command.cursor)
+    marks: Marks = state.marks
+    if not 0 <= command.floor <= head.end:
+        raise OutOfRange(
+            f"position {command.floor} is not in log {command.log!r}, which ends at {head.end}",
+            position=command.floor,
+            end=head.end,
+        )
+    if not command.forward or command.floor > marks.floor:
+        tx.change(key, Moved(command.floor))
+    return int(state.marks.floor)
+
+
+def delete_cursor(tx: Transaction, command: c.DeleteCursor) -> bool:
+    """Forget a cursor."""
+    found = find_log(tx, command.log)
+    if found is None:
+        return False
+    key = keys.cursor(found[0], command.cursor)
+    if not tx.entity(key, CursorState).present:
+        return False
+    tx.change(key, None)
+    return True
+
+
+def _need_cursor(tx: Transaction, log: str, cursor: str) -> tuple[bytes, CursorState, Head]:
+    log_id, head = need_log(tx, log)
+    key = keys.cursor(log_id, cursor)
+    state = tx.entity(key, CursorState)
+    if not state.present:
+        raise NotFound(f"log {log!r} has no cursor {cursor!r}", name=cursor)
+    return key, state, head
+
+
+def cursor_info(name: str, state: CursorState, head: Head) -> CursorInfo:
+    """How a cursor stands; what was truncated counts as acknowledged."""
+    marks: Marks = state.marks
+    floor = max(marks.floor, head.start)
+    ranges = [(max(a, floor), b) for a, b in marks.ranges() if b > floor]
+    return CursorInfo(
+        name=name,
+        floor=floor,
+        ranges=ranges,
+        lag=max(0, head.end - floor) - sum(b - a for a, b in ranges),
+        section=state.section,
+        durable=state.durable,
+    )

@@ -1,0 +1,170 @@
+"""What can be asked of logs and cursors without changing them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from millstream.format import keys
+from millstream.log import commands as c
+from millstream.log import reader, retention
+from millstream.log.block import Block
+from millstream.log.cursor_state import CursorState
+from millstream.log.head import Head, Name
+from millstream.log.metadata import MetadataState
+from millstream.log.operations import cursor_info
+from millstream.record import CursorInfo, LogInfo
+from millstream.store.engine import Snapshot
+from millstream.store.state import State
+from millstream.store.store import Store
+
+CURSORS_LISTED_MAX = 10_000
+
+
+def get_bounds(store: Store, query: c.GetBounds) -> tuple[int, int]:
+    """Start and end."""
+    bounds = reader.bounds_of(store, reader.log_id_of(store, query.log))
+    return bounds.start, bounds.end
+
+
+def read_blocks(store: Store, query: c.ReadBlocks) -> list[Block]:
+    """Some of the records that were asked for."""
+    return reader.read_blocks(
+        store, query.log, start=query.start, stop=query.stop, bytes_max=query.bytes_max
+    )
+
+
+def wait_for_offset(store: Store, query: c.WaitForOffset) -> bool:
+    """Block until there is a record at the offset."""
+    deadline = None if query.timeout_ms is None else store.clock.seconds() + query.timeout_ms / 1000
+    ready = partial(past_offset, store, query)
+    while not ready():
+        left_s = None if deadline is None else deadline - store.clock.seconds()
+        if left_s is not None and left_s <= 0:
+            return False
+        key = waiting_key(store, query)
+        store.wait(key, lambda: ready() or waiting_key(store, query) != key, left_s)
+    return True
+
+
+def waiting_key(store: Store, query: c.WaitForOffset) -> bytes:
+    """What changes when the log grows: its head, or its name while there is no such log."""
+    log_id = reader.log_id_of(store, query.log)
+    return keys.head(log_id) if log_id else keys.log_name(query.log)
+
+
+def past_offset(store: Store, query: c.WaitForOffset) -> bool:
+    """Whether there is a record at the offset now."""
+    return reader.bounds_of(store, reader.log_id_of(store, query.log)).end > query.offset
+
+
+def get_metadata(store: Store, query: c.GetMetadata) -> dict[str, Any]:
+    """The metadata map."""
+
+    def ask(state: State, snapshot: Snapshot) -> dict[str, Any]:
+        log_id = _log_id(state, snapshot, query.log)
+        if not log_id:
+            return {}
+        found = state.entity(keys.metadata(log_id), snapshot)
+        assert isinstance(found, MetadataState)
+        return found.values()
+
+    return store.look(ask)
+
+
+def describe_log(store: Store, query: c.DescribeLog) -> LogInfo | None:
+    """What is known of a log."""
+
+    def ask(state: State, snapshot: Snapshot) -> LogInfo | None:
+        log_id = _log_id(state, snapshot, query.log)
+        return _log_info(_head(state, snapshot, log_id)) if log_id else None
+
+    return store.look(ask)
+
+
+def list_logs(store: Store, query: c.ListLogs) -> list[LogInfo]:
+    """Logs in the order of their names."""
+
+    def ask(state: State, snapshot: Snapshot) -> list[LogInfo]:
+        start = keys.log_name(query.after) + (b"\x00" if query.after else b"")
+        stop = keys.after(keys.prefix(keys.NAME))
+        found = []
+        for key in state.find(start, stop, snapshot, limit=query.limit):
+            name = state.entity(key, snapshot)
+            assert isinstance(name, Name)
+            found.append(_log_info(_head(state, snapshot, name.log_id)))
+        return found
+
+    return store.look(ask)
+
+
+def describe_cursor(store: Store, query: c.DescribeCursor) -> CursorInfo | None:
+    """How a cursor stands."""
+
+    def ask(state: State, snapshot: Snapshot) -> CursorInfo | None:
+        log_id = _log_id(state, snapshot, query.log)
+        if not log_id:
+            return None
+        found = state.entity(keys.cursor(log_id, query.cursor), snapshot)
+        assert isinstance(found, CursorState)
+        if not found.present:
+            return None
+        return cursor_info(query.cursor, found, _head(state, snapshot, log_id))
+
+    return store.look(ask)
+
+
+def list_cursors(store: Store, query: c.ListCursors) -> list[CursorInfo]:
+    """The cursors of a log."""
+
+    def ask(state: State, snapshot: Snapshot) -> list[CursorInfo]:
+        log_id = _log_id(state, snapshot, query.log)
+        if not log_id:
+            return []
+        head = _head(state, snapshot, log_id)
+        start, stop = keys.range_of(keys.cursor(log_id, ""))
+        found = []
+        for key in state.find(start, stop, snapshot, limit=CURSORS_LISTED_MAX):
+            cursor = state.entity(key, snapshot)
+            assert isinstance(cursor, CursorState)
+            found.append(cursor_info(keys.trailing_name(key), cursor, head))
+        return found
+
+    return store.look(ask)
+
+
+def enforce_retention(store: Store, query: c.EnforceRetention) -> int:
+    """Forget now what the log may forget, bytes included."""
+    log_id = reader.log_id_of(store, query.log)
+    if not log_id:
+        return 0
+    gone = 0
+    while some := retention.forget(store, log_id):
+        gone += some
+    while retention.tend(store, log_id):
+        pass
+    return gone
+
+
+def _log_id(state: State, snapshot: Snapshot, name: str) -> int:
+    found = state.entity(keys.log_name(name), snapshot)
+    assert isinstance(found, Name)
+    return found.log_id
+
+
+def _head(state: State, snapshot: Snapshot, log_id: int) -> Head:
+    found = state.entity(keys.head(log_id), snapshot)
+    assert isinstance(found, Head)
+    return found
+
+
+def _log_info(head: Head) -> LogInfo:
+    return LogInfo(
+        name=head.name,
+        start_offset=head.start,
+        end_offset=head.end,
+        bytes=head.bytes,
+        created=head.created_ms,
+        timestamp=head.timestamp_ms,
+        retention=head.retention,
+    )

@@ -1,0 +1,216 @@
+"""Reading: entries from the overlay or the engine, payloads beside them, as blocks.
+
+A read takes no lock. It looks at a snapshot and at the overlay, and starts again with a newer
+snapshot if a fold moved a row from one to the other in between. Rows never change; they only go,
+when the log is truncated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from millstream.errors import CorruptionError, Truncated
+from millstream.format import block as blocks
+from millstream.format import entries, keys
+from millstream.log.block import Block, Columns, pack
+from millstream.log.head import Bounds
+from millstream.store.engine import Row, Snapshot
+from millstream.store.overlay import Overlay
+from millstream.store.store import Store
+
+ENTRIES_PER_SCAN = 32
+TRIES = 8
+"""A row can move home once while it is looked for; more often only if folds outrun the reader."""
+
+
+class _Moved(Exception):
+    """A row is not where it was: look again with a newer snapshot."""
+
+
+def log_id_of(store: Store, name: str) -> int:
+    """The log that a name stands for, 0 for none; sees what others have committed."""
+    store.refresh()
+    return int(store.seen(keys.log_name(name)))
+
+
+def bounds_of(store: Store, log_id: int) -> Bounds:
+    """Both ends of a log, as of the last `refresh`."""
+    if not log_id:
+        return Bounds()
+    found: Bounds = store.seen(keys.head(log_id))
+    return found
+
+
+def read_blocks(store: Store, name: str, *, start: int, stop: int, bytes_max: int) -> list[Block]:
+    """Some of the records in [start, stop), from the first on: at least one, if there is any."""
+    log_id = log_id_of(store, name)
+    bounds = bounds_of(store, log_id)
+    stop = min(stop, bounds.end)
+    if start >= stop:
+        return []
+    for _ in range(TRIES):
+        if start < bounds.start:
+            raise Truncated(
+                f"log {name!r} begins at {bounds.start}: offset {start} was truncated",
+                log=name,
+                offset=start,
+                start=bounds.start,
+            )
+        try:
+            with store.engine.read() as snapshot:
+                return _read(store.state.overlay, snapshot, bounds.name, log_id, start, stop, bytes_max)
+        except _Moved:
+            store.refresh()
+            bounds = bounds_of(store, log_id)
+    raise CorruptionError(
+        f"log {name!r}: a record at or after offset {start} is missing; run `millstream doctor`",
+        what="log entry",
+        where=start,
+        log=name,
+        offset=start,
+    )
+
+
+def _read(
+    overlay: Overlay,
+    snapshot: Snapshot,
+    name: str,
+    log_id: int,
+    start: int,
+    stop: int,
+    bytes_max: int,
+) -> list[Block]:
+    found: list[Block] = []
+    size = 0
+    for first, value in entries_of(overlay, snapshot, log_id, start=start, stop=stop):
+        try:
+            total = entries.count(value)
+            begin = max(start, first)
+            wanted = range(begin - first, min(stop, first + total) - first)
+            if blocks.is_block(value):
+                made = _stored_block(overlay, snapshot, name, first, wanted, value)
+            else:
+                made = _packed_block(
+                    overlay, snapshot, name, first, wanted, value, bytes_max - size
+                )
+        except CorruptionError as error:
+            raise CorruptionError(
+                f"log {name!r}, offsets from {first}: {error}",
+                **{**error.data, "log": name, "offset": first},
+            ) from error
+        except _Moved:
+            if found:
+                return found
+            raise
+        found.append(made)
+        size += len(made.payload)
+        if size >= bytes_max or made.count < len(wanted):
+            break
+    return found
+
+
+def entries_of(
+    overlay: Overlay, snapshot: Snapshot, log_id: int, *, start: int, stop: int
+) -> Iterator[tuple[int, bytes]]:
+    """The entries that cover [start, stop), in order, each with its first offset."""
+    position = start
+    while position < stop:
+        row = overlay.floor(keys.entry(log_id, position))
+        if row is not None and _covers(row, position):
+            first = keys.entry_position(row[0])[1]
+            yield first, row[1]
+            position = first + entries.count(row[1])
+            continue
+        before = position
+        for row in _stored(snapshot, log_id, position, stop):
+            first = keys.entry_position(row[0])[1]
+            if first > position:
+                break
+            if _covers(row, position):
+                yield first, row[1]
+                position = first + entries.count(row[1])
+        if position == before:
+            raise _Moved
+
+
+def _stored(snapshot: Snapshot, log_id: int, position: int, stop: int) -> list[Row]:
+    rows = snapshot.scan(
+        keys.entry(log_id, position), keys.entry(log_id, stop), limit=ENTRIES_PER_SCAN
+    )
+    if rows and keys.entry_position(rows[0][0])[1] == position:
+        return rows
+    covering = snapshot.scan(
+        keys.entry(log_id, 0), keys.entry(log_id, position), limit=1, reverse=True
+    )
+    return covering + rows
+
+
+def _covers(row: Row, position: int) -> bool:
+    first = keys.entry_position(row[0])[1]
+    return first <= position < first + entries.count(row[1])
+
+
+def _stored_block(
+    overlay: Overlay, snapshot: Snapshot, name: str, first: int, wanted: range, value: bytes
+) -> Block:
+    header = blocks.decode_header(value, kind=blocks.METADATA)
+    key = keys.payload_block(header.first_id)
+    payload = overlay.get(key) or snapshot.get(key)
+    if payload is None:
+        raise _Moved
+    return Block(name, first + wanted.start, wanted.start, len(wanted), value, payload)
+
+
+def _packed_block(
+    overlay: Overlay,
+    snapshot: Snapshot,
+    name: str,
+    first: int,
+    wanted: range,
+    value: bytes,
+    bytes_max: int,
+) -> Block:
+    entry = entries.decode(value)
+    values = _payloads(overlay, snapshot, entry.ids[wanted.start : wanted.stop], bytes_max)
+    end = wanted.start + len(values)
+    columns = Columns(
+        values,
+        entry.keys[wanted.start : end],
+        entry.headers[wanted.start : end],
+        entry.timestamps[wanted.start : end],
+        entry.appended[wanted.start : end],
+    )
+    return pack(name, first + wanted.start, columns)
+
+
+def _payloads(overlay: Overlay, snapshot: Snapshot, ids: list[int], bytes_max: int) -> list[bytes]:
+    """Payloads that were published alone: as many as fit, at least one."""
+    found: list[bytes] = []
+    size, step = 0, 8
+    while len(found) < len(ids) and (not found or size < bytes_max):
+        some = ids[len(found) : len(found) + step]
+        for payload in _payload_run(overlay, snapshot, some):
+            found.append(payload)
+            size += len(payload)
+        step = min(512, step * 2) if size < bytes_max // 4 else 1
+    return found
+
+
+def _payload_run(overlay: Overlay, snapshot: Snapshot, ids: list[int]) -> list[bytes]:
+    found = [overlay.get(keys.payload(message_id)) for message_id in ids]
+    if None not in found:
+        return found  # type: ignore[return-value]
+    stored: dict[bytes, bytes] = {}
+    if ids[-1] - ids[0] < 4 * len(ids):
+        stored = dict(
+            snapshot.scan(keys.payload(ids[0]), keys.payload(ids[-1] + 1), limit=4 * len(ids))
+        )
+    result = []
+    for message_id, payload in zip(ids, found, strict=True):
+        if payload is None:
+            key = keys.payload(message_id)
+            payload = stored[key] if key in stored else snapshot.get(key)
+            if payload is None:
+                raise _Moved
+        result.append(payload)
+    return result

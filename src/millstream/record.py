@@ -1,0 +1,123 @@
+"""The frozen values that travel: what users hand in and get back.
+
+Nothing here knows a store: a record read from a file, a server or a Spark task is the same value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any, TypeVar, overload
+
+import msgspec
+from msgspec import Struct
+
+Scalar = str | int | float | bool | None
+"""What a header may hold; integers are 64-bit."""
+
+Headers = Mapping[str, Scalar]
+
+NO_HEADERS: Headers = MappingProxyType({})
+
+Seconds = float | timedelta
+"""Durations are seconds, or a `timedelta`."""
+
+T = TypeVar("T")
+
+
+def to_ms(duration: Seconds) -> int:
+    """A duration in whole milliseconds, rounded up so that a wait is never cut short."""
+    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    return -int(-seconds * 1000 // 1)
+
+
+class Record(Struct, frozen=True, gc=False):
+    """One record of a log, at its permanent offset."""
+
+    log: str
+    offset: int
+    value: bytes
+    timestamp: int
+    """The producer's timestamp, or when it was appended: milliseconds since the epoch."""
+    key: bytes | None = None
+    headers: Headers = NO_HEADERS
+    appended: int = 0
+    """When the store appended it: milliseconds since the epoch."""
+
+    @property
+    def text(self) -> str:
+        """The value as UTF-8 text."""
+        return self.value.decode()
+
+    @overload
+    def json(self) -> Any: ...
+    @overload
+    def json(self, type: type[T]) -> T: ...
+    def json(self, type: Any = Any) -> Any:
+        """The value decoded from JSON, checked against a type if one is given."""
+        return msgspec.json.decode(self.value, type=type)
+
+
+class Item(Struct, frozen=True, gc=False):
+    """One record on its way in, for batches whose records differ in more than their value."""
+
+    value: Any
+    key: bytes | str | None = None
+    headers: Headers | None = None
+    timestamp: int | None = None
+
+
+class Retention(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a log may forget; a record goes as soon as any rule lets it go. Empty keeps all."""
+
+    age_ms: int | None = None
+    bytes: int | None = None
+    count: int | None = None
+    consumed: bool = False
+    """Drop what every durable cursor and queue on the log has passed."""
+
+    def __bool__(self) -> bool:
+        """Whether there is any rule."""
+        return self != Retention()
+
+
+class LogInfo(Struct, frozen=True, kw_only=True):
+    """What a listing says of a log."""
+
+    name: str
+    start_offset: int
+    end_offset: int
+    bytes: int
+    created: int
+    timestamp: int
+    retention: Retention = Retention()
+
+    def __len__(self) -> int:
+        """Records present."""
+        return self.end_offset - self.start_offset
+
+
+class CursorInfo(Struct, frozen=True, kw_only=True):
+    """What a listing says of a cursor."""
+
+    name: str
+    floor: int
+    ranges: list[tuple[int, int]]
+    """Acknowledged above the floor, half-open."""
+    lag: int
+    """Records in the log that are not acknowledged."""
+    section: int
+    durable: bool
+
+
+class Producer(Struct, frozen=True):
+    """Who appends, and which append this is: makes a repeat harmless.
+
+    Sequences count the appends of one producer to one log, by one. A higher epoch fences the
+    producer's earlier incarnations.
+    """
+
+    name: str
+    sequence: int
+    epoch: int = 0

@@ -1,0 +1,61 @@
+"""A delta: everything small that one commit changed, as one row.
+
+`changes` are transitions of entities (heads, cursors, producers, buckets); `puts` are small rows
+that ride along until the fold moves them home; `drops` are rows and ranges that the same commit
+deleted, so that a replay forgets them as well. Sequences are contiguous and never reused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from millstream.errors import CorruptionError
+
+
+class Delta(Struct, array_like=True):
+    """One commit, as it is written."""
+
+    seq: int
+    wall_ms: int
+    store_ms: int
+    boot_ms: int
+    boot_id: str
+    next_id: int
+    next_log: int
+    changes: list[tuple[bytes, Any]]
+    puts: list[tuple[bytes, bytes]]
+    drops: list[tuple[bytes, bytes]]
+    """Half-open key ranges; a single key is the range up to itself plus a zero byte."""
+
+
+class StoredDelta(Struct, array_like=True):
+    """One commit, as it is read: each change is decoded by the entity that it belongs to."""
+
+    seq: int
+    wall_ms: int
+    store_ms: int
+    boot_ms: int
+    boot_id: str
+    next_id: int
+    next_log: int
+    changes: list[tuple[bytes, Raw]]
+    puts: list[tuple[bytes, bytes]]
+    drops: list[tuple[bytes, bytes]]
+
+
+_decoder = msgspec.msgpack.Decoder(StoredDelta)
+encode = msgspec.msgpack.Encoder().encode
+
+
+def decode(seq: int, data: bytes) -> StoredDelta:
+    """Read a delta's row; it must carry the sequence that its key names."""
+    try:
+        found = _decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise CorruptionError(f"delta {seq}: {error}", what="delta", where=seq) from error
+    if found.seq != seq:
+        raise CorruptionError(f"delta {seq} says it is {found.seq}", what="delta", where=seq)
+    return found

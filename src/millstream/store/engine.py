@@ -1,0 +1,100 @@
+"""The engine: an ordered map from bytes to bytes with atomic, durable batches.
+
+An engine knows nothing of logs or queues. It keeps rows, notices damage, and serialises writers;
+everything above it is rules over a transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Literal, Protocol
+
+Row = tuple[bytes, bytes]
+Durability = Literal["full", "relaxed"]
+
+
+class Snapshot(Protocol):
+    """A consistent view of all rows. Damaged rows raise `CorruptionError` when they are read."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key, or None."""
+
+    def scan(
+        self, start: bytes, stop: bytes, *, limit: int, reverse: bool = False
+    ) -> list[Row]:
+        """Up to `limit` rows with start <= key < stop, in key order, or from the end backwards.
+
+        Both ends have the same type of record (the first two bytes), or `stop` is the first key
+        of the next type.
+        """
+
+    def last_seq(self) -> int:
+        """The sequence of the newest delta; 0 in an empty store."""
+
+    def first_seq(self) -> int:
+        """The sequence of the oldest delta that has not been folded away; 0 in an empty store."""
+
+
+class Writer(Snapshot, Protocol):
+    """The one transaction that may write; it sees its own writes.
+
+    Nothing is visible to others before `commit` returns, and everything is durable then (unless
+    the store was opened with relaxed durability). A failure before `commit` leaves nothing behind.
+    """
+
+    def put(self, rows: Iterable[Row]) -> None:
+        """Write rows; a key that exists is overwritten."""
+
+    def delete(self, keys: Iterable[bytes]) -> None:
+        """Delete rows; a missing key is no error."""
+
+    def delete_range(self, start: bytes, stop: bytes) -> None:
+        """Delete every row with start <= key < stop."""
+
+    def sql(self, statement: str, parameters: Sequence[Any]) -> None:
+        """Run a statement on the application's own tables, where the engine has such."""
+
+    def savepoint(self) -> AbstractContextManager[None]:
+        """Writes inside it are undone if it is left by an exception."""
+
+    def commit(self) -> None:
+        """Make it all durable, or raise `WriteFailed` (nothing was sent) or `OutcomeUnknown`."""
+
+
+class Engine(Protocol):
+    """A place where rows live."""
+
+    durability: Durability
+    shared: bool
+    """Whether other processes may write too, so that their commits must be looked for."""
+
+    def write(self) -> AbstractContextManager[Writer]:
+        """Wait for the turn to write, across processes; leaving without a commit undoes it all."""
+
+    def read(self) -> AbstractContextManager[Snapshot]:
+        """A snapshot; short-lived, any thread."""
+
+    def last_seq(self) -> int:
+        """The sequence of the newest delta, by the cheapest way: how others' commits are noticed."""
+
+    def wants_tending(self) -> bool:
+        """Whether there is upkeep to do, such as a checkpoint."""
+
+    def tend(self) -> bool:
+        """Do it beside running writers; True if it should be finished while they are kept out."""
+
+    def tend_exclusively(self) -> None:
+        """Finish it, called under the write mutex: takes milliseconds."""
+
+    def suspend(self) -> None:
+        """Before a fork: wait for running reads, let go of all handles, hold back new ones."""
+
+    def resume(self, *, in_child: bool) -> None:
+        """After the fork: the next use opens the handles again."""
+
+    def close(self) -> None:
+        """Let go of everything; a second call does nothing."""
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for `stats`: kind, path, sizes, durability."""

@@ -1,0 +1,81 @@
+"""Entities: the small states that commits change, each with a record of its own.
+
+An entity is loaded from its record, moved by changes, and written back by the fold. Its record
+carries the sequence of the last commit that is in it (`lsn`), so a replay skips what it has
+already seen. `apply` is a pure rule: no clock, no I/O, the same result on every machine. The change
+None removes any entity: it is then as if it had never been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
+
+import msgspec
+from msgspec import Struct
+
+from millstream.errors import CorruptionError
+from millstream.store.engine import Snapshot
+
+
+class Entity(Struct, array_like=True):
+    """The base: subclasses add fields behind `lsn`, and say which changes they take."""
+
+    lsn: int = 0
+
+    changes: ClassVar[Any] = None
+    """The type, or union of tagged types, that `apply` accepts."""
+
+    def apply(self, change: Any) -> None:
+        """Move to the next state; a rule that was checked before the change was made."""
+        raise TypeError(f"{type(self).__name__} takes no changes")
+
+    def exists(self) -> bool:
+        """Whether it has a record at all; a blank one has none."""
+        return True
+
+    def view(self) -> Any:
+        """What readers may see of it between commits, as a frozen value; None for nothing."""
+        return None
+
+    def records(self, key: bytes) -> list[tuple[bytes, bytes | None]]:
+        """What the fold writes; None deletes."""
+        return [(key, _encode(self) if self.exists() else None)]
+
+    @classmethod
+    def blank(cls) -> Self:
+        """One that does not exist."""
+        return cls()
+
+    @classmethod
+    def load(cls, key: bytes, snapshot: Snapshot) -> Self:
+        """Read it from its record; without one, an entity that does not exist yet."""
+        data = snapshot.get(key)
+        if data is None:
+            return cls.blank()
+        try:
+            return msgspec.msgpack.decode(data, type=cls)
+        except msgspec.MsgspecError as error:
+            raise CorruptionError(
+                f"{cls.__name__} {key.hex()}: {error}", what=cls.__name__, where=key.hex()
+            ) from error
+
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Kind:
+    """How the entities of one record type are loaded and their changes decoded."""
+
+    __slots__ = ("blank", "decode", "load")
+
+    def __init__(self, entity: type[Entity]) -> None:
+        self.blank: Callable[[], Entity] = entity.blank
+        self.load: Callable[[bytes, Snapshot], Entity] = entity.load
+        self.decode: Callable[[bytes | msgspec.Raw], Any] = msgspec.msgpack.Decoder(
+            entity.changes | None
+        ).decode
+
+
+Kinds = dict[int, Kind]
+"""Record type → kind; the views that make up a store hand theirs in."""

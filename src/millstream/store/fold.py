@@ -1,0 +1,45 @@
+"""The fold: moves deltas into the records that they change, in bounded slices.
+
+A slice is one commit. It writes the rows that the oldest deltas carry, writes the record of every
+entity that those deltas changed (as it is now, marked with the sequence that it includes), and
+deletes those deltas. A crash before the commit leaves all deltas, after it none of them is needed.
+The newest delta always stays: it holds the sequence and the counters.
+"""
+
+from __future__ import annotations
+
+from millstream.format.entries import coalesce
+from millstream.format.keys import delta as delta_key
+from millstream.limits import Limits
+from millstream.store.engine import Writer
+from millstream.store.state import State
+
+
+def fold_slice(state: State, writer: Writer, limits: Limits) -> int:
+    """Write one slice, without committing it; answers the last delta that it took, 0 if none."""
+    state.folded_through(writer.first_seq() - 1)
+    through = _slice_end(state, limits)
+    if through <= state.folded:
+        return 0
+    writer.put(coalesce(state.overlay.oldest(through)))
+    for key in [key for key, span in state.dirty.items() if span[0] <= through]:
+        entity = state.entities[key]
+        entity.lsn = state.seq
+        for row_key, value in entity.records(key):
+            if value is None:
+                writer.delete([row_key])
+            else:
+                writer.put([(row_key, value)])
+        del state.dirty[key]
+    writer.delete_range(delta_key(0), delta_key(through + 1))
+    return through
+
+
+def _slice_end(state: State, limits: Limits) -> int:
+    last = min(state.seq - 1, state.folded + limits.fold_slice_deltas)
+    size = 0
+    for seq in range(state.folded + 1, last + 1):
+        size += state.tail_bytes[seq]
+        if size > limits.fold_slice_bytes:
+            return seq
+    return last

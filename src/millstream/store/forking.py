@@ -1,0 +1,51 @@
+"""Forks: no SQLite handle crosses one.
+
+Locks on files belong to a process, and SQLite remembers inside the process which it holds; a child
+that used, or merely kept, its parent's handles could harm the file. So before a fork every open
+store finishes its running commit and lets go of its handles; afterwards parent and child each
+open their own at the next use. The child starts from what is on disk.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+from weakref import WeakSet
+
+
+class Forkable(Protocol):
+    """What takes part: a store."""
+
+    def before_fork(self) -> None:
+        """Come to rest, and stay there."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Go on."""
+
+
+_stores: WeakSet[Forkable] = WeakSet()
+_resting: list[Forkable] = []
+
+
+def register(store: Forkable) -> None:
+    """Have a store take part in forks for as long as it lives."""
+    _stores.add(store)
+
+
+def _before() -> None:
+    for store in list(_stores):
+        store.before_fork()
+        _resting.append(store)
+
+
+def _after(*, in_child: bool) -> None:
+    while _resting:
+        _resting.pop().after_fork(in_child=in_child)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before,
+        after_in_parent=lambda: _after(in_child=False),
+        after_in_child=lambda: _after(in_child=True),
+    )

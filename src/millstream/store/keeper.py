@@ -1,0 +1,62 @@
+"""The keeper: one background thread that folds, checkpoints and does the views' upkeep.
+
+It starts when there is first something to do. Whatever it does is an ordinary, bounded commit; if
+it dies, or never runs, nothing is lost: the tail is only longer to read.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from millstream.errors import MillstreamError
+
+UPKEEP_S = 1.0
+"""How often the views are asked for upkeep, such as retention by age."""
+
+
+class Keeper:
+    """Runs `work` when woken, and every second from then on."""
+
+    def __init__(
+        self, work: Callable[[], bool], *, on_failure: Callable[[MillstreamError], None]
+    ) -> None:
+        self._work = work
+        self._on_failure = on_failure
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def wake(self) -> None:
+        """Have the work looked at soon."""
+        if self._thread is None:
+            self._start()
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End the thread after the slice that it is at."""
+        with self._lock:
+            self._stopping = True
+            thread = self._thread
+        self._wake.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None and not self._stopping:
+                self._thread = threading.Thread(
+                    target=self._run, name="millstream-keeper", daemon=True
+                )
+                self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wake.wait(UPKEEP_S)
+            self._wake.clear()
+            try:
+                while not self._stopping and self._work():
+                    pass
+            except MillstreamError as error:
+                self._on_failure(error)

@@ -1,0 +1,127 @@
+"""The overlay: small rows that are durable in a delta and not yet moved to their own place.
+
+It lies over the engine: what it holds is what a read finds. Keys longer than ten bytes are grouped
+by their first ten (a type and a log), and sorted within the group, so that log entries can be
+sought in order.
+
+Readers look without a lock while one writer changes it: a group's list only grows at its end, or
+is replaced whole. A row that a reader just misses has been moved home: the engine has it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
+from collections.abc import Iterable
+
+from millstream.store.engine import Row
+
+GROUP_BYTES = 10
+
+
+class Overlay:
+    """Rows by key, with the sequence of the delta that carries each."""
+
+    def __init__(self) -> None:
+        self._rows: dict[bytes, tuple[int, bytes]] = {}
+        self._groups: dict[bytes, list[bytes]] = {}
+        self._arrivals: deque[tuple[int, bytes]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def put(self, seq: int, rows: Iterable[Row]) -> None:
+        """Hold rows that the delta `seq` carries."""
+        for key, value in rows:
+            if len(key) > GROUP_BYTES and key not in self._rows:
+                group = self._groups.setdefault(key[:GROUP_BYTES], [])
+                if not group or key > group[-1]:
+                    group.append(key)
+                else:
+                    insort(group, key)
+            self._rows[key] = (seq, value)
+            self._arrivals.append((seq, key))
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key that is held here."""
+        found = self._rows.get(key)
+        return None if found is None else found[1]
+
+    def floor(self, key: bytes) -> Row | None:
+        """The row with the greatest key at or below this one, within its group."""
+        group = self._groups.get(key[:GROUP_BYTES])
+        if not group:
+            return None
+        at = bisect_right(group, key)
+        if at == 0:
+            return None
+        return self._row(group[at - 1])
+
+    def after(self, key: bytes) -> Row | None:
+        """The row with the least key at or above this one, within its group."""
+        group = self._groups.get(key[:GROUP_BYTES])
+        if not group:
+            return None
+        at = bisect_left(group, key)
+        return self._row(group[at]) if at < len(group) else None
+
+    def keys(self, start: bytes, stop: bytes) -> list[bytes]:
+        """The held keys in a range; keys of ten bytes are never part of one."""
+        found: list[bytes] = []
+        for name in list(self._groups):
+            if start[:GROUP_BYTES] <= name <= stop[:GROUP_BYTES]:
+                group = self._groups.get(name, [])
+                found += group[bisect_left(group, start) : bisect_left(group, stop)]
+        return found
+
+    def drop(self, start: bytes, stop: bytes) -> None:
+        """Forget the rows in a range: a later delta deleted them."""
+        if stop == start + b"\x00":
+            self._forget([start] if start in self._rows else [])
+        else:
+            self._forget(self.keys(start, stop))
+
+    def oldest(self, through_seq: int) -> list[Row]:
+        """The rows that deltas up to `through_seq` carry, in the order of their arrival."""
+        found = []
+        for seq, key in self._arrivals:
+            if seq > through_seq:
+                break
+            row = self._rows.get(key)
+            if row is not None and row[0] == seq:
+                found.append((key, row[1]))
+        return found
+
+    def prune(self, through_seq: int) -> None:
+        """Let go of what a fold has moved home."""
+        arrivals = self._arrivals
+        gone = []
+        while arrivals and arrivals[0][0] <= through_seq:
+            seq, key = arrivals.popleft()
+            row = self._rows.get(key)
+            if row is not None and row[0] == seq:
+                gone.append(key)
+        self._forget(gone)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._rows.clear()
+        self._groups.clear()
+        self._arrivals.clear()
+
+    def _row(self, key: bytes) -> Row | None:
+        found = self._rows.get(key)
+        return None if found is None else (key, found[1])
+
+    def _forget(self, keys: Iterable[bytes]) -> None:
+        touched = set()
+        for key in keys:
+            del self._rows[key]
+            if len(key) > GROUP_BYTES:
+                touched.add(key[:GROUP_BYTES])
+        for name in touched:
+            rest = [key for key in self._groups[name] if key in self._rows]
+            if rest:
+                self._groups[name] = rest
+            else:
+                del self._groups[name]

@@ -1,0 +1,227 @@
+"""The state of a store in memory: the entities in use, the overlay, and where the deltas stand.
+
+It always equals the records plus the deltas up to `seq`. It is changed only under the store's
+mutex: by the operations of the group that is being committed, or by deltas that other processes
+have written. Anything uncertain is mended by the same road that opening takes: forget, reload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import Raw
+
+from millstream.clock import Clock, StoreTime
+from millstream.errors import CorruptionError
+from millstream.format import ids, keys
+from millstream.store import delta as deltas
+from millstream.store.engine import Snapshot
+from millstream.store.entity import Entity, Kinds
+from millstream.store.overlay import Overlay
+
+REPLAY_ROWS = 1_024
+
+
+class State:
+    """Entities, overlay and counters, as of the delta `seq`."""
+
+    def __init__(self, kinds: Kinds, clock: Clock) -> None:
+        self._kinds = kinds
+        self.clock = clock
+        self.time = StoreTime(clock)
+        self.overlay = Overlay()
+        self.entities: dict[bytes, Entity] = {}
+        self.visible: dict[bytes, Any] = {}
+        """What readers see, without a lock, of entities: their views as of the last commit."""
+        self.dirty: dict[bytes, list[int]] = {}
+        """Entities with changes that no record holds yet → the first and last such delta."""
+        self.touched: set[bytes] = set()
+        """Entities changed since the last `publish`."""
+        self.seq = 0
+        self.folded = 0
+        self.tail_bytes: dict[int, int] = {}
+        self.tail_total = 0
+        self.next_id = 0
+        self.next_log = 1
+        self.id_limit = 0
+
+    def load(self, snapshot: Snapshot) -> None:
+        """Start over from the records and the deltas after them."""
+        self.forget()
+        first = snapshot.first_seq()
+        self.folded = max(0, first - 1)
+        self.seq = self.folded
+        self.advance(snapshot)
+        block = snapshot.get(keys.ID_BLOCK_KEY)
+        if block is not None:
+            reserved = ids.decode_seq_block(block)
+            self.id_limit = reserved.end
+            self.next_id = max(self.next_id, self.id_limit)
+
+    def forget(self) -> None:
+        """Drop everything; `load` must follow."""
+        self.overlay.clear()
+        self.entities.clear()
+        self.visible.clear()
+        self.dirty.clear()
+        self.tail_bytes.clear()
+        self.tail_total = 0
+        self.seq = self.folded = 0
+
+    def advance(self, snapshot: Snapshot) -> bool:
+        """Apply what others have committed; True if there was any."""
+        last = snapshot.last_seq()
+        if last == self.seq:
+            return False
+        if last < self.seq or snapshot.first_seq() > self.seq + 1:
+            self.load(snapshot)
+            return True
+        for found, size in read_deltas(snapshot, self.seq, last):
+            self._apply(found, size, snapshot)
+        return True
+
+    def entity(self, key: bytes, snapshot: Snapshot) -> Entity:
+        """The entity of a key, loaded if need be."""
+        found = self.entities.get(key)
+        if found is None:
+            found = self._kinds[key[1]].load(key, snapshot)
+            self.entities[key] = found
+        return found
+
+    def change(self, key: bytes, change: Any, snapshot: Snapshot) -> None:
+        """Move an entity; None removes it."""
+        entity = self.entity(key, snapshot)
+        if change is None:
+            self.entities[key] = self._kinds[key[1]].blank()
+            self.entities[key].lsn = entity.lsn
+        else:
+            entity.apply(change)
+
+    def find(self, start: bytes, stop: bytes, snapshot: Snapshot, *, limit: int) -> list[bytes]:
+        """The keys of up to `limit` entities that exist, in order."""
+        unfolded = {key for key in self.dirty if start <= key < stop}
+        rows = snapshot.scan(start, stop, limit=limit + len(unfolded))
+        found = sorted({key for key, _ in rows} | unfolded)
+        return [key for key in found if self.entity(key, snapshot).exists()][:limit]
+
+    def committed(self, delta: deltas.Delta, size: int) -> None:
+        """Note a delta that this process has just made durable; its changes are applied already."""
+        for key, _ in delta.changes:
+            self._soil(key, delta.seq)
+        self._note(delta, size)
+
+    def rebuild(self, touched: set[bytes], snapshot: Snapshot, pending: deltas.Delta) -> None:
+        """Undo a failed operation: bring back entities from records, deltas and the open group."""
+        for key in touched:
+            self.entities.pop(key, None)
+        for found, _ in read_deltas(snapshot, snapshot.first_seq() - 1, self.seq):
+            for key, raw in found.changes:
+                if key in touched:
+                    self._change(key, raw, found.seq, snapshot)
+        for key, change in pending.changes:
+            if key in touched:
+                self.change(key, change, snapshot)
+
+    def publish(self) -> list[bytes]:
+        """After a commit: let readers see the entities that it changed; answers which."""
+        changed = list(self.touched)
+        self.touched.clear()
+        for key in changed:
+            entity = self.entities.get(key)
+            if entity is not None:
+                self.show(key, entity)
+        return changed
+
+    def show(self, key: bytes, entity: Entity) -> Any:
+        """Let readers see an entity as it is now; answers what they see."""
+        view = entity.view()
+        if view is not None:
+            self.visible[key] = view
+        return view
+
+    def folded_through(self, seq: int) -> None:
+        """A fold, here or elsewhere, has moved every delta up to `seq` into records."""
+        if seq <= self.folded:
+            return
+        self.overlay.prune(seq)
+        for key, span in list(self.dirty.items()):
+            if span[1] <= seq:
+                del self.dirty[key]
+            elif span[0] <= seq:
+                span[0] = seq + 1
+        for gone in range(self.folded + 1, seq + 1):
+            self.tail_total -= self.tail_bytes.pop(gone, 0)
+        self.folded = seq
+
+    def evict(self, keep: int) -> None:
+        """Past `keep` entities, let go of the clean ones; they are read again when needed."""
+        if len(self.entities) > keep:
+            for key in [key for key in self.entities if key not in self.dirty]:
+                del self.entities[key]
+                self.visible.pop(key, None)
+
+    def _apply(self, found: deltas.StoredDelta, size: int, snapshot: Snapshot) -> None:
+        for key, raw in found.changes:
+            self._change(key, raw, found.seq, snapshot)
+            self._soil(key, found.seq)
+            self.touched.add(key)
+        self.overlay.put(found.seq, found.puts)
+        for start, stop in found.drops:
+            self.overlay.drop(start, stop)
+        self._note(found, size)
+        self.time.restart(
+            boot_id=found.boot_id,
+            boot_ms=found.boot_ms,
+            store_ms=found.store_ms,
+            wall_ms=found.wall_ms,
+        )
+
+    def _change(self, key: bytes, raw: Raw, seq: int, snapshot: Snapshot) -> None:
+        kind = self._kinds.get(key[1])
+        if kind is None:
+            raise CorruptionError(
+                f"delta {seq} changes a record of unknown type {key[1]:#04x}; "
+                "was it written by a newer version?",
+                what="delta",
+                where=seq,
+            )
+        if seq > self.entity(key, snapshot).lsn:
+            self.change(key, kind.decode(raw), snapshot)
+
+    def _soil(self, key: bytes, seq: int) -> None:
+        span = self.dirty.get(key)
+        if span is None:
+            self.dirty[key] = [seq, seq]
+        else:
+            span[1] = seq
+
+    def _note(self, delta: deltas.Delta | deltas.StoredDelta, size: int) -> None:
+        self.seq = delta.seq
+        self.next_id = max(self.next_id, delta.next_id)
+        self.next_log = max(self.next_log, delta.next_log)
+        self.tail_bytes[delta.seq] = size
+        self.tail_total += size
+
+
+def read_deltas(
+    snapshot: Snapshot, after: int, through: int
+) -> Iterator[tuple[deltas.StoredDelta, int]]:
+    """Every delta with after < seq <= through, in order; a missing one is damage."""
+    expected = after + 1
+    while expected <= through:
+        rows = snapshot.scan(
+            keys.delta(expected), keys.delta(through + 1), limit=REPLAY_ROWS
+        )
+        for key, value in rows:
+            seq = keys.number(key)
+            if seq != expected:
+                break
+            yield deltas.decode(seq, value), len(value)
+            expected += 1
+        else:
+            if rows:
+                continue
+        raise CorruptionError(
+            f"delta {expected} is missing though {through} exists", what="delta", where=expected
+        )

@@ -1,0 +1,359 @@
+"""The store: an engine, the state over it, and the one path by which anything becomes true.
+
+Every mutation is a function run inside a transaction; a group of them is committed with one sync;
+then readers see it, waiters wake, and callers are answered, in this order.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from millstream.clock import Clock, SystemClock
+from millstream.errors import (
+    CannotOpen,
+    Closed,
+    MillstreamError,
+    OutcomeUnknown,
+    Poisoned,
+    StoreError,
+)
+from millstream.format import keys
+from millstream.limits import Limits
+from millstream.store import delta as deltas
+from millstream.store import forking
+from millstream.store.engine import Engine, Snapshot, Writer
+from millstream.store.entity import Kind, Kinds
+from millstream.store.fold import fold_slice
+from millstream.store.instance import Instance, create_instance
+from millstream.store.keeper import UPKEEP_S, Keeper
+from millstream.store.state import State
+from millstream.store.transaction import Operation, Transaction
+from millstream.store.transactor import Ticket, Transactor, fresh
+from millstream.store.watch import Watch
+
+T = TypeVar("T")
+Upkeep = Callable[["Store"], bool]
+"""A view's background work, a bounded piece per call; True if there is more to do now."""
+
+
+class Store:
+    """One open store. All methods may be called from any thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        kinds: Kinds,
+        *,
+        limits: Limits | None = None,
+        clock: Clock | None = None,
+        upkeep: tuple[Upkeep, ...] = (),
+    ) -> None:
+        self.engine = engine
+        self.limits = limits or Limits()
+        self.clock = clock or SystemClock()
+        self._kinds = {**kinds, keys.STORE: Kind(Instance)}
+        self.state = State(self._kinds, self.clock)
+        self._upkeep = upkeep
+        self._stale = True
+        self._seen_seq = -1
+        self._reason: MillstreamError | None = None
+        self._groups = 0
+        self._operations = 0
+        self._folds = 0
+        self._last_failure: str | None = None
+        self._start()
+        with self._transactor.mutex:
+            self._initialise()
+        forking.register(self)
+
+    # Mutations.
+
+    def run(self, operation: Operation[T]) -> T:
+        """Run an operation and return when its effect is durable."""
+        if self._pid != os.getpid():
+            self._refuse_fork()
+        return self._transactor.run(operation)
+
+    def submit(self, tickets: list[Ticket[Any]]) -> None:
+        """Hand in operations whose tickets call back when they are durable."""
+        if self._pid != os.getpid():
+            self._refuse_fork()
+        self._transactor.submit(tickets)
+
+    # Reads.
+
+    def refresh(self) -> bool:
+        """See what other processes have committed; True if there was anything."""
+        if self._pid != os.getpid():
+            self._refuse_fork()
+        if self._reason is not None:
+            raise fresh(self._reason)
+        if not self._stale and (
+            not self.engine.shared or self.engine.last_seq() == self._seen_seq
+        ):
+            return False
+        with self._transactor.mutex, self.engine.read() as snapshot:
+            advanced = self._advance(snapshot)
+            if advanced:
+                self._publish()
+        return advanced
+
+    def look(self, question: Callable[[State, Snapshot], T]) -> T:
+        """Ask the state something, with everybody's commits in it; the mutex is held meanwhile."""
+        if self._pid != os.getpid():
+            self._refuse_fork()
+        if self._reason is not None:
+            raise fresh(self._reason)
+        with self._transactor.mutex, self.engine.read() as snapshot:
+            if self._advance(snapshot):
+                self._publish()
+            answer = question(self.state, snapshot)
+            self.state.evict(self.limits.entities_cached_max)
+            return answer
+
+    def seen(self, key: bytes) -> Any:
+        """What readers see of an entity, as of the last `refresh` or commit."""
+        found = self.state.visible.get(key)
+        if found is None:
+            found = self.look(lambda state, snap: state.show(key, state.entity(key, snap)))
+        return found
+
+    def wait(self, key: bytes, ready: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Block until `ready()`, asked again whenever the entity of `key` may have changed."""
+        if ready():
+            return True
+        deadline = None if timeout_s is None else self.clock.seconds() + timeout_s
+        changed = threading.Event()
+        with self.watch.waiting(key, changed.set):
+            while not ready():
+                left = None if deadline is None else deadline - self.clock.seconds()
+                if left is not None and left <= 0:
+                    return False
+                changed.wait(left)
+                changed.clear()
+        return True
+
+    # Upkeep.
+
+    def fold(self) -> int:
+        """Fold everything that is unfolded now; answers how many commits were folded."""
+        target = self.state.seq - 1
+        before = self.state.folded
+        while self.state.folded < target and self._fold_slice():
+            pass
+        return self.state.folded - before
+
+    def tend_soon(self) -> None:
+        """Have the views' upkeep done now rather than within a second."""
+        self._upkeep_due = 0.0
+        self._keeper.wake()
+
+    def stats(self) -> dict[str, Any]:
+        """Facts and counters of this handle."""
+        return {
+            **self.engine.describe(),
+            "sequence": self.state.seq,
+            "unfolded_commits": self.state.seq - self.state.folded,
+            "unfolded_bytes": self.state.tail_total,
+            "commits": self._groups,
+            "operations": self._operations,
+            "fold_slices": self._folds,
+            "entities_cached": len(self.state.entities),
+            "last_upkeep_failure": self._last_failure,
+        }
+
+    def close(self) -> None:
+        """Finish the running commit, fold a long tail, and let go; a second call does nothing."""
+        if isinstance(self._reason, Closed):
+            return
+        poisoned = self._reason is not None
+        if self._pid == os.getpid():
+            self._keeper.stop()
+            if not poisoned and self._tail_is_long():
+                self.fold()
+        path = self.engine.describe().get("path", "the store")
+        self._reason = Closed(f"{path} was closed", path=path)
+        self._transactor.close(self._reason)
+        self.watch.close()
+        with self._transactor.mutex:
+            self.engine.close()
+
+    # The commit path.
+
+    def commit_group(self, group: list[Ticket[Any]]) -> None:
+        """Run the operations of a group and commit them; called under the mutex."""
+        try:
+            with self.engine.write() as writer:
+                self._advance(writer)
+                transaction = Transaction(self.state, writer, self.limits)
+                for ticket in group:
+                    self._run_one(ticket, transaction)
+                delta = transaction.finish()
+                if delta is not None:
+                    self._write(delta, writer)
+            self._publish()
+            self._operations += len(group)
+            self._after_commit()
+        except BaseException as error:
+            self._fail(group, error)
+            if not isinstance(error, Exception):
+                raise
+
+    def _run_one(self, ticket: Ticket[Any], transaction: Transaction) -> None:
+        try:
+            ticket.result = transaction.run(ticket.operation)
+        except StoreError:
+            raise
+        except Exception as error:
+            ticket.error = error
+
+    def _write(self, delta: deltas.Delta, writer: Writer) -> None:
+        data = deltas.encode(delta)
+        writer.put([(keys.delta(delta.seq), data)])
+        writer.commit()
+        self.state.committed(delta, len(data))
+        self._groups += 1
+
+    def _publish(self) -> None:
+        changed = self.state.publish()
+        self._seen_seq = self.state.seq
+        self.watch.notify(changed)
+
+    def _after_commit(self) -> None:
+        state, limits = self.state, self.limits
+        state.evict(limits.entities_cached_max)
+        unfolded = state.seq - state.folded
+        if unfolded > limits.tail_deltas_max or state.tail_total > limits.tail_bytes_max:
+            self._fold_slice(locked=True)
+        if not self._kept or self._tail_is_long() or self.engine.wants_tending():
+            self._kept = True
+            self._keeper.wake()
+
+    def _tail_is_long(self) -> bool:
+        state, limits = self.state, self.limits
+        return (
+            state.seq - state.folded > limits.fold_deltas_min
+            or state.tail_total > limits.fold_bytes_min
+        )
+
+    def _fail(self, group: list[Ticket[Any]], error: BaseException) -> None:
+        """Nothing of the group was acknowledged; tell everyone what is known."""
+        if isinstance(error, OutcomeUnknown) or not isinstance(error, MillstreamError):
+            self._poison(error)
+        if not isinstance(error, MillstreamError):
+            error = OutcomeUnknown(
+                f"the commit was interrupted by {type(error).__name__}: {error}", cause=str(error)
+            )
+        self._stale = True
+        for ticket in group:
+            if ticket.error is None:
+                ticket.error = fresh(error)
+
+    def _poison(self, cause: BaseException) -> None:
+        reason = Poisoned(
+            f"a write failed ({cause}); close this handle and open the store again: "
+            "everything that was acknowledged is there",
+            cause=str(cause),
+        )
+        self._reason = reason
+        self._transactor.refuse(reason)
+
+    def _advance(self, snapshot: Snapshot) -> bool:
+        if self._stale:
+            self.state.load(snapshot)
+            self._stale = False
+            return True
+        return self.state.advance(snapshot)
+
+    # The background.
+
+    def _fold_slice(self, *, locked: bool = False) -> bool:
+        if not locked:
+            with self._transactor.mutex:
+                return self._fold_slice(locked=True)
+        if self._reason is not None:
+            return False
+        try:
+            with self.engine.write() as writer:
+                advanced = self._advance(writer)
+                through = fold_slice(self.state, writer, self.limits)
+                if through:
+                    writer.commit()
+                    self.state.folded_through(through)
+                    self._folds += 1
+        except BaseException as error:
+            self._fail([], error)
+            raise
+        if advanced:
+            self._publish()
+        return through > 0
+
+    def _keep(self) -> bool:
+        more = self._tail_is_long() and self._fold_slice()
+        if self.engine.wants_tending() and self.engine.tend():
+            with self._transactor.mutex:
+                self.engine.tend_exclusively()
+        if self.clock.seconds() >= self._upkeep_due:
+            if any([task(self) for task in self._upkeep]):
+                return True
+            self._upkeep_due = self.clock.seconds() + UPKEEP_S
+        return more
+
+    def _keeper_failed(self, error: MillstreamError) -> None:
+        self._last_failure = str(error)
+
+    # Beginning, and forks.
+
+    def _start(self) -> None:
+        self._pid = os.getpid()
+        self._kept = False
+        self._upkeep_due = self.clock.seconds() + UPKEEP_S
+        limits = self.limits
+        self._transactor = Transactor(
+            self,
+            self.clock,
+            waiting_max=limits.waiting_operations_max,
+            group_max=limits.group_operations_max,
+        )
+        self._keeper = Keeper(self._keep, on_failure=self._keeper_failed)
+        self.watch = Watch(self.refresh if self.engine.shared else None)
+
+    def _initialise(self) -> None:
+        with self.engine.read() as snapshot:
+            if snapshot.last_seq():
+                self._advance(snapshot)
+                self._publish()
+                return
+        with self.engine.write() as writer:
+            self._advance(writer)
+            if self.state.seq == 0:
+                transaction = Transaction(self.state, writer, self.limits)
+                transaction.run(create_instance)
+                self._write(transaction.delta, writer)
+        self._publish()
+
+    def before_fork(self) -> None:
+        """Finish the running commit and let go of the engine's handles, until `after_fork`."""
+        self._transactor.mutex.acquire()
+        self.engine.suspend()
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Go on in the parent; in the child start from what is on disk."""
+        self.engine.resume(in_child=in_child)
+        if not in_child:
+            self._transactor.mutex.release()
+            return
+        self.state = State(self._kinds, self.clock)
+        self._stale = True
+        self._start()
+        if self._reason is not None:
+            self._transactor.refuse(self._reason)
+
+    def _refuse_fork(self) -> None:
+        raise CannotOpen(
+            "this process was forked by native code, which Python was not told of; "
+            "open the store in the child instead of before the fork"
+        )

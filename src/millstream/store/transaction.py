@@ -1,0 +1,174 @@
+"""A transaction: what one operation sees and changes, inside the group that is being committed.
+
+An operation checks first and changes then. What it puts is kept aside until it has succeeded; what
+it changed is taken back if it raises. So an operation that fails undoes itself and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from millstream.errors import Overloaded
+from millstream.format import ids, keys
+from millstream.limits import MESSAGE_ID_MAX, Limits
+from millstream.store.delta import Delta
+from millstream.store.engine import Row, Writer
+from millstream.store.entity import Entity
+from millstream.store.state import State
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Entity)
+Operation = Callable[["Transaction"], T]
+
+
+class Transaction:
+    """The door through which operations reach the store; valid only while one runs."""
+
+    __slots__ = (
+        "_drops",
+        "_first_change",
+        "_inline",
+        "_next_id",
+        "_next_log",
+        "_rows",
+        "delta",
+        "limits",
+        "state",
+        "store_ms",
+        "wall_ms",
+        "writer",
+    )
+
+    def __init__(self, state: State, writer: Writer, limits: Limits) -> None:
+        clock = state.clock
+        self.state = state
+        self.writer = writer
+        self.limits = limits
+        self.wall_ms = clock.wall_ms()
+        self.store_ms = state.time.now_ms()
+        self.delta = Delta(
+            state.seq + 1,
+            self.wall_ms,
+            self.store_ms,
+            clock.boot_ms(),
+            clock.boot_id(),
+            state.next_id,
+            state.next_log,
+            [],
+            [],
+            [],
+        )
+        self._begin()
+
+    # What operations use.
+
+    def get(self, key: bytes) -> bytes | None:
+        """A row, wherever it lies."""
+        found = self.state.overlay.get(key)
+        return self.writer.get(key) if found is None else found
+
+    def entity(self, key: bytes, kind: type[E]) -> E:
+        """The entity of a key, to look at; `change` is the only way to move it."""
+        found = self.state.entities.get(key)
+        if found is None:
+            found = self.state.entity(key, self.writer)
+        assert type(found) is kind
+        return found
+
+    def change(self, key: bytes, change: Any) -> None:
+        """Move an entity, None removes it; the change becomes part of the commit."""
+        self.state.change(key, change, self.writer)
+        self.delta.changes.append((key, change))
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Write a row: small ones ride in the delta, large ones go straight home."""
+        if len(value) <= self.limits.inline_bytes_max:
+            self._inline.append((key, value))
+        else:
+            self._rows.append((key, value))
+
+    def drop(self, start: bytes, stop: bytes | None = None) -> None:
+        """Delete one row, or a range, wherever they lie."""
+        self._drops.append((start, start + b"\x00" if stop is None else stop))
+
+    def take_ids(self, count: int) -> int:
+        """Message ids, contiguous and never given out again; answers the first."""
+        first = self.delta.next_id
+        if first + count > MESSAGE_ID_MAX:
+            raise Overloaded("this store has no message ids left")
+        self.delta.next_id = first + count
+        return first
+
+    def take_log_id(self) -> int:
+        """An internal log id, never reused."""
+        self.delta.next_log += 1
+        return self.delta.next_log - 1
+
+    def sql(self, statement: str, parameters: Sequence[Any]) -> None:
+        """Run a statement on the application's own tables, as part of this commit."""
+        self.writer.sql(statement, parameters)
+
+    # What the transactor uses.
+
+    def run(self, operation: Operation[T]) -> T:
+        """Run one operation; if it raises, the transaction is as if it had never begun."""
+        self._begin()
+        try:
+            result = operation(self)
+        except BaseException:
+            self._undo()
+            raise
+        self._accept()
+        return result
+
+    def finish(self) -> Delta | None:
+        """Reserve ids and hand out the delta to be written; None if nothing was changed."""
+        delta, state = self.delta, self.state
+        if not (delta.changes or delta.puts or delta.drops or delta.next_id != state.next_id):
+            return None
+        if delta.next_id > state.id_limit:
+            block = ids.next_block(state.next_id, delta.next_id - state.next_id)
+            self.writer.put([(keys.ID_BLOCK_KEY, ids.encode_seq_block(block))])
+            state.id_limit = block.end
+        return delta
+
+    def _begin(self) -> None:
+        self._first_change = len(self.delta.changes)
+        self._next_id = self.delta.next_id
+        self._next_log = self.delta.next_log
+        self._inline: list[Row] = []
+        self._rows: list[Row] = []
+        self._drops: list[tuple[bytes, bytes]] = []
+
+    def _accept(self) -> None:
+        delta, overlay = self.delta, self.state.overlay
+        for key, _ in delta.changes[self._first_change :]:
+            self.state.touched.add(key)
+        if self._rows:
+            self.writer.put(self._rows)
+        if self._inline:
+            overlay.put(delta.seq, self._inline)
+            delta.puts += self._inline
+        for start, stop in self._drops:
+            overlay.drop(start, stop)
+            delta.drops.append((start, stop))
+        if self._drops:
+            self._delete(self._drops)
+
+    def _delete(self, drops: Iterable[tuple[bytes, bytes]]) -> None:
+        single = []
+        for start, stop in drops:
+            if stop == start + b"\x00":
+                single.append(start)
+            else:
+                self.writer.delete_range(start, stop)
+        self.writer.delete(single)
+
+    def _undo(self) -> None:
+        delta = self.delta
+        undone = {key for key, _ in delta.changes[self._first_change :]}
+        del delta.changes[self._first_change :]
+        delta.next_id, delta.next_log = self._next_id, self._next_log
+        if undone:
+            self.state.rebuild(undone, self.writer, delta)

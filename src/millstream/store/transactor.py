@@ -1,0 +1,224 @@
+"""The transactor: one writer, and one sync for everybody who waits.
+
+When nobody else waits, a caller commits on its own thread. Under load whoever is first leads:
+it runs and commits the operations of all who wait, and meanwhile the next group gathers. Callers
+without a thread to lend (coroutines) are led for by a thread of the transactor's own.
+
+The mutex guards the state; it is held from the first operation of a group until the commit is
+durable. An answer is given only after that.
+"""
+
+from __future__ import annotations
+
+import threading
+from _thread import allocate_lock
+from collections import deque
+from collections.abc import Callable
+from time import sleep
+from typing import Any, Generic, Protocol, TypeVar
+
+from millstream.clock import Clock
+from millstream.errors import MillstreamError, Overloaded
+from millstream.store.transaction import Operation
+
+T = TypeVar("T")
+
+GATHER_SHARE = 0.25
+"""How much of a commit's time the next leader may wait for those whom that commit just answered."""
+
+GATHER_S_MAX = 0.002
+GATHER_STEP_S = 0.00005
+
+
+class Ticket(Generic[T]):
+    """One operation that waits for its commit, and the place where its answer will stand."""
+
+    __slots__ = ("_wake", "done", "error", "lead", "on_done", "operation", "result")
+
+    def __init__(
+        self, operation: Operation[T], on_done: Callable[[Ticket[T]], None] | None = None
+    ) -> None:
+        self.operation = operation
+        self.on_done = on_done
+        self.result: T | None = None
+        self.error: BaseException | None = None
+        self.done = False
+        self.lead = False
+        self._wake: Any = None
+
+    def prepare_to_wait(self) -> None:
+        """Make the lock that `wait` sleeps on; before anybody can see the ticket."""
+        self._wake = allocate_lock()
+        self._wake.acquire()
+
+    def wait(self) -> None:
+        """Sleep until the ticket is done, or its caller is asked to lead."""
+        self._wake.acquire()
+
+    def wake(self) -> None:
+        """End the wait."""
+        if self.on_done is not None:
+            if self.done:
+                self.on_done(self)
+        elif self._wake is not None:
+            self._wake.release()
+
+    def answer(self) -> T:
+        """The result, or the error raised anew."""
+        if self.error is not None:
+            raise self.error
+        return self.result  # type: ignore[return-value]
+
+
+class Committer(Protocol):
+    """What runs a group: the store."""
+
+    def commit_group(self, group: list[Ticket[Any]]) -> None:
+        """Run and commit; every ticket then has its result or its error. Never raises."""
+
+
+class Transactor:
+    """Gathers tickets and leads them, group by group, through the committer."""
+
+    def __init__(
+        self, committer: Committer, clock: Clock, *, waiting_max: int, group_max: int
+    ) -> None:
+        self.mutex = threading.Lock()
+        self._committer = committer
+        self._clock = clock
+        self._waiting_max = waiting_max
+        self._group_max = group_max
+        self._gate = allocate_lock()
+        self._queue: deque[Ticket[Any]] = deque()
+        self._leading = False
+        self._closed: MillstreamError | None = None
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._thread_turn = threading.Semaphore(0)
+        self._crowd = 1
+        self._commit_s = 0.0
+
+    def run(self, operation: Operation[T]) -> T:
+        """Run an operation and return when it is durable."""
+        ticket = Ticket(operation)
+        with self._gate:
+            self._admit(1)
+            lead = not self._leading
+            if lead:
+                self._leading = True
+            else:
+                ticket.prepare_to_wait()
+            self._queue.append(ticket)
+        if not lead:
+            try:
+                ticket.wait()
+            except BaseException:
+                self._abandon(ticket)
+                raise
+            lead = ticket.lead
+        if lead:
+            self._lead()
+        return ticket.answer()
+
+    def submit(self, tickets: list[Ticket[Any]]) -> None:
+        """Hand in tickets that call back; returns at once."""
+        with self._gate:
+            self._admit(len(tickets))
+            self._queue.extend(tickets)
+            if self._leading:
+                return
+            self._leading = True
+        self._use_thread()
+
+    def refuse(self, reason: MillstreamError) -> None:
+        """Refuse what comes from now on, and fail what still waits."""
+        with self._gate:
+            self._closed = reason
+            waiting = list(self._queue)
+            self._queue.clear()
+            for ticket in waiting:
+                ticket.error, ticket.done = fresh(reason), True
+                if not ticket.lead:
+                    ticket.wake()
+
+    def close(self, reason: MillstreamError) -> None:
+        """Refuse from now on, and end the thread."""
+        self.refuse(reason)
+        self._stopping = True
+        if self._thread is not None:
+            self._thread_turn.release()
+            if self._thread is not threading.current_thread():
+                self._thread.join()
+
+    def _admit(self, count: int) -> None:
+        if self._closed is not None:
+            raise fresh(self._closed)
+        if len(self._queue) + count > self._waiting_max:
+            raise Overloaded(
+                f"{len(self._queue)} operations are waiting already", waiting=len(self._queue)
+            )
+
+    def _lead(self) -> None:
+        with self.mutex:
+            group = self._gather()
+            began = self._clock.seconds()
+            if group:
+                self._committer.commit_group(group)
+            self._commit_s = self._clock.seconds() - began
+        for ticket in group:
+            ticket.done = True
+            ticket.wake()
+        with self._gate:
+            self._crowd = len(group) + len(self._queue)
+            if not self._queue:
+                self._leading = False
+                return
+            heir = self._queue[0]
+            if heir.on_done is None:
+                heir.lead = True
+                heir.wake()
+                return
+        self._use_thread()
+
+    def _abandon(self, ticket: Ticket[Any]) -> None:
+        """The caller was interrupted while it waited: withdraw it, or lead for the others."""
+        with self._gate:
+            if not ticket.lead:
+                if ticket in self._queue:
+                    self._queue.remove(ticket)
+                return
+        self._lead()
+
+    def _gather(self) -> list[Ticket[Any]]:
+        """Take who waits; if many were just answered, give them a moment to come again."""
+        if self._crowd > 1:
+            deadline = self._clock.seconds() + min(self._commit_s * GATHER_SHARE, GATHER_S_MAX)
+            while len(self._queue) < self._crowd and self._clock.seconds() < deadline:
+                sleep(GATHER_STEP_S)
+        with self._gate:
+            if len(self._queue) <= self._group_max:
+                group = list(self._queue)
+                self._queue.clear()
+            else:
+                group = [self._queue.popleft() for _ in range(self._group_max)]
+        return group
+
+    def _use_thread(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._serve, name="millstream-commit", daemon=True
+            )
+            self._thread.start()
+        self._thread_turn.release()
+
+    def _serve(self) -> None:
+        while True:
+            self._thread_turn.acquire()
+            if self._stopping:
+                return
+            self._lead()
+
+
+def fresh(error: MillstreamError) -> MillstreamError:
+    """A copy to raise: one exception object must not be raised on several threads."""
+    return type(error)(error.message, **error.data)

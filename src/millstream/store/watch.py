@@ -1,0 +1,91 @@
+"""The watch: who waits for something to change, and how they are woken.
+
+Inside a process a commit wakes its waiters at once. For commits of other processes one thread
+looks every few milliseconds, and only while somebody waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from millstream.errors import MillstreamError
+
+LOOK_S_MIN = 0.002
+LOOK_S_MAX = 0.010
+Wake = Callable[[], None]
+
+
+class Watch:
+    """Waiters by the key of the entity that they wait for."""
+
+    def __init__(self, look: Callable[[], bool] | None) -> None:
+        self._look = look
+        self._lock = threading.Lock()
+        self._waiters: dict[bytes, list[Wake]] = {}
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+
+    @contextmanager
+    def waiting(self, key: bytes, wake: Wake) -> Iterator[None]:
+        """Call `wake`, from any thread, whenever the entity may have changed."""
+        self.add(key, wake)
+        try:
+            yield
+        finally:
+            self.remove(key, wake)
+
+    def add(self, key: bytes, wake: Wake) -> None:
+        """Start waking; each `add` needs its `remove`."""
+        with self._lock:
+            self._waiters.setdefault(key, []).append(wake)
+            if self._look is not None and self._thread is None and not self._stop.is_set():
+                self._thread = threading.Thread(
+                    target=self._watch, name="millstream-watch", daemon=True
+                )
+                self._thread.start()
+
+    def remove(self, key: bytes, wake: Wake) -> None:
+        """Stop waking."""
+        with self._lock:
+            waiting = self._waiters.get(key, [])
+            if wake in waiting:
+                waiting.remove(wake)
+            if not waiting:
+                self._waiters.pop(key, None)
+
+    def notify(self, keys: Iterable[bytes]) -> None:
+        """Wake whoever waits for one of these."""
+        if not self._waiters:
+            return
+        with self._lock:
+            found = [wake for key in keys for wake in self._waiters.get(key, ())]
+        for wake in found:
+            wake()
+
+    def close(self) -> None:
+        """Wake everybody, for good."""
+        self._stop.set()
+        with self._lock:
+            thread, everybody = self._thread, list(self._waiters)
+        self.notify(everybody)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _watch(self) -> None:
+        pause_s = LOOK_S_MIN
+        while not self._stop.wait(pause_s):
+            with self._lock:
+                if not self._waiters:
+                    self._thread = None
+                    return
+            assert self._look is not None
+            try:
+                seen = self._look()
+            except MillstreamError:
+                # The store is closed, poisoned or damaged: the waiters find out by themselves.
+                self.notify(list(self._waiters))
+                pause_s = LOOK_S_MAX
+                continue
+            pause_s = LOOK_S_MIN if seen else min(pause_s * 1.5, LOOK_S_MAX)

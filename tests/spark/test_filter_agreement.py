@@ -1,0 +1,185 @@
+"""Promise: a filter gives the same answer in Python and in Spark, for every row, ANSI on or off.
+
+Thousands of random filters and some chosen ones meet rows with every kind of edge. Each Spark job
+evaluates many filters as columns of one select, so the whole takes few jobs. To replay a failure, run the
+test again: seeds are fixed, and the message names the filter, the row and the SQL.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Iterator
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from millstream.filters import Filter, parse
+from tests.unit.filters.cases import (
+    FLOATS,
+    INTEGERS,
+    STRINGS,
+    Row,
+    random_condition,
+    random_row,
+    render,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.requires("spark"),
+    pytest.mark.filterwarnings("default"),
+]
+
+SCHEMA = (
+    "id int, headers map<string, struct<s string, i bigint, d double, b boolean>>, "
+    "key binary, timestamp bigint, log string"
+)
+FILTERS = 2_000
+FILTERS_PER_JOB = 250
+ROWS = 60
+
+CHOSEN = [
+    "a < b", "a <= b", "a > b", "a >= b", "a = b", "a <> b", "NOT (a = b)", "a IS NULL",
+    "a + b IS NULL", "a - b IS NULL", "a * b IS NULL", "a / b IS NULL", "a / b = 0", "a / b < 0.5",
+    "a + b = b + a", "a + b > a", "-a = b", "-a IS NULL", "+a IS NULL", "a / -1 = b", "a / 0 IS NULL",
+    "a / 0.0 IS NULL", "a / 3 = 0", "a * 1.0 = a", "a * 1e308 * 10 IS NULL", "a - 0.5 < b",
+    "a = 9007199254740993", "a = 9007199254740993.0", "a < 9223372036854775807", "a >= 1e19",
+    "a > -9223372036854775808", "a <= -9223372036854775808", "a BETWEEN b AND 100",
+    "a IN (0, 1, 2.5, 9007199254740993)", "a NOT IN (0, 1, 'a')", "a IN (TRUE, 1)", "a = TRUE OR b",
+    "a LIKE 'a%'", "a LIKE '%b'", "a LIKE '%a%'", "a LIKE 'a_b'", "a LIKE '_'", "a LIKE '%a%_b%'",
+    "a NOT LIKE '%\\%'", "a LIKE '!_%' ESCAPE '!'", "a = '\\' OR a = '''' OR a = '${x}'", "a > '\uffff'",
+    "a < '😀'", "a = 'x'') OR (TRUE'",
+    "_key = 'a'", "_key IS NULL", "_key >= ''", "_timestamp + 1 > 1", "_log LIKE 'a_'",
+    "a + b + a + b + a + b + a + b + a + b + a + b > 0", "a / b / a / b / a / b / a IS NULL",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("filter agreement")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "1")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(params=["true", "false"], ids=["ansi", "not ansi"])
+def ansi(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[None]:
+    spark.conf.set("spark.sql.ansi.enabled", request.param)
+    yield
+    spark.conf.unset("spark.sql.ansi.enabled")
+
+
+def typed(value: Any) -> tuple[str | None, int | None, float | None, bool | None] | None:
+    match value:
+        case None:
+            return None
+        case bool():
+            return (None, None, None, value)
+        case str():
+            return (value, None, None, None)
+        case int():
+            return (None, value, None, None)
+        case _:
+            return (None, None, value, None)
+
+
+def frame(spark: SparkSession, rows: list[Row]) -> DataFrame:
+    records = [
+        (
+            number,
+            {name: typed(value) for name, value in row.headers.items()},
+            None if row.key is None else bytearray(row.key),
+            row.timestamp,
+            row.log,
+        )
+        for number, row in enumerate(rows)
+    ]
+    return spark.createDataFrame(records, SCHEMA).coalesce(1).cache()
+
+
+def assert_agreement(rows: list[Row], filters: list[Filter], messages: DataFrame) -> None:
+    for first in range(0, len(filters), FILTERS_PER_JOB):
+        asked = filters[first : first + FILTERS_PER_JOB]
+        columns = [f"{each.spark_sql()} AS f{number}" for number, each in enumerate(asked)]
+        answers = messages.selectExpr("id", *columns).collect()
+        assert len(answers) == len(rows)
+        for answer in answers:
+            row = rows[answer[0]]
+            for each, found in zip(asked, answer[1:], strict=True):
+                expected = each.evaluate(row.headers, row.key, row.timestamp, row.log)
+                assert found is expected, (each.text, row, each.spark_sql())
+
+
+def test_random_filters_agree(spark: SparkSession, ansi: None) -> None:
+    random = Random(7)
+    rows = [random_row(random) for _ in range(ROWS)]
+    filters = [parse(render(random_condition(random), random)) for _ in range(FILTERS)]
+    assert_agreement(rows, filters, frame(spark, rows))
+
+
+def test_chosen_filters_agree_on_every_pair_of_edges(spark: SparkSession, ansi: None) -> None:
+    edges = [*INTEGERS, *FLOATS, *STRINGS, True, False, None]
+    rows = [
+        Row({"a": a, "b": b}, b"a" if isinstance(a, str) else None, 5, "ab")
+        for a in edges
+        for b in edges
+        if isinstance(a, str) == isinstance(b, str)
+    ]
+    rows += [Row({"a": "x"}, key, 2**63 - 1, None) for key in (b"", b"\xff", b"\xc0\x80", b"a")]
+    rows += [Row({"b": math.nan}, None, None, None)]
+    assert_agreement(rows, [parse(text) for text in CHOSEN], frame(spark, rows))
+
+
+def test_a_filter_selects_the_same_rows_in_a_where_clause(spark: SparkSession, ansi: None) -> None:
+    random = Random(11)
+    rows = [random_row(random) for _ in range(200)]
+    messages = frame(spark, rows)
+    for text in ("a > 1 AND NOT b", "a + b > 2 OR c LIKE 'a%'", '"order.id" / a > 0 AND a <> 0'):
+        condition = parse(text)
+        found = {row.id for row in messages.where(condition.spark_sql()).collect()}
+        matching = [condition.matches(row.headers, row.key, row.timestamp) for row in rows]
+        assert found == {number for number, matches in enumerate(matching) if matches}, text
+
+
+@pytest.mark.parametrize("setting", ["true", "false"])
+def test_backslashes_mean_themselves_under_both_rules_for_literals(
+    spark: SparkSession, setting: str
+) -> None:
+    rows = [Row({"a": text}, None, None, None) for text in ("\\", "\\\\", "\\n", "\n", "'")]
+    filters = [
+        parse("a = '\\'"),
+        parse("a LIKE '%\\n%'"),
+        parse("a LIKE '\\__'"),
+        parse("a = ''''"),
+    ]
+    spark.conf.set("spark.sql.parser.escapedStringLiterals", setting)
+    try:
+        assert_agreement(rows, filters, frame(spark, rows))
+    finally:
+        spark.conf.unset("spark.sql.parser.escapedStringLiterals")
+
+
+def test_columns_may_have_other_names(spark: SparkSession) -> None:
+    rows = [Row({"a": 1}, b"k", 5, "orders"), Row({"a": 2}, b"k", 5, "orders")]
+    renamed = frame(spark, rows).toDF("id", "odd `name`", "k", "ts ms", "l")
+    text = parse("a = 1 AND _key = 'k' AND _timestamp = 5 AND _log = 'orders'").spark_sql(
+        headers="odd `name`", key="k", timestamp="ts ms", log="l"
+    )
+    assert [row.id for row in renamed.where(text).collect()] == [0]

@@ -1,0 +1,125 @@
+"""What a filter refuses, and how exactly it says why."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.errors import InvalidFilter, TooLarge
+from millstream.filters import parse
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "expected"),
+    [
+        ("", 1, 1, "a condition"),
+        ("  \n ", 2, 2, "a condition"),
+        ("a =", 1, 4, "a value"),
+        ("a = 1 AND", 1, 10, "a condition"),
+        ("a = 1\nAND b <\n  < 3", 3, 3, "a value"),
+        ("a = 1 b", 1, 7, "AND"),
+        ("a < b < c", 1, 7, "the end"),
+        ("(a = 1", 1, 7, ")"),
+        ("a = 1)", 1, 6, "the end"),
+        ("AND = 3", 1, 1, "a condition"),
+        ("a = and", 1, 5, "a value"),
+        ("a = NULL", 1, 5, "a value"),
+        ("a IS 3", 1, 6, "NULL"),
+        ("a NOT 3", 1, 7, "BETWEEN"),
+        ("a IN 'x'", 1, 6, "("),
+        ("a IN ()", 1, 7, "a string"),
+        ("a IN (b)", 1, 7, "a number"),
+        ("a IN ('x' 'y')", 1, 11, ","),
+        ("a BETWEEN 1 OR 2", 1, 13, "AND"),
+        ("a LIKE b", 1, 8, "a string"),
+        ("a LIKE 'x' ESCAPE 'ab'", 1, 19, "a string of one character"),
+        ("a LIKE 'x' ESCAPE ''", 1, 19, "a string of one character"),
+        ("UPPER(a) = 'X'", 1, 6, "a comparison"),
+        ("a.b = 1", 1, 2, "a comparison"),
+        ("a = 0x10", 1, 6, "AND"),
+        ("a != 2", 1, 3, "a comparison"),
+        ("a == 2", 1, 4, "a value"),
+        ("a = :b", 1, 5, "a value"),
+        ("a = 'x", 1, 5, "a closing '"),
+        ('"a = 1', 1, 1, 'a closing "'),
+        ('"" = 1', 1, 1, "a name"),
+        ("é = 'ü' oder b", 1, 9, "AND"),
+        ("a = 9223372036854775808", 1, 5, "a 64-bit integer"),
+        ("a = -9223372036854775809", 1, 5, "a 64-bit integer"),
+        ("a = 1e999", 1, 5, "a finite number"),
+        ("a \ud800", 1, 3, "a character"),
+        ("'a'", 1, 1, "a condition"),
+        ("3", 1, 1, "a condition"),
+        ("a + 1", 1, 1, "a condition"),
+        ("a AND 3", 1, 7, "a condition"),
+        ("NOT 'x'", 1, 5, "a condition"),
+        ("_key OR a", 1, 1, "a condition"),
+        ("a + 'x' > 1", 1, 5, "a number"),
+        ("-TRUE = a", 1, 2, "a number"),
+        ("_log * 2 > 1", 1, 1, "a number"),
+        ("(a > 1) = TRUE", 1, 2, "a value"),
+        ("(a > 1) + 1 > 2", 1, 2, "a number"),
+        ("(a AND b) IS NULL", 1, 2, "a value"),
+    ],
+)
+def test_a_malformed_filter_names_line_column_and_what_was_expected(
+    text: str, line: int, column: int, expected: str
+) -> None:
+    with pytest.raises(InvalidFilter) as caught:
+        parse(text)
+    assert (caught.value.line, caught.value.column) == (line, column)
+    assert expected in caught.value.expected
+    assert f"line {line}, column {column}" in str(caught.value)
+
+
+@pytest.mark.parametrize("pattern", ["a!", "!a", "a!!!"])
+def test_an_escape_before_an_ordinary_character_is_refused(pattern: str) -> None:
+    with pytest.raises(InvalidFilter, match="must stand before"):
+        parse(f"a LIKE '{pattern}' ESCAPE '!'")
+
+
+def test_the_whole_message_reads_well() -> None:
+    with pytest.raises(InvalidFilter) as caught:
+        parse("a = 1 b")
+    assert str(caught.value) == (
+        "filter, line 1, column 7: found 'b'; expected AND, OR, an arithmetic operator or the end"
+    )
+
+
+def test_a_keyword_is_one_in_ascii_only() -> None:
+    parse("lıke = 1 AND ıs = 2")  # dotless i: ordinary names, though they fold to keywords
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("a = '" + "x" * 4_091 + "'", 4_096),
+        (" OR ".join(["a"] * 200), 200),
+        ("a IN (" + ", ".join(["1"] * 199) + ")", 200),
+        ("NOT " * 32 + "a", 32),
+        ("-" * 150 + "a = 1", 32),
+        ("-" * 4_000 + "a = 1", 200),
+        ("a" + " + a" * 31 + " = 1", 32),
+        ("(" * 33 + "a" + ")" * 33, 32),
+    ],
+)
+def test_a_filter_over_a_cap_is_too_large(text: str, limit: int) -> None:
+    with pytest.raises(TooLarge) as caught:
+        parse(text)
+    assert caught.value.limit == limit
+    assert caught.value.size > limit
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = '" + "x" * 4_090 + "'",
+        " OR ".join(["a"] * 199),
+        "a IN (" + ", ".join(["1"] * 198) + ")",
+        "NOT " * 31 + "a",
+        "a" + " + a" * 30 + " = 1",
+        "(" * 32 + "a" + ")" * 32,
+        "a = '" + "(" * 100 + "'",
+    ],
+)
+def test_a_filter_at_a_cap_is_accepted(text: str) -> None:
+    parse(text).evaluate({"a": 1})

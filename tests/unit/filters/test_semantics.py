@@ -1,0 +1,193 @@
+"""What a filter answers: three-valued logic, types, numbers, strings, the record's own fields."""
+
+from __future__ import annotations
+
+import copy
+import math
+import timeit
+from typing import Any
+
+import pytest
+
+from millstream.filters import Filter, parse
+
+T, F, U = True, False, None
+HEADERS: dict[str, Any] = {
+    "region": "eu",
+    "amount": 250,
+    "price": 2.5,
+    "test": False,
+    "vip": True,
+    "none": None,
+    "nan": math.nan,
+    "inf": math.inf,
+    "zero": 0,
+    "minus": -0.0,
+    "max": 2**63 - 1,
+    "min": -(2**63),
+    "big": 2**53 + 1,
+    "huge": 1.7976931348623157e308,
+    "empty": "",
+    "order.id": 7,
+    'a"b': "quoted",
+    "AND": "keyword",
+    "_key": "a header",
+}
+
+
+def answer(text: str, **record: Any) -> bool | None:
+    return parse(text).evaluate(HEADERS, **record)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("vip AND vip", T), ("vip AND test", F), ("vip AND none", U), ("test AND none", F),
+        ("none AND none", U), ("vip OR none", T), ("test OR none", U), ("test OR test", F),
+        ("NOT vip", F), ("NOT test", T), ("NOT none", U), ("NOT NOT vip", T), ("NOT absent", U),
+        ("vip OR vip AND test", T), ("(vip OR vip) AND test", F), ("NOT test AND vip", T),
+        ("NOT test OR vip", T), ("NOT (test OR vip)", F), ("TRUE", T), ("false", F),
+        ("test or test or test or test or test or vip", T),
+        ("vip and vip and vip and vip and vip and test", F),
+        ("NOT region = 'us'", T), ("NOT amount > 100", F), ("not amount + 1 = 251", F),
+    ],
+)  # fmt: skip
+def test_logic_has_three_values(text: str, expected: bool | None) -> None:
+    assert answer(text) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("region = 'eu'", T), ("region <> 'eu'", F), ("'eu' = region", T), ("region = 'EU'", F),
+        ("region < 'ev'", T), ("'et' < region", T), ("region >= 'eu'", T), ("empty = ''", T),
+        ("Region = 'eu'", U), ("absent = 'eu'", U), ("absent <> 'eu'", U), ("none = none", U),
+        ("region = 5", U), ("region <> 5", U), ("amount = '250'", U), ("amount <> 'x'", U),
+        ("vip = 1", U), ("vip <> 0", U), ("zero = FALSE", U), ("test = 0", U), ("vip = vip", T),
+        ("vip = TRUE", T), ("vip <> TRUE", F), ("test <> vip", T), ("vip > FALSE", U),
+        ("vip > test", U), ("'a' > 3", U), ("1 = 1.0", T), ("'\uffff' < '😀'", T), ("3 > 2", T),
+        ("region", U), ("amount", U), ("amount AND test", F), ("region OR vip", T),
+    ],
+)  # fmt: skip
+def test_only_like_compares_with_like(text: str, expected: bool | None) -> None:
+    assert answer(text) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("amount > 100", T), ("amount > 250.5", F), ("price < 3", T), ("price = 2.5", T),
+        ("big = 9007199254740992.0", F), ("big > 9007199254740992.0", T), ("zero = minus", T),
+        ("big = 9007199254740993", T), ("max < 9223372036854775808.0", T), ("zero = 0", T),
+        ("max = 9223372036854775808.0", F), ("min = -9223372036854775808.0", T),
+        ("min = -9223372036854775808", T), ("inf > max", T), ("inf > huge", T), ("inf = inf", T),
+        ("-1e19 < min", T), ("nan = nan", U), ("nan <> nan", U), ("nan < 1", U), ("nan <> 1", U),
+        ("nan >= 1", U), ("nan IN (1)", U), ("nan NOT IN (1)", U), ("nan BETWEEN 0 AND 1", U),
+        (".5 = 0.5", T), ("5. = 5", T), ("1e3 = 1000", T), ("1E-1 < 1", T), ("007 = 7", T),
+    ],
+)  # fmt: skip
+def test_integers_and_floats_compare_exactly(text: str, expected: bool | None) -> None:
+    assert answer(text) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1 + 2 * 3 = 7", T), ("(1 + 2) * 3 = 9", T), ("10 - 4 - 3 = 3", T), ("-2 * -3 = 6", T),
+        ("8 / 4 / 2 = 1", T), ("7 / 2 = 3", T), ("-7 / 2 = -3", T), ("7 / -2 = -3", T),
+        ("7 / 2.0 = 3.5", T), ("7.0 / 2 = 3.5", T), ("- -amount = 250", T), ("+amount = 250", T),
+        ("amount - -1 = 251", T), ("amount--1 = 251", T), ("max + 1 IS NULL", T),
+        ("max + 1.0 > max", T), ("min - 1 > 0", U), ("max * 2 > 0", U), ("-min = 0", U),
+        ("min / -1 > 0", U), ("min / 1 = min", T), ("amount / 0 = 1", U), ("amount / zero = 1", U),
+        ("amount / 0.0 = 1", U), ("amount / minus = 1", U), ("huge * 10 > 0", U),
+        ("huge * 10 IS NULL", T), ("inf + 1 > 0", U), ("inf - inf = 0", U), ("1 / inf = 0", T),
+        ("nan + 1 > 0", U), ("nan + 1 IS NULL", T), ("-nan = 1", U), ("region + 1 = 2", U),
+        ("vip + 1 = 2", U), ("absent + 1 = 1", U), ("-region = 1", U), ("big * 1.0 = big", F),
+        ("amount + price = 252.5", T), ("amount * 2 > 499 AND price + 0.5 = 3", T),
+    ],
+)  # fmt: skip
+def test_arithmetic_is_int64_and_float64(text: str, expected: bool | None) -> None:
+    assert answer(text) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("amount BETWEEN 250 AND 300", T), ("amount BETWEEN 251 AND 300", F),
+        ("amount NOT BETWEEN 251 AND 300", T), ("amount BETWEEN 300 AND 200", F),
+        ("amount BETWEEN 'a' AND 300", U), ("amount BETWEEN 'a' AND 200", F),
+        ("amount between zero and amount + 1 and vip", T), ("region BETWEEN 'a' AND 'f'", T),
+        ("absent BETWEEN 1 AND 2", U), ("absent NOT BETWEEN 1 AND 2", U),
+        ("region IN ('eu', 'us')", T), ("region IN ('us')", F), ("region NOT IN ('us')", T),
+        ("absent IN ('us')", U), ("absent NOT IN ('us')", U), ("amount IN (1, 250.0)", T),
+        ("amount NOT IN (-1, +2.5)", T), ("vip IN (1)", U), ("vip NOT IN (1)", U),
+        ("vip IN (TRUE)", T), ("vip IN (FALSE, 1)", U), ("amount IN ('250')", U),
+        ("amount IN ('a', 250)", T), ("amount IN ('a', 1)", U), ("amount + 1 IN (251)", T),
+        ("_log IN ('orders')", T), ("zero IN (0.0, 5)", T), ("test IN (0, 5)", U),
+        ("absent IS NULL", T), ("none IS NULL", T), ("amount IS NULL", F), ("nan IS NULL", F),
+        ("none IS NOT NULL", F), ("region is not null", T), ("absent + 1 IS NULL", T),
+        ("'a' IS NULL", F), ("NOT none IS NULL", F),
+    ],
+)  # fmt: skip
+def test_ranges_lists_and_null(text: str, expected: bool | None) -> None:
+    assert answer(text, log="orders") is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('"order.id" = 7', T), ('"a""b" = \'quoted\'', T), ("\"AND\" = 'keyword'", T),
+        ("\"region\" = 'eu'", T), ('"order id" IS NULL', T), ("\"_key\" = 'a header'", T),
+        ("_key = 'ключ'", T), ("_timestamp >= 1700000000000", T), ("_log = 'orders'", T),
+        ("_log LIKE 'ord%' AND _timestamp / 1000 = 1700000000", T), ("_KEY IS NULL", T),
+        ("_key = _log", F), ("_timestamp = '1'", U),
+    ],
+)  # fmt: skip
+def test_names_and_the_records_own_fields(text: str, expected: bool | None) -> None:
+    assert answer(text, key="ключ".encode(), timestamp=1_700_000_000_000, log="orders") is expected
+
+
+@pytest.mark.parametrize("key", [None, b"\xff", b"\xed\xa0\x80", b"\xc0\x80"])
+def test_a_key_that_is_absent_or_no_text_is_null(key: bytes | None) -> None:
+    assert answer("_key IS NULL", key=key) is True
+    assert answer("_key = ''", key=key) is None
+
+
+def test_a_match_is_true_only() -> None:
+    assert parse("vip").matches(HEADERS) is True
+    assert parse("test").matches(HEADERS) is False
+    assert parse("absent").matches(HEADERS) is False
+    assert parse("NOT absent").matches(HEADERS) is False
+
+
+def test_a_batch_matches_as_its_messages_do() -> None:
+    batch = [{"n": n} for n in range(5)]
+    assert parse("n > 2").match_many(batch) == [False, False, False, True, True]
+    keyed = parse("_key = 'b' AND n > 0 AND _log = 'x'")
+    assert keyed.match_many(batch[:3], keys=[b"b", b"a", b"b"], log="x") == [False, False, True]
+    timed = parse("_timestamp = n AND _key IS NULL")
+    assert timed.match_many(batch[:2], timestamps=[0, 5]) == [True, False]
+
+
+def test_a_filter_says_what_it_looks_at() -> None:
+    parsed = parse("a = 1 AND (_key = 'x' OR \"b.c\" + a > 2)")
+    assert parsed.names == {"a", "b.c"}
+    assert parsed.fields == {"_key"}
+    assert parsed.matcher({"a": 5, "b.c": 1}) is False
+
+
+def test_filters_are_equal_by_text_and_can_be_copied() -> None:
+    parsed = parse("a = 1")
+    assert parsed == Filter("a = 1") != parse("a = 2")
+    assert copy.deepcopy(parsed).matches({"a": 1})
+    assert len({parsed, parse("a = 1")}) == 1
+    assert repr(parsed) == "Filter('a = 1')"
+
+
+@pytest.mark.slow
+def test_four_clauses_are_answered_a_million_times_a_second() -> None:
+    parsed = parse("region = 'eu' AND amount > 100 AND kind IN ('a', 'b') AND NOT test")
+    headers = {"region": "eu", "amount": 250, "kind": "a", "test": False}
+    assert parsed.matches(headers)
+    runs = timeit.repeat(lambda: parsed.match_many([headers] * 1_000), number=10, repeat=20)
+    assert 10_000 / min(runs) >= 1_000_000

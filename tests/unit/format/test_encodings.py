@@ -1,0 +1,188 @@
+"""The common encodings: golden bytes, and how each reader refuses what was never written."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from millstream.errors import CorruptionError, InvalidInput, TooLarge
+from millstream.format import encodings
+from millstream.format.encodings import Reader
+
+FORMAT_MD = Path(__file__).parents[3] / "docs" / "FORMAT.md"
+
+GOLDEN: list[tuple[Callable[..., bytes], object, str, str]] = [
+    (encodings.encode_u8, 0xAB, "u8", "ab"),
+    (encodings.encode_u16, 0x0102, "u16", "02 01"),
+    (encodings.encode_u32, 0x01020304, "u32", "04 03 02 01"),
+    (encodings.encode_u64, 258, "u64", "02 01 00 00 00 00 00 00"),
+    (encodings.encode_i64, -2, "i64", "fe ff ff ff ff ff ff ff"),
+    (encodings.encode_key_u16, 0x0102, "key_u16", "01 02"),
+    (encodings.encode_key_u32, 0x01020304, "key_u32", "01 02 03 04"),
+    (encodings.encode_key_u64, 258, "key_u64", "00 00 00 00 00 00 01 02"),
+    (encodings.encode_key_i64, -2, "key_i64", "7f ff ff ff ff ff ff fe"),
+    (encodings.encode_key_i64, 258, "key_i64", "80 00 00 00 00 00 01 02"),
+    (
+        encodings.encode_terminated_bytes,
+        b"a\x00\x01\xff",
+        "terminated_bytes",
+        "61 01 01 01 02 ff 00",
+    ),
+    (encodings.encode_terminated_bytes, b"", "terminated_bytes", "00"),
+    (encodings.encode_utf8, "é", "utf8", "02 00 c3 a9"),
+    (encodings.encode_var_bytes, b"\x00m", "var_bytes", "02 00 00 00 00 6d"),
+]
+
+
+@pytest.mark.parametrize(("encode", "value", "reader_method", "golden"), GOLDEN)
+def test_each_encoding_has_its_pinned_bytes(
+    encode: Callable[..., bytes], value: object, reader_method: str, golden: str
+) -> None:
+    assert encode(value).hex(" ") == golden
+
+    reader = Reader(bytes.fromhex(golden), "golden")
+    assert getattr(reader, reader_method)() == value
+    reader.finish()
+
+
+@pytest.mark.parametrize("golden", [row[3] for row in GOLDEN if len(row[3]) > 2])
+def test_the_format_document_shows_the_same_bytes(golden: str) -> None:
+    assert f"`{golden}`" in FORMAT_MD.read_text()
+
+
+def test_an_array_is_a_count_and_its_elements() -> None:
+    elements = [encodings.encode_utf8(text) for text in ("a", "bc")]
+    golden = "02 00 01 00 61 02 00 62 63"
+
+    assert encodings.encode_array(elements).hex(" ") == golden
+
+    reader = Reader(bytes.fromhex(golden), "array")
+    assert reader.array(reader.utf8, element_bytes_min=2) == ["a", "bc"]
+    reader.finish()
+    assert f"`{golden}`" in FORMAT_MD.read_text()
+
+
+def test_every_key_starts_with_version_and_type() -> None:
+    assert encodings.encode_key_prefix(0x06) == b"\x01\x06"
+
+
+@pytest.mark.parametrize(
+    ("encode", "value"),
+    [
+        (encodings.encode_u8, 256),
+        (encodings.encode_u16, 1 << 16),
+        (encodings.encode_u32, 1 << 32),
+        (encodings.encode_u64, 1 << 64),
+        (encodings.encode_u64, -1),
+        (encodings.encode_i64, 1 << 63),
+        (encodings.encode_key_u64, -1),
+        (encodings.encode_key_i64, 1 << 63),
+        (encodings.encode_key_i64, -(1 << 63) - 1),
+        (encodings.encode_key_prefix, 256),
+    ],
+)
+def test_a_number_out_of_range_is_refused(encode: Callable[[int], bytes], value: int) -> None:
+    with pytest.raises(InvalidInput):
+        encode(value)
+
+
+def test_text_and_arrays_over_their_limit_are_refused() -> None:
+    with pytest.raises(TooLarge) as text:
+        encodings.encode_utf8("é" * 32_768)
+    assert (text.value.limit, text.value.size) == (65_535, 65_536)
+
+    with pytest.raises(TooLarge) as array:
+        encodings.encode_array([b""] * 65_536)
+    assert (array.value.limit, array.value.size) == (65_535, 65_536)
+
+    assert len(encodings.encode_utf8("a" * 65_535)) == 65_537
+    assert encodings.encode_array([b""] * 65_535) == b"\xff\xff"
+
+
+def test_half_a_surrogate_pair_is_refused() -> None:
+    with pytest.raises(InvalidInput):
+        encodings.encode_utf8("\ud800")
+
+
+@pytest.mark.parametrize("raw", ["61", "61 01 03 00", "61 01 00", "01 01 01 00", "01 01 01 03 00"])
+def test_terminated_bytes_without_end_or_with_unknown_escapes_are_refused(raw: str) -> None:
+    with pytest.raises(CorruptionError):
+        Reader(bytes.fromhex(raw), "queue").terminated_bytes()
+
+
+def test_terminated_bytes_leave_the_reader_behind_the_terminator() -> None:
+    reader = Reader(b"a\x00b\x00", "two names")
+
+    assert [reader.terminated_bytes(), reader.terminated_bytes()] == [b"a", b"b"]
+    assert reader.remaining == 0
+
+
+def test_an_error_says_what_was_read_and_where() -> None:
+    reader = Reader(b"\x01\x00\x00", "spec")
+    reader.u8()
+
+    with pytest.raises(CorruptionError, match="spec: 4 bytes expected, 2 left at byte 1") as error:
+        reader.u32()
+
+    assert (error.value.what, error.value.where) == ("spec", 1)
+
+
+def test_text_that_is_not_utf8_is_reported_at_its_first_bad_byte() -> None:
+    with pytest.raises(CorruptionError) as error:
+        Reader(b"\x03\x00ab\xff", "text").utf8()
+
+    assert error.value.where == 4
+
+
+def test_text_over_the_limit_of_its_field_is_refused() -> None:
+    value = encodings.encode_utf8("abc")
+
+    assert Reader(value, "text").utf8(bytes_max=3) == "abc"
+    with pytest.raises(CorruptionError, match="at most 2"):
+        Reader(value, "text").utf8(bytes_max=2)
+
+
+def test_bytes_after_the_end_are_refused() -> None:
+    reader = Reader(b"\x01\x02", "byte")
+    reader.u8()
+
+    with pytest.raises(CorruptionError, match="1 bytes too many at byte 1"):
+        reader.finish()
+
+
+def test_a_negative_size_is_refused() -> None:
+    with pytest.raises(CorruptionError):
+        Reader(b"ab", "bytes").take(-1)
+
+
+def test_a_claimed_length_allocates_nothing() -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptionError):
+            Reader(b"\xff\xff\xff\xff", "bytes").var_bytes()
+        reader = Reader(b"\xff\xff\x00", "array")
+        with pytest.raises(CorruptionError, match="array of 65535 elements in 1 bytes at byte 0"):
+            reader.array(reader.u8, element_bytes_min=1)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak_bytes < 1_000_000
+
+
+@pytest.mark.parametrize(("key", "where"), [("02 06", 0), ("00 06", 0), ("01 07", 1), ("01", 1)])
+def test_an_unknown_version_or_another_type_is_refused(key: str, where: int) -> None:
+    with pytest.raises(CorruptionError) as error:
+        Reader(bytes.fromhex(key), "key").key_prefix(0x06)
+
+    assert error.value.where == where
+
+
+def test_a_memoryview_reads_like_bytes() -> None:
+    reader = Reader(memoryview(b"\x00\x02\x00hi")[1:], "view")
+
+    assert reader.utf8() == "hi"
+    assert reader.rest() == b""

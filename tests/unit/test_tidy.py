@@ -1,0 +1,219 @@
+"""The style guide as a test: what we do not want is listed here, and found.
+
+Each rule is a function from a parsed source file to the lines that break it. A sample beside each rule
+shows that it can fail.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LINES_MAX = 500  # the guide says: past 400, look for the second noun
+PRINTING = ("src/millstream/cli/", "bench/", "tools/", "examples/")
+TIMING = ("src/millstream/cli/", "bench/", "tools/", "examples/")
+CLOCK = "src/millstream/clock.py"
+
+VAGUE_NAME = re.compile(r"(utils?|helpers?|common|managers?|misc|.*_v2|v2|new_.*|.*_impl)")
+UNFINISHED = re.compile(r"\b(TO[D]O|FIX[M]E|XX[X])\b")
+MACHINE_PATH = re.compile(r"(?<![\w.~>-])/(work|root|home|Users|opt/pypi[\w-]*)/\w")
+REGISTRY = re.compile(r"pypi\.org|pythonhosted\.org|art[i]factory|[-_]index[-_]url|find[-]links")
+UNSAFE_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "yaml"}
+CLOCK_READS = {
+    *(f"time.{n}{ns}" for n in ("time", "monotonic", "clock_gettime") for ns in ("", "_ns")),
+    *(f"datetime.datetime.{n}" for n in ("now", "utcnow", "today")),
+    "datetime.date.today",
+}
+STOPWATCHES = {"time.perf_counter", "time.perf_counter_ns"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file: where it lies, seen from the root, and its text."""
+
+    path: str
+    text: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, self.path)
+
+
+Rule = Callable[[Source], Iterator[tuple[int, str]]]
+PublicNode = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def is_long(source: Source) -> Iterator[tuple[int, str]]:
+    count = len(source.text.splitlines())
+    if count > LINES_MAX:
+        yield count, f"{count} lines, more than {LINES_MAX}"
+
+
+def is_vaguely_named(source: Source) -> Iterator[tuple[int, str]]:
+    for part in Path(source.path).parts:
+        if VAGUE_NAME.fullmatch(part.split(".")[0]):
+            yield 1, f"the name {part!r} does not say what is in it"
+
+
+def lacks_docstring(source: Source) -> Iterator[tuple[int, str]]:
+    if not ast.get_docstring(source.tree):
+        yield 1, "the module has no docstring"
+    for node in public_nodes(source.tree.body):
+        if not ast.get_docstring(node):
+            yield node.lineno, f"{node.name} has no docstring"
+
+
+def public_nodes(body: list[ast.stmt]) -> Iterator[PublicNode]:
+    for node in body:
+        if isinstance(node, PublicNode) and not node.name.startswith("_"):
+            decorators = {ast.unparse(d).split(".")[-1] for d in node.decorator_list}
+            if decorators.isdisjoint({"overload", "override", "setter", "deleter"}):
+                yield node
+            if isinstance(node, ast.ClassDef):
+                yield from public_nodes(node.body)
+
+
+def is_unsafe(source: Source) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id in {"eval", "exec"}:
+                yield node.lineno, f"{node.func.id}()"
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module]
+            for name in names:
+                if name and name.split(".")[0] in UNSAFE_MODULES:
+                    yield node.lineno, f"import of {name}"
+
+
+def prints(source: Source) -> Iterator[tuple[int, str]]:
+    if source.path.startswith(PRINTING):
+        return
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "print":
+            yield node.lineno, "print() outside the command line"
+
+
+def reads_the_time(source: Source) -> Iterator[tuple[int, str]]:
+    if source.path == CLOCK:
+        return
+    forbidden = CLOCK_READS | (set() if source.path.startswith(TIMING) else STOPWATCHES)
+    meaning = imported_names(source.tree)
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Attribute | ast.Name):
+            head, _, rest = ast.unparse(node).partition(".")
+            name = meaning.get(head, "") + (f".{rest}" if rest else "")
+            if name in forbidden:
+                yield node.lineno, f"{name}: time comes from clock.py"
+
+
+def imported_names(tree: ast.Module) -> dict[str, str]:
+    """What each imported name stands for: `from time import time as t` gives t → time.time."""
+    meaning: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                first = alias.name.split(".")[0]
+                meaning[alias.asname or first] = alias.name if alias.asname else first
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            meaning |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+    return meaning
+
+
+def is_unfinished(source: Source) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(source.text.splitlines(), start=1):
+        if found := UNFINISHED.search(line):
+            yield number, found[0]
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Name) and node.id == "NotImplementedError":
+            yield node.lineno, "NotImplementedError"
+
+
+def names_a_machine(source: Source) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(source.text.splitlines(), start=1):
+        for pattern in (MACHINE_PATH, REGISTRY):
+            if found := pattern.search(line):
+                yield number, f"{found[0]!r} belongs to one machine"
+
+
+def read_sources(paths: list[str]) -> Iterator[Source]:
+    for path in paths:
+        try:
+            yield Source(path, (ROOT / path).read_text(encoding="utf-8"))
+        except (UnicodeDecodeError, FileNotFoundError):
+            continue  # a picture; or deleted, and not yet committed
+
+
+def project_files() -> list[str]:
+    """Every file that is, or would be, committed; without git, every file outside hidden ones."""
+    git = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    try:
+        listed = subprocess.run(git, cwd=ROOT, capture_output=True, check=True, text=True).stdout
+        return sorted(set(filter(None, listed.split("\0"))))
+    except (OSError, subprocess.CalledProcessError):
+        found = (p.relative_to(ROOT) for p in ROOT.rglob("*") if p.is_file())
+        return sorted(
+            p.as_posix() for p in found if not any(d.startswith((".", "__py")) for d in p.parts)
+        )
+
+
+def python_files(*places: str) -> list[str]:
+    return [p for p in project_files() if p.endswith(".py") and p.startswith(places)]
+
+
+OURS = ("src/", "bench/", "tools/", "examples/")
+RULES: list[tuple[Rule, tuple[str, ...], Source]] = [
+    (is_long, ("src/",), Source("src/a.py", "x = 1\n" * (LINES_MAX + 1))),
+    (is_vaguely_named, ("src/", "bench/", "tools/", "tests/"), Source("src/new_log.py", "")),
+    (
+        lacks_docstring,
+        ("src/",),
+        Source("src/a.py", '"""A."""\nclass A:\n    """A."""\n    def b(self): ...'),
+    ),
+    (is_unsafe, OURS, Source("src/a.py", "from pickle import loads")),
+    (prints, OURS, Source("src/a.py", "print(1)")),
+    (reads_the_time, ("src/",), Source("src/a.py", "from datetime import datetime as d\nd.now()")),
+    (is_unfinished, OURS, Source("src/a.py", "def f(): raise NotImplementedError")),
+]
+EACH_RULE = pytest.mark.parametrize(
+    ("rule", "places", "sample"), RULES, ids=[rule.__name__ for rule, _, _ in RULES]
+)
+
+
+def broken_lines(rule: Rule, paths: list[str]) -> list[str]:
+    return [
+        f"{source.path}:{line}: {what}"
+        for source in read_sources(paths)
+        for line, what in rule(source)
+    ]
+
+
+@EACH_RULE
+def test_no_source_breaks_the_rule(rule: Rule, places: tuple[str, ...], sample: Source) -> None:
+    assert not (broken := broken_lines(rule, python_files(*places))), "\n".join(["", *broken])
+
+
+@EACH_RULE
+def test_the_rule_finds_its_sample(rule: Rule, places: tuple[str, ...], sample: Source) -> None:
+    assert list(rule(sample))
+
+
+def test_no_file_names_a_machine_or_a_registry() -> None:
+    assert not (broken := broken_lines(names_a_machine, project_files())), "\n".join(["", *broken])
+
+
+@pytest.mark.parametrize("text", ["cd /" + "root/x", "https://pypi" + ".org/simple"])
+def test_a_machine_path_and_a_registry_are_found(text: str) -> None:
+    assert list(names_a_machine(Source("a.md", text)))
+
+
+def test_no_file_of_any_kind_has_a_vague_name() -> None:
+    broken = [p for p in project_files() for _ in is_vaguely_named(Source(p, ""))]
+    assert not broken, broken
