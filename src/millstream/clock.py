@@ -72,21 +72,22 @@ def _boot_id() -> str:
 class StoreTime:
     """Store time from an anchor: (boot id, boot ms, store ms) as committed in the store."""
 
-    __slots__ = ("_boot_id", "_clock", "_offset_ms")
+    __slots__ = ("_clock", "_offset_ms", "boot_id")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._boot_id = clock.boot_id()
+        self.boot_id = clock.boot_id()
         self._offset_ms = -clock.boot_ms()
 
     def restart(self, *, boot_id: str, boot_ms: int, store_ms: int, wall_ms: int) -> None:
         """Go on from what a commit recorded: its boot, its boot clock, its store and wall time."""
-        if boot_id == self._boot_id:
+        if boot_id == self.boot_id:
             self._offset_ms = store_ms - boot_ms
         else:
             passed_ms = max(0, self._clock.wall_ms() - wall_ms)
             self._offset_ms = store_ms + passed_ms - self._clock.boot_ms()
 
-    def now_ms(self) -> int:
-        """Milliseconds of store time."""
-        return self._clock.boot_ms() + self._offset_ms
+    def now(self) -> tuple[int, int]:
+        """The boot clock and store time, both in milliseconds, at one moment."""
+        boot_ms = self._clock.boot_ms()
+        return boot_ms, boot_ms + self._offset_ms

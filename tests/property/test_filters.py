@@ -45,6 +45,7 @@ def test_ten_thousand_seeded_filters_answer_as_the_slow_evaluator_does() -> None
 @settings(max_examples=1_000)
 @given(st.text("ab%_!", max_size=12), st.text("ab%_!😀", max_size=24))
 @example("%a_b%ab%", "aabab")
+@example("%ab%b", "aab")
 def test_like_finds_what_a_table_finds(pattern: str, text: str) -> None:
     assert compile_pattern(parse_pattern(pattern))(text) == like_by_table(text, pattern, None)
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 from millstream.filters import evaluate, tree
 from millstream.filters.arithmetic import FIELD_KEYS, Row
+from millstream.filters.comparison import Test
 from millstream.filters.parser import parse_tree
 from millstream.filters.spark_value import Columns
 from millstream.filters.to_spark import to_spark
-
-if TYPE_CHECKING:
-    from millstream.filters.tree import Scalar
+from millstream.filters.tree import Condition, Scalar
 
 _KEY, _TIMESTAMP, _LOG = FIELD_KEYS["_key"], FIELD_KEYS["_timestamp"], FIELD_KEYS["_log"]
 
@@ -22,23 +21,30 @@ def parse(text: str) -> Filter:
     return Filter(text)
 
 
+@dataclass(frozen=True, slots=True)
 class Filter:
-    """A condition over a message's headers and its own fields. Immutable; equal if the text is.
+    """A condition over a message's headers and its own fields; equal to another of the same text.
 
     `names` are the headers that it looks at, `fields` which of `_key`, `_timestamp` and `_log`.
     """
 
-    __slots__ = ("_fails", "_holds", "fields", "names", "text", "tree")
+    text: str
+    tree: Condition = field(init=False, compare=False, repr=False)
+    names: frozenset[str] = field(init=False, compare=False, repr=False)
+    fields: frozenset[str] = field(init=False, compare=False, repr=False)
+    _holds: Test = field(init=False, compare=False, repr=False)
+    _fails: Test = field(init=False, compare=False, repr=False)
 
-    def __init__(self, text: str) -> None:
-        root = parse_tree(text)
+    def __post_init__(self) -> None:
+        root = parse_tree(self.text)
         nodes = [node for node, _ in tree.walk(root)]
-        self.text = text
-        self.tree = root
-        self.names = frozenset(node.name for node in nodes if isinstance(node, tree.Header))
-        self.fields = frozenset(node.name for node in nodes if isinstance(node, tree.Field))
-        self._holds = evaluate.holds(root)
-        self._fails = evaluate.fails(root)
+        headers = frozenset(node.name for node in nodes if isinstance(node, tree.Header))
+        fields = frozenset(node.name for node in nodes if isinstance(node, tree.Field))
+        object.__setattr__(self, "tree", root)
+        object.__setattr__(self, "names", headers)
+        object.__setattr__(self, "fields", fields)
+        object.__setattr__(self, "_holds", evaluate.holds(root))
+        object.__setattr__(self, "_fails", evaluate.fails(root))
 
     def matches(
         self,
@@ -99,15 +105,6 @@ class Filter:
         `bigint` (milliseconds) and `string`.
         """
         return to_spark(self.tree, Columns(headers=headers, key=key, timestamp=timestamp, log=log))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Filter) and other.text == self.text
-
-    def __hash__(self) -> int:
-        return hash(self.text)
-
-    def __repr__(self) -> str:
-        return f"Filter({self.text!r})"
 
     def __reduce__(self) -> tuple[Callable[[str], Filter], tuple[str]]:
         # Spark carries filters to its workers; the closures are compiled again there.

@@ -109,7 +109,7 @@ def _refuse(text: str, at: int, found: str, expected: tuple[str, ...]) -> NoRetu
     *most, last = expected
     wanted = f"{', '.join(most)} or {last}" if most else last
     message = f"filter, line {line}, column {column}: found {found}; expected {wanted}"
-    raise InvalidFilter(message, line=line, column=column, expected=expected)
+    raise InvalidFilter(message, line=line, column=column, expected=expected) from None
 
 
 class _Misplaced(Exception):

@@ -7,6 +7,7 @@ are the same whether they are packed here or arrive over a wire.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Annotated, Any
 
 import msgspec
@@ -28,6 +29,12 @@ _encode_json = msgspec.json.Encoder().encode
 
 NO_HEADERS = b""
 _PLAIN = frozenset({bytes})
+_DICT = frozenset({dict})
+_TEXT = frozenset({str})
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+_UINT64 = b"\xcf"
+"""MessagePack's mark of integers that may be past the 64-bit range; seldom by chance."""
+
 TIMESTAMP_MS_MAX = 253_402_300_799_999
 """The end of the year 9999: later ones cannot be shown by most tools."""
 
@@ -91,10 +98,7 @@ def pack_batch(
     for name, column in (("keys", keys), ("headers", headers), ("timestamps", timestamps)):
         if isinstance(column, Sequence) and len(column) != count:
             raise InvalidInput(f"{count} values, but {len(column)} {name}")
-    data, kinds = _pack_values(values)
-    payload = block.encode_values(data)
-    if max(map(len, data)) > limits.value_bytes_max:
-        raise _too_large("a value", max(map(len, data)), limits.value_bytes_max)
+    payload, kinds = _pack_values(values, limits)
     constant = timestamps if isinstance(timestamps, int) else None
     columns, metadata = block.encode_metadata(
         timestamps=(
@@ -171,12 +175,22 @@ def check_timestamp(timestamp: int) -> int:
     return timestamp
 
 
-def _pack_values(values: Sequence[Any]) -> tuple[Sequence[bytes], Sequence[str | None] | None]:
-    if _PLAIN.issuperset(map(type, values)):
-        return values, None
-    packed = [pack_value(value) for value in values]
-    kinds = [kind for _, kind in packed]
-    return [data for data, _ in packed], kinds if any(kinds) else None
+def _pack_values(
+    values: Sequence[Any], limits: Limits
+) -> tuple[bytes, Sequence[str | None] | None]:
+    """The payload's body, and the content types of values that were not bytes."""
+    kinds: Sequence[str | None] | None = None
+    if not _PLAIN.issuperset(map(type, values)):
+        packed = [pack_value(value) for value in values]
+        values = [data for data, _ in packed]
+        if any(kind for _, kind in packed):
+            kinds = [kind for _, kind in packed]
+    payload = block.encode_values(values)
+    if len(payload) > limits.value_bytes_max:
+        largest = max(map(len, values))
+        if largest > limits.value_bytes_max:
+            raise _too_large("a value", largest, limits.value_bytes_max)
+    return payload, kinds
 
 
 def _pack_keys(
@@ -201,10 +215,30 @@ def _pack_header_column(
 ) -> Sequence[bytes] | None:
     if headers is None and kinds is None:
         return None
+    if kinds is None and headers is not None and _DICT.issuperset(map(type, headers)):
+        packed = _pack_plain_headers(headers, limits)
+        if packed is not None:
+            return packed
     return [
         pack_headers(one, kind, limits) if one or kind else NO_HEADERS
         for one, kind in zip(headers or [None] * count, kinds or [None] * count, strict=True)
     ]
+
+
+def _pack_plain_headers(headers: Sequence[Any], limits: Limits) -> list[bytes] | None:
+    """The common case, checked column by column; None if anything needs a closer look."""
+    found = set(map(type, chain.from_iterable(map(dict.values, headers))))
+    if not (_SCALARS.issuperset(found) and _TEXT.issuperset(map(type, set().union(*headers)))):
+        return None
+    try:
+        packed = [_encode(one) if one else NO_HEADERS for one in headers]
+        if int in found:
+            for one in packed:
+                if _UINT64 in one:
+                    _check_headers(one)
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError):
+        return None
+    return packed if max(map(len, packed)) <= limits.headers_bytes_max else None
 
 
 def _too_large(what: str, size: int, limit: int, unit: str = "bytes") -> TooLarge:

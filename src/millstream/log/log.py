@@ -181,14 +181,7 @@ class Log:
         consumed: bool = False,
     ) -> None:
         """Say what the log may forget: records go as soon as one rule allows. None keeps all."""
-        for name, limit in (("bytes", bytes), ("count", count)):
-            if limit is not None and limit < 0:
-                raise InvalidInput(f"retention by {name} is at least 0, not {limit}")
-        if age is not None and to_ms(age) < 0:
-            raise InvalidInput(f"retention by age is at least 0, not {age}")
-        rules = Retention(
-            age_ms=None if age is None else to_ms(age), bytes=bytes, count=count, consumed=consumed
-        )
+        rules = retention_of(age=age, bytes=bytes, count=count, consumed=consumed)
         self._session.execute(c.SetRetention(self.name, rules))
 
     def enforce_retention(self) -> int:
@@ -275,6 +268,19 @@ class Metadata(MutableMapping[str, Any]):
 
 def _check_key(key: str) -> str:
     return check_name(key, "metadata")
+
+
+def retention_of(
+    *, age: Seconds | None, bytes: int | None, count: int | None, consumed: bool
+) -> Retention:
+    """What a log may forget, checked."""
+    for name, limit in (("bytes", bytes), ("count", count)):
+        if limit is not None and limit < 0:
+            raise InvalidInput(f"retention by {name} is at least 0, not {limit}")
+    if age is not None and to_ms(age) < 0:
+        raise InvalidInput(f"retention by age is at least 0, not {age}")
+    age_ms = None if age is None else to_ms(age)
+    return Retention(age_ms=age_ms, bytes=bytes, count=count, consumed=consumed)
 
 
 def pack_many(

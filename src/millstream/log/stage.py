@@ -83,7 +83,7 @@ class Stage:
     def commit(self) -> int:
         """Make what is staged durable and visible to all; answers the end of the log."""
         if self._records:
-            records = self._records[0] if len(self._records) == 1 else _batch(self._records)
+            records = self._records[0] if len(self._records) == 1 else batch_of(self._records)
             self._session.execute(
                 c.Append(self.name, records, expect_end=self._committed, token=self._token)
             )
@@ -113,7 +113,7 @@ class Stage:
         if position < self._committed:
             yield from self._log.read(position, min(stop, self._committed))
         for offset in range(max(position, self._committed), stop):
-            yield self._staged(offset)
+            yield staged_record(self.name, offset, self._records[offset - self._committed])
 
     def start_offset(self) -> int:
         """The offset of the first record that is there."""
@@ -145,19 +145,21 @@ class Stage:
             section=section or self._section or SECTION,
         )
 
-    def _staged(self, offset: int) -> Record:
-        record = self._records[offset - self._committed]
-        return Record(
-            self.name,
-            offset,
-            record.value,
-            record.timestamp_ms or 0,
-            record.key,
-            _decode_headers(record.headers) if record.headers else NO_HEADERS,
-        )
+
+def staged_record(log: str, offset: int, record: Single) -> Record:
+    """A staged record as readers of the handle see it; it has no time of its append yet."""
+    return Record(
+        log,
+        offset,
+        record.value,
+        record.timestamp_ms or 0,
+        record.key,
+        _decode_headers(record.headers) if record.headers else NO_HEADERS,
+    )
 
 
-def _batch(records: list[Single]) -> Batch:
+def batch_of(records: list[Single]) -> Batch:
+    """Several staged records as one batch."""
     timestamps = [record.timestamp_ms for record in records]
     given = [ms for ms in timestamps if ms is not None]
     payload = block.encode_values([record.value for record in records])

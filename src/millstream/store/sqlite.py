@@ -13,195 +13,32 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import sleep
-from typing import Any, TypeVar
+from typing import Any
 
 import apsw
-import google_crc32c
 
 from millstream.clock import Clock, SystemClock
 from millstream.errors import (
     CannotOpen,
     Closed,
     CorruptionError,
-    InvalidInput,
     MillstreamError,
-    OutcomeUnknown,
     Overloaded,
     WriteFailed,
 )
-from millstream.format import keys
 from millstream.limits import Limits
-from millstream.store.engine import Durability, Row
-from millstream.store.sqlite_file import PREFIX, connect, create, inspect
-
-T = TypeVar("T")
-
-_NUMBERED = {
-    keys.PAYLOAD: f"{PREFIX}payload",
-    keys.PAYLOAD_BLOCK: f"{PREFIX}block",
-    keys.DELTA: f"{PREFIX}delta",
-}
-_RECORD = f"{PREFIX}record"
-_DELTA = _NUMBERED[keys.DELTA]
-_TABLES = (_RECORD, *_NUMBERED.values())
+from millstream.store.engine import Durability
+from millstream.store.sqlite_file import connect, create, inspect
+from millstream.store.sqlite_rows import SqliteSnapshot, SqliteWriter
 
 READERS_KEPT = 8
 
-
-def row_checksum(key: bytes, value: bytes) -> int:
-    """The CRC32C that stands beside a row."""
-    return int(google_crc32c.extend(google_crc32c.value(key), value))
-
-
-class SqliteSnapshot:
-    """Reads on one connection, inside whatever transaction it has."""
-
-    def __init__(self, connection: apsw.Connection) -> None:
-        self._execute = connection.execute
-
-    def get(self, key: bytes) -> bytes | None:
-        """The value of a key, or None."""
-        table = _NUMBERED.get(key[1])
-        found: tuple[bytes, int] | None
-        if table is None:
-            query = f"SELECT value, crc FROM {_RECORD} WHERE key = ?"
-            found = self._execute(query, (key,)).fetchone()
-        else:
-            query = f"SELECT value, crc FROM {table} WHERE id = ?"
-            found = self._execute(query, (keys.number(key),)).fetchone()
-        if found is None:
-            return None
-        return _checked(key, found[0], found[1])
-
-    def scan(self, start: bytes, stop: bytes, *, limit: int, reverse: bool = False) -> list[Row]:
-        """Up to `limit` rows with start <= key < stop."""
-        order = "DESC" if reverse else "ASC"
-        table = _NUMBERED.get(start[1])
-        if table is None:
-            rows = self._execute(
-                f"SELECT key, value, crc FROM {_RECORD} WHERE key >= ? AND key < ? "
-                f"ORDER BY key {order} LIMIT ?",
-                (start, stop, limit),
-            )
-            return [(key, _checked(key, value, crc)) for key, value, crc in rows]
-        first = keys.number(start.ljust(10, b"\x00"))
-        condition, bound = ("", ()) if stop[1] != start[1] else ("AND id < ?", (keys.number(stop),))
-        rows = self._execute(
-            f"SELECT id, value, crc FROM {table} WHERE id >= ? {condition} "
-            f"ORDER BY id {order} LIMIT ?",
-            (first, *bound, limit),
-        )
-        prefix = start[:2]
-        return [
-            (key, _checked(key, value, crc))
-            for number, value, crc in rows
-            for key in (prefix + number.to_bytes(8, "big"),)
-        ]
-
-    def last_seq(self) -> int:
-        """The sequence of the newest delta."""
-        return int(self._execute(f"SELECT max(id) FROM {_DELTA}").fetchone()[0] or 0)
-
-    def first_seq(self) -> int:
-        """The sequence of the oldest delta."""
-        return int(self._execute(f"SELECT min(id) FROM {_DELTA}").fetchone()[0] or 0)
-
-
-class SqliteWriter(SqliteSnapshot):
-    """The open write transaction."""
-
-    def __init__(self, connection: apsw.Connection, after_commit: Callable[[], None]) -> None:
-        super().__init__(connection)
-        self._connection = connection
-        self._after_commit = after_commit
-        self.committed = False
-
-    def put(self, rows: Iterable[Row]) -> None:
-        """Write rows; a key that exists is overwritten."""
-        with _writing():
-            for key, value in rows:
-                crc = row_checksum(key, value)
-                table = _NUMBERED.get(key[1])
-                if table is None:
-                    self._execute(
-                        f"INSERT OR REPLACE INTO {_RECORD} (key, value, crc) VALUES (?, ?, ?)",
-                        (key, value, crc),
-                    )
-                else:
-                    self._execute(
-                        f"INSERT OR REPLACE INTO {table} (id, value, crc) VALUES (?, ?, ?)",
-                        (keys.number(key), value, crc),
-                    )
-
-    def delete(self, found: Iterable[bytes]) -> None:
-        """Delete rows."""
-        with _writing():
-            for key in found:
-                table = _NUMBERED.get(key[1])
-                if table is None:
-                    self._execute(f"DELETE FROM {_RECORD} WHERE key = ?", (key,))
-                else:
-                    self._execute(f"DELETE FROM {table} WHERE id = ?", (keys.number(key),))
-
-    def delete_range(self, start: bytes, stop: bytes) -> None:
-        """Delete every row with start <= key < stop."""
-        table = _NUMBERED.get(start[1])
-        with _writing():
-            if table is None:
-                self._execute(
-                    f"DELETE FROM {_RECORD} WHERE key >= ? AND key < ?", (start, stop)
-                )
-            else:
-                self._execute(
-                    f"DELETE FROM {table} WHERE id >= ? AND id < ?",
-                    (keys.number(start), keys.number(stop)),
-                )
-
-    def sql(self, statement: str, parameters: Sequence[Any]) -> None:
-        """Run a statement on the application's own tables; ours are out of its reach."""
-        self._connection.authorizer = _authorize
-        try:
-            self._execute(statement, tuple(parameters)).fetchall()
-        except apsw.AuthError as error:
-            raise InvalidInput(
-                f"tx.sql may read and write the application's own tables only: {statement!r}",
-                statement=statement,
-            ) from error
-        except (apsw.FullError, apsw.IOError) as error:
-            raise WriteFailed(f"the statement could not be written: {error}") from error
-        except apsw.Error as error:
-            raise InvalidInput(f"tx.sql: {error}", statement=statement) from error
-        finally:
-            self._connection.authorizer = None
-
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
-        """Writes inside it are undone if it is left by an exception."""
-        self._execute("SAVEPOINT operation")
-        try:
-            yield
-        except BaseException:
-            self._execute("ROLLBACK TO operation")
-            self._execute("RELEASE operation")
-            raise
-        self._execute("RELEASE operation")
-
-    def commit(self) -> None:
-        """Make it durable."""
-        try:
-            self._execute("COMMIT")
-        except apsw.Error as error:
-            raise OutcomeUnknown(
-                f"the commit failed and may or may not be durable: {error}; "
-                "close the store and open it again to see",
-                cause=str(error),
-            ) from error
-        self.committed = True
-        self._after_commit()
+COPIES_MAX = 4
+"""How often the log is copied beside running writers before they are kept out for the rest."""
 
 
 class SqliteEngine:
@@ -231,6 +68,7 @@ class SqliteEngine:
         self._in_use = 0
         self._idle = threading.Condition(self._lock)
         self._wal_bytes = 0
+        self._copied_bytes = 0
         self._page_bytes = 0
         self._closed = False
         self._suspended = False
@@ -238,17 +76,10 @@ class SqliteEngine:
         create(self.path, busy=self._busy_handler(), vfs=vfs)
         self._writer = self._connect(writer=True)
 
-    @contextmanager
-    def write(self) -> Iterator[SqliteWriter]:
+    def write(self) -> SqliteWriter:
         """Wait for the turn to write; leaving without a commit undoes it all."""
         connection = self._writer or self._reopen_writer()
-        self._begin(connection)
-        writer = SqliteWriter(connection, self._committed)
-        try:
-            yield writer
-        finally:
-            if not writer.committed and connection.in_transaction:
-                connection.execute("ROLLBACK")
+        return SqliteWriter(connection, begin=self._begin, after_commit=self._committed)
 
     @contextmanager
     def read(self) -> Iterator[SqliteSnapshot]:
@@ -276,13 +107,18 @@ class SqliteEngine:
             self._give_reader(connection)
 
     def wants_tending(self) -> bool:
-        """Whether the write-ahead log should be copied into the file."""
-        return self._wal_bytes >= self._limits.wal_bytes_checkpoint
+        """Whether the write-ahead log has grown enough to be copied into the file."""
+        return self._wal_bytes - self._copied_bytes >= self._limits.wal_bytes_checkpoint
 
     def tend(self) -> bool:
         """Copy it while writers go on; True if it has grown so large that it should start anew."""
-        self._checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE)
-        return self._wal_bytes >= self._limits.wal_bytes_reset
+        for _ in range(COPIES_MAX):
+            self._checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE)
+            if self._wal_bytes < self._limits.wal_bytes_reset:
+                return False
+            if self._wal_bytes - self._copied_bytes < self._limits.wal_bytes_checkpoint // 8:
+                break
+        return True
 
     def tend_exclusively(self) -> None:
         """Copy what little is left and start the write-ahead log anew."""
@@ -365,7 +201,10 @@ class SqliteEngine:
         return connection
 
     def _on_wal(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
-        self._wal_bytes = pages * self._page_bytes
+        size = pages * self._page_bytes
+        if size < self._wal_bytes:
+            self._copied_bytes = 0
+        self._wal_bytes = size
         return apsw.SQLITE_OK
 
     def _reopen_writer(self) -> apsw.Connection:
@@ -414,9 +253,8 @@ class SqliteEngine:
             self._in_use += 1
             tender = self._tender
         try:
-            left, done = tender.wal_checkpoint(mode=mode)
-            if mode == apsw.SQLITE_CHECKPOINT_RESTART or left == done:
-                self._wal_bytes = 0
+            _, copied_pages = tender.wal_checkpoint(mode=mode)
+            self._copied_bytes = copied_pages * self._page_bytes
         except apsw.BusyError:
             pass  # somebody reads or writes just now; the next commit asks again
         except apsw.Error as error:
@@ -461,40 +299,3 @@ class SqliteEngine:
         if isinstance(error, apsw.BusyError | apsw.LockedError):
             return Overloaded(f"{self.path} is busy: {error}", path=str(self.path))
         return CannotOpen(f"{self.path}: {error}", path=str(self.path))
-
-
-@contextmanager
-def _writing() -> Iterator[None]:
-    try:
-        yield
-    except apsw.Error as error:
-        raise WriteFailed(f"nothing was written: {error}", cause=str(error)) from error
-
-
-def _checked(key: bytes, value: bytes, crc: int) -> bytes:
-    if row_checksum(key, value) != crc:
-        raise CorruptionError(
-            f"the row {key.hex()} is damaged: its checksum does not fit",
-            what="row",
-            where=key.hex(),
-        )
-    return value
-
-
-def _authorize(
-    action: int, first: str | None, second: str | None, _database: str | None, _by: str | None
-) -> int:
-    """Keep the application's statements away from our tables and from the transaction itself."""
-    if action in _FORBIDDEN:
-        return apsw.SQLITE_DENY
-    named = {first, second} & {*_TABLES}
-    return apsw.SQLITE_DENY if named else apsw.SQLITE_OK
-
-
-_FORBIDDEN = {
-    apsw.SQLITE_TRANSACTION,
-    apsw.SQLITE_SAVEPOINT,
-    apsw.SQLITE_ATTACH,
-    apsw.SQLITE_DETACH,
-    apsw.SQLITE_PRAGMA,
-}

@@ -41,25 +41,23 @@ class Transaction:
     )
 
     def __init__(self, state: State, writer: Writer, limits: Limits) -> None:
-        clock = state.clock
         self.state = state
         self.writer = writer
         self.limits = limits
-        self.wall_ms = clock.wall_ms()
-        self.store_ms = state.time.now_ms()
+        self.wall_ms = state.clock.wall_ms()
+        boot_ms, self.store_ms = state.time.now()
         self.delta = Delta(
             state.seq + 1,
             self.wall_ms,
             self.store_ms,
-            clock.boot_ms(),
-            clock.boot_id(),
+            boot_ms,
+            state.time.boot_id,
             state.next_id,
             state.next_log,
             [],
             [],
             [],
         )
-        self._begin()
 
     # What operations use.
 

@@ -55,8 +55,8 @@ class Row:
 
 
 def random_scalar(random: Random) -> Any:
-    pool = random.choice([STRINGS, INTEGERS, FLOATS, [True, False], [None], [0, 1, 2, 3, 0.5, 2.5]])
-    return random.choice(pool)
+    pools: list[list[Any]] = [STRINGS, INTEGERS, FLOATS, [True, False], [None], [0, 1, 2, 3, 0.5]]
+    return random.choice(random.choice(pools))
 
 
 def random_row(random: Random) -> Row:
@@ -91,7 +91,8 @@ def random_condition(random: Random, depth: int = 4) -> Tree:
 
 
 def random_literal(random: Random) -> Any:
-    return random.choice([*random.choice([STRINGS, INTEGERS, FINITE]), 1, 2, 0.5, True, "a", "b"])
+    pools: list[list[Any]] = [STRINGS, INTEGERS, FINITE]
+    return random.choice([*random.choice(pools), 1, 2, 0.5, True, "a", "b"])
 
 
 def random_value(random: Random, depth: int) -> Tree:

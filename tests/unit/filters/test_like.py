@@ -16,7 +16,7 @@ from millstream.filters import parse
         ("", "%", True), ("", "_", False), ("abc", "a%", True), ("abc", "%c", True),
         ("abc", "%b%", True), ("abc", "a_c", True), ("abc", "___", True), ("abc", "____", False),
         ("abc", "%%", True), ("abc", "a%b%c", True), ("abc", "a%c%b", False), ("aba", "aba%a", False),
-        ("ab", "ab%b", False), ("ab", "%a_b%", False), ("aaxb", "%a_b%", True),
+        ("ab", "ab%b", False), ("ab", "%a_b%", False), ("xab", "%ab%b", False), ("aaxb", "%a_b%", True),
         ("xaybz", "_a_b_", True), ("a\nb", "a%b", True), ("a\nb", "a_b", True), ("😀", "_", True),
         ("é", "_", True), ("e\u0301", "_", False), ("a.c", "a.c", True), ("abc", "a.c", False),
         ("[a]", "[a]", True), ("a\\b", "a\\b", True), ("mississippi", "m%issip%", True),

@@ -1,0 +1,70 @@
+"""The same nouns for coroutines: every name of `millstream`, awaited.
+
+    import millstream.aio
+
+    async with await millstream.aio.open("orders.db") as ms:
+        orders = ms.log("orders")
+        await orders.append({"id": 1, "total": 42})
+        async for order in orders.read():
+            print(order.offset, order.json())
+
+What coroutines ask for in one turn of the event loop is committed together, with one sync.
+Every method is awaited, or iterated with `async for`, except those that ask nothing of the store:
+`ms.log`, `ms.transaction`, and the steps of a transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from functools import partial
+
+from millstream.aio.cursor import Cursor
+from millstream.aio.database import Millstream, Transaction
+from millstream.aio.log import Log, Metadata
+from millstream.aio.stage import Stage
+from millstream.clock import Clock
+from millstream.limits import Limits
+from millstream.store.engine import Durability
+from millstream.store.store import Store
+
+__all__ = ["Cursor", "Log", "Metadata", "Millstream", "Stage", "Transaction", "open"]
+
+
+async def open(
+    path: str | os.PathLike[str],
+    *,
+    durability: Durability = "full",
+    limits: Limits | None = None,
+    clock: Clock | None = None,
+) -> Millstream:
+    """Open the store in a file, or make one, as `millstream.open`; for the running event loop."""
+    from millstream.aio.session import AsyncEmbeddedSession
+
+    opening = asyncio.get_running_loop().run_in_executor(
+        None, partial(_open_store, path, durability, limits, clock)
+    )
+    try:
+        store = await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close_unwanted)
+        raise
+    return Millstream(AsyncEmbeddedSession(store))
+
+
+def _open_store(
+    path: str | os.PathLike[str],
+    durability: Durability,
+    limits: Limits | None,
+    clock: Clock | None,
+) -> Store:
+    from millstream.embedded import open_store
+    from millstream.store.sqlite import SqliteEngine
+
+    engine = SqliteEngine(path, durability=durability, limits=limits, clock=clock)
+    return open_store(engine, limits=limits, clock=clock)
+
+
+def _close_unwanted(opened: asyncio.Future[Store]) -> None:
+    if not opened.cancelled() and opened.exception() is None:
+        opened.result().close()

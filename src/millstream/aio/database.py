@@ -1,0 +1,80 @@
+"""The handle that `millstream.aio.open` gives: the nouns of one store, for coroutines."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Any, Self
+
+from millstream.aio.log import Log
+from millstream.command import AsyncSession, Fold, Stats, Transact
+from millstream.database import LOGS_PER_PAGE
+from millstream.log import commands as c
+from millstream.record import LogInfo
+from millstream.steps import Steps
+
+
+class Millstream:
+    """One open store, for the coroutines of one event loop; close it, or use `async with`."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def log(self, name: str) -> Log:
+        """The log of that name; it comes to exist with its first append."""
+        return Log(self._session, name)
+
+    async def logs(self) -> AsyncIterator[LogInfo]:
+        """Every log, in the order of their names."""
+        after = ""
+        while page := await self._session.execute(c.ListLogs(after, LOGS_PER_PAGE)):
+            for info in page:
+                yield info
+            after = page[-1].name
+
+    def transaction(self) -> Transaction:
+        """Several mutations in one commit: they are gathered, and happen when the block ends."""
+        return Transaction(self._session)
+
+    async def stats(self) -> dict[str, Any]:
+        """Facts and counters: durability, sizes, what is unfolded."""
+        return await self._session.execute(Stats())
+
+    async def fold(self) -> int:
+        """Move every commit into its records now rather than in the background."""
+        return await self._session.execute(Fold())
+
+    async def close(self) -> None:
+        """Let go of the store; a second call does nothing."""
+        await self._session.close()
+
+
+class Transaction(Steps):
+    """Gathers steps; leaving the block commits all of them, an exception none."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        super().__init__(session.limits)
+        self._session = session
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None and self._steps:
+            self._settle(await self._session.execute(Transact(self._steps)))

@@ -1,0 +1,268 @@
+"""The log as coroutines hold it: builds the same commands as `millstream.log.log`, and awaits."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
+
+from millstream.aio.cursor import Cursor, open_cursor
+from millstream.aio.stage import Stage, open_stage
+from millstream.command import AsyncSession
+from millstream.errors import InvalidInput
+from millstream.format.packing import Single, pack_single
+from millstream.log import commands as c
+from millstream.log.block import Block
+from millstream.log.cursor import SECTION
+from millstream.log.log import pack_many, retention_of
+from millstream.log.names import check_name
+from millstream.record import (
+    CursorInfo,
+    Headers,
+    LogInfo,
+    Producer,
+    Record,
+    Retention,
+    Seconds,
+    to_ms,
+)
+
+
+class Log:
+    """Records at stable offsets: append at the end, read anywhere, forget from the front.
+
+    A log comes to exist with its first append; until then it reads as empty.
+    """
+
+    def __init__(self, session: AsyncSession, name: str) -> None:
+        self.name = check_name(name)
+        self._session = session
+
+    def __repr__(self) -> str:
+        return f"aio.Log({self.name!r})"
+
+    async def append(
+        self,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        timestamp: int | None = None,
+        expect_end: int | None = None,
+        producer: Producer | None = None,
+    ) -> int:
+        """Add one record (bytes, text or a JSON value) and return its offset, once it is durable.
+
+        With `expect_end` it is added only if the log ends there, else `EndMoved`. With `producer`
+        a repeat of the same sequence stores nothing and returns the first offset.
+        """
+        session = self._session
+        record = pack_single(
+            value, key=key, headers=headers, timestamp=timestamp, limits=session.limits
+        )
+        return await session.execute(c.Append(self.name, record, expect_end, producer))
+
+    async def append_many(
+        self,
+        values: Iterable[Any],
+        *,
+        keys: Sequence[bytes | str | None] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+        timestamps: Sequence[int] | int | None = None,
+        expect_end: int | None = None,
+        producer: Producer | None = None,
+    ) -> range:
+        """Add a batch as one block, all or nothing, and return its offsets.
+
+        `keys`, `headers` and `timestamps` are columns beside the values; or hand in `Item`s.
+        """
+        session = self._session
+        records = pack_many(
+            values, keys=keys, headers=headers, timestamps=timestamps, limits=session.limits
+        )
+        if records is None:
+            end = await self.end_offset()
+            return range(end, end)
+        first = await session.execute(c.Append(self.name, records, expect_end, producer))
+        return range(first, first + (1 if isinstance(records, Single) else records.count))
+
+    async def get(self, offset: int) -> Record | None:
+        """The record at an offset; None if it was truncated or is not there yet."""
+        start, end = await self._bounds()
+        if not start <= offset < end:
+            return None
+        return await anext(self.read(offset, offset + 1), None)
+
+    async def first(self) -> Record | None:
+        """The oldest record; None if the log is empty."""
+        return await anext(self.read(), None)
+
+    async def last(self) -> Record | None:
+        """The newest record; None if the log is empty."""
+        start, end = await self._bounds()
+        return await self.get(end - 1) if end > start else None
+
+    async def read(
+        self, start: int | None = None, stop: int | None = None
+    ) -> AsyncIterator[Record]:
+        """The records in [start, stop), as the log stands now; streams, a few blocks at a time.
+
+        A `start` that was truncated raises `Truncated`; without one, reading begins at the first
+        record that is there.
+        """
+        async for block in self.read_blocks(start, stop):
+            for record in block.records():
+                yield record
+
+    async def read_blocks(
+        self, start: int | None = None, stop: int | None = None
+    ) -> AsyncIterator[Block]:
+        """As `read`, but whole blocks: columns for whoever can do without record objects."""
+        first, end = await self._bounds()
+        position = first if start is None else start
+        stop = end if stop is None else min(stop, end)
+        if position < 0:
+            raise InvalidInput(f"offsets begin at 0, not at {position}")
+        while position < stop:
+            blocks = await self._blocks(position, stop)
+            if not blocks:
+                return  # the log was deleted meanwhile
+            for block in blocks:
+                yield block
+                position = block.offsets.stop
+
+    async def tail(
+        self, start: int | None = None, *, timeout: Seconds | None = None
+    ) -> AsyncIterator[Record]:
+        """Records from `start` (default: the end) on, as they arrive; ends after `timeout` idle."""
+        position = await self.end_offset() if start is None else start
+        while await self.wait(position, timeout=timeout):
+            async for record in self.read(position):
+                yield record
+                position = record.offset + 1
+
+    async def wait(self, offset: int, *, timeout: Seconds | None = None) -> bool:
+        """Wait until there is a record at the offset; False if that took too long."""
+        timeout_ms = None if timeout is None else to_ms(timeout)
+        return await self._session.execute(c.WaitForOffset(self.name, offset, timeout_ms))
+
+    async def start_offset(self) -> int:
+        """The offset of the first record that is there."""
+        return (await self._bounds())[0]
+
+    async def end_offset(self) -> int:
+        """The offset that the next record will get."""
+        return (await self._bounds())[1]
+
+    async def len(self) -> int:
+        """How many records are there: what `len(log)` is elsewhere."""
+        start, end = await self._bounds()
+        return end - start
+
+    async def truncate(self, *, before: int) -> int:
+        """Forget the records before an offset and return how many went.
+
+        Only ever forwards; past the end, both ends move there.
+        """
+        if before < 0:
+            raise InvalidInput(f"offsets begin at 0, not at {before}")
+        return await self._session.execute(c.Truncate(self.name, before))
+
+    @property
+    def metadata(self) -> Metadata:
+        """A small map of JSON values kept with the log."""
+        return Metadata(self._session, self.name)
+
+    async def retention(self) -> Retention:
+        """What the log may forget."""
+        info = await self.info()
+        return info.retention if info else Retention()
+
+    async def retain(
+        self,
+        *,
+        age: Seconds | None = None,
+        bytes: int | None = None,
+        count: int | None = None,
+        consumed: bool = False,
+    ) -> None:
+        """Say what the log may forget: records go as soon as one rule allows. None keeps all."""
+        rules = retention_of(age=age, bytes=bytes, count=count, consumed=consumed)
+        await self._session.execute(c.SetRetention(self.name, rules))
+
+    async def enforce_retention(self) -> int:
+        """Forget now what may be forgotten, rather than in the background; how many went."""
+        return await self._session.execute(c.EnforceRetention(self.name))
+
+    async def cursor(
+        self,
+        name: str,
+        *,
+        durable: bool = True,
+        start: int | str = "earliest",
+        section: int = SECTION,
+    ) -> Cursor:
+        """The cursor of that name; made, at `start`, if there is none."""
+        return await open_cursor(
+            self._session, self, name, durable=durable, start=start, section=section
+        )
+
+    async def cursors(self) -> list[CursorInfo]:
+        """How each cursor stands."""
+        return await self._session.execute(c.ListCursors(self.name))
+
+    async def delete_cursor(self, name: str) -> bool:
+        """Forget a cursor; False if there was none."""
+        return await self._session.execute(c.DeleteCursor(self.name, name))
+
+    async def stage(self, *, section: int = SECTION) -> Stage:
+        """Hold the log exclusively, to append now and commit later: `async with await …`."""
+        return await open_stage(self._session, self, section=section)
+
+    async def info(self) -> LogInfo | None:
+        """What a listing says of it; None if it does not exist."""
+        return await self._session.execute(c.DescribeLog(self.name))
+
+    async def delete(self) -> bool:
+        """Forget the log, its cursors and its metadata; False if there was none."""
+        return await self._session.execute(c.DeleteLog(self.name))
+
+    async def _bounds(self) -> tuple[int, int]:
+        return await self._session.execute(c.GetBounds(self.name))
+
+    async def _blocks(self, start: int, stop: int) -> list[Block]:
+        bytes_max = self._session.limits.read_bytes_max
+        return await self._session.execute(c.ReadBlocks(self.name, start, stop, bytes_max))
+
+
+class Metadata:
+    """A log's metadata: a mapping cannot be awaited, so each access is a method."""
+
+    def __init__(self, session: AsyncSession, log: str) -> None:
+        self._session = session
+        self._log = log
+
+    async def all(self) -> dict[str, Any]:
+        """Every entry."""
+        return await self._session.execute(c.GetMetadata(self._log))
+
+    async def get(self, key: str, default: Any = None) -> Any:
+        """One entry, or the default if it is absent."""
+        return (await self.all()).get(key, default)
+
+    async def set(self, key: str, value: Any) -> None:
+        """Set an entry."""
+        command = c.SetMetadata(self._log, check_name(key, "metadata"), value)
+        await self._session.execute(command)
+
+    async def delete(self, key: str) -> None:
+        """Delete an entry; a missing one is a `KeyError`."""
+        if key not in await self.all():
+            raise KeyError(key)
+        await self._session.execute(c.SetMetadata(self._log, key, delete=True))
+
+    async def compare_and_set(self, key: str, *, expect: Any, value: Any) -> None:
+        """Set an entry if it is as expected (None: absent), else raise `MetadataConflict`."""
+        checked = check_name(key, "metadata")
+        await self._session.execute(
+            c.SetMetadata(self._log, checked, value, expect=expect, compare=True)
+        )

@@ -1,0 +1,186 @@
+"""The embedded session for coroutines: answers commands from a store in this process.
+
+Mutations that are asked for in one turn of the event loop are handed to the transactor as one
+list; their answers come back from the commit thread with one call into the loop. Queries run in a
+few threads of the session's own. Whoever waits for a log to grow holds no thread meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+from millstream.command import Command, Mutation
+from millstream.embedded import _TIDIES, operation, query
+from millstream.errors import MillstreamError
+from millstream.log import commands as c
+from millstream.log.queries import past_offset, waiting_key
+from millstream.store.store import Store
+from millstream.store.transaction import Operation
+from millstream.store.transactor import Ticket, fresh
+
+T = TypeVar("T")
+
+QUERY_THREADS = 4
+"""Reads are short and mostly hold the interpreter's lock: more threads would only take turns."""
+
+
+class _Asked(Ticket[Any]):
+    """A ticket with the future of the coroutine that waits for it."""
+
+    __slots__ = ("future",)
+
+    def __init__(
+        self,
+        operation: Operation[Any],
+        on_done: Callable[[Ticket[Any]], None],
+        future: asyncio.Future[Any],
+    ) -> None:
+        super().__init__(operation, on_done)
+        self.future = future
+
+    def settle(self) -> None:
+        """Give the answer, unless nobody waits any more."""
+        if self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+
+class AsyncEmbeddedSession:
+    """Answers the coroutines of one event loop: the one that runs when it is made."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.limits = store.limits
+        self._loop = asyncio.get_running_loop()
+        self._pool = ThreadPoolExecutor(QUERY_THREADS, thread_name_prefix="millstream-query")
+        self._gathered: list[_Asked] = []
+        self._landed: deque[Ticket[Any]] = deque()
+        self._rung = False
+        self._closing: asyncio.Future[None] | None = None
+
+    async def execute(self, command: Command[T]) -> T:
+        """Answer a command; a mutation is durable then.
+
+        If the caller is cancelled, a mutation may still happen; other callers notice nothing.
+        """
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError("a store that was opened in one event loop is used in another")
+        if isinstance(command, Mutation):
+            result: T = await self._commit(command)
+            if type(command) in _TIDIES:
+                self.store.tend_soon()
+            return result
+        if isinstance(command, c.WaitForOffset):
+            return await self._wait(command)  # type: ignore[return-value]
+        return await self._ask(query, self.store, command)
+
+    async def close(self) -> None:
+        """Close the store; whoever still waits gets `Closed`."""
+        if self._closing is None:
+            self._closing = self._loop.run_in_executor(self._pool, self.store.close)
+            self._closing.add_done_callback(self._closed)
+        await asyncio.shield(self._closing)
+
+    def _closed(self, closing: asyncio.Future[None]) -> None:
+        if closing.cancelled() or closing.exception() is not None:
+            self._closing = None
+        else:
+            self._pool.shutdown(wait=False)
+
+    # Mutations: gathered, handed in, landed.
+
+    async def _commit(self, command: Mutation[T]) -> T:
+        future: asyncio.Future[T] = self._loop.create_future()
+        if not self._gathered:
+            self._loop.call_soon(self._hand_in)
+        self._gathered.append(_Asked(operation(command), self._land, future))
+        return await future
+
+    def _hand_in(self) -> None:
+        """Submit what was gathered in this turn, in pieces that one commit can take."""
+        gathered = [asked for asked in self._gathered if not asked.future.done()]
+        self._gathered = []
+        size = self.limits.group_operations_max
+        for first in range(0, len(gathered), size):
+            some = gathered[first : first + size]
+            try:
+                self.store.submit(list(some))
+            except MillstreamError as error:
+                for asked in some:
+                    asked.error = fresh(error)
+                    asked.settle()
+
+    def _land(self, ticket: Ticket[Any]) -> None:
+        """Called on the commit thread, for one ticket after the other: ring once for all."""
+        self._landed.append(ticket)
+        if not self._rung:
+            self._rung = True
+            self._call_soon(self._settle)
+
+    def _settle(self) -> None:
+        self._rung = False
+        while self._landed:
+            asked = self._landed.popleft()
+            assert isinstance(asked, _Asked)
+            asked.settle()
+
+    # Queries.
+
+    async def _ask(self, question: Callable[..., T], *arguments: Any) -> T:
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
+            return question(*arguments)  # it refuses at once
+        return await self._loop.run_in_executor(self._pool, partial(question, *arguments))
+
+    async def _wait(self, command: c.WaitForOffset) -> bool:
+        clock, timeout_ms = self.store.clock, command.timeout_ms
+        deadline = None if timeout_ms is None else clock.seconds() + timeout_ms / 1000
+        ready, key = await self._ask(_standing, self.store, command)
+        while not ready:
+            left_s = None if deadline is None else deadline - clock.seconds()
+            if left_s is not None and left_s <= 0:
+                return False
+            ready, key = await self._wait_for_change(command, key, left_s)
+        return True
+
+    async def _wait_for_change(
+        self, command: c.WaitForOffset, key: bytes, timeout_s: float | None
+    ) -> tuple[bool, bytes]:
+        changed = asyncio.Event()
+        with self.store.watch.waiting(key, partial(self._wake, changed)):
+            # What came before the watch began woke nobody: look once more.
+            standing = await self._ask(_standing, self.store, command)
+            if standing != (False, key):
+                return standing
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await changed.wait()
+            except TimeoutError:
+                pass  # the caller looks at its own clock
+        return await self._ask(_standing, self.store, command)
+
+    def _wake(self, changed: asyncio.Event) -> None:
+        if not changed.is_set():
+            self._call_soon(changed.set)
+
+    def _call_soon(self, callback: Callable[[], None]) -> None:
+        """From any thread. A loop that is closed has nobody left who could want the answer."""
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+
+
+def _standing(store: Store, command: c.WaitForOffset) -> tuple[bool, bytes]:
+    """Whether the wait is over, and what it waits for if not."""
+    key = waiting_key(store, command)
+    return past_offset(store, command), key

@@ -1,0 +1,1 @@
+"""Benchmarks: what is promised of speed, measured against a limit inside the same run."""

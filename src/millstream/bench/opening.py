@@ -1,0 +1,149 @@
+"""How long a large store takes to open, after a kill and after a clean close.
+
+The store is filled by one child process and opened by others, so that nothing is warm but the
+operating system's cache of the file.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+import millstream
+from millstream.bench.measure import Row, seconds
+from millstream.embedded import operation, open_store
+from millstream.format.packing import pack_single
+from millstream.limits import Limits
+from millstream.log.commands import Append
+from millstream.store.sqlite import SqliteEngine
+from millstream.store.transactor import Ticket
+
+APPENDS = 1_000_000
+GROUP = 1_000
+OPENED_KILLED_MS_MAX = 500
+OPENED_CLOSED_MS_MAX = 100
+MEMORY_MIB_MAX = 50
+
+
+class Opened(msgspec.Struct):
+    """What a child that opened a store tells."""
+
+    ms: float
+    memory_mib: float
+    end: int
+    unfolded: int
+
+
+def measure(directory: Path) -> Row:
+    """Fill, kill, open; then close cleanly, and open again."""
+    large, empty = directory / "large.db", directory / "empty.db"
+    millstream.open(empty).close()
+    filled = _child("fill", large)
+    if filled.returncode != -signal.SIGKILL:
+        raise RuntimeError(f"filling failed: {filled.stderr.decode()}")
+    nothing = _opened(empty)
+    killed = _opened(large)
+    millstream.open(large).close()
+    closed = _opened(large)
+    growth = max(killed.memory_mib, closed.memory_mib) - nothing.memory_mib
+    if killed.end < APPENDS:
+        raise RuntimeError(f"{APPENDS} appended, {killed.end} found")
+    return Row(
+        workload="open_large",
+        payload_bytes=100,
+        details={
+            "killed_ms": killed.ms,
+            "closed_ms": closed.ms,
+            "empty_ms": nothing.ms,
+            "memory_growth_mib": round(growth, 1),
+            "unfolded_commits": killed.unfolded,
+        },
+        required=(
+            f"killed < {OPENED_KILLED_MS_MAX} ms, closed < {OPENED_CLOSED_MS_MAX} ms, "
+            f"memory < {MEMORY_MIB_MAX} MiB"
+        ),
+        passed=(
+            killed.ms < OPENED_KILLED_MS_MAX
+            and closed.ms < OPENED_CLOSED_MS_MAX
+            and growth < MEMORY_MIB_MAX
+        ),
+    )
+
+
+def _child(task: str, path: Path) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "millstream.bench.opening", task, str(path)]
+    return subprocess.run(command, capture_output=True, check=False)
+
+
+def _opened(path: Path) -> Opened:
+    """The best of three: the first also reads the interpreter's own files."""
+    found = []
+    for _ in range(3):
+        done = _child("open", path)
+        if done.returncode != 0:
+            raise RuntimeError(f"opening failed: {done.stderr.decode()}")
+        found.append(msgspec.json.decode(done.stdout, type=Opened))
+    return min(found, key=lambda one: one.ms)
+
+
+def _fill(path: Path) -> None:
+    """A million single appends, most of them folded; the tail as long as is permitted; a kill."""
+    limits = Limits()
+    store = open_store(SqliteEngine(path, durability="relaxed"))
+    record = pack_single(
+        os.urandom(100), key=None, headers=None, timestamp=None, limits=limits
+    )
+    for _ in range(APPENDS // GROUP):
+        answered = _Latch(GROUP)
+        store.submit(
+            [Ticket(operation(Append("log", record)), answered.count_down) for _ in range(GROUP)]
+        )
+        answered.wait()
+    store.close()
+    lazy = Limits(fold_deltas_min=10**9, fold_bytes_min=10**12)
+    store = open_store(SqliteEngine(path, durability="relaxed"), limits=lazy)
+    for _ in range(limits.tail_deltas_max - 1):
+        store.run(operation(Append("log", record)))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _Latch:
+    def __init__(self, count: int) -> None:
+        import threading
+
+        self._left = count
+        self._event = threading.Event()
+
+    def count_down(self, _ticket: Ticket[int]) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._event.set()
+
+    def wait(self) -> None:
+        self._event.wait()
+
+
+def _open(path: Path) -> Opened:
+    began = seconds()
+    ms = millstream.open(path)
+    end = ms.log("log").end_offset()
+    took_ms = (seconds() - began) * 1000
+    stats = ms.stats()
+    return Opened(round(took_ms, 1), _resident_mib(), end, stats["unfolded_commits"])
+
+
+def _resident_mib() -> float:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "fill":
+        _fill(Path(sys.argv[2]))
+    else:
+        sys.stdout.buffer.write(msgspec.json.encode(_open(Path(sys.argv[2]))))

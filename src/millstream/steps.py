@@ -1,0 +1,128 @@
+"""Steps: what a transaction gathers, the same for every surface; without any I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from millstream.command import Sql
+from millstream.format.packing import pack_single
+from millstream.limits import Limits
+from millstream.log import commands as c
+from millstream.log.log import pack_many
+from millstream.log.names import check_name
+from millstream.log.progress import Acknowledged, ranges_of
+from millstream.record import Headers, Producer
+
+
+class NamedLog(Protocol):
+    """A log, whatever surface it belongs to."""
+
+    name: str
+
+
+class NamedCursor(Protocol):
+    """A durable cursor, whatever surface it belongs to."""
+
+    name: str
+    log_name: str
+
+
+class Later:
+    """The answer of a step, there once the transaction has been committed."""
+
+    __slots__ = ("_result", "done")
+
+    def __init__(self) -> None:
+        self.done = False
+        self._result: Any = None
+
+    def settle(self, result: Any) -> None:
+        """Put the answer in."""
+        self._result, self.done = result, True
+
+    @property
+    def result(self) -> Any:
+        """The step's answer; asking before the commit is a mistake."""
+        if not self.done:
+            raise RuntimeError("the transaction has not been committed yet")
+        return self._result
+
+
+class Steps:
+    """Gathers mutations; none happens before the transaction that they belong to is committed."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._steps: list[Any] = []
+        self._answers: list[Later] = []
+
+    def append(
+        self,
+        log: str | NamedLog,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        timestamp: int | None = None,
+        expect_end: int | None = None,
+        producer: Producer | None = None,
+    ) -> Later:
+        """Append one record; the answer is its offset."""
+        record = pack_single(
+            value, key=key, headers=headers, timestamp=timestamp, limits=self._limits
+        )
+        return self._add(c.Append(_name(log), record, expect_end, producer))
+
+    def append_many(
+        self,
+        log: str | NamedLog,
+        values: Sequence[Any],
+        *,
+        keys: Sequence[bytes | str | None] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+        timestamps: Sequence[int] | int | None = None,
+    ) -> Later:
+        """Append a batch; the answer is the offset of its first record."""
+        records = pack_many(
+            values, keys=keys, headers=headers, timestamps=timestamps, limits=self._limits
+        )
+        if records is None:
+            nothing = Later()
+            nothing.settle(None)
+            return nothing
+        return self._add(c.Append(_name(log), records))
+
+    def truncate(self, log: str | NamedLog, *, before: int) -> Later:
+        """Forget the records before an offset; the answer is how many went."""
+        return self._add(c.Truncate(_name(log), before))
+
+    def set_metadata(self, log: str | NamedLog, key: str, value: Any) -> Later:
+        """Set a metadata entry."""
+        return self._add(c.SetMetadata(_name(log), check_name(key, "metadata"), value))
+
+    def ack(self, cursor: NamedCursor, records: Acknowledged) -> Later:
+        """Acknowledge on a durable cursor; the answer is its floor."""
+        return self._add(c.Acknowledge(cursor.log_name, cursor.name, ranges_of(records)))
+
+    def seek(self, cursor: NamedCursor, offset: int) -> Later:
+        """Set a durable cursor's floor; the answer is the floor."""
+        return self._add(c.MoveCursor(cursor.log_name, cursor.name, offset))
+
+    def sql(self, statement: str, parameters: Sequence[Any] = ()) -> Later:
+        """Write the application's own tables, on SQLite, in the same commit."""
+        return self._add(Sql(statement, list(parameters)))
+
+    def _add(self, step: Any) -> Later:
+        self._steps.append(step)
+        answer = Later()
+        self._answers.append(answer)
+        return answer
+
+    def _settle(self, results: Sequence[Any]) -> None:
+        for answer, result in zip(self._answers, results, strict=True):
+            answer.settle(result)
+
+
+def _name(log: str | NamedLog) -> str:
+    return check_name(log) if isinstance(log, str) else log.name

@@ -1,0 +1,23 @@
+"""The checksum that stands beside every row, whatever the engine."""
+
+from __future__ import annotations
+
+import google_crc32c
+
+from millstream.errors import CorruptionError
+
+
+def row_checksum(key: bytes, value: bytes) -> int:
+    """CRC32C of a row's key and value."""
+    return int(google_crc32c.extend(google_crc32c.value(key), value))
+
+
+def checked(key: bytes, value: bytes, crc: int) -> bytes:
+    """The value, if the checksum beside it fits; damage raises `CorruptionError`."""
+    if google_crc32c.extend(google_crc32c.value(key), value) != crc:
+        raise CorruptionError(
+            f"the row {key.hex()} is damaged: its checksum does not fit",
+            what="row",
+            where=key.hex(),
+        )
+    return value

@@ -1,0 +1,240 @@
+"""Rows in SQLite's tables: how a key finds its table, and what a transaction does with rows.
+
+What is keyed by one number lies in a rowid table of its own; everything else in one table sorted by
+key. Statements are few and fixed, so that SQLite compiles each only once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import apsw
+
+from millstream.errors import InvalidInput, OutcomeUnknown, WriteFailed
+from millstream.format import keys
+from millstream.store.checksum import checked, row_checksum
+from millstream.store.engine import Row
+from millstream.store.sqlite_file import PREFIX
+
+RECORD = f"{PREFIX}record"
+NUMBERED = {
+    keys.PAYLOAD: f"{PREFIX}payload",
+    keys.PAYLOAD_BLOCK: f"{PREFIX}block",
+    keys.DELTA: f"{PREFIX}delta",
+}
+TABLES = (RECORD, *NUMBERED.values())
+
+_PUT_RECORD = f"INSERT OR REPLACE INTO {RECORD} (key, value, crc) VALUES (?, ?, ?)"
+_PUT_NUMBERED = {
+    kind: f"INSERT OR REPLACE INTO {table} (id, value, crc) VALUES (?, ?, ?)"
+    for kind, table in NUMBERED.items()
+}
+_LAST = f"SELECT max(id) FROM {NUMBERED[keys.DELTA]}"
+_FIRST = f"SELECT min(id) FROM {NUMBERED[keys.DELTA]}"
+
+
+class SqliteSnapshot:
+    """Reads on one connection, inside whatever transaction it has."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._execute = connection.execute
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key, or None."""
+        table = NUMBERED.get(key[1])
+        found: tuple[bytes, int] | None
+        if table is None:
+            query = f"SELECT value, crc FROM {RECORD} WHERE key = ?"
+            found = self._execute(query, (key,)).fetchone()
+        else:
+            query = f"SELECT value, crc FROM {table} WHERE id = ?"
+            found = self._execute(query, (keys.number(key),)).fetchone()
+        if found is None:
+            return None
+        return checked(key, found[0], found[1])
+
+    def scan(self, start: bytes, stop: bytes, *, limit: int, reverse: bool = False) -> list[Row]:
+        """Up to `limit` rows with start <= key < stop."""
+        order = "DESC" if reverse else "ASC"
+        table = NUMBERED.get(start[1])
+        if table is None:
+            rows = self._execute(
+                f"SELECT key, value, crc FROM {RECORD} WHERE key >= ? AND key < ? "
+                f"ORDER BY key {order} LIMIT ?",
+                (start, stop, limit),
+            )
+            return [(key, checked(key, value, crc)) for key, value, crc in rows]
+        first = keys.number(start.ljust(10, b"\x00"))
+        condition, bound = ("", ()) if stop[1] != start[1] else ("AND id < ?", (keys.number(stop),))
+        rows = self._execute(
+            f"SELECT id, value, crc FROM {table} WHERE id >= ? {condition} "
+            f"ORDER BY id {order} LIMIT ?",
+            (first, *bound, limit),
+        )
+        prefix = start[:2]
+        return [
+            (key, checked(key, value, crc))
+            for number, value, crc in rows
+            for key in (prefix + number.to_bytes(8, "big"),)
+        ]
+
+    def last_seq(self) -> int:
+        """The sequence of the newest delta."""
+        return _number(self._execute(_LAST))
+
+    def first_seq(self) -> int:
+        """The sequence of the oldest delta."""
+        return _number(self._execute(_FIRST))
+
+
+class SqliteWriter(SqliteSnapshot):
+    """The write transaction, from `begin` to commit or rollback."""
+
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        *,
+        begin: Callable[[apsw.Connection], None],
+        after_commit: Callable[[], None],
+    ) -> None:
+        super().__init__(connection)
+        self._connection = connection
+        self._begin = begin
+        self._after_commit = after_commit
+
+    def __enter__(self) -> Self:
+        self._begin(self._connection)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._connection.in_transaction:
+            self._execute("ROLLBACK")
+
+    def put(self, rows: Iterable[Row]) -> None:
+        """Write rows; a key that exists is overwritten."""
+        tables: dict[str, list[tuple[bytes | int, bytes, int]]] = {}
+        for key, value in rows:
+            statement = _PUT_NUMBERED.get(key[1])
+            found: bytes | int = key
+            if statement is None:
+                statement = _PUT_RECORD
+            else:
+                found = keys.number(key)
+            tables.setdefault(statement, []).append((found, value, row_checksum(key, value)))
+        try:
+            for statement, bindings in tables.items():
+                if len(bindings) == 1:
+                    self._execute(statement, bindings[0])
+                else:
+                    self._connection.executemany(statement, bindings)
+        except apsw.Error as error:
+            raise _not_written(error) from error
+
+    def delete(self, found: Iterable[bytes]) -> None:
+        """Delete rows."""
+        with _writing():
+            for key in found:
+                table = NUMBERED.get(key[1])
+                if table is None:
+                    self._execute(f"DELETE FROM {RECORD} WHERE key = ?", (key,))
+                else:
+                    self._execute(f"DELETE FROM {table} WHERE id = ?", (keys.number(key),))
+
+    def delete_range(self, start: bytes, stop: bytes) -> None:
+        """Delete every row with start <= key < stop."""
+        table = NUMBERED.get(start[1])
+        with _writing():
+            if table is None:
+                self._execute(
+                    f"DELETE FROM {RECORD} WHERE key >= ? AND key < ?", (start, stop)
+                )
+            else:
+                self._execute(
+                    f"DELETE FROM {table} WHERE id >= ? AND id < ?",
+                    (keys.number(start), keys.number(stop)),
+                )
+
+    def sql(self, statement: str, parameters: Sequence[Any]) -> None:
+        """Run a statement on the application's own tables; ours are out of its reach."""
+        self._connection.authorizer = _authorize
+        try:
+            self._execute(statement, tuple(parameters)).fetchall()
+        except apsw.AuthError as error:
+            raise InvalidInput(
+                f"tx.sql may read and write the application's own tables only: {statement!r}",
+                statement=statement,
+            ) from error
+        except (apsw.FullError, apsw.IOError) as error:
+            raise WriteFailed(f"the statement could not be written: {error}") from error
+        except apsw.Error as error:
+            raise InvalidInput(f"tx.sql: {error}", statement=statement) from error
+        finally:
+            self._connection.authorizer = None
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Writes inside it are undone if it is left by an exception."""
+        self._execute("SAVEPOINT operation")
+        try:
+            yield
+        except BaseException:
+            self._execute("ROLLBACK TO operation")
+            self._execute("RELEASE operation")
+            raise
+        self._execute("RELEASE operation")
+
+    def commit(self) -> None:
+        """Make it durable."""
+        try:
+            self._execute("COMMIT")
+        except apsw.Error as error:
+            raise OutcomeUnknown(
+                f"the commit failed and may or may not be durable: {error}; "
+                "close the store and open it again to see",
+                cause=str(error),
+            ) from error
+        self._after_commit()
+
+
+def _number(cursor: apsw.Cursor) -> int:
+    row = cursor.fetchone()
+    return int(row[0] or 0) if row is not None else 0
+
+
+def _not_written(error: apsw.Error) -> WriteFailed:
+    return WriteFailed(f"nothing was written: {error}", cause=str(error))
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except apsw.Error as error:
+        raise _not_written(error) from error
+
+
+def _authorize(
+    action: int, first: str | None, second: str | None, _database: str | None, _by: str | None
+) -> int:
+    """Keep the application's statements away from our tables and from the transaction itself."""
+    if action in _FORBIDDEN:
+        return apsw.SQLITE_DENY
+    named = {first, second} & {*TABLES}
+    return apsw.SQLITE_DENY if named else apsw.SQLITE_OK
+
+
+_FORBIDDEN = {
+    apsw.SQLITE_TRANSACTION,
+    apsw.SQLITE_SAVEPOINT,
+    apsw.SQLITE_ATTACH,
+    apsw.SQLITE_DETACH,
+    apsw.SQLITE_PRAGMA,
+}
