@@ -1,12 +1,12 @@
 """Millstream: durable logs, work queues and live rooms in one system.
 
-    import millstream
+import millstream
 
-    with millstream.open("orders.db") as ms:
-        orders = ms.log("orders")
-        orders.append({"id": 1, "total": 42})
-        for order in orders.read():
-            print(order.offset, order.json())
+with millstream.open("orders.db") as ms:
+    orders = ms.log("orders")
+    orders.append({"id": 1, "total": 42})
+    for order in orders.read():
+        print(order.offset, order.json())
 """
 
 from __future__ import annotations

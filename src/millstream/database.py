@@ -7,12 +7,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from millstream.command import Fold, Session, Sql, Stats, Transact
+from millstream.format.packing import pack_single
 from millstream.log import commands as c
 from millstream.log.cursor import Cursor
 from millstream.log.log import Log, pack_many
 from millstream.log.names import check_name
 from millstream.log.progress import Acknowledged, ranges_of
-from millstream.format.packing import pack_single
 from millstream.record import Headers, LogInfo, Producer
 
 LOGS_PER_PAGE = 1_000

@@ -16,7 +16,7 @@ import msgspec
 
 import millstream
 from millstream.bench.measure import Row, seconds
-from millstream.embedded import operation, open_store
+from millstream.embedded import open_store, operation
 from millstream.format.packing import pack_single
 from millstream.limits import Limits
 from millstream.log.commands import Append
@@ -95,9 +95,7 @@ def _fill(path: Path) -> None:
     """A million single appends, most of them folded; the tail as long as is permitted; a kill."""
     limits = Limits()
     store = open_store(SqliteEngine(path, durability="relaxed"))
-    record = pack_single(
-        os.urandom(100), key=None, headers=None, timestamp=None, limits=limits
-    )
+    record = pack_single(os.urandom(100), key=None, headers=None, timestamp=None, limits=limits)
     for _ in range(APPENDS // GROUP):
         answered = _Latch(GROUP)
         store.submit(

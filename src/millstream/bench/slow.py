@@ -15,7 +15,9 @@ from millstream.store.sqlite import SqliteEngine
 class SlowSyncEngine(SqliteEngine):
     """Every commit takes so many seconds longer."""
 
-    def __init__(self, path: str | os.PathLike[str], *, sync_delay_s: float, **options: Any) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, sync_delay_s: float, **options: Any
+    ) -> None:
         self._sync_delay_s = sync_delay_s
         super().__init__(path, **options)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -55,7 +55,7 @@ def _chosen(only: list[str] | None, known: Iterable[str]) -> list[str]:
     return [name for name in names if not only or name in only]
 
 
-def _show(rows: list[object]) -> None:
+def _show(rows: Sequence[object]) -> None:
     from msgspec import UNSET
     from rich.console import Console
     from rich.table import Table

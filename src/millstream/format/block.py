@@ -34,10 +34,10 @@ import struct
 import sys
 from array import array
 from collections.abc import Sequence
-from itertools import accumulate
-from typing import NamedTuple
+from itertools import accumulate, pairwise
 
 import google_crc32c
+from msgspec import Struct
 
 from millstream.errors import CorruptionError
 
@@ -61,7 +61,7 @@ _CRC = struct.Struct("<I")
 _SWAP = sys.byteorder == "big"
 
 
-class Header(NamedTuple):
+class Header(Struct, frozen=True, gc=False):
     """What a block's header says."""
 
     kind: int
@@ -199,7 +199,7 @@ class Block:
         data = self._data
         base = start + _offsets_bytes(count)
         ends = _u32s(data, start, count + 1)
-        return [data[base + a : base + b] for a, b in zip(ends, ends[1:], strict=False)]
+        return [data[base + a : base + b] for a, b in pairwise(ends)]
 
     def cell(self, column: int, index: int) -> bytes | None:
         """One record's value in a variable-width column, in O(1); None if the column is absent."""

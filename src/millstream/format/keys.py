@@ -96,7 +96,9 @@ def entry(log_id: int, offset: int) -> bytes:
 def entry_position(key: bytes) -> tuple[int, int]:
     """The log id and first offset in an entry's key."""
     if len(key) != _ENTRY.size:
-        raise CorruptionError(f"an entry key of {len(key)} bytes, not 18", what="key", where=len(key))
+        raise CorruptionError(
+            f"an entry key of {len(key)} bytes, not 18", what="key", where=len(key)
+        )
     _, _, log_id, offset = _ENTRY.unpack(key)
     return log_id, offset
 

@@ -6,14 +6,16 @@ whoever can do without.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from millstream.format import block as blocks
 from millstream.record import NO_HEADERS, Headers, Record
+
+T = TypeVar("T")
 
 _decode_headers = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
@@ -41,15 +43,15 @@ class Block(Struct, frozen=True, array_like=True, gc=False):
         """Every record's value."""
         found = blocks.Block(self.payload, kind=blocks.PAYLOAD).column(blocks.VALUE)
         assert found is not None
-        return self._cut(found)
+        return list(self._cut(found))
 
     def keys(self) -> list[bytes | None]:
         """Every record's key."""
-        return self._cut(self._metadata().keys())
+        return list(self._cut(self._metadata().keys()))
 
     def timestamps(self) -> list[int]:
         """Every record's timestamp, in ms."""
-        return self._cut(list(self._metadata().timestamps()))
+        return list(self._cut(self._metadata().timestamps()))
 
     def headers(self) -> list[Headers]:
         """Every record's headers."""
@@ -58,7 +60,6 @@ class Block(Struct, frozen=True, array_like=True, gc=False):
     def records(self) -> list[Record]:
         """The records, as objects."""
         metadata, log = self._metadata(), self.log
-        headers: Iterator[Headers] | list[Headers] = self._headers(metadata)
         return [
             Record(log, offset, value, timestamp, key, header, appended)
             for offset, value, timestamp, key, header, appended in zip(
@@ -66,7 +67,7 @@ class Block(Struct, frozen=True, array_like=True, gc=False):
                 self.values(),
                 self._cut(metadata.timestamps()),
                 self._cut(metadata.keys()),
-                headers,
+                self._headers(metadata),
                 self._cut(metadata.appended()),
                 strict=True,
             )
@@ -81,7 +82,7 @@ class Block(Struct, frozen=True, array_like=True, gc=False):
             return [NO_HEADERS] * self.count
         return [_decode_headers(one) if one else NO_HEADERS for one in self._cut(packed)]
 
-    def _cut(self, column: Any) -> Any:
+    def _cut(self, column: Sequence[T]) -> Sequence[T]:
         if self.skip == 0 and len(column) == self.count:
             return column
         return column[self.skip : self.skip + self.count]

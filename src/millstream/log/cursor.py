@@ -133,9 +133,7 @@ class Cursor:
         """How the cursor stands in the store."""
         found = self._session.execute(c.DescribeCursor(self._source.name, self.name))
         if found is None:
-            raise NotFound(
-                f"log {self._source.name!r} has no cursor {self.name!r}", name=self.name
-            )
+            raise NotFound(f"log {self._source.name!r} has no cursor {self.name!r}", name=self.name)
         return found
 
     def delete(self) -> bool:

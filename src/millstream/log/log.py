@@ -197,9 +197,7 @@ class Log:
         section: int = SECTION,
     ) -> Cursor:
         """The cursor of that name; made, at `start`, if there is none."""
-        return Cursor(
-            self._session, self, name, durable=durable, start=start, section=section
-        )
+        return Cursor(self._session, self, name, durable=durable, start=start, section=section)
 
     def cursors(self) -> list[CursorInfo]:
         """How each cursor stands."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from millstream.store.entity import Entity
 
@@ -39,7 +39,7 @@ class Set(Struct, array_like=True, frozen=True):
 class MetadataState(Entity, array_like=True):
     """The metadata of one log."""
 
-    entries: dict[str, Meta] = {}
+    entries: dict[str, Meta] = field(default_factory=dict)
 
     changes: ClassVar = Set
 
@@ -61,5 +61,3 @@ class MetadataState(Entity, array_like=True):
         if wall_ms > last.ms:
             return Stamp(wall_ms, 0, writer)
         return Stamp(last.ms, last.counter + 1, writer)
-
-

@@ -118,9 +118,7 @@ def _repeated(tx: Transaction, log_id: int, command: c.Append, count: int) -> in
         return first
     end = tx.entity(keys.head(log_id), Head).end
     kept = tx.limits.producer_sequences_kept
-    tx.change(
-        key, Produced(producer.epoch, producer.sequence, end, count, tx.store_ms, kept)
-    )
+    tx.change(key, Produced(producer.epoch, producer.sequence, end, count, tx.store_ms, kept))
     return None
 
 
@@ -212,9 +210,7 @@ def set_metadata(tx: Transaction, command: c.SetMetadata) -> None:
             found=current,
         )
     limits = tx.limits
-    size = len(msgspec.msgpack.encode(command.value)) + len(
-        msgspec.msgpack.encode(state.values())
-    )
+    size = len(msgspec.msgpack.encode(command.value)) + len(msgspec.msgpack.encode(state.values()))
     if len(state.entries) >= limits.metadata_entries_max and meta is None:
         raise TooLarge(
             f"log {command.log!r} has {len(state.entries)} metadata entries",
@@ -280,9 +276,7 @@ def open_cursor(tx: Transaction, command: c.OpenCursor) -> CursorInfo:
     key = keys.cursor(log_id, command.cursor)
     state = tx.entity(key, CursorState)
     if not state.present:
-        floor = {"earliest": head.start, "latest": head.end}.get(
-            str(command.start), command.start
-        )
+        floor = {"earliest": head.start, "latest": head.end}.get(str(command.start), command.start)
         if not isinstance(floor, int) or not 0 <= floor <= head.end:
             raise OutOfRange(
                 f"a cursor on log {command.log!r} starts at 'earliest', 'latest' or an offset "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from millstream.errors import Fenced, OutOfSequence
 from millstream.limits import Limits
@@ -34,7 +34,7 @@ class ProducerState(Entity, array_like=True):
     epoch: int = -1
     last: int = -1
     at_ms: int = 0
-    offsets: list[tuple[int, int]] = []
+    offsets: list[tuple[int, int]] = field(default_factory=list)
     """(first offset, count) of the last appends, the newest last; their sequences are adjacent."""
 
     changes: ClassVar = Produced
@@ -52,7 +52,9 @@ class ProducerState(Entity, array_like=True):
         """A producer that never appended has no record."""
         return self.epoch >= 0
 
-    def repeated(self, producer: Producer, *, now_ms: int, limits: Limits) -> tuple[int, int] | None:
+    def repeated(
+        self, producer: Producer, *, now_ms: int, limits: Limits
+    ) -> tuple[int, int] | None:
         """The offset and count of an append that is here already; None for a new one.
 
         Raises `OutOfSequence` for one that is too old to tell, or that leaves a gap, and `Fenced`

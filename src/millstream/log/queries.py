@@ -43,8 +43,12 @@ def wait_for_offset(store: Store, query: c.WaitForOffset) -> bool:
         if left_s is not None and left_s <= 0:
             return False
         key = waiting_key(store, query)
-        store.wait(key, lambda: ready() or waiting_key(store, query) != key, left_s)
+        store.wait(key, partial(_ready_or_other, store, query, key), left_s)
     return True
+
+
+def _ready_or_other(store: Store, query: c.WaitForOffset, key: bytes) -> bool:
+    return past_offset(store, query) or waiting_key(store, query) != key
 
 
 def waiting_key(store: Store, query: c.WaitForOffset) -> bytes:

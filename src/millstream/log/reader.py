@@ -7,7 +7,7 @@ when the log is truncated.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from millstream.errors import CorruptionError, Truncated
 from millstream.format import block as blocks
@@ -58,7 +58,9 @@ def read_blocks(store: Store, name: str, *, start: int, stop: int, bytes_max: in
             )
         try:
             with store.engine.read() as snapshot:
-                return _read(store.state.overlay, snapshot, bounds.name, log_id, start, stop, bytes_max)
+                return _read(
+                    store.state.overlay, snapshot, bounds.name, log_id, start, stop, bytes_max
+                )
         except _Moved:
             store.refresh()
             bounds = bounds_of(store, log_id)
@@ -183,7 +185,9 @@ def _packed_block(
     return pack(name, first + wanted.start, columns)
 
 
-def _payloads(overlay: Overlay, snapshot: Snapshot, ids: list[int], bytes_max: int) -> list[bytes]:
+def _payloads(
+    overlay: Overlay, snapshot: Snapshot, ids: Sequence[int], bytes_max: int
+) -> list[bytes]:
     """Payloads that were published alone: as many as fit, at least one."""
     found: list[bytes] = []
     size, step = 0, 8
@@ -196,7 +200,7 @@ def _payloads(overlay: Overlay, snapshot: Snapshot, ids: list[int], bytes_max: i
     return found
 
 
-def _payload_run(overlay: Overlay, snapshot: Snapshot, ids: list[int]) -> list[bytes]:
+def _payload_run(overlay: Overlay, snapshot: Snapshot, ids: Sequence[int]) -> list[bytes]:
     found = [overlay.get(keys.payload(message_id)) for message_id in ids]
     if None not in found:
         return found  # type: ignore[return-value]

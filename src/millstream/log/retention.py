@@ -38,7 +38,7 @@ class LogUpkeep:
     def __call__(self, store: Store) -> bool:
         """Look after the next logs; True if one of them has more to do right now."""
         found = store.look(self._next_heads)
-        return any([tend(store, log_id) for log_id in found])
+        return sum(tend(store, log_id) for log_id in found) > 0
 
     def _next_heads(self, state: State, snapshot: Snapshot) -> list[int]:
         first = keys.prefix(keys.HEAD)

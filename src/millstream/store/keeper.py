@@ -55,8 +55,11 @@ class Keeper:
         while not self._stopping:
             self._wake.wait(UPKEEP_S)
             self._wake.clear()
-            try:
-                while not self._stopping and self._work():
-                    pass
-            except MillstreamError as error:
-                self._on_failure(error)
+            self._work_until_done()
+
+    def _work_until_done(self) -> None:
+        try:
+            while not self._stopping and self._work():
+                pass
+        except MillstreamError as error:
+            self._on_failure(error)

@@ -196,7 +196,7 @@ class SqliteEngine:
         level = "FULL" if self.durability == "full" else "NORMAL"
         connection.execute(f"PRAGMA synchronous = {level}")
         if writer:
-            self._page_bytes = int(connection.execute("PRAGMA page_size").fetchone()[0])
+            self._page_bytes = int(connection.pragma("page_size"))
             connection.set_wal_hook(self._on_wal)
         return connection
 

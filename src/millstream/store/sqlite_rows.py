@@ -153,9 +153,7 @@ class SqliteWriter(SqliteSnapshot):
         table = NUMBERED.get(start[1])
         with _writing():
             if table is None:
-                self._execute(
-                    f"DELETE FROM {RECORD} WHERE key >= ? AND key < ?", (start, stop)
-                )
+                self._execute(f"DELETE FROM {RECORD} WHERE key >= ? AND key < ?", (start, stop))
             else:
                 self._execute(
                     f"DELETE FROM {table} WHERE id >= ? AND id < ?",

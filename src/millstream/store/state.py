@@ -210,9 +210,7 @@ def read_deltas(
     """Every delta with after < seq <= through, in order; a missing one is damage."""
     expected = after + 1
     while expected <= through:
-        rows = snapshot.scan(
-            keys.delta(expected), keys.delta(through + 1), limit=REPLAY_ROWS
-        )
+        rows = snapshot.scan(keys.delta(expected), keys.delta(through + 1), limit=REPLAY_ROWS)
         for key, value in rows:
             seq = keys.number(key)
             if seq != expected:

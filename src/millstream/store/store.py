@@ -64,7 +64,9 @@ class Store:
         self._operations = 0
         self._folds = 0
         self._last_failure: str | None = None
-        self._start()
+        self._kept = False
+        self._upkeep_due = 0.0
+        self._begin()
         with self._transactor.mutex:
             self._initialise()
         forking.register(self)
@@ -91,9 +93,7 @@ class Store:
             self._refuse_fork()
         if self._reason is not None:
             raise fresh(self._reason)
-        if not self._stale and (
-            not self.engine.shared or self.engine.last_seq() == self._seen_seq
-        ):
+        if not self._stale and (not self.engine.shared or self.engine.last_seq() == self._seen_seq):
             return False
         with self._transactor.mutex, self.engine.read() as snapshot:
             advanced = self._advance(snapshot)
@@ -297,7 +297,7 @@ class Store:
             with self._transactor.mutex:
                 self.engine.tend_exclusively()
         if self.clock.seconds() >= self._upkeep_due:
-            if any([task(self) for task in self._upkeep]):
+            if sum(task(self) for task in self._upkeep):
                 return True
             self._upkeep_due = self.clock.seconds() + UPKEEP_S
         return more
@@ -307,19 +307,19 @@ class Store:
 
     # Beginning, and forks.
 
-    def _start(self) -> None:
-        self._pid = os.getpid()
+    def _begin(self) -> None:
+        self._pid: int = os.getpid()
         self._kept = False
         self._upkeep_due = self.clock.seconds() + UPKEEP_S
         limits = self.limits
-        self._transactor = Transactor(
+        self._transactor: Transactor = Transactor(
             self,
             self.clock,
             waiting_max=limits.waiting_operations_max,
             group_max=limits.group_operations_max,
         )
-        self._keeper = Keeper(self._keep, on_failure=self._keeper_failed)
-        self.watch = Watch(self.refresh if self.engine.shared else None)
+        self._keeper: Keeper = Keeper(self._keep, on_failure=self._keeper_failed)
+        self.watch: Watch = Watch(self.refresh if self.engine.shared else None)
 
     def _initialise(self) -> None:
         with self.engine.read() as snapshot:
@@ -348,7 +348,7 @@ class Store:
             return
         self.state = State(self._kinds, self.clock)
         self._stale = True
-        self._start()
+        self._begin()
         if self._reason is not None:
             self._transactor.refuse(self._reason)
 

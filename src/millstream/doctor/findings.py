@@ -1,0 +1,95 @@
+"""What an examination finds: problems, each with what is lost by it, and the report of all.
+
+A problem is *damage* if something that was stored is gone or cannot be trusted, and *waste* if
+bytes merely lie around that nothing refers to. Only damage makes a store unhealthy.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+Severity = Literal["damage", "waste"]
+
+PROBLEMS_MAX = 1_000
+"""Problems that a report lists; further ones are counted."""
+
+
+class Problem(Struct, frozen=True, kw_only=True):
+    """One thing that is wrong."""
+
+    kind: str
+    """Where it was found: file, row, commit, name, log, cursor, payload, counter."""
+    message: str
+    severity: Severity = "damage"
+    log: str | None = None
+    lost: tuple[int, int] | None = None
+    """The offsets that cannot be read any more, half-open."""
+
+
+class Report(Struct, kw_only=True):
+    """What an examination has seen and found."""
+
+    path: str
+    healthy: bool = True
+    format: int = 0
+    sqlite: str = "ok"
+    rows: dict[str, int] = {}
+    """Rows whose checksum was computed, by table."""
+    bytes: int = 0
+    commits_unfolded: int = 0
+    logs: int = 0
+    records: int = 0
+    cursors: int = 0
+    producers: int = 0
+    payloads_lost: int = 0
+    payloads_unreachable: int = 0
+    records_lost: int = 0
+    problems: list[Problem] = []
+    problems_left_off: int = 0
+
+
+class Findings:
+    """Gathers problems; neighbouring losses with one cause become one problem."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self._open: Problem | None = None
+
+    def add(self, kind: str, message: str, **facts: Any) -> None:
+        """Note a problem: `severity`, `log` and `lost` are its facts."""
+        self._settle()
+        self._list(Problem(kind=kind, message=message, **facts))
+
+    def lose(self, kind: str, why: str, *, log: str, start: int, stop: int) -> None:
+        """Note that the records in [start, stop) of a log cannot be read."""
+        self.report.records_lost += stop - start
+        before = self._open
+        if before is not None and before.lost is not None:
+            same = (before.kind, before.message, before.log) == (kind, why, log)
+            if same and before.lost[1] == start:
+                self._open = replace(before, lost=(before.lost[0], stop))
+                return
+        self._settle()
+        self._open = Problem(kind=kind, message=why, log=log, lost=(start, stop))
+
+    def finish(self) -> Report:
+        """The report, complete."""
+        self._settle()
+        return self.report
+
+    def _settle(self) -> None:
+        if self._open is not None:
+            found, self._open = self._open, None
+            self._list(found)
+
+    def _list(self, problem: Problem) -> None:
+        report = self.report
+        if problem.severity == "damage":
+            report.healthy = False
+        if len(report.problems) < PROBLEMS_MAX:
+            report.problems.append(problem)
+        else:
+            report.problems_left_off += 1

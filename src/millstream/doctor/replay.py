@@ -1,0 +1,188 @@
+"""The replay: what the unfolded commits add to the records, as far as they can be trusted.
+
+Deltas are contiguous. Where one is damaged or missing, nothing behind it can be applied: the store
+cannot be opened then, and what the later commits say of logs is kept to tell what is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from millstream.doctor.findings import Findings
+from millstream.doctor.rows import Found, Rows
+from millstream.errors import CorruptionError
+from millstream.format import keys
+from millstream.log.cursor_state import CursorState
+from millstream.log.head import Appended, Head, Name
+from millstream.log.metadata import MetadataState
+from millstream.log.producer import ProducerState
+from millstream.store import delta as deltas
+from millstream.store.entity import Entity, Kind
+from millstream.store.instance import Instance
+from millstream.store.overlay import Overlay
+
+KINDS = {
+    keys.NAME: Kind(Name),
+    keys.HEAD: Kind(Head),
+    keys.METADATA: Kind(MetadataState),
+    keys.CURSOR: Kind(CursorState),
+    keys.PRODUCER: Kind(ProducerState),
+    keys.STORE: Kind(Instance),
+}
+
+
+class Replay:
+    """Records plus deltas, up to the first delta that is not sound."""
+
+    def __init__(self, rows: Rows, findings: Findings) -> None:
+        self._rows = rows
+        self._findings = findings
+        self._entities: dict[bytes, Entity | None] = {}
+        """Entities that deltas change; None where the record below is damaged."""
+        self.overlay = Overlay()
+        self.last_seq = 0
+        self.next_id = 0
+        self.next_log = 1
+        self.broken_at = 0
+        """The first delta that cannot be applied; 0 if all can."""
+        self.appended_behind: dict[int, int] = {}
+        """Log id → records appended by readable deltas behind the broken one."""
+
+    def run(self) -> None:
+        """Apply every delta."""
+        first, expected = 0, 0
+        for found in self._rows.walk_deltas():
+            seq = keys.number(found.key) if len(found.key) == 10 else -1
+            first = first or seq
+            self._take(found, seq, expected or seq)
+            expected = seq + 1
+            self.last_seq = max(self.last_seq, seq)
+            self._findings.report.commits_unfolded += 1
+        if self.broken_at:
+            self._findings.add(
+                "commit",
+                f"the store cannot be opened: commits {self.broken_at} to {self.last_seq} "
+                "cannot be applied, and what they appended, acknowledged or set is lost",
+            )
+
+    def entities(self, kind: int) -> Iterator[tuple[bytes, Entity]]:
+        """Every sound entity of a type; the others are reported."""
+        start, stop = keys.range_of(keys.prefix(kind))
+        for found in self._rows.walk(start, stop):
+            entity = self._entities.get(found.key)
+            if found.problem:
+                if found.key not in self._entities:
+                    self.report_row(found.key, found.problem)
+            elif entity is None and found.key not in self._entities:
+                entity = self._load(found.key)
+            if entity is not None and entity.exists():
+                self._check_age(found.key, entity)
+                yield found.key, entity
+            self._entities.pop(found.key, None)
+        for key in sorted(key for key in self._entities if start <= key < stop):
+            entity = self._entities.pop(key)
+            if entity is not None and entity.exists():
+                yield key, entity
+
+    def report_row(self, key: bytes, problem: str) -> None:
+        """Note a damaged record, in the words of what it was for."""
+        self._findings.add("row", f"{describe(key)} is damaged: {problem}")
+
+    def _take(self, found: Found, seq: int, expected: int) -> None:
+        try:
+            if found.problem or seq < 0:
+                raise CorruptionError(found.problem or "its number is negative")
+            delta = deltas.decode(seq, found.value)
+        except CorruptionError as error:
+            self._break(expected, f"commit {seq} is damaged: {error}")
+            return
+        if seq != expected:
+            gone = "is" if seq == expected + 1 else f"to {seq - 1} are"
+            self._break(expected, f"commit {expected} {gone} missing though {seq} exists")
+        if self.broken_at:
+            self._remember(delta)
+        else:
+            self._apply(delta)
+
+    def _break(self, seq: int, message: str) -> None:
+        self._findings.add("commit", message)
+        self.broken_at = self.broken_at or seq
+
+    def _apply(self, delta: deltas.StoredDelta) -> None:
+        for key, raw in delta.changes:
+            try:
+                self._change(key, raw, delta.seq)
+            except (CorruptionError, msgspec.MsgspecError, TypeError, AttributeError) as error:
+                self._findings.add("commit", f"commit {delta.seq}, {describe(key)}: {error}")
+        self.overlay.put(delta.seq, delta.puts)
+        for start, stop in delta.drops:
+            self.overlay.drop(start, stop)
+        self.next_id = max(self.next_id, delta.next_id)
+        self.next_log = max(self.next_log, delta.next_log)
+
+    def _change(self, key: bytes, raw: msgspec.Raw, seq: int) -> None:
+        kind = KINDS.get(keys.kind_of(key))
+        if kind is None:
+            raise CorruptionError("a record of unknown type; was it written by a newer version?")
+        if key not in self._entities:
+            self._entities[key] = self._load(key)
+        entity = self._entities[key]
+        if entity is None or seq <= entity.lsn:
+            return
+        change = kind.decode(raw)
+        if change is None:
+            lsn = entity.lsn
+            entity = self._entities[key] = kind.blank()
+            entity.lsn = lsn
+        else:
+            entity.apply(change)
+
+    def _load(self, key: bytes) -> Entity | None:
+        try:
+            return KINDS[key[1]].load(key, self._rows)
+        except CorruptionError as error:
+            self.report_row(key, str(error))
+            return None
+
+    def _check_age(self, key: bytes, entity: Entity) -> None:
+        if entity.lsn > self.last_seq:
+            self._findings.add(
+                "commit",
+                f"{describe(key)} includes commit {entity.lsn}, but the newest commit is "
+                f"{self.last_seq}: the commits between are lost",
+            )
+
+    def _remember(self, delta: deltas.StoredDelta) -> None:
+        for key, raw in delta.changes:
+            if key[1:2] == bytes((keys.HEAD,)):
+                try:
+                    change = KINDS[keys.HEAD].decode(raw)
+                except msgspec.MsgspecError:
+                    continue
+                if isinstance(change, Appended):
+                    log_id = keys.number(key)
+                    self.appended_behind[log_id] = (
+                        self.appended_behind.get(log_id, 0) + change.count
+                    )
+
+
+def describe(key: bytes) -> str:
+    """A record's key in words."""
+    try:
+        kind = keys.kind_of(key)
+        if kind == keys.NAME:
+            return f"the name {key[2:].decode()!r}"
+        if kind == keys.HEAD:
+            return f"the head of log {keys.number(key)}"
+        if kind == keys.METADATA:
+            return f"the metadata of log {keys.number(key)}"
+        if kind in (keys.CURSOR, keys.PRODUCER):
+            what = "cursor" if kind == keys.CURSOR else "producer"
+            return f"the {what} {keys.trailing_name(key)!r} of log {keys.number(key[:10])}"
+    except (CorruptionError, UnicodeDecodeError):
+        pass  # a damaged key has no better name than its bytes
+    return {keys.ID_BLOCK_KEY: "the id counter", keys.STORE_KEY: "the store's own record"}.get(
+        key, f"the record {key.hex()}"
+    )

@@ -1,0 +1,255 @@
+"""The rows of a store's file, read without trusting any of them, and without writing one.
+
+The file is opened read-only and looked at in one snapshot, so others may go on writing. A damaged
+row is handed out with what is wrong with it, and the walk goes on. Where SQLite itself cannot go
+on, the walk continues behind the damaged pages, as far as they can be passed from the other side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import apsw
+
+from millstream.doctor.findings import Findings
+from millstream.errors import CannotOpen, CorruptionError
+from millstream.format import keys
+from millstream.store.sqlite import SqliteSnapshot, row_checksum
+from millstream.store.sqlite_file import PREFIX, inspect
+
+RECORD = f"{PREFIX}record"
+NUMBERED = {
+    keys.PAYLOAD: f"{PREFIX}payload",
+    keys.PAYLOAD_BLOCK: f"{PREFIX}block",
+    keys.DELTA: f"{PREFIX}delta",
+}
+
+BUSY_MS = 10_000
+STEPS_PER_TICK = 200_000
+"""Instructions of SQLite between two signs of life during its own check."""
+
+Progress = Callable[[str, int, int], None]
+"""Told the stage, the rows checked so far, and how many there are."""
+
+
+class Found(NamedTuple):
+    """One row: its value, or what is wrong with it."""
+
+    key: bytes
+    value: bytes
+    problem: str = ""
+
+
+class Rows(SqliteSnapshot):
+    """One snapshot of a file; close it when done."""
+
+    def __init__(self, path: Path, findings: Findings, progress: Progress) -> None:
+        self._connection = _open(path)
+        super().__init__(self._connection)
+        self._findings = findings
+        self._progress = progress
+        self._stage = ""
+        self._total = self._done = 0
+        try:
+            self._connection.execute("BEGIN")
+            self.format = int(self._connection.execute("PRAGMA user_version").fetchone()[0])
+            self._missing_tables()
+        except apsw.Error as error:
+            self._connection.close()
+            raise CannotOpen(f"{path}: {error}", path=str(path)) from error
+
+    def close(self) -> None:
+        """Let go of the file, as it was."""
+        self._connection.close()
+
+    def enter(self, stage: str) -> None:
+        """Say what is looked at from now on."""
+        self._stage = stage
+        self._progress(stage, self._done, self._total)
+
+    def integrity(self) -> list[str]:
+        """What SQLite's own check finds wrong, the application's tables included."""
+        self._connection.set_progress_handler(self._tick, STEPS_PER_TICK)
+        try:
+            found = [str(row[0]) for row in self._execute("PRAGMA integrity_check")]
+        except apsw.Error as error:
+            found = [str(error)]
+        finally:
+            self._connection.set_progress_handler(None)
+        return [] if found == ["ok"] else found
+
+    def count(self) -> dict[str, int]:
+        """The rows in each table; what cannot be counted is left out."""
+        found = {}
+        for table in (RECORD, *NUMBERED.values()):
+            try:
+                found[table] = int(self._execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+            except apsw.Error:
+                continue  # the walk says where it breaks
+        self._total = sum(found.values())
+        return found
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key; a damaged or unreachable one raises `CorruptionError`."""
+        table = NUMBERED.get(key[1])
+        where, value = ("key", key) if table is None else ("id", keys.number(key))
+        try:
+            row = self._execute(
+                f"SELECT CAST(value AS BLOB), CAST(crc AS INTEGER) FROM {table or RECORD} "
+                f"WHERE {where} = ?",
+                (value,),
+            ).fetchone()
+        except apsw.Error as error:
+            raise CorruptionError(f"it cannot be read: {error}", what="row", where=key) from error
+        if row is None:
+            return None
+        found = self._checked(key, *row)
+        if found.problem:
+            raise CorruptionError(found.problem, what="row", where=key)
+        return found.value
+
+    def payload(self, key: bytes) -> bytes | None:
+        """As `get`, and counted as checked."""
+        value = self.get(key)
+        if value is not None:
+            self._count(NUMBERED[key[1]], len(value))
+        return value
+
+    def walk(self, start: bytes, stop: bytes) -> Iterator[Found]:
+        """Every row of the records with start <= key < stop, in order."""
+        yield from self._walk(RECORD, "key", start, stop)
+
+    def walk_deltas(self) -> Iterator[Found]:
+        """Every delta, in order."""
+        yield from self._walk(NUMBERED[keys.DELTA], "id", -(2**63), 2**63 - 1)
+
+    def numbers(self, kind: int) -> Iterator[tuple[int, int]]:
+        """The number and size of every payload or payload block; values are not looked at."""
+        table = NUMBERED[kind]
+        try:
+            for number, size in self._execute(f"SELECT id, length(value) FROM {table} ORDER BY id"):
+                yield number, int(size or 0)
+        except apsw.Error as error:
+            self._findings.add("file", f"table {table} cannot be listed to its end: {error}")
+
+    def _walk(
+        self, table: str, column: str, start: bytes | int, stop: bytes | int
+    ) -> Iterator[Found]:
+        last: bytes | int | None = None
+        try:
+            for last, found in self._rows(table, column, start, stop):
+                yield found
+            return
+        except apsw.Error as error:
+            reason = str(error)
+        behind = self._behind(table, column, start if last is None else last, stop)
+        where = "its beginning" if last is None else f"row {_name(last)}"
+        until = "its end" if behind is None else f"row {_name(behind)}"
+        self._findings.add(
+            "file", f"table {table} cannot be read from {where} to {until}: {reason}"
+        )
+        if behind is not None:
+            try:
+                for _, found in self._rows(table, column, behind, stop):
+                    yield found
+            except apsw.Error as error:
+                self._findings.add("file", f"table {table} is damaged again behind it: {error}")
+
+    def _rows(
+        self, table: str, column: str, start: bytes | int, stop: bytes | int
+    ) -> Iterator[tuple[bytes | int, Found]]:
+        selected = self._execute(
+            f"SELECT {column}, CAST(value AS BLOB), CAST(crc AS INTEGER) FROM {table} "
+            f"WHERE {column} >= ? AND {column} < ? ORDER BY {column}",
+            (start, stop),
+        )
+        for place, value, crc in selected:
+            key = place if isinstance(place, bytes) else _numbered_key(place)
+            self._count(table, len(value or b""))
+            yield place, self._checked(key, value, crc)
+
+    def _behind(
+        self, table: str, column: str, after: bytes | int, stop: bytes | int
+    ) -> bytes | int | None:
+        """The first row that can still be reached, coming from the end."""
+        found: bytes | int | None = None
+        try:
+            for (place,) in self._execute(
+                f"SELECT {column} FROM {table} WHERE {column} > ? AND {column} < ? "
+                f"ORDER BY {column} DESC",
+                (after, stop),
+            ):
+                found = place
+        except apsw.Error:
+            pass  # as far as it goes
+        return found
+
+    def _checked(self, key: bytes, value: bytes | None, crc: int | None) -> Found:
+        if value is None:
+            return Found(key, b"", "it has no value")
+        if row_checksum(key, value) != crc:
+            return Found(key, value, "its checksum does not fit")
+        return Found(key, value)
+
+    def _count(self, table: str, size: int) -> None:
+        report = self._findings.report
+        name = table.removeprefix(PREFIX)
+        report.rows[name] = report.rows.get(name, 0) + 1
+        report.bytes += size
+        self._done += 1
+        if self._done % 256 == 0:
+            self._progress(self._stage, self._done, self._total)
+
+    def _tick(self) -> bool:
+        self._progress(self._stage, self._done, self._total)
+        return False
+
+    def _missing_tables(self) -> None:
+        present = {row[0] for row in self._execute("SELECT name FROM sqlite_schema")}
+        for table in (RECORD, *NUMBERED.values()):
+            if table not in present:
+                raise apsw.CorruptError(f"table {table} is missing")
+
+
+def _open(path: Path) -> apsw.Connection:
+    if not path.exists():
+        raise CannotOpen(f"{path} does not exist", path=str(path))
+    inspect(path)
+    if path.stat().st_size == 0:
+        raise CannotOpen(f"{path} is empty: no store was made in it", path=str(path))
+    try:
+        return _connect(f"{path.absolute().as_uri()}?mode=ro")
+    except apsw.CantOpenError as error:
+        # Where no file can be made beside it, SQLite reads only what is sure not to change.
+        wal = Path(f"{path}-wal")
+        if wal.exists() and wal.stat().st_size:
+            raise CannotOpen(
+                f"{path} has a write-ahead log, and {path.parent} is not writable; "
+                "copy the store with its -wal file elsewhere and examine the copy",
+                path=str(path),
+            ) from error
+    except apsw.Error as error:
+        raise CannotOpen(f"{path}: {error}", path=str(path)) from error
+    try:
+        return _connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1")
+    except apsw.Error as error:
+        raise CannotOpen(f"{path}: {error}", path=str(path)) from error
+
+
+def _connect(address: str) -> apsw.Connection:
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    connection = apsw.Connection(address, flags=flags)
+    connection.set_busy_timeout(BUSY_MS)
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    return connection
+
+
+def _numbered_key(number: int) -> bytes:
+    return keys.delta(number) if number >= 0 else keys.prefix(keys.DELTA)
+
+
+def _name(place: bytes | int) -> str:
+    return place.hex() if isinstance(place, bytes) else str(place)

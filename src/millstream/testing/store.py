@@ -1,0 +1,25 @@
+"""A whole store in memory: what users' tests open instead of a file."""
+
+from __future__ import annotations
+
+from millstream.clock import Clock
+from millstream.database import Millstream
+from millstream.embedded import EmbeddedSession, open_store
+from millstream.limits import Limits
+from millstream.store.memory import MemoryEngine
+from millstream.testing.clock import SimulatedClock
+
+
+def memory_store(
+    engine: MemoryEngine | None = None,
+    *,
+    clock: Clock | None = None,
+    limits: Limits | None = None,
+) -> Millstream:
+    """A store without a disk, on a simulated clock unless another one is given.
+
+    Hand in an engine to open it again later, with `memory_store(engine.reopen())`, or to let it
+    fail.
+    """
+    store = open_store(engine or MemoryEngine(), limits=limits, clock=clock or SimulatedClock())
+    return Millstream(EmbeddedSession(store))
