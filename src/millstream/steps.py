@@ -119,7 +119,7 @@ class Steps:
         self._answers.append(answer)
         return answer
 
-    def _settle(self, results: Sequence[Any]) -> None:
+    def _settle(self, results: list[Any]) -> None:
         for answer, result in zip(self._answers, results, strict=True):
             answer.settle(result)
 

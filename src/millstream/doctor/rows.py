@@ -16,15 +16,9 @@ import apsw
 from millstream.doctor.findings import Findings
 from millstream.errors import CannotOpen, CorruptionError
 from millstream.format import keys
-from millstream.store.sqlite import SqliteSnapshot, row_checksum
+from millstream.store.checksum import row_checksum
 from millstream.store.sqlite_file import PREFIX, inspect
-
-RECORD = f"{PREFIX}record"
-NUMBERED = {
-    keys.PAYLOAD: f"{PREFIX}payload",
-    keys.PAYLOAD_BLOCK: f"{PREFIX}block",
-    keys.DELTA: f"{PREFIX}delta",
-}
+from millstream.store.sqlite_rows import NUMBERED, RECORD, TABLES, SqliteSnapshot
 
 BUSY_MS = 10_000
 STEPS_PER_TICK = 200_000
@@ -46,7 +40,9 @@ class Rows(SqliteSnapshot):
     """One snapshot of a file; close it when done."""
 
     def __init__(self, path: Path, findings: Findings, progress: Progress) -> None:
-        self._connection = _open(path)
+        self._connection, cut = _open(path)
+        if cut:
+            findings.add("file", f"SQLite would not open it: {cut}; the file may have been cut")
         super().__init__(self._connection)
         self._findings = findings
         self._progress = progress
@@ -54,7 +50,7 @@ class Rows(SqliteSnapshot):
         self._total = self._done = 0
         try:
             self._connection.execute("BEGIN")
-            self.format = int(self._connection.execute("PRAGMA user_version").fetchone()[0])
+            self.format = self._number("PRAGMA user_version")
             self._missing_tables()
         except apsw.Error as error:
             self._connection.close()
@@ -81,11 +77,11 @@ class Rows(SqliteSnapshot):
         return [] if found == ["ok"] else found
 
     def count(self) -> dict[str, int]:
-        """The rows in each table; what cannot be counted is left out."""
+        """The rows in each table, by its short name; what cannot be counted is left out."""
         found = {}
-        for table in (RECORD, *NUMBERED.values()):
+        for table in TABLES:
             try:
-                found[table] = int(self._execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+                found[table.removeprefix(PREFIX)] = self._number(f"SELECT count(*) FROM {table}")
             except apsw.Error:
                 continue  # the walk says where it breaks
         self._total = sum(found.values())
@@ -139,7 +135,8 @@ class Rows(SqliteSnapshot):
     ) -> Iterator[Found]:
         last: bytes | int | None = None
         try:
-            for last, found in self._rows(table, column, start, stop):
+            for place, found in self._rows(table, column, start, stop):
+                last = place
                 yield found
             return
         except apsw.Error as error:
@@ -206,44 +203,71 @@ class Rows(SqliteSnapshot):
         self._progress(self._stage, self._done, self._total)
         return False
 
+    def _number(self, query: str) -> int:
+        return sum(int(row[0]) for row in self._execute(query))
+
     def _missing_tables(self) -> None:
         present = {row[0] for row in self._execute("SELECT name FROM sqlite_schema")}
-        for table in (RECORD, *NUMBERED.values()):
+        for table in TABLES:
             if table not in present:
                 raise apsw.CorruptError(f"table {table} is missing")
 
 
-def _open(path: Path) -> apsw.Connection:
+def _open(path: Path) -> tuple[apsw.Connection, str]:
+    """A connection, and why SQLite refuses an ordinary one."""
     if not path.exists():
         raise CannotOpen(f"{path} does not exist", path=str(path))
     inspect(path)
     if path.stat().st_size == 0:
         raise CannotOpen(f"{path} is empty: no store was made in it", path=str(path))
-    try:
-        return _connect(f"{path.absolute().as_uri()}?mode=ro")
-    except apsw.CantOpenError as error:
-        # Where no file can be made beside it, SQLite reads only what is sure not to change.
-        wal = Path(f"{path}-wal")
-        if wal.exists() and wal.stat().st_size:
-            raise CannotOpen(
-                f"{path} has a write-ahead log, and {path.parent} is not writable; "
-                "copy the store with its -wal file elsewhere and examine the copy",
-                path=str(path),
-            ) from error
-    except apsw.Error as error:
-        raise CannotOpen(f"{path}: {error}", path=str(path)) from error
-    try:
-        return _connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1")
-    except apsw.Error as error:
-        raise CannotOpen(f"{path}: {error}", path=str(path)) from error
+    for attempt in _ways(path):
+        try:
+            return _connect(attempt), ""
+        except apsw.CantOpenError as error:
+            reason = error
+        except apsw.CorruptError as error:
+            return _connect_anyway(path, attempt), str(error)
+        except apsw.Error as error:
+            raise CannotOpen(f"{path}: {error}", path=str(path)) from error
+    raise CannotOpen(
+        f"{path}: {reason}; if {path.parent} is not writable, copy the store with its -wal file "
+        "elsewhere and examine the copy",
+        path=str(path),
+    ) from reason
 
 
-def _connect(address: str) -> apsw.Connection:
-    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-    connection = apsw.Connection(address, flags=flags)
-    connection.set_busy_timeout(BUSY_MS)
-    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-    connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+def _ways(path: Path) -> Iterator[str]:
+    """How the file can be opened so that it stays as it is, the best way first."""
+    address = path.absolute().as_uri()
+    wal = Path(f"{path}-wal")
+    if not wal.exists() or wal.stat().st_size == 0:
+        yield f"{address}?mode=rw"  # a reader could not remove the -wal and -shm that it makes
+    yield f"{address}?mode=ro"
+    if not wal.exists() or wal.stat().st_size == 0:
+        yield f"{address}?mode=ro&immutable=1"
+
+
+def _connect_anyway(path: Path, address: str) -> apsw.Connection:
+    try:
+        return _connect(address, lenient=True)
+    except apsw.Error as error:
+        raise CannotOpen(f"{path} is damaged beyond opening: {error}", path=str(path)) from error
+
+
+def _connect(address: str, *, lenient: bool = False) -> apsw.Connection:
+    writable = address.endswith("=rw")
+    mode = apsw.SQLITE_OPEN_READWRITE if writable else apsw.SQLITE_OPEN_READONLY
+    connection = apsw.Connection(address, flags=mode | apsw.SQLITE_OPEN_URI)
+    try:
+        connection.set_busy_timeout(BUSY_MS)
+        connection.execute("PRAGMA query_only = 1")
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0 if writable else 1)
+        if lenient:
+            connection.execute("PRAGMA writable_schema = 1")  # also reads files that were cut
+        connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 

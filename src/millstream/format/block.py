@@ -239,6 +239,13 @@ class Block:
         data = self._data
         return [bool(data[start + i // 8] >> (i % 8) & 1) for i in range(self.header.count)]
 
+    def key(self, index: int) -> bytes | None:
+        """One record's key, in O(1)."""
+        start = self._starts.get(KEY_VALIDITY)
+        if start is not None and not self._data[start + index // 8] >> (index % 8) & 1:
+            return None
+        return self.cell(KEY, index)
+
     def keys(self) -> list[bytes | None]:
         """Every record's key."""
         found = self.column(KEY)

@@ -17,6 +17,9 @@ from millstream.record import NO_HEADERS, Headers, Record
 
 T = TypeVar("T")
 
+FEW = 8
+"""Up to here records are picked one by one; beyond, whole columns are decoded."""
+
 _decode_headers = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
 
@@ -59,6 +62,8 @@ class Block(Struct, frozen=True, array_like=True, gc=False):
 
     def records(self) -> list[Record]:
         """The records, as objects."""
+        if self.count < FEW:
+            return self._few()
         metadata, log = self._metadata(), self.log
         return [
             Record(log, offset, value, timestamp, key, header, appended)
@@ -72,6 +77,27 @@ class Block(Struct, frozen=True, array_like=True, gc=False):
                 strict=True,
             )
         ]
+
+    def _few(self) -> list[Record]:
+        """Some records out of many, without decoding the rest."""
+        metadata, payload = self._metadata(), blocks.Block(self.payload, kind=blocks.PAYLOAD)
+        timestamps, appended = metadata.timestamps(), metadata.appended()
+        found = []
+        for offset in self.offsets:
+            index = offset - self.first_offset + self.skip
+            packed = metadata.cell(blocks.HEADERS, index)
+            found.append(
+                Record(
+                    self.log,
+                    offset,
+                    payload.cell(blocks.VALUE, index) or b"",
+                    timestamps[index],
+                    metadata.key(index),
+                    _decode_headers(packed) if packed else NO_HEADERS,
+                    appended[index],
+                )
+            )
+        return found
 
     def _metadata(self) -> blocks.Block:
         return blocks.Block(self.metadata, kind=blocks.METADATA)

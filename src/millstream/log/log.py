@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from typing import Any
 
 from millstream.command import Session
-from millstream.errors import InvalidInput
+from millstream.errors import InvalidInput, Truncated
 from millstream.format.packing import Batch, Single, pack_batch, pack_single
 from millstream.limits import Limits
 from millstream.log import commands as c
@@ -90,10 +90,13 @@ class Log:
 
     def get(self, offset: int) -> Record | None:
         """The record at an offset; None if it was truncated or is not there yet."""
-        start, end = self._bounds()
-        if not start <= offset < end:
+        if offset < 0:
             return None
-        return next(self.read(offset, offset + 1), None)
+        try:
+            blocks = self._blocks(offset, offset + 1)
+        except Truncated:
+            return None
+        return blocks[0].records()[0] if blocks else None
 
     def first(self) -> Record | None:
         """The oldest record; None if the log is empty."""
@@ -121,7 +124,10 @@ class Log:
         if position < 0:
             raise InvalidInput(f"offsets begin at 0, not at {position}")
         while position < stop:
-            for block in self._blocks(position, stop):
+            blocks = self._blocks(position, stop)
+            if not blocks:
+                return  # the log was deleted meanwhile
+            for block in blocks:
                 yield block
                 position = block.offsets.stop
 

@@ -107,7 +107,7 @@ def _repeated(tx: Transaction, log_id: int, command: c.Append, count: int) -> in
     assert producer is not None
     key = keys.producer(log_id, producer.name)
     state = tx.entity(key, ProducerState)
-    found = state.repeated(producer, now_ms=tx.store_ms, limits=tx.limits)
+    found = state.repeated(producer, now_ms=tx.store_ms)
     if found is not None:
         first, before = found
         if before != count:
@@ -117,8 +117,19 @@ def _repeated(tx: Transaction, log_id: int, command: c.Append, count: int) -> in
             )
         return first
     end = tx.entity(keys.head(log_id), Head).end
-    kept = tx.limits.producer_sequences_kept
-    tx.change(key, Produced(producer.epoch, producer.sequence, end, count, tx.store_ms, kept))
+    limits = tx.limits
+    tx.change(
+        key,
+        Produced(
+            producer.epoch,
+            producer.sequence,
+            end,
+            count,
+            tx.store_ms,
+            limits.producer_sequences_kept,
+            limits.producer_idle_ms,
+        ),
+    )
     return None
 
 

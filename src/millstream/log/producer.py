@@ -12,13 +12,12 @@ from typing import ClassVar
 from msgspec import Struct, field
 
 from millstream.errors import Fenced, OutOfSequence
-from millstream.limits import Limits
 from millstream.record import Producer
 from millstream.store.entity import Entity
 
 
 class Produced(Struct, array_like=True, frozen=True):
-    """An append under a sequence, and where it went. `keep` bounds what is remembered."""
+    """An append under a sequence, where it went, and for how long how many are remembered."""
 
     epoch: int
     sequence: int
@@ -26,6 +25,7 @@ class Produced(Struct, array_like=True, frozen=True):
     count: int
     at_ms: int
     keep: int
+    idle_ms: int
 
 
 class ProducerState(Entity, array_like=True):
@@ -34,6 +34,7 @@ class ProducerState(Entity, array_like=True):
     epoch: int = -1
     last: int = -1
     at_ms: int = 0
+    idle_ms: int = 0
     offsets: list[tuple[int, int]] = field(default_factory=list)
     """(first offset, count) of the last appends, the newest last; their sequences are adjacent."""
 
@@ -43,7 +44,8 @@ class ProducerState(Entity, array_like=True):
         """Remember an append."""
         if change.epoch != self.epoch or change.sequence != self.last + 1:
             self.offsets = []
-        self.epoch, self.last, self.at_ms = change.epoch, change.sequence, change.at_ms
+        self.epoch, self.last = change.epoch, change.sequence
+        self.at_ms, self.idle_ms = change.at_ms, change.idle_ms
         self.offsets.append((change.first, change.count))
         if len(self.offsets) > change.keep:
             del self.offsets[: -change.keep]
@@ -52,15 +54,17 @@ class ProducerState(Entity, array_like=True):
         """A producer that never appended has no record."""
         return self.epoch >= 0
 
-    def repeated(
-        self, producer: Producer, *, now_ms: int, limits: Limits
-    ) -> tuple[int, int] | None:
+    def idle(self, now_ms: int) -> bool:
+        """Whether nothing was heard of it for so long that it may be forgotten."""
+        return now_ms - self.at_ms > self.idle_ms
+
+    def repeated(self, producer: Producer, *, now_ms: int) -> tuple[int, int] | None:
         """The offset and count of an append that is here already; None for a new one.
 
         Raises `OutOfSequence` for one that is too old to tell, or that leaves a gap, and `Fenced`
         for one of an earlier epoch. After a week's silence any sequence may begin.
         """
-        if self.epoch < 0 or now_ms - self.at_ms > limits.producer_idle_ms:
+        if self.epoch < 0 or self.idle(now_ms):
             return None
         if producer.epoch < self.epoch:
             raise Fenced(

@@ -15,6 +15,7 @@ from millstream.format import block as blocks
 from millstream.format import entries, keys
 from millstream.log.cursor_state import CursorState
 from millstream.log.head import Dropped, Head, Truncated
+from millstream.log.producer import ProducerState
 from millstream.log.reader import entries_of
 from millstream.store.engine import Row, Snapshot
 from millstream.store.overlay import Overlay
@@ -34,9 +35,13 @@ class LogUpkeep:
 
     def __init__(self) -> None:
         self._position = keys.prefix(keys.HEAD)
+        self._producer = keys.prefix(keys.PRODUCER)
 
     def __call__(self, store: Store) -> bool:
         """Look after the next logs; True if one of them has more to do right now."""
+        idle = store.look(self._idle_producers)
+        if idle:
+            store.run(lambda tx: _forget_producers(tx, idle))
         found = store.look(self._next_heads)
         return sum(tend(store, log_id) for log_id in found) > 0
 
@@ -45,6 +50,23 @@ class LogUpkeep:
         page = state.find(self._position, keys.after(first), snapshot, limit=HEADS_PER_PASS)
         self._position = first if len(page) < HEADS_PER_PASS else page[-1] + b"\x00"
         return [keys.number(key) for key in page if _wants(state.entity(key, snapshot))]
+
+    def _idle_producers(self, state: State, snapshot: Snapshot) -> list[bytes]:
+        first = keys.prefix(keys.PRODUCER)
+        page = state.find(self._producer, keys.after(first), snapshot, limit=HEADS_PER_PASS)
+        self._producer = first if len(page) < HEADS_PER_PASS else page[-1] + b"\x00"
+        _, now_ms = state.time.now()
+        return [key for key in page if _is_idle(state.entity(key, snapshot), now_ms)]
+
+
+def _is_idle(producer: object, now_ms: int) -> bool:
+    return isinstance(producer, ProducerState) and producer.idle(now_ms)
+
+
+def _forget_producers(tx: Transaction, idle: list[bytes]) -> None:
+    for key in idle:
+        if tx.entity(key, ProducerState).idle(tx.store_ms):
+            tx.change(key, None)
 
 
 def _wants(head: object) -> bool:

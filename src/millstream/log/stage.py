@@ -14,6 +14,7 @@ from typing import Any, Protocol, Self
 
 import msgspec
 
+from millstream.clock import SystemClock
 from millstream.command import Session
 from millstream.errors import InvalidInput
 from millstream.format import block
@@ -22,6 +23,7 @@ from millstream.log import commands as c
 from millstream.log.cursor import SECTION, Cursor
 from millstream.record import NO_HEADERS, Headers, Record, Seconds
 
+_clock = SystemClock()
 _decode_headers = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
 
@@ -72,7 +74,11 @@ class Stage:
     ) -> int:
         """Stage one record and return the offset that it will have."""
         record = pack_single(
-            value, key=key, headers=headers, timestamp=timestamp, limits=self._session.limits
+            value,
+            key=key,
+            headers=headers,
+            timestamp=_clock.wall_ms() if timestamp is None else timestamp,
+            limits=self._session.limits,
         )
         self._records.append(record)
         offset = self._committed + len(self._records) - 1
@@ -160,11 +166,9 @@ def staged_record(log: str, offset: int, record: Single) -> Record:
 
 def batch_of(records: list[Single]) -> Batch:
     """Several staged records as one batch."""
-    timestamps = [record.timestamp_ms for record in records]
-    given = [ms for ms in timestamps if ms is not None]
     payload = block.encode_values([record.value for record in records])
     columns, metadata = block.encode_metadata(
-        timestamps=given if len(given) == len(records) else None,
+        timestamps=[record.timestamp_ms or 0 for record in records],
         keys=[r.key for r in records] if any(r.key is not None for r in records) else None,
         headers=[r.headers for r in records] if any(r.headers for r in records) else None,
     )

@@ -116,8 +116,7 @@ class Overlay:
     def _forget(self, keys: Iterable[bytes]) -> None:
         touched = set()
         for key in keys:
-            del self._rows[key]
-            if len(key) > GROUP_BYTES:
+            if self._rows.pop(key, None) is not None and len(key) > GROUP_BYTES:
                 touched.add(key[:GROUP_BYTES])
         for name in touched:
             rest = [key for key in self._groups[name] if key in self._rows]

@@ -176,6 +176,10 @@ class SqliteWriter(SqliteSnapshot):
             raise InvalidInput(f"tx.sql: {error}", statement=statement) from error
         finally:
             self._connection.authorizer = None
+            if not self._connection.in_transaction:
+                raise WriteFailed(
+                    f"the statement ended the transaction, so nothing was stored: {statement!r}"
+                )
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from millstream.clock import Clock, SystemClock
@@ -173,7 +174,8 @@ class Store:
         if self._pid == os.getpid():
             self._keeper.stop()
             if not poisoned and self._tail_is_long():
-                self.fold()
+                with suppress(MillstreamError):  # the tail stays, and is read when opening
+                    self.fold()
         path = self.engine.describe().get("path", "the store")
         self._reason = Closed(f"{path} was closed", path=path)
         self._transactor.close(self._reason)

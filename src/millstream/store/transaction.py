@@ -32,6 +32,7 @@ class Transaction:
         "_next_id",
         "_next_log",
         "_rows",
+        "_sql",
         "delta",
         "limits",
         "state",
@@ -44,6 +45,7 @@ class Transaction:
         self.state = state
         self.writer = writer
         self.limits = limits
+        self._sql = False
         self.wall_ms = state.clock.wall_ms()
         boot_ms, self.store_ms = state.time.now()
         self.delta = Delta(
@@ -106,6 +108,7 @@ class Transaction:
     def sql(self, statement: str, parameters: Sequence[Any]) -> None:
         """Run a statement on the application's own tables, as part of this commit."""
         self.writer.sql(statement, parameters)
+        self._sql = True
 
     # What the transactor uses.
 
@@ -123,9 +126,10 @@ class Transaction:
     def finish(self) -> Delta | None:
         """Reserve ids and hand out the delta to be written; None if nothing was changed."""
         delta, state = self.delta, self.state
-        if not (delta.changes or delta.puts or delta.drops or delta.next_id != state.next_id):
+        changed = delta.changes or delta.puts or delta.drops or self._sql
+        if not changed and delta.next_id == state.next_id:
             return None
-        if delta.next_id > state.id_limit:
+        if delta.next_id > max(state.id_limit, state.next_id):
             block = ids.next_block(state.next_id, delta.next_id - state.next_id)
             self.writer.put([(keys.ID_BLOCK_KEY, ids.encode_seq_block(block))])
             state.id_limit = block.end

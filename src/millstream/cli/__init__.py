@@ -1,0 +1,147 @@
+"""The command line: each command parses, calls, and prints; nothing is decided here.
+
+Start-up is quick: what a command needs is imported when it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from millstream.cli.advice import EXIT_FAILED, exit_code, explain
+from millstream.cli.append import append
+from millstream.cli.bench import bench
+from millstream.cli.config import load_defaults
+from millstream.cli.demo import demo
+from millstream.cli.doctor import doctor
+from millstream.cli.log import log
+from millstream.cli.read import read
+from millstream.cli.store import fold, stats
+from millstream.errors import MillstreamError
+
+__all__ = ["app", "main"]
+
+EXIT_INTERRUPTED = 130
+
+
+class Commands(TyperGroup):
+    """The root of all commands: whatever goes wrong below becomes one clear line."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        _hide_variables(self)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; an error of ours never shows as a traceback, unless asked for."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except MillstreamError as error:
+            self._report(ctx, explain(error))
+            raise typer.Exit(exit_code(error)) from error
+        except BrokenPipeError:
+            _silence_stdout()  # whoever read our output has seen enough
+            raise typer.Exit(0) from None
+        except OSError as error:
+            self._report(ctx, f"{error.filename or ''}: {error.strerror or error}".lstrip(": "))
+            raise typer.Exit(EXIT_FAILED) from error
+        except KeyboardInterrupt:
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+
+    def _report(self, ctx: Any, message: str) -> None:
+        if ctx.params.get("debug"):
+            import traceback
+
+            traceback.print_exc()
+        sys.stdout.flush()
+        typer.echo(f"error: {message}", err=True)
+
+
+def _hide_variables(command: Any) -> None:
+    """Name only MILLSTREAM_STORE in the help: the variables of all other options follow a rule."""
+    for parameter in command.params:
+        parameter.show_envvar = parameter.name == "store"
+    for child in getattr(command, "commands", {}).values():
+        _hide_variables(child)
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"auto_envvar_prefix": "MILLSTREAM", "help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from millstream import __version__
+
+        typer.echo(f"millstream {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def settings(
+    context: typer.Context,
+    store: Annotated[Path | None, typer.Option("--store", "-s", help="The store's file.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="A file of settings.", show_default="millstream.toml, if there is one"),
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where errors come from.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_version,
+            is_eager=True,
+            allow_from_autoenv=False,
+            help="Print the version.",
+        ),
+    ] = False,
+) -> None:
+    """Durable logs in one file.
+
+    Settings come from flags, then from variables (MILLSTREAM_STORE, MILLSTREAM_APPEND_BATCH, …),
+    then from millstream.toml.
+    """
+    context.default_map = load_defaults(context.command, config)
+
+
+app.command()(append)
+app.command()(read)
+app.add_typer(log, name="log")
+app.command()(doctor)
+app.command()(stats)
+app.command()(fold)
+app.add_typer(bench, name="bench")
+app.command()(demo)
+
+
+def main() -> None:
+    """The program `millstream`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal may not know all of Unicode
+    app(prog_name="millstream")
+
+
+def _silence_stdout() -> None:
+    """Keep the interpreter from stumbling over the closed pipe once more at its end."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)

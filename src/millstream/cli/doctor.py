@@ -1,0 +1,101 @@
+"""`millstream doctor`: is everything there, and if not, what is lost?"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath
+
+if TYPE_CHECKING:
+    from millstream.doctor import Problem, Progress, Report
+
+EXIT_DAMAGED = 1
+SHOWN_MAX = 50
+"""Problems that are printed; `--json` has more."""
+
+
+def doctor(
+    path: Annotated[
+        Path | None, typer.Argument(metavar="[PATH]", help="The store's file; or --store.")
+    ] = None,
+    store: StorePath = Path(DEFAULT_STORE),
+    json: AsJson = False,
+) -> None:
+    """Verify every checksum, that nothing is missing, and SQLite's own structure.
+
+    Only reads, also while others write. Ends with 0 if the store is healthy, 1 if something is
+    damaged, 2 if it cannot be opened.
+    """
+    from millstream.cli import display
+    from millstream.doctor import examine
+
+    with _progress() as progress:
+        report = examine(path or store, progress=progress)
+    if json:
+        display.say_json(report)
+    else:
+        _show(report)
+    if not report.healthy:
+        raise typer.Exit(EXIT_DAMAGED)
+
+
+@contextmanager
+def _progress() -> Iterator[Progress | None]:
+    """A bar on standard error, if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from millstream.cli.display import console
+
+    columns = (
+        TextColumn("{task.description:<18}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task("opening", total=None)
+        yield lambda stage, done, total: bar.update(
+            task, description=stage, completed=done, total=total or None
+        )
+
+
+def _show(report: Report) -> None:
+    from millstream.cli import display
+
+    display.say_facts(
+        [
+            ("store", f"{display.safe(report.path)}, format {report.format}"),
+            ("SQLite's own check", display.safe(report.sqlite)),
+            ("rows checked", f"{sum(report.rows.values()):,} ({display.size(report.bytes)})"),
+            ("logs", f"{report.logs:,} with {display.plural(report.records, 'record')}"),
+            ("cursors, producers", f"{report.cursors:,}, {report.producers:,}"),
+            ("unfolded commits", f"{report.commits_unfolded:,}"),
+            ("payloads lost", f"{report.payloads_lost:,}"),
+            ("payloads unreachable", f"{report.payloads_unreachable:,}"),
+            ("records lost", f"{report.records_lost:,}"),
+        ]
+    )
+    for problem in report.problems[:SHOWN_MAX]:
+        display.say(_line(problem))
+    hidden = len(report.problems) - SHOWN_MAX + report.problems_left_off
+    if hidden > 0:
+        display.say(f"and {display.plural(hidden, 'more problem')}; --json lists them")
+    display.say("healthy" if report.healthy else "damaged")
+
+
+def _line(problem: Problem) -> str:
+    from millstream.cli import display
+
+    where = "" if problem.log is None else f"log {problem.log!r}"
+    if problem.lost is not None:
+        where += f", {display.offsets(*problem.lost)} lost"
+    return f"{problem.severity}: {where}{': ' if where else ''}{display.safe(problem.message)}"

@@ -1,0 +1,98 @@
+"""The doctor: examines a store's file and says what is wrong, and what is lost by it.
+
+It verifies SQLite's own structure, the checksum of every row, that commits and offsets have no
+gap, that every record's payload is there, and that names, cursors and counters agree. It never
+writes, works in one snapshot while others use the store, and goes on behind damage.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from millstream.doctor.findings import Findings, Problem, Report
+from millstream.doctor.logs import LogExamination
+from millstream.doctor.replay import Replay
+from millstream.doctor.rows import Progress, Rows
+from millstream.errors import CorruptionError
+from millstream.format import ids, keys
+
+__all__ = ["Problem", "Progress", "Report", "examine"]
+
+
+def examine(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Report:
+    """Look at everything in a store; raises `CannotOpen` if there is none that can be opened."""
+    place = Path(path)
+    findings = Findings(Report(path=str(place)))
+    rows = Rows(place, findings, progress or _silent)
+    try:
+        return _examine(rows, findings)
+    finally:
+        rows.close()
+
+
+def _examine(rows: Rows, findings: Findings) -> Report:
+    report = findings.report
+    report.format = rows.format
+    rows.enter("SQLite's own check")
+    wrong = rows.integrity()
+    report.sqlite = "; ".join(wrong[:3]) or "ok"
+    for line in wrong:
+        findings.add("file", f"SQLite: {line}")
+    present = rows.count()
+
+    rows.enter("commits")
+    replay = Replay(rows, findings)
+    replay.run()
+    next_id = max(replay.next_id, _reserved(rows, findings))
+
+    rows.enter("logs")
+    logs = LogExamination(rows, replay, findings)
+    logs.check_names()
+    rows.enter("records")
+    logs.check_entries()
+    rows.enter("payloads")
+    logs.check_payloads()
+    rows.enter("cursors")
+    logs.check_readers()
+    _check_rest(rows, replay, findings)
+    if replay.last_seq == 0 and report.rows:
+        findings.add("commit", "the newest commit is gone, and with it the store's counters")
+    elif logs.highest_id >= 0 or replay.next_log > 1:
+        logs.check_counter(next_id)
+    _check_all_seen(present, findings)
+    rows.enter("done")
+    return findings.finish()
+
+
+def _reserved(rows: Rows, findings: Findings) -> int:
+    """The end of the ids that are marked as given out."""
+    try:
+        value = rows.get(keys.ID_BLOCK_KEY)
+        return 0 if value is None else ids.decode_seq_block(value).end
+    except CorruptionError as error:
+        findings.add("counter", f"the id counter is damaged: {error}")
+        return 0
+
+
+def _check_rest(rows: Rows, replay: Replay, findings: Findings) -> None:
+    """The rows that belong to none of the views."""
+    for start, stop in ((b"", keys.prefix(keys.ENTRY)), (keys.ID_BLOCK_KEY, b"\xff" * 32)):
+        for found in rows.walk(start, stop):
+            if found.problem and found.key != keys.ID_BLOCK_KEY:
+                replay.report_row(found.key, found.problem)
+
+
+def _check_all_seen(present: dict[str, int], findings: Findings) -> None:
+    """Rows that SQLite counts but that no walk has reached."""
+    report = findings.report
+    for table, count in present.items():
+        seen = report.rows.get(table, 0)
+        if seen < count and report.healthy:
+            findings.add(
+                "row", f"{count - seen:,} rows of table {table} could not be reached by their key"
+            )
+
+
+def _silent(_stage: str, _done: int, _total: int) -> None:
+    pass

@@ -1,0 +1,332 @@
+"""The examination of logs: names and heads, entries without a gap, and the payloads behind them.
+
+Every record that a log's head promises must be found: its entry, and the payload that the entry
+points to. What lies below the start is on its way to deletion and nobody's loss.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from itertools import groupby
+
+from millstream.doctor.findings import Findings
+from millstream.doctor.replay import Replay
+from millstream.doctor.rows import Found, Rows
+from millstream.doctor.visited import Visited
+from millstream.errors import CorruptionError
+from millstream.format import block as blocks
+from millstream.format import entries, keys
+from millstream.log.cursor_state import CursorState
+from millstream.log.head import Head, Name
+from millstream.log.marks import Marks
+from millstream.log.producer import ProducerState
+
+
+class LogExamination:
+    """Looks at everything that belongs to logs, one kind after the other."""
+
+    def __init__(self, rows: Rows, replay: Replay, findings: Findings) -> None:
+        self._rows = rows
+        self._replay = replay
+        self._findings = findings
+        self._report = findings.report
+        self._heads: dict[int, Head] = {}
+        self._names: dict[int, str] = {}
+        self._seen = {keys.PAYLOAD: Visited(), keys.PAYLOAD_BLOCK: Visited()}
+        self.highest_id = -1
+
+    def check_names(self) -> None:
+        """Every name stands for a log, and every log has its name."""
+        for key, entity in self._replay.entities(keys.HEAD):
+            assert isinstance(entity, Head)
+            self._heads[keys.number(key)] = entity
+        for key, entity in self._replay.entities(keys.NAME):
+            assert isinstance(entity, Name)
+            self._names[entity.log_id] = _text(key[2:])
+        for log_id, name in self._names.items():
+            head = self._heads.get(log_id)
+            if head is None:
+                self._findings.add(
+                    "name", f"log {name!r} is lost: its head {log_id} is gone", log=name
+                )
+            elif head.name != name or head.deleted:
+                self._findings.add(
+                    "name", f"the name {name!r} stands for log {log_id}, which is not it", log=name
+                )
+        for log_id, head in self._heads.items():
+            if head.deleted:
+                continue
+            self._report.logs += 1
+            self._report.records += head.end - head.start
+            self._check_head(log_id, head)
+
+    def check_entries(self) -> None:
+        """Entries cover each log from its start to its end, and each payload is there."""
+        held = self._replay.overlay
+        start, stop = keys.range_of(keys.prefix(keys.ENTRY))
+        unfolded = (Found(key, held.get(key) or b"") for key in sorted(held.keys(start, stop)))
+        found = heapq.merge(self._rows.walk(start, stop), unfolded, key=lambda row: row.key)
+        checked = set()
+        for log_id, group in groupby(found, key=lambda row: _log_id(row.key)):
+            checked.add(log_id)
+            head = self._heads.get(log_id)
+            if head is None:
+                self._without_head(log_id, group)
+            else:
+                self._check_log(log_id, head, group)
+        for log_id, head in self._heads.items():
+            if log_id not in checked and not head.deleted:
+                self._check_log(log_id, head, ())
+            self._lost_behind(log_id, head)
+
+    def check_payloads(self) -> None:
+        """What no entry points to: checked as well, and counted as waste."""
+        unreachable = size_total = 0
+        for kind, seen in self._seen.items():
+            for number, size in self._rows.numbers(kind):
+                if number in seen:
+                    continue
+                unreachable, size_total = unreachable + 1, size_total + size
+                self._note_id(number)
+                if number < 0:
+                    self._findings.add("payload", f"a payload has the negative id {number}")
+                    continue
+                try:
+                    self._rows.payload(_numbered(kind, number))
+                except CorruptionError as error:
+                    self._findings.add(
+                        "payload", f"payload {number}, which no entry points to: {error}"
+                    )
+        self._report.payloads_unreachable = unreachable
+        if unreachable:
+            self._findings.add(
+                "payload",
+                f"{unreachable:,} payloads ({size_total:,} bytes) belong to no log",
+                severity="waste",
+            )
+
+    def check_readers(self) -> None:
+        """Cursors, producers and metadata belong to logs that exist, and lie within them."""
+        for key, entity in self._replay.entities(keys.CURSOR):
+            assert isinstance(entity, CursorState)
+            self._report.cursors += 1
+            head = self._owner(key, "cursor")
+            if head is not None:
+                self._check_cursor(_text(key[10:]), entity.marks, head)
+        for key, entity in self._replay.entities(keys.PRODUCER):
+            assert isinstance(entity, ProducerState)
+            self._report.producers += 1
+            head = self._owner(key, "producer")
+            if head is not None and any(first + n > head.end for first, n in entity.offsets):
+                self._findings.add(
+                    "cursor",
+                    f"producer {_text(key[10:])!r} remembers offsets past the end {head.end}",
+                    log=head.name,
+                )
+        for key, _ in self._replay.entities(keys.METADATA):
+            self._owner(key, "metadata")
+
+    def check_counter(self, next_id: int) -> None:
+        """No id is in use that could be given out again."""
+        if self._replay.broken_at:
+            return
+        if self.highest_id >= next_id:
+            self._findings.add(
+                "counter",
+                f"message id {self.highest_id} is in use, but the counter stands at {next_id}: "
+                "new records would overwrite old ones; do not write to this store",
+            )
+        highest_log = max(self._heads, default=0)
+        if highest_log >= self._replay.next_log:
+            self._findings.add(
+                "counter",
+                f"log id {highest_log} is in use, but the counter stands at "
+                f"{self._replay.next_log}: a new log would overwrite it; do not write to this store",
+            )
+
+    # One log.
+
+    def _check_head(self, log_id: int, head: Head) -> None:
+        if log_id not in self._names:
+            self._findings.add(
+                "name", f"log {head.name!r} is there, but its name leads nowhere", log=head.name
+            )
+        if not 0 <= head.dropped <= head.start <= head.end:
+            self._findings.add(
+                "log",
+                f"the head is out of order: dropped {head.dropped}, start {head.start}, "
+                f"end {head.end}",
+                log=head.name,
+            )
+
+    def _check_log(self, log_id: int, head: Head, rows: Iterable[Found]) -> None:
+        position, size, doubtful = head.start, 0, False
+        why = "their entry is missing"
+        for row in rows:
+            try:
+                _, first = keys.entry_position(row.key)
+                if row.problem:
+                    raise CorruptionError(row.problem)
+                entry = entries.decode(row.value)
+            except CorruptionError as error:
+                why, doubtful = f"their entry is damaged: {error}", True
+                continue
+            stop = first + len(entry)
+            if first >= head.end or first < head.dropped:
+                doubtful = True
+                self._stray(head, first, stop, entry)
+                continue
+            if stop > head.start:
+                position, why = self._follow(head, position, first, stop, why)
+            found = self._check_payloads_of(head, first, row.value, entry)
+            if found is None:
+                doubtful = True
+            else:
+                size += found
+        if position < head.end:
+            doubtful = True
+            self._findings.lose("log", why, log=head.name, start=position, stop=head.end)
+        if not doubtful and size != head.bytes and not self._replay.broken_at:
+            self._findings.add(
+                "log", f"the head counts {head.bytes:,} bytes, there are {size:,}", log=head.name
+            )
+
+    def _follow(
+        self, head: Head, position: int, first: int, stop: int, why: str
+    ) -> tuple[int, str]:
+        """Go on to the next entry; what lies between is lost, what lies twice is reported."""
+        if first > position:
+            self._findings.lose("log", why, log=head.name, start=position, stop=first)
+        elif first < position and position > head.start:
+            self._findings.add(
+                "log", f"two entries cover offset {first}: one of them is wrong", log=head.name
+            )
+        if stop > head.end:
+            self._findings.add(
+                "log", f"an entry reaches to {stop}, past the end {head.end}", log=head.name
+            )
+        return max(position, stop), "their entry is missing"
+
+    def _check_payloads_of(
+        self, head: Head, first: int, value: bytes, entry: entries.Entry
+    ) -> int | None:
+        """The bytes that an entry and its payloads count for; None if some are lost."""
+        try:
+            if entry.packed:
+                return self._check_block(value, len(entry))
+        except CorruptionError as error:
+            self._lose(head, first, len(entry), f"their payloads: {error}")
+            return None
+        lost = 0
+        size = len(value) - entries.ARRAY_HEAD_BYTES - entries.ELEMENT_HEAD_BYTES * len(entry)
+        for index, message_id in enumerate(entry.ids):
+            try:
+                size += len(self._payload(keys.PAYLOAD, message_id))
+            except CorruptionError as error:
+                lost += 1
+                self._lose(head, first + index, 1, f"their payloads: {error}")
+        return None if lost else size
+
+    def _check_block(self, value: bytes, count: int) -> int:
+        header = blocks.decode_header(value, kind=blocks.METADATA)
+        payload = self._payload(keys.PAYLOAD_BLOCK, header.first_id)
+        self._note_id(header.first_id + count - 1)
+        found = blocks.Block(payload, kind=blocks.PAYLOAD)
+        if (found.count, found.header.first_id) != (count, header.first_id):
+            raise CorruptionError(f"the block holds {found.count} records, not {count}")
+        if found.header.body_bytes != header.payload_bytes:
+            raise CorruptionError("the block is not the one that was written")
+        return header.body_bytes + header.payload_bytes
+
+    def _payload(self, kind: int, number: int) -> bytes:
+        self._note_id(number)
+        if not self._seen[kind].add(number):
+            raise CorruptionError(f"id {number} is used twice")
+        key = _numbered(kind, number)
+        value = self._replay.overlay.get(key)
+        if value is None:
+            value = self._rows.payload(key)
+        if value is None:
+            raise CorruptionError("missing")
+        return value
+
+    def _lose(self, head: Head, first: int, count: int, why: str) -> None:
+        start = max(first, head.start)
+        if start < first + count:
+            self._report.payloads_lost += 1
+            self._findings.lose("payload", why, log=head.name, start=start, stop=first + count)
+
+    def _stray(self, head: Head, first: int, stop: int, entry: entries.Entry) -> None:
+        """An entry outside of its log: below what was dropped, or behind the end."""
+        for message_id in entry.ids[:1] if entry.packed else entry.ids:
+            self._note_id(message_id)
+            self._seen[keys.PAYLOAD_BLOCK if entry.packed else keys.PAYLOAD].add(message_id)
+        if not self._replay.broken_at:
+            self._findings.add(
+                "log",
+                f"an entry for offsets {first} to {stop - 1} lies outside of the log, which has "
+                f"{head.start} to {head.end - 1}",
+                log=head.name,
+            )
+
+    def _without_head(self, log_id: int, rows: Iterable[Found]) -> None:
+        count = 0
+        for row in rows:
+            try:
+                count += entries.count(row.value)
+            except CorruptionError:
+                count += 1
+        name = self._names.get(log_id)
+        self._report.records_lost += count
+        self._findings.add(
+            "log",
+            f"{count:,} records of log {log_id} cannot be reached: its head is gone",
+            log=name,
+        )
+
+    def _lost_behind(self, log_id: int, head: Head) -> None:
+        count = self._replay.appended_behind.get(log_id, 0)
+        if count:
+            self._findings.lose(
+                "commit",
+                "they were appended behind the damaged commit, at least so many",
+                log=head.name,
+                start=head.end,
+                stop=head.end + count,
+            )
+
+    # Readers.
+
+    def _owner(self, key: bytes, what: str) -> Head | None:
+        log_id = int.from_bytes(key[2:10], "big")
+        head = self._heads.get(log_id)
+        if head is None or head.deleted:
+            name = f" {_text(key[10:])!r}" if key[10:] else ""
+            self._findings.add("cursor", f"the {what}{name} belongs to log {log_id}, which is gone")
+            return None
+        return head
+
+    def _check_cursor(self, name: str, marks: Marks, head: Head) -> None:
+        top = max([marks.floor, *(stop for _, stop in marks.ranges())])
+        if marks.floor < 0 or top > head.end:
+            self._findings.add(
+                "cursor",
+                f"cursor {name!r} has acknowledged up to {top}, past the end {head.end}",
+                log=head.name,
+            )
+
+    def _note_id(self, number: int) -> None:
+        self.highest_id = max(self.highest_id, number)
+
+
+def _numbered(kind: int, number: int) -> bytes:
+    return keys.payload(number) if kind == keys.PAYLOAD else keys.payload_block(number)
+
+
+def _log_id(key: bytes) -> int:
+    return int.from_bytes(key[2:10], "big")
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")

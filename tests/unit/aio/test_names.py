@@ -1,0 +1,70 @@
+"""Whoever knows the sync surface knows the async one: the same names, with the same parameters."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import millstream
+from millstream import aio
+
+TWINS = [
+    (millstream.Millstream, aio.Millstream),
+    (millstream.Transaction, aio.Transaction),
+    (millstream.Log, aio.Log),
+    (millstream.Cursor, aio.Cursor),
+    (millstream.Stage, aio.Stage),
+]
+NOT_AWAITED = {
+    (aio.Millstream, "log"),
+    (aio.Millstream, "transaction"),
+    (aio.Log, "metadata"),
+}
+
+
+def public_names(kind: type) -> list[str]:
+    return [name for name in dir(kind) if not name.startswith("_")]
+
+
+def parameters(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
+    return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
+
+
+EACH_NAME = pytest.mark.parametrize(
+    ("sync", "twin", "name"),
+    [(sync, twin, name) for sync, twin in TWINS for name in public_names(sync)],
+    ids=lambda part: part if isinstance(part, str) else part.__name__,
+)
+
+
+@EACH_NAME
+def test_a_name_has_its_twin_with_the_same_parameters(sync: type, twin: type, name: str) -> None:
+    assert hasattr(twin, name)
+    own, other = getattr(sync, name), getattr(twin, name)
+    if callable(own):
+        assert parameters(other) == parameters(own)
+
+
+@EACH_NAME
+def test_what_asks_the_store_is_awaited_or_iterated(sync: type, twin: type, name: str) -> None:
+    other = getattr(twin, name)
+    waits = inspect.iscoroutinefunction(other) or inspect.isasyncgenfunction(other)
+    assert waits == (twin is not aio.Transaction and (twin, name) not in NOT_AWAITED)
+
+
+@pytest.mark.parametrize(("sync", "twin"), TWINS)
+def test_the_twin_has_no_name_of_its_own(sync: type, twin: type) -> None:
+    assert set(public_names(twin)) - set(public_names(sync)) <= {"len"}
+
+
+def test_opening_takes_the_same_parameters() -> None:
+    assert parameters(aio.open) == parameters(millstream.open)
+
+
+def test_context_managers_are_async() -> None:
+    for kind in (aio.Millstream, aio.Transaction, aio.Stage):
+        assert not hasattr(kind, "__enter__")
+        assert hasattr(kind, "__aenter__")

@@ -1,0 +1,121 @@
+"""Folds come in bounded slices, and the tail of unfolded commits stays bounded."""
+
+from __future__ import annotations
+
+from millstream.embedded import EmbeddedSession, open_store
+from millstream.format import keys
+from millstream.limits import Limits
+from millstream.log.log import Log
+from millstream.store.store import Store
+from millstream.testing import Faults, MemoryEngine, SimulatedClock
+
+NO_FOLD = 1_000_000
+
+
+def start(engine: MemoryEngine, limits: Limits) -> tuple[Store, Log]:
+    store = open_store(engine, limits=limits, clock=SimulatedClock())
+    store._keeper.stop()
+    return store, Log(EmbeddedSession(store), "a")
+
+
+def deltas(engine: MemoryEngine) -> list[int]:
+    return [keys.number(key) for key, _ in engine.survivors() if key[1] == keys.DELTA]
+
+
+def test_a_slice_takes_so_many_commits_and_the_newest_stays() -> None:
+    engine = MemoryEngine()
+    store, log = start(engine, Limits(fold_slice_deltas=3, fold_deltas_min=NO_FOLD))
+    for _ in range(9):
+        log.append(b"x")
+    assert deltas(engine) == list(range(1, 11))
+
+    assert store._fold_slice()
+    assert deltas(engine) == list(range(4, 11))
+    assert store.fold() == 6
+    assert deltas(engine) == [10]
+    assert store.fold() == 0
+    assert store.stats()["unfolded_bytes"] == len(dict(engine.survivors())[keys.delta(10)])
+
+
+def test_a_slice_ends_with_the_commit_that_reaches_its_bytes() -> None:
+    engine = MemoryEngine()
+    limits = Limits(fold_slice_bytes=3_000, inline_bytes_max=9_000, fold_deltas_min=NO_FOLD)
+    store, log = start(engine, limits)
+    log.append(b"")
+    store.fold()
+    for _ in range(5):
+        log.append(b"x" * 2_000)
+    log.append(b"x" * 8_000)
+    log.append(b"")
+
+    oldest = []
+    while store._fold_slice():
+        oldest.append(deltas(engine)[0])
+    assert oldest == [5, 7, 9]
+
+
+def test_a_slice_takes_a_commit_that_is_larger_than_a_slice() -> None:
+    engine = MemoryEngine()
+    limits = Limits(fold_slice_bytes=10, inline_bytes_max=9_000, fold_deltas_min=NO_FOLD)
+    store, log = start(engine, limits)
+    for _ in range(3):
+        log.append(b"x" * 2_000)
+    assert store.fold() == 3
+    assert [record.offset for record in log.read()] == [0, 1, 2]
+
+
+def test_writers_fold_when_the_tail_would_grow_without_bound() -> None:
+    engine = MemoryEngine()
+    limits = Limits(tail_deltas_max=10, fold_slice_deltas=4, fold_deltas_min=NO_FOLD)
+    _, log = start(engine, limits)
+    for _ in range(100):
+        log.append(b"x")
+        assert len(deltas(engine)) <= 10
+    assert len(list(log.read())) == 100
+
+
+def test_writers_fold_when_the_bytes_of_the_tail_would_grow_without_bound() -> None:
+    engine = MemoryEngine()
+    limits = Limits(tail_bytes_max=10_000, inline_bytes_max=2_000, fold_deltas_min=NO_FOLD)
+    store, log = start(engine, limits)
+    for _ in range(50):
+        log.append(b"x" * 1_000)
+        assert store.stats()["unfolded_bytes"] <= 10_000
+    assert len(list(log.read())) == 50
+
+
+def test_entities_in_memory_stay_bounded_once_they_are_folded() -> None:
+    limits = Limits(entities_cached_max=20, fold_deltas_min=NO_FOLD)
+    store, log = start(MemoryEngine(), limits)
+    session = EmbeddedSession(store)
+    for number in range(50):
+        Log(session, f"log {number}").append(b"x")
+    store.fold()
+    log.append(b"x")
+    assert len(store.state.entities) <= 20
+    assert len(store.state.visible) <= 20
+    assert [Log(session, f"log {number}").end_offset() for number in range(50)] == [1] * 50
+
+
+def test_single_appends_are_joined_into_longer_entries() -> None:
+    engine = MemoryEngine()
+    store, log = start(engine, Limits(fold_deltas_min=NO_FOLD))
+    for number in range(100):
+        log.append(b"%d" % number)
+    store.fold()
+    log.append(b"last")
+    store.fold()
+    entries = [key for key, _ in engine.survivors() if key[1] == keys.ENTRY]
+    assert len(entries) <= 2
+    assert [record.value for record in log.read(40, 43)] == [b"40", b"41", b"42"]
+
+
+def test_a_fold_with_nothing_to_do_writes_nothing() -> None:
+    faults = Faults()
+    engine = MemoryEngine(faults=faults)
+    store, log = start(engine, Limits(fold_deltas_min=NO_FOLD))
+    log.append(b"x")
+    store.fold()
+    commits = engine.commits
+    assert store.fold() == 0
+    assert engine.commits == commits

@@ -1,0 +1,96 @@
+"""The keeper works when it is woken, survives failures, and ends when it is told to."""
+
+from __future__ import annotations
+
+import threading
+
+from millstream.errors import MillstreamError, WriteFailed
+from millstream.store.keeper import Keeper
+
+
+def ignore(_: MillstreamError) -> None:
+    """A failure that a test does not care about."""
+
+
+def test_it_starts_no_thread_before_there_is_something_to_do() -> None:
+    before = threading.active_count()
+    keeper = Keeper(lambda: False, on_failure=ignore)
+    assert threading.active_count() == before
+    keeper.stop()
+
+
+def test_it_works_on_a_thread_of_its_own_until_there_is_no_more() -> None:
+    left = iter([True, True, False])
+    threads: list[int] = []
+    done = threading.Event()
+
+    def work() -> bool:
+        threads.append(threading.get_ident())
+        more = next(left, False)
+        if not more:
+            done.set()
+        return more
+
+    keeper = Keeper(work, on_failure=ignore)
+    keeper.wake()
+    assert done.wait(10)
+    keeper.stop()
+    assert len(threads) >= 3
+    assert threading.get_ident() not in threads
+
+
+def test_a_failure_is_reported_and_the_next_wake_works_again() -> None:
+    failures: list[MillstreamError] = []
+    failed, worked = threading.Event(), threading.Event()
+
+    def work() -> bool:
+        if not failures:
+            raise WriteFailed("the disk is full")
+        worked.set()
+        return False
+
+    def note(error: MillstreamError) -> None:
+        failures.append(error)
+        failed.set()
+
+    keeper = Keeper(work, on_failure=note)
+    keeper.wake()
+    assert failed.wait(10)
+    keeper.wake()
+    assert worked.wait(10)
+    keeper.stop()
+    assert [str(failure) for failure in failures] == ["the disk is full"]
+
+
+def test_stopping_waits_for_the_slice_at_hand_and_takes_no_other() -> None:
+    began, go_on = threading.Event(), threading.Event()
+    slices: list[int] = []
+
+    def work() -> bool:
+        slices.append(1)
+        began.set()
+        assert go_on.wait(10)
+        return True
+
+    keeper = Keeper(work, on_failure=ignore)
+    keeper.wake()
+    assert began.wait(10)
+    stopper = threading.Thread(target=keeper.stop)
+    stopper.start()
+    while not keeper._stopping:
+        pass
+    go_on.set()
+    stopper.join(10)
+    assert not stopper.is_alive()
+    assert slices == [1]
+    assert keeper._thread is not None
+    assert not keeper._thread.is_alive()
+
+
+def test_a_stopped_keeper_is_not_woken_any_more() -> None:
+    slices: list[int] = []
+    keeper = Keeper(lambda: slices.append(1) is not None, on_failure=ignore)
+    keeper.stop()
+    keeper.wake()
+    keeper.stop()
+    assert slices == []

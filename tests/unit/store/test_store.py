@@ -1,0 +1,197 @@
+"""The store as a whole: what its parts promise each other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+import millstream
+from millstream.command import Sql, Transact
+from millstream.database import Millstream
+from millstream.embedded import EmbeddedSession, operation
+from millstream.errors import Closed, MillstreamError, OutcomeUnknown, Poisoned, WriteFailed
+from millstream.format.packing import pack_single
+from millstream.limits import Limits
+from millstream.log import commands as c
+from millstream.store.store import Store
+from millstream.store.transactor import Ticket
+from millstream.testing import Faults, MemoryEngine, Torn, memory_store
+
+PATIENCE_S = 20
+
+
+def store_of(ms: Millstream) -> Store:
+    assert isinstance(ms._session, EmbeddedSession)
+    return ms._session.store
+
+
+def record(value: bytes) -> Any:
+    return pack_single(value, key=None, headers=None, timestamp=None, limits=Limits())
+
+
+def together(store: Store, *commands: Any) -> list[Ticket[Any]]:
+    """Run commands in one group; the tickets, answered."""
+    answered = threading.Semaphore(0)
+    tickets = [Ticket(operation(command), lambda _: answered.release()) for command in commands]
+    store.submit(tickets)
+    for _ in tickets:
+        assert answered.acquire(timeout=PATIENCE_S)
+    return tickets
+
+
+# The application's own tables.
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "s.db"
+    with millstream.open(path) as ms, ms.transaction() as tx:
+        tx.sql("CREATE TABLE mine (x UNIQUE)")
+        tx.sql("INSERT INTO mine VALUES (1)")
+        tx.append("a", b"zero")
+    return path
+
+
+def rows(path: Path) -> list[int]:
+    connection = apsw.Connection(str(path))
+    found = [row[0] for row in connection.execute("SELECT x FROM mine ORDER BY x")]
+    connection.close()
+    return found
+
+
+def test_a_transaction_of_statements_only_is_committed(path: Path) -> None:
+    with millstream.open(path) as ms, ms.transaction() as tx:
+        tx.sql("INSERT INTO mine VALUES (2)")
+    assert rows(path) == [1, 2]
+
+
+def test_a_statement_that_is_refused_undoes_the_rest_of_its_transaction_only(path: Path) -> None:
+    with millstream.open(path) as ms:
+        tickets = together(
+            store_of(ms),
+            c.Append("a", record(b"one" * 2_000)),
+            Transact(
+                [
+                    Sql("INSERT INTO mine VALUES (2)", []),
+                    c.Append("a", record(b"never" * 2_000)),
+                    Sql("INSERT INTO mine VALUES (1)", []),
+                ]
+            ),
+            c.Append("a", record(b"two" * 2_000)),
+        )
+        errors = [type(ticket.error) for ticket in tickets]
+        assert errors == [type(None), millstream.errors.InvalidInput, type(None)]
+    assert rows(path) == [1]
+    with millstream.open(path) as ms:
+        values = [found.value for found in ms.log("a").read()]
+        assert values == [b"zero", b"one" * 2_000, b"two" * 2_000]
+
+
+def test_a_statement_that_rolls_the_transaction_back_spoils_no_other_operation(path: Path) -> None:
+    """SQLite ends the whole transaction then: nothing of the group may be written on its own."""
+    with millstream.open(path) as ms:
+        tickets = together(
+            store_of(ms),
+            c.Append("a", record(b"one" * 2_000)),
+            Transact([Sql("INSERT OR ROLLBACK INTO mine VALUES (1)", [])]),
+            c.Append("a", record(b"two" * 2_000)),
+        )
+        assert isinstance(tickets[1].error, MillstreamError)
+        acknowledged = sum(ticket.error is None for ticket in (tickets[0], tickets[2]))
+        if not any(isinstance(ticket.error, OutcomeUnknown) for ticket in tickets):
+            assert len(list(ms.log("a").read())) == 1 + acknowledged
+    with millstream.open(path) as ms:
+        assert [found.offset for found in ms.log("a").read()] == list(range(1 + acknowledged))
+    assert rows(path) == [1]
+
+
+# Handles that have ended.
+
+
+def test_whoever_waits_on_a_handle_that_is_poisoned_is_told() -> None:
+    faults = Faults()
+    ms = memory_store(MemoryEngine(faults=faults))
+    log = ms.log("a")
+    log.append(b"x")
+    told: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            log.wait(99)
+        except MillstreamError as error:
+            told.append(error)
+
+    waiter = threading.Thread(target=wait, daemon=True)
+    waiter.start()
+    while not store_of(ms).watch._waiters:
+        pass
+    faults.on("sent", Torn(kept=False))
+    with pytest.raises(OutcomeUnknown):
+        log.append(b"y")
+    waiter.join(PATIENCE_S)
+    assert [type(error) for error in told] == [Poisoned]
+    ms.close()
+
+
+ASKED: dict[str, Callable[[Millstream], Any]] = {
+    "append": lambda ms: ms.log("a").append(b"x"),
+    "read": lambda ms: list(ms.log("a").read()),
+    "info": lambda ms: ms.log("a").info(),
+    "logs": lambda ms: list(ms.logs()),
+    "wait": lambda ms: ms.log("a").wait(99),
+    "fold": lambda ms: ms.fold(),
+}
+
+
+@pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED)
+def test_a_closed_handle_refuses(ask: Callable[[Millstream], Any]) -> None:
+    ms = memory_store()
+    ms.log("a").append(b"x")
+    ms.close()
+    ms.close()
+    with pytest.raises(Closed):
+        ask(ms)
+
+
+@pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED)
+def test_a_poisoned_handle_refuses_and_can_be_closed(ask: Callable[[Millstream], Any]) -> None:
+    faults = Faults()
+    ms = memory_store(MemoryEngine(faults=faults))
+    ms.log("a").append(b"x")
+    faults.on("sent", Torn(kept=False))
+    with pytest.raises(OutcomeUnknown):
+        ms.log("a").append(b"y")
+    with pytest.raises(Poisoned):
+        ask(ms)
+    ms.close()
+
+
+def test_a_fold_that_fails_at_the_end_does_not_keep_a_store_from_closing() -> None:
+    faults = Faults()
+    engine = MemoryEngine(faults=faults)
+    ms = memory_store(engine, limits=Limits(fold_deltas_min=2))
+    store_of(ms)._keeper.stop()
+    for _ in range(9):
+        ms.log("a").append(b"x")
+    faults.on("commit", WriteFailed("the disk is full"))
+    ms.close()
+    with pytest.raises(Closed):
+        engine.last_seq()
+    with memory_store(engine.reopen()) as again:
+        assert again.log("a").end_offset() == 9
+
+
+def test_damage_in_a_delta_is_named_when_the_store_is_opened() -> None:
+    engine = MemoryEngine()
+    with memory_store(engine) as ms:
+        ms.log("a").append(b"x")
+    from millstream.format.keys import delta
+
+    engine.corrupt(delta(engine.reopen().last_seq()))
+    with pytest.raises(millstream.errors.CorruptionError):
+        memory_store(engine.reopen())

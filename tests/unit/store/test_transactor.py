@@ -1,0 +1,303 @@
+"""The transactor: who commits for whom, and that nobody is left waiting.
+
+Tests hold a commit open with an operation that waits, so that they know who waits meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from millstream.embedded import open_store
+from millstream.errors import Closed, MillstreamError, Overloaded
+from millstream.limits import Limits
+from millstream.store.store import Store
+from millstream.store.transaction import Transaction
+from millstream.store.transactor import Ticket
+from millstream.testing import MemoryEngine, SimulatedClock
+
+PATIENCE_S = 20
+"""Until a test decides that somebody waits for ever."""
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Spin until another thread has come there."""
+    while not condition():
+        os.sched_yield()
+
+
+def start(**limits: int) -> Store:
+    store = open_store(MemoryEngine(), limits=Limits(**limits), clock=SimulatedClock())
+    store._keeper.stop()
+    return store
+
+
+def commits(store: Store) -> int:
+    assert isinstance(store.engine, MemoryEngine)
+    return store.engine.commits
+
+
+def count(tx: Transaction) -> int:
+    """An operation that changes something."""
+    return tx.take_ids(1)
+
+
+class Caller(threading.Thread):
+    """A thread that runs one operation, and what came of it."""
+
+    def __init__(self, store: Store, operation: Callable[[Transaction], Any] = count) -> None:
+        super().__init__(daemon=True)
+        self._store = store
+        self._operation = operation
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.result = self._store.run(self._operation)
+        except BaseException as error:
+            self.error = error
+
+    def finish(self) -> Caller:
+        self.join(PATIENCE_S)
+        assert not self.is_alive(), "a caller waits for ever"
+        return self
+
+
+class Hold:
+    """A commit that is held open."""
+
+    def __init__(self, store: Store) -> None:
+        self._began, self._go_on = threading.Event(), threading.Event()
+        self._store = store
+        self.caller = Caller(store, self._wait)
+        assert self._began.wait(PATIENCE_S)
+
+    def _wait(self, tx: Transaction) -> int:
+        self._began.set()
+        assert self._go_on.wait(PATIENCE_S)
+        return count(tx)
+
+    def await_waiting(self, number: int) -> None:
+        until(lambda: len(self._store._transactor._queue) == number)
+
+    def release(self) -> None:
+        self._go_on.set()
+        self.caller.finish()
+
+
+@contextmanager
+def held(store: Store) -> Iterator[Hold]:
+    hold = Hold(store)
+    try:
+        yield hold
+    finally:
+        hold.release()
+
+
+# Groups.
+
+
+def test_a_caller_alone_commits_on_its_own_thread() -> None:
+    store = start()
+    assert store.run(lambda _: threading.get_ident()) == threading.get_ident()
+
+
+def test_those_who_wait_are_committed_together() -> None:
+    store = start()
+    before = commits(store)
+    with held(store) as hold:
+        waiting = [Caller(store) for _ in range(30)]
+        hold.await_waiting(30)
+    results = [caller.finish().result for caller in waiting]
+    assert commits(store) == before + 2
+    assert len(set(results)) == 30
+
+
+def test_many_threads_need_fewer_commits_than_operations_and_each_gets_its_own_answer() -> None:
+    store = start()
+    before = commits(store)
+    answers: list[int] = []
+    line = threading.Barrier(16)
+
+    def work() -> None:
+        line.wait()
+        answers.extend([store.run(count) for _ in range(50)])
+
+    threads = [threading.Thread(target=work) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(answers) == list(range(min(answers), min(answers) + 800))
+    assert commits(store) - before < 800
+
+
+def test_a_group_has_a_largest_size() -> None:
+    store = start(group_operations_max=2)
+    before = commits(store)
+    with held(store) as hold:
+        waiting = [Caller(store) for _ in range(5)]
+        hold.await_waiting(5)
+    assert all(caller.finish().error is None for caller in waiting)
+    assert commits(store) == before + 1 + 3
+
+
+def test_answers_are_given_after_the_commit() -> None:
+    store = start()
+    before = commits(store)
+    seen: list[int] = []
+    answered = threading.Event()
+
+    def on_done(_: Ticket[Any]) -> None:
+        seen.append(commits(store))
+        answered.set()
+
+    store.submit([Ticket(count, on_done)])
+    assert answered.wait(PATIENCE_S)
+    assert seen == [before + 1]
+
+
+def test_an_operation_that_raises_answers_its_own_caller_only() -> None:
+    store = start()
+
+    def fail(_: Transaction) -> None:
+        raise ZeroDivisionError
+
+    with held(store) as hold:
+        waiting = [Caller(store), Caller(store, fail), Caller(store)]
+        hold.await_waiting(3)
+    errors = [type(caller.finish().error) for caller in waiting]
+    assert errors == [type(None), ZeroDivisionError, type(None)]
+
+
+def test_a_clock_that_was_moved_during_a_commit_holds_nobody_up() -> None:
+    clock = SimulatedClock()
+    store = open_store(MemoryEngine(), clock=clock)
+    store._keeper.stop()
+    with held(store) as hold:
+        waiting = [Caller(store), Caller(store, lambda _: clock.advance(3600)), Caller(store)]
+        hold.await_waiting(3)
+    for caller in waiting:
+        caller.finish()
+    assert Caller(store).finish().error is None
+
+
+# Bounds and ends.
+
+
+def test_too_many_who_wait_are_told_so_at_once() -> None:
+    store = start(waiting_operations_max=3)
+    with held(store) as hold:
+        waiting = [Caller(store) for _ in range(3)]
+        hold.await_waiting(3)
+        with pytest.raises(Overloaded) as refused:
+            store.run(count)
+        assert refused.value.waiting == 3
+        with pytest.raises(Overloaded):
+            store.submit([Ticket(count, lambda _: None)])
+    assert all(caller.finish().error is None for caller in waiting)
+    store.run(count)
+
+
+def test_closing_fails_those_who_wait_and_lets_the_running_commit_finish() -> None:
+    store = start()
+    called_back: list[BaseException | None] = []
+    hold = Hold(store)
+    waiting = [Caller(store) for _ in range(3)]
+    hold.await_waiting(3)
+    store.submit([Ticket(count, lambda ticket: called_back.append(ticket.error))])
+    closer = threading.Thread(target=store.close, daemon=True)
+    closer.start()
+    assert [type(caller.finish().error) for caller in waiting] == [Closed] * 3
+    hold.release()
+    closer.join(PATIENCE_S)
+
+    assert not closer.is_alive()
+    assert hold.caller.error is None
+    assert [type(error) for error in called_back] == [Closed]
+    with pytest.raises(Closed):
+        store.run(count)
+    with pytest.raises(Closed):
+        store.submit([Ticket(count, lambda _: None)])
+
+
+def test_each_caller_gets_an_exception_of_its_own() -> None:
+    store = start()
+    hold = Hold(store)
+    waiting = [Caller(store) for _ in range(2)]
+    hold.await_waiting(2)
+    store._transactor.refuse(Overloaded("refused", waiting=7))
+    errors = [caller.finish().error for caller in waiting]
+    hold.release()
+    assert errors[0] is not errors[1]
+    assert [error.waiting for error in errors if isinstance(error, Overloaded)] == [7, 7]
+
+
+# Interruptions. Only the main thread can be interrupted by a signal; tests run on it.
+
+
+@contextmanager
+def interrupted_in(function: str) -> Iterator[None]:
+    """Press Ctrl-C as soon as the main thread stands in a function of that name."""
+    main = threading.main_thread().ident
+    assert main == threading.get_ident(), "this test must run on the main thread"
+    over = threading.Event()
+
+    def press() -> None:
+        until(lambda: over.is_set() or sys._current_frames()[main].f_code.co_name == function)
+        if not over.is_set():
+            signal.pthread_kill(main, signal.SIGINT)
+
+    thread = threading.Thread(target=press, daemon=True)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_an_interrupted_waiter_withdraws_and_strands_nobody() -> None:
+    store = start()
+    ran: list[str] = []
+    hold = Hold(store)
+    with interrupted_in("wait"):
+        store.run(lambda _: ran.append("withdrawn"))
+    waiting = [Caller(store) for _ in range(3)]
+    hold.await_waiting(3)
+    hold.release()
+    assert all(caller.finish().error is None for caller in waiting)
+    assert ran == []
+
+
+def test_an_interrupted_leader_that_waits_for_its_turn_strands_nobody() -> None:
+    store = start()
+    mutex = store._transactor.mutex
+    with mutex, interrupted_in("_lead"):
+        store.run(count)
+    assert Caller(store).finish().error is None
+
+
+def test_a_leader_interrupted_in_its_commit_leaves_nobody_waiting() -> None:
+    store = start()
+
+    def interrupt(_: Transaction) -> None:
+        raise KeyboardInterrupt
+
+    with held(store) as hold:
+        waiting = [Caller(store), Caller(store, interrupt), Caller(store)]
+        hold.await_waiting(3)
+    for caller in waiting:
+        caller.finish()
+        assert caller.error is None or isinstance(caller.error, MillstreamError | KeyboardInterrupt)
+    Caller(store).finish()
