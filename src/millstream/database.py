@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from millstream.command import Fold, Session, Sql, Stats, Transact
-from millstream.format.packing import pack_single
+from millstream.format.packing import check_json, pack_single
 from millstream.log import commands as c
 from millstream.log.cursor import Cursor
 from millstream.log.log import Log, pack_many
@@ -149,7 +149,7 @@ class Transaction:
 
     def set_metadata(self, log: str | Log, key: str, value: Any) -> Later:
         """Set a metadata entry."""
-        return self._add(c.SetMetadata(_name(log), check_name(key, "metadata"), value))
+        return self._add(c.SetMetadata(_name(log), check_name(key, "metadata"), check_json(value)))
 
     def ack(self, cursor: Cursor, records: Acknowledged) -> Later:
         """Acknowledge on a durable cursor; the answer is its floor."""

@@ -17,14 +17,15 @@ import millstream
 
 pytestmark = pytest.mark.slow
 
-HANGS_S = 40
+HANGS_S = 30
 
 OPENING = f"""
 import faulthandler, os, signal, sys, threading, traceback
 import millstream
 from millstream import Limits
 
-faulthandler.dump_traceback_later({HANGS_S - 10}, exit=True)
+faulthandler.register(signal.SIGALRM, chain=True)
+signal.alarm({HANGS_S - 10})
 path = sys.argv[1]
 FOLDS_ALWAYS = Limits(
     inline_bytes_max=300, tail_deltas_max=12, fold_deltas_min=3, fold_slice_deltas=2,
@@ -35,12 +36,12 @@ def fork(work, leave=os._exit):
     child = os.fork()
     if child:
         return child
-    faulthandler.dump_traceback_later({HANGS_S - 10}, exit=True)
+    signal.alarm({HANGS_S - 15})
     code = 1
     try:
         work()
         code = 0
-    except BaseException:
+    except Exception:
         traceback.print_exc()
     sys.stderr.flush()
     leave(code)

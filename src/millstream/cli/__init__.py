@@ -93,10 +93,16 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def settings(
     context: typer.Context,
-    store: Annotated[Path | None, typer.Option("--store", "-s", help="The store's file.")] = None,
+    store: Annotated[
+        Path | None, typer.Option("--store", "-s", metavar="PATH", help="The store's file.")
+    ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="A file of settings.", show_default="millstream.toml, if there is one"),
+        typer.Option(
+            metavar="PATH",
+            help="A file of settings.",
+            show_default="millstream.toml, if there is one",
+        ),
     ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show where errors come from.")] = False,
     version: Annotated[

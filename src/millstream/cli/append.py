@@ -19,13 +19,15 @@ _EXPECT = "Only if the log ends there."
 
 
 def append(
-    log: Annotated[str, typer.Argument(help="The log; made if there is none.")],
+    log: Annotated[str, typer.Argument(metavar="LOG", help="The log; made if there is none.")],
     values: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[VALUE]...", help="Records; without any, lines of stdin."),
+        typer.Argument(metavar="VALUE...", help="Records; without any, lines of stdin."),
     ] = None,
     store: StorePath = Path(DEFAULT_STORE),
-    key: Annotated[str | None, typer.Option("--key", "-k", help="A key for every record.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", "-k", metavar="TEXT", help="A key for every record.")
+    ] = None,
     header: Annotated[
         list[str] | None,
         typer.Option(
@@ -42,15 +44,19 @@ def append(
     json_lines: Annotated[
         bool, typer.Option("--json-lines", help="Every record must be JSON, and is marked so.")
     ] = False,
-    batch: Annotated[int, typer.Option(min=1, help="Lines of stdin in one commit.")] = 1_000,
-    expect_end: Annotated[int | None, typer.Option(min=0, help=_EXPECT)] = None,
+    batch: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Lines of stdin in one commit.")
+    ] = 1_000,
+    expect_end: Annotated[int | None, typer.Option(metavar="N", min=0, help=_EXPECT)] = None,
     producer: Annotated[
-        str | None, typer.Option(help="With --sequence: a repeat stores nothing.")
+        str | None, typer.Option(metavar="NAME", help="With --sequence: a repeat stores nothing.")
     ] = None,
     sequence: Annotated[
-        int | None, typer.Option(min=0, help="Counts this producer's appends, by one.")
+        int | None, typer.Option(metavar="N", min=0, help="Counts this producer's appends, by one.")
     ] = None,
-    epoch: Annotated[int, typer.Option(min=0, help="A higher one fences lower ones.")] = 0,
+    epoch: Annotated[
+        int, typer.Option(metavar="N", min=0, help="A higher one fences lower ones.")
+    ] = 0,
     json: AsJson = False,
 ) -> None:
     """Append records and print their offsets, once they are durable.
@@ -114,8 +120,8 @@ def _shown(stdin: BinaryIO, appending: _Appending, batch: int) -> Iterator[list[
     from millstream.cli.lines import batches
 
     found = batches(stdin, lines_max=batch, steady=appending.producer is not None)
-    if sys.stdin.isatty() or not sys.stderr.isatty():
-        yield from found
+    if sys.stdin.isatty() or sys.stdout.isatty() or not sys.stderr.isatty():
+        yield from found  # the offsets themselves show how it goes on
         return
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

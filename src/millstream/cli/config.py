@@ -36,6 +36,7 @@ StorePath = Annotated[
     typer.Option(
         "--store",
         "-s",
+        metavar="PATH",
         envvar="MILLSTREAM_STORE",
         help="The store's file.",
         callback=_store,

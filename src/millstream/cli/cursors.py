@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def cursors(
-    log: Annotated[str, typer.Argument(help="The log.")],
-    name: Annotated[str | None, typer.Argument(metavar="[CURSOR]", help="Only this one.")] = None,
+    log: Annotated[str, typer.Argument(metavar="LOG", help="The log.")],
+    name: Annotated[str | None, typer.Argument(metavar="CURSOR", help="Only this one.")] = None,
     store: StorePath = Path(DEFAULT_STORE),
     seek: Annotated[
         str | None,

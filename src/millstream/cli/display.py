@@ -27,6 +27,16 @@ def say(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
+def say_styled(text: str, style: str) -> None:
+    """One line on standard output, coloured on a terminal that has colours."""
+    if not sys.stdout.isatty():
+        say(text)
+        return
+    from rich.text import Text
+
+    console().print(Text(text, style=style))
+
+
 def note(text: str) -> None:
     """One line on standard error."""
     sys.stderr.write(text + "\n")
@@ -48,7 +58,11 @@ def console(*, stderr: bool = False) -> Console:
 def say_table(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Iterable[str] = ()
 ) -> None:
-    """Rows under their titles; `numbers` names the columns that stand on the right."""
+    """Rows under their titles; `numbers` names the columns that stand on the right.
+
+    Where the terminal is too narrow for that, each row is a block of lines instead.
+    """
+    rows = list(rows)
     if not sys.stdout.isatty():
         say("\t".join(columns))
         for row in rows:
@@ -64,12 +78,29 @@ def say_table(
         table.add_column(
             title,
             justify="right" if title in right else "left",
+            no_wrap=title in right,
             overflow="fold",
             header_style="bold",
         )
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    console().print(table)
+    screen = console()
+    if _narrowest(columns, rows, right) <= screen.width:
+        screen.print(table)
+        return
+    for row in rows:
+        say_facts(zip(columns, row, strict=True))
+        say("")
+
+
+def _narrowest(columns: Sequence[str], rows: Sequence[Sequence[str]], right: set[str]) -> int:
+    """The least width at which no number and no word is broken."""
+    total = 0
+    for index, title in enumerate(columns):
+        cells = [title, *(row[index] for row in rows)]
+        parts = cells if title in right else [word for cell in cells for word in cell.split()]
+        total += max(map(len, parts), default=0) + 3
+    return total
 
 
 def say_facts(facts: Iterable[tuple[str, str]]) -> None:
@@ -94,6 +125,19 @@ def time_of(ms: int) -> str:
     """A time, in UTC, to the millisecond."""
     moment = datetime.fromtimestamp(ms / 1000, UTC)
     return moment.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00") + "Z"
+
+
+def when(ms: int) -> str:
+    """How long ago, on a terminal; the time itself in a pipe."""
+    if not sys.stdout.isatty():
+        return time_of(ms)
+    from millstream.clock import SystemClock
+
+    passed_ms = max(0, SystemClock().wall_ms() - ms)
+    for unit_ms, unit in _SPANS:
+        if passed_ms >= unit_ms:
+            return f"{passed_ms // unit_ms}{unit} ago"
+    return "now"
 
 
 def span(ms: int) -> str:

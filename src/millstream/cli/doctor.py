@@ -22,7 +22,7 @@ SHOWN_MAX = 50
 
 def doctor(
     path: Annotated[
-        Path | None, typer.Argument(metavar="[PATH]", help="The store's file; or --store.")
+        Path | None, typer.Argument(metavar="PATH", help="The store's file; or --store.")
     ] = None,
     store: StorePath = Path(DEFAULT_STORE),
     json: AsJson = False,
@@ -85,11 +85,14 @@ def _show(report: Report) -> None:
         ]
     )
     for problem in report.problems[:SHOWN_MAX]:
-        display.say(_line(problem))
+        display.say_styled(_line(problem), "red" if problem.severity == "damage" else "yellow")
     hidden = len(report.problems) - SHOWN_MAX + report.problems_left_off
     if hidden > 0:
         display.say(f"and {display.plural(hidden, 'more problem')}; --json lists them")
-    display.say("healthy" if report.healthy else "damaged")
+    if report.healthy:
+        display.say_styled("healthy", "bold green")
+    else:
+        display.say_styled("damaged", "bold red")
 
 
 def _line(problem: Problem) -> str:

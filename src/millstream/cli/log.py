@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 
 log = typer.Typer(help="List, follow, trim and configure logs.", no_args_is_help=True)
 
-LogName = Annotated[str, typer.Argument(help="The log.")]
+LogName = Annotated[str, typer.Argument(metavar="LOG", help="The log.")]
 
 
 @log.command("list")
 def list_logs(
-    pattern: Annotated[str, typer.Argument(help="Names such as 'orders*'.")] = "*",
+    pattern: Annotated[
+        str, typer.Argument(metavar="PATTERN", help="Names such as 'orders*'.")
+    ] = "*",
     store: StorePath = Path(DEFAULT_STORE),
     json: AsJson = False,
 ) -> None:
@@ -52,12 +54,12 @@ def list_logs(
                 str(info.end_offset),
                 f"{len(info)}",
                 display.size(info.bytes),
-                display.time_of(info.timestamp),
+                display.when(info.timestamp),
                 display.rules(info.retention),
             )
             for info in found
         ],
-        numbers=("start", "end", "records", "size"),
+        numbers=("start", "end", "records", "size", "last append"),
     )
 
 

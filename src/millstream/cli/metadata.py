@@ -12,10 +12,10 @@ from millstream.cli.read import existing
 
 
 def metadata(
-    log: Annotated[str, typer.Argument(help="The log.")],
-    key: Annotated[str | None, typer.Argument(metavar="[KEY]", help="Show or set this.")] = None,
+    log: Annotated[str, typer.Argument(metavar="LOG", help="The log.")],
+    key: Annotated[str | None, typer.Argument(metavar="KEY", help="Show or set this.")] = None,
     value: Annotated[
-        str | None, typer.Argument(metavar="[VALUE]", help="Set it: JSON, or else text.")
+        str | None, typer.Argument(metavar="VALUE", help="Set it: JSON, or else text.")
     ] = None,
     store: StorePath = Path(DEFAULT_STORE),
     expect: Annotated[

@@ -24,13 +24,13 @@ From = Annotated[
     str | None,
     typer.Option("--from", metavar="OFFSET", help="An offset, earliest, latest, or -10."),
 ]
-Limit = Annotated[int | None, typer.Option(min=0, help="At most so many records.")]
+Limit = Annotated[int | None, typer.Option(metavar="N", min=0, help="At most so many records.")]
 RecordsJson = Annotated[bool, typer.Option("--json", help="One JSON object per record.")]
 Values = Annotated[bool, typer.Option("--values", help="Values only, as they are, one per line.")]
 
 
 def read(
-    log: Annotated[str, typer.Argument(help="The log.")],
+    log: Annotated[str, typer.Argument(metavar="LOG", help="The log.")],
     store: StorePath = Path(DEFAULT_STORE),
     start: From = None,
     stop: Annotated[

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def retention(
-    log: Annotated[str, typer.Argument(help="The log.")],
+    log: Annotated[str, typer.Argument(metavar="LOG", help="The log.")],
     store: StorePath = Path(DEFAULT_STORE),
     age: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Forget what is older, such as 7d.")
@@ -24,7 +24,9 @@ def retention(
     bytes: Annotated[
         str | None, typer.Option("--bytes", metavar="SIZE", help="Keep this much, such as 1GiB.")
     ] = None,
-    count: Annotated[int | None, typer.Option(min=0, help="Keep so many records.")] = None,
+    count: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Keep so many records.")
+    ] = None,
     consumed: Annotated[
         bool | None,
         typer.Option("--consumed/--no-consumed", help="Forget what every cursor has passed."),

@@ -102,7 +102,7 @@ class LogExamination:
         if unreachable:
             self._findings.add(
                 "payload",
-                f"{unreachable:,} payloads ({size_total:,} bytes) belong to no log",
+                f"payloads that belong to no log: {unreachable:,}, {size_total:,} bytes",
                 severity="waste",
             )
 
@@ -162,7 +162,7 @@ class LogExamination:
 
     def _check_log(self, log_id: int, head: Head, rows: Iterable[Found]) -> None:
         position, size, doubtful = head.start, 0, False
-        why = "their entry is missing"
+        why = "the entry is missing"
         for row in rows:
             try:
                 _, first = keys.entry_position(row.key)
@@ -170,7 +170,7 @@ class LogExamination:
                     raise CorruptionError(row.problem)
                 entry = entries.decode(row.value)
             except CorruptionError as error:
-                why, doubtful = f"their entry is damaged: {error}", True
+                why, doubtful = f"the entry is damaged: {error}", True
                 continue
             stop = first + len(entry)
             if first >= head.end or first < head.dropped:
@@ -206,7 +206,7 @@ class LogExamination:
             self._findings.add(
                 "log", f"an entry reaches to {stop}, past the end {head.end}", log=head.name
             )
-        return max(position, stop), "their entry is missing"
+        return max(position, stop), "the entry is missing"
 
     def _check_payloads_of(
         self, head: Head, first: int, value: bytes, entry: entries.Entry
@@ -216,7 +216,7 @@ class LogExamination:
             if entry.packed:
                 return self._check_block(value, len(entry))
         except CorruptionError as error:
-            self._lose(head, first, len(entry), f"their payloads: {error}")
+            self._lose(head, first, len(entry), str(error))
             return None
         lost = 0
         size = len(value) - entries.ARRAY_HEAD_BYTES - entries.ELEMENT_HEAD_BYTES * len(entry)
@@ -225,30 +225,35 @@ class LogExamination:
                 size += len(self._payload(keys.PAYLOAD, message_id))
             except CorruptionError as error:
                 lost += 1
-                self._lose(head, first + index, 1, f"their payloads: {error}")
+                self._lose(head, first + index, 1, str(error))
         return None if lost else size
 
     def _check_block(self, value: bytes, count: int) -> int:
         header = blocks.decode_header(value, kind=blocks.METADATA)
         payload = self._payload(keys.PAYLOAD_BLOCK, header.first_id)
         self._note_id(header.first_id + count - 1)
-        found = blocks.Block(payload, kind=blocks.PAYLOAD)
+        try:
+            found = blocks.Block(payload, kind=blocks.PAYLOAD)
+        except CorruptionError as error:
+            raise CorruptionError(f"the payload is damaged: {error}") from error
         if (found.count, found.header.first_id) != (count, header.first_id):
-            raise CorruptionError(f"the block holds {found.count} records, not {count}")
+            raise CorruptionError(f"the payload holds {found.count} records, not {count}")
         if found.header.body_bytes != header.payload_bytes:
-            raise CorruptionError("the block is not the one that was written")
+            raise CorruptionError("the payload is not the one that was written")
         return header.body_bytes + header.payload_bytes
 
     def _payload(self, kind: int, number: int) -> bytes:
         self._note_id(number)
         if not self._seen[kind].add(number):
-            raise CorruptionError(f"id {number} is used twice")
+            raise CorruptionError("the payload belongs to another record as well")
         key = _numbered(kind, number)
         value = self._replay.overlay.get(key)
+        try:
+            value = self._rows.payload(key) if value is None else value
+        except CorruptionError as error:
+            raise CorruptionError(f"the payload is damaged: {error}") from error
         if value is None:
-            value = self._rows.payload(key)
-        if value is None:
-            raise CorruptionError("missing")
+            raise CorruptionError("the payload is missing")
         return value
 
     def _lose(self, head: Head, first: int, count: int, why: str) -> None:
@@ -290,7 +295,7 @@ class LogExamination:
         if count:
             self._findings.lose(
                 "commit",
-                "they were appended behind the damaged commit, at least so many",
+                "appended behind a damaged commit; there may be more",
                 log=head.name,
                 start=head.end,
                 stop=head.end + count,

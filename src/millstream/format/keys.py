@@ -13,7 +13,8 @@ their numbers do. Types 0x01 to 0x06 are the RFC's (see `rfc`); ours start at 0x
     0x0d  producer         log id (u64), name (UTF-8)    epoch and remembered sequences
     0x0e  delta            sequence (u64)                the transitions of one commit
     0x0f  id block         (nothing)                     SeqBlock: two u64, big-endian
-    0x10  store            (nothing)                     format, instance, time anchor
+    0x10  store            (nothing)                     the instance's id, when it was created
+    0x11  fold             (nothing)                     last folded sequence (u64)
 """
 
 from __future__ import annotations
@@ -35,12 +36,14 @@ PRODUCER = 0x0D
 DELTA = 0x0E
 ID_BLOCK = 0x0F
 STORE = 0x10
+FOLD = 0x11
 
 _NUMBERED = struct.Struct(">BBQ")
 _ENTRY = struct.Struct(">BBQQ")
 
 ID_BLOCK_KEY = bytes((VERSION, ID_BLOCK))
 STORE_KEY = bytes((VERSION, STORE))
+FOLD_KEY = bytes((VERSION, FOLD))
 
 
 def prefix(kind: int) -> bytes:

@@ -95,9 +95,6 @@ def pack_batch(
     count = len(values)
     if count > limits.batch_records_max:
         raise _too_large("a batch", count, limits.batch_records_max, unit="records")
-    for name, column in (("keys", keys), ("headers", headers), ("timestamps", timestamps)):
-        if isinstance(column, Sequence) and len(column) != count:
-            raise InvalidInput(f"{count} values, but {len(column)} {name}")
     payload, kinds = _pack_values(values, limits)
     constant = timestamps if isinstance(timestamps, int) else None
     columns, metadata = block.encode_metadata(
@@ -118,6 +115,23 @@ def pack_batch(
         block.checksum(metadata),
         None if constant is None else check_timestamp(constant),
     )
+
+
+def check_columns(count: int, **columns: Sequence[Any] | int | None) -> None:
+    """Columns beside the values have as many rows as there are values."""
+    for name, column in columns.items():
+        if isinstance(column, Sequence) and len(column) != count:
+            raise InvalidInput(f"{count} values, but {len(column)} {name}")
+
+
+def check_json(value: Any) -> Any:
+    """A copy of a JSON value, so that nobody changes it behind our back; else `InvalidInput`."""
+    try:
+        copy = msgspec.json.decode(_encode_json(value))
+        _encode(copy)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        raise InvalidInput(f"not a JSON value: {error}") from error
+    return copy
 
 
 def pack_value(value: Any) -> tuple[bytes, str | None]:

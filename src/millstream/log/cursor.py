@@ -68,11 +68,10 @@ class Cursor:
 
     def take(self, n: int = 1, *, wait: Seconds | None = None) -> list[Record]:
         """The next unacknowledged records, at most `n`, in order; waits for the first if asked."""
-        found = self._take(n)
-        if not found and wait is not None and n > 0:
-            position = max(self._progress.position, self._source.end_offset())
-            if self._source.wait(position, timeout=wait):
-                found = self._take(n)
+        end = self._source.end_offset()
+        found = self._take(n, end)
+        if not found and wait is not None and n > 0 and self._source.wait(end, timeout=wait):
+            found = self._take(n, self._source.end_offset())
         return found
 
     def ack(self, records: Acknowledged) -> None:
@@ -140,9 +139,8 @@ class Cursor:
         """Forget the cursor; False if it was gone already."""
         return self._session.execute(c.DeleteCursor(self._source.name, self.name))
 
-    def _take(self, n: int) -> list[Record]:
+    def _take(self, n: int, end: int) -> list[Record]:
         progress, source = self._progress, self._source
-        end = source.end_offset()
         found: list[Record] = []
         while len(found) < n:
             first, stop = progress.next_gap(source.start_offset(), end)

@@ -7,7 +7,14 @@ from typing import Any
 
 from millstream.command import Session
 from millstream.errors import InvalidInput, Truncated
-from millstream.format.packing import Batch, Single, pack_batch, pack_single
+from millstream.format.packing import (
+    Batch,
+    Single,
+    check_columns,
+    check_json,
+    pack_batch,
+    pack_single,
+)
 from millstream.limits import Limits
 from millstream.log import commands as c
 from millstream.log.block import Block
@@ -244,7 +251,7 @@ class Metadata(MutableMapping[str, Any]):
         return self._all()[key]
 
     def __setitem__(self, key: str, value: Any) -> None:
-        self._session.execute(c.SetMetadata(self._log, _check_key(key), value))
+        self._session.execute(c.SetMetadata(self._log, _check_key(key), check_json(value)))
 
     def __delitem__(self, key: str) -> None:
         if key not in self._all():
@@ -263,7 +270,13 @@ class Metadata(MutableMapping[str, Any]):
     def compare_and_set(self, key: str, *, expect: Any, value: Any) -> None:
         """Set an entry if it is as expected (None: absent), else raise `MetadataConflict`."""
         self._session.execute(
-            c.SetMetadata(self._log, _check_key(key), value, expect=expect, compare=True)
+            c.SetMetadata(
+                self._log,
+                _check_key(key),
+                check_json(value),
+                expect=check_json(expect),
+                compare=True,
+            )
         )
 
     def _all(self) -> dict[str, Any]:
@@ -313,6 +326,7 @@ def pack_many(
                 raise InvalidInput("either every item of a batch has a timestamp, or none")
             timestamps = [item.timestamp for item in rows]
         rows = [item.value for item in rows]
+    check_columns(len(rows), keys=keys, headers=headers, timestamps=timestamps)
     if len(rows) == 1:
         return pack_single(
             rows[0],

@@ -70,6 +70,14 @@ class Marks:
         """How many ranges lie above the floor."""
         return len(self._starts)
 
+    def with_added(self, ranges: Iterable[Range]) -> Marks:
+        """A copy in which these are acknowledged too."""
+        copy = Marks(self.floor)
+        copy._starts, copy._stops = self._starts.copy(), self._stops.copy()
+        for start, stop in ranges:
+            copy.add(start, stop)
+        return copy
+
     def above(self) -> int:
         """How many positions above the floor are acknowledged."""
         return sum(self._stops) - sum(self._starts)

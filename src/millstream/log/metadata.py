@@ -12,6 +12,9 @@ from msgspec import Struct, field
 
 from millstream.store.entity import Entity
 
+TOMBSTONES_MAX = 1_000
+"""Deleted entries that are remembered for merges."""
+
 
 class Stamp(Struct, array_like=True, frozen=True, order=True):
     """When and by whom an entry was set; the greater one wins a merge."""
@@ -44,8 +47,11 @@ class MetadataState(Entity, array_like=True):
     changes: ClassVar = Set
 
     def apply(self, change: Set) -> None:
-        """Take over one entry."""
+        """Take over one entry; of too many tombstones the oldest is forgotten."""
         self.entries[change.key] = change.meta
+        gone = [(meta.stamp, key) for key, meta in self.entries.items() if not meta.present]
+        if len(gone) > TOMBSTONES_MAX:
+            del self.entries[min(gone)[1]]
 
     def exists(self) -> bool:
         """Without entries there is no record."""

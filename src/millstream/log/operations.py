@@ -34,11 +34,13 @@ from millstream.log.head import (
 )
 from millstream.log.marks import Marks
 from millstream.log.metadata import Meta, MetadataState, Set
+from millstream.log.names import check_name
 from millstream.log.producer import Produced, ProducerState
-from millstream.record import CursorInfo
+from millstream.record import CursorInfo, Producer
 from millstream.store.instance import instance_id
 from millstream.store.transaction import Transaction
 
+OFFSET_MAX = 2**63 - 1
 CURSORS_MAX = 10_000
 """Cursors of one log that a deletion takes with it in one commit."""
 
@@ -79,20 +81,26 @@ def create_log(tx: Transaction, command: c.CreateLog) -> bool:
 def append(tx: Transaction, command: c.Append) -> int:
     """Add records at the end; the offset of the first."""
     name, expected = command.log, command.expect_end
+    if command.producer is not None:
+        _check_producer(command.producer)
     found = find_log(tx, name)
     end = found[1].end if found else 0
+    records = command.records
+    count = 1 if isinstance(records, Single) else records.count
+    if command.producer is not None and found is not None:
+        repeated = _repeated(tx, found[0], command.producer, count)
+        if repeated is not None:
+            return repeated
     if expected is not None and end != expected:
         raise EndMoved(
             f"log {name!r} ends at {end}, not at {expected}", log=name, expected=expected, end=end
         )
     log_id, head = found or make_log(tx, name)
     _check_free(tx, head, command.token)
-    records = command.records
-    count = 1 if isinstance(records, Single) else records.count
+    if command.token:
+        _hold(tx, log_id, command.token)
     if command.producer is not None:
-        repeated = _repeated(tx, log_id, command, count)
-        if repeated is not None:
-            return repeated
+        _note_sequence(tx, log_id, command.producer, first=end, count=count)
     if isinstance(records, Single):
         size = _put_single(tx, log_id, end, records)
     else:
@@ -101,36 +109,44 @@ def append(tx: Transaction, command: c.Append) -> int:
     return end
 
 
-def _repeated(tx: Transaction, log_id: int, command: c.Append, count: int) -> int | None:
-    """Where a repeated append went the first time; a new one is noted."""
-    producer = command.producer
-    assert producer is not None
-    key = keys.producer(log_id, producer.name)
-    state = tx.entity(key, ProducerState)
+def _check_producer(producer: Producer) -> None:
+    check_name(producer.name, "producer")
+    for what, number in (("sequence", producer.sequence), ("epoch", producer.epoch)):
+        if not 0 <= number <= OFFSET_MAX:
+            raise InvalidInput(f"a producer's {what} is from 0 to 2^63 - 1, not {number}")
+
+
+def _repeated(tx: Transaction, log_id: int, producer: Producer, count: int) -> int | None:
+    """Where a repeated append went the first time; None for a new one."""
+    state = tx.entity(keys.producer(log_id, producer.name), ProducerState)
     found = state.repeated(producer, now_ms=tx.store_ms)
-    if found is not None:
-        first, before = found
-        if before != count:
-            raise InvalidInput(
-                f"producer {producer.name!r} repeats sequence {producer.sequence} with "
-                f"{count} records; the first time it had {before}"
-            )
-        return first
-    end = tx.entity(keys.head(log_id), Head).end
+    if found is None:
+        return None
+    first, before = found
+    if before != count:
+        raise InvalidInput(
+            f"producer {producer.name!r} repeats sequence {producer.sequence} with "
+            f"{count} records; the first time it had {before}"
+        )
+    return first
+
+
+def _note_sequence(
+    tx: Transaction, log_id: int, producer: Producer, *, first: int, count: int
+) -> None:
     limits = tx.limits
     tx.change(
-        key,
+        keys.producer(log_id, producer.name),
         Produced(
             producer.epoch,
             producer.sequence,
-            end,
+            first,
             count,
             tx.store_ms,
             limits.producer_sequences_kept,
             limits.producer_idle_ms,
         ),
     )
-    return None
 
 
 def _put_single(tx: Transaction, log_id: int, offset: int, record: Single) -> int:
@@ -177,6 +193,8 @@ def truncate(tx: Transaction, command: c.Truncate) -> int:
     """Forget what lies before an offset; only ever forwards."""
     found = find_log(tx, command.log)
     before = command.before
+    if before > OFFSET_MAX:
+        raise InvalidInput(f"an offset is at most 2^63 - 1, not {before}")
     if found is None:
         if before <= 0:
             return 0
@@ -184,6 +202,8 @@ def truncate(tx: Transaction, command: c.Truncate) -> int:
     log_id, head = found
     if before <= head.start:
         return 0
+    if before > head.end:
+        _check_free(tx, head, "")
     gone = min(before, head.end) - head.start
     tx.change(keys.head(log_id), Truncated(before))
     return gone
@@ -220,14 +240,19 @@ def set_metadata(tx: Transaction, command: c.SetMetadata) -> None:
             key=command.key,
             found=current,
         )
-    limits = tx.limits
-    size = len(msgspec.msgpack.encode(command.value)) + len(msgspec.msgpack.encode(state.values()))
-    if len(state.entries) >= limits.metadata_entries_max and meta is None:
+    limits, after = tx.limits, state.values()
+    if command.delete:
+        after.pop(command.key, None)
+    else:
+        after[command.key] = command.value
+    if len(after) > limits.metadata_entries_max:
         raise TooLarge(
-            f"log {command.log!r} has {len(state.entries)} metadata entries",
-            size=len(state.entries),
+            f"log {command.log!r} would have {len(after):,} metadata entries; "
+            f"the limit is {limits.metadata_entries_max:,}",
+            size=len(after),
             limit=limits.metadata_entries_max,
         )
+    size = len(msgspec.msgpack.encode(after))
     if size > limits.metadata_bytes_max:
         raise TooLarge(
             f"the metadata of log {command.log!r} would be {size:,} bytes; "
@@ -241,17 +266,25 @@ def set_metadata(tx: Transaction, command: c.SetMetadata) -> None:
 
 def set_retention(tx: Transaction, command: c.SetRetention) -> None:
     """Say what a log may forget."""
+    rules = command.retention
+    for name, most in (("age", rules.age_ms), ("bytes", rules.bytes), ("count", rules.count)):
+        if most is not None and not 0 <= most <= OFFSET_MAX:
+            raise InvalidInput(f"retention by {name} is from 0 to 2^63 - 1, not {most}")
     log_id, _ = make_log(tx, command.log)
-    tx.change(keys.head(log_id), Retained(command.retention))
+    tx.change(keys.head(log_id), Retained(rules))
 
 
 def take_log(tx: Transaction, command: c.TakeLog) -> int:
     """Hold a log exclusively for a while; whoever holds it may go on."""
     log_id, head = make_log(tx, command.log)
     _check_free(tx, head, head.token and command.token)
-    until_ms = tx.store_ms + tx.limits.stage_lease_ms
-    tx.change(keys.head(log_id), Taken(command.token, until_ms))
+    _hold(tx, log_id, command.token)
     return head.end
+
+
+def _hold(tx: Transaction, log_id: int, token: str) -> None:
+    until_ms = tx.store_ms + tx.limits.stage_lease_ms
+    tx.change(keys.head(log_id), Taken(token, until_ms))
 
 
 def free_log(tx: Transaction, command: c.FreeLog) -> None:
@@ -312,12 +345,16 @@ def acknowledge(tx: Transaction, command: c.Acknowledge) -> int:
                 end=head.end,
             )
     marks: Marks = state.marks
-    if marks.count() + len(command.ranges) > tx.limits.cursor_ranges_max:
+    most = tx.limits.cursor_ranges_max
+    if (
+        marks.count() + len(command.ranges) > most
+        and marks.with_added(command.ranges).count() > most
+    ):
         raise TooLarge(
             f"cursor {command.cursor!r} has {marks.count():,} gaps; fill them before "
             "acknowledging further out of order",
             size=marks.count(),
-            limit=tx.limits.cursor_ranges_max,
+            limit=most,
         )
     tx.change(key, Acked(command.ranges))
     return marks.floor

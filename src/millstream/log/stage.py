@@ -60,9 +60,11 @@ class Stage:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None:
-            self.commit()
-        self.close()
+        try:
+            if kind is None:
+                self.commit()
+        finally:
+            self.close()
 
     def append(
         self,

@@ -8,7 +8,9 @@ The newest delta always stays: it holds the sequence and the counters.
 
 from __future__ import annotations
 
+from millstream.format.encodings import encode_u64
 from millstream.format.entries import coalesce
+from millstream.format.keys import FOLD_KEY
 from millstream.format.keys import delta as delta_key
 from millstream.limits import Limits
 from millstream.store.engine import Writer
@@ -31,6 +33,7 @@ def fold_slice(state: State, writer: Writer, limits: Limits) -> int:
             else:
                 writer.put([(row_key, value)])
         del state.dirty[key]
+    writer.put([(FOLD_KEY, encode_u64(through))])
     writer.delete_range(delta_key(0), delta_key(through + 1))
     return through
 

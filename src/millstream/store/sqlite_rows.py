@@ -188,8 +188,9 @@ class SqliteWriter(SqliteSnapshot):
         try:
             yield
         except BaseException:
-            self._execute("ROLLBACK TO operation")
-            self._execute("RELEASE operation")
+            if self._connection.in_transaction:
+                self._execute("ROLLBACK TO operation")
+                self._execute("RELEASE operation")
             raise
         self._execute("RELEASE operation")
 

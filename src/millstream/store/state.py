@@ -15,6 +15,7 @@ from msgspec import Raw
 from millstream.clock import Clock, StoreTime
 from millstream.errors import CorruptionError
 from millstream.format import ids, keys
+from millstream.format.encodings import Reader
 from millstream.store import delta as deltas
 from millstream.store.engine import Snapshot
 from millstream.store.entity import Entity, Kinds
@@ -49,9 +50,7 @@ class State:
     def load(self, snapshot: Snapshot) -> None:
         """Start over from the records and the deltas after them."""
         self.forget()
-        first = snapshot.first_seq()
-        self.folded = max(0, first - 1)
-        self.seq = self.folded
+        self.folded = self.seq = _folded(snapshot)
         self.advance(snapshot)
         block = snapshot.get(keys.ID_BLOCK_KEY)
         if block is not None:
@@ -75,6 +74,10 @@ class State:
         if last == self.seq:
             return False
         if last < self.seq or snapshot.first_seq() > self.seq + 1:
+            if self.seq == self.folded:
+                raise CorruptionError(
+                    f"deltas after {self.seq} are missing", what="delta", where=self.seq + 1
+                )
             self.load(snapshot)
             return True
         for found, size in read_deltas(snapshot, self.seq, last):
@@ -202,6 +205,15 @@ class State:
         self.next_log = max(self.next_log, delta.next_log)
         self.tail_bytes[delta.seq] = size
         self.tail_total += size
+
+
+def _folded(snapshot: Snapshot) -> int:
+    """The last delta that the fold has taken; an emptied store is damage, not a new one."""
+    data = snapshot.get(keys.FOLD_KEY)
+    folded = Reader(data, "fold position").u64() if data is not None else 0
+    if snapshot.last_seq() == 0 and (folded or snapshot.get(keys.ID_BLOCK_KEY) is not None):
+        raise CorruptionError("every delta is missing", what="delta", where=folded + 1)
+    return folded
 
 
 def read_deltas(

@@ -20,6 +20,7 @@ from millstream.errors import (
     OutcomeUnknown,
     Poisoned,
     StoreError,
+    WriteFailed,
 )
 from millstream.format import keys
 from millstream.limits import Limits
@@ -66,6 +67,7 @@ class Store:
         self._folds = 0
         self._last_failure: str | None = None
         self._kept = False
+        self._sent = False
         self._upkeep_due = 0.0
         self._begin()
         with self._transactor.mutex:
@@ -90,10 +92,7 @@ class Store:
 
     def refresh(self) -> bool:
         """See what other processes have committed; True if there was anything."""
-        if self._pid != os.getpid():
-            self._refuse_fork()
-        if self._reason is not None:
-            raise fresh(self._reason)
+        self._check_usable()
         if not self._stale and (not self.engine.shared or self.engine.last_seq() == self._seen_seq):
             return False
         with self._transactor.mutex, self.engine.read() as snapshot:
@@ -104,10 +103,7 @@ class Store:
 
     def look(self, question: Callable[[State, Snapshot], T]) -> T:
         """Ask the state something, with everybody's commits in it; the mutex is held meanwhile."""
-        if self._pid != os.getpid():
-            self._refuse_fork()
-        if self._reason is not None:
-            raise fresh(self._reason)
+        self._check_usable()
         with self._transactor.mutex, self.engine.read() as snapshot:
             if self._advance(snapshot):
                 self._publish()
@@ -141,6 +137,7 @@ class Store:
 
     def fold(self) -> int:
         """Fold everything that is unfolded now; answers how many commits were folded."""
+        self._check_usable()
         target = self.state.seq - 1
         before = self.state.folded
         while self.state.folded < target and self._fold_slice():
@@ -187,6 +184,7 @@ class Store:
 
     def commit_group(self, group: list[Ticket[Any]]) -> None:
         """Run the operations of a group and commit them; called under the mutex."""
+        self._sent = False
         try:
             with self.engine.write() as writer:
                 self._advance(writer)
@@ -197,12 +195,13 @@ class Store:
                 if delta is not None:
                     self._write(delta, writer)
             self._publish()
-            self._operations += len(group)
-            self._after_commit()
         except BaseException as error:
             self._fail(group, error)
             if not isinstance(error, Exception):
                 raise
+            return
+        self._operations += len(group)
+        self._after_commit()
 
     def _run_one(self, ticket: Ticket[Any], transaction: Transaction) -> None:
         try:
@@ -215,6 +214,7 @@ class Store:
     def _write(self, delta: deltas.Delta, writer: Writer) -> None:
         data = deltas.encode(delta)
         writer.put([(keys.delta(delta.seq), data)])
+        self._sent = True
         writer.commit()
         self.state.committed(delta, len(data))
         self._groups += 1
@@ -229,10 +229,17 @@ class Store:
         state.evict(limits.entities_cached_max)
         unfolded = state.seq - state.folded
         if unfolded > limits.tail_deltas_max or state.tail_total > limits.tail_bytes_max:
-            self._fold_slice(locked=True)
+            self._fold_behind()
         if not self._kept or self._tail_is_long() or self.engine.wants_tending():
             self._kept = True
             self._keeper.wake()
+
+    def _fold_behind(self) -> None:
+        """The tail is as long as it may be: fold now. What was just committed stays committed."""
+        try:
+            self._fold_slice(locked=True)
+        except MillstreamError as error:
+            self._keeper_failed(error)
 
     def _tail_is_long(self) -> bool:
         state, limits = self.state, self.limits
@@ -243,16 +250,13 @@ class Store:
 
     def _fail(self, group: list[Ticket[Any]], error: BaseException) -> None:
         """Nothing of the group was acknowledged; tell everyone what is known."""
-        if isinstance(error, OutcomeUnknown) or not isinstance(error, MillstreamError):
-            self._poison(error)
-        if not isinstance(error, MillstreamError):
-            error = OutcomeUnknown(
-                f"the commit was interrupted by {type(error).__name__}: {error}", cause=str(error)
-            )
         self._stale = True
+        known = isinstance(error, MillstreamError) and not isinstance(error, OutcomeUnknown)
+        if not known and (self._sent or not isinstance(error, Exception)):
+            self._poison(error)
         for ticket in group:
             if ticket.error is None:
-                ticket.error = fresh(error)
+                ticket.error = _told(error, sent=self._sent)
 
     def _poison(self, cause: BaseException) -> None:
         reason = Poisoned(
@@ -262,13 +266,16 @@ class Store:
         )
         self._reason = reason
         self._transactor.refuse(reason)
+        self.watch.wake_all()
 
     def _advance(self, snapshot: Snapshot) -> bool:
-        if self._stale:
+        """Bring the state up to a snapshot; if that fails half-way, the next one starts over."""
+        stale, self._stale = self._stale, True
+        if stale:
             self.state.load(snapshot)
-            self._stale = False
-            return True
-        return self.state.advance(snapshot)
+        advanced = stale or self.state.advance(snapshot)
+        self._stale = False
+        return advanced
 
     # The background.
 
@@ -278,11 +285,13 @@ class Store:
                 return self._fold_slice(locked=True)
         if self._reason is not None:
             return False
+        self._sent = False
         try:
             with self.engine.write() as writer:
                 advanced = self._advance(writer)
                 through = fold_slice(self.state, writer, self.limits)
                 if through:
+                    self._sent = True
                     writer.commit()
                     self.state.folded_through(through)
                     self._folds += 1
@@ -354,8 +363,24 @@ class Store:
         if self._reason is not None:
             self._transactor.refuse(self._reason)
 
+    def _check_usable(self) -> None:
+        if self._pid != os.getpid():
+            self._refuse_fork()
+        if self._reason is not None:
+            raise fresh(self._reason)
+
     def _refuse_fork(self) -> None:
         raise CannotOpen(
             "this process was forked by native code, which Python was not told of; "
             "open the store in the child instead of before the fork"
         )
+
+
+def _told(error: BaseException, *, sent: bool) -> MillstreamError:
+    """What the callers of a failed group are told."""
+    if isinstance(error, MillstreamError):
+        return fresh(error)
+    text = f"{type(error).__name__}: {error}"
+    if sent or not isinstance(error, Exception):
+        return OutcomeUnknown(f"the commit was interrupted by {text}", cause=text)
+    return WriteFailed(f"nothing was stored: {text}", cause=text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from millstream.errors import Overloaded
+from millstream.errors import Overloaded, WriteFailed
 from millstream.format import ids, keys
 from millstream.limits import MESSAGE_ID_MAX, Limits
 from millstream.store.delta import Delta
@@ -172,5 +172,11 @@ class Transaction:
         undone = {key for key, _ in delta.changes[self._first_change :]}
         del delta.changes[self._first_change :]
         delta.next_id, delta.next_log = self._next_id, self._next_log
-        if undone:
+        if not undone:
+            return
+        try:
             self.state.rebuild(undone, self.writer, delta)
+        except Exception as error:
+            raise WriteFailed(
+                f"an operation failed and could not be undone, so nothing was stored: {error}"
+            ) from error

@@ -117,7 +117,7 @@ class Transactor:
                 raise
             lead = ticket.lead
         if lead:
-            self._lead()
+            self._lead(ticket)
         return ticket.answer()
 
     def submit(self, tickets: list[Ticket[Any]]) -> None:
@@ -158,18 +158,27 @@ class Transactor:
                 f"{len(self._queue)} operations are waiting already", waiting=len(self._queue)
             )
 
-    def _lead(self) -> None:
-        with self.mutex:
-            group = self._gather()
-            began = self._clock.seconds()
-            if group:
-                self._committer.commit_group(group)
-            self._commit_s = self._clock.seconds() - began
-        for ticket in group:
-            ticket.done = True
-            ticket.wake()
+    def _lead(self, own: Ticket[Any] | None = None) -> None:
+        """Commit for all who wait, answer them, and pass the lead on; also when interrupted."""
+        group: list[Ticket[Any]] = []
+        try:
+            with self.mutex:
+                group = self._gather()
+                began = self._clock.seconds()
+                if group:
+                    self._committer.commit_group(group)
+                self._commit_s = self._clock.seconds() - began
+        finally:
+            for ticket in group:
+                ticket.done = True
+                ticket.wake()
+            self._pass_on(len(group), own)
+
+    def _pass_on(self, answered: int, own: Ticket[Any] | None) -> None:
         with self._gate:
-            self._crowd = len(group) + len(self._queue)
+            if own is not None and not own.done and own in self._queue:
+                self._queue.remove(own)  # interrupted before its turn: nobody waits for it
+            self._crowd = answered + len(self._queue)
             if not self._queue:
                 self._leading = False
                 return
@@ -187,13 +196,15 @@ class Transactor:
                 if ticket in self._queue:
                     self._queue.remove(ticket)
                 return
-        self._lead()
+        self._lead(ticket)
 
     def _gather(self) -> list[Ticket[Any]]:
         """Take who waits; if many were just answered, give them a moment to come again."""
         if self._crowd > 1:
-            deadline = self._clock.seconds() + min(self._commit_s * GATHER_SHARE, GATHER_S_MAX)
-            while len(self._queue) < self._crowd and self._clock.seconds() < deadline:
+            patience_s = min(self._commit_s * GATHER_SHARE, GATHER_S_MAX)
+            for _ in range(int(patience_s / GATHER_STEP_S)):
+                if len(self._queue) >= self._crowd:
+                    break
                 sleep(GATHER_STEP_S)
         with self._gate:
             if len(self._queue) <= self._group_max:

@@ -64,12 +64,18 @@ class Watch:
         for wake in found:
             wake()
 
+    def wake_all(self) -> None:
+        """Wake everybody: they will find out why."""
+        with self._lock:
+            everybody = list(self._waiters)
+        self.notify(everybody)
+
     def close(self) -> None:
         """Wake everybody, for good."""
         self._stop.set()
         with self._lock:
-            thread, everybody = self._thread, list(self._waiters)
-        self.notify(everybody)
+            thread = self._thread
+        self.wake_all()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
@@ -85,7 +91,7 @@ class Watch:
                 seen = self._look()
             except MillstreamError:
                 # The store is closed, poisoned or damaged: the waiters find out by themselves.
-                self.notify(list(self._waiters))
+                self.wake_all()
                 pause_s = LOOK_S_MAX
                 continue
             pause_s = LOOK_S_MIN if seen else min(pause_s * 1.5, LOOK_S_MAX)

@@ -201,7 +201,6 @@ def test_a_batch_that_does_not_fit_together_is_refused(
     assert len(log) == 0
 
 
-@pytest.mark.xfail(reason="pack_many: one value, with columns of another length")
 @pytest.mark.parametrize(
     "columns", [{"keys": ["a", "b"]}, {"headers": [{}, {}]}, {"timestamps": [1, 2]}]
 )

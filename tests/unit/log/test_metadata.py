@@ -119,7 +119,6 @@ def test_what_was_handed_in_or_out_can_be_changed_without_harm(log: Log) -> None
     assert log.metadata["k"] == [1]
 
 
-@pytest.mark.xfail(raises=(TypeError, OverflowError, UnicodeEncodeError), reason="not checked")
 @pytest.mark.parametrize("value", [object(), 2**70, "\ud800"])
 def test_a_value_that_is_no_json_is_refused(log: Log, value: Any) -> None:
     with pytest.raises(InvalidInput):

@@ -135,7 +135,6 @@ def test_a_refused_append_is_no_sequence(log: Log) -> None:
     assert append(log, 2) == 2
 
 
-@pytest.mark.xfail(reason="expect_end is compared before the repeat is recognised")
 def test_a_repeat_with_an_expected_end_is_still_a_repeat(log: Log) -> None:
     producer = Producer("p", 0)
     log.append(b"x", expect_end=0, producer=producer)

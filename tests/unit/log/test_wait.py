@@ -150,7 +150,6 @@ def test_a_take_waits_for_its_first_record(ms: Millstream, log: Log) -> None:
     assert [record.offset for record in waiter.result()] == [0]
 
 
-@pytest.mark.xfail(reason="take looks at the end again after it has looked for records")
 def test_a_record_that_comes_between_looking_and_waiting_is_taken(ms: Millstream) -> None:
     from millstream.log import commands as c
     from millstream.log.cursor import Cursor

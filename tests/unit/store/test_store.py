@@ -15,6 +15,7 @@ from millstream.command import Sql, Transact
 from millstream.database import Millstream
 from millstream.embedded import EmbeddedSession, operation
 from millstream.errors import Closed, MillstreamError, OutcomeUnknown, Poisoned, WriteFailed
+from millstream.format import keys
 from millstream.format.packing import pack_single
 from millstream.limits import Limits
 from millstream.log import commands as c
@@ -22,7 +23,7 @@ from millstream.store.store import Store
 from millstream.store.transactor import Ticket
 from millstream.testing import Faults, MemoryEngine, Torn, memory_store
 
-PATIENCE_S = 20
+PATIENCE_S = 10
 
 
 def store_of(ms: Millstream) -> Store:
@@ -190,8 +191,6 @@ def test_damage_in_a_delta_is_named_when_the_store_is_opened() -> None:
     engine = MemoryEngine()
     with memory_store(engine) as ms:
         ms.log("a").append(b"x")
-    from millstream.format.keys import delta
-
-    engine.corrupt(delta(engine.reopen().last_seq()))
+    engine.corrupt(keys.delta(engine.reopen().last_seq()))
     with pytest.raises(millstream.errors.CorruptionError):
         memory_store(engine.reopen())

@@ -11,6 +11,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import pytest
@@ -18,12 +20,14 @@ import pytest
 from millstream.embedded import open_store
 from millstream.errors import Closed, MillstreamError, Overloaded
 from millstream.limits import Limits
+from millstream.store import transactor
+from millstream.store.sqlite import SqliteEngine
 from millstream.store.store import Store
 from millstream.store.transaction import Transaction
 from millstream.store.transactor import Ticket
 from millstream.testing import MemoryEngine, SimulatedClock
 
-PATIENCE_S = 20
+PATIENCE_S = 10
 """Until a test decides that somebody waits for ever."""
 
 
@@ -52,8 +56,10 @@ def count(tx: Transaction) -> int:
 class Caller(threading.Thread):
     """A thread that runs one operation, and what came of it."""
 
-    def __init__(self, store: Store, operation: Callable[[Transaction], Any] = count) -> None:
-        super().__init__(daemon=True)
+    def __init__(
+        self, store: Store, operation: Callable[[Transaction], Any] = count, name: str | None = None
+    ) -> None:
+        super().__init__(daemon=True, name=name)
         self._store = store
         self._operation = operation
         self.result: Any = None
@@ -122,9 +128,12 @@ def test_those_who_wait_are_committed_together() -> None:
     assert len(set(results)) == 30
 
 
-def test_many_threads_need_fewer_commits_than_operations_and_each_gets_its_own_answer() -> None:
-    store = start()
-    before = commits(store)
+def test_many_threads_need_fewer_commits_than_operations_and_each_gets_its_own_answer(
+    tmp_path: Path,
+) -> None:
+    engine = SqliteEngine(tmp_path / "s.db")
+    store = open_store(engine)
+    before = engine.commits
     answers: list[int] = []
     line = threading.Barrier(16)
 
@@ -138,7 +147,8 @@ def test_many_threads_need_fewer_commits_than_operations_and_each_gets_its_own_a
     for thread in threads:
         thread.join()
     assert sorted(answers) == list(range(min(answers), min(answers) + 800))
-    assert commits(store) - before < 800
+    assert engine.commits - before < 800
+    store.close()
 
 
 def test_a_group_has_a_largest_size() -> None:
@@ -252,8 +262,11 @@ def interrupted_in(function: str) -> Iterator[None]:
     assert main == threading.get_ident(), "this test must run on the main thread"
     over = threading.Event()
 
+    def stands_in(code: CodeType) -> bool:
+        return code.co_name == function and code.co_filename == transactor.__file__
+
     def press() -> None:
-        until(lambda: over.is_set() or sys._current_frames()[main].f_code.co_name == function)
+        until(lambda: over.is_set() or stands_in(sys._current_frames()[main].f_code))
         if not over.is_set():
             signal.pthread_kill(main, signal.SIGINT)
 
@@ -301,3 +314,29 @@ def test_a_leader_interrupted_in_its_commit_leaves_nobody_waiting() -> None:
         caller.finish()
         assert caller.error is None or isinstance(caller.error, MillstreamError | KeyboardInterrupt)
     Caller(store).finish()
+
+
+class InterruptingClock(SimulatedClock):
+    """Interrupts the thread of that name when it looks at the time."""
+
+    def seconds(self) -> float:
+        if threading.current_thread().name == "interrupted":
+            raise KeyboardInterrupt
+        return super().seconds()
+
+
+def test_a_leader_interrupted_before_its_commit_answers_nobody_as_if_it_had_committed() -> None:
+    store = open_store(MemoryEngine(), clock=InterruptingClock())
+    store._keeper.stop()
+    before = commits(store)
+    with held(store) as hold:
+        leader = Caller(store, name="interrupted")
+        hold.await_waiting(1)
+        waiting = [Caller(store), Caller(store)]
+        hold.await_waiting(3)
+    assert isinstance(leader.finish().error, KeyboardInterrupt)
+    for caller in waiting:
+        caller.finish()
+        assert caller.error is not None or caller.result is not None
+    if all(caller.error for caller in waiting):
+        assert commits(store) == before + 1

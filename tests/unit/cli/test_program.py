@@ -1,0 +1,144 @@
+"""The program as a whole: settings, errors, start-up, the demonstration."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millstream
+from millstream import errors
+from millstream.cli.advice import exit_code, explain
+
+
+def names(cli: Any, *arguments: str) -> list[str]:
+    return [info["name"] for info in cli.json(*arguments)]
+
+
+@pytest.fixture
+def _three_stores(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One store for each place that a setting may come from."""
+    for name in ("flag", "variable", "file"):
+        cli("append", name, "x", "-s", f"{name}.db")
+    Path("millstream.toml").write_text('store = "file.db"\n', encoding="utf-8")
+    monkeypatch.setenv("MILLSTREAM_STORE", "variable.db")
+
+
+@pytest.mark.usefixtures("_three_stores")
+def test_flags_beat_variables_and_variables_beat_the_file(
+    cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert names(cli, "log", "list", "--store", "flag.db") == ["flag"]
+    assert names(cli, "--store", "flag.db", "log", "list") == ["flag"]
+    assert names(cli, "--store", "file.db", "log", "list", "-s", "flag.db") == ["flag"]
+    assert names(cli, "log", "list") == ["variable"]
+    monkeypatch.delenv("MILLSTREAM_STORE")
+    assert names(cli, "log", "list") == ["file"]
+    Path("millstream.toml").unlink()
+    cli.error("log", "list", code=2)
+
+
+def test_a_section_of_the_file_sets_the_options_of_a_command(
+    cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("millstream.toml").write_text("[append]\nbatch = 2\n", encoding="utf-8")
+    assert cli("append", "a", input=b"1\n2\n3\n") == "0-1\n2\n"
+    monkeypatch.setenv("MILLSTREAM_APPEND_BATCH", "3")
+    assert cli("append", "a", input=b"1\n2\n3\n") == "3-5\n"
+    assert cli("append", "a", "--batch", "1", input=b"1\n2\n") == "6\n7\n"
+
+
+def test_the_store_of_a_named_file_lies_beside_it(cli: Any) -> None:
+    Path("sub").mkdir()
+    Path("sub/my.toml").write_text('store = "x.db"\n', encoding="utf-8")
+    cli("--config", "sub/my.toml", "append", "a", "x")
+    assert Path("sub/x.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('sotre = "x"', "sotre"),
+        ("[append]\nbacth = 1", "bacth"),
+        ("[log.nothing]\nx = 1", "log.nothing"),
+        ("store = 1", "store is a path"),
+        ("store = ", "millstream.toml"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(cli: Any, text: str, told: str) -> None:
+    Path("millstream.toml").write_text(text, encoding="utf-8")
+    cli("stats", code=2)
+    assert told in cli.stderr
+
+
+def test_a_file_that_is_not_a_store_is_refused_and_left_alone(cli: Any) -> None:
+    other = cli.directory / "notes.txt"
+    other.write_text("something else\n" * 20, encoding="utf-8")
+    for command in (["log", "list"], ["append", "a", "x"], ["doctor"]):
+        told = cli.error(*command, "-s", "notes.txt", code=2)
+        assert "not a Millstream store" in told
+    assert other.read_text(encoding="utf-8") == "something else\n" * 20
+
+
+def test_debug_shows_where_an_error_comes_from(
+    program: Callable[..., subprocess.Popen[bytes]],
+) -> None:
+    for flags, shown in ([], False), (["--debug"], True):
+        _, told = program(*flags, "log", "list", "-s", "none.db").communicate(timeout=20)
+        assert (b"Traceback" in told) == shown
+        assert told.splitlines()[-1].startswith(b"error: there is no store at none.db")
+
+
+def test_every_error_is_explained_in_one_line() -> None:
+    for kind in vars(errors).values():
+        if isinstance(kind, type) and issubclass(kind, errors.MillstreamError):
+            line = explain(kind("it\nfailed", end=5, expected=6, epoch=7, start=8))
+            assert line.startswith("it failed")
+            assert "\n" not in line
+            assert "{" not in line
+    assert explain(errors.EndMoved("moved", end=5)).endswith("--expect-end 5")
+    assert explain(errors.NotFound("gone; look there")) == "gone; look there"
+    assert exit_code(errors.CannotOpen("no")) == 2
+    assert exit_code(errors.Locked("no")) == 1
+
+
+def test_stats_count_logs_and_records(cli: Any) -> None:
+    cli("append", "a", "x", "y")
+    found = cli.json("stats")
+    assert (found["logs"], found["records"], found["engine"]) == (1, 2, "sqlite")
+    assert "records\t2" in cli("stats")
+
+
+def test_fold_says_how_many_commits_it_moved(cli: Any) -> None:
+    for _ in range(3):
+        cli("append", "a", "x")
+    assert cli.json("fold")["folded"] == 3
+    assert cli("fold") == "0 commits folded\n"
+
+
+def test_the_version_is_the_package_s(cli: Any) -> None:
+    assert cli("--version") == f"millstream {millstream.__version__}\n"
+
+
+def test_help_loads_neither_the_database_nor_tables() -> None:
+    code = (
+        "import sys; from millstream.cli import app\n"
+        "try: app(['--help'], prog_name='millstream')\n"
+        "except SystemExit: pass\n"
+        "print(*sorted({'apsw', 'rich', 'millstream.doctor', 'millstream.embedded'} & {*sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert "doctor" in done.stdout
+    assert done.stdout.splitlines()[-1] == ""
+
+
+def test_the_demonstration_ends_well(cli: Any) -> None:
+    shown = cli("demo")
+    steps = [line.split("\t")[0] for line in shown.splitlines()]
+    assert steps[0] == "step"
+    assert steps[-1] == "doctor"
+    assert "0 lost" in shown
