@@ -142,6 +142,38 @@ def test_processes_may_all_create_the_same_file_at_once(tmp_path: Path, start: A
         assert sorted(offsets) == list(range(15))
 
 
+LOCK_OUT = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as file:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 510, 0x40000002)
+    except BlockingIOError:
+        print("in use")
+    else:
+        print("free")
+"""
+"""Asks for SQLite's exclusive lock, as the last process to close a file does."""
+
+
+def test_a_second_handle_does_not_give_away_the_locks_of_the_first(tmp_path: Path) -> None:
+    """POSIX drops all locks of a process on a file when it closes any descriptor of it."""
+    path = tmp_path / "a.db"
+
+    def ask() -> str:
+        script = [sys.executable, "-c", LOCK_OUT, str(path)]
+        return subprocess.run(script, capture_output=True, text=True, check=True).stdout.strip()
+
+    with millstream.open(path) as ms:
+        ms.log("x").append(b"v")
+        assert ask() == "in use"
+        with millstream.open(path) as second:
+            assert second.log("x").end_offset() == 1
+            assert ask() == "in use"
+        assert ms.log("x").append(b"w") == 1
+        assert ask() == "in use"
+    assert ask() == "free"
+
+
 def test_a_process_that_ends_without_closing_loses_nothing(tmp_path: Path, start: Any) -> None:
     path = tmp_path / "a.db"
     (report,) = let_go(start(path, "leave", 100))

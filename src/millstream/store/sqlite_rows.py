@@ -172,7 +172,7 @@ class SqliteWriter(SqliteSnapshot):
             ) from error
         except (apsw.FullError, apsw.IOError) as error:
             raise WriteFailed(f"the statement could not be written: {error}") from error
-        except apsw.Error as error:
+        except (apsw.Error, TypeError, ValueError, OverflowError) as error:
             raise InvalidInput(f"tx.sql: {error}", statement=statement) from error
         finally:
             self._connection.authorizer = None
@@ -187,6 +187,8 @@ class SqliteWriter(SqliteSnapshot):
         self._execute("SAVEPOINT operation")
         try:
             yield
+            if self._connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0]:
+                raise InvalidInput("tx.sql: a deferred FOREIGN KEY constraint failed")
         except BaseException:
             if self._connection.in_transaction:
                 self._execute("ROLLBACK TO operation")
@@ -230,8 +232,8 @@ def _authorize(
     """Keep the application's statements away from our tables and from the transaction itself."""
     if action in _FORBIDDEN:
         return apsw.SQLITE_DENY
-    named = {first, second} & {*TABLES}
-    return apsw.SQLITE_DENY if named else apsw.SQLITE_OK
+    ours = any(name is not None and name.lower().startswith(PREFIX) for name in (first, second))
+    return apsw.SQLITE_DENY if ours else apsw.SQLITE_OK
 
 
 _FORBIDDEN = {

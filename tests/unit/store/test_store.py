@@ -20,6 +20,7 @@ from millstream.format.packing import pack_single
 from millstream.limits import Limits
 from millstream.log import commands as c
 from millstream.store.store import Store
+from millstream.store.transaction import Transaction
 from millstream.store.transactor import Ticket
 from millstream.testing import Faults, MemoryEngine, Torn, memory_store
 
@@ -194,3 +195,22 @@ def test_damage_in_a_delta_is_named_when_the_store_is_opened() -> None:
     engine.corrupt(keys.delta(engine.reopen().last_seq()))
     with pytest.raises(millstream.errors.CorruptionError):
         memory_store(engine.reopen())
+
+
+def test_a_refused_operation_gives_its_ids_back_and_commits_nothing() -> None:
+    engine = MemoryEngine()
+    ms = memory_store(engine)
+    store = store_of(ms)
+    first = store.run(lambda tx: tx.take_ids(1))
+    commits = engine.commits
+
+    def refuse(tx: Transaction) -> None:
+        tx.take_ids(5_000)
+        tx.take_log_id()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        store.run(refuse)
+    assert engine.commits == commits
+    assert store.run(lambda tx: tx.take_ids(1)) == first + 1
+    ms.close()
