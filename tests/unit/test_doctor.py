@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def change(path: Path, statement: str, *values: Any) -> None:
-    with apsw.Connection(str(path)) as file:
+    with closing(apsw.Connection(str(path))) as file:
         file.execute(statement, values)
         assert file.changes(), "the statement has found nothing to damage"
 
@@ -79,10 +80,10 @@ def test_a_healthy_store_is_seen_whole_and_left_as_it_was(path: Path) -> None:
     assert report.problems == []
     assert (report.logs, report.records) == (2, SINGLES + 3 + BATCHES * PER_BATCH)
     assert (report.cursors, report.producers, report.format) == (1, 1, 1)
-    with apsw.Connection(str(path)) as file:
+    assert {p.name: p.read_bytes() for p in path.parent.iterdir()} == before
+    with closing(apsw.Connection(str(path))) as file:
         for table, seen in report.rows.items():
             assert file.execute(f"SELECT count(*) FROM millstream_{table}").get == seen
-    assert {p.name: p.read_bytes() for p in path.parent.iterdir()} == before
 
 
 def test_a_store_that_was_only_created_is_healthy(tmp_path: Path) -> None:
@@ -152,7 +153,7 @@ def test_a_damaged_payload_block_loses_its_batch(path: Path) -> None:
 
 def test_a_payload_block_of_another_batch_is_noticed(path: Path) -> None:
     """Its checksum fits its row, but it is not what the entry points to."""
-    with apsw.Connection(str(path)) as file:
+    with closing(apsw.Connection(str(path))) as file:
         first, second = [row[0] for row in file.execute("SELECT id FROM millstream_block LIMIT 2")]
         value = file.execute("SELECT value FROM millstream_block WHERE id = ?", (second,)).get
     change(
@@ -181,6 +182,13 @@ def test_an_entry_that_is_gone_loses_the_offsets_up_to_the_next(
     assert losses(report) == [("events", (PER_BATCH, 2 * PER_BATCH))]
     assert why in told(report)
     assert report.payloads_unreachable == 1
+
+
+def test_a_blob_that_became_text_is_damaged_though_its_bytes_are_the_same(path: Path) -> None:
+    change(path, "UPDATE millstream_payload SET value = CAST(value AS TEXT) WHERE id = 7")
+    report = examine(path)
+    assert losses(report) == [("orders", (7, 8))]
+    assert "text and integer" in told(report)
 
 
 def test_a_lost_last_entry_is_seen_by_the_head(path: Path) -> None:
@@ -239,7 +247,7 @@ def test_a_counter_that_would_give_out_an_id_twice_is_found(path: Path) -> None:
 def test_an_unreachable_payload_is_waste_and_no_damage(path: Path) -> None:
     value = b"stray"
     # An id below the counter that no entry uses: the gap that reopening leaves is one.
-    with apsw.Connection(str(path)) as file:
+    with closing(apsw.Connection(str(path))) as file:
         free = file.execute("SELECT max(id) + 60 FROM millstream_block").get
     crc = row_checksum(keys.payload(free), value)
     change(path, "INSERT INTO millstream_payload VALUES (?, ?, ?)", free, value, crc)
@@ -276,7 +284,7 @@ def test_the_newest_commit_cannot_vanish_unnoticed(path: Path) -> None:
         for _ in range(3):
             ms.log("orders").append(b"x")
         ms.fold()
-    with apsw.Connection(str(path)) as file:
+    with closing(apsw.Connection(str(path))) as file:
         last = file.execute("SELECT max(id) FROM millstream_delta").get
     change(path, "DELETE FROM millstream_delta WHERE id = ?", last)
     assert "newest commit" in told(examine(path))
@@ -351,6 +359,53 @@ def _verdict_is_right(path: Path, readable: list[tuple[str, int, bytes]]) -> Non
         Path(f"{path}{side}").unlink(missing_ok=True)
 
 
+def left_by_a_kill(path: Path) -> Path:
+    """A copy of the store as a killed process leaves it: its commits in the write-ahead log."""
+    copy = path.with_name("killed.db")
+    with millstream.open(path) as ms:
+        for number in range(6):
+            ms.log("orders").append(number)
+        for side in ("", "-wal"):
+            Path(f"{copy}{side}").write_bytes(Path(f"{path}{side}").read_bytes())
+    return copy
+
+
+def test_an_intact_write_ahead_log_is_left_as_it_is(path: Path) -> None:
+    copy = left_by_a_kill(path)
+    wal = Path(f"{copy}-wal")
+    before = copy.read_bytes(), wal.read_bytes()
+    report = examine(copy)
+    assert report.healthy, told(report)
+    assert report.records == SINGLES + 3 + 6 + BATCHES * PER_BATCH
+    assert (copy.read_bytes(), wal.read_bytes()) == before
+
+
+@pytest.mark.parametrize("at", [0, 20, 32 + 8, 32 + 24 + 100])
+def test_commits_behind_a_flipped_bit_of_the_write_ahead_log_are_reported(
+    path: Path, at: int
+) -> None:
+    """SQLite itself ignores them, and finds nothing wrong."""
+    copy = left_by_a_kill(path)
+    wal = Path(f"{copy}-wal")
+    broken = bytearray(wal.read_bytes())
+    broken[at] ^= 1
+    wal.write_bytes(broken)
+    report = examine(copy)
+    assert report.sqlite == "ok"
+    assert not report.healthy
+    assert "5 commits that were acknowledged are lost" in told(report)
+
+
+def test_a_commit_that_a_crash_cut_off_is_not_damage(path: Path) -> None:
+    copy = left_by_a_kill(path)
+    wal = Path(f"{copy}-wal")
+    data = wal.read_bytes()
+    for cut in (1, 4096 + 24, 4096 + 24 + 1):
+        wal.write_bytes(data[:-cut])
+        report = examine(copy)
+        assert report.healthy, told(report)
+
+
 def test_a_file_that_cannot_be_written_can_be_examined(path: Path) -> None:
     path.chmod(0o444)
     path.parent.chmod(0o555)
@@ -364,6 +419,7 @@ def test_progress_is_told_for_every_stage(path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     examine(path, progress=lambda *facts: seen.append(facts))
     assert list(dict.fromkeys(stage for stage, _, _ in seen)) == [
+        "write-ahead log",
         "SQLite's own check",
         "commits",
         "logs",

@@ -1,6 +1,6 @@
 """The doctor: examines a store's file and says what is wrong, and what is lost by it.
 
-It verifies SQLite's own structure, the checksum of every row, that commits and offsets have no
+It verifies SQLite's own structure and write-ahead log, the checksum of every row, that commits and offsets have no
 gap, that every record's payload is there, and that names, cursors and counters agree. It never
 writes, works in one snapshot while others use the store, and goes on behind damage.
 """
@@ -14,6 +14,7 @@ from millstream.doctor.findings import Findings, Problem, Report
 from millstream.doctor.logs import LogExamination
 from millstream.doctor.replay import Replay
 from millstream.doctor.rows import Progress, Rows
+from millstream.doctor.wal import check_wal
 from millstream.errors import CorruptionError
 from millstream.format import ids, keys
 
@@ -26,6 +27,8 @@ def examine(path: str | os.PathLike[str], *, progress: Progress | None = None) -
     findings = Findings(Report(path=str(place)))
     rows = Rows(place, findings, progress or _silent)
     try:
+        rows.enter("write-ahead log")
+        check_wal(Path(f"{place}-wal"), findings)
         return _examine(rows, findings)
     finally:
         rows.close()

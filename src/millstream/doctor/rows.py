@@ -24,6 +24,10 @@ BUSY_MS = 10_000
 STEPS_PER_TICK = 200_000
 """Instructions of SQLite between two signs of life during its own check."""
 
+_COLUMNS = "CAST(value AS BLOB), CAST(crc AS INTEGER), typeof(value) || ' and ' || typeof(crc)"
+"""Cast, since a damaged type would make Python decode text that is none."""
+_TYPES = "blob and integer"
+
 Progress = Callable[[str, int, int], None]
 """Told the stage, the rows checked so far, and how many there are."""
 
@@ -93,8 +97,7 @@ class Rows(SqliteSnapshot):
         where, value = ("key", key) if table is None else ("id", keys.number(key))
         try:
             row = self._execute(
-                f"SELECT CAST(value AS BLOB), CAST(crc AS INTEGER) FROM {table or RECORD} "
-                f"WHERE {where} = ?",
+                f"SELECT {_COLUMNS} FROM {table or RECORD} WHERE {where} = ?",
                 (value,),
             ).fetchone()
         except apsw.Error as error:
@@ -158,14 +161,14 @@ class Rows(SqliteSnapshot):
         self, table: str, column: str, start: bytes | int, stop: bytes | int
     ) -> Iterator[tuple[bytes | int, Found]]:
         selected = self._execute(
-            f"SELECT {column}, CAST(value AS BLOB), CAST(crc AS INTEGER) FROM {table} "
+            f"SELECT {column}, {_COLUMNS} FROM {table} "
             f"WHERE {column} >= ? AND {column} < ? ORDER BY {column}",
             (start, stop),
         )
-        for place, value, crc in selected:
+        for place, *row in selected:
             key = place if isinstance(place, bytes) else _numbered_key(place)
-            self._count(table, len(value or b""))
-            yield place, self._checked(key, value, crc)
+            self._count(table, len(row[0] or b""))
+            yield place, self._checked(key, *row)
 
     def _behind(
         self, table: str, column: str, after: bytes | int, stop: bytes | int
@@ -183,9 +186,9 @@ class Rows(SqliteSnapshot):
             pass  # as far as it goes
         return found
 
-    def _checked(self, key: bytes, value: bytes | None, crc: int | None) -> Found:
-        if value is None:
-            return Found(key, b"", "it has no value")
+    def _checked(self, key: bytes, value: bytes | None, crc: int | None, types: str) -> Found:
+        if value is None or types != _TYPES:
+            return Found(key, value or b"", f"its columns are not {_TYPES}, but {types}")
         if row_checksum(key, value) != crc:
             return Found(key, value, "its checksum does not fit")
         return Found(key, value)

@@ -7,9 +7,7 @@ from typing import Any, ClassVar, Self
 import msgspec
 from msgspec import Struct
 
-from millstream.errors import CorruptionError
 from millstream.log.marks import Marks, Range
-from millstream.store.engine import Snapshot
 from millstream.store.entity import Entity
 
 
@@ -83,17 +81,9 @@ class CursorState(Entity):
         return cls(marks=Marks())
 
     @classmethod
-    def load(cls, key: bytes, snapshot: Snapshot) -> Self:
-        """Read it from its record, or start absent."""
-        data = snapshot.get(key)
-        if data is None:
-            return cls.blank()
-        try:
-            stored = msgspec.msgpack.decode(data, type=_Stored)
-        except msgspec.MsgspecError as error:
-            raise CorruptionError(
-                f"cursor {key.hex()}: {error}", what="cursor", where=key.hex()
-            ) from error
+    def decode(cls, data: bytes) -> Self:
+        """Read it from the bytes of its record."""
+        stored = msgspec.msgpack.decode(data, type=_Stored)
         return cls(
             lsn=stored.lsn,
             present=True,

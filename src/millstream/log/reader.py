@@ -64,12 +64,27 @@ def read_blocks(store: Store, name: str, *, start: int, stop: int, bytes_max: in
         except _Moved:
             store.refresh()
             bounds = bounds_of(store, log_id)
+        except CorruptionError as error:
+            raise _located(error, name, start) from error
     raise CorruptionError(
         f"log {name!r}: a record at or after offset {start} is missing; run `millstream doctor`",
         what="log entry",
         where=start,
         log=name,
         offset=start,
+    )
+
+
+def _located(error: CorruptionError, name: str, offset: int) -> CorruptionError:
+    """The same damage, saying which log it hits, and from which offset on."""
+    if "log" in error.data:
+        return error
+    where = str(error.data.get("where", ""))
+    if where.startswith(keys.prefix(keys.ENTRY).hex()):
+        offset = keys.entry_position(bytes.fromhex(where))[1]
+    return CorruptionError(
+        f"log {name!r}, at or after offset {offset}: {error}",
+        **{**error.data, "log": name, "offset": offset},
     )
 
 
@@ -96,10 +111,7 @@ def _read(
                     overlay, snapshot, name, first, wanted, value, bytes_max - size
                 )
         except CorruptionError as error:
-            raise CorruptionError(
-                f"log {name!r}, offsets from {first}: {error}",
-                **{**error.data, "log": name, "offset": first},
-            ) from error
+            raise _located(error, name, first) from error
         except _Moved:
             if found:
                 return found
@@ -206,9 +218,12 @@ def _payload_run(overlay: Overlay, snapshot: Snapshot, ids: Sequence[int]) -> li
         return found  # type: ignore[return-value]
     stored: dict[bytes, bytes] = {}
     if ids[-1] - ids[0] < 4 * len(ids):
-        stored = dict(
-            snapshot.scan(keys.payload(ids[0]), keys.payload(ids[-1] + 1), limit=4 * len(ids))
-        )
+        try:
+            stored = dict(
+                snapshot.scan(keys.payload(ids[0]), keys.payload(ids[-1] + 1), limit=4 * len(ids))
+            )
+        except CorruptionError:
+            pass  # perhaps a payload of another log: each of ours is read by itself
     result = []
     for message_id, payload in zip(ids, found, strict=True):
         if payload is None:

@@ -28,7 +28,8 @@ class Delta(Struct, array_like=True):
     changes: list[tuple[bytes, Any]]
     puts: list[tuple[bytes, bytes]]
     drops: list[tuple[bytes, bytes]]
-    """Half-open key ranges; a single key is the range up to itself plus a zero byte."""
+    """Half-open key ranges, dropped before `puts` are put; a single key is the range up to itself
+    plus a zero byte."""
 
 
 class StoredDelta(Struct, array_like=True):

@@ -3,7 +3,8 @@
 An entity is loaded from its record, moved by changes, and written back by the fold. Its record
 carries the sequence of the last commit that is in it (`lsn`), so a replay skips what it has
 already seen. `apply` is a pure rule: no clock, no I/O, the same result on every machine. The change
-None removes any entity: it is then as if it had never been.
+None removes any entity: it is then as if it had never been. While deltas of its past life are still
+there, a tombstone in place of its record keeps the sequence up to which they are to be skipped.
 """
 
 from __future__ import annotations
@@ -48,19 +49,34 @@ class Entity(Struct, array_like=True):
         return cls()
 
     @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read it from the bytes of its record."""
+        return msgspec.msgpack.decode(data, type=cls)
+
+    @classmethod
     def load(cls, key: bytes, snapshot: Snapshot) -> Self:
         """Read it from its record; without one, an entity that does not exist yet."""
         data = snapshot.get(key)
         if data is None:
             return cls.blank()
         try:
-            return msgspec.msgpack.decode(data, type=cls)
+            if data[:1] == _TOMBSTONE:
+                gone = cls.blank()
+                gone.lsn = msgspec.msgpack.decode(data, type=int)
+                return gone
+            return cls.decode(data)
         except msgspec.MsgspecError as error:
             raise CorruptionError(
                 f"{cls.__name__} {key.hex()}: {error}", what=cls.__name__, where=key.hex()
             ) from error
 
 
+def tombstone(lsn: int) -> bytes:
+    """What stands in place of the record of an entity that is gone: a MessagePack u64."""
+    return _TOMBSTONE + lsn.to_bytes(8, "big")
+
+
+_TOMBSTONE = b"\xcf"
 _encode = msgspec.msgpack.Encoder().encode
 
 

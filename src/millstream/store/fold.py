@@ -14,6 +14,7 @@ from millstream.format.keys import FOLD_KEY
 from millstream.format.keys import delta as delta_key
 from millstream.limits import Limits
 from millstream.store.engine import Writer
+from millstream.store.entity import tombstone
 from millstream.store.state import State
 
 
@@ -24,18 +25,26 @@ def fold_slice(state: State, writer: Writer, limits: Limits) -> int:
     if through <= state.folded:
         return 0
     writer.put(coalesce(state.overlay.oldest(through)))
-    for key in [key for key, span in state.dirty.items() if span[0] <= through]:
-        entity = state.entities[key]
-        entity.lsn = state.seq
-        for row_key, value in entity.records(key):
-            if value is None:
-                writer.delete([row_key])
-            else:
-                writer.put([(row_key, value)])
-        del state.dirty[key]
+    for key, span in list(state.dirty.items()):
+        if span[0] <= through:
+            _write(key, span, through, state=state, writer=writer)
     writer.put([(FOLD_KEY, encode_u64(through))])
     writer.delete_range(delta_key(0), delta_key(through + 1))
     return through
+
+
+def _write(key: bytes, span: list[int], through: int, *, state: State, writer: Writer) -> None:
+    """Write an entity's record; of one that is gone, a tombstone while later deltas name it."""
+    entity = state.entities[key]
+    entity.lsn = state.seq
+    if not entity.exists() and span[1] > through:
+        writer.put([(key, tombstone(state.seq))])
+        span[0] = through + 1
+        return
+    del state.dirty[key]
+    rows = entity.records(key)
+    writer.put([(row_key, value) for row_key, value in rows if value is not None])
+    writer.delete([row_key for row_key, value in rows if value is None])
 
 
 def _slice_end(state: State, limits: Limits) -> int:

@@ -40,12 +40,21 @@ CREATE TABLE {PREFIX}delta (id INTEGER PRIMARY KEY, value BLOB NOT NULL, crc INT
 
 def inspect(path: Path) -> None:
     """Refuse a path that cannot be a store, before anything is written."""
-    if not path.parent.is_dir():
-        raise CannotOpen(
-            f"{path}: the directory {path.parent} does not exist; create it first", path=str(path)
-        )
-    if path.is_dir():
-        raise CannotOpen(f"{path} is a directory; name a file in it", path=str(path))
+    try:
+        if not path.parent.is_dir():
+            raise CannotOpen(
+                f"{path}: the directory {path.parent} does not exist; create it first",
+                path=str(path),
+            )
+        if path.is_dir():
+            raise CannotOpen(f"{path} is a directory; name a file in it", path=str(path))
+        for place in (path, path.parent):
+            if place.exists() and not os.access(place, os.R_OK | os.W_OK):
+                raise CannotOpen(
+                    f"{path}: {place} cannot be read and written by this user", path=str(path)
+                )
+    except OSError as error:
+        raise CannotOpen(f"{path} cannot be reached: {error.strerror}", path=str(path)) from error
     for _ in range(_CREATION_TRIES):
         problem = _problem(path)
         if problem is None:
@@ -71,12 +80,14 @@ def _problem(path: Path) -> str | None:
     if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
         return "is an SQLite file, but not a Millstream store"
     version = int.from_bytes(header[60:64], "big")
-    if version > FORMAT:
-        return (
-            f"has format {version}, and this Millstream knows formats up to {FORMAT}; "
-            "upgrade Millstream to open it"
-        )
-    return None
+    return _newer(version) if version > FORMAT else None
+
+
+def _newer(version: int) -> str:
+    return (
+        f"has format {version}, and this Millstream knows formats up to {FORMAT}; "
+        "upgrade Millstream to open it"
+    )
 
 
 def create(path: Path, *, busy: Callable[[int], bool], vfs: str | None) -> None:
@@ -87,6 +98,9 @@ def create(path: Path, *, busy: Callable[[int], bool], vfs: str | None) -> None:
         raise CannotOpen(f"{path}: {error}", path=str(path)) from error
     try:
         if _is_ours(connection):
+            version = int(connection.pragma("user_version"))
+            if version > FORMAT:
+                raise CannotOpen(f"{path} {_newer(version)}", path=str(path))
             return
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA synchronous = FULL")

@@ -67,12 +67,10 @@ class SqliteSnapshot:
                 (start, stop, limit),
             )
             return [(key, checked(key, value, crc)) for key, value, crc in rows]
-        first = keys.number(start.ljust(10, b"\x00"))
-        condition, bound = ("", ()) if stop[1] != start[1] else ("AND id < ?", (keys.number(stop),))
+        condition, bounds = _number_range(start, stop)
         rows = self._execute(
-            f"SELECT id, value, crc FROM {table} WHERE id >= ? {condition} "
-            f"ORDER BY id {order} LIMIT ?",
-            (first, *bound, limit),
+            f"SELECT id, value, crc FROM {table} WHERE {condition} ORDER BY id {order} LIMIT ?",
+            (*bounds, limit),
         )
         prefix = start[:2]
         return [
@@ -155,10 +153,8 @@ class SqliteWriter(SqliteSnapshot):
             if table is None:
                 self._execute(f"DELETE FROM {RECORD} WHERE key >= ? AND key < ?", (start, stop))
             else:
-                self._execute(
-                    f"DELETE FROM {table} WHERE id >= ? AND id < ?",
-                    (keys.number(start), keys.number(stop)),
-                )
+                condition, bounds = _number_range(start, stop)
+                self._execute(f"DELETE FROM {table} WHERE {condition}", bounds)
 
     def sql(self, statement: str, parameters: Sequence[Any]) -> None:
         """Run a statement on the application's own tables; ours are out of its reach."""
@@ -207,6 +203,14 @@ class SqliteWriter(SqliteSnapshot):
                 cause=str(error),
             ) from error
         self._after_commit()
+
+
+def _number_range(start: bytes, stop: bytes) -> tuple[str, tuple[int, ...]]:
+    """A range of keys as a condition on their numbers; the end of the type is no bound at all."""
+    first = keys.number(start.ljust(10, b"\x00"))
+    if stop[1] != start[1]:
+        return "id >= ?", (first,)
+    return "id >= ? AND id < ?", (first, keys.number(stop.ljust(10, b"\x00")))
 
 
 def _number(cursor: apsw.Cursor) -> int:

@@ -169,9 +169,9 @@ class State:
             self._change(key, raw, found.seq, snapshot)
             self._soil(key, found.seq)
             self.touched.add(key)
-        self.overlay.put(found.seq, found.puts)
         for start, stop in found.drops:
             self.overlay.drop(start, stop)
+        self.overlay.put(found.seq, found.puts)
         self._note(found, size)
         self.time.restart(
             boot_id=found.boot_id,

@@ -6,7 +6,7 @@ it changed is taken back if it raises. So an operation that fails undoes itself 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from millstream.errors import Overloaded, WriteFailed
@@ -32,7 +32,7 @@ class Transaction:
         "_next_id",
         "_next_log",
         "_rows",
-        "_sql",
+        "_wrote",
         "delta",
         "limits",
         "state",
@@ -45,7 +45,7 @@ class Transaction:
         self.state = state
         self.writer = writer
         self.limits = limits
-        self._sql = False
+        self._wrote = False
         self.wall_ms = state.clock.wall_ms()
         boot_ms, self.store_ms = state.time.now()
         self.delta = Delta(
@@ -82,7 +82,10 @@ class Transaction:
         self.delta.changes.append((key, change))
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Write a row: small ones ride in the delta, large ones go straight home."""
+        """Write a row, after what the same operation drops; an earlier one of the key is gone.
+
+        Small ones ride in the delta, large ones go straight home.
+        """
         if len(value) <= self.limits.inline_bytes_max:
             self._inline.append((key, value))
         else:
@@ -108,7 +111,7 @@ class Transaction:
     def sql(self, statement: str, parameters: Sequence[Any]) -> None:
         """Run a statement on the application's own tables, as part of this commit."""
         self.writer.sql(statement, parameters)
-        self._sql = True
+        self._wrote = True
 
     # What the transactor uses.
 
@@ -120,13 +123,16 @@ class Transaction:
         except BaseException:
             self._undo()
             raise
-        self._accept()
+        try:
+            self._accept()
+        except Exception as error:
+            raise WriteFailed(f"nothing was stored: {error}") from error
         return result
 
     def finish(self) -> Delta | None:
         """Reserve ids and hand out the delta to be written; None if nothing was changed."""
         delta, state = self.delta, self.state
-        changed = delta.changes or delta.puts or delta.drops or self._sql
+        changed = delta.changes or delta.puts or delta.drops or self._wrote
         if not changed and delta.next_id == state.next_id:
             return None
         if delta.next_id > max(state.id_limit, state.next_id):
@@ -144,28 +150,33 @@ class Transaction:
         self._drops: list[tuple[bytes, bytes]] = []
 
     def _accept(self) -> None:
+        """Take over what the operation put and dropped: drops first, in the replay as well."""
         delta, overlay = self.delta, self.state.overlay
         for key, _ in delta.changes[self._first_change :]:
             self.state.touched.add(key)
+        for key, _ in self._rows:
+            if overlay.get(key) is not None:
+                self.drop(key)
+        if self._drops:
+            self._delete(self._drops)
         if self._rows:
             self.writer.put(self._rows)
+            self._wrote = True
         if self._inline:
             overlay.put(delta.seq, self._inline)
             delta.puts += self._inline
-        for start, stop in self._drops:
-            overlay.drop(start, stop)
-            delta.drops.append((start, stop))
-        if self._drops:
-            self._delete(self._drops)
 
-    def _delete(self, drops: Iterable[tuple[bytes, bytes]]) -> None:
-        single = []
+    def _delete(self, drops: list[tuple[bytes, bytes]]) -> None:
+        delta, single = self.delta, []
         for start, stop in drops:
+            self.state.overlay.drop(start, stop)
             if stop == start + b"\x00":
                 single.append(start)
             else:
                 self.writer.delete_range(start, stop)
+            delta.puts = [row for row in delta.puts if not start <= row[0] < stop]
         self.writer.delete(single)
+        delta.drops += drops
 
     def _undo(self) -> None:
         delta = self.delta

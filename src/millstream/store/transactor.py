@@ -18,7 +18,7 @@ from time import sleep
 from typing import Any, Generic, Protocol, TypeVar
 
 from millstream.clock import Clock
-from millstream.errors import MillstreamError, Overloaded
+from millstream.errors import MillstreamError, Overloaded, WriteFailed
 from millstream.store.transaction import Operation
 
 T = TypeVar("T")
@@ -161,15 +161,19 @@ class Transactor:
     def _lead(self, own: Ticket[Any] | None = None) -> None:
         """Commit for all who wait, answer them, and pass the lead on; also when interrupted."""
         group: list[Ticket[Any]] = []
+        ran = False
         try:
             with self.mutex:
                 group = self._gather()
                 began = self._clock.seconds()
+                ran = True
                 if group:
                     self._committer.commit_group(group)
                 self._commit_s = self._clock.seconds() - began
         finally:
             for ticket in group:
+                if not ran:
+                    ticket.error = WriteFailed("nothing was stored: the commit was interrupted")
                 ticket.done = True
                 ticket.wake()
             self._pass_on(len(group), own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def test_a_healthy_store_ends_with_0(cli: Any) -> None:
 
 
 def test_damage_ends_with_1_and_names_the_log_and_the_offsets(cli: Any) -> None:
-    with apsw.Connection("millstream.db") as file:
+    with closing(apsw.Connection("millstream.db")) as file:
         file.execute("DELETE FROM millstream_payload WHERE id IN (3, 4)")
     before = Path("millstream.db").read_bytes()
     shown = cli("doctor", code=1)
@@ -46,6 +47,6 @@ def test_what_cannot_be_opened_ends_with_2(cli: Any) -> None:
 
 
 def test_reading_damaged_records_says_to_run_the_doctor(cli: Any) -> None:
-    with apsw.Connection("millstream.db") as file:
+    with closing(apsw.Connection("millstream.db")) as file:
         file.execute("UPDATE millstream_payload SET value = x'00' WHERE id = 3")
     assert "doctor" in cli.error("read", "orders")

@@ -106,7 +106,9 @@ def test_headers_keep_their_types(log: Log, append: str, headers: Mapping[str, A
 
     found = next(log.read()).headers
     assert found == (headers or {})
-    assert {k: type(v) for k, v in found.items()} == {k: type(v) for k, v in (headers or {}).items()}
+    assert {k: type(v) for k, v in found.items()} == {
+        k: type(v) for k, v in (headers or {}).items()
+    }
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,10 @@ def test_reading_sees_the_log_as_it_was_when_it_began(log: Log) -> None:
 def test_blocks_are_columns(ms: Millstream) -> None:
     log = ms.log("columns")
     log.append_many(
-        [b"a", b"b", b"c"], keys=["k", None, "l"], headers=[{"n": 1}, None, {}], timestamps=[1, 2, 3]
+        [b"a", b"b", b"c"],
+        keys=["k", None, "l"],
+        headers=[{"n": 1}, None, {}],
+        timestamps=[1, 2, 3],
     )
     (block,) = log.read_blocks(1, 3)
 

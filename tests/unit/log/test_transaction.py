@@ -248,9 +248,7 @@ def test_views_and_triggers_do_not_lead_round_it(
     ms: Millstream, rows: Callable[[], list[Any]]
 ) -> None:
     with ms.transaction() as tx:
-        tx.sql(
-            "CREATE TRIGGER spy AFTER INSERT ON app BEGIN DELETE FROM millstream_delta; END"
-        )
+        tx.sql("CREATE TRIGGER spy AFTER INSERT ON app BEGIN DELETE FROM millstream_delta; END")
     with pytest.raises(InvalidInput), ms.transaction() as tx:
         tx.sql("INSERT INTO app VALUES (1)")
 
@@ -303,9 +301,7 @@ def test_our_prefix_is_reserved(ms: Millstream) -> None:
 
 
 @pytest.mark.xfail(reason="the handle's own progress is not told")
-def test_a_cursor_knows_what_a_transaction_has_acknowledged(
-    ms: Millstream, cursor: Cursor
-) -> None:
+def test_a_cursor_knows_what_a_transaction_has_acknowledged(ms: Millstream, cursor: Cursor) -> None:
     with ms.transaction() as tx:
         tx.ack(cursor, 0)
 

@@ -1,0 +1,1 @@
+"""Queues: who does the work. Messages of logs are routed here, claimed, and finished or failed."""

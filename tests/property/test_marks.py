@@ -1,0 +1,84 @@
+"""Marks against a set of numbers: the same positions are acknowledged, whatever was added and how."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.log.marks import Marks, Range, joined
+
+END = 40
+POSITIONS = st.integers(0, END)
+RANGES = st.tuples(POSITIONS, POSITIONS)
+STEPS = st.lists(
+    st.tuples(st.just("add"), RANGES)
+    | st.tuples(st.just("raise"), st.tuples(POSITIONS, POSITIONS)),
+    max_size=25,
+)
+
+
+def made(floor: int, steps: list[tuple[str, Range]]) -> tuple[Marks, set[int]]:
+    marks, model = Marks(floor), set(range(floor))
+    for verb, (start, stop) in steps:
+        if verb == "add":
+            marks.add(start, stop)
+            model |= set(range(start, stop))
+        else:
+            marks.raise_floor(start)
+            model |= set(range(start))
+    return marks, model
+
+
+@given(floor=POSITIONS, steps=STEPS)
+def test_the_same_positions_are_marked(floor: int, steps: list[tuple[str, Range]]) -> None:
+    marks, model = made(floor, steps)
+
+    assert {n for n in range(END + 2) if n in marks} == model
+
+
+@given(floor=POSITIONS, steps=STEPS)
+def test_floor_and_ranges_are_in_their_simplest_form(
+    floor: int, steps: list[tuple[str, Range]]
+) -> None:
+    marks, model = made(floor, steps)
+    ranges = marks.ranges()
+
+    assert marks.floor == next(n for n in range(END + 2) if n not in model)
+    assert [n for start, stop in ranges for n in range(start, stop)] == sorted(
+        n for n in model if n > marks.floor
+    )
+    before = marks.floor
+    for start, stop in ranges:
+        assert before < start < stop
+        before = stop
+    assert (marks.count(), marks.above()) == (len(ranges), sum(b - a for a, b in ranges))
+
+
+@given(floor=POSITIONS, steps=STEPS, position=POSITIONS)
+def test_the_next_gap_is_the_next_run_that_is_not_marked(
+    floor: int, steps: list[tuple[str, Range]], position: int
+) -> None:
+    marks, model = made(floor, steps)
+    start, stop = marks.next_gap(position)
+
+    assert start == next(n for n in range(position, 2 * END) if n not in model)
+    after = [n for n in range(start, 2 * END) if n in model]
+    assert stop == (after[0] if after else -1)
+
+
+@given(floor=POSITIONS, steps=STEPS)
+def test_marks_made_from_their_own_ranges_are_the_same(
+    floor: int, steps: list[tuple[str, Range]]
+) -> None:
+    marks, _ = made(floor, steps)
+    again = Marks(marks.floor, marks.ranges())
+
+    assert (again.floor, again.ranges()) == (marks.floor, marks.ranges())
+
+
+@given(positions=st.lists(POSITIONS))
+def test_positions_are_joined_into_the_fewest_ranges(positions: list[int]) -> None:
+    ranges = joined(positions)
+
+    assert [n for start, stop in ranges for n in range(start, stop)] == sorted({*positions})
+    assert all(stop < start for (_, stop), (start, _) in zip(ranges, ranges[1:], strict=False))
