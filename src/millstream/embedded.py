@@ -34,7 +34,8 @@ STEPS_MAX = 10_000
 """Commands in one transaction: they run under the write lock."""
 
 
-def _kinds() -> Kinds:
+def kinds() -> Kinds:
+    """How the entities of every view are loaded."""
     return {
         keys.NAME: Kind(Name),
         keys.HEAD: Kind(Head),
@@ -81,7 +82,7 @@ def open_store(
     engine: Engine, *, limits: Limits | None = None, clock: Clock | None = None
 ) -> Store:
     """A store with every view that there is."""
-    return Store(engine, _kinds(), limits=limits, clock=clock, upkeep=(LogUpkeep(),))
+    return Store(engine, kinds(), limits=limits, clock=clock, upkeep=(LogUpkeep(),))
 
 
 def operation(command: Mutation[T]) -> Callable[[Transaction], T]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from millstream.command import Sql
-from millstream.format.packing import pack_single
+from millstream.format.packing import check_json, pack_single
 from millstream.limits import Limits
 from millstream.log import commands as c
 from millstream.log.log import pack_many
@@ -99,7 +99,7 @@ class Steps:
 
     def set_metadata(self, log: str | NamedLog, key: str, value: Any) -> Later:
         """Set a metadata entry."""
-        return self._add(c.SetMetadata(_name(log), check_name(key, "metadata"), value))
+        return self._add(c.SetMetadata(_name(log), check_name(key, "metadata"), check_json(value)))
 
     def ack(self, cursor: NamedCursor, records: Acknowledged) -> Later:
         """Acknowledge on a durable cursor; the answer is its floor."""

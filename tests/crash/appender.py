@@ -93,9 +93,7 @@ def main(path: str, seed: int, number: int) -> None:
     ms = millstream.open(path, limits=FOLDS_ALWAYS)
     say("ready")
     for thread in range(1, THREADS):
-        threading.Thread(
-            target=run, args=(ms, f"{number}.{thread}", seed), daemon=True
-        ).start()
+        threading.Thread(target=run, args=(ms, f"{number}.{thread}", seed), daemon=True).start()
     run(ms, f"{number}.0", seed)
 
 

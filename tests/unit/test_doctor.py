@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import msgspec
 import pytest
 
 import millstream
@@ -218,8 +219,6 @@ def test_a_log_without_its_name_and_a_name_without_its_log_are_found(path: Path)
 
 
 def test_a_cursor_past_the_end_and_one_without_a_log_are_found(path: Path) -> None:
-    import msgspec
-
     put(path, keys.cursor(1, "billing"), msgspec.msgpack.encode([1, True, 1024, 9_999, []]))
     assert "past the end" in told(examine(path))
     change(path, "DELETE FROM millstream_record WHERE key = ?", keys.cursor(1, "billing"))
@@ -288,6 +287,14 @@ def test_the_newest_commit_cannot_vanish_unnoticed(path: Path) -> None:
         last = file.execute("SELECT max(id) FROM millstream_delta").get
     change(path, "DELETE FROM millstream_delta WHERE id = ?", last)
     assert "newest commit" in told(examine(path))
+
+
+def test_a_record_newer_than_the_newest_commit_shows_that_commits_are_lost(path: Path) -> None:
+    key = keys.head(2)
+    with closing(apsw.Connection(str(path))) as file:
+        value = file.execute("SELECT value FROM millstream_record WHERE key = ?", (key,)).get
+    put(path, key, msgspec.msgpack.encode([999, *msgspec.msgpack.decode(value)[1:]]))
+    assert "the head of log 2 includes commit 999" in told(examine(path))
 
 
 def test_a_damaged_counter_and_instance_are_reported(path: Path) -> None:

@@ -104,7 +104,7 @@ class Cursor:
 
     async def floor(self) -> int:
         """Everything below is acknowledged."""
-        return max(self._progress.marks.floor, await self._source.start_offset())
+        return self._progress.marks.next_gap(await self._source.start_offset())[0]
 
     async def size(self) -> int:
         """How many records have ever been appended: the position that the next one gets."""
@@ -136,6 +136,7 @@ class Cursor:
         """Move the durable floor up to the last section boundary; answers where it stands."""
         if self.durable:
             return await self.floor()
+        self._progress.marks.raise_floor(await self._source.start_offset())
         target = self._progress.flushable()
         return await self._session.execute(
             c.MoveCursor(self._source.name, self.name, target, forward=True)

@@ -8,8 +8,8 @@ from typing import Any
 from millstream.aio.cursor import Cursor, open_cursor
 from millstream.aio.stage import Stage, open_stage
 from millstream.command import AsyncSession
-from millstream.errors import InvalidInput
-from millstream.format.packing import Single, pack_single
+from millstream.errors import InvalidInput, Truncated
+from millstream.format.packing import Single, check_json, pack_single
 from millstream.log import commands as c
 from millstream.log.block import Block
 from millstream.log.cursor import SECTION
@@ -87,10 +87,13 @@ class Log:
 
     async def get(self, offset: int) -> Record | None:
         """The record at an offset; None if it was truncated or is not there yet."""
-        start, end = await self._bounds()
-        if not start <= offset < end:
+        if offset < 0:
             return None
-        return await anext(self.read(offset, offset + 1), None)
+        try:
+            blocks = await self._blocks(offset, offset + 1)
+        except Truncated:
+            return None
+        return blocks[0].records()[0] if blocks else None
 
     async def first(self) -> Record | None:
         """The oldest record; None if the log is empty."""
@@ -251,8 +254,8 @@ class Metadata:
 
     async def set(self, key: str, value: Any) -> None:
         """Set an entry."""
-        command = c.SetMetadata(self._log, check_name(key, "metadata"), value)
-        await self._session.execute(command)
+        checked = check_name(key, "metadata")
+        await self._session.execute(c.SetMetadata(self._log, checked, check_json(value)))
 
     async def delete(self, key: str) -> None:
         """Delete an entry; a missing one is a `KeyError`."""
@@ -262,7 +265,7 @@ class Metadata:
 
     async def compare_and_set(self, key: str, *, expect: Any, value: Any) -> None:
         """Set an entry if it is as expected (None: absent), else raise `MetadataConflict`."""
-        checked = check_name(key, "metadata")
+        checked, value, expect = check_name(key, "metadata"), check_json(value), check_json(expect)
         await self._session.execute(
             c.SetMetadata(self._log, checked, value, expect=expect, compare=True)
         )

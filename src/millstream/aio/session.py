@@ -8,7 +8,6 @@ few threads of the session's own. Whoever waits for a log to grow holds no threa
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -34,13 +33,8 @@ class _Asked(Ticket[Any]):
 
     __slots__ = ("future",)
 
-    def __init__(
-        self,
-        operation: Operation[Any],
-        on_done: Callable[[Ticket[Any]], None],
-        future: asyncio.Future[Any],
-    ) -> None:
-        super().__init__(operation, on_done)
+    def __init__(self, operation: Operation[Any], future: asyncio.Future[Any]) -> None:
+        super().__init__(operation)
         self.future = future
 
     def settle(self) -> None:
@@ -53,6 +47,32 @@ class _Asked(Ticket[Any]):
             self.future.set_result(self.result)
 
 
+class _Group:
+    """Tickets that are handed in together, and answered together when the last has landed."""
+
+    __slots__ = ("_call_soon", "_landed", "asked")
+
+    def __init__(
+        self, asked: list[_Asked], call_soon: Callable[[Callable[[], None]], None]
+    ) -> None:
+        self.asked = asked
+        self._call_soon = call_soon
+        self._landed: list[Ticket[Any]] = []
+        for one in asked:
+            one.on_done = self._land
+
+    def _land(self, ticket: Ticket[Any]) -> None:
+        """Called on the commit thread, for one ticket after the other: ring once for all."""
+        self._landed.append(ticket)
+        if len(self._landed) == len(self.asked):
+            self._call_soon(self.settle)
+
+    def settle(self) -> None:
+        """Give the answers; in the event loop."""
+        for one in self.asked:
+            one.settle()
+
+
 class AsyncEmbeddedSession:
     """Answers the coroutines of one event loop: the one that runs when it is made."""
 
@@ -62,8 +82,6 @@ class AsyncEmbeddedSession:
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(QUERY_THREADS, thread_name_prefix="millstream-query")
         self._gathered: list[_Asked] = []
-        self._landed: deque[Ticket[Any]] = deque()
-        self._rung = False
         self._closing: asyncio.Future[None] | None = None
 
     async def execute(self, command: Command[T]) -> T:
@@ -95,13 +113,13 @@ class AsyncEmbeddedSession:
         else:
             self._pool.shutdown(wait=False)
 
-    # Mutations: gathered, handed in, landed.
+    # Mutations: gathered, then handed in.
 
     async def _commit(self, command: Mutation[T]) -> T:
         future: asyncio.Future[T] = self._loop.create_future()
         if not self._gathered:
             self._loop.call_soon(self._hand_in)
-        self._gathered.append(_Asked(operation(command), self._land, future))
+        self._gathered.append(_Asked(operation(command), future))
         return await future
 
     def _hand_in(self) -> None:
@@ -110,27 +128,13 @@ class AsyncEmbeddedSession:
         self._gathered = []
         size = self.limits.group_operations_max
         for first in range(0, len(gathered), size):
-            some = gathered[first : first + size]
+            group = _Group(gathered[first : first + size], self._call_soon)
             try:
-                self.store.submit(list(some))
+                self.store.submit([*group.asked])
             except MillstreamError as error:
-                for asked in some:
+                for asked in group.asked:
                     asked.error = fresh(error)
-                    asked.settle()
-
-    def _land(self, ticket: Ticket[Any]) -> None:
-        """Called on the commit thread, for one ticket after the other: ring once for all."""
-        self._landed.append(ticket)
-        if not self._rung:
-            self._rung = True
-            self._call_soon(self._settle)
-
-    def _settle(self) -> None:
-        self._rung = False
-        while self._landed:
-            asked = self._landed.popleft()
-            assert isinstance(asked, _Asked)
-            asked.settle()
+                group.settle()
 
     # Queries.
 

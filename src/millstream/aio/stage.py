@@ -9,12 +9,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from millstream.aio.cursor import Cursor, Source, open_cursor
+from millstream.clock import SystemClock
 from millstream.command import AsyncSession
 from millstream.errors import InvalidInput
 from millstream.format.packing import Single, pack_single
 from millstream.log import commands as c
 from millstream.log.stage import batch_of, staged_record
 from millstream.record import Headers, Record, Seconds
+
+_clock = SystemClock()
 
 
 async def open_stage(session: AsyncSession, log: Source, *, section: int) -> Stage:
@@ -66,7 +69,11 @@ class Stage:
     ) -> int:
         """Stage one record and return the offset that it will have."""
         record = pack_single(
-            value, key=key, headers=headers, timestamp=timestamp, limits=self._session.limits
+            value,
+            key=key,
+            headers=headers,
+            timestamp=_clock.wall_ms() if timestamp is None else timestamp,
+            limits=self._session.limits,
         )
         self._records.append(record)
         offset = self._committed + len(self._records) - 1

@@ -12,25 +12,16 @@ import msgspec
 
 from millstream.doctor.findings import Findings
 from millstream.doctor.rows import Found, Rows
+from millstream.embedded import kinds
 from millstream.errors import CorruptionError
 from millstream.format import keys
-from millstream.log.cursor_state import CursorState
-from millstream.log.head import Appended, Head, Name
-from millstream.log.metadata import MetadataState
-from millstream.log.producer import ProducerState
+from millstream.log.head import Appended
 from millstream.store import delta as deltas
 from millstream.store.entity import Entity, Kind
 from millstream.store.instance import Instance
 from millstream.store.overlay import Overlay
 
-KINDS = {
-    keys.NAME: Kind(Name),
-    keys.HEAD: Kind(Head),
-    keys.METADATA: Kind(MetadataState),
-    keys.CURSOR: Kind(CursorState),
-    keys.PRODUCER: Kind(ProducerState),
-    keys.STORE: Kind(Instance),
-}
+KINDS = {**kinds(), keys.STORE: Kind(Instance)}
 
 
 class Replay:

@@ -17,10 +17,13 @@ from millstream.doctor.findings import Findings
 from millstream.errors import CannotOpen, CorruptionError
 from millstream.format import keys
 from millstream.store.checksum import row_checksum
-from millstream.store.sqlite_file import PREFIX, inspect
+from millstream.store.sqlite_file import APPLICATION_ID, FORMAT, PREFIX
 from millstream.store.sqlite_rows import NUMBERED, RECORD, TABLES, SqliteSnapshot
 
 BUSY_MS = 10_000
+HEADER_BYTES = 100
+"""Of an SQLite file: who it belongs to, and in which version."""
+
 STEPS_PER_TICK = 200_000
 """Instructions of SQLite between two signs of life during its own check."""
 
@@ -218,15 +221,13 @@ class Rows(SqliteSnapshot):
 
 def _open(path: Path) -> tuple[apsw.Connection, str]:
     """A connection, and why SQLite refuses an ordinary one."""
-    if not path.exists():
-        raise CannotOpen(f"{path} does not exist", path=str(path))
-    inspect(path)
-    if path.stat().st_size == 0:
-        raise CannotOpen(f"{path} is empty: no store was made in it", path=str(path))
+    problem = _stranger(path)
+    if problem:
+        raise CannotOpen(f"{path} {problem}", path=str(path))
     for attempt in _ways(path):
         try:
             return _connect(attempt), ""
-        except apsw.CantOpenError as error:
+        except (apsw.CantOpenError, apsw.ReadOnlyError) as error:
             reason = error
         except apsw.CorruptError as error:
             return _connect_anyway(path, attempt), str(error)
@@ -237,6 +238,25 @@ def _open(path: Path) -> tuple[apsw.Connection, str]:
         "elsewhere and examine the copy",
         path=str(path),
     ) from reason
+
+
+def _stranger(path: Path) -> str:
+    """Why a file is no store of ours, by its first bytes; unlike for use, it may be read-only."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(HEADER_BYTES)
+    except FileNotFoundError:
+        return "does not exist"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    if not header:
+        return "is empty: no store was made in it"
+    if not header.startswith(b"SQLite format 3\x00") or len(header) < HEADER_BYTES:
+        return "is not a Millstream store: it is no SQLite file"
+    if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
+        return "is an SQLite file, but not a Millstream store"
+    version = int.from_bytes(header[60:64], "big")
+    return f"has format {version}; upgrade Millstream to examine it" if version > FORMAT else ""
 
 
 def _ways(path: Path) -> Iterator[str]:

@@ -93,7 +93,7 @@ class Cursor:
 
     def floor(self) -> int:
         """Everything below is acknowledged."""
-        return max(self._progress.marks.floor, self._source.start_offset())
+        return self._progress.marks.next_gap(self._source.start_offset())[0]
 
     def size(self) -> int:
         """How many records have ever been appended: the position that the next one gets."""
@@ -123,6 +123,7 @@ class Cursor:
         """Move the durable floor up to the last section boundary; answers where it stands."""
         if self.durable:
             return self.floor()
+        self._progress.marks.raise_floor(self._source.start_offset())
         target = self._progress.flushable()
         return self._session.execute(
             c.MoveCursor(self._source.name, self.name, target, forward=True)

@@ -41,8 +41,7 @@ from millstream.store.instance import instance_id
 from millstream.store.transaction import Transaction
 
 OFFSET_MAX = 2**63 - 1
-CURSORS_MAX = 10_000
-"""Cursors of one log that a deletion takes with it in one commit."""
+FOUND_PER_STEP = 1_000
 
 
 def find_log(tx: Transaction, name: str) -> tuple[int, Head] | None:
@@ -218,8 +217,9 @@ def delete_log(tx: Transaction, command: c.DeleteLog) -> bool:
     _check_free(tx, head, "")
     for prefix in (keys.cursor(log_id, ""), keys.producer(log_id, "")):
         start, stop = keys.range_of(prefix)
-        for key in tx.state.find(start, stop, tx.writer, limit=CURSORS_MAX):
-            tx.change(key, None)
+        while found_keys := tx.state.find(start, stop, tx.writer, limit=FOUND_PER_STEP):
+            for key in found_keys:
+                tx.change(key, None)
     tx.change(keys.metadata(log_id), None)
     tx.change(keys.log_name(command.log), None)
     tx.change(keys.head(log_id), Deleted())
@@ -399,8 +399,8 @@ def _need_cursor(tx: Transaction, log: str, cursor: str) -> tuple[bytes, CursorS
 def cursor_info(name: str, state: CursorState, head: Head) -> CursorInfo:
     """How a cursor stands; what was truncated counts as acknowledged."""
     marks: Marks = state.marks
-    floor = max(marks.floor, head.start)
-    ranges = [(max(a, floor), b) for a, b in marks.ranges() if b > floor]
+    floor, _ = marks.next_gap(head.start)
+    ranges = [(a, b) for a, b in marks.ranges() if a > floor]
     return CursorInfo(
         name=name,
         floor=floor,

@@ -112,7 +112,7 @@ def _facts(state: State, snapshot: Snapshot, log_id: int) -> tuple[Head, int | N
         for key in state.find(start, stop, snapshot, limit=CURSORS_MAX):
             cursor = state.entity(key, snapshot)
             assert isinstance(cursor, CursorState)
-            floors.append(int(cursor.marks.floor))
+            floors.append(int(cursor.marks.next_gap(head.start)[0]))
     return replace(head), min(floors, default=None)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import apsw
 
-from millstream.errors import InvalidInput, OutcomeUnknown, WriteFailed
+from millstream.errors import CorruptionError, InvalidInput, OutcomeUnknown, WriteFailed
 from millstream.format import keys
 from millstream.store.checksum import checked, row_checksum
 from millstream.store.engine import Row
@@ -45,39 +45,42 @@ class SqliteSnapshot:
     def get(self, key: bytes) -> bytes | None:
         """The value of a key, or None."""
         table = NUMBERED.get(key[1])
-        found: tuple[bytes, int] | None
-        if table is None:
-            query = f"SELECT value, crc FROM {RECORD} WHERE key = ?"
-            found = self._execute(query, (key,)).fetchone()
-        else:
-            query = f"SELECT value, crc FROM {table} WHERE id = ?"
-            found = self._execute(query, (keys.number(key),)).fetchone()
-        if found is None:
-            return None
-        return checked(key, found[0], found[1])
+        try:
+            if table is None:
+                query = f"SELECT value, crc FROM {RECORD} WHERE key = ?"
+                found = self._execute(query, (key,)).fetchone()
+            else:
+                query = f"SELECT value, crc FROM {table} WHERE id = ?"
+                found = self._execute(query, (keys.number(key),)).fetchone()
+            return None if found is None else checked(key, found[0], found[1])
+        except _NOT_BYTES as error:
+            raise _not_bytes(key, error) from error
 
     def scan(self, start: bytes, stop: bytes, *, limit: int, reverse: bool = False) -> list[Row]:
         """Up to `limit` rows with start <= key < stop."""
         order = "DESC" if reverse else "ASC"
         table = NUMBERED.get(start[1])
-        if table is None:
+        try:
+            if table is None:
+                rows = self._execute(
+                    f"SELECT key, value, crc FROM {RECORD} WHERE key >= ? AND key < ? "
+                    f"ORDER BY key {order} LIMIT ?",
+                    (start, stop, limit),
+                )
+                return [(key, checked(key, value, crc)) for key, value, crc in rows]
+            condition, bounds = _number_range(start, stop)
             rows = self._execute(
-                f"SELECT key, value, crc FROM {RECORD} WHERE key >= ? AND key < ? "
-                f"ORDER BY key {order} LIMIT ?",
-                (start, stop, limit),
+                f"SELECT id, value, crc FROM {table} WHERE {condition} ORDER BY id {order} LIMIT ?",
+                (*bounds, limit),
             )
-            return [(key, checked(key, value, crc)) for key, value, crc in rows]
-        condition, bounds = _number_range(start, stop)
-        rows = self._execute(
-            f"SELECT id, value, crc FROM {table} WHERE {condition} ORDER BY id {order} LIMIT ?",
-            (*bounds, limit),
-        )
-        prefix = start[:2]
-        return [
-            (key, checked(key, value, crc))
-            for number, value, crc in rows
-            for key in (prefix + number.to_bytes(8, "big"),)
-        ]
+            prefix = start[:2]
+            return [
+                (key, checked(key, value, crc))
+                for number, value, crc in rows
+                for key in (prefix + number.to_bytes(8, "big"),)
+            ]
+        except _NOT_BYTES as error:
+            raise _not_bytes(start, error) from error
 
     def last_seq(self) -> int:
         """The sequence of the newest delta."""
@@ -203,6 +206,15 @@ class SqliteWriter(SqliteSnapshot):
                 cause=str(error),
             ) from error
         self._after_commit()
+
+
+_NOT_BYTES = (TypeError, UnicodeDecodeError)
+
+
+def _not_bytes(key: bytes, error: Exception) -> CorruptionError:
+    return CorruptionError(
+        f"a row at or after {key.hex()} does not hold bytes: {error}", what="row", where=key.hex()
+    )
 
 
 def _number_range(start: bytes, stop: bytes) -> tuple[str, tuple[int, ...]]:

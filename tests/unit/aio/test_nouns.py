@@ -295,12 +295,18 @@ async def test_a_transaction_commits_all_steps_or_none(tmp_path: Path) -> None:
         assert await target.len() == 3
         assert await target.metadata.all() == {"k": 1}
 
-        with pytest.raises(EndMoved):
+        async def fail_in_a_step() -> None:
             async with ms.transaction() as tx:
                 tx.append(target, b"undone")
                 tx.append(source, b"no", expect_end=9)
-        with pytest.raises(ZeroDivisionError):
+
+        async def fail_in_the_block() -> None:
             async with ms.transaction() as tx:
                 tx.append(target, b"undone")
                 _ = 1 / 0
+
+        with pytest.raises(EndMoved):
+            await fail_in_a_step()
+        with pytest.raises(ZeroDivisionError):
+            await fail_in_the_block()
         assert await target.len() == 3

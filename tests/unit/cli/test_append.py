@@ -132,20 +132,34 @@ def test_a_batch_is_full_after_so_many_lines_or_at_the_end() -> None:
     assert list(batches(stream, lines_max=2, steady=False)) == [[b"1", b"2"], [b"3", b""], [b"5"]]
 
 
-def test_a_slow_pipe_is_stored_as_it_arrives_unless_batches_must_be_steady() -> None:
-    for steady in (False, True):
-        read_end, write_end = os.pipe()
-        with os.fdopen(read_end, "rb") as stream:
-            found = batches(stream, lines_max=3, steady=steady)
-            os.write(write_end, b"1\n2\n")
-            if steady:
-                os.write(write_end, b"3\n4\n")
-                os.close(write_end)
-                assert list(found) == [[b"1", b"2", b"3"], [b"4"]]
-            else:
-                assert next(found) == [b"1", b"2"]
-                os.close(write_end)
-                assert list(found) == []
+class SlowPipe(io.BytesIO):
+    """Brings two lines at a time, and never has more waiting."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._chunks = [b"1\n2\n", b"3\n4\n", b""]
+
+    def read1(self, size: int | None = -1) -> bytes:
+        return self._chunks.pop(0)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+
+@pytest.mark.parametrize(
+    ("steady", "expected"),
+    [(False, [[b"1", b"2"], [b"3", b"4"]]), (True, [[b"1", b"2", b"3"], [b"4"]])],
+)
+def test_a_slow_pipe_is_stored_as_it_arrives_unless_batches_must_be_steady(
+    steady: bool, expected: list[list[bytes]]
+) -> None:
+    quiet, other_end = os.pipe()
+    try:
+        assert list(batches(SlowPipe(quiet), lines_max=3, steady=steady)) == expected
+    finally:
+        os.close(quiet)
+        os.close(other_end)
 
 
 def test_what_a_pipe_brings_is_durable_before_the_pipe_ends(

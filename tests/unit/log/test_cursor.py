@@ -232,6 +232,17 @@ def test_what_was_truncated_counts_as_acknowledged(log: Log, cursor: Cursor) -> 
     assert offsets(cursor) == [20]
 
 
+def test_a_truncation_that_meets_acknowledged_records_moves_the_floor_over_them(
+    log: Log, cursor: Cursor
+) -> None:
+    cursor.ack([5, 6, 7])
+    log.truncate(before=5)
+    assert (cursor.floor(), cursor.info().floor, cursor.info().ranges) == (8, 8, [])
+    cursor.ack([8, 9])
+
+    assert (cursor.is_empty(), cursor.info().lag) == (True, 0)
+
+
 def test_a_cursor_can_wait_for_a_log_to_exist(ms: Millstream) -> None:
     cursor = ms.log("later").cursor("c")
     assert (cursor.is_empty(), cursor.size(), cursor.take()) == (True, 0, [])

@@ -372,6 +372,14 @@ def test_reset(log: Log) -> None:
 # Beyond the seed.
 
 
+def test_a_flush_goes_on_after_a_truncation_that_overtook_the_reader(log: Log) -> None:
+    cursor = fill(log, 45)
+    log.truncate(before=12)
+    cursor.ack(cursor.take(20))
+
+    assert cursor.flush() == 30
+
+
 def test_seek_moves_in_memory_only(log: Log, reopen: Reopen) -> None:
     cursor = fill(log, 5)
     cursor.seek(3)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from millstream import Log, Millstream, Producer
+from millstream.embedded import EmbeddedSession
 from millstream.errors import Fenced, NotFound, OutOfSequence
+from millstream.log import retention
 
 Reopen = Callable[..., Millstream]
 
@@ -107,6 +112,28 @@ def test_it_lasts_over_and_over(reopen: Reopen) -> None:
             ms.fold()
 
     assert [record.text for record in reopen().log("x").read()] == ["4"] * 5
+
+
+def test_no_row_of_it_is_left_on_disk(ms: Millstream, log: Log, tmp_path: Path) -> None:
+    ms.fold()
+    log.append(b"large" * 1_000)
+    log.append_many([b"large" * 1_000] * 2)
+    log.delete()
+    session = ms._session
+    assert isinstance(session, EmbeddedSession)
+    while retention.tend(session.store, 1):
+        pass
+    ms.log("other").append(b"so that there is a newer commit")
+    ms.fold()
+    ms.close()
+
+    with closing(sqlite3.connect(tmp_path / "store.db")) as file:
+        left = [key for (key,) in file.execute("SELECT key FROM millstream_record")]
+        payloads = file.execute("SELECT count(*) FROM millstream_payload").fetchone()
+        blocks = file.execute("SELECT count(*) FROM millstream_block").fetchone()
+    one = (1).to_bytes(8, "big")
+    assert [key.hex() for key in left if key[2:10] == one] == []
+    assert (payloads, blocks) == ((0,), (0,))
 
 
 def test_a_cursor_is_deleted_alone(log: Log) -> None:

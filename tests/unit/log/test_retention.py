@@ -135,6 +135,16 @@ def test_consumed_looks_at_the_durable_floor_of_a_cursor_in_memory(log: Log) -> 
     assert start_after(log) == 10
 
 
+def test_consumed_goes_on_after_another_rule_overtook_the_reader(log: Log) -> None:
+    log.append_many([b"x"] * 10)
+    cursor = log.cursor("c")
+    log.truncate(before=4)
+    cursor.ack(cursor.take(3))
+    log.retain(consumed=True)
+
+    assert start_after(log) == 7
+
+
 def test_the_furthest_rule_counts(log: Log, clock: SimulatedClock) -> None:
     log.append_many([b"x"] * 4)
     clock.advance(100)

@@ -423,7 +423,8 @@ def test_headers_and_keys_have_limits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["x", "n" * 255, "日本語のログ", "🦆" * 255, "a/../b", "a b", "'; DROP TABLE x", "%00", "é"]
+    "name",
+    ["x", "n" * 255, "日本語のログ", "🦆" * 255, "a/../b", "a b", "'; DROP TABLE x", "%00", "é"],
 )
 def test_names_may_hold_any_text(tmp_path: Path, name: str) -> None:
     path = tmp_path / "file.db"

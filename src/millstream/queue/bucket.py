@@ -1,0 +1,195 @@
+"""A bucket: the messages of one stretch of claim numbers, and how each of them stands.
+
+Slots are claim numbers counted from the bucket's first. Changes name ranges of slots, because
+messages are mostly claimed and finished side by side; a range costs as much as one slot. What the
+RFC's records cannot hold (who claimed when, how each attempt ended, when a retry is due, where a
+message came from) is kept as ranges as well, in a companion record.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Any, ClassVar, Self
+
+from msgspec import Struct
+
+from millstream.store.entity import Entity
+
+Slots = tuple[int, int]
+"""A half-open range of slots."""
+
+NONE, AVAILABLE, IN_FLIGHT, DONE, FAILED, GONE = range(6)
+_FILL = [bytes((state,)) for state in range(6)]
+
+
+class Span(Struct, array_like=True, frozen=True):
+    """Neighbouring slots whose messages are neighbours in a log, with adjacent ids."""
+
+    slot: int
+    count: int
+    log_id: int
+    offset: int
+    message_id: int
+
+
+class Attempt(Struct, array_like=True, frozen=True):
+    """Slots that were claimed together."""
+
+    start: int
+    stop: int
+    at_ms: int
+    consumer: str
+
+
+class End(Struct, array_like=True, frozen=True):
+    """Slots whose attempt ended together: which state they went to, and why."""
+
+    start: int
+    stop: int
+    at_ms: int
+    state: int
+    reason: str
+
+
+class Placed(Struct, array_like=True, frozen=True, tag=1):
+    """Messages were routed here; they are available."""
+
+    spans: list[Span]
+    at_ms: int
+
+
+class Claimed(Struct, array_like=True, frozen=True, tag=2):
+    """Slots were claimed, until then, by somebody."""
+
+    ranges: list[Slots]
+    at_ms: int
+    until_ms: int
+    consumer: str
+
+
+class Ended(Struct, array_like=True, frozen=True, tag=3):
+    """An attempt ended: done, failed, or available again (from `due_ms` on)."""
+
+    ranges: list[Slots]
+    at_ms: int
+    state: int
+    due_ms: int = 0
+    reason: str = ""
+
+
+class Renewed(Struct, array_like=True, frozen=True, tag=4):
+    """Leases were prolonged."""
+
+    ranges: list[Slots]
+    until_ms: int
+
+
+class Removed(Struct, array_like=True, frozen=True, tag=5):
+    """Slots are of no more interest: purged, redriven, or kept long enough."""
+
+    ranges: list[Slots]
+
+
+class Bucket(Entity):
+    """The messages of one bucket."""
+
+    states: Any = None
+    """One byte per slot."""
+    attempts: Any = None
+    until_ms: Any = None
+    """Per slot: the end of the lease in flight, the due time when available, else when it ended."""
+    spans: Any = None
+    tries: Any = None
+    ends: Any = None
+
+    changes: ClassVar = Placed | Claimed | Ended | Renewed | Removed
+
+    def apply(self, change: Placed | Claimed | Ended | Renewed | Removed) -> None:
+        """Move to the next state."""
+        match change:
+            case Claimed():
+                for start, stop in change.ranges:
+                    self._fill(start, stop, IN_FLIGHT, change.until_ms)
+                    self._count(start, stop)
+                    self.tries.append(Attempt(start, stop, change.at_ms, change.consumer))
+            case Ended():
+                at_ms = change.due_ms if change.state == AVAILABLE else change.at_ms
+                for start, stop in change.ranges:
+                    self._fill(start, stop, change.state, at_ms)
+                    self.ends.append(End(start, stop, change.at_ms, change.state, change.reason))
+            case Placed():
+                for span in change.spans:
+                    self._grow(span.slot + span.count)
+                    self._fill(span.slot, span.slot + span.count, AVAILABLE, 0)
+                    self.spans.append(span)
+            case Renewed():
+                for start, stop in change.ranges:
+                    self.until_ms[start:stop] = array("q", [change.until_ms]) * (stop - start)
+            case Removed():
+                for start, stop in change.ranges:
+                    self._fill(start, stop, GONE, 0)
+
+    def _grow(self, slots: int) -> None:
+        more = slots - len(self.states)
+        if more > 0:
+            self.states.extend(bytes(more))
+            self.attempts.extend([0] * more)
+            self.until_ms.extend([0] * more)
+
+    def _fill(self, start: int, stop: int, state: int, at_ms: int) -> None:
+        self.states[start:stop] = _FILL[state] * (stop - start)
+        self.until_ms[start:stop] = array("q", [at_ms]) * (stop - start)
+
+    def _count(self, start: int, stop: int) -> None:
+        found = self.attempts
+        for slot in range(start, stop):
+            found[slot] += 1
+
+    # Questions.
+
+    def exists(self) -> bool:
+        """A bucket without slots has no record."""
+        return bool(self.states)
+
+    def all_are(self, start: int, stop: int, state: int) -> bool:
+        """Whether every slot of a range has this state."""
+        return bool(self.states[start:stop] == _FILL[state] * (stop - start))
+
+    def runs(self, state: int, start: int = 0, stop: int | None = None) -> Iterator[Slots]:
+        """The ranges of slots that have a state, in order."""
+        states: bytearray = self.states
+        end = len(states) if stop is None else min(stop, len(states))
+        mark, position = _FILL[state], start
+        while (first := states.find(mark, position, end)) >= 0:
+            last = first + 1
+            while last < end and states[last] == state:
+                last += 1
+            yield first, last
+            position = last
+
+    def sources(self, start: int, stop: int) -> Iterator[Span]:
+        """Where the messages of a range of slots lie, span by span."""
+        at = bisect_right(self.spans, start, key=lambda span: span.slot) - 1
+        for span in self.spans[max(at, 0) :]:
+            first, last = max(start, span.slot), min(stop, span.slot + span.count)
+            if first >= stop:
+                return
+            if first < last:
+                skip = first - span.slot
+                yield Span(
+                    first, last - first, span.log_id, span.offset + skip, span.message_id + skip
+                )
+
+    @classmethod
+    def blank(cls) -> Self:
+        """A bucket without slots."""
+        return cls(
+            states=bytearray(),
+            attempts=array("H"),
+            until_ms=array("q"),
+            spans=[],
+            tries=[],
+            ends=[],
+        )

@@ -1,0 +1,89 @@
+"""The spec of a queue: which messages it takes, and how they are worked on.
+
+The RFC's record holds the filter, the attempts, the retention of what is done, the bucket size and
+the description; everything else stands in a companion record that is written with it.
+"""
+
+from __future__ import annotations
+
+import re
+from fnmatch import translate
+from functools import lru_cache
+
+from msgspec import Struct, field
+
+from millstream.errors import InvalidInput
+from millstream.filters import parse
+from millstream.format.ids import CAPACITY_EXPONENT_MAX
+from millstream.log.names import check_name
+from millstream.queue.backoff import Backoff
+
+ATTEMPTS_MAX = 65_535
+SOURCES_MAX = 100
+DESCRIPTION_CHARS_MAX = 1_000
+DAY_S = 24 * 3600
+LEASE_MS_MAX = 7 * DAY_S * 1000
+RETENTION_S_MAX = 2**32 - 1
+DELAY_MS_MAX = 10 * 366 * DAY_S * 1000
+
+
+class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a queue is. `sources` are names of logs or patterns with `*` and `?`."""
+
+    sources: tuple[str, ...] = ()
+    filter: str = ""
+    start: str | int = "latest"
+    """Where routing begins in a log that exists already: 'latest', 'earliest', or an offset."""
+    start_ms: int | None = None
+    """Instead of `start`: with the first record appended at or after this time."""
+    max_attempts: int = 5
+    lease_ms: int = 30_000
+    lease_max_ms: int = 12 * 3600 * 1000
+    backoff: Backoff = field(default_factory=Backoff)
+    delay_ms: int = 0
+    done_retention_s: int = 7 * DAY_S
+    keep_payloads: bool = False
+    bucket_exponent: int = 3
+    dead_letter: str = ""
+    """A log to which failed messages are published as well."""
+    lossy: bool = False
+    description: str = ""
+
+    def check(self) -> None:
+        """Refuse what makes no sense, before anything is stored."""
+        if len(self.sources) > SOURCES_MAX:
+            raise InvalidInput(f"a queue has at most {SOURCES_MAX} sources")
+        for source in self.sources:
+            check_name(source, "source")
+        if self.filter:
+            parse(self.filter)
+        if isinstance(self.start, str) and self.start not in ("latest", "earliest"):
+            raise InvalidInput(
+                f"a queue starts at 'latest', 'earliest' or an offset, not {self.start!r}"
+            )
+        if self.dead_letter:
+            check_name(self.dead_letter, "dead-letter log")
+        if len(self.description) > DESCRIPTION_CHARS_MAX:
+            raise InvalidInput(f"a description has at most {DESCRIPTION_CHARS_MAX} characters")
+        self.backoff.check()
+        _within("max_attempts", self.max_attempts, 1, ATTEMPTS_MAX)
+        _within("lease_max_ms", self.lease_max_ms, 1, LEASE_MS_MAX)
+        _within("lease_ms", self.lease_ms, 1, self.lease_max_ms)
+        _within("delay_ms", self.delay_ms, 0, DELAY_MS_MAX)
+        _within("done_retention_s", self.done_retention_s, 0, RETENTION_S_MAX)
+        _within("bucket_exponent", self.bucket_exponent, 0, CAPACITY_EXPONENT_MAX)
+
+    def takes_from(self, log: str) -> bool:
+        """Whether a log is one of its sources."""
+        return any(_pattern(source).match(log) is not None for source in self.sources)
+
+
+@lru_cache(maxsize=1_024)
+def _pattern(source: str) -> re.Pattern[str]:
+    """A source as an expression; brackets mean themselves."""
+    return re.compile(translate(source.replace("[", "[[]")))
+
+
+def _within(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise InvalidInput(f"{name} is from {least:,} to {most:,}, not {value:,}")
