@@ -59,7 +59,14 @@ def open(
     With `durability="relaxed"` a commit survives the death of the process but not of the machine.
     """
     from millstream.embedded import EmbeddedSession, open_store
+    from millstream.store import forking
     from millstream.store.sqlite import SqliteEngine
 
-    engine = SqliteEngine(path, durability=durability, limits=limits, clock=clock)
-    return Millstream(EmbeddedSession(open_store(engine, limits=limits, clock=clock)))
+    with forking.opening:
+        engine = SqliteEngine(path, durability=durability, limits=limits, clock=clock)
+        try:
+            store = open_store(engine, limits=limits, clock=clock)
+        except BaseException:
+            engine.close()
+            raise
+    return Millstream(EmbeddedSession(store))

@@ -125,4 +125,5 @@ class Steps:
 
 
 def _name(log: str | NamedLog) -> str:
-    return check_name(log) if isinstance(log, str) else log.name
+    name: Any = getattr(log, "name", None)
+    return check_name(log if name is None else name)  # type: ignore[arg-type]

@@ -19,7 +19,6 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,10 +38,10 @@ HANGS_S = 60
 
 
 @pytest.fixture
-def seed() -> Iterator[int]:
+def seed() -> int:
     chosen = int(os.environ.get("MILLSTREAM_SEED") or secrets.randbelow(2**32))
     print(f"replay with MILLSTREAM_SEED={chosen}")  # shown by pytest if the test fails
-    yield chosen
+    return chosen
 
 
 @dataclass

@@ -81,8 +81,11 @@ def check_again(names, count):
 def run_script(tmp_path: Path, script: str) -> None:
     source = str(Path(millstream.__file__).parents[1])
     done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", OPENING + script]
-        + [str(tmp_path / "a.db")],
+        [
+            sys.executable,
+            *("-W", "ignore::DeprecationWarning"),  # of forking with threads: that is the test
+            *("-c", OPENING + script, str(tmp_path / "a.db")),
+        ],
         env={**os.environ, "PYTHONPATH": source},
         capture_output=True,
         text=True,

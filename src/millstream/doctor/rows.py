@@ -17,6 +17,7 @@ from millstream.doctor.findings import Findings
 from millstream.errors import CannotOpen, CorruptionError
 from millstream.format import keys
 from millstream.store.checksum import row_checksum
+from millstream.store.sqlite import is_open_here
 from millstream.store.sqlite_file import APPLICATION_ID, FORMAT, PREFIX
 from millstream.store.sqlite_rows import NUMBERED, RECORD, TABLES, SqliteSnapshot
 
@@ -242,6 +243,8 @@ def _open(path: Path) -> tuple[apsw.Connection, str]:
 
 def _stranger(path: Path) -> str:
     """Why a file is no store of ours, by its first bytes; unlike for use, it may be read-only."""
+    if is_open_here(path):
+        return ""
     try:
         with path.open("rb") as file:
             header = file.read(HEADER_BYTES)

@@ -15,6 +15,9 @@ their numbers do. Types 0x01 to 0x06 are the RFC's (see `rfc`); ours start at 0x
     0x0f  id block         (nothing)                     SeqBlock: two u64, big-endian
     0x10  store            (nothing)                     the instance's id, when it was created
     0x11  fold             (nothing)                     last folded sequence (u64)
+    0x12  queue            name (UTF-8)                  spec, positions, counts, leases by bucket
+    0x13  bucket           queue id (u64), bucket (u64)  what the RFC's records cannot hold
+    0x14  retry            queue id, due ms, claim (u64) (nothing): available again from then on
 """
 
 from __future__ import annotations
@@ -37,9 +40,13 @@ DELTA = 0x0E
 ID_BLOCK = 0x0F
 STORE = 0x10
 FOLD = 0x11
+QUEUE = 0x12
+BUCKET = 0x13
+RETRY = 0x14
 
 _NUMBERED = struct.Struct(">BBQ")
 _ENTRY = struct.Struct(">BBQQ")
+_RETRY = struct.Struct(">BBQQQ")
 
 ID_BLOCK_KEY = bytes((VERSION, ID_BLOCK))
 STORE_KEY = bytes((VERSION, STORE))
@@ -134,3 +141,28 @@ def producer(log_id: int, name: str) -> bytes:
 def trailing_name(key: bytes) -> str:
     """The name at the end of a cursor's or producer's key."""
     return key[_NUMBERED.size :].decode()
+
+
+def queue(name: str) -> bytes:
+    """The key of a queue's state."""
+    return prefix(QUEUE) + name.encode()
+
+
+def bucket(queue_id: int, bucket_id: int) -> bytes:
+    """The key of a bucket's companion record."""
+    return _ENTRY.pack(VERSION, BUCKET, queue_id, bucket_id)
+
+
+def retry(queue_id: int, due_ms: int, claim_id: int) -> bytes:
+    """The key under which a message waits for its next attempt."""
+    return _RETRY.pack(VERSION, RETRY, queue_id, due_ms, claim_id)
+
+
+def retry_claim(key: bytes) -> tuple[int, int]:
+    """When a waiting message is due, and its claim id."""
+    if len(key) != _RETRY.size:
+        raise CorruptionError(
+            f"a retry key of {len(key)} bytes, not 26", what="key", where=len(key)
+        )
+    _, _, _, due_ms, claim_id = _RETRY.unpack(key)
+    return due_ms, claim_id

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from millstream.command import Session
-from millstream.errors import InvalidInput, NotFound
+from millstream.errors import InvalidInput, NotFound, Truncated
 from millstream.log import commands as c
 from millstream.log.names import check_name
 from millstream.log.progress import Acknowledged, Progress, check_within, ranges_of
@@ -144,13 +144,17 @@ class Cursor:
         progress, source = self._progress, self._source
         found: list[Record] = []
         while len(found) < n:
+            end = min(end, source.end_offset())  # less if the log was deleted meanwhile
             first, stop = progress.next_gap(source.start_offset(), end)
             if first >= stop:
                 progress.position = max(progress.position, min(first, end))
                 break
-            for record in source.read(first, min(stop, first + n - len(found))):
-                found.append(record)
-                progress.position = record.offset + 1
+            try:
+                for record in source.read(first, min(stop, first + n - len(found))):
+                    found.append(record)
+                    progress.position = record.offset + 1
+            except Truncated:
+                continue  # retention went past us meanwhile: go on at the new start
         return found
 
     def _ack(self, ranges: list[tuple[int, int]]) -> None:

@@ -8,7 +8,9 @@ import msgspec
 from msgspec import Struct
 
 from millstream.log.marks import Marks, Range
+from millstream.store.engine import Snapshot
 from millstream.store.entity import Entity
+from millstream.store.overlay import Overlay
 
 
 class Opened(Struct, array_like=True, frozen=True, tag=1):
@@ -67,7 +69,9 @@ class CursorState(Entity):
         """A removed cursor has no record."""
         return self.present
 
-    def records(self, key: bytes) -> list[tuple[bytes, bytes | None]]:
+    def records(
+        self, key: bytes, overlay: Overlay, snapshot: Snapshot
+    ) -> list[tuple[bytes, bytes | None]]:
         """The record, with the marks as ranges."""
         if not self.present:
             return [(key, None)]

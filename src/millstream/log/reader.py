@@ -14,6 +14,7 @@ from millstream.format import block as blocks
 from millstream.format import entries, keys
 from millstream.log.block import Block, Columns, pack
 from millstream.log.head import Bounds
+from millstream.record import Record
 from millstream.store.engine import Row, Snapshot
 from millstream.store.overlay import Overlay
 from millstream.store.store import Store
@@ -73,6 +74,28 @@ def read_blocks(store: Store, name: str, *, start: int, stop: int, bytes_max: in
         log=name,
         offset=start,
     )
+
+
+def read_records(
+    overlay: Overlay, snapshot: Snapshot, log_id: int, name: str, *, start: int, stop: int
+) -> list[Record]:
+    """The records in [start, stop) of a log, also below its start while their bytes are there."""
+    found: list[Record] = []
+    while start < stop:
+        try:
+            some = _read(overlay, snapshot, name, log_id, start, stop, bytes_max=2**62)
+        except _Moved:
+            raise CorruptionError(
+                f"log {name!r}: the record at offset {start} is gone",
+                what="log entry",
+                where=start,
+                log=name,
+                offset=start,
+            ) from None
+        for block in some:
+            found += block.records()
+        start = some[-1].offsets.stop
+    return found
 
 
 def _located(error: CorruptionError, name: str, offset: int) -> CorruptionError:

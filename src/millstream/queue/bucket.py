@@ -13,51 +13,30 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
+import msgspec
 from msgspec import Struct
 
+from millstream.queue.records import BucketRecords
+from millstream.queue.slots import (
+    AVAILABLE,
+    FILL,
+    GONE,
+    IN_FLIGHT,
+    Attempt,
+    End,
+    Slots,
+    Span,
+)
+from millstream.store.engine import Snapshot
 from millstream.store.entity import Entity
-
-Slots = tuple[int, int]
-"""A half-open range of slots."""
-
-NONE, AVAILABLE, IN_FLIGHT, DONE, FAILED, GONE = range(6)
-_FILL = [bytes((state,)) for state in range(6)]
-
-
-class Span(Struct, array_like=True, frozen=True):
-    """Neighbouring slots whose messages are neighbours in a log, with adjacent ids."""
-
-    slot: int
-    count: int
-    log_id: int
-    offset: int
-    message_id: int
-
-
-class Attempt(Struct, array_like=True, frozen=True):
-    """Slots that were claimed together."""
-
-    start: int
-    stop: int
-    at_ms: int
-    consumer: str
-
-
-class End(Struct, array_like=True, frozen=True):
-    """Slots whose attempt ended together: which state they went to, and why."""
-
-    start: int
-    stop: int
-    at_ms: int
-    state: int
-    reason: str
+from millstream.store.overlay import Overlay
 
 
 class Placed(Struct, array_like=True, frozen=True, tag=1):
-    """Messages were routed here; they are available."""
+    """Messages were routed here, to a queue of that name; they are available."""
 
+    queue: str
     spans: list[Span]
-    at_ms: int
 
 
 class Claimed(Struct, array_like=True, frozen=True, tag=2):
@@ -95,6 +74,7 @@ class Removed(Struct, array_like=True, frozen=True, tag=5):
 class Bucket(Entity):
     """The messages of one bucket."""
 
+    queue: str = ""
     states: Any = None
     """One byte per slot."""
     attempts: Any = None
@@ -120,6 +100,7 @@ class Bucket(Entity):
                     self._fill(start, stop, change.state, at_ms)
                     self.ends.append(End(start, stop, change.at_ms, change.state, change.reason))
             case Placed():
+                self.queue = change.queue
                 for span in change.spans:
                     self._grow(span.slot + span.count)
                     self._fill(span.slot, span.slot + span.count, AVAILABLE, 0)
@@ -139,7 +120,7 @@ class Bucket(Entity):
             self.until_ms.extend([0] * more)
 
     def _fill(self, start: int, stop: int, state: int, at_ms: int) -> None:
-        self.states[start:stop] = _FILL[state] * (stop - start)
+        self.states[start:stop] = FILL[state] * (stop - start)
         self.until_ms[start:stop] = array("q", [at_ms]) * (stop - start)
 
     def _count(self, start: int, stop: int) -> None:
@@ -155,13 +136,17 @@ class Bucket(Entity):
 
     def all_are(self, start: int, stop: int, state: int) -> bool:
         """Whether every slot of a range has this state."""
-        return bool(self.states[start:stop] == _FILL[state] * (stop - start))
+        return bool(self.states[start:stop] == FILL[state] * (stop - start))
+
+    def any_are(self, state: int) -> bool:
+        """Whether any slot has this state."""
+        return FILL[state] in self.states
 
     def runs(self, state: int, start: int = 0, stop: int | None = None) -> Iterator[Slots]:
         """The ranges of slots that have a state, in order."""
         states: bytearray = self.states
         end = len(states) if stop is None else min(stop, len(states))
-        mark, position = _FILL[state], start
+        mark, position = FILL[state], start
         while (first := states.find(mark, position, end)) >= 0:
             last = first + 1
             while last < end and states[last] == state:
@@ -193,3 +178,50 @@ class Bucket(Entity):
             tries=[],
             ends=[],
         )
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read it from the companion record; the RFC's records say nothing more but metadata."""
+        stored = msgspec.msgpack.decode(data, type=_Stored)
+        attempts, until_ms = array("H"), array("q")
+        attempts.frombytes(stored.attempts)
+        until_ms.frombytes(stored.until_ms)
+        return cls(
+            lsn=stored.lsn,
+            queue=stored.queue,
+            states=bytearray(stored.states),
+            attempts=attempts,
+            until_ms=until_ms,
+            spans=stored.spans,
+            tries=stored.tries,
+            ends=stored.ends,
+        )
+
+    def records(
+        self, key: bytes, overlay: Overlay, snapshot: Snapshot
+    ) -> list[tuple[bytes, bytes | None]]:
+        """The RFC's active, done and failed records, and ours beside them."""
+        bucket_id = int.from_bytes(key[10:], "big")
+        literal = BucketRecords(self, bucket_id, overlay, snapshot).rows()
+        stored = _Stored(
+            self.lsn,
+            self.queue,
+            bytes(self.states),
+            self.attempts.tobytes(),
+            self.until_ms.tobytes(),
+            self.spans,
+            self.tries,
+            self.ends,
+        )
+        return [(key, msgspec.msgpack.encode(stored)), *literal]
+
+
+class _Stored(Struct, array_like=True):
+    lsn: int
+    queue: str
+    states: bytes
+    attempts: bytes
+    until_ms: bytes
+    spans: list[Span]
+    tries: list[Attempt]
+    ends: list[End]

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from millstream.errors import CorruptionError
 from millstream.store.engine import Snapshot
+from millstream.store.overlay import Overlay
 
 
 class Entity(Struct, array_like=True):
@@ -39,8 +40,10 @@ class Entity(Struct, array_like=True):
         """What readers may see of it between commits, as a frozen value; None for nothing."""
         return None
 
-    def records(self, key: bytes) -> list[tuple[bytes, bytes | None]]:
-        """What the fold writes; None deletes."""
+    def records(
+        self, key: bytes, overlay: Overlay, snapshot: Snapshot
+    ) -> list[tuple[bytes, bytes | None]]:
+        """What the fold writes, None deletes; the other rows of the store may be looked at."""
         return [(key, _encode(self) if self.exists() else None)]
 
     @classmethod

@@ -42,7 +42,7 @@ def _write(key: bytes, span: list[int], through: int, *, state: State, writer: W
         span[0] = through + 1
         return
     del state.dirty[key]
-    rows = entity.records(key)
+    rows = entity.records(key, state.overlay, writer)
     writer.put([(row_key, value) for row_key, value in rows if value is not None])
     writer.delete([row_key for row_key, value in rows if value is None])
 

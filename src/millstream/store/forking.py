@@ -9,6 +9,7 @@ open their own at the next use. The child starts from what is on disk.
 from __future__ import annotations
 
 import os
+import threading
 from typing import Protocol
 from weakref import WeakSet
 
@@ -26,6 +27,9 @@ class Forkable(Protocol):
 _stores: WeakSet[Forkable] = WeakSet()
 _resting: list[Forkable] = []
 
+opening = threading.RLock()
+"""Held from an engine's first handle until its store is registered, and during every fork."""
+
 
 def register(store: Forkable) -> None:
     """Have a store take part in forks for as long as it lives."""
@@ -33,6 +37,7 @@ def register(store: Forkable) -> None:
 
 
 def _before() -> None:
+    opening.acquire()
     for store in list(_stores):
         store.before_fork()
         _resting.append(store)
@@ -41,6 +46,7 @@ def _before() -> None:
 def _after(*, in_child: bool) -> None:
     while _resting:
         _resting.pop().after_fork(in_child=in_child)
+    opening.release()
 
 
 if hasattr(os, "register_at_fork"):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +40,18 @@ READERS_KEPT = 8
 
 COPIES_MAX = 4
 """How often the log is copied beside running writers before they are kept out for the rest."""
+
+
+_open_paths: Counter[str] = Counter()
+"""How many engines of this process have a file open."""
+
+
+def is_open_here(path: Path) -> bool:
+    """Whether this process uses a file: then it must not be opened and closed by other means.
+
+    Closing any descriptor of a file drops all locks that the process has on it.
+    """
+    return _open_paths[os.path.realpath(path)] > 0
 
 
 class SqliteEngine:
@@ -72,9 +85,12 @@ class SqliteEngine:
         self._page_bytes = 0
         self._closed = False
         self._suspended = False
-        inspect(self.path)
+        self._real_path = os.path.realpath(self.path)
+        if not is_open_here(self.path):
+            inspect(self.path)
         create(self.path, busy=self._busy_handler(), vfs=vfs)
         self._writer = self._connect(writer=True)
+        _open_paths[self._real_path] += 1
 
     def write(self) -> SqliteWriter:
         """Wait for the turn to write; leaving without a commit undoes it all."""
@@ -150,6 +166,7 @@ class SqliteEngine:
             while self._in_use:
                 self._idle.wait()
             self._drop_connections(checkpoint=True)
+            _open_paths[self._real_path] -= 1
 
     def describe(self) -> dict[str, Any]:
         """Facts for `stats`."""

@@ -17,7 +17,7 @@ from millstream.errors import CorruptionError
 from millstream.format import ids, keys
 from millstream.format.encodings import Reader
 from millstream.store import delta as deltas
-from millstream.store.engine import Snapshot
+from millstream.store.engine import Row, Snapshot
 from millstream.store.entity import Entity, Kinds
 from millstream.store.overlay import Overlay
 
@@ -37,6 +37,8 @@ class State:
         """What readers see, without a lock, of entities: their views as of the last commit."""
         self.dirty: dict[bytes, list[int]] = {}
         """Entities with changes that no record holds yet → the first and last such delta."""
+        self.reloaded = False
+        """Whether changes may have been missed since the last `publish`: a fold had passed us."""
         self.touched: set[bytes] = set()
         """Entities changed since the last `publish`."""
         self.seq = 0
@@ -50,6 +52,7 @@ class State:
     def load(self, snapshot: Snapshot) -> None:
         """Start over from the records and the deltas after them."""
         self.forget()
+        self.reloaded = True
         self.folded = self.seq = _folded(snapshot)
         self.advance(snapshot)
         block = snapshot.get(keys.ID_BLOCK_KEY)
@@ -107,6 +110,15 @@ class State:
         rows = snapshot.scan(start, stop, limit=limit + len(unfolded))
         found = sorted({key for key, _ in rows} | unfolded)
         return [key for key in found if self.entity(key, snapshot).exists()][:limit]
+
+    def scan(self, start: bytes, stop: bytes, snapshot: Snapshot, *, limit: int) -> list[Row]:
+        """Up to `limit` small rows in a range, wherever they lie, in order."""
+        rows = dict(snapshot.scan(start, stop, limit=limit))
+        for key in self.overlay.keys(start, stop)[:limit]:
+            held = self.overlay.get(key)
+            if held is not None:
+                rows[key] = held
+        return sorted(rows.items())[:limit]
 
     def committed(self, delta: deltas.Delta, size: int) -> None:
         """Note a delta that this process has just made durable; its changes are applied already."""

@@ -222,7 +222,11 @@ class Store:
     def _publish(self) -> None:
         changed = self.state.publish()
         self._seen_seq = self.state.seq
-        self.watch.notify(changed)
+        if self.state.reloaded:
+            self.state.reloaded = False
+            self.watch.wake_all()
+        else:
+            self.watch.notify(changed)
 
     def _after_commit(self) -> None:
         state, limits = self.state, self.limits

@@ -10,7 +10,9 @@ import pytest
 
 import millstream
 from millstream import Cursor, Limits, Log, Millstream
+from millstream.embedded import EmbeddedSession
 from millstream.errors import InvalidInput, NotFound, OutOfRange, TooLarge
+from millstream.log import commands as c
 from millstream.testing import SimulatedClock
 
 Reopen = Callable[..., Millstream]
@@ -298,6 +300,40 @@ def test_an_acknowledgement_that_fills_a_gap_is_taken_at_the_limit(reopen: Reope
 
     cursor.ack(3)
     assert cursor.info().ranges == [(2, 5), (6, 7)]
+
+
+class Meddling(EmbeddedSession):
+    """Does something to the log just before its records are read for the first time."""
+
+    meddle: Callable[[], object] | None = None
+
+    def execute(self, command: Any) -> Any:
+        if isinstance(command, c.ReadBlocks) and self.meddle is not None:
+            meddle, self.meddle = self.meddle, None
+            meddle()
+        return super().execute(command)
+
+
+@pytest.fixture
+def meddling(ms: Millstream, log: Log) -> Meddling:
+    session = ms._session
+    assert isinstance(session, EmbeddedSession)
+    return Meddling(session.store)
+
+
+def test_a_truncation_just_before_the_read_is_stepped_over(log: Log, meddling: Meddling) -> None:
+    cursor = Log(meddling, "x").cursor("c")
+    meddling.meddle = lambda: log.truncate(before=7)
+
+    assert offsets(cursor) == [7, 8, 9]
+
+
+@pytest.mark.timeout(10)
+def test_a_deletion_just_before_the_read_ends_the_take(log: Log, meddling: Meddling) -> None:
+    cursor = Log(meddling, "x").cursor("c")
+    meddling.meddle = log.delete
+
+    assert cursor.take(5) == []
 
 
 def test_it_says_what_it_is(cursor: Cursor) -> None:

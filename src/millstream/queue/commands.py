@@ -1,0 +1,141 @@
+"""What can be asked of queues."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from millstream.command import Mutation, Query
+from millstream.queue.message import Message, QueueInfo, Try
+from millstream.queue.slots import Span
+from millstream.queue.spec import QueueSpec
+
+Run = tuple[int, int, int]
+"""Claims side by side: the first claim id, how many, and the attempt that they were claimed for."""
+
+
+class Routed(Struct, frozen=True):
+    """What a look at a log found for a queue, between two offsets; slots are counted from 0."""
+
+    log_id: int
+    start: int
+    stop: int
+    spans: list[Span]
+
+
+class Grant(Struct, frozen=True, array_like=True):
+    """Messages that were claimed: adjacent claims of adjacent records."""
+
+    claim_id: int
+    count: int
+    attempt: int
+    log_id: int
+    offset: int
+    until_ms: int
+
+
+class SpecifyQueue(Mutation[bool], frozen=True):
+    """Make a queue, or alter one; True if it was made. Altering asks for the spec as it was."""
+
+    queue: str
+    spec: QueueSpec
+    expect: QueueSpec | None = None
+
+
+class DeleteQueue(Mutation[bool], frozen=True):
+    """Forget a queue and its messages; the logs stay. False if there was none."""
+
+    queue: str
+
+
+class PauseQueue(Mutation[None], frozen=True):
+    """Hold claims back, or stop doing so."""
+
+    queue: str
+    paused: bool
+
+
+class ClaimRouted(Mutation[list[Grant]], frozen=True):
+    """Finish what was worked on, take over what was routed, and claim: all in one commit."""
+
+    queue: str
+    count: int
+    lease_ms: int | None
+    consumer: str
+    routed: list[Routed]
+    acked: list[Run]
+    pop: bool = False
+    """Claim and acknowledge in one: at most once."""
+
+
+class FinishClaims(Mutation[list[Run]], frozen=True):
+    """End attempts: 'ack', 'nack' or 'fail'. Answers those whose lease was lost, if `each`."""
+
+    queue: str
+    claims: list[Run]
+    outcome: str
+    delay_ms: int | None = None
+    reason: str = ""
+    each: bool = False
+
+
+class RenewClaims(Mutation[int], frozen=True):
+    """Prolong leases; answers until when, in store time."""
+
+    queue: str
+    claims: list[Run]
+    lease_ms: int | None = None
+
+
+class PurgeQueue(Mutation[int], frozen=True):
+    """Forget messages that are 'available' or 'failed'; answers how many."""
+
+    queue: str
+    state: str
+
+
+class RedriveClaims(Mutation[int], frozen=True):
+    """Make failed messages available again, under new claim ids; answers how many."""
+
+    queue: str
+    claims: list[int]
+
+
+class ClaimMessages(Query[list[Message]], frozen=True):
+    """Route, claim and read: what a consumer asks for."""
+
+    queue: str
+    count: int
+    lease_ms: int | None
+    consumer: str
+    wait_ms: int | None
+    acked: list[Run]
+    pop: bool = False
+
+
+class PeekMessages(Query[list[Message]], frozen=True):
+    """Messages in a state, without claiming them."""
+
+    queue: str
+    state: str
+    count: int
+    after: int = -1
+
+
+class GetAttempts(Query[list[Try]], frozen=True):
+    """How a message's attempts went."""
+
+    queue: str
+    claim_id: int
+
+
+class DescribeQueue(Query[QueueInfo | None], frozen=True):
+    """How a queue stands."""
+
+    queue: str
+
+
+class ListQueues(Query[list[QueueInfo]], frozen=True):
+    """Queues in the order of their names, after one name, at most so many."""
+
+    after: str
+    limit: int

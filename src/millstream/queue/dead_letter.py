@@ -1,0 +1,53 @@
+"""Dead letters: a failed message is published to a log as well, with why and after what."""
+
+from __future__ import annotations
+
+import msgspec
+
+from millstream.format import keys
+from millstream.format.packing import pack_single
+from millstream.log.commands import Append
+from millstream.log.head import Head
+from millstream.log.operations import append
+from millstream.log.reader import read_records
+from millstream.queue.bucket import Bucket
+from millstream.queue.slots import Slots
+from millstream.queue.state import QueueState
+from millstream.store.transaction import Transaction
+
+
+def publish_failed(
+    tx: Transaction, queue: QueueState, bucket: Bucket, slots: Slots, reason: str
+) -> None:
+    """Append failed messages to the queue's dead-letter log, in the commit that fails them."""
+    for span in bucket.sources(*slots):
+        records = read_records(
+            tx.state.overlay,
+            tx.writer,
+            span.log_id,
+            tx.entity(keys.head(span.log_id), Head).name,
+            start=span.offset,
+            stop=span.offset + span.count,
+        )
+        for slot, record in enumerate(records, span.slot):
+            history = [
+                {"claimed": one.at_ms, "consumer": one.consumer}
+                for one in bucket.tries
+                if one.start <= slot < one.stop
+            ]
+            headers = {
+                **record.headers,
+                "dead-letter-queue": queue.name,
+                "dead-letter-reason": reason,
+                "dead-letter-attempts": msgspec.json.encode(history).decode(),
+                "dead-letter-log": record.log,
+                "dead-letter-offset": record.offset,
+            }
+            single = pack_single(
+                record.value,
+                key=record.key,
+                headers=headers,
+                timestamp=record.timestamp,
+                limits=tx.limits,
+            )
+            append(tx, Append(queue.spec.dead_letter, single))

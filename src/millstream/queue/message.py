@@ -1,0 +1,71 @@
+"""The values that consumers hold: a claimed message, how its attempts went, how a queue stands."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, overload
+
+import msgspec
+from msgspec import Struct
+
+from millstream.queue.spec import QueueSpec
+from millstream.record import Headers
+
+T = TypeVar("T")
+
+
+class Message(Struct, frozen=True, gc=False):
+    """A record of a log as one queue sees it; claimed, unless it was only peeked at."""
+
+    queue: str
+    claim_id: int
+    attempt: int
+    value: bytes
+    key: bytes | None
+    headers: Headers
+    timestamp: int
+    log: str
+    offset: int
+    until_ms: int = 0
+    """When the lease ends, in store time; in a peek, when the message is due, or ended."""
+    reason: str = ""
+    """Of a failed message: why."""
+
+    @property
+    def text(self) -> str:
+        """The value as UTF-8 text."""
+        return self.value.decode()
+
+    @overload
+    def json(self) -> Any: ...
+    @overload
+    def json(self, type: type[T]) -> T: ...
+    def json(self, type: Any = Any) -> Any:
+        """The value decoded from JSON, checked against a type if one is given."""
+        return msgspec.json.decode(self.value, type=type)
+
+
+class Try(Struct, frozen=True, gc=False):
+    """One attempt at a message."""
+
+    claimed_ms: int
+    consumer: str
+    ended_ms: int | None = None
+    outcome: str = "in flight"
+    reason: str = ""
+
+
+class QueueInfo(Struct, frozen=True, kw_only=True):
+    """How a queue stands."""
+
+    name: str
+    spec: QueueSpec
+    available: int
+    """Routed and claimable now."""
+    unrouted: int
+    """In the logs, beyond where routing has come; some may not match the filter."""
+    delayed: int
+    in_flight: int
+    done: int
+    failed: int
+    paused: bool
+    created: int

@@ -1,0 +1,40 @@
+"""Slots: the values that describe ranges of messages in a bucket."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+Slots = tuple[int, int]
+"""A half-open range of slots."""
+
+NONE, AVAILABLE, IN_FLIGHT, DONE, FAILED, GONE = range(6)
+FILL = [bytes((state,)) for state in range(6)]
+
+
+class Span(Struct, array_like=True, frozen=True):
+    """Neighbouring slots whose messages are neighbours in a log, with adjacent ids."""
+
+    slot: int
+    count: int
+    log_id: int
+    offset: int
+    message_id: int
+
+
+class Attempt(Struct, array_like=True, frozen=True):
+    """Slots that were claimed together."""
+
+    start: int
+    stop: int
+    at_ms: int
+    consumer: str
+
+
+class End(Struct, array_like=True, frozen=True):
+    """Slots whose attempt ended together: which state they went to, and why."""
+
+    start: int
+    stop: int
+    at_ms: int
+    state: int
+    reason: str

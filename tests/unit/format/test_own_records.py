@@ -1,0 +1,219 @@
+"""Our own records: a small store's rows, byte for byte as docs/FORMAT.md shows them.
+
+The document is the only place where the bytes are written down; here they are read from it. `??`
+stands for a byte that is random.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import apsw
+import google_crc32c
+import msgspec
+import pytest
+
+from millstream import Producer
+from millstream.database import Millstream
+from millstream.embedded import EmbeddedSession, kinds, open_store
+from millstream.errors import CorruptionError
+from millstream.format import keys
+from millstream.log import retention
+from millstream.log.cursor_state import CursorState
+from millstream.log.head import Head
+from millstream.store import delta as deltas
+from millstream.store.engine import Engine
+from millstream.store.entity import Entity
+from millstream.store.sqlite import SqliteEngine
+from millstream.store.sqlite_file import APPLICATION_ID, FORMAT, PAGE_BYTES
+from millstream.store.sqlite_rows import NUMBERED, RECORD
+from millstream.testing import MemoryEngine, SimulatedClock
+
+FORMAT_MD = Path(__file__).parents[3] / "docs" / "FORMAT.md"
+SECTION = "## Our own records (from 0x07)"
+BYTES = r"(?:[0-9a-f]{2}|\?\?)(?: (?:[0-9a-f]{2}|\?\?))*"
+LINE = re.compile(rf"(?P<part>key|value)?\s*(?P<bytes>{BYTES})(?:\s{{2,}}.*)?")
+CHANGE = re.compile(rf"\| `0x(?P<kind>..)` \| (?P<name>[^|]+) \| [^|]+ \| `(?P<bytes>{BYTES})` \|")
+TAGGED: dict[int, type[Entity]] = {keys.HEAD: Head, keys.CURSOR: CursorState}
+TYPE = re.compile(r"\| `0x(?P<kind>..)` \| (?P<name>[^|]+) \| [^|]+ \| [^|]+ \|")
+
+
+@dataclass(frozen=True)
+class Golden:
+    """Bytes as the document shows them; None where it does not say."""
+
+    cells: tuple[int | None, ...]
+
+    @classmethod
+    def of(cls, text: str) -> Golden:
+        return cls(tuple(None if cell == "??" else int(cell, 16) for cell in text.split()))
+
+    def matches(self, data: bytes) -> bool:
+        return len(data) == len(self.cells) and all(
+            cell in (None, byte) for cell, byte in zip(self.cells, data, strict=True)
+        )
+
+
+def section() -> str:
+    _, found, text = FORMAT_MD.read_text(encoding="utf-8").partition(SECTION)
+    assert found
+    return text
+
+
+def shown_rows() -> list[tuple[bytes, Golden]]:
+    """Every row that the document shows: its key and its value."""
+    rows = []
+    for block in re.findall(r"^```\n(key .*?)^```$", section(), re.MULTILINE | re.DOTALL):
+        parts = {"key": "", "value": ""}
+        part = "key"
+        for line in block.splitlines():
+            found = LINE.fullmatch(line.strip())
+            assert found, f"not a line of bytes: {line!r}"
+            part = found["part"] or part
+            parts[part] += found["bytes"] + " "
+        rows.append((bytes.fromhex(parts["key"]), Golden.of(parts["value"])))
+    return rows
+
+
+def shown_changes() -> list[tuple[int, str, Golden]]:
+    found = CHANGE.finditer(section())
+    return [(int(row["kind"], 16), row["name"], Golden.of(row["bytes"])) for row in found]
+
+
+@contextmanager
+def example(engine: Engine) -> Iterator[Millstream]:
+    """The store of the document, not yet folded."""
+    clock = SimulatedClock(1_000)
+    store = open_store(engine, clock=clock)
+    store._keeper.stop()
+    with Millstream(EmbeddedSession(store)) as ms:
+        news, gone = ms.log("news"), ms.log("gone")
+        news.append(b"one", key="k", headers={"n": 1})
+        clock.advance(1)
+        news.append(b"two", timestamp=5)
+        news.append_many(
+            [b"three", b"four"],
+            keys=[b"k", None],
+            headers=[{"n": 2}, None],
+            producer=Producer("p", 7),
+        )
+        reader = news.cursor("r")
+        reader.ack([0, 2])
+        reader.seek(1)
+        reader.ack(2)
+        news.metadata["owner"] = "ann"
+        news.retain(count=9)
+        news.stage().close()
+        gone.append(b"x")
+        gone.append(b"y")
+        gone.truncate(before=1)
+        retention.tend(store, 2)
+        gone.delete()
+        retention.tend(store, 2)
+        yield ms
+
+
+@pytest.fixture(scope="module")
+def stored() -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
+    """The rows of the example before and after its fold."""
+    engine = MemoryEngine()
+    with example(engine) as ms:
+        before = dict(engine.survivors())
+        ms.fold()
+        return before, dict(engine.survivors())
+
+
+@pytest.mark.parametrize(
+    ("key", "golden"), shown_rows(), ids=[key.hex(" ", 8) for key, _ in shown_rows()]
+)
+def test_a_row_has_the_bytes_that_the_document_shows(
+    key: bytes, golden: Golden, stored: tuple[dict[bytes, bytes], dict[bytes, bytes]]
+) -> None:
+    unfolded, folded = stored
+    value = (unfolded if key[1] == keys.DELTA else folded)[key]
+    assert golden.matches(value), f"the code writes {value.hex(' ')}"
+
+
+def test_the_document_shows_every_row_of_the_folded_store(
+    stored: tuple[dict[bytes, bytes], dict[bytes, bytes]],
+) -> None:
+    shown = [key for key, _ in shown_rows()]
+    assert len(shown) == len(set(shown))
+    assert {key for key in stored[1] if key[1] != keys.PAYLOAD} <= set(shown)
+
+
+def test_the_document_lists_every_type_that_the_store_knows() -> None:
+    table, _, _ = section().partition("###")
+    listed = {int(row["kind"], 16) for row in TYPE.finditer(table)}
+    assert {keys.PAYLOAD_BLOCK, keys.ENTRY, keys.DELTA, keys.ID_BLOCK, keys.FOLD} <= listed
+    assert {keys.STORE, *kinds()} <= listed
+
+
+def test_each_change_has_the_bytes_that_the_document_shows(
+    stored: tuple[dict[bytes, bytes], dict[bytes, bytes]],
+) -> None:
+    written = [
+        (key[1], bytes(raw))
+        for row, value in stored[0].items()
+        if row[1] == keys.DELTA
+        for key, raw in deltas.decode(keys.number(row), value).changes
+    ]
+    shown = shown_changes()
+    for kind, name, golden in shown:
+        assert any(k == kind and golden.matches(raw) for k, raw in written), name
+
+
+def test_the_document_shows_every_kind_of_change() -> None:
+    shown = [(kind, golden.cells) for kind, _, golden in shown_changes()]
+    assert {keys.STORE, *kinds()} <= {kind for kind, _ in shown}
+    for kind, entity in TAGGED.items():
+        tags = {change.__struct_config__.tag for change in get_args(entity.changes)}
+        assert tags <= {cells[1] for k, cells in shown if k == kind and len(cells) > 1}
+
+
+def test_further_fields_at_the_end_are_ignored_and_missing_ones_refused(
+    stored: tuple[dict[bytes, bytes], dict[bytes, bytes]],
+) -> None:
+    key, value = next((k, v) for k, v in stored[0].items() if k[1] == keys.DELTA)
+    seq, fields = keys.number(key), msgspec.msgpack.decode(value)
+    longer = msgspec.msgpack.encode([*fields, "from a later version"])
+    assert deltas.decode(seq, longer) == deltas.decode(seq, value)
+    with pytest.raises(CorruptionError):
+        deltas.decode(seq, msgspec.msgpack.encode(fields[:-1]))
+
+
+def test_the_sqlite_file_is_as_the_document_says(tmp_path: Path) -> None:
+    path = tmp_path / "example.db"
+    memory = MemoryEngine()
+    with example(memory) as other, example(SqliteEngine(path)) as ms:
+        ms.fold()
+        other.fold()
+    file = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    assert file.pragma("application_id") == APPLICATION_ID
+    assert file.pragma("user_version") == FORMAT
+    assert file.pragma("page_size") == PAGE_BYTES
+    assert file.pragma("journal_mode") == "wal"
+    rows = [(key, value, crc) for key, value, crc in file.execute(f"SELECT * FROM {RECORD}")]
+    for kind, table in NUMBERED.items():
+        rows += [
+            (keys.prefix(kind) + number.to_bytes(8, "big"), value, crc)
+            for number, value, crc in file.execute(f"SELECT id, value, crc FROM {table}")
+        ]
+    file.close()
+    assert sorted(key for key, _, _ in rows) == [key for key, _ in memory.survivors()]
+    for key, value, crc in rows:
+        assert crc == google_crc32c.value(key + value)
+
+    text = section()
+    assert f"`{APPLICATION_ID.to_bytes(4, 'big').hex(' ')}`" in text
+    assert f"| user version | {FORMAT}:" in text
+    assert f"| page size | {PAGE_BYTES:,} bytes |" in text
+    for table in (RECORD, *NUMBERED.values()):
+        assert f"| `{table}` |" in text
+    key, value, crc = next(row for row in rows if row[0] == keys.payload(0))
+    assert f"| key `{key.hex(' ')}`, value `{value.hex(' ')}` | `{crc}` |" in text
