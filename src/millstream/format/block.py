@@ -190,15 +190,15 @@ class Block:
         """How many records it holds."""
         return self.header.count
 
-    def column(self, column: int) -> list[bytes] | None:
-        """A variable-width column as a list; None if absent."""
+    def column(self, column: int, first: int = 0, count: int | None = None) -> list[bytes] | None:
+        """A variable-width column, or some rows of it, as a list; None if absent."""
         start = self._starts.get(column)
         if start is None:
             return None
-        count = self.header.count
         data = self._data
-        base = start + _offsets_bytes(count)
-        ends = _u32s(data, start, count + 1)
+        base = start + _offsets_bytes(self.header.count)
+        some = self.header.count - first if count is None else count
+        ends = _u32s(data, start + 4 * first, some + 1)
         return [data[base + a : base + b] for a, b in pairwise(ends)]
 
     def cell(self, column: int, index: int) -> bytes | None:

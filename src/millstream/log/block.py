@@ -44,9 +44,10 @@ class Block(Struct, frozen=True, array_like=True, gc=False):
 
     def values(self) -> list[bytes]:
         """Every record's value."""
-        found = blocks.Block(self.payload, kind=blocks.PAYLOAD).column(blocks.VALUE)
+        payload = blocks.Block(self.payload, kind=blocks.PAYLOAD)
+        found = payload.column(blocks.VALUE, self.skip, self.count)
         assert found is not None
-        return list(self._cut(found))
+        return found
 
     def keys(self) -> list[bytes | None]:
         """Every record's key."""
@@ -103,10 +104,10 @@ class Block(Struct, frozen=True, array_like=True, gc=False):
         return blocks.Block(self.metadata, kind=blocks.METADATA)
 
     def _headers(self, metadata: blocks.Block) -> list[Headers]:
-        packed = metadata.column(blocks.HEADERS)
+        packed = metadata.column(blocks.HEADERS, self.skip, self.count)
         if packed is None:
             return [NO_HEADERS] * self.count
-        return [_decode_headers(one) if one else NO_HEADERS for one in self._cut(packed)]
+        return [_decode_headers(one) if one else NO_HEADERS for one in packed]
 
     def _cut(self, column: Sequence[T]) -> Sequence[T]:
         if self.skip == 0 and len(column) == self.count:

@@ -98,6 +98,20 @@ def read_records(
     return found
 
 
+def fetch(store: Store, log_id: int, name: str, *, start: int, stop: int) -> list[Record]:
+    """As `read_records`, from any thread; looks again if a fold moved a row meanwhile."""
+    for left in reversed(range(TRIES)):
+        try:
+            with store.engine.read() as snapshot:
+                overlay = store.state.overlay
+                return read_records(overlay, snapshot, log_id, name, start=start, stop=stop)
+        except CorruptionError:
+            if not left:
+                raise
+            store.refresh()
+    raise AssertionError("unreachable")
+
+
 def _located(error: CorruptionError, name: str, offset: int) -> CorruptionError:
     """The same damage, saying which log it hits, and from which offset on."""
     if "log" in error.data:

@@ -18,7 +18,7 @@ Wake = Callable[[], None]
 
 
 class Watch:
-    """Waiters by the key of the entity that they wait for."""
+    """Waiters by the key of the entity that they wait for, or by the two bytes of a type."""
 
     def __init__(self, look: Callable[[], bool] | None) -> None:
         self._look = look
@@ -60,7 +60,12 @@ class Watch:
         if not self._waiters:
             return
         with self._lock:
-            found = [wake for key in keys for wake in self._waiters.get(key, ())]
+            found = [
+                wake
+                for key in keys
+                for name in (key, key[:2])
+                for wake in self._waiters.get(name, ())
+            ]
         for wake in found:
             wake()
 

@@ -1,0 +1,263 @@
+"""What consumers ask for, in several steps: route, claim, wait, read.
+
+Only the claim itself runs under the write lock; looking for messages and reading their payloads
+happen outside it.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from millstream.errors import InvalidInput, NotFound
+from millstream.format import keys
+from millstream.format.ids import bucket_of, split_id
+from millstream.log.head import Head
+from millstream.log.reader import fetch
+from millstream.queue import commands as c
+from millstream.queue.bucket import Bucket
+from millstream.queue.claims import claim
+from millstream.queue.message import Message, QueueInfo, Try
+from millstream.queue.routing import Facts, facts_of, find_sources, route
+from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Span
+from millstream.queue.state import QueueState
+from millstream.record import Record
+from millstream.store.engine import Snapshot
+from millstream.store.state import State
+from millstream.store.store import Store
+
+PEEK_MAX = 10_000
+STATES = {"available": AVAILABLE, "in flight": IN_FLIGHT, "done": DONE, "failed": FAILED}
+_OUTCOMES = {AVAILABLE: "again", DONE: "done", FAILED: "failed"}
+
+
+def claim_messages(store: Store, query: c.ClaimMessages) -> list[Message]:
+    """Claim messages, waiting for the first if asked; their payloads are read afterwards."""
+    deadline = None if query.wait_ms is None else store.clock.seconds() + query.wait_ms / 1000
+    acked = query.acked
+    changed = threading.Event()
+    while True:
+        changed.clear()
+        facts = _need_facts(store, query.queue)
+        routed = route(store, facts, query.count)
+        command = c.ClaimRouted(
+            query.queue, query.count, query.lease_ms, query.consumer, routed, acked, query.pop
+        )
+        grants = store.run(lambda tx, command=command: claim(tx, command))  # type: ignore[misc]
+        acked = []
+        if grants:
+            return _messages(store, query.queue, grants, facts)
+        if any(found.stop > found.start for found in routed):
+            continue
+        left_s = 0.0 if deadline is None else deadline - store.clock.seconds()
+        if left_s <= 0:
+            return []
+        _wait(store, query.queue, facts, changed, left_s)
+
+
+def _need_facts(store: Store, name: str) -> Facts:
+    facts = store.look(lambda state, snapshot: facts_of(state, snapshot, name))
+    if facts is None:
+        raise NotFound(f"there is no queue {name!r}", name=name)
+    return facts
+
+
+def _wait(store: Store, name: str, facts: Facts, changed: threading.Event, left_s: float) -> None:
+    """Sleep until a source grows, a message comes due, or the queue itself changes."""
+    watched = [keys.queue(name), keys.prefix(keys.NAME)]
+    watched += [keys.head(source.log_id) for source in facts.sources]
+    for key in watched:
+        store.watch.add(key, changed.set)
+    try:
+        store.refresh()
+        again = _need_facts(store, name)
+        grown = any(source.position < source.end for source in again.sources)
+        if not grown and not again.untouched:
+            due_s = store.look(lambda state, snapshot: _due_in_s(state, snapshot, name))
+            changed.wait(left_s if due_s is None else min(left_s, due_s))
+    finally:
+        for key in watched:
+            store.watch.remove(key, changed.set)
+
+
+def _due_in_s(state: State, snapshot: Snapshot, name: str) -> float | None:
+    """How long until a retry is due or a lease ends; None if nothing of the kind waits."""
+    queue = _queue(state, snapshot, name)
+    _, now_ms = state.time.now()
+    times = list(queue.busy.values())
+    start = keys.retry(queue.queue_id, 0, 0)
+    stop = keys.retry(queue.queue_id + 1, 0, 0)
+    for key, _ in state.scan(start, stop, snapshot, limit=1):
+        times.append(keys.retry_claim(key)[0])
+    return max(0.001, (min(times) - now_ms) / 1000) if times else None
+
+
+def _messages(store: Store, queue: str, grants: list[c.Grant], facts: Facts) -> list[Message]:
+    names = {source.log_id: source.name for source in facts.sources}
+    found = []
+    for grant in grants:
+        name = names.get(grant.log_id) or _log_name(store, grant.log_id)
+        records = fetch(
+            store, grant.log_id, name, start=grant.offset, stop=grant.offset + grant.count
+        )
+        found += [
+            _message(queue, record, grant.claim_id + index, grant.attempt, grant.until_ms)
+            for index, record in enumerate(records)
+        ]
+    return found
+
+
+def _log_name(store: Store, log_id: int) -> str:
+    return str(store.look(lambda state, snapshot: _head(state, snapshot, log_id).name))
+
+
+def _message(
+    queue: str, record: Record, claim_id: int, attempt: int, until_ms: int, reason: str = ""
+) -> Message:
+    return Message(
+        queue,
+        claim_id,
+        attempt,
+        record.value,
+        record.key,
+        record.headers,
+        record.timestamp,
+        record.log,
+        record.offset,
+        until_ms,
+        reason,
+    )
+
+
+def peek_messages(store: Store, query: c.PeekMessages) -> list[Message]:
+    """Messages in a state, in the order of their claim ids, without claiming them."""
+    if query.state not in STATES:
+        raise InvalidInput(f"a state is one of {', '.join(STATES)}, not {query.state!r}")
+    if not 0 <= query.count <= PEEK_MAX:
+        raise InvalidInput(f"a peek is at up to {PEEK_MAX:,} messages")
+    found = store.look(lambda state, snapshot: _find(state, snapshot, query))
+    messages = []
+    for claim_id, span, attempts, until_ms, reasons in found:
+        name = _log_name(store, span.log_id)
+        records = fetch(store, span.log_id, name, start=span.offset, stop=span.offset + span.count)
+        messages += [
+            _message(query.queue, record, claim_id + i, attempts[i], until_ms[i], reasons[i])
+            for i, record in enumerate(records)
+        ]
+    return messages
+
+
+Found = tuple[int, Span, list[int], list[int], list[str]]
+
+
+def _find(state: State, snapshot: Snapshot, query: c.PeekMessages) -> list[Found]:
+    queue = _queue(state, snapshot, query.queue)
+    first = 0 if query.after < 0 else split_id(query.after)[1] + 1
+    found: list[Found] = []
+    left = query.count
+    for bucket_id, (low, high) in queue.pieces(first, queue.next):
+        bucket = _bucket(state, snapshot, queue, bucket_id)
+        for start, stop in bucket.runs(STATES[query.state], low, high):
+            for span in bucket.sources(start, min(stop, start + left)):
+                slots = range(span.slot, span.slot + span.count)
+                found.append(
+                    (
+                        queue.claim_id(bucket_id, span.slot),
+                        span,
+                        [bucket.attempts[slot] for slot in slots],
+                        [bucket.until_ms[slot] for slot in slots],
+                        [_reason(bucket, slot) for slot in slots],
+                    )
+                )
+                left -= span.count
+            if left <= 0:
+                return found
+    return found
+
+
+def _reason(bucket: Bucket, slot: int) -> str:
+    ends = [end for end in bucket.ends if end.start <= slot < end.stop]
+    return ends[-1].reason if ends else ""
+
+
+def get_attempts(store: Store, query: c.GetAttempts) -> list[Try]:
+    """How the attempts at a message went, in order."""
+
+    def ask(state: State, snapshot: Snapshot) -> list[Try]:
+        queue = _queue(state, snapshot, query.queue)
+        bucket_id = bucket_of(query.claim_id)
+        slot = split_id(query.claim_id)[1] - split_id(bucket_id)[1]
+        bucket = _bucket(state, snapshot, queue, bucket_id)
+        tries = [one for one in bucket.tries if one.start <= slot < one.stop]
+        ends = [end for end in bucket.ends if end.start <= slot < end.stop]
+        found = [
+            Try(one.at_ms, one.consumer, end.at_ms, _OUTCOMES[end.state], end.reason)
+            for one, end in zip(tries, ends, strict=False)
+        ]
+        return found + [Try(one.at_ms, one.consumer) for one in tries[len(ends) :]]
+
+    return store.look(ask)
+
+
+def describe_queue(store: Store, query: c.DescribeQueue) -> QueueInfo | None:
+    """How a queue stands."""
+    return store.look(lambda state, snapshot: _info(state, snapshot, query.queue))
+
+
+def list_queues(store: Store, query: c.ListQueues) -> list[QueueInfo]:
+    """Queues in the order of their names."""
+
+    def ask(state: State, snapshot: Snapshot) -> list[QueueInfo]:
+        start = keys.queue(query.after) + (b"\x00" if query.after else b"")
+        stop = keys.after(keys.prefix(keys.QUEUE))
+        names = state.find(start, stop, snapshot, limit=query.limit)
+        found = [_info(state, snapshot, key[2:].decode()) for key in names]
+        return [info for info in found if info is not None]
+
+    return store.look(ask)
+
+
+def _info(state: State, snapshot: Snapshot, name: str) -> QueueInfo | None:
+    queue = state.entity(keys.queue(name), snapshot)
+    assert isinstance(queue, QueueState)
+    if not queue.exists():
+        return None
+    unrouted = 0
+    for log_id in find_sources(state, snapshot, name, queue.spec):
+        head = _head(state, snapshot, log_id)
+        unrouted += max(0, head.end - max(queue.positions.get(log_id, 0), head.dropped))
+    _, now_ms = state.time.now()
+    stop = keys.retry(queue.queue_id, now_ms + 1, 0)
+    counts = queue.counts
+    due = len(state.scan(keys.retry(queue.queue_id, 0, 0), stop, snapshot, limit=PEEK_MAX))
+    return QueueInfo(
+        name=name,
+        spec=queue.spec,
+        available=counts.available - counts.waiting + due,
+        unrouted=unrouted,
+        delayed=counts.waiting - due,
+        in_flight=counts.in_flight,
+        done=counts.done,
+        failed=counts.failed,
+        paused=queue.paused,
+        created=queue.created_ms,
+    )
+
+
+def _queue(state: State, snapshot: Snapshot, name: str) -> QueueState:
+    queue = state.entity(keys.queue(name), snapshot)
+    assert isinstance(queue, QueueState)
+    if not queue.exists():
+        raise NotFound(f"there is no queue {name!r}", name=name)
+    return queue
+
+
+def _bucket(state: State, snapshot: Snapshot, queue: QueueState, bucket_id: int) -> Bucket:
+    found = state.entity(keys.bucket(queue.queue_id, bucket_id), snapshot)
+    assert isinstance(found, Bucket)
+    return found
+
+
+def _head(state: State, snapshot: Snapshot, log_id: int) -> Head:
+    found = state.entity(keys.head(log_id), snapshot)
+    assert isinstance(found, Head)
+    return found
