@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
+from millstream.clock import Clock
 from millstream.limits import Limits
 
 T = TypeVar("T")
@@ -55,6 +56,7 @@ class Session(Protocol):
     """Whoever answers commands, on the caller's thread."""
 
     limits: Limits
+    clock: Clock
 
     def execute(self, command: Command[T]) -> T:
         """Answer a command; a mutation is durable on return. Raises a `MillstreamError`."""
@@ -67,6 +69,7 @@ class AsyncSession(Protocol):
     """Whoever answers commands, to coroutines."""
 
     limits: Limits
+    clock: Clock
 
     async def execute(self, command: Command[T]) -> T:
         """Answer a command, as `Session.execute`; other coroutines run meanwhile."""

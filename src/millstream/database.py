@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
-from millstream.command import Fold, Session, Sql, Stats, Transact
-from millstream.format.packing import check_json, pack_single
+from millstream.command import Fold, Session, Stats, Transact
 from millstream.log import commands as c
-from millstream.log.cursor import Cursor
-from millstream.log.log import Log, pack_many
-from millstream.log.names import check_name
-from millstream.log.progress import Acknowledged, ranges_of
-from millstream.record import Headers, LogInfo, Producer
+from millstream.log.log import Log
+from millstream.record import LogInfo
+from millstream.steps import Later, Steps
+
+__all__ = ["Later", "Millstream", "Transaction"]
 
 LOGS_PER_PAGE = 1_000
 
@@ -63,34 +62,12 @@ class Millstream:
         self._session.close()
 
 
-class Later:
-    """The answer of a step, there once the transaction has been committed."""
-
-    __slots__ = ("_result", "done")
-
-    def __init__(self) -> None:
-        self.done = False
-        self._result: Any = None
-
-    def settle(self, result: Any) -> None:
-        """Put the answer in."""
-        self._result, self.done = result, True
-
-    @property
-    def result(self) -> Any:
-        """The step's answer; asking before the commit is a mistake."""
-        if not self.done:
-            raise RuntimeError("the transaction has not been committed yet")
-        return self._result
-
-
-class Transaction:
+class Transaction(Steps):
     """Gathers steps; leaving the block commits all of them, an exception none."""
 
     def __init__(self, session: Session) -> None:
+        super().__init__(session.limits)
         self._session = session
-        self._steps: list[Any] = []
-        self._answers: list[Later] = []
 
     def __enter__(self) -> Self:
         return self
@@ -102,73 +79,4 @@ class Transaction:
         trace: TracebackType | None,
     ) -> None:
         if kind is None and self._steps:
-            results = self._session.execute(Transact(self._steps))
-            for answer, result in zip(self._answers, results, strict=True):
-                answer.settle(result)
-
-    def append(
-        self,
-        log: str | Log,
-        value: Any,
-        *,
-        key: bytes | str | None = None,
-        headers: Headers | None = None,
-        timestamp: int | None = None,
-        expect_end: int | None = None,
-        producer: Producer | None = None,
-    ) -> Later:
-        """Append one record; the answer is its offset."""
-        record = pack_single(
-            value, key=key, headers=headers, timestamp=timestamp, limits=self._session.limits
-        )
-        return self._add(c.Append(_name(log), record, expect_end, producer))
-
-    def append_many(
-        self,
-        log: str | Log,
-        values: Sequence[Any],
-        *,
-        keys: Sequence[bytes | str | None] | None = None,
-        headers: Sequence[Headers | None] | None = None,
-        timestamps: Sequence[int] | int | None = None,
-    ) -> Later:
-        """Append a batch; the answer is the offset of its first record."""
-        limits = self._session.limits
-        records = pack_many(
-            values, keys=keys, headers=headers, timestamps=timestamps, limits=limits
-        )
-        if records is None:
-            nothing = Later()
-            nothing.settle(None)
-            return nothing
-        return self._add(c.Append(_name(log), records))
-
-    def truncate(self, log: str | Log, *, before: int) -> Later:
-        """Forget the records before an offset; the answer is how many went."""
-        return self._add(c.Truncate(_name(log), before))
-
-    def set_metadata(self, log: str | Log, key: str, value: Any) -> Later:
-        """Set a metadata entry."""
-        return self._add(c.SetMetadata(_name(log), check_name(key, "metadata"), check_json(value)))
-
-    def ack(self, cursor: Cursor, records: Acknowledged) -> Later:
-        """Acknowledge on a durable cursor; the answer is its floor."""
-        return self._add(c.Acknowledge(cursor.log_name, cursor.name, ranges_of(records)))
-
-    def seek(self, cursor: Cursor, offset: int) -> Later:
-        """Set a durable cursor's floor; the answer is the floor."""
-        return self._add(c.MoveCursor(cursor.log_name, cursor.name, offset))
-
-    def sql(self, statement: str, parameters: Sequence[Any] = ()) -> Later:
-        """Write the application's own tables, on SQLite, in the same commit."""
-        return self._add(Sql(statement, list(parameters)))
-
-    def _add(self, step: Any) -> Later:
-        self._steps.append(step)
-        answer = Later()
-        self._answers.append(answer)
-        return answer
-
-
-def _name(log: str | Log) -> str:
-    return log.name if isinstance(log, Log) else check_name(log)
+            self._settle(self._session.execute(Transact(self._steps)))

@@ -74,7 +74,7 @@ _QUERIES: dict[type, Callable[[Store, Any], Any]] = {
     base.Fold: lambda store, _: store.fold(),
 }
 
-_TIDIES = {c.Truncate, c.DeleteLog, c.SetRetention}
+TIDIES = {c.Truncate, c.DeleteLog, c.SetRetention}
 """Commands after which there may be bytes to delete."""
 
 
@@ -121,12 +121,13 @@ class EmbeddedSession:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.limits = store.limits
+        self.clock = store.clock
 
     def execute(self, command: Command[T]) -> T:
         """Answer a command; a mutation is durable on return."""
         if isinstance(command, Mutation):
             result: T = self.store.run(operation(command))
-            if type(command) in _TIDIES:
+            if type(command) in TIDIES:
                 self.store.tend_soon()
             return result
         return query(self.store, command)

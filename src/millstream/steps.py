@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from millstream.command import Sql
+from millstream.errors import InvalidInput
 from millstream.format.packing import check_json, pack_single
 from millstream.limits import Limits
 from millstream.log import commands as c
 from millstream.log.log import pack_many
 from millstream.log.names import check_name
-from millstream.log.progress import Acknowledged, ranges_of
+from millstream.log.progress import Acknowledged, Progress, ranges_of
 from millstream.record import Headers, Producer
 
 
@@ -26,20 +27,25 @@ class NamedCursor(Protocol):
 
     name: str
     log_name: str
+    durable: bool
+    progress: Progress
 
 
 class Later:
     """The answer of a step, there once the transaction has been committed."""
 
-    __slots__ = ("_result", "done")
+    __slots__ = ("_result", "_told", "done")
 
-    def __init__(self) -> None:
+    def __init__(self, told: Callable[[], None] | None = None) -> None:
         self.done = False
+        self._told = told
         self._result: Any = None
 
     def settle(self, result: Any) -> None:
-        """Put the answer in."""
+        """Put the answer in, and tell the handle that the step was about."""
         self._result, self.done = result, True
+        if self._told is not None:
+            self._told()
 
     @property
     def result(self) -> Any:
@@ -103,25 +109,34 @@ class Steps:
 
     def ack(self, cursor: NamedCursor, records: Acknowledged) -> Later:
         """Acknowledge on a durable cursor; the answer is its floor."""
-        return self._add(c.Acknowledge(cursor.log_name, cursor.name, ranges_of(records)))
+        ranges = ranges_of(records)
+        step = c.Acknowledge(_durable(cursor).log_name, cursor.name, ranges)
+        return self._add(step, lambda: cursor.progress.acked(ranges))
 
     def seek(self, cursor: NamedCursor, offset: int) -> Later:
         """Set a durable cursor's floor; the answer is the floor."""
-        return self._add(c.MoveCursor(cursor.log_name, cursor.name, offset))
+        step = c.MoveCursor(_durable(cursor).log_name, cursor.name, offset)
+        return self._add(step, lambda: cursor.progress.moved(offset))
 
     def sql(self, statement: str, parameters: Sequence[Any] = ()) -> Later:
         """Write the application's own tables, on SQLite, in the same commit."""
         return self._add(Sql(statement, list(parameters)))
 
-    def _add(self, step: Any) -> Later:
+    def _add(self, step: Any, told: Callable[[], None] | None = None) -> Later:
         self._steps.append(step)
-        answer = Later()
+        answer = Later(told)
         self._answers.append(answer)
         return answer
 
     def _settle(self, results: list[Any]) -> None:
         for answer, result in zip(self._answers, results, strict=True):
             answer.settle(result)
+
+
+def _durable(cursor: NamedCursor) -> NamedCursor:
+    if not cursor.durable:
+        raise InvalidInput(f"cursor {cursor.name!r} keeps its acknowledgements in memory")
+    return cursor
 
 
 def _name(log: str | NamedLog) -> str:

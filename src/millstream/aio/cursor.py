@@ -71,7 +71,7 @@ class Cursor:
         self.durable = durable
         self._session = session
         self._source = source
-        self._progress = progress
+        self.progress = progress
         self._moving = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -82,7 +82,7 @@ class Cursor:
         found = await self._take(n)
         if found or wait is None or n < 1:
             return found
-        arrived = await self._source.wait(self._progress.position, timeout=wait)
+        arrived = await self._source.wait(self.progress.position, timeout=wait)
         return await self._take(n) if arrived else []
 
     async def ack(self, records: Acknowledged) -> None:
@@ -96,15 +96,15 @@ class Cursor:
 
     async def is_acked(self, offset: int) -> bool:
         """Whether a position has been acknowledged; what was truncated counts as such."""
-        return offset in self._progress.marks or offset < await self._source.start_offset()
+        return offset in self.progress.marks or offset < await self._source.start_offset()
 
     async def position(self) -> int:
         """The next position that `take` looks at."""
-        return self._progress.position
+        return self.progress.position
 
     async def floor(self) -> int:
         """Everything below is acknowledged."""
-        return self._progress.marks.next_gap(await self._source.start_offset())[0]
+        return self.progress.marks.next_gap(await self._source.start_offset())[0]
 
     async def size(self) -> int:
         """How many records have ever been appended: the position that the next one gets."""
@@ -118,10 +118,10 @@ class Cursor:
         """Go back to the floor, so that everything unacknowledged comes again."""
         async with self._moving:
             if self.durable:
-                section = self._progress.section
-                self._progress = Progress(await self.info())
-                self._progress.section = section
-            self._progress.position = self._progress.marks.floor
+                section = self.progress.section
+                self.progress = Progress(await self.info())
+                self.progress.section = section
+            self.progress.position = self.progress.marks.floor
 
     async def seek(self, offset: int) -> None:
         """Set the floor, forwards or back; what was acknowledged above it is forgotten."""
@@ -130,14 +130,14 @@ class Cursor:
                 await self._session.execute(c.MoveCursor(self._source.name, self.name, offset))
             else:
                 check_within([(offset - 1, offset)], await self._source.end_offset())
-            self._progress.moved(offset)
+            self.progress.moved(offset)
 
     async def flush(self) -> int:
         """Move the durable floor up to the last section boundary; answers where it stands."""
         if self.durable:
             return await self.floor()
-        self._progress.marks.raise_floor(await self._source.start_offset())
-        target = self._progress.flushable()
+        self.progress.marks.raise_floor(await self._source.start_offset())
+        target = self.progress.flushable()
         return await self._session.execute(
             c.MoveCursor(self._source.name, self.name, target, forward=True)
         )
@@ -155,15 +155,15 @@ class Cursor:
 
     async def _take(self, n: int) -> list[Record]:
         async with self._moving:
-            before = self._progress.position
+            before = self.progress.position
             try:
                 return await self._advance(n)
             except BaseException:
-                self._progress.position = before  # what was not handed over comes again
+                self.progress.position = before  # what was not handed over comes again
                 raise
 
     async def _advance(self, n: int) -> list[Record]:
-        progress, source = self._progress, self._source
+        progress, source = self.progress, self._source
         found: list[Record] = []
         while len(found) < n:
             end = await source.end_offset()
@@ -186,4 +186,4 @@ class Cursor:
             await self._session.execute(c.Acknowledge(self._source.name, self.name, ranges))
         else:
             check_within(ranges, await self._source.end_offset())
-        self._progress.acked(ranges)
+        self.progress.acked(ranges)

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from millstream.command import Command, Mutation
-from millstream.embedded import _TIDIES, operation, query
+from millstream.embedded import TIDIES, operation, query
 from millstream.errors import MillstreamError
 from millstream.log import commands as c
 from millstream.log.queries import past_offset, waiting_key
@@ -79,6 +79,7 @@ class AsyncEmbeddedSession:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.limits = store.limits
+        self.clock = store.clock
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(QUERY_THREADS, thread_name_prefix="millstream-query")
         self._gathered: list[_Asked] = []
@@ -93,7 +94,7 @@ class AsyncEmbeddedSession:
             raise RuntimeError("a store that was opened in one event loop is used in another")
         if isinstance(command, Mutation):
             result: T = await self._commit(command)
-            if type(command) in _TIDIES:
+            if type(command) in TIDIES:
                 self.store.tend_soon()
             return result
         if isinstance(command, c.WaitForOffset):

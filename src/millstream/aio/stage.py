@@ -9,15 +9,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from millstream.aio.cursor import Cursor, Source, open_cursor
-from millstream.clock import SystemClock
 from millstream.command import AsyncSession
 from millstream.errors import InvalidInput
 from millstream.format.packing import Single, pack_single
 from millstream.log import commands as c
-from millstream.log.stage import batch_of, staged_record
+from millstream.log.stage import batch_of, is_full, staged_record
 from millstream.record import Headers, Record, Seconds
-
-_clock = SystemClock()
 
 
 async def open_stage(session: AsyncSession, log: Source, *, section: int) -> Stage:
@@ -42,6 +39,7 @@ class Stage:
         self._token = token
         self._committed = end
         self._records: list[Single] = []
+        self._bytes = 0
         self._changing = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
@@ -72,12 +70,13 @@ class Stage:
             value,
             key=key,
             headers=headers,
-            timestamp=_clock.wall_ms() if timestamp is None else timestamp,
+            timestamp=self._session.clock.wall_ms() if timestamp is None else timestamp,
             limits=self._session.limits,
         )
         self._records.append(record)
         offset = self._committed + len(self._records) - 1
-        if (offset + 1) % self._section == 0:
+        self._bytes += len(record.value) + len(record.headers)
+        if is_full(offset, self._bytes, section=self._section, limits=self._session.limits):
             await self.commit()
         return offset
 
@@ -90,7 +89,7 @@ class Stage:
         """Drop what is staged; answers how many records went."""
         async with self._changing:
             gone = len(self._records)
-            self._records = []
+            self._records, self._bytes = [], 0
             return gone
 
     async def close(self) -> None:
@@ -158,4 +157,5 @@ class Stage:
                 )
                 self._committed += count
                 del self._records[:count]
+                self._bytes = sum(len(one.value) + len(one.headers) for one in self._records)
             return self._committed

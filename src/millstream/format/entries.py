@@ -14,11 +14,10 @@ import struct
 from collections.abc import Iterable, Sequence
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from millstream.errors import CorruptionError
 from millstream.format import block, keys
-from millstream.format.rfc import decode_message_metadata
 
 ARRAY_RECORDS_MAX = 500
 """Elements in a joined array: an entry is read whole."""
@@ -33,11 +32,9 @@ _EMPTY_MAP = Raw(b"\x80")
 
 _SINGLE = struct.Struct("<HQI")
 _COUNT = struct.Struct("<H")
+_ELEMENT = struct.Struct("<QI")
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_meta = msgspec.msgpack.Decoder(list[Raw]).decode
-_decode_key = msgspec.msgpack.Decoder(bytes | None).decode
-_decode_ms = msgspec.msgpack.Decoder(int).decode
 
 
 class Entry:
@@ -110,15 +107,47 @@ def _decode_block(value: bytes) -> Entry:
     )
 
 
-def _decode_array(value: bytes) -> Entry:
+def decode_some(value: bytes, start: int, stop: int) -> Entry:
+    """Read the records [start, stop) of an entry, counted from its first."""
+    if not block.is_block(value):
+        return _decode_array(value, start, stop)
+    whole = _decode_block(value)
+    return Entry(
+        ids=whole.ids[start:stop],
+        keys=whole.keys[start:stop],
+        headers=whole.headers[start:stop],
+        timestamps=whole.timestamps[start:stop],
+        appended=whole.appended[start:stop],
+        packed=True,
+    )
+
+
+def _decode_array(value: bytes, start: int = 0, stop: int | None = None) -> Entry:
+    total = count(value)
+    stop = total if stop is None else stop
     ids, found_keys, headers, timestamps, appended = [], [], [], [], []
-    for message in decode_message_metadata(value):
-        key, timestamp_ms, packed, appended_ms = decode_metadata(message.metadata)
-        ids.append(message.message_id)
-        found_keys.append(key)
-        headers.append(packed)
-        timestamps.append(timestamp_ms)
-        appended.append(appended_ms)
+    position = ARRAY_HEAD_BYTES
+    for index in range(total):
+        base = position + ELEMENT_HEAD_BYTES
+        if base > len(value):
+            raise CorruptionError("a log entry is cut", what="log entry", where=position)
+        message_id, size = _ELEMENT.unpack_from(value, position)
+        position = base + size
+        if position > len(value):
+            raise CorruptionError("a log entry is cut", what="log entry", where=base)
+        if start <= index < stop:
+            key, timestamp_ms, packed, appended_ms = decode_metadata(value[base:position])
+            ids.append(message_id)
+            found_keys.append(key)
+            headers.append(packed)
+            timestamps.append(timestamp_ms)
+            appended.append(appended_ms)
+    if position != len(value):
+        raise CorruptionError(
+            f"a log entry has {len(value) - position} bytes too many",
+            what="log entry",
+            where=position,
+        )
     return Entry(
         ids=ids,
         keys=found_keys,
@@ -129,23 +158,27 @@ def _decode_array(value: bytes) -> Entry:
     )
 
 
+class _Metadata(Struct, array_like=True, forbid_unknown_fields=True, gc=False):
+    key: bytes | None
+    timestamp_ms: int
+    headers: Raw
+    appended_ms: int | None = None
+
+
+_decode_fields = msgspec.msgpack.Decoder(_Metadata).decode
+
+
 def decode_metadata(data: bytes) -> tuple[bytes | None, int, bytes, int]:
     """Key, timestamp, packed headers (empty where there are none) and time of the append."""
     try:
-        fields = _decode_meta(data)
-        if not 3 <= len(fields) <= 4:
-            raise CorruptionError(
-                f"message metadata has {len(fields)} fields", what="message metadata", where=0
-            )
-        key = _decode_key(fields[0])
-        timestamp_ms = _decode_ms(fields[1])
-        appended_ms = _decode_ms(fields[3]) if len(fields) == 4 else timestamp_ms
+        found = _decode_fields(data)
     except msgspec.MsgspecError as error:
         raise CorruptionError(
             f"message metadata: {error}", what="message metadata", where=0
         ) from error
-    headers = bytes(fields[2])
-    return key, timestamp_ms, NO_HEADERS if headers == b"\x80" else headers, appended_ms
+    headers = bytes(found.headers)
+    appended_ms = found.timestamp_ms if found.appended_ms is None else found.appended_ms
+    return found.key, found.timestamp_ms, NO_HEADERS if headers == b"\x80" else headers, appended_ms
 
 
 class _Run:

@@ -154,7 +154,10 @@ def pack_value(value: Any) -> tuple[bytes, str | None]:
 def pack_key(key: bytes | str, limits: Limits) -> bytes:
     """A key as bytes; text as UTF-8."""
     if isinstance(key, str):
-        key = key.encode()
+        try:
+            key = key.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidInput(f"a key that is not valid Unicode: {error}") from error
     elif not isinstance(key, bytes):
         raise InvalidInput(f"a key is bytes or text, not {type(key).__name__}")
     if len(key) > limits.key_bytes_max:

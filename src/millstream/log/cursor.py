@@ -7,13 +7,14 @@ restart.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Protocol
 
 from millstream.command import Session
-from millstream.errors import InvalidInput, NotFound, Truncated
+from millstream.errors import NotFound, Truncated
 from millstream.log import commands as c
-from millstream.log.names import check_name
+from millstream.log.names import check_integer, check_name
 from millstream.log.progress import Acknowledged, Progress, check_within, ranges_of
 from millstream.record import CursorInfo, Record, Seconds
 
@@ -40,7 +41,7 @@ class Source(Protocol):
 
 
 class Cursor:
-    """How far one named reader has come."""
+    """How far one named reader has come. Any thread may use it."""
 
     def __init__(
         self,
@@ -52,16 +53,15 @@ class Cursor:
         start: int | str,
         section: int,
     ) -> None:
-        if section < 1:
-            raise InvalidInput(f"a section has at least one record, not {section}")
         self.name = check_name(name, "cursor")
         self.log_name = source.name
         self.durable = durable
         self._session = session
         self._source = source
         info = session.execute(c.OpenCursor(source.name, name, start, section, durable))
-        self._progress = Progress(info)
-        self._progress.section = section
+        self._lock = threading.Lock()
+        self.progress = Progress(info)
+        self.progress.section = section
 
     def __repr__(self) -> str:
         return f"Cursor({self._source.name!r}, {self.name!r})"
@@ -80,20 +80,20 @@ class Cursor:
 
     def ack_up_to(self, offset: int) -> None:
         """Mark everything before an offset as processed."""
-        if offset > 0:
+        if check_integer("an offset", offset) > 0:
             self._ack([(0, offset)])
 
     def is_acked(self, offset: int) -> bool:
         """Whether a position has been acknowledged; what was truncated counts as such."""
-        return offset in self._progress.marks or offset < self._source.start_offset()
+        return offset in self.progress.marks or offset < self._source.start_offset()
 
     def position(self) -> int:
         """The next position that `take` looks at."""
-        return self._progress.position
+        return self.progress.position
 
     def floor(self) -> int:
         """Everything below is acknowledged."""
-        return self._progress.marks.next_gap(self._source.start_offset())[0]
+        return self.progress.marks.next_gap(self._source.start_offset())[0]
 
     def size(self) -> int:
         """How many records have ever been appended: the position that the next one gets."""
@@ -106,25 +106,26 @@ class Cursor:
     def reset(self) -> None:
         """Go back to the floor, so that everything unacknowledged comes again."""
         if self.durable:
-            section = self._progress.section
-            self._progress = Progress(self.info())
-            self._progress.section = section
-        self._progress.position = self._progress.marks.floor
+            section = self.progress.section
+            self.progress = Progress(self.info())
+            self.progress.section = section
+        self.progress.position = self.progress.marks.floor
 
     def seek(self, offset: int) -> None:
         """Set the floor, forwards or back; what was acknowledged above it is forgotten."""
         if self.durable:
             self._session.execute(c.MoveCursor(self._source.name, self.name, offset))
         else:
-            check_within([(offset - 1, offset)], self._source.end_offset())
-        self._progress.moved(offset)
+            check_within([(0, check_integer("an offset", offset))], self._source.end_offset())
+        with self._lock:
+            self.progress.moved(offset)
 
     def flush(self) -> int:
         """Move the durable floor up to the last section boundary; answers where it stands."""
         if self.durable:
             return self.floor()
-        self._progress.marks.raise_floor(self._source.start_offset())
-        target = self._progress.flushable()
+        self.progress.marks.raise_floor(self._source.start_offset())
+        target = self.progress.flushable()
         return self._session.execute(
             c.MoveCursor(self._source.name, self.name, target, forward=True)
         )
@@ -141,7 +142,11 @@ class Cursor:
         return self._session.execute(c.DeleteCursor(self._source.name, self.name))
 
     def _take(self, n: int, end: int) -> list[Record]:
-        progress, source = self._progress, self._source
+        with self._lock:
+            return self._take_next(n, end)
+
+    def _take_next(self, n: int, end: int) -> list[Record]:
+        progress, source = self.progress, self._source
         found: list[Record] = []
         while len(found) < n:
             end = min(end, source.end_offset())  # less if the log was deleted meanwhile
@@ -164,4 +169,5 @@ class Cursor:
             self._session.execute(c.Acknowledge(self._source.name, self.name, ranges))
         else:
             check_within(ranges, self._source.end_offset())
-        self._progress.acked(ranges)
+        with self._lock:
+            self.progress.acked(ranges)

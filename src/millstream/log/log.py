@@ -218,7 +218,7 @@ class Log:
 
     def delete_cursor(self, name: str) -> bool:
         """Forget a cursor; False if there was none."""
-        return self._session.execute(c.DeleteCursor(self.name, name))
+        return self._session.execute(c.DeleteCursor(self.name, check_name(name, "cursor")))
 
     def stage(self, *, section: int = SECTION) -> Stage:
         """Hold the log exclusively, to append now and commit later."""
@@ -290,13 +290,11 @@ def _check_key(key: str) -> str:
 def retention_of(
     *, age: Seconds | None, bytes: int | None, count: int | None, consumed: bool
 ) -> Retention:
-    """What a log may forget, checked."""
-    for name, limit in (("bytes", bytes), ("count", count)):
-        if limit is not None and limit < 0:
-            raise InvalidInput(f"retention by {name} is at least 0, not {limit}")
-    if age is not None and to_ms(age) < 0:
-        raise InvalidInput(f"retention by age is at least 0, not {age}")
-    age_ms = None if age is None else to_ms(age)
+    """What a log may forget; the store checks the numbers."""
+    try:
+        age_ms = None if age is None else to_ms(age)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInput(f"retention by age is a number of seconds, not {age!r}") from error
     return Retention(age_ms=age_ms, bytes=bytes, count=count, consumed=consumed)
 
 

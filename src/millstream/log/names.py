@@ -1,11 +1,20 @@
-"""Names of logs, cursors and producers: checked once, here; they never become file names."""
+"""Names and numbers that users hand in: checked here; names never become file names."""
 
 from __future__ import annotations
 
 import unicodedata
 
-from millstream.errors import InvalidName
+from millstream.errors import InvalidInput, InvalidName
 from millstream.limits import NAME_CHARS_MAX
+
+NUMBER_MAX = 2**63 - 1
+
+
+def check_integer(what: str, number: int) -> int:
+    """A whole number from 0 to 2^63 - 1; nothing that only compares like one."""
+    if type(number) is not int or not 0 <= number <= NUMBER_MAX:
+        raise InvalidInput(f"{what} is a whole number from 0 to 2^63 - 1, not {number!r}")
+    return number
 
 
 def check_name(name: str, what: str = "log") -> str:

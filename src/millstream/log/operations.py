@@ -34,13 +34,12 @@ from millstream.log.head import (
 )
 from millstream.log.marks import Marks
 from millstream.log.metadata import Meta, MetadataState, Set
-from millstream.log.names import check_name
+from millstream.log.names import check_integer, check_name
 from millstream.log.producer import Produced, ProducerState
 from millstream.record import CursorInfo, Producer
 from millstream.store.instance import instance_id
 from millstream.store.transaction import Transaction
 
-OFFSET_MAX = 2**63 - 1
 FOUND_PER_STEP = 1_000
 
 
@@ -109,10 +108,11 @@ def append(tx: Transaction, command: c.Append) -> int:
 
 
 def _check_producer(producer: Producer) -> None:
+    if not isinstance(producer, Producer):
+        raise InvalidInput(f"a producer is a `Producer`, not {producer!r}")
     check_name(producer.name, "producer")
-    for what, number in (("sequence", producer.sequence), ("epoch", producer.epoch)):
-        if not 0 <= number <= OFFSET_MAX:
-            raise InvalidInput(f"a producer's {what} is from 0 to 2^63 - 1, not {number}")
+    check_integer("a producer's sequence", producer.sequence)
+    check_integer("a producer's epoch", producer.epoch)
 
 
 def _repeated(tx: Transaction, log_id: int, producer: Producer, count: int) -> int | None:
@@ -192,8 +192,7 @@ def truncate(tx: Transaction, command: c.Truncate) -> int:
     """Forget what lies before an offset; only ever forwards."""
     found = find_log(tx, command.log)
     before = command.before
-    if before > OFFSET_MAX:
-        raise InvalidInput(f"an offset is at most 2^63 - 1, not {before}")
+    check_integer("an offset", before)
     if found is None:
         if before <= 0:
             return 0
@@ -268,8 +267,10 @@ def set_retention(tx: Transaction, command: c.SetRetention) -> None:
     """Say what a log may forget."""
     rules = command.retention
     for name, most in (("age", rules.age_ms), ("bytes", rules.bytes), ("count", rules.count)):
-        if most is not None and not 0 <= most <= OFFSET_MAX:
-            raise InvalidInput(f"retention by {name} is from 0 to 2^63 - 1, not {most}")
+        if most is not None:
+            check_integer(f"retention by {name}", most)
+    if type(rules.consumed) is not bool:
+        raise InvalidInput(f"consumed is True or False, not {rules.consumed!r}")
     log_id, _ = make_log(tx, command.log)
     tx.change(keys.head(log_id), Retained(rules))
 
@@ -316,12 +317,14 @@ def _check_free(tx: Transaction, head: Head, token: str) -> None:
 
 def open_cursor(tx: Transaction, command: c.OpenCursor) -> CursorInfo:
     """Make a cursor if there is none."""
+    if check_integer("a section", command.section) < 1:
+        raise InvalidInput(f"a section has at least one record, not {command.section}")
     log_id, head = make_log(tx, command.log)
     key = keys.cursor(log_id, command.cursor)
     state = tx.entity(key, CursorState)
     if not state.present:
         floor = {"earliest": head.start, "latest": head.end}.get(str(command.start), command.start)
-        if not isinstance(floor, int) or not 0 <= floor <= head.end:
+        if type(floor) is not int or not 0 <= floor <= head.end:
             raise OutOfRange(
                 f"a cursor on log {command.log!r} starts at 'earliest', 'latest' or an offset "
                 f"up to {head.end}, not at {command.start!r}",
@@ -336,7 +339,7 @@ def acknowledge(tx: Transaction, command: c.Acknowledge) -> int:
     """Mark ranges as done."""
     key, state, head = _need_cursor(tx, command.log, command.cursor)
     for start, stop in command.ranges:
-        if not 0 <= start < stop:
+        if not check_integer("an offset", start) < check_integer("an offset", stop):
             raise InvalidInput(f"[{start}, {stop}) is not a range of positions")
         if stop > head.end:
             raise OutOfRange(
@@ -364,7 +367,7 @@ def move_cursor(tx: Transaction, command: c.MoveCursor) -> int:
     """Set a cursor's floor."""
     key, state, head = _need_cursor(tx, command.log, command.cursor)
     marks: Marks = state.marks
-    if not 0 <= command.floor <= head.end:
+    if check_integer("an offset", command.floor) > head.end:
         raise OutOfRange(
             f"position {command.floor} is not in log {command.log!r}, which ends at {head.end}",
             position=command.floor,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from millstream.format import keys
 from millstream.log import commands as c
 from millstream.log import reader, retention
@@ -71,9 +73,15 @@ def get_metadata(store: Store, query: c.GetMetadata) -> dict[str, Any]:
             return {}
         found = state.entity(keys.metadata(log_id), snapshot)
         assert isinstance(found, MetadataState)
-        return found.values()
+        return _copied(found.values())
 
     return store.look(ask)
+
+
+def _copied(values: dict[str, Any]) -> dict[str, Any]:
+    """Nobody outside changes what the store holds."""
+    copy: dict[str, Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(values))
+    return copy
 
 
 def describe_log(store: Store, query: c.DescribeLog) -> LogInfo | None:

@@ -221,15 +221,15 @@ def _packed_block(
     value: bytes,
     bytes_max: int,
 ) -> Block:
-    entry = entries.decode(value)
-    values = _payloads(overlay, snapshot, entry.ids[wanted.start : wanted.stop], bytes_max)
-    end = wanted.start + len(values)
+    entry = entries.decode_some(value, wanted.start, wanted.stop)
+    values = _payloads(overlay, snapshot, entry.ids, bytes_max)
+    count = len(values)
     columns = Columns(
         values,
-        entry.keys[wanted.start : end],
-        entry.headers[wanted.start : end],
-        entry.timestamps[wanted.start : end],
-        entry.appended[wanted.start : end],
+        entry.keys[:count],
+        entry.headers[:count],
+        entry.timestamps[:count],
+        entry.appended[:count],
     )
     return pack(name, first + wanted.start, columns)
 

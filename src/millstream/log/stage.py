@@ -14,16 +14,15 @@ from typing import Any, Protocol, Self
 
 import msgspec
 
-from millstream.clock import SystemClock
 from millstream.command import Session
 from millstream.errors import InvalidInput
 from millstream.format import block
 from millstream.format.packing import Batch, Single, pack_single
+from millstream.limits import Limits
 from millstream.log import commands as c
 from millstream.log.cursor import SECTION, Cursor
 from millstream.record import NO_HEADERS, Headers, Record, Seconds
 
-_clock = SystemClock()
 _decode_headers = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
 
@@ -50,6 +49,7 @@ class Stage:
         self._token = secrets.token_hex(8)
         self._committed = session.execute(c.TakeLog(log.name, self._token))
         self._records: list[Single] = []
+        self._bytes = 0
 
     def __enter__(self) -> Self:
         return self
@@ -79,12 +79,13 @@ class Stage:
             value,
             key=key,
             headers=headers,
-            timestamp=_clock.wall_ms() if timestamp is None else timestamp,
+            timestamp=self._session.clock.wall_ms() if timestamp is None else timestamp,
             limits=self._session.limits,
         )
         self._records.append(record)
         offset = self._committed + len(self._records) - 1
-        if (offset + 1) % self._section == 0:
+        self._bytes += len(record.value) + len(record.headers)
+        if is_full(offset, self._bytes, section=self._section, limits=self._session.limits):
             self.commit()
         return offset
 
@@ -96,13 +97,13 @@ class Stage:
                 c.Append(self.name, records, expect_end=self._committed, token=self._token)
             )
             self._committed += len(self._records)
-            self._records = []
+            self._records, self._bytes = [], 0
         return self._committed
 
     def discard(self) -> int:
         """Drop what is staged; answers how many records went."""
         gone = len(self._records)
-        self._records = []
+        self._records, self._bytes = [], 0
         return gone
 
     def close(self) -> None:
@@ -152,6 +153,11 @@ class Stage:
             start=start,
             section=section or self._section or SECTION,
         )
+
+
+def is_full(offset: int, staged_bytes: int, *, section: int, limits: Limits) -> bool:
+    """Whether what is staged must be committed: its section is full, or its batch is large."""
+    return (offset + 1) % section == 0 or staged_bytes > limits.batch_bytes_max // 2
 
 
 def staged_record(log: str, offset: int, record: Single) -> Record:

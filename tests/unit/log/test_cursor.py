@@ -188,7 +188,7 @@ def test_seek_goes_anywhere_and_forgets_what_lies_above(cursor: Cursor, reopen: 
 
 
 def test_seek_below_zero_is_refused(cursor: Cursor) -> None:
-    with pytest.raises(OutOfRange):
+    with pytest.raises(InvalidInput):
         cursor.seek(-1)
 
 

@@ -390,7 +390,6 @@ def test_seek_moves_in_memory_only(log: Log, reopen: Reopen) -> None:
     assert open_on(reopen().log("x")).floor() == 0
 
 
-@pytest.mark.xfail(reason="only the upper end is checked")
 def test_seek_below_zero_is_refused(log: Log) -> None:
     cursor = fill(log, 5)
     with pytest.raises((OutOfRange, InvalidInput)):

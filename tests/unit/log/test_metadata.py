@@ -107,7 +107,6 @@ def test_deleted_entries_make_room(reopen: Reopen) -> None:
     assert dict(metadata) == {}
 
 
-@pytest.mark.xfail(reason="the state holds the caller's own object")
 def test_what_was_handed_in_or_out_can_be_changed_without_harm(log: Log) -> None:
     value = [1]
     log.metadata["k"] = value

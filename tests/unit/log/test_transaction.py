@@ -293,7 +293,6 @@ def test_our_prefix_is_reserved(ms: Millstream) -> None:
         tx.sql("CREATE TABLE millstream_mine (n)")
 
 
-@pytest.mark.xfail(reason="the handle's own progress is not told")
 def test_a_cursor_knows_what_a_transaction_has_acknowledged(ms: Millstream, cursor: Cursor) -> None:
     with ms.transaction() as tx:
         tx.ack(cursor, 0)
@@ -302,7 +301,6 @@ def test_a_cursor_knows_what_a_transaction_has_acknowledged(ms: Millstream, curs
     assert [record.offset for record in cursor.take()] == [1]
 
 
-@pytest.mark.xfail(reason="the handle's own progress is not told")
 def test_a_cursor_knows_where_a_transaction_has_moved_it(ms: Millstream, cursor: Cursor) -> None:
     with ms.transaction() as tx:
         tx.seek(cursor, 2)

@@ -31,30 +31,7 @@ WRONG: dict[str, Callable[[Log], Any]] = {
 }
 
 
-UNCHECKED = {
-    "truncate",
-    "seek",
-    "ack_up_to",
-    "section",
-    "retention by count",
-    "retention by age",
-    "consumed",
-    "sequence",
-    "producer of another type",
-    "cursor's name",
-    "text key",
-}
-
-
-def cases() -> list[Any]:
-    unchecked = pytest.mark.xfail(reason="the type is not checked")
-    return [
-        pytest.param(call, id=name, marks=[unchecked] if name in UNCHECKED else [])
-        for name, call in WRONG.items()
-    ]
-
-
-@pytest.mark.parametrize("wrong", cases())
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 def test_it_is_refused_and_the_store_opens_again(
     reopen: Callable[..., Millstream], wrong: Callable[[Log], Any]
 ) -> None:
