@@ -34,6 +34,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 
 import google_crc32c
@@ -300,15 +301,17 @@ class Block:
 
 
 def _bytes_column(items: Sequence[bytes]) -> list[bytes]:
-    ends = array("I", accumulate(map(len, items), initial=0))
-    data_bytes = ends[-1]
-    if _SWAP:
-        ends.byteswap()
-    parts = _padded(ends.tobytes())
+    ends = list(accumulate(map(len, items), initial=0))
+    parts = _padded(_offsets(len(ends)).pack(*ends))
     parts.extend(items)
-    if data_bytes % 8:
-        parts.append(bytes(-data_bytes % 8))
+    if ends[-1] % 8:
+        parts.append(bytes(-ends[-1] % 8))
     return parts
+
+
+@lru_cache(maxsize=64)
+def _offsets(count: int) -> struct.Struct:
+    return struct.Struct(f"<{count}I")
 
 
 def _fixed(numbers: array[int]) -> bytes:

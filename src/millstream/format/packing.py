@@ -197,7 +197,7 @@ def _pack_values(
 ) -> tuple[bytes, Sequence[str | None] | None]:
     """The payload's body, and the content types of values that were not bytes."""
     kinds: Sequence[str | None] | None = None
-    if not _PLAIN.issuperset(map(type, values)):
+    if set(map(type, values)) != _PLAIN:
         packed = [pack_value(value) for value in values]
         values = [data for data, _ in packed]
         if any(kind for _, kind in packed):
@@ -213,7 +213,7 @@ def _pack_values(
 def _pack_keys(
     found: Sequence[bytes | str | None] | None, limits: Limits
 ) -> Sequence[bytes | None] | None:
-    if found is None or (_PLAIN.issuperset(map(type, found)) and _fit(found, limits)):
+    if found is None or (set(map(type, found)) == _PLAIN and _fit(found, limits)):
         return found  # type: ignore[return-value]
     if not any(key is not None for key in found):
         return None
@@ -232,7 +232,7 @@ def _pack_header_column(
 ) -> Sequence[bytes] | None:
     if headers is None and kinds is None:
         return None
-    if kinds is None and headers is not None and _DICT.issuperset(map(type, headers)):
+    if kinds is None and headers is not None and set(map(type, headers)) == _DICT:
         packed = _pack_plain_headers(headers, limits)
         if packed is not None:
             return packed

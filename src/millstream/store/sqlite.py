@@ -82,6 +82,7 @@ class SqliteEngine:
         self._idle = threading.Condition(self._lock)
         self._wal_bytes = 0
         self._copied_bytes = 0
+        self._copy_from_bytes = self._limits.wal_bytes_checkpoint
         self._page_bytes = 0
         self._closed = False
         self._suspended = False
@@ -124,16 +125,24 @@ class SqliteEngine:
 
     def wants_tending(self) -> bool:
         """Whether the write-ahead log has grown enough to be copied into the file."""
-        return self._wal_bytes - self._copied_bytes >= self._limits.wal_bytes_checkpoint
+        return self._wal_bytes - self._copied_bytes >= self._copy_from_bytes
 
     def tend(self) -> bool:
-        """Copy it while writers go on; True if it has grown so large that it should start anew."""
+        """Copy it while writers go on; True if it should be started anew now.
+
+        A log that is written from its start again is synced faster than one that grows. Where
+        writers leave little behind while it is copied, it is started anew each time; where they are
+        too fast for that, it grows to its most first.
+        """
+        limits = self._limits
         for _ in range(COPIES_MAX):
             self._checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE)
-            if self._wal_bytes < self._limits.wal_bytes_reset:
+            if self._wal_bytes - self._copied_bytes <= limits.wal_bytes_left:
+                self._copy_from_bytes = limits.wal_bytes_checkpoint
+                return True
+            self._copy_from_bytes = limits.wal_bytes_reset // 4
+            if self._wal_bytes < limits.wal_bytes_reset:
                 return False
-            if self._wal_bytes - self._copied_bytes < self._limits.wal_bytes_checkpoint // 8:
-                break
         return True
 
     def tend_exclusively(self) -> None:

@@ -69,6 +69,7 @@ class State:
         self.dirty.clear()
         self.tail_bytes.clear()
         self.tail_total = 0
+        self.id_limit = 0
         self.seq = self.folded = 0
 
     def advance(self, snapshot: Snapshot) -> bool:
@@ -193,7 +194,7 @@ class State:
         )
 
     def _change(self, key: bytes, raw: Raw, seq: int, snapshot: Snapshot) -> None:
-        kind = self._kinds.get(key[1])
+        kind = self._kinds.get(keys.kind_of(key))
         if kind is None:
             raise CorruptionError(
                 f"delta {seq} changes a record of unknown type {key[1]:#04x}; "
@@ -222,7 +223,11 @@ class State:
 def _folded(snapshot: Snapshot) -> int:
     """The last delta that the fold has taken; an emptied store is damage, not a new one."""
     data = snapshot.get(keys.FOLD_KEY)
-    folded = Reader(data, "fold position").u64() if data is not None else 0
+    folded = 0
+    if data is not None:
+        reader = Reader(data, "fold position")
+        folded = reader.u64()
+        reader.finish()
     if snapshot.last_seq() == 0 and (folded or snapshot.get(keys.ID_BLOCK_KEY) is not None):
         raise CorruptionError("every delta is missing", what="delta", where=folded + 1)
     return folded
