@@ -13,12 +13,17 @@ import os
 import secrets
 import shlex
 import shutil
+import signal
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Started in the background, where Ctrl-C is ignored: the tests and their children rely on it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("ci", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("long", deadline=None, print_blob=True, max_examples=2_000)

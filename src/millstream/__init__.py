@@ -21,12 +21,17 @@ from millstream.log.block import Block
 from millstream.log.cursor import Cursor
 from millstream.log.log import Log
 from millstream.log.stage import Stage
+from millstream.queue.backoff import Backoff
+from millstream.queue.message import Message, QueueInfo
+from millstream.queue.queue import Queue
+from millstream.queue.spec import QueueSpec
 from millstream.record import CursorInfo, Item, LogInfo, Producer, Record, Retention
 from millstream.store.engine import Durability
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Backoff",
     "Block",
     "Cursor",
     "CursorInfo",
@@ -36,9 +41,13 @@ __all__ = [
     "Limits",
     "Log",
     "LogInfo",
+    "Message",
     "Millstream",
     "MillstreamError",
     "Producer",
+    "Queue",
+    "QueueInfo",
+    "QueueSpec",
     "Record",
     "Retention",
     "Stage",

@@ -9,6 +9,9 @@ from typing import Any, Self
 from millstream.command import Fold, Session, Stats, Transact
 from millstream.log import commands as c
 from millstream.log.log import Log
+from millstream.queue.commands import ListQueues
+from millstream.queue.message import QueueInfo
+from millstream.queue.queue import Queue, spec_of
 from millstream.record import LogInfo
 from millstream.steps import Later, Steps
 
@@ -42,6 +45,20 @@ class Millstream:
         """Every log, in the order of their names."""
         after = ""
         while page := self._session.execute(c.ListLogs(after, LOGS_PER_PAGE)):
+            yield from page
+            after = page[-1].name
+
+    def queue(self, name: str, **spec: Any) -> Queue:
+        """The queue of that name; made, if a spec is given and there is none (see `spec_of`)."""
+        queue = Queue(self._session, name)
+        if spec:
+            queue.specify(spec_of(**spec))
+        return queue
+
+    def queues(self) -> Iterator[QueueInfo]:
+        """How every queue stands, in the order of their names."""
+        after = ""
+        while page := self._session.execute(ListQueues(after, LOGS_PER_PAGE)):
             yield from page
             after = page[-1].name
 

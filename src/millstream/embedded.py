@@ -23,6 +23,12 @@ from millstream.log.head import Head, Name
 from millstream.log.metadata import MetadataState
 from millstream.log.producer import ProducerState
 from millstream.log.retention import LogUpkeep
+from millstream.queue import claims, service
+from millstream.queue import commands as q
+from millstream.queue import operations as queues
+from millstream.queue.bucket import Bucket
+from millstream.queue.keeping import QueueUpkeep, pin
+from millstream.queue.state import QueueState
 from millstream.store.engine import Engine
 from millstream.store.entity import Kind, Kinds
 from millstream.store.store import Store
@@ -42,6 +48,8 @@ def kinds() -> Kinds:
         keys.METADATA: Kind(MetadataState),
         keys.CURSOR: Kind(CursorState),
         keys.PRODUCER: Kind(ProducerState),
+        keys.QUEUE: Kind(QueueState),
+        keys.BUCKET: Kind(Bucket),
     }
 
 
@@ -58,6 +66,14 @@ _MUTATIONS: dict[type, Callable[[Transaction, Any], Any]] = {
     c.Acknowledge: rules.acknowledge,
     c.MoveCursor: rules.move_cursor,
     c.DeleteCursor: rules.delete_cursor,
+    q.SpecifyQueue: queues.specify,
+    q.DeleteQueue: queues.delete,
+    q.PauseQueue: queues.pause,
+    q.PurgeQueue: queues.purge,
+    q.RedriveClaims: queues.redrive,
+    q.ClaimRouted: claims.claim,
+    q.FinishClaims: claims.finish,
+    q.RenewClaims: claims.renew,
 }
 
 _QUERIES: dict[type, Callable[[Store, Any], Any]] = {
@@ -70,6 +86,11 @@ _QUERIES: dict[type, Callable[[Store, Any], Any]] = {
     c.DescribeCursor: queries.describe_cursor,
     c.ListCursors: queries.list_cursors,
     c.EnforceRetention: queries.enforce_retention,
+    q.ClaimMessages: service.claim_messages,
+    q.PeekMessages: service.peek_messages,
+    q.GetAttempts: service.get_attempts,
+    q.DescribeQueue: service.describe_queue,
+    q.ListQueues: service.list_queues,
     base.Stats: lambda store, _: store.stats(),
     base.Fold: lambda store, _: store.fold(),
 }
@@ -82,7 +103,14 @@ def open_store(
     engine: Engine, *, limits: Limits | None = None, clock: Clock | None = None
 ) -> Store:
     """A store with every view that there is."""
-    return Store(engine, kinds(), limits=limits, clock=clock, upkeep=(LogUpkeep(),))
+    return Store(
+        engine,
+        kinds(),
+        limits=limits,
+        clock=clock,
+        upkeep=(LogUpkeep(), QueueUpkeep()),
+        pins=(pin,),
+    )
 
 
 def operation(command: Mutation[T]) -> Callable[[Transaction], T]:

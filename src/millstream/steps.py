@@ -13,6 +13,9 @@ from millstream.log import commands as c
 from millstream.log.log import pack_many
 from millstream.log.names import check_name
 from millstream.log.progress import Acknowledged, Progress, ranges_of
+from millstream.queue.commands import FinishClaims
+from millstream.queue.message import Message
+from millstream.queue.queue import Messages, runs_of
 from millstream.record import Headers, Producer
 
 
@@ -106,6 +109,21 @@ class Steps:
     def set_metadata(self, log: str | NamedLog, key: str, value: Any) -> Later:
         """Set a metadata entry."""
         return self._add(c.SetMetadata(_name(log), check_name(key, "metadata"), check_json(value)))
+
+    def done(self, messages: Messages) -> Later:
+        """Acknowledge claimed messages of one queue; a lost lease undoes the whole transaction."""
+        return self._finish(messages, "ack")
+
+    def failed(self, messages: Messages, *, reason: str = "") -> Later:
+        """Give up on claimed messages of one queue."""
+        return self._finish(messages, "fail", reason)
+
+    def _finish(self, messages: Messages, outcome: str, reason: str = "") -> Later:
+        chosen = [messages] if isinstance(messages, Message) else list(messages)
+        queues = {message.queue for message in chosen}
+        if len(queues) != 1:
+            raise InvalidInput("a step finishes messages of one queue")
+        return self._add(FinishClaims(queues.pop(), runs_of(chosen), outcome, reason=reason))
 
     def ack(self, cursor: NamedCursor, records: Acknowledged) -> Later:
         """Acknowledge on a durable cursor; the answer is its floor."""

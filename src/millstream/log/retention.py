@@ -168,13 +168,17 @@ def _drop_slice(tx: Transaction, log_id: int) -> bool:
         return False
     tx.state.folded_through(tx.writer.first_seq() - 1)
     overlay, limit = tx.state.overlay, ENTRIES_PER_SLICE
-    rows = _rows(overlay, tx.writer, log_id, head.dropped, head.start, limit)
-    through, size, more = head.start, 0, len(rows) == limit
+    pinned = tx.state.pinned(log_id, tx.writer)
+    end = head.start if pinned is None else min(head.start, pinned)
+    if end <= head.dropped and not (head.deleted and pinned is None):
+        return False
+    rows = _rows(overlay, tx.writer, log_id, head.dropped, end, limit)
+    through, size, more = end, 0, len(rows) == limit
     gone: list[bytes] = []
     for row_key, value in rows:
         first = keys.entry_position(row_key)[1]
         through = first
-        if first + entries.count(value) > head.start:
+        if first + entries.count(value) > end:
             more = False
             break
         if len(gone) >= PAYLOADS_PER_SLICE:
@@ -185,7 +189,7 @@ def _drop_slice(tx: Transaction, log_id: int) -> bool:
         size += bytes_found
         through = first + entries.count(value)
     else:
-        through = through if more else head.start
+        through = through if more else end
     if through > head.dropped:
         tx.drop(keys.entry(log_id, head.dropped), keys.entry(log_id, through))
         for payload_key in gone:

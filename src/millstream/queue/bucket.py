@@ -82,6 +82,8 @@ class Bucket(Entity):
     """Per slot: the end of the lease in flight, the due time when available, else when it ended."""
     spans: Any = None
     tries: Any = None
+    tries_written: int = 0
+    """How many of them stand in the RFC's attempts records already."""
     ends: Any = None
 
     changes: ClassVar = Placed | Claimed | Ended | Renewed | Removed
@@ -194,6 +196,7 @@ class Bucket(Entity):
             until_ms=until_ms,
             spans=stored.spans,
             tries=stored.tries,
+            tries_written=stored.tries_written,
             ends=stored.ends,
         )
 
@@ -201,8 +204,11 @@ class Bucket(Entity):
         self, key: bytes, overlay: Overlay, snapshot: Snapshot
     ) -> list[tuple[bytes, bytes | None]]:
         """The RFC's active, done and failed records, and ours beside them."""
+        if not self.exists():
+            return [(key, None)]
         bucket_id = int.from_bytes(key[10:], "big")
         literal = BucketRecords(self, bucket_id, overlay, snapshot).rows()
+        self.tries_written = len(self.tries)
         stored = _Stored(
             self.lsn,
             self.queue,
@@ -211,6 +217,7 @@ class Bucket(Entity):
             self.until_ms.tobytes(),
             self.spans,
             self.tries,
+            self.tries_written,
             self.ends,
         )
         return [(key, msgspec.msgpack.encode(stored)), *literal]
@@ -224,4 +231,5 @@ class _Stored(Struct, array_like=True):
     until_ms: bytes
     spans: list[Span]
     tries: list[Attempt]
+    tries_written: int
     ends: list[End]

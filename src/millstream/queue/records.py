@@ -25,6 +25,7 @@ class Contents(Protocol):
     attempts: list[int]
     until_ms: list[int]
     tries: list[Attempt]
+    tries_written: int
 
     def runs(self, state: int, start: int = 0, stop: int | None = None) -> Iterator[Slots]:
         """The ranges of slots that have a state."""
@@ -84,7 +85,28 @@ class BucketRecords:
             (self._active, rfc.encode_active(available, in_flight)),
             (self._done, rfc.encode_done(done) if done else None),
             (self._failed, rfc.encode_failed(failed) if failed else None),
+            *self._attempts(),
         ]
+
+    def _attempts(self) -> Iterator[tuple[bytes, bytes]]:
+        """The RFC's attempts record of each message that was claimed alone since the last fold.
+
+        Messages claimed side by side share one range in our own record instead: a row for each of
+        a thousand would cost more than everything else about them.
+        """
+        bucket = self._bucket
+        queue = bucket.queue.encode()
+        alone = {
+            one.start for one in bucket.tries[bucket.tries_written :] if one.stop - one.start == 1
+        }
+        for slot in sorted(alone):
+            (span,) = bucket.sources(slot, slot + 1)
+            attempts = [
+                rfc.Attempt(one.at_ms, one.consumer)
+                for one in bucket.tries
+                if one.start <= slot < one.stop
+            ]
+            yield rfc.attempts_key(queue, span.message_id), rfc.encode_attempts(attempts)
 
     def _messages(self, state: int) -> Iterator[tuple[int, int, int, bytes]]:
         """(slot, message id, claim id, metadata) of every message in a state."""

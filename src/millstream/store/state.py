@@ -7,7 +7,7 @@ have written. Anything uncertain is mended by the same road that opening takes: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from msgspec import Raw
@@ -24,11 +24,16 @@ from millstream.store.overlay import Overlay
 REPLAY_ROWS = 1_024
 
 
+Pin = Callable[["State", Snapshot, int], int | None]
+"""Asked of each view before a log's bytes go: the first offset of a log that it still needs."""
+
+
 class State:
     """Entities, overlay and counters, as of the delta `seq`."""
 
-    def __init__(self, kinds: Kinds, clock: Clock) -> None:
+    def __init__(self, kinds: Kinds, clock: Clock, pins: tuple[Pin, ...] = ()) -> None:
         self._kinds = kinds
+        self.pins = pins
         self.clock = clock
         self.time = StoreTime(clock)
         self.overlay = Overlay()
@@ -120,6 +125,11 @@ class State:
             if held is not None:
                 rows[key] = held
         return sorted(rows.items())[:limit]
+
+    def pinned(self, log_id: int, snapshot: Snapshot) -> int | None:
+        """The first offset of a log whose bytes some view still needs; None if none does."""
+        found = [pin(self, snapshot, log_id) for pin in self.pins]
+        return min((offset for offset in found if offset is not None), default=None)
 
     def committed(self, delta: deltas.Delta, size: int) -> None:
         """Note a delta that this process has just made durable; its changes are applied already."""

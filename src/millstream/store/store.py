@@ -31,7 +31,7 @@ from millstream.store.entity import Kind, Kinds
 from millstream.store.fold import fold_slice
 from millstream.store.instance import Instance, create_instance
 from millstream.store.keeper import UPKEEP_S, Keeper
-from millstream.store.state import State
+from millstream.store.state import Pin, State
 from millstream.store.transaction import Operation, Transaction
 from millstream.store.transactor import Ticket, Transactor, fresh
 from millstream.store.watch import Watch
@@ -52,12 +52,14 @@ class Store:
         limits: Limits | None = None,
         clock: Clock | None = None,
         upkeep: tuple[Upkeep, ...] = (),
+        pins: tuple[Pin, ...] = (),
     ) -> None:
         self.engine = engine
         self.limits = limits or Limits()
         self.clock = clock or SystemClock()
         self._kinds = {**kinds, keys.STORE: Kind(Instance)}
-        self.state = State(self._kinds, self.clock)
+        self._pins = pins
+        self.state = State(self._kinds, self.clock, pins)
         self._upkeep = upkeep
         self._stale = True
         self._seen_seq = -1
@@ -361,7 +363,7 @@ class Store:
         if not in_child:
             self._transactor.mutex.release()
             return
-        self.state = State(self._kinds, self.clock)
+        self.state = State(self._kinds, self.clock, self._pins)
         self._stale = True
         self._begin()
         if self._reason is not None:

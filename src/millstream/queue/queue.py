@@ -1,0 +1,287 @@
+"""The queue as users hold it: put, claim, and finish; every method is one command or a few."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from millstream.command import Session
+from millstream.errors import NotFound
+from millstream.filters import parse
+from millstream.format.packing import pack_single
+from millstream.log import commands as logs
+from millstream.log.log import pack_many
+from millstream.log.names import check_name
+from millstream.queue import commands as c
+from millstream.queue.backoff import Backoff
+from millstream.queue.message import Message, QueueInfo, Try
+from millstream.queue.routing import inbox_of
+from millstream.queue.spec import QueueSpec
+from millstream.record import Headers, Producer, Seconds, to_ms
+
+Messages = Message | Iterable[Message]
+REDRIVE_PER_COMMIT = 1_000
+
+
+class Queue:
+    """Messages to be worked on, each by one consumer at a time."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        self.name = check_name(name, "queue")
+        self._session = session
+        self._consumer = f"{socket.gethostname()[:100]}:{os.getpid()}"
+
+    def __repr__(self) -> str:
+        return f"Queue({self.name!r})"
+
+    # What it is.
+
+    def specify(self, spec: QueueSpec) -> bool:
+        """Make the queue; True if it was made, False if it exists with this very spec."""
+        info = self.info()
+        if info is not None and info.spec == spec:
+            return False
+        return self._session.execute(c.SpecifyQueue(self.name, spec))
+
+    def alter(self, **changes: Any) -> QueueSpec:
+        """Change some fields of the spec; what routing has begun with (`start`) stays."""
+        old = self._need_info().spec
+        new = replace(old, **changes)
+        self._session.execute(c.SpecifyQueue(self.name, new, old))
+        return new
+
+    def info(self) -> QueueInfo | None:
+        """How it stands; None if there is no such queue."""
+        return self._session.execute(c.DescribeQueue(self.name))
+
+    def pause(self) -> None:
+        """Hold claims back; messages keep arriving."""
+        self._session.execute(c.PauseQueue(self.name, True))
+
+    def resume(self) -> None:
+        """Let messages be claimed again."""
+        self._session.execute(c.PauseQueue(self.name, False))
+
+    def delete(self) -> bool:
+        """Forget the queue and its messages; the logs stay. False if there was none."""
+        return self._session.execute(c.DeleteQueue(self.name))
+
+    # Messages in.
+
+    def put(
+        self,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        producer: Producer | None = None,
+    ) -> int:
+        """Put one message straight to the queue, past its filter; its offset in the inbox."""
+        record = pack_single(
+            value, key=key, headers=headers, timestamp=None, limits=self._session.limits
+        )
+        return self._session.execute(logs.Append(inbox_of(self.name), record, producer=producer))
+
+    def put_many(
+        self,
+        values: Iterable[Any],
+        *,
+        keys: Sequence[bytes | str | None] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+    ) -> int:
+        """Put a batch, all or nothing; how many."""
+        records = pack_many(
+            values, keys=keys, headers=headers, timestamps=None, limits=self._session.limits
+        )
+        if records is None:
+            return 0
+        self._session.execute(logs.Append(inbox_of(self.name), records))
+        return getattr(records, "count", 1)
+
+    # Messages out.
+
+    def claim(
+        self,
+        n: int = 1,
+        *,
+        lease: Seconds | None = None,
+        wait: Seconds | None = None,
+        consumer: str | None = None,
+        ack: Messages = (),
+    ) -> list[Message]:
+        """Claim up to `n` messages for a while; acknowledges `ack` in the same commit."""
+        return self._session.execute(
+            c.ClaimMessages(
+                self.name,
+                n,
+                None if lease is None else to_ms(lease),
+                self._consumer if consumer is None else consumer,
+                None if wait is None else to_ms(wait),
+                runs_of(ack),
+            )
+        )
+
+    def pop(self, n: int = 1, *, wait: Seconds | None = None) -> list[Message]:
+        """Claim and acknowledge in one commit: each message at most once."""
+        wait_ms = None if wait is None else to_ms(wait)
+        return self._session.execute(
+            c.ClaimMessages(self.name, n, None, self._consumer, wait_ms, [], pop=True)
+        )
+
+    def ack(self, messages: Messages) -> None:
+        """The work is done. Repeating it is a success; coming late raises `LeaseLost`."""
+        self._finish(messages, "ack")
+
+    def nack(self, messages: Messages, *, delay: Seconds | None = None, reason: str = "") -> None:
+        """Try again, after the queue's backoff or a delay of one's own; or fail, at last."""
+        self._finish(
+            messages, "nack", delay_ms=None if delay is None else to_ms(delay), reason=reason
+        )
+
+    def fail(self, messages: Messages, *, reason: str = "") -> None:
+        """Give up on messages, whatever attempts are left."""
+        self._finish(messages, "fail", reason=reason)
+
+    def finish_each(self, messages: Messages, outcome: str, *, reason: str = "") -> list[Message]:
+        """End attempts whose lease still holds; answers the messages whose lease was lost."""
+        chosen = [messages] if isinstance(messages, Message) else list(messages)
+        lost = self._finish(chosen, outcome, reason=reason, each=True)
+        gone = {claim_id + i for claim_id, count, _ in lost for i in range(count)}
+        return [message for message in chosen if message.claim_id in gone]
+
+    def renew(self, messages: Messages, *, lease: Seconds | None = None) -> int:
+        """Prolong leases; until when, in store time."""
+        lease_ms = None if lease is None else to_ms(lease)
+        return self._session.execute(c.RenewClaims(self.name, runs_of(messages), lease_ms))
+
+    # Looking after it.
+
+    def peek(self, n: int = 1, *, state: str = "available", after: int = -1) -> list[Message]:
+        """Messages in a state, without claiming them; `after` a claim id."""
+        return self._session.execute(c.PeekMessages(self.name, state, n, after))
+
+    def attempts(self, message: Message | int) -> list[Try]:
+        """How the attempts at a message went."""
+        claim_id = message.claim_id if isinstance(message, Message) else message
+        return self._session.execute(c.GetAttempts(self.name, claim_id))
+
+    def purge(self, *, state: str = "available") -> int:
+        """Forget all messages that are available, or failed; how many."""
+        return self._session.execute(c.PurgeQueue(self.name, state))
+
+    def failed(self, where: str | None = None) -> Iterator[Message]:
+        """The failed messages, those that match a filter."""
+        condition = parse(where) if where else None
+        after = -1
+        while page := self.peek(REDRIVE_PER_COMMIT, state="failed", after=after):
+            after = page[-1].claim_id
+            for message in page:
+                if condition is None or condition.matches(
+                    message.headers, message.key, message.timestamp, message.log
+                ):
+                    yield message
+
+    def redrive(
+        self, where: str | None = None, *, limit: int | None = None, dry_run: bool = False
+    ) -> int:
+        """Make failed messages available again, under new claim ids; how many, or would be."""
+        total = 0
+        chosen: list[int] = []
+        for message in self.failed(where):
+            if limit is not None and total + len(chosen) >= limit:
+                break
+            chosen.append(message.claim_id)
+            if len(chosen) == REDRIVE_PER_COMMIT:
+                total += self._redrive(chosen, dry_run=dry_run)
+                chosen = []
+        return total + (self._redrive(chosen, dry_run=dry_run) if chosen else 0)
+
+    def _redrive(self, chosen: list[int], *, dry_run: bool) -> int:
+        if dry_run:
+            return len(chosen)
+        return self._session.execute(c.RedriveClaims(self.name, chosen))
+
+    def _finish(
+        self,
+        messages: Messages,
+        outcome: str,
+        *,
+        delay_ms: int | None = None,
+        reason: str = "",
+        each: bool = False,
+    ) -> list[c.Run]:
+        runs = runs_of(messages)
+        if not runs:
+            return []
+        return self._session.execute(
+            c.FinishClaims(self.name, runs, outcome, delay_ms, reason, each)
+        )
+
+    def _need_info(self) -> QueueInfo:
+        info = self.info()
+        if info is None:
+            raise NotFound(f"there is no queue {self.name!r}", name=self.name)
+        return info
+
+
+def runs_of(messages: Messages) -> list[c.Run]:
+    """Claims as the fewest runs: adjacent claim ids of the same attempt."""
+    if isinstance(messages, Message):
+        return [(messages.claim_id, 1, messages.attempt)]
+    runs: list[c.Run] = []
+    first, count, attempt = 0, 0, 0
+    for message in messages:
+        if count and message.claim_id == first + count and message.attempt == attempt:
+            count += 1
+            continue
+        if count:
+            runs.append((first, count, attempt))
+        first, count, attempt = message.claim_id, 1, message.attempt
+    if count:
+        runs.append((first, count, attempt))
+    return runs
+
+
+def spec_of(
+    *,
+    sources: str | Iterable[str] = (),
+    filter: str = "",
+    start: str | int = "latest",
+    start_ms: int | None = None,
+    max_attempts: int = 5,
+    lease: Seconds = 30,
+    lease_max: Seconds = 12 * 3600,
+    backoff: Backoff | Seconds | Sequence[Seconds] | None = None,
+    delay: Seconds = 0,
+    done_retention: Seconds = 7 * 24 * 3600,
+    bucket_exponent: int = 3,
+    dead_letter: str = "",
+    description: str = "",
+) -> QueueSpec:
+    """A spec from what users say: durations in seconds, one source or several."""
+    if backoff is None:
+        backoff = Backoff()
+    elif isinstance(backoff, Sequence):
+        waits = tuple(to_ms(one) for one in backoff)
+        backoff = Backoff(kind="list", waits_ms=waits, jitter=0.0)
+    elif not isinstance(backoff, Backoff):
+        backoff = Backoff(kind="fixed", first_ms=to_ms(backoff), jitter=0.0)
+    return QueueSpec(
+        sources=(sources,) if isinstance(sources, str) else tuple(sources),
+        filter=filter,
+        start=start,
+        start_ms=start_ms,
+        max_attempts=max_attempts,
+        lease_ms=to_ms(lease),
+        lease_max_ms=max(to_ms(lease_max), to_ms(lease)),
+        backoff=backoff,
+        delay_ms=to_ms(delay),
+        done_retention_s=-(-to_ms(done_retention) // 1000),
+        bucket_exponent=bucket_exponent,
+        dead_letter=dead_letter,
+        description=description,
+    )
