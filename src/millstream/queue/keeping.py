@@ -64,8 +64,9 @@ class QueueUpkeep:
         return sum(self._tend(store, name) for name in names) > 0
 
     def _tend(self, store: Store, name: str) -> bool:
-        wanted = store.look(lambda state, snapshot: _wants(state, snapshot, name))
-        return bool(wanted) and store.run(lambda tx: _keep(tx, name))
+        if not store.look(lambda state, snapshot: _wants(state, snapshot, name)):
+            return False
+        return store.run(lambda tx: _keep(tx, name))
 
 
 def _names(state: State, snapshot: Snapshot) -> list[str]:
