@@ -66,7 +66,8 @@ class QueueUpkeep:
     def _tend(self, store: Store, name: str) -> bool:
         if not store.look(lambda state, snapshot: _wants(state, snapshot, name)):
             return False
-        return store.run(lambda tx: _keep(tx, name))
+        more: bool = store.run(lambda tx: _keep(tx, name))
+        return more
 
 
 def _names(state: State, snapshot: Snapshot) -> list[str]:

@@ -8,11 +8,12 @@ assigned exactly once. A plain queue is routed a window ahead; what waits stays 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
-from millstream.filters import Filter, parse
 from millstream.format import block as blocks
 from millstream.format import entries, keys
 from millstream.log.head import Head, Name
@@ -25,6 +26,9 @@ from millstream.record import NO_HEADERS
 from millstream.store.engine import Snapshot
 from millstream.store.state import State
 from millstream.store.store import Store
+
+if TYPE_CHECKING:
+    from millstream.filters import Filter
 
 WINDOW = 1_000
 """Messages that a plain queue is routed ahead of its consumers."""
@@ -100,7 +104,7 @@ def route(store: Store, facts: Facts, want: int) -> list[Routed]:
     missing = max(want, WINDOW) - facts.untouched
     if facts.untouched >= want or missing <= 0:
         return []
-    condition = parse(facts.spec.filter) if facts.spec.filter else None
+    condition = _condition(facts.spec.filter)
     found = []
     for source in facts.sources:
         if source.position < source.end and missing > 0:
@@ -110,6 +114,15 @@ def route(store: Store, facts: Facts, want: int) -> list[Routed]:
             missing -= sum(span.count for span in routed.spans)
             found.append(routed)
     return found
+
+
+@lru_cache(maxsize=256)
+def _condition(text: str) -> Filter | None:
+    if not text:
+        return None
+    from millstream.filters import parse  # only who uses filters pays for their parser
+
+    return parse(text)
 
 
 def _look(store: Store, source: Source, condition: Filter | None, want: int) -> Routed:

@@ -13,7 +13,6 @@ from functools import lru_cache
 from msgspec import Struct, field
 
 from millstream.errors import InvalidInput
-from millstream.filters import parse
 from millstream.format.ids import CAPACITY_EXPONENT_MAX
 from millstream.log.names import check_name
 from millstream.queue.backoff import Backoff
@@ -56,6 +55,8 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
         for source in self.sources:
             check_name(source, "source")
         if self.filter:
+            from millstream.filters import parse  # only who uses filters pays for their parser
+
             parse(self.filter)
         if isinstance(self.start, str) and self.start not in ("latest", "earliest"):
             raise InvalidInput(
