@@ -22,13 +22,14 @@ from functools import partial
 from millstream.aio.cursor import Cursor
 from millstream.aio.database import Millstream, Transaction
 from millstream.aio.log import Log, Metadata
+from millstream.aio.queue import Queue
 from millstream.aio.stage import Stage
 from millstream.clock import Clock
 from millstream.limits import Limits
 from millstream.store.engine import Durability
 from millstream.store.store import Store
 
-__all__ = ["Cursor", "Log", "Metadata", "Millstream", "Stage", "Transaction", "open"]
+__all__ = ["Cursor", "Log", "Metadata", "Millstream", "Queue", "Stage", "Transaction", "open"]
 
 
 async def open(

@@ -7,9 +7,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from millstream.aio.log import Log
+from millstream.aio.queue import Queue
 from millstream.command import AsyncSession, Fold, Stats, Transact
 from millstream.database import LOGS_PER_PAGE
 from millstream.log import commands as c
+from millstream.queue.commands import ListQueues
+from millstream.queue.message import QueueInfo
+from millstream.queue.queue import spec_of
 from millstream.record import LogInfo
 from millstream.steps import Steps
 
@@ -39,6 +43,21 @@ class Millstream:
         """Every log, in the order of their names."""
         after = ""
         while page := await self._session.execute(c.ListLogs(after, LOGS_PER_PAGE)):
+            for info in page:
+                yield info
+            after = page[-1].name
+
+    async def queue(self, name: str, **spec: Any) -> Queue:
+        """The queue of that name; made, if a spec is given and there is none (see `spec_of`)."""
+        queue = Queue(self._session, name)
+        if spec:
+            await queue.specify(spec_of(**spec))
+        return queue
+
+    async def queues(self) -> AsyncIterator[QueueInfo]:
+        """How every queue stands, in the order of their names."""
+        after = ""
+        while page := await self._session.execute(ListQueues(after, LOGS_PER_PAGE)):
             for info in page:
                 yield info
             after = page[-1].name

@@ -10,14 +10,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from millstream.command import Command, Mutation
 from millstream.embedded import TIDIES, operation, query
 from millstream.errors import MillstreamError
 from millstream.log import commands as c
 from millstream.log.queries import past_offset, waiting_key
+from millstream.queue import service
+from millstream.queue.commands import ClaimMessages
+from millstream.queue.message import Message
 from millstream.store.store import Store
 from millstream.store.transaction import Operation
 from millstream.store.transactor import Ticket, fresh
@@ -99,6 +105,8 @@ class AsyncEmbeddedSession:
             return result
         if isinstance(command, c.WaitForOffset):
             return await self._wait(command)  # type: ignore[return-value]
+        if isinstance(command, ClaimMessages):
+            return await self._claim(command)  # type: ignore[return-value]
         return await self._ask(query, self.store, command)
 
     async def close(self) -> None:
@@ -171,6 +179,32 @@ class AsyncEmbeddedSession:
             except TimeoutError:
                 pass  # the caller looks at its own clock
         return await self._ask(_standing, self.store, command)
+
+    async def _claim(self, command: ClaimMessages) -> list[Message]:
+        """As `service.claim_messages`, without a thread while it waits."""
+        clock, wait_ms = self.store.clock, command.wait_ms
+        deadline = None if wait_ms is None else clock.seconds() + wait_ms / 1000
+        while True:
+            found = await self._ask(service.claim_now, self.store, command)
+            left_s = 0.0 if deadline is None else deadline - clock.seconds()
+            if found or left_s <= 0:
+                return found
+            command = replace(command, acked=[])
+            await self._wait_for_queue(command.queue, left_s)
+
+    async def _wait_for_queue(self, name: str, left_s: float) -> None:
+        changed = asyncio.Event()
+        wake = partial(self._wake, changed)
+        with ExitStack() as watches:
+            for key in await self._ask(service.watched_keys, self.store, name):
+                watches.enter_context(self.store.watch.waiting(key, wake))
+            # What came before the watch began woke nobody: look once more.
+            patience_s = await self._ask(service.patience, self.store, name, left_s)
+            try:
+                async with asyncio.timeout(patience_s):
+                    await changed.wait()
+            except TimeoutError:
+                pass  # the caller looks at its own clock
 
     def _wake(self, changed: asyncio.Event) -> None:
         if not changed.is_set():

@@ -137,7 +137,9 @@ def place(tx: Transaction, key: bytes, queue: QueueState, routed: c.Routed) -> N
     spans = iter(routed.spans)
     left: Span | None = next(spans, None)
     delayed = queue.spec.delay_ms
+    alive = []
     for bucket_id, (start, stop) in queue.pieces(first, first + total):
+        alive.append((bucket_id, stop - start))
         placed = []
         slot = start
         while left is not None and slot < stop:
@@ -163,6 +165,7 @@ def place(tx: Transaction, key: bytes, queue: QueueState, routed: c.Routed) -> N
             next=first + total,
             fresh=first + total if delayed else -1,
             positions=[(routed.log_id, routed.stop)],
+            alive=alive,
         ),
     )
 
@@ -302,6 +305,7 @@ def _settle(
     """End attempts that are held; a retry with no attempts left has failed."""
     counts = Counts()
     busy: dict[int, int] = {}
+    alive = []
     for bucket_id, (start, stop), attempt in parts:
         total = stop - start
         final = FAILED if state == AVAILABLE and attempt >= queue.spec.max_attempts else state
@@ -320,6 +324,7 @@ def _settle(
             counts.waiting += total
         elif final == DONE:
             counts.done += total
+            alive.append((bucket_id, -total))
         else:
             counts.failed += total
         bucket = tx.entity(bucket_key, Bucket)
@@ -327,7 +332,7 @@ def _settle(
             publish_failed(tx, queue, bucket, (start, stop), reason)
         busy[bucket_id] = _earliest(bucket) if bucket.any_are(IN_FLIGHT) else 0
     if busy:
-        tx.change(key, Moved(counts=counts, busy=list(busy.items())))
+        tx.change(key, Moved(counts=counts, busy=list(busy.items()), alive=alive))
 
 
 def renew(tx: Transaction, command: c.RenewClaims) -> int:

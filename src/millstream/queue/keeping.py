@@ -18,7 +18,6 @@ from millstream.store.store import Store
 from millstream.store.transaction import Transaction
 
 QUEUES_MAX = 10_000
-BUCKETS_PER_STEP = 100
 BUCKETS_FORGOTTEN_PER_COMMIT = 20
 
 
@@ -43,15 +42,12 @@ def _needed(state: State, snapshot: Snapshot, queue: QueueState, log_id: int) ->
     """Where routing stands, or the first message that is not done, or not yet folded."""
     needed = queue.positions.get(log_id, 0)
     start, stop = keys.bucket(queue.queue_id, 0), keys.bucket(queue.queue_id + 1, 0)
-    while page := state.find(start, stop, snapshot, limit=BUCKETS_PER_STEP):
-        for key in page:
-            bucket = state.entity(key, snapshot)
-            assert isinstance(bucket, Bucket)
-            alive = any(bucket.any_are(one) for one in (AVAILABLE, IN_FLIGHT, FAILED))
-            if alive or key in state.dirty:
-                offsets = [span.offset for span in bucket.spans if span.log_id == log_id]
-                needed = min([needed, *offsets])
-        start = page[-1] + b"\x00"
+    wanted = {key for key in state.dirty if start <= key < stop}
+    wanted.update(keys.bucket(queue.queue_id, bucket_id) for bucket_id in queue.alive)
+    for key in wanted:
+        bucket = state.entity(key, snapshot)
+        assert isinstance(bucket, Bucket)
+        needed = min([needed, *(s.offset for s in bucket.spans if s.log_id == log_id)])
     return needed
 
 
@@ -96,7 +92,7 @@ def _is_over(bucket: object, queue: QueueState, now_ms: int) -> bool:
         return False
     if not queue.spec.done_retention_s and bucket.any_are(DONE):
         return False
-    return max(bucket.until_ms) + queue.spec.done_retention_s * 1000 <= now_ms
+    return bool(max(bucket.until_ms) + queue.spec.done_retention_s * 1000 <= now_ms)
 
 
 def _keep(tx: Transaction, name: str) -> bool:

@@ -108,30 +108,29 @@ def purge(tx: Transaction, command: c.PurgeQueue) -> int:
         raise InvalidInput(f"available or failed messages can be purged, not {command.state!r}")
     state = states[command.state]
     total = 0
-    for bucket_id, slots in _with(tx, queue, state):
+    alive = []
+    for bucket_id, slots in list(_with(tx, queue, state)):
         tx.change(keys.bucket(queue.queue_id, bucket_id), Removed(slots))
-        total += sum(stop - start for start, stop in slots)
+        gone = sum(stop - start for start, stop in slots)
+        alive.append((bucket_id, -gone))
+        total += gone
     if state == FAILED:
-        tx.change(key, Moved(counts=Counts(failed=-total)))
+        tx.change(key, Moved(counts=Counts(failed=-total), alive=alive))
         return total
     start, stop = keys.retry(queue.queue_id, 0, 0), keys.retry(queue.queue_id + 1, 0, 0)
     tx.drop(start, stop)
     waiting = queue.counts.waiting
-    tx.change(key, Moved(counts=Counts(available=-total, waiting=-waiting), fresh=queue.next))
+    counts = Counts(available=-total, waiting=-waiting)
+    tx.change(key, Moved(counts=counts, fresh=queue.next, alive=alive))
     return total
 
 
 def _with(tx: Transaction, queue: QueueState, state: int) -> Iterator[tuple[int, list[Slots]]]:
     """The buckets that have slots in a state, with those slots."""
-    start = keys.bucket(queue.queue_id, 0)
-    stop = keys.bucket(queue.queue_id + 1, 0)
-    position = start
-    while page := tx.state.find(position, stop, tx.writer, limit=BUCKETS_PER_PURGE):
-        for key in page:
-            slots = list(tx.entity(key, Bucket).runs(state))
-            if slots:
-                yield int.from_bytes(key[10:], "big"), slots
-        position = page[-1] + b"\x00"
+    for bucket_id in sorted(queue.alive):
+        slots = list(tx.entity(keys.bucket(queue.queue_id, bucket_id), Bucket).runs(state))
+        if slots:
+            yield bucket_id, slots
 
 
 def redrive(tx: Transaction, command: c.RedriveClaims) -> int:
@@ -150,7 +149,12 @@ def redrive(tx: Transaction, command: c.RedriveClaims) -> int:
         (again, (first, _)) = next(iter(queue.pieces(queue.next, queue.next + 1)))
         placed = Span(first, 1, span.log_id, span.offset, span.message_id)
         tx.change(keys.bucket(queue.queue_id, again), Placed(queue.name, [placed]))
-        tx.change(key, Moved(counts=Counts(failed=-1, available=1), next=queue.next + 1))
+        moved = Moved(
+            counts=Counts(failed=-1, available=1),
+            next=queue.next + 1,
+            alive=[(bucket_id, -1), (again, 1)],
+        )
+        tx.change(key, moved)
         total += 1
     return total
 

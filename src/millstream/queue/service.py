@@ -7,10 +7,14 @@ happen outside it.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from functools import partial
+
+from msgspec.structs import replace
 
 from millstream.errors import InvalidInput, NotFound
 from millstream.format import keys
-from millstream.format.ids import bucket_of, split_id
+from millstream.format.ids import bucket_of, capacity_of, split_id
 from millstream.log.head import Head
 from millstream.log.reader import fetch
 from millstream.queue import commands as c
@@ -26,6 +30,7 @@ from millstream.store.state import State
 from millstream.store.store import Store
 
 PEEK_MAX = 10_000
+BUCKETS_PER_PAGE = 100
 STATES = {"available": AVAILABLE, "in flight": IN_FLIGHT, "done": DONE, "failed": FAILED}
 _OUTCOMES = {AVAILABLE: "again", DONE: "done", FAILED: "failed"}
 
@@ -33,25 +38,58 @@ _OUTCOMES = {AVAILABLE: "again", DONE: "done", FAILED: "failed"}
 def claim_messages(store: Store, query: c.ClaimMessages) -> list[Message]:
     """Claim messages, waiting for the first if asked; their payloads are read afterwards."""
     deadline = None if query.wait_ms is None else store.clock.seconds() + query.wait_ms / 1000
-    acked = query.acked
-    changed = threading.Event()
     while True:
-        changed.clear()
+        found = claim_now(store, query)
+        left_s = 0.0 if deadline is None else deadline - store.clock.seconds()
+        if found or left_s <= 0:
+            return found
+        query = replace(query, acked=[])
+        changed = threading.Event()
+        watched = watched_keys(store, query.queue)
+        for key in watched:
+            store.watch.add(key, changed.set)
+        try:
+            # What came before the watch began woke nobody: look once more.
+            patience_s = patience(store, query.queue, left_s)
+            if patience_s:
+                changed.wait(patience_s)
+        finally:
+            for key in watched:
+                store.watch.remove(key, changed.set)
+
+
+def claim_now(store: Store, query: c.ClaimMessages) -> list[Message]:
+    """Route as far as is needed and claim what there is, without waiting."""
+    acked = query.acked
+    while True:
         facts = _need_facts(store, query.queue)
         routed = route(store, facts, query.count)
         command = c.ClaimRouted(
             query.queue, query.count, query.lease_ms, query.consumer, routed, acked, query.pop
         )
-        grants = store.run(lambda tx, command=command: claim(tx, command))  # type: ignore[misc]
+        grants = store.run(partial(claim, command=command))
         acked = []
         if grants:
             return _messages(store, query.queue, grants, facts)
-        if any(found.stop > found.start for found in routed):
-            continue
-        left_s = 0.0 if deadline is None else deadline - store.clock.seconds()
-        if left_s <= 0:
+        if not any(found.stop > found.start for found in routed):
             return []
-        _wait(store, query.queue, facts, changed, left_s)
+
+
+def watched_keys(store: Store, name: str) -> list[bytes]:
+    """What changes when there may be something to claim: the queue, its logs, the list of logs."""
+    facts = _need_facts(store, name)
+    heads = [keys.head(source.log_id) for source in facts.sources]
+    return [keys.queue(name), keys.prefix(keys.NAME), *heads]
+
+
+def patience(store: Store, name: str, most_s: float) -> float:
+    """How long there can be nothing to claim unless something changes; 0 if there is something."""
+    store.refresh()
+    facts = _need_facts(store, name)
+    if facts.untouched or any(source.position < source.end for source in facts.sources):
+        return 0.0
+    due_s = store.look(lambda state, snapshot: _due_in_s(state, snapshot, name))
+    return most_s if due_s is None else min(most_s, due_s)
 
 
 def _need_facts(store: Store, name: str) -> Facts:
@@ -59,24 +97,6 @@ def _need_facts(store: Store, name: str) -> Facts:
     if facts is None:
         raise NotFound(f"there is no queue {name!r}", name=name)
     return facts
-
-
-def _wait(store: Store, name: str, facts: Facts, changed: threading.Event, left_s: float) -> None:
-    """Sleep until a source grows, a message comes due, or the queue itself changes."""
-    watched = [keys.queue(name), keys.prefix(keys.NAME)]
-    watched += [keys.head(source.log_id) for source in facts.sources]
-    for key in watched:
-        store.watch.add(key, changed.set)
-    try:
-        store.refresh()
-        again = _need_facts(store, name)
-        grown = any(source.position < source.end for source in again.sources)
-        if not grown and not again.untouched:
-            due_s = store.look(lambda state, snapshot: _due_in_s(state, snapshot, name))
-            changed.wait(left_s if due_s is None else min(left_s, due_s))
-    finally:
-        for key in watched:
-            store.watch.remove(key, changed.set)
 
 
 def _due_in_s(state: State, snapshot: Snapshot, name: str) -> float | None:
@@ -154,9 +174,10 @@ def _find(state: State, snapshot: Snapshot, query: c.PeekMessages) -> list[Found
     first = 0 if query.after < 0 else split_id(query.after)[1] + 1
     found: list[Found] = []
     left = query.count
-    for bucket_id, (low, high) in queue.pieces(first, queue.next):
+    for bucket_id in _buckets(state, snapshot, queue, query.state, first):
         bucket = _bucket(state, snapshot, queue, bucket_id)
-        for start, stop in bucket.runs(STATES[query.state], low, high):
+        low = max(0, first - split_id(bucket_id)[1])
+        for start, stop in bucket.runs(STATES[query.state], low):
             for span in bucket.sources(start, min(stop, start + left)):
                 slots = range(span.slot, span.slot + span.count)
                 found.append(
@@ -172,6 +193,23 @@ def _find(state: State, snapshot: Snapshot, query: c.PeekMessages) -> list[Found
             if left <= 0:
                 return found
     return found
+
+
+def _buckets(
+    state: State, snapshot: Snapshot, queue: QueueState, wanted: str, first: int
+) -> Iterator[int]:
+    """The buckets that may hold messages in a state, from a claim number on, in order."""
+    if wanted != "done":
+        by_number = sorted(queue.alive, key=lambda bucket_id: split_id(bucket_id)[1])
+        yield from (one for one in by_number if split_id(one)[1] + capacity_of(one >> 60) > first)
+        return
+    start, stop = keys.bucket(queue.queue_id, 0), keys.bucket(queue.queue_id + 1, 0)
+    while page := state.find(start, stop, snapshot, limit=BUCKETS_PER_PAGE):
+        for key in page:
+            bucket_id = int.from_bytes(key[10:], "big")
+            if split_id(bucket_id)[1] + capacity_of(bucket_id >> 60) > first:
+                yield bucket_id
+        start = page[-1] + b"\x00"
 
 
 def _reason(bucket: Bucket, slot: int) -> str:

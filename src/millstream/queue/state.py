@@ -52,6 +52,8 @@ class Moved(Struct, array_like=True, frozen=True, tag=2):
     positions: list[tuple[int, int]] = field(default_factory=list)
     busy: list[tuple[int, int]] = field(default_factory=list)
     """Buckets and the earliest end of a lease in them; 0: none is in flight there."""
+    alive: list[tuple[int, int]] = field(default_factory=list)
+    """Buckets and by how much the number of their messages that are not done changes."""
 
 
 class Paused(Struct, array_like=True, frozen=True, tag=3):
@@ -74,6 +76,8 @@ class QueueState(Entity, array_like=True):
     positions: dict[int, int] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
     busy: dict[int, int] = field(default_factory=dict)
+    alive: dict[int, int] = field(default_factory=dict)
+    """Buckets with messages that are available, in flight or failed → how many."""
     paused: bool = False
 
     changes: ClassVar = Specified | Moved | Paused
@@ -119,6 +123,12 @@ class QueueState(Entity, array_like=True):
                 self.busy[bucket_id] = until_ms
             else:
                 self.busy.pop(bucket_id, None)
+        for bucket_id, by_count in change.alive:
+            left = self.alive.get(bucket_id, 0) + by_count
+            if left:
+                self.alive[bucket_id] = left
+            else:
+                self.alive.pop(bucket_id, None)
 
     def exists(self) -> bool:
         """Whether it was specified."""

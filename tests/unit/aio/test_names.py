@@ -17,6 +17,7 @@ TWINS = [
     (millstream.Log, aio.Log),
     (millstream.Cursor, aio.Cursor),
     (millstream.Stage, aio.Stage),
+    (millstream.Queue, aio.Queue),
 ]
 NOT_AWAITED = {
     (aio.Millstream, "log"),
@@ -25,8 +26,12 @@ NOT_AWAITED = {
 }
 
 
+SYNC_ONLY = {"worker"}
+"""A worker brings its own threads or its own loop."""
+
+
 def public_names(kind: type) -> list[str]:
-    return [name for name in dir(kind) if not name.startswith("_")]
+    return [name for name in dir(kind) if not name.startswith("_") and name not in SYNC_ONLY]
 
 
 def parameters(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:

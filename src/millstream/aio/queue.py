@@ -1,0 +1,234 @@
+"""The queue as coroutines hold it: the same commands as `millstream.queue.queue`, awaited."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from millstream.command import AsyncSession
+from millstream.errors import NotFound
+from millstream.format.packing import pack_single
+from millstream.log import commands as logs
+from millstream.log.log import pack_many
+from millstream.log.names import check_name
+from millstream.queue import commands as c
+from millstream.queue.message import Message, QueueInfo, Try
+from millstream.queue.queue import REDRIVE_PER_COMMIT, Messages, runs_of
+from millstream.queue.routing import inbox_of
+from millstream.queue.spec import QueueSpec
+from millstream.record import Headers, Producer, Seconds, to_ms
+
+
+class Queue:
+    """Messages to be worked on, each by one consumer at a time; the twin of the sync `Queue`."""
+
+    def __init__(self, session: AsyncSession, name: str) -> None:
+        self.name = check_name(name, "queue")
+        self._session = session
+        self._consumer = f"{socket.gethostname()[:100]}:{os.getpid()}"
+
+    def __repr__(self) -> str:
+        return f"Queue({self.name!r})"
+
+    # What it is.
+
+    async def specify(self, spec: QueueSpec) -> bool:
+        """Make the queue; True if it was made, False if it exists with this very spec."""
+        info = await self.info()
+        if info is not None and info.spec == spec:
+            return False
+        return await self._session.execute(c.SpecifyQueue(self.name, spec))
+
+    async def alter(self, **changes: Any) -> QueueSpec:
+        """Change some fields of the spec; what routing has begun with (`start`) stays."""
+        old = (await self._need_info()).spec
+        new = replace(old, **changes)
+        await self._session.execute(c.SpecifyQueue(self.name, new, old))
+        return new
+
+    async def info(self) -> QueueInfo | None:
+        """How it stands; None if there is no such queue."""
+        return await self._session.execute(c.DescribeQueue(self.name))
+
+    async def pause(self) -> None:
+        """Hold claims back; messages keep arriving."""
+        await self._session.execute(c.PauseQueue(self.name, True))
+
+    async def resume(self) -> None:
+        """Let messages be claimed again."""
+        await self._session.execute(c.PauseQueue(self.name, False))
+
+    async def delete(self) -> bool:
+        """Forget the queue and its messages; the logs stay. False if there was none."""
+        return await self._session.execute(c.DeleteQueue(self.name))
+
+    # Messages in.
+
+    async def put(
+        self,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        producer: Producer | None = None,
+    ) -> int:
+        """Put one message straight to the queue, past its filter; its offset in the inbox."""
+        record = pack_single(
+            value, key=key, headers=headers, timestamp=None, limits=self._session.limits
+        )
+        return await self._session.execute(
+            logs.Append(inbox_of(self.name), record, producer=producer)
+        )
+
+    async def put_many(
+        self,
+        values: Iterable[Any],
+        *,
+        keys: Sequence[bytes | str | None] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+    ) -> int:
+        """Put a batch, all or nothing; how many."""
+        records = pack_many(
+            values, keys=keys, headers=headers, timestamps=None, limits=self._session.limits
+        )
+        if records is None:
+            return 0
+        await self._session.execute(logs.Append(inbox_of(self.name), records))
+        return getattr(records, "count", 1)
+
+    # Messages out.
+
+    async def claim(
+        self,
+        n: int = 1,
+        *,
+        lease: Seconds | None = None,
+        wait: Seconds | None = None,
+        consumer: str | None = None,
+        ack: Messages = (),
+    ) -> list[Message]:
+        """Claim up to `n` messages for a while; acknowledges `ack` in the same commit."""
+        return await self._session.execute(
+            c.ClaimMessages(
+                self.name,
+                n,
+                None if lease is None else to_ms(lease),
+                self._consumer if consumer is None else consumer,
+                None if wait is None else to_ms(wait),
+                runs_of(ack),
+            )
+        )
+
+    async def pop(self, n: int = 1, *, wait: Seconds | None = None) -> list[Message]:
+        """Claim and acknowledge in one commit: each message at most once."""
+        wait_ms = None if wait is None else to_ms(wait)
+        return await self._session.execute(
+            c.ClaimMessages(self.name, n, None, self._consumer, wait_ms, [], pop=True)
+        )
+
+    async def ack(self, messages: Messages) -> None:
+        """The work is done. Repeating it is a success; coming late raises `LeaseLost`."""
+        await self._finish(messages, "ack")
+
+    async def nack(
+        self, messages: Messages, *, delay: Seconds | None = None, reason: str = ""
+    ) -> None:
+        """Try again, after the queue's backoff or a delay of one's own; or fail, at last."""
+        await self._finish(
+            messages, "nack", delay_ms=None if delay is None else to_ms(delay), reason=reason
+        )
+
+    async def fail(self, messages: Messages, *, reason: str = "") -> None:
+        """Give up on messages, whatever attempts are left."""
+        await self._finish(messages, "fail", reason=reason)
+
+    async def finish_each(
+        self, messages: Messages, outcome: str, *, reason: str = ""
+    ) -> list[Message]:
+        """End attempts whose lease still holds; answers the messages whose lease was lost."""
+        chosen = [messages] if isinstance(messages, Message) else list(messages)
+        lost = await self._finish(chosen, outcome, reason=reason, each=True)
+        gone = {claim_id + i for claim_id, count, _ in lost for i in range(count)}
+        return [message for message in chosen if message.claim_id in gone]
+
+    async def renew(self, messages: Messages, *, lease: Seconds | None = None) -> int:
+        """Prolong leases; until when, in store time."""
+        lease_ms = None if lease is None else to_ms(lease)
+        return await self._session.execute(c.RenewClaims(self.name, runs_of(messages), lease_ms))
+
+    # Looking after it.
+
+    async def peek(self, n: int = 1, *, state: str = "available", after: int = -1) -> list[Message]:
+        """Messages in a state, without claiming them; `after` a claim id."""
+        return await self._session.execute(c.PeekMessages(self.name, state, n, after))
+
+    async def attempts(self, message: Message | int) -> list[Try]:
+        """How the attempts at a message went."""
+        claim_id = message.claim_id if isinstance(message, Message) else message
+        return await self._session.execute(c.GetAttempts(self.name, claim_id))
+
+    async def purge(self, *, state: str = "available") -> int:
+        """Forget all messages that are available, or failed; how many."""
+        return await self._session.execute(c.PurgeQueue(self.name, state))
+
+    async def failed(self, where: str | None = None) -> AsyncIterator[Message]:
+        """The failed messages, those that match a filter."""
+        condition = None
+        if where:
+            from millstream.filters import parse  # only who uses filters pays for their parser
+
+            condition = parse(where)
+        after = -1
+        while page := await self.peek(REDRIVE_PER_COMMIT, state="failed", after=after):
+            after = page[-1].claim_id
+            for message in page:
+                if condition is None or condition.matches(
+                    message.headers, message.key, message.timestamp, message.log
+                ):
+                    yield message
+
+    async def redrive(
+        self, where: str | None = None, *, limit: int | None = None, dry_run: bool = False
+    ) -> int:
+        """Make failed messages available again, under new claim ids; how many, or would be."""
+        total = 0
+        chosen: list[int] = []
+        async for message in self.failed(where):
+            if limit is not None and total + len(chosen) >= limit:
+                break
+            chosen.append(message.claim_id)
+            if len(chosen) == REDRIVE_PER_COMMIT:
+                total += await self._redrive(chosen, dry_run=dry_run)
+                chosen = []
+        return total + (await self._redrive(chosen, dry_run=dry_run) if chosen else 0)
+
+    async def _redrive(self, chosen: list[int], *, dry_run: bool) -> int:
+        if dry_run:
+            return len(chosen)
+        return await self._session.execute(c.RedriveClaims(self.name, chosen))
+
+    async def _finish(
+        self,
+        messages: Messages,
+        outcome: str,
+        *,
+        delay_ms: int | None = None,
+        reason: str = "",
+        each: bool = False,
+    ) -> list[c.Run]:
+        runs = runs_of(messages)
+        if not runs:
+            return []
+        return await self._session.execute(
+            c.FinishClaims(self.name, runs, outcome, delay_ms, reason, each)
+        )
+
+    async def _need_info(self) -> QueueInfo:
+        info = await self.info()
+        if info is None:
+            raise NotFound(f"there is no queue {self.name!r}", name=self.name)
+        return info

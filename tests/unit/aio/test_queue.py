@@ -1,0 +1,62 @@
+"""Queues for coroutines: the same life of a message, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from millstream import aio
+from millstream.errors import LeaseLost
+
+
+def test_a_message_is_claimed_and_finished(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await aio.open(tmp_path / "store.db") as ms:
+            queue = await ms.queue("work", sources="orders", start="earliest")
+            await ms.log("orders").append_many([b"a", b"b", b"c"])
+            first, second = await queue.claim(2)
+            assert (first.value, second.value) == (b"a", b"b")
+            await queue.ack(first)
+            await queue.fail(second, reason="broken")
+            (third,) = await queue.claim(5, ack=())
+            async with ms.transaction() as tx:
+                tx.done(third)
+                tx.append("results", b"done")
+            info = await queue.info()
+            assert info is not None
+            assert (info.done, info.failed, info.in_flight) == (2, 1, 0)
+            assert [message.reason async for message in queue.failed()] == ["broken"]
+            assert await queue.redrive() == 1
+            assert [found.name async for found in ms.queues()] == ["work"]
+
+    asyncio.run(main())
+
+
+def test_a_waiting_claim_wakes_when_a_message_arrives(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await aio.open(tmp_path / "store.db") as ms:
+            queue = await ms.queue("work", lease=60)
+            waiting = [asyncio.create_task(queue.claim(1, wait=30)) for _ in range(20)]
+            await asyncio.sleep(0)
+            await queue.put_many([b"%d" % n for n in range(20)])
+            found = sorted(m.value for claimed in await asyncio.gather(*waiting) for m in claimed)
+            assert found == sorted(b"%d" % n for n in range(20))
+
+    asyncio.run(main())
+
+
+def test_an_acknowledgement_of_somebody_elses_claim_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await aio.open(tmp_path / "store.db") as ms:
+            queue = await ms.queue("work", backoff=0, lease=60)
+            await queue.put(b"x")
+            (claimed,) = await queue.claim()
+            await queue.nack(claimed)
+            (again,) = await queue.claim(wait=30)
+            with pytest.raises(LeaseLost):
+                await queue.ack(claimed)
+            await queue.ack(again)
+
+    asyncio.run(main())
