@@ -40,6 +40,8 @@ BYTES = r"(?:[0-9a-f]{2}|\?\?)(?: (?:[0-9a-f]{2}|\?\?))*"
 LINE = re.compile(rf"(?P<part>key|value)?\s*(?P<bytes>{BYTES})(?:\s{{2,}}.*)?")
 CHANGE = re.compile(rf"\| `0x(?P<kind>..)` \| (?P<name>[^|]+) \| [^|]+ \| `(?P<bytes>{BYTES})` \|")
 TAGGED: dict[int, type[Entity]] = {keys.HEAD: Head, keys.CURSOR: CursorState}
+GROWING = {keys.QUEUE, keys.BUCKET}
+"""Work queues are still being built: the document says that their values are not fixed yet."""
 TYPE = re.compile(r"\| `0x(?P<kind>..)` \| (?P<name>[^|]+) \| [^|]+ \| [^|]+ \|")
 
 
@@ -170,7 +172,7 @@ def test_each_change_has_the_bytes_that_the_document_shows(
 
 def test_the_document_shows_every_kind_of_change() -> None:
     shown = [(kind, golden.cells) for kind, _, golden in shown_changes()]
-    assert {keys.STORE, *kinds()} <= {kind for kind, _ in shown}
+    assert {keys.STORE, *kinds()} - GROWING <= {kind for kind, _ in shown}
     for kind, entity in TAGGED.items():
         tags = {change.__struct_config__.tag for change in get_args(entity.changes)}
         assert tags <= {cells[1] for k, cells in shown if k == kind and len(cells) > 1}
