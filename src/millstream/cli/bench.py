@@ -5,46 +5,82 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from millstream.bench.measure import Row
 
 bench = typer.Typer(help="Measure speed against a limit, in one run.", no_args_is_help=True)
 
 
+Json = Annotated[bool, typer.Option("--json", help="One JSON object per workload.")]
+Only = Annotated[list[str] | None, typer.Option("--only", help="A workload; may be repeated.")]
+Length = Annotated[float, typer.Option("--seconds", help="Time per workload.")]
+SyncDelay = Annotated[
+    float, typer.Option("--sync-delay-ms", help="Pause after every sync, as on slow disks.")
+]
+Directory = Annotated[
+    Path | None, typer.Option("--directory", help="Where to write; default: temporary files.")
+]
+
+
 @bench.command()
 def core(
-    json: Annotated[bool, typer.Option("--json", help="One JSON object per workload.")] = False,
-    only: Annotated[
-        list[str] | None, typer.Option("--only", help="A workload; may be repeated.")
-    ] = None,
-    seconds: Annotated[float, typer.Option("--seconds", help="Time per workload.")] = 4.0,
-    sync_delay_ms: Annotated[
-        float, typer.Option("--sync-delay-ms", help="Pause after every sync, as on slow disks.")
-    ] = 0.0,
-    directory: Annotated[
-        Path | None, typer.Option("--directory", help="Where to write; default: temporary files.")
-    ] = None,
+    json: Json = False,
+    only: Only = None,
+    seconds: Length = 4.0,
+    sync_delay_ms: SyncDelay = 0.0,
+    directory: Directory = None,
 ) -> None:
     """Appends, reads and opening, beside a raw file that is synced as often."""
     from millstream.bench import core as workloads
 
-    names = _chosen(only, workloads.WORKLOADS)
-    rows = []
-    for row in workloads.run(
-        names,
+    rows = workloads.run(
+        _chosen(only, workloads.WORKLOADS),
         directory=directory,
         seconds_each=seconds,
         sync_delay_ms=sync_delay_ms,
-        started=lambda name: print(f"{name} …", file=sys.stderr, flush=True),
-    ):
-        rows.append(row)
-        if json:
-            import msgspec
+        started=_progress,
+    )
+    _report(rows, json=json)
 
-            print(msgspec.json.encode(row).decode(), flush=True)
+
+@bench.command()
+def queue(
+    json: Json = False,
+    only: Only = None,
+    seconds: Length = 20.0,
+    sync_delay_ms: SyncDelay = 0.0,
+    directory: Directory = None,
+) -> None:
+    """Claims and routing, beside a plain queue in an SQLite table."""
+    from millstream.bench import queue as workloads
+
+    rows = workloads.run(
+        _chosen(only, workloads.WORKLOADS),
+        directory=directory,
+        seconds_each=seconds,
+        sync_delay_ms=sync_delay_ms,
+        started=_progress,
+    )
+    _report(rows, json=json)
+
+
+def _progress(name: str) -> None:
+    print(f"{name} …", file=sys.stderr, flush=True)
+
+
+def _report(found: Iterable[Row], *, json: bool) -> None:
+    """Each row as soon as it is there; or a table of all, at the end."""
     if not json:
-        _show(rows)
+        _show(list(found))
+        return
+    import msgspec
+
+    for row in found:
+        print(msgspec.json.encode(row).decode(), flush=True)
 
 
 def _chosen(only: list[str] | None, known: Iterable[str]) -> list[str]:
@@ -55,30 +91,38 @@ def _chosen(only: list[str] | None, known: Iterable[str]) -> list[str]:
     return [name for name in names if not only or name in only]
 
 
-def _show(rows: Sequence[object]) -> None:
+def _show(rows: Sequence[Row]) -> None:
     from msgspec import UNSET
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("workload", "batch", "per second", "p50 ms", "p99 ms", "limit/s", "ratio")
+    table = Table("workload", "batch", "per second", "p50 ms", "p99 ms", "beside/s", "ratio")
     table.add_column("required")
     table.add_column("reached")
     for row in rows:
-        limit, ratio, passed = (getattr(row, n) for n in ("limit_per_second", "ratio", "passed"))
-        void = getattr(row, "void", "")
-        reached = "void: " + void if void else "" if passed is UNSET else "yes" if passed else "no"
-        details = getattr(row, "details", {})
-        if details:
-            reached += " " + ", ".join(f"{name} {value:g}" for name, value in details.items())
+        beside = row.reference_per_second
+        if beside is UNSET:
+            beside = row.limit_per_second
         table.add_row(
-            getattr(row, "workload", ""),
-            str(getattr(row, "batch", "")),
-            f"{getattr(row, 'per_second', 0):,.0f}",
-            f"{getattr(row, 'p50_ms', 0):.3f}",
-            f"{getattr(row, 'p99_ms', 0):.3f}",
-            "" if limit is UNSET else f"{limit:,.0f}",
-            "" if ratio is UNSET else f"{ratio:.2f}",
-            getattr(row, "required", ""),
-            reached,
+            row.workload,
+            str(row.batch),
+            f"{row.per_second:,.0f}",
+            f"{row.p50_ms:.3f}",
+            f"{row.p99_ms:.3f}",
+            "" if beside is UNSET else f"{beside:,.0f}",
+            "" if row.ratio is UNSET else f"{row.ratio:.2f}",
+            row.required,
+            _reached(row),
         )
     Console().print(table)
+
+
+def _reached(row: Row) -> str:
+    from msgspec import UNSET
+
+    details = ", ".join(f"{name} {value:g}" for name, value in row.details.items())
+    if row.void:
+        verdict = "void: " + row.void
+    else:
+        verdict = "" if row.passed is UNSET else "yes" if row.passed else "no"
+    return f"{verdict} {details}".strip()

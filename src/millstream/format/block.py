@@ -224,13 +224,13 @@ class Block:
         (size,) = _u32s(self._data, start + 4 * count, 1)
         return view[start : start + 4 * (count + 1)], view[base : base + size]
 
-    def timestamps(self) -> Sequence[int]:
-        """Every record's timestamp, in ms."""
-        return self._numbers(TIMESTAMP, self.header.timestamp_ms)
+    def timestamps(self, first: int = 0, count: int | None = None) -> Sequence[int]:
+        """Every record's timestamp, or those of some, in ms."""
+        return self._numbers(TIMESTAMP, self.header.timestamp_ms, first, count)
 
-    def appended(self) -> Sequence[int]:
-        """When each record was appended, in ms."""
-        return self._numbers(APPENDED, self.header.appended_ms)
+    def appended(self, first: int = 0, count: int | None = None) -> Sequence[int]:
+        """When each record was appended, or some were, in ms."""
+        return self._numbers(APPENDED, self.header.appended_ms, first, count)
 
     def validity(self) -> Sequence[bool] | None:
         """Which records have a key; None if all or none have."""
@@ -247,21 +247,24 @@ class Block:
             return None
         return self.cell(KEY, index)
 
-    def keys(self) -> list[bytes | None]:
-        """Every record's key."""
-        found = self.column(KEY)
+    def keys(self, first: int = 0, count: int | None = None) -> list[bytes | None]:
+        """Every record's key, or those of some."""
+        some = self.header.count - first if count is None else count
+        found = self.column(KEY, first, some)
         if found is None:
-            return [None] * self.header.count
+            return [None] * some
         valid = self.validity()
         if valid is None:
             return list(found)
-        return [key if ok else None for key, ok in zip(found, valid, strict=True)]
+        return [key if ok else None for key, ok in zip(found, valid[first:], strict=False)]
 
-    def _numbers(self, column: int, constant: int) -> Sequence[int]:
+    def _numbers(self, column: int, constant: int, first: int, count: int | None) -> Sequence[int]:
+        some = self.header.count - first if count is None else count
         start = self._starts.get(column)
         if start is None:
-            return [constant] * self.header.count
-        numbers = array("q", self._data[start : start + 8 * self.header.count])
+            return [constant] * some
+        start += 8 * first
+        numbers = array("q", self._data[start : start + 8 * some])
         if _SWAP:
             numbers.byteswap()
         return numbers

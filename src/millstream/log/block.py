@@ -7,18 +7,13 @@ whoever can do without.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from millstream.format import block as blocks
 from millstream.record import NO_HEADERS, Headers, Record
-
-T = TypeVar("T")
-
-FEW = 8
-"""Up to here records are picked one by one; beyond, whole columns are decoded."""
 
 _decode_headers = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
@@ -51,11 +46,11 @@ class Block(Struct, frozen=True, array_like=True, gc=False):
 
     def keys(self) -> list[bytes | None]:
         """Every record's key."""
-        return list(self._cut(self._metadata().keys()))
+        return self._metadata().keys(self.skip, self.count)
 
     def timestamps(self) -> list[int]:
         """Every record's timestamp, in ms."""
-        return list(self._cut(self._metadata().timestamps()))
+        return list(self._metadata().timestamps(self.skip, self.count))
 
     def headers(self) -> list[Headers]:
         """Every record's headers."""
@@ -63,56 +58,33 @@ class Block(Struct, frozen=True, array_like=True, gc=False):
 
     def records(self) -> list[Record]:
         """The records, as objects."""
-        if self.count < FEW:
-            return self._few()
         metadata, log = self._metadata(), self.log
         return [
             Record(log, offset, value, timestamp, key, header, appended)
             for offset, value, timestamp, key, header, appended in zip(
                 self.offsets,
                 self.values(),
-                self._cut(metadata.timestamps()),
-                self._cut(metadata.keys()),
+                metadata.timestamps(self.skip, self.count),
+                metadata.keys(self.skip, self.count),
                 self._headers(metadata),
-                self._cut(metadata.appended()),
+                metadata.appended(self.skip, self.count),
                 strict=True,
             )
         ]
-
-    def _few(self) -> list[Record]:
-        """Some records out of many, without decoding the rest."""
-        metadata, payload = self._metadata(), blocks.Block(self.payload, kind=blocks.PAYLOAD)
-        timestamps, appended = metadata.timestamps(), metadata.appended()
-        found = []
-        for offset in self.offsets:
-            index = offset - self.first_offset + self.skip
-            packed = metadata.cell(blocks.HEADERS, index)
-            found.append(
-                Record(
-                    self.log,
-                    offset,
-                    payload.cell(blocks.VALUE, index) or b"",
-                    timestamps[index],
-                    metadata.key(index),
-                    _decode_headers(packed) if packed else NO_HEADERS,
-                    appended[index],
-                )
-            )
-        return found
 
     def _metadata(self) -> blocks.Block:
         return blocks.Block(self.metadata, kind=blocks.METADATA)
 
     def _headers(self, metadata: blocks.Block) -> list[Headers]:
-        packed = metadata.column(blocks.HEADERS, self.skip, self.count)
-        if packed is None:
-            return [NO_HEADERS] * self.count
-        return [_decode_headers(one) if one else NO_HEADERS for one in packed]
+        return headers_of(metadata, self.skip, self.count)
 
-    def _cut(self, column: Sequence[T]) -> Sequence[T]:
-        if self.skip == 0 and len(column) == self.count:
-            return column
-        return column[self.skip : self.skip + self.count]
+
+def headers_of(metadata: blocks.Block, first: int, count: int) -> list[Headers]:
+    """The headers of some records of a block."""
+    packed = metadata.column(blocks.HEADERS, first, count)
+    if packed is None:
+        return [NO_HEADERS] * count
+    return [_decode_headers(one) if one else NO_HEADERS for one in packed]
 
 
 def pack(log: str, first_offset: int, columns: Columns) -> Block:

@@ -20,6 +20,9 @@ from millstream.store.overlay import Overlay
 from millstream.store.store import Store
 
 ENTRIES_PER_SCAN = 32
+SOME_BYTES = 64 * 1024
+"""What is fetched at least when only some records are wanted."""
+
 TRIES = 8
 """A row can move home once while it is looked for; more often only if folds outrun the reader."""
 
@@ -98,18 +101,22 @@ def read_records(
     return found
 
 
-def fetch(store: Store, log_id: int, name: str, *, start: int, stop: int) -> list[Record]:
-    """As `read_records`, from any thread; looks again if a fold moved a row meanwhile."""
-    for left in reversed(range(TRIES)):
+def fetch_blocks(store: Store, log_id: int, name: str, *, start: int, stop: int) -> list[Block]:
+    """Blocks from `start` on, whatever the log's start; looks again if a row moved meanwhile."""
+    for _ in range(TRIES):
         try:
             with store.engine.read() as snapshot:
                 overlay = store.state.overlay
-                return read_records(overlay, snapshot, log_id, name, start=start, stop=stop)
-        except CorruptionError:
-            if not left:
-                raise
+                return _read(overlay, snapshot, name, log_id, start, stop, bytes_max=SOME_BYTES)
+        except _Moved:
             store.refresh()
-    raise AssertionError("unreachable")
+    raise CorruptionError(
+        f"log {name!r}: the record at offset {start} is gone",
+        what="log entry",
+        where=start,
+        log=name,
+        offset=start,
+    )
 
 
 def _located(error: CorruptionError, name: str, offset: int) -> CorruptionError:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -21,6 +21,9 @@ from millstream.queue.message import Message, QueueInfo, Try
 from millstream.queue.routing import inbox_of
 from millstream.queue.spec import QueueSpec
 from millstream.record import Headers, Producer, Seconds, to_ms
+
+if TYPE_CHECKING:
+    from millstream.queue.worker import Worker, WorkerStats
 
 Messages = Message | Iterable[Message]
 REDRIVE_PER_COMMIT = 1_000
@@ -229,6 +232,37 @@ class Queue:
         if info is None:
             raise NotFound(f"there is no queue {self.name!r}", name=self.name)
         return info
+
+    def worker(
+        self,
+        handler: Callable[..., Any],
+        *,
+        concurrency: int = 1,
+        batch: int | None = None,
+        lease: Seconds | None = None,
+        time_limit: Seconds | None = None,
+        on_error: Callable[[Message, BaseException], None] | None = None,
+        on_progress: Callable[[WorkerStats], None] | None = None,
+    ) -> Worker:
+        """A worker that runs a handler, `handler(message)` or `handler(message, tx)`, on messages.
+
+        It claims as many as can begin at once, or up to `batch`. A handler over its `time_limit` is
+        cancelled if it is a coroutine; a thread cannot be stopped, so its lease is let go and its
+        result is dropped.
+        """
+        from millstream.queue.worker import Worker
+
+        return Worker(
+            self,
+            self._session,
+            handler,
+            concurrency=concurrency,
+            batch=batch,
+            lease=lease,
+            time_limit=time_limit,
+            on_error=on_error,
+            on_progress=on_progress,
+        )
 
 
 def runs_of(messages: Messages) -> list[c.Run]:

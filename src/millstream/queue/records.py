@@ -96,17 +96,19 @@ class BucketRecords:
         """
         bucket = self._bucket
         queue = bucket.queue.encode()
-        alone = {
-            one.start for one in bucket.tries[bucket.tries_written :] if one.stop - one.start == 1
+        history: dict[int, list[rfc.Attempt]] = {
+            one.start: []
+            for one in bucket.tries[bucket.tries_written :]
+            if one.stop - one.start == 1
         }
-        for slot in sorted(alone):
+        for one in bucket.tries if history else ():
+            attempt = rfc.Attempt(one.at_ms, one.consumer)
+            for slot in range(one.start, one.stop):
+                if slot in history:
+                    history[slot].append(attempt)
+        for slot in sorted(history):
             (span,) = bucket.sources(slot, slot + 1)
-            attempts = [
-                rfc.Attempt(one.at_ms, one.consumer)
-                for one in bucket.tries
-                if one.start <= slot < one.stop
-            ]
-            yield rfc.attempts_key(queue, span.message_id), rfc.encode_attempts(attempts)
+            yield rfc.attempts_key(queue, span.message_id), rfc.encode_attempts(history[slot])
 
     def _messages(self, state: int) -> Iterator[tuple[int, int, int, bytes]]:
         """(slot, message id, claim id, metadata) of every message in a state."""
@@ -164,9 +166,10 @@ class BucketRecords:
 
     def _last_claims(self) -> dict[int, int]:
         """When the messages in flight were claimed."""
+        flying = {slot for run in self._bucket.runs(IN_FLIGHT) for slot in range(*run)}
         found: dict[int, int] = {}
-        for start, stop in self._bucket.runs(IN_FLIGHT):
-            for attempt in self._bucket.tries:
-                for slot in range(max(start, attempt.start), min(stop, attempt.stop)):
+        for attempt in self._bucket.tries if flying else ():
+            for slot in range(attempt.start, attempt.stop):
+                if slot in flying:
                     found[slot] = attempt.at_ms
         return found

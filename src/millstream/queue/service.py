@@ -16,7 +16,7 @@ from millstream.errors import InvalidInput, NotFound
 from millstream.format import keys
 from millstream.format.ids import bucket_of, capacity_of, split_id
 from millstream.log.head import Head
-from millstream.log.reader import fetch
+from millstream.log.recent import recent_records
 from millstream.queue import commands as c
 from millstream.queue.bucket import Bucket
 from millstream.queue.claims import claim
@@ -116,7 +116,7 @@ def _messages(store: Store, queue: str, grants: list[c.Grant], facts: Facts) -> 
     found = []
     for grant in grants:
         name = names.get(grant.log_id) or _log_name(store, grant.log_id)
-        records = fetch(
+        records = recent_records(
             store, grant.log_id, name, start=grant.offset, stop=grant.offset + grant.count
         )
         found += [
@@ -158,7 +158,9 @@ def peek_messages(store: Store, query: c.PeekMessages) -> list[Message]:
     messages = []
     for claim_id, span, attempts, until_ms, reasons in found:
         name = _log_name(store, span.log_id)
-        records = fetch(store, span.log_id, name, start=span.offset, stop=span.offset + span.count)
+        records = recent_records(
+            store, span.log_id, name, start=span.offset, stop=span.offset + span.count
+        )
         messages += [
             _message(query.queue, record, claim_id + i, attempts[i], until_ms[i], reasons[i])
             for i, record in enumerate(records)

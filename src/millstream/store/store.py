@@ -70,6 +70,8 @@ class Store:
         self._last_failure: str | None = None
         self._kept = False
         self._sent = False
+        self.scratch: dict[Any, Any] = {}
+        """What views remember to be faster; anything in it may be forgotten at any time."""
         self._upkeep_due = 0.0
         self._begin()
         with self._transactor.mutex:

@@ -1,0 +1,419 @@
+"""The queue's workloads: claims in batches, one by one, from threads, in deep backlogs; routing.
+
+Each takes turns with a plain SQLite queue. The backlogs of both are refilled outside the timed
+slices; what our slices leave to be folded is folded inside them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from millstream.bench.measure import Meter, Row, Step, seconds
+from millstream.bench.reference import ReferenceQueue
+from millstream.bench.slow import SlowSyncEngine
+from millstream.database import Millstream
+from millstream.embedded import EmbeddedSession, open_store
+from millstream.queue.claims import claim
+from millstream.queue.commands import ClaimRouted
+from millstream.queue.message import Message
+from millstream.queue.queue import Queue
+from millstream.queue.routing import WINDOW, facts_of, route
+from millstream.record import Headers
+from millstream.store.store import Store
+
+PAYLOAD_BYTES = 100
+BATCH = 100
+FILL_BATCH = 1_000
+THREADS = 16
+ROUTED_QUEUES = 20
+LEASE_S = 3_600
+REFERENCE_MIN = {BATCH: 110_000, 1: 4_200}
+"""Below this many messages per second the machine was busy, and a run proves nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How much waits in the queues, and how long a slice is."""
+
+    backlog: int = 100_000
+    shallow: int = 10_000
+    deep: int = 1_000_000
+    slice_s: float = 0.2
+    short_slice_s: float = 0.02
+    """For the shallow backlog: what would drain a larger one only in part."""
+
+
+class Backlog:
+    """Messages that wait; refilled with payloads that never repeat."""
+
+    def __init__(
+        self, put: Callable[[Sequence[bytes], Sequence[Headers]], object], *, size: int
+    ) -> None:
+        self._put = put
+        self._size = size
+        self._left = 0
+        self._filled = 0
+
+    def fill(self) -> None:
+        """Put batches until it is as deep as it should be."""
+        while self._left < self._size:
+            noise = os.urandom(PAYLOAD_BYTES * FILL_BATCH)
+            values = [noise[i : i + PAYLOAD_BYTES] for i in range(0, len(noise), PAYLOAD_BYTES)]
+            numbers = range(self._filled, self._filled + FILL_BATCH)
+            headers: list[Headers] = [
+                {"region": f"r{number % ROUTED_QUEUES}", "amount": number % 1_000}
+                for number in numbers
+            ]
+            self._put(values, headers)
+            self._filled += FILL_BATCH
+            self._left += FILL_BATCH
+
+    def took(self, count: int) -> int:
+        """Some of them no longer wait; answers how many."""
+        self._left -= count
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of those that take turns: filled before each slice, settled at its end."""
+
+    step: Step
+    fill: Callable[[], None]
+    settle: Callable[[], object]
+
+
+def alternate(sides: list[Side], total_s: float, *, slice_s: float) -> list[Meter]:
+    """Let all sides work for so long, slice by slice; only filling is not timed."""
+    meters = [Meter() for _ in sides]
+    for side in sides:
+        side.fill()
+        side.step()
+    for turn in range(max(2, round(total_s / slice_s))):
+        order = range(len(sides)) if turn % 2 == 0 else reversed(range(len(sides)))
+        for index in order:
+            side, meter = sides[index], meters[index]
+            side.fill()
+            side.settle()
+            meter.run(side.step, slice_s)
+            began = seconds()
+            side.settle()
+            meter.elapsed_s += seconds() - began
+    return meters
+
+
+class Bench:
+    """One workload: a directory of its own, a store and the reference in it."""
+
+    def __init__(
+        self, directory: Path, *, seconds_each: float, sync_delay_ms: float, sizes: Sizes
+    ) -> None:
+        self.seconds = seconds_each
+        self.sizes = sizes
+        self.delay_s = sync_delay_ms / 1000
+        engine = SlowSyncEngine(directory / "bench.db", sync_delay_s=self.delay_s)
+        self.raw_store: Store = open_store(engine)
+        self.store = Millstream(EmbeddedSession(self.raw_store))
+        self._reference = ReferenceQueue(directory / "reference.db", sync_delay_s=self.delay_s)
+
+    def close(self) -> None:
+        """Let go of both."""
+        self.store.close()
+        self._reference.close()
+
+    def reference(self, batch: int) -> Side:
+        """The reference, claiming and acknowledging so many at a time."""
+        queue = self._reference
+        backlog = Backlog(queue.put_many, size=self.sizes.backlog)
+
+        def step() -> int:
+            claims = queue.claim(batch)
+            queue.ack(claims)
+            return backlog.took(len(claims))
+
+        return Side(step, backlog.fill, lambda: None)
+
+    def filled(self, name: str, *, size: int) -> tuple[Queue, Backlog]:
+        """A plain queue on a log, and what waits in it."""
+        log = self.store.log(name)
+        queue = self.store.queue(name, sources=name, start="earliest", lease=LEASE_S)
+        return queue, Backlog(
+            lambda values, headers: log.append_many(values, headers=headers), size=size
+        )
+
+    def side(self, step: Step, backlog: Backlog) -> Side:
+        """Ours: whatever is left unfolded is folded before the clock stops."""
+        return Side(step, backlog.fill, self.store.fold)
+
+    def row(self, workload: str, *, batch: int, reference: Meter, meter: Meter) -> Row:
+        """A report line of a workload that took turns with the reference."""
+        reached = reference.per_second()
+        least = REFERENCE_MIN[batch]
+        return Row(
+            workload=workload,
+            payload_bytes=PAYLOAD_BYTES,
+            batch=batch,
+            per_second=round(meter.per_second()),
+            p50_ms=meter.percentile_ms(0.5),
+            p99_ms=meter.percentile_ms(0.99),
+            reference_per_second=round(reached),
+            ratio=round(meter.per_second() / reached, 3) if reached else 0.0,
+            sync_delay_ms=self.delay_s * 1000,
+            void=(
+                f"the reference reached only {reached:,.0f} messages/s by {batch}"
+                if not self.delay_s and reached < least
+                else ""
+            ),
+        )
+
+
+class Worker:
+    """Claims as a worker does: the last messages acknowledged and the next claimed in one commit."""
+
+    def __init__(self, queue: Queue, batch: int) -> None:
+        self._queue = queue
+        self._batch = batch
+        self._held: list[Message] = []
+
+    def step(self) -> int:
+        """Finish what is held and claim more; how many."""
+        self._held = self._queue.claim(self._batch, ack=self._held)
+        return len(self._held)
+
+
+def claim_batch(bench: Bench) -> Row:
+    """Claim, then acknowledge, in batches."""
+    queue, backlog = bench.filled("batch", size=bench.sizes.backlog)
+
+    def step() -> int:
+        messages = queue.claim(BATCH)
+        queue.ack(messages)
+        return backlog.took(len(messages))
+
+    return _beside_reference(bench, "claim_batch", step, backlog, batch=BATCH, ratio_min=1.3)
+
+
+def work_batch(bench: Bench) -> Row:
+    """The worker's way, in batches."""
+    step, backlog = _working(bench, "work", batch=BATCH)
+    row = _beside_reference(bench, "work_batch", step, backlog, batch=BATCH, ratio_min=2.0)
+    row.required += " and ≥ 200,000/s"
+    row.passed = bool(row.passed) and row.per_second >= 200_000
+    return row
+
+
+def claim_one(bench: Bench) -> Row:
+    """The worker's way, one at a time."""
+    step, backlog = _working(bench, "one", batch=1)
+    return _beside_reference(bench, "claim_one", step, backlog, batch=1, ratio_min=1.5)
+
+
+def _working(bench: Bench, name: str, *, batch: int) -> tuple[Step, Backlog]:
+    queue, backlog = bench.filled(name, size=bench.sizes.backlog)
+    worker = Worker(queue, batch)
+    return lambda: backlog.took(worker.step()), backlog
+
+
+def _beside_reference(
+    bench: Bench, name: str, step: Step, backlog: Backlog, *, batch: int, ratio_min: float
+) -> Row:
+    reference, meter = alternate(
+        [bench.reference(batch), bench.side(step, backlog)],
+        bench.seconds,
+        slice_s=bench.sizes.slice_s,
+    )
+    row = bench.row(name, batch=batch, reference=reference, meter=meter)
+    row.required = f"ratio ≥ {ratio_min:g}"
+    row.passed = row.ratio >= ratio_min  # type: ignore[operator]
+    return row
+
+
+def claim_threads(bench: Bench) -> Row:
+    """Many threads, each claiming one at a time, beside one thread alone."""
+    one, one_backlog = _working(bench, "alone", batch=1)
+    queue, backlog = bench.filled("threads", size=bench.sizes.backlog)
+    crew = Crew(queue)
+    reference, alone, together = alternate(
+        [
+            bench.reference(1),
+            bench.side(one, one_backlog),
+            bench.side(lambda: backlog.took(crew.step(bench.sizes.slice_s)), backlog),
+        ],
+        bench.seconds,
+        slice_s=bench.sizes.slice_s,
+    )
+    crew.close()
+    row = bench.row("claim_threads", batch=1, reference=reference, meter=together)
+    row.p50_ms, row.p99_ms = crew.meter.percentile_ms(0.5), crew.meter.percentile_ms(0.99)
+    least = 8.0 if bench.delay_s else 2.5
+    times = together.per_second() / alone.per_second()
+    row.details = {
+        "threads": THREADS,
+        "one_thread_per_second": round(alone.per_second()),
+        "times_one_thread": round(times, 2),
+    }
+    row.required = f"≥ {least:g} times one thread"
+    row.passed = times >= least
+    return row
+
+
+class Crew:
+    """Workers in threads of their own, who all work while a step lasts."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.meter = Meter()
+        self._workers = [Worker(queue, 1) for _ in range(THREADS)]
+        self._pool = ThreadPoolExecutor(THREADS)
+
+    def step(self, length_s: float) -> int:
+        """Let all of them work for a while; how many messages they claimed."""
+        until = seconds() + length_s
+        return sum(self._pool.map(lambda worker: self._work(worker, until), self._workers))
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown()
+
+    def _work(self, worker: Worker, until: float) -> int:
+        count = 0
+        now = seconds()
+        while now < until:
+            count += worker.step()
+            after = seconds()
+            self.meter.step_s.append(after - now)
+            now = after
+        return count
+
+
+def claim_deep(bench: Bench) -> Row:
+    """The worker's way from a deep backlog, beside a shallow one."""
+    sizes = bench.sizes
+    (queue, shallow), (deep_queue, deep) = (
+        bench.filled("shallow", size=sizes.shallow),
+        bench.filled("deep", size=sizes.deep),
+    )
+    worker, deep_worker = Worker(queue, BATCH), Worker(deep_queue, BATCH)
+    shallow_side = bench.side(lambda: shallow.took(worker.step()), shallow)
+    deep_side = bench.side(lambda: deep.took(deep_worker.step()), deep)
+    growth = _memory_growth_mib(shallow_side, deep_side)
+    reference, few, many = alternate(
+        [bench.reference(BATCH), shallow_side, deep_side],
+        bench.seconds,
+        slice_s=sizes.short_slice_s,
+    )
+    row = bench.row("claim_deep", batch=BATCH, reference=reference, meter=many)
+    share = many.per_second() / few.per_second()
+    row.details = {
+        "backlog": sizes.deep,
+        "shallow_backlog": sizes.shallow,
+        "shallow_per_second": round(few.per_second()),
+        "share_of_shallow": round(share, 3),
+        "memory_growth_mib": round(growth, 1),
+    }
+    row.required = "≥ 0.8 of the rate at the shallow backlog, memory < 100 MiB"
+    row.passed = share >= 0.8 and growth < 100
+    return row
+
+
+def _memory_growth_mib(shallow: Side, deep: Side) -> float:
+    """How much more memory the process uses once the deep backlog is there and was claimed from."""
+    found = []
+    for side in (shallow, deep):
+        side.fill()
+        side.step()
+        side.settle()
+        found.append(_memory_mib())
+    return found[1] - found[0]
+
+
+def _memory_mib() -> float:
+    """Memory of this process that no file backs."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    (kib,) = (line.split()[1] for line in lines if line.startswith("RssAnon:"))
+    return int(kib) / 1024
+
+
+def route_many(bench: Bench) -> Row:
+    """One log, many queues with filters of their own: messages that all of them have looked at."""
+    log = bench.store.log("events")
+    names = [f"events-{index}" for index in range(ROUTED_QUEUES)]
+    for index, name in enumerate(names):
+        condition = f"region = 'r{index}' AND amount >= {index * 10}"
+        bench.store.queue(name, sources="events", start="earliest", filter=condition, lease=LEASE_S)
+    backlog = Backlog(
+        lambda values, headers: log.append_many(values, headers=headers), size=bench.sizes.backlog
+    )
+    routed = 0
+
+    def step() -> int:
+        nonlocal routed
+        before, routed = routed, min(_route(bench.raw_store, name) for name in names)
+        return backlog.took(routed - before)
+
+    reference, meter = alternate(
+        [bench.reference(BATCH), bench.side(step, backlog)],
+        bench.seconds,
+        slice_s=bench.sizes.slice_s,
+    )
+    row = bench.row("route_many", batch=BATCH, reference=reference, meter=meter)
+    row.details = {
+        "queues": ROUTED_QUEUES,
+        "evaluations_per_second": round(meter.per_second() * ROUTED_QUEUES),
+    }
+    row.required = "≥ 40,000/s"
+    row.passed = row.per_second >= 40_000
+    return row
+
+
+def _route(store: Store, name: str) -> int:
+    """Route some messages to a queue, durably, without claiming any; how far that has come."""
+    facts = store.look(lambda state, snapshot: facts_of(state, snapshot, name))
+    assert facts is not None
+    routed = route(store, facts, facts.untouched + WINDOW)
+    command = ClaimRouted(name, 0, None, "bench", routed, [])
+    store.run(lambda tx: claim(tx, command))
+    return routed[0].stop if routed else facts.sources[0].position
+
+
+WORKLOADS: dict[str, Callable[[Bench], Row]] = {
+    "claim_batch": claim_batch,
+    "work_batch": work_batch,
+    "claim_one": claim_one,
+    "claim_threads": claim_threads,
+    "claim_deep": claim_deep,
+    "route_many": route_many,
+}
+
+
+def run(
+    names: list[str],
+    *,
+    directory: Path | None,
+    seconds_each: float,
+    sync_delay_ms: float,
+    started: Callable[[str], None],
+    sizes: Sizes | None = None,
+) -> Iterator[Row]:
+    """Run workloads one after the other, each in new files; `started` is told the name of each."""
+    with tempfile.TemporaryDirectory(prefix="millstream-bench-", dir=directory) as found:
+        for name in names:
+            started(name)
+            place = Path(found) / name
+            place.mkdir()
+            bench = Bench(
+                place,
+                seconds_each=seconds_each,
+                sync_delay_ms=sync_delay_ms,
+                sizes=sizes or Sizes(),
+            )
+            try:
+                yield WORKLOADS[name](bench)
+            finally:
+                bench.close()
+                shutil.rmtree(place)

@@ -1,0 +1,84 @@
+"""The reference: a plain queue in one SQLite table, as one writes it in an afternoon.
+
+A partial index finds what is ready, `UPDATE … RETURNING` claims it, deleting acknowledges it. Every
+claim and every acknowledgement is a commit, as durable as ours: WAL, synchronous=FULL.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from time import sleep
+
+import msgspec
+
+from millstream.clock import SystemClock
+from millstream.record import Headers
+
+LEASE_MS = 3_600_000
+
+_SCHEMA = """
+CREATE TABLE messages (
+    id INTEGER PRIMARY KEY,
+    claimed INTEGER NOT NULL DEFAULT 0,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    until_ms INTEGER NOT NULL DEFAULT 0,
+    headers BLOB NOT NULL,
+    payload BLOB NOT NULL
+);
+CREATE INDEX ready ON messages (id) WHERE claimed = 0;
+"""
+_PUT = "INSERT INTO messages (headers, payload) VALUES (?, ?)"
+_CLAIM = """
+UPDATE messages SET claimed = 1, attempts = attempts + 1, until_ms = ?
+WHERE id IN (SELECT id FROM messages WHERE claimed = 0 ORDER BY id LIMIT ?)
+RETURNING id, attempts, headers, payload
+"""
+
+Claim = tuple[int, int, Headers, bytes]
+"""The id of a message, its attempt, its headers, its payload."""
+
+
+class ReferenceQueue:
+    """Messages in one table; used by one thread."""
+
+    def __init__(self, path: Path, *, sync_delay_s: float = 0.0) -> None:
+        self._delay_s = sync_delay_s
+        self._wall_ms = SystemClock().wall_ms
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode = msgspec.msgpack.Decoder(Headers).decode
+        self._rows = sqlite3.connect(path, isolation_level=None)
+        self._rows.execute("PRAGMA journal_mode = WAL")
+        self._rows.execute("PRAGMA synchronous = FULL")
+        self._rows.executescript(_SCHEMA)
+
+    def put_many(self, values: Sequence[bytes], headers: Sequence[Headers]) -> None:
+        """Put a batch, in one commit."""
+        self._rows.execute("BEGIN IMMEDIATE")
+        rows = zip(map(self._encode, headers), values, strict=True)
+        self._rows.executemany(_PUT, rows)
+        self._rows.execute("COMMIT")
+
+    def claim(self, count: int) -> list[Claim]:
+        """Claim the oldest messages that are ready, in one commit."""
+        until_ms = self._wall_ms() + LEASE_MS
+        found = self._rows.execute(_CLAIM, (until_ms, count)).fetchall()
+        self._synced()
+        decode = self._decode
+        return [(row[0], row[1], decode(row[2]), row[3]) for row in found]
+
+    def ack(self, claims: Sequence[Claim]) -> None:
+        """Forget messages that are done, in one commit."""
+        marks = ",".join("?" * len(claims))
+        gone = [claim[0] for claim in claims]
+        self._rows.execute(f"DELETE FROM messages WHERE id IN ({marks})", gone)
+        self._synced()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._rows.close()
+
+    def _synced(self) -> None:
+        if self._delay_s:
+            sleep(self._delay_s)

@@ -1,0 +1,509 @@
+"""A queue against a model in plain Python, through every road that a message can take.
+
+The machine appends, puts, claims, finishes with good, stale and repeated claims, lets leases end,
+jumps the wall clock, purges, redrives, pauses, truncates logs, alters the bucket size, folds with
+tiny limits, closes and opens again, and does each through either of two handles on one file.
+Promises:
+
+- No message is lost, none is held by two at once, and each is delivered in its log's order first.
+- One acknowledgement is accepted; the same again is a success, a stale one is `LeaseLost`, and then
+  nothing of that call has happened.
+- Ended leases are delivered again, delays are honoured, and jumps of the wall clock do neither.
+- Counts, attempts and payloads are right, also after a truncation, a fold or a reopen.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import millstream
+from millstream import Limits, Millstream
+from millstream.errors import LeaseLost
+from millstream.queue.message import Message
+from millstream.queue.queue import Queue
+from millstream.testing import SimulatedClock
+
+LOGS = ("l.a", "l.b")
+INBOX = "queue:q"
+HANDLES = st.integers(0, 1)
+COUNTS = st.integers(1, 4) | st.just(30)
+PICKS = st.lists(st.integers(0, 1_000), min_size=1, max_size=4)
+OUTCOMES = {"ack": "done", "nack": "again", "fail": "failed"}
+LIMITS = st.builds(
+    Limits,
+    inline_bytes_max=st.sampled_from([0, 40, 2_048]),
+    fold_slice_deltas=st.sampled_from([1, 3, 256]),
+    fold_deltas_min=st.sampled_from([1, 5, 10_000]),
+    tail_deltas_max=st.sampled_from([3, 10_000]),
+    entities_cached_max=st.sampled_from([1, 10_000]),
+    group_operations_max=st.just(8),
+)
+
+
+@dataclass
+class Attempt:
+    """One claim of a message, and how it ended."""
+
+    claimed_ms: int
+    consumer: str
+    outcome: str = "in flight"
+    reason: str = ""
+
+
+@dataclass(eq=False)
+class Entry:
+    """A message under one claim id; a redriven one is another entry."""
+
+    log: str
+    offset: int
+    value: bytes
+    claim_id: int | None = None
+    state: str = "unrouted"
+    due_ms: int = 0
+    until_ms: int = 0
+    again: bool = False
+    """Whether it was redriven."""
+    tries: list[Attempt] = field(default_factory=list)
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Two handles on one file, and how the queue should stand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = tempfile.TemporaryDirectory()
+        self.clock = SimulatedClock()
+        self.handles: list[Millstream] = []
+        self.entries: list[Entry] = []
+        self.by_claim: dict[int, Entry] = {}
+        self.held: list[Message] = []
+        self.ends: dict[str, int] = dict.fromkeys((*LOGS, INBOX), 0)
+        self.first: dict[str, int] = dict.fromkeys((*LOGS, INBOX), -1)
+        self.paused = self.altered = False
+        self.number = 0
+
+    @initialize(
+        limits=LIMITS,
+        exponent=st.integers(0, 2),
+        most=st.integers(1, 3),
+        backoff_s=st.sampled_from([0, 5]),
+        delay_s=st.sampled_from([0, 0, 3]),
+    )
+    def begin(self, limits: Limits, exponent: int, most: int, backoff_s: int, delay_s: int) -> None:
+        self.limits = limits
+        self.most, self.backoff_ms, self.delay_ms = most, backoff_s * 1000, delay_s * 1000
+        self.handles = [self.open(), self.open()]
+        self.handles[0].queue(
+            "q",
+            sources="l.*",
+            filter="take = TRUE",
+            lease=10,
+            max_attempts=most,
+            backoff=backoff_s,
+            delay=delay_s,
+            bucket_exponent=exponent,
+            done_retention=0,
+        )
+
+    def open(self) -> Millstream:
+        path = Path(self.directory.name) / "model.db"
+        return millstream.open(path, limits=self.limits, clock=self.clock, durability="relaxed")
+
+    def teardown(self) -> None:
+        try:
+            if self.handles:
+                self.nothing_is_lost()
+        finally:
+            for handle in self.handles:
+                handle.close()
+            self.directory.cleanup()
+
+    def queue(self, handle: int) -> Queue:
+        return self.handles[handle].queue("q")
+
+    @property
+    def now_ms(self) -> int:
+        return self.clock.boot_ms()
+
+    # What comes in.
+
+    @rule(handle=HANDLES, log=st.sampled_from(LOGS), takes=st.lists(st.booleans(), max_size=12))
+    def append(self, handle: int, log: str, takes: list[bool]) -> None:
+        values = [self.value() for _ in takes]
+        headers = [{"take": take} for take in takes]
+        self.handles[handle].log(log).append_many(values, headers=headers)
+        self.came(log, values, takes)
+
+    @rule(handle=HANDLES, count=st.integers(1, 12))
+    def put(self, handle: int, count: int) -> None:
+        values = [self.value() for _ in range(count)]
+        if count == 1:
+            assert self.queue(handle).put(values[0]) == self.ends[INBOX]
+        else:
+            assert self.queue(handle).put_many(values) == count
+        self.came(INBOX, values, [True] * count)
+
+    def value(self) -> bytes:
+        self.number += 1
+        return b"%d:" % self.number + b"x" * (self.number % 3 * 40)
+
+    def came(self, log: str, values: list[bytes], takes: list[bool]) -> None:
+        for value, take in zip(values, takes, strict=True):
+            if take:
+                self.entries.append(Entry(log, self.ends[log], value))
+            self.ends[log] += 1
+
+    # What goes out.
+
+    @rule(
+        handle=HANDLES,
+        count=COUNTS,
+        lease_s=st.none() | st.integers(1, 20),
+        consumer=st.sampled_from(["ann", "bob"]),
+        picks=st.just([]) | PICKS,
+    )
+    def claim(
+        self, handle: int, count: int, lease_s: int | None, consumer: str, picks: list[int]
+    ) -> None:
+        chosen = self.choose(picks)
+        if self.judge(chosen, "ack") == "lost":
+            with pytest.raises(LeaseLost):
+                self.queue(handle).claim(count, ack=chosen)
+            return
+        self.finished(chosen, "ack")
+        claimable = self.claimable()
+        found = self.queue(handle).claim(count, lease=lease_s, consumer=consumer, ack=chosen)
+        lease_ms = 10_000 if lease_s is None else lease_s * 1000
+        assert len(found) == min(count, len(claimable))
+        for message in found:
+            entry = self.delivered(message, claimable, consumer)
+            assert message.until_ms == self.now_ms + lease_ms
+            entry.state, entry.until_ms = "in flight", message.until_ms
+        self.held += found
+
+    @rule(handle=HANDLES, count=COUNTS)
+    def pop(self, handle: int, count: int) -> None:
+        claimable = self.claimable()
+        queue = self.queue(handle)
+        found = queue.pop(count)
+        assert len(found) == min(count, len(claimable))
+        for message in found:
+            entry = self.delivered(message, claimable, queue._consumer)
+            entry.state, entry.tries[-1].outcome = "done", "done"
+        self.held += found
+
+    def claimable(self) -> list[Entry]:
+        """What a claim may answer; it also routes, which begins the delay of what is new."""
+        self.expire()
+        if self.delay_ms:
+            for entry in self.entries:
+                if entry.state == "unrouted":
+                    entry.state, entry.due_ms = "available", self.now_ms + self.delay_ms
+        if self.paused:
+            return []
+        return [
+            entry
+            for entry in self.entries
+            if entry.state == "unrouted"
+            or (entry.state == "available" and entry.due_ms <= self.now_ms)
+        ]
+
+    def delivered(self, message: Message, claimable: list[Entry], consumer: str) -> Entry:
+        entry = self.by_claim.get(message.claim_id)
+        if entry is None:
+            (entry,) = [
+                one
+                for one in claimable
+                if one.claim_id is None and (one.log, one.offset) == (message.log, message.offset)
+            ]
+            entry.claim_id = message.claim_id
+            self.by_claim[message.claim_id] = entry
+            if not entry.again and not (self.delay_ms and self.altered):
+                assert entry.offset > self.first[entry.log], "not in the order of the log"
+                self.first[entry.log] = entry.offset
+        assert entry in claimable, f"{entry} was not there to be claimed"
+        claimable.remove(entry)
+        entry.tries.append(Attempt(self.now_ms, consumer))
+        assert message.attempt == len(entry.tries)
+        self.same(message, entry)
+        return entry
+
+    def same(self, message: Message, entry: Entry) -> None:
+        assert (message.log, message.offset) == (entry.log, entry.offset)
+        assert message.value == entry.value
+        assert message.headers == ({} if entry.log == INBOX else {"take": True})
+
+    # How attempts end.
+
+    def choose(self, picks: list[int]) -> list[Message]:
+        """Some of what was ever claimed, mostly of late; nothing twice."""
+        chosen = [self.held[-1 - pick % min(len(self.held), 12)] for pick in picks if self.held]
+        unique = {message.claim_id: message for message in chosen}
+        return list(unique.values())
+
+    def judge(self, messages: list[Message], outcome: str) -> str:
+        """What becomes of a call: 'fine', or 'lost' if the lease of any message was lost."""
+        self.expire()
+        verdicts = [self.judge_one(message, outcome) for message in messages]
+        return "lost" if "lost" in verdicts else "fine"
+
+    def judge_one(self, message: Message, outcome: str) -> str:
+        entry = self.by_claim[message.claim_id]
+        if message.attempt != len(entry.tries):
+            return "lost"
+        if entry.state == "in flight":
+            return "held"
+        if outcome == "nack":
+            ended = entry.tries[-1].reason != "lease expired"
+            return "repeated" if entry.state in ("available", "failed") and ended else "lost"
+        return "repeated" if entry.state == OUTCOMES[outcome] else "lost"
+
+    def finished(self, messages: list[Message], outcome: str, delay_ms: int | None = None) -> None:
+        for message in messages:
+            if self.judge_one(message, outcome) == "held":
+                self.end(self.by_claim[message.claim_id], outcome, "why", delay_ms)
+
+    def end(self, entry: Entry, outcome: str, reason: str, delay_ms: int | None) -> None:
+        state = OUTCOMES[outcome]
+        if state == "again" and len(entry.tries) >= self.most:
+            state = "failed"
+        entry.tries[-1].outcome, entry.tries[-1].reason = state, reason
+        entry.state = "available" if state == "again" else state
+        entry.due_ms = self.now_ms + (self.backoff_ms if delay_ms is None else delay_ms)
+
+    def expire(self) -> None:
+        for entry in self.entries:
+            if entry.state == "in flight" and entry.until_ms <= self.now_ms:
+                self.end(entry, "nack", "lease expired", 0)
+
+    @precondition(lambda self: self.held)
+    @rule(
+        handle=HANDLES,
+        picks=PICKS,
+        outcome=st.sampled_from(["ack", "nack", "fail"]),
+        delay_s=st.none() | st.integers(0, 8),
+        twice=st.booleans(),
+    )
+    def finish(
+        self, handle: int, picks: list[int], outcome: str, delay_s: int | None, twice: bool
+    ) -> None:
+        chosen = self.choose(picks)
+        queue = self.queue(handle)
+        options: dict[str, Any] = {"delay": delay_s} if outcome == "nack" else {}
+        if outcome != "ack":
+            options["reason"] = "why"
+        lost = self.judge(chosen, outcome) == "lost"
+        for _ in range(2 if twice else 1):
+            if lost:
+                with pytest.raises(LeaseLost):
+                    getattr(queue, outcome)(chosen, **options)
+            else:
+                getattr(queue, outcome)(chosen, **options)
+                self.finished(chosen, outcome, None if delay_s is None else delay_s * 1000)
+
+    @precondition(lambda self: self.held)
+    @rule(handle=HANDLES, picks=PICKS)
+    def finish_each(self, handle: int, picks: list[int]) -> None:
+        chosen = self.choose(picks)
+        self.expire()
+        lost = [message for message in chosen if self.judge_one(message, "ack") == "lost"]
+        assert self.queue(handle).finish_each(chosen, "ack") == lost
+        self.finished(chosen, "ack")
+
+    @precondition(lambda self: self.held)
+    @rule(handle=HANDLES, picks=PICKS, log=st.sampled_from(LOGS))
+    def finish_in_a_transaction(self, handle: int, picks: list[int], log: str) -> None:
+        chosen = self.choose(picks)
+        lost = self.judge(chosen, "ack") == "lost"
+        value = self.value()
+
+        def commit() -> None:
+            with self.handles[handle].transaction() as tx:
+                tx.append(log, value, headers={"take": True})
+                tx.done(chosen)
+
+        if lost:
+            with pytest.raises(LeaseLost):
+                commit()
+        else:
+            commit()
+            self.came(log, [value], [True])
+            self.finished(chosen, "ack")
+
+    @precondition(lambda self: self.held)
+    @rule(handle=HANDLES, picks=PICKS, lease_s=st.integers(1, 20))
+    def renew(self, handle: int, picks: list[int], lease_s: int) -> None:
+        chosen = self.choose(picks)
+        self.expire()
+        if any(self.judge_one(message, "ack") != "held" for message in chosen):
+            with pytest.raises(LeaseLost):
+                self.queue(handle).renew(chosen, lease=lease_s)
+            return
+        until_ms = self.queue(handle).renew(chosen, lease=lease_s)
+        assert until_ms == self.now_ms + lease_s * 1000
+        for message in chosen:
+            self.by_claim[message.claim_id].until_ms = until_ms
+
+    # The queue as a whole, and what lies under it.
+
+    @rule(handle=HANDLES)
+    def purge(self, handle: int) -> None:
+        queue = self.settled(handle)
+        peeked = queue.peek(1_000)
+        gone = [self.find_available(message) for message in peeked]
+        assert queue.purge() == len(gone)
+        for entry in gone:
+            entry.state = "gone"
+
+    def find_available(self, message: Message) -> Entry:
+        known = self.by_claim.get(message.claim_id)
+        if known is None:
+            (known,) = [
+                one
+                for one in self.entries
+                if one.claim_id is None
+                and one.state in ("unrouted", "available")
+                and (one.log, one.offset) == (message.log, message.offset)
+            ]
+        assert known.state in ("unrouted", "available")
+        self.same(message, known)
+        return known
+
+    @rule(handle=HANDLES)
+    def purge_failed(self, handle: int) -> None:
+        failed = [entry for entry in self.in_state("failed") if entry]
+        assert self.settled(handle).purge(state="failed") == len(failed)
+        for entry in failed:
+            entry.state = "gone"
+
+    @precondition(lambda self: not self.delay_ms)  # see test_redrive.py for queues with a delay
+    @rule(handle=HANDLES, limit=st.none() | st.integers(0, 3))
+    def redrive(self, handle: int, limit: int | None) -> None:
+        queue = self.settled(handle)
+        chosen = [self.by_claim[message.claim_id] for message in queue.failed()][:limit]
+        assert queue.redrive(limit=limit) == len(chosen)
+        for entry in chosen:
+            assert entry.state == "failed"
+            entry.state = "gone"
+            self.entries.append(Entry(entry.log, entry.offset, entry.value, again=True))
+            self.entries[-1].state = "available"
+
+    @rule(handle=HANDLES, paused=st.booleans())
+    def pause(self, handle: int, paused: bool) -> None:
+        queue = self.queue(handle)
+        queue.pause() if paused else queue.resume()
+        self.paused = paused
+
+    @rule(handle=HANDLES, log=st.sampled_from((*LOGS, INBOX)), share=st.floats(0, 1))
+    def truncate(self, handle: int, log: str, share: float) -> None:
+        target = self.handles[handle].log(log)
+        target.truncate(before=round(share * self.ends[log]))
+        target.enforce_retention()
+
+    @rule(handle=HANDLES, exponent=st.integers(0, 2))
+    def alter(self, handle: int, exponent: int) -> None:
+        self.queue(handle).alter(bucket_exponent=exponent)
+        self.altered = True
+
+    @rule(handle=HANDLES)
+    def fold(self, handle: int) -> None:
+        self.handles[handle].fold()
+
+    @rule(handle=HANDLES)
+    def reopen(self, handle: int) -> None:
+        self.handles[handle].close()
+        self.handles[handle] = self.open()
+
+    @rule(seconds=st.integers(1, 15))
+    def advance(self, seconds: int) -> None:
+        self.clock.advance(seconds)
+
+    @rule(seconds=st.integers(-100_000, 100_000))
+    def jump(self, seconds: int) -> None:
+        self.clock.jump(seconds)
+
+    # What can be seen.
+
+    def in_state(self, state: str) -> list[Entry]:
+        self.expire()
+        return [entry for entry in self.entries if entry.state == state]
+
+    def settled(self, handle: int) -> Queue:
+        """The queue, with ended leases taken back."""
+        queue = self.queue(handle)
+        assert queue.claim(0) == []
+        return queue
+
+    @invariant()
+    def counts_are_right(self) -> None:
+        if not self.handles:
+            return
+        self.expire()
+        info = self.settled(self.number % 2).info()
+        assert info is not None
+        for state in ("in flight", "done", "failed"):
+            assert getattr(info, state.replace(" ", "_")) == len(self.in_state(state)), state
+        available = self.in_state("available")
+        delayed = [entry for entry in available if entry.due_ms > self.now_ms]
+        assert info.delayed == len(delayed)
+        waiting = len(available) - len(delayed) + len(self.in_state("unrouted"))
+        assert info.available <= waiting <= info.available + info.unrouted
+        assert info.paused == self.paused
+
+    @rule(handle=HANDLES, state=st.sampled_from(["in flight", "failed", "done"]))
+    def peek(self, handle: int, state: str) -> None:
+        queue = self.settled(handle)
+        expected = {entry.claim_id: entry for entry in self.in_state(state)}
+        if state == "done":
+            return  # the payloads of what is done may be gone
+        found = queue.peek(1_000, state=state)
+        assert {message.claim_id for message in found} == set(expected)
+        for message in found:
+            self.same(message, expected[message.claim_id])
+
+    @precondition(lambda self: self.held)
+    @rule(handle=HANDLES, pick=st.integers(0, 1_000))
+    def attempts(self, handle: int, pick: int) -> None:
+        queue = self.settled(handle)
+        self.expire()
+        message = self.held[pick % len(self.held)]
+        found = [
+            Attempt(one.claimed_ms, one.consumer, one.outcome, one.reason)
+            for one in queue.attempts(message)
+        ]
+        expected = self.by_claim[message.claim_id].tries
+        for one, other in zip(found, expected, strict=True):
+            one.reason = other.reason if other.outcome == "done" else one.reason
+        assert found == expected
+
+    def nothing_is_lost(self) -> None:
+        """At the end, everything that was not finished can be had."""
+        queue = self.queue(0)
+        queue.resume()
+        self.paused = False
+        for _ in range(40):
+            self.clock.advance(25)
+            self.claim(0, 30, None, "ann", [])
+            live = [message for message in self.held if self.is_held(message)]
+            queue.ack(live)
+            self.finished(live, "ack")
+            if not any(self.in_state(state) for state in ("unrouted", "available", "in flight")):
+                break
+        else:
+            raise AssertionError("messages are stuck")
+        self.counts_are_right()
+
+    def is_held(self, message: Message) -> bool:
+        return self.judge_one(message, "ack") == "held"
+
+
+TestQueueModel = QueueMachine.TestCase
+TestQueueModel.settings = hypothesis.settings(max_examples=30, stateful_step_count=35)
