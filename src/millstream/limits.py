@@ -67,6 +67,9 @@ class Limits:
     fold_slice_bytes: int = 512 * KiB
     """Bytes folded in one slice."""
 
+    fold_slice_weight: int = 1_000
+    """Records written in one slice; an entity of many rows counts for as many."""
+
     entities_cached_max: int = 10_000
     """Heads, cursors and producers kept in memory while nothing of theirs is unfolded."""
 

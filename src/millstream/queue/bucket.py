@@ -86,6 +86,7 @@ class Bucket(Entity):
     """How many of them stand in the RFC's attempts records already."""
     ends: Any = None
 
+    weight: ClassVar[int] = 250
     changes: ClassVar = Placed | Claimed | Ended | Renewed | Removed
 
     def apply(self, change: Placed | Claimed | Ended | Renewed | Removed) -> None:

@@ -28,6 +28,9 @@ class Entity(Struct, array_like=True):
     changes: ClassVar[Any] = None
     """The type, or union of tagged types, that `apply` accepts."""
 
+    weight: ClassVar[int] = 1
+    """How much work its record is to write, in simple records: bounds a slice of the fold."""
+
     def apply(self, change: Any) -> None:
         """Move to the next state; a rule that was checked before the change was made."""
         raise TypeError(f"{type(self).__name__} takes no changes")

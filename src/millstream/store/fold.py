@@ -48,10 +48,19 @@ def _write(key: bytes, span: list[int], through: int, *, state: State, writer: W
 
 
 def _slice_end(state: State, limits: Limits) -> int:
+    """The last delta of a slice that is not too long, too large, or too heavy to write."""
     last = min(state.seq - 1, state.folded + limits.fold_slice_deltas)
     size = 0
     for seq in range(state.folded + 1, last + 1):
         size += state.tail_bytes[seq]
         if size > limits.fold_slice_bytes:
-            return seq
+            last = seq
+            break
+    weight = 0
+    for first, key in sorted((span[0], key) for key, span in state.dirty.items()):
+        if first > last:
+            break
+        weight += state.entities[key].weight
+        if weight > limits.fold_slice_weight and first > state.folded + 1:
+            return first - 1
     return last
