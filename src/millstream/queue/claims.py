@@ -38,9 +38,14 @@ def need_queue(tx: Transaction, name: str) -> tuple[bytes, QueueState]:
     return key, state
 
 
-def claim(tx: Transaction, command: c.ClaimRouted) -> list[c.Grant]:
+def claim(tx: Transaction, command: c.ClaimRouted) -> c.Granted:
     """Finish, route and claim, in one commit."""
     key, queue = need_queue(tx, command.queue)
+    grants = _claim(tx, key, queue, command)
+    return c.Granted(grants, 0 if queue.paused else _untouched(queue))
+
+
+def _claim(tx: Transaction, key: bytes, queue: QueueState, command: c.ClaimRouted) -> list[c.Grant]:
     if not 0 <= command.count <= CLAIM_MAX:
         raise InvalidInput(f"a claim is for up to {CLAIM_MAX:,} messages, not {command.count:,}")
     if len(command.consumer.encode()) > CONSUMER_BYTES_MAX:

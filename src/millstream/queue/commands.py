@@ -33,6 +33,13 @@ class Grant(Struct, frozen=True, array_like=True):
     until_ms: int
 
 
+class Granted(Struct, frozen=True, array_like=True):
+    """What a claim got, and how many routed messages are left for the next one."""
+
+    grants: list[Grant]
+    untouched: int
+
+
 class SpecifyQueue(Mutation[bool], frozen=True):
     """Make a queue, or alter one; True if it was made. Altering asks for the spec as it was."""
 
@@ -54,7 +61,7 @@ class PauseQueue(Mutation[None], frozen=True):
     paused: bool
 
 
-class ClaimRouted(Mutation[list[Grant]], frozen=True):
+class ClaimRouted(Mutation[Granted], frozen=True):
     """Finish what was worked on, take over what was routed, and claim: all in one commit."""
 
     queue: str

@@ -61,17 +61,21 @@ def claim_messages(store: Store, query: c.ClaimMessages) -> list[Message]:
 def claim_now(store: Store, query: c.ClaimMessages) -> list[Message]:
     """Route as far as is needed and claim what there is, without waiting."""
     acked = query.acked
+    ahead: dict[str, int] = store.scratch.setdefault("routed ahead", {})
     while True:
-        facts = _need_facts(store, query.queue)
-        routed = route(store, facts, query.count)
+        routed = []
+        if ahead.get(query.queue, 0) < query.count:
+            routed = route(store, _need_facts(store, query.queue), query.count)
         command = c.ClaimRouted(
             query.queue, query.count, query.lease_ms, query.consumer, routed, acked, query.pop
         )
-        grants = store.run(partial(claim, command=command))
+        granted = store.run(partial(claim, command=command))
+        guessed = query.count and ahead.pop(query.queue, 0) >= query.count
         acked = []
-        if grants:
-            return _messages(store, query.queue, grants, facts)
-        if not any(found.stop > found.start for found in routed):
+        if granted.grants:
+            ahead[query.queue] = granted.untouched
+            return _messages(store, query.queue, granted.grants)
+        if not guessed and not any(found.stop > found.start for found in routed):
             return []
 
 
@@ -111,11 +115,10 @@ def _due_in_s(state: State, snapshot: Snapshot, name: str) -> float | None:
     return max(0.001, (min(times) - now_ms) / 1000) if times else None
 
 
-def _messages(store: Store, queue: str, grants: list[c.Grant], facts: Facts) -> list[Message]:
-    names = {source.log_id: source.name for source in facts.sources}
+def _messages(store: Store, queue: str, grants: list[c.Grant]) -> list[Message]:
     found = []
     for grant in grants:
-        name = names.get(grant.log_id) or _log_name(store, grant.log_id)
+        name = _log_name(store, grant.log_id)
         records = recent_records(
             store, grant.log_id, name, start=grant.offset, stop=grant.offset + grant.count
         )
@@ -127,7 +130,13 @@ def _messages(store: Store, queue: str, grants: list[c.Grant], facts: Facts) -> 
 
 
 def _log_name(store: Store, log_id: int) -> str:
-    return str(store.look(lambda state, snapshot: _head(state, snapshot, log_id).name))
+    """The name of a log, which it has for life."""
+    names: dict[int, str] = store.scratch.setdefault("names of logs", {})
+    name = names.get(log_id)
+    if name is None:
+        name = store.look(lambda state, snapshot: _head(state, snapshot, log_id).name)
+        names[log_id] = name
+    return name
 
 
 def _message(
