@@ -90,21 +90,21 @@ class Side:
 
 
 def alternate(sides: list[Side], total_s: float, *, slice_s: float) -> list[Meter]:
-    """Let all sides work for so long, slice by slice; only filling is not timed."""
+    """Let sides work in turns until one has worked for so long; only filling is not timed."""
     meters = [Meter() for _ in sides]
     for side in sides:
         side.fill()
         side.step()
-    for turn in range(max(2, round(total_s / slice_s))):
-        order = range(len(sides)) if turn % 2 == 0 else reversed(range(len(sides)))
-        for index in order:
-            side, meter = sides[index], meters[index]
+    order = list(zip(sides, meters, strict=True))
+    while max(meter.elapsed_s for meter in meters) < total_s:
+        for side, meter in order:
             side.fill()
             side.settle()
             meter.run(side.step, slice_s)
             began = seconds()
             side.settle()
             meter.elapsed_s += seconds() - began
+        order.reverse()
     return meters
 
 

@@ -21,8 +21,11 @@ from millstream.cli.config import load_defaults
 from millstream.cli.demo import demo
 from millstream.cli.doctor import doctor
 from millstream.cli.log import log
+from millstream.cli.put import put
+from millstream.cli.queue import queue
 from millstream.cli.read import read
 from millstream.cli.store import fold, stats
+from millstream.cli.worker import worker
 from millstream.errors import MillstreamError
 
 __all__ = ["app", "main"]
@@ -116,7 +119,7 @@ def settings(
         ),
     ] = False,
 ) -> None:
-    """Durable logs in one file.
+    """Durable logs and work queues in one file.
 
     Settings come from flags, then from variables (MILLSTREAM_STORE, MILLSTREAM_APPEND_BATCH, …),
     then from millstream.toml.
@@ -127,6 +130,9 @@ def settings(
 app.command()(append)
 app.command()(read)
 app.add_typer(log, name="log")
+app.command()(put)
+app.add_typer(queue, name="queue")
+app.command()(worker)
 app.command()(doctor)
 app.command()(stats)
 app.command()(fold)

@@ -19,12 +19,23 @@ from millstream.queue.message import Message
 from millstream.record import Seconds, to_ms
 from millstream.steps import Steps
 
+CLOSE_S = 5.0
+"""How long a loop may take to end; a coroutine that resists is left behind."""
+
 Handler = Callable[..., Any]
 """Takes a message, or a message and a transaction; a function or a coroutine function."""
 
 
 class Reject(Exception):  # not one of our errors: handlers raise it
     """Raised by a handler: the message can never be worked on, so it fails at once."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Retry(Exception):  # not one of our errors: handlers raise it
+    """Raised by a handler: try the message again later. Any other error has the same effect."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
@@ -127,6 +138,7 @@ class ThreadCrew:
         """A thread cannot be stopped: another takes its place, and it ends with its handler."""
         with self._lock:
             self._abandoned.add((message.claim_id, message.attempt))
+            self._size += 1
         self._add_thread()
 
     def close(self) -> None:
@@ -191,7 +203,7 @@ class TaskCrew:
     def close(self) -> None:
         """Cancel what still runs, and end the loop."""
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
         try:

@@ -8,14 +8,13 @@ worker gets the message. So a handler may run twice, but one acknowledgement is 
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Self
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from msgspec import Struct
 
@@ -27,18 +26,20 @@ from millstream.queue.crew import (
     HandlerTransaction,
     Outcome,
     Reject,
+    Retry,
     TimeLimitExceeded,
     is_async,
     make_crew,
 )
 from millstream.queue.leases import Claim, Leases, claim_of
 from millstream.queue.message import Message, QueueInfo
+from millstream.queue.stopping import stopped_by_signals
 from millstream.record import Seconds, to_ms
 
 if TYPE_CHECKING:
     from millstream.queue.queue import Queue
 
-__all__ = ["HandlerTransaction", "Reject", "TimeLimitExceeded", "Worker", "WorkerStats"]
+__all__ = ["HandlerTransaction", "Reject", "Retry", "TimeLimitExceeded", "Worker", "WorkerStats"]
 
 CONCURRENCY_MAX = 1_000
 IDLE_WAIT_S = 0.25
@@ -48,7 +49,10 @@ LOOK_S = 0.05
 ACK_S = 0.1
 """How long an acknowledgement may wait for the next claim, where more was claimed than can run."""
 REASON_CHARS_MAX = 500
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+REPEATS = 100
+"""How often a commit is tried again that failed for a reason that may pass."""
+
+T = TypeVar("T")
 
 
 class WorkerStats(Struct, frozen=True, kw_only=True):
@@ -112,6 +116,11 @@ class Worker:
         """How it goes, at this moment."""
         return self._stats
 
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to stop; a long handler may look, and end early with `Retry`."""
+        return self._stopped
+
     # Beginning and ending.
 
     def run(self, *, drain: bool = False) -> WorkerStats:
@@ -133,7 +142,7 @@ class Worker:
             report=self._outcomes.put,
         )
         try:
-            with self._stopped_by_signals():
+            with stopped_by_signals(self.stop):
                 self._work(drain=drain)
         finally:
             self._crew.close()
@@ -185,35 +194,14 @@ class Worker:
         except BaseException as error:  # raised again by join
             self._error = error
 
-    @contextmanager
-    def _stopped_by_signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.getsignal(number) for number in SIGNALS}
-
-        def restore() -> None:
-            for number, action in before.items():
-                signal.signal(number, action)
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            restore()
-            self.stop()
-
-        for number in SIGNALS:
-            signal.signal(number, stop)
-        try:
-            yield
-        finally:
-            restore()
-
     # Working.
 
     def _work(self, *, drain: bool) -> None:
         try:
             while not self._stopped and self._turn(drain=drain):
                 self._tell()
-        except BaseException:
+        except Exception:
+            self._on_error = self._on_progress = None  # one of them may be what went wrong
             with suppress(MillstreamError):
                 self._wind_down()
             raise
@@ -306,8 +294,6 @@ class Worker:
                 self._finished.append(message)
             elif error is None:
                 self._note_acknowledged([message], lost=0)
-            elif isinstance(error, LeaseLost) and message.queue == error.data.get("queue"):
-                self._note_acknowledged([message], lost=1)
             else:
                 how = "fail" if isinstance(error, Reject) else "nack"
                 ended[how, reason_of(error)].append(message)
@@ -319,7 +305,8 @@ class Worker:
 
     def _refuse(self, messages: list[Message], how: str, reason: str) -> None:
         messages.sort(key=claim_of)
-        lost = {claim_of(m) for m in self._queue.finish_each(messages, how, reason=reason)}
+        gone = _patiently(lambda: self._queue.finish_each(messages, how, reason=reason))
+        lost = {claim_of(message) for message in gone}
         held = [m for m in messages if claim_of(m) not in lost]
         failed = sum(how == "fail" or m.attempt >= self._attempts_max for m in held)
         self._leases.drop(messages)
@@ -329,7 +316,8 @@ class Worker:
         """Acknowledge what is finished, without claiming; lost leases are counted."""
         acked = sorted(self._finished, key=claim_of)
         if acked:
-            self._note_acknowledged(acked, lost=len(self._queue.finish_each(acked, "ack")))
+            lost = _patiently(lambda: self._queue.finish_each(acked, "ack"))
+            self._note_acknowledged(acked, lost=len(lost))
 
     def _note_acknowledged(self, messages: list[Message], *, lost: int) -> None:
         self._leases.drop(messages)
@@ -391,9 +379,21 @@ class Worker:
         return not (info.available or info.unrouted or info.delayed or info.in_flight)
 
 
+def _patiently(commit: Callable[[], T]) -> T:
+    """Repeat a commit that failed for a reason that may pass; nothing of it was stored."""
+    for _ in range(REPEATS):
+        try:
+            return commit()
+        except MillstreamError as error:
+            if not error.retry:
+                raise
+            threading.Event().wait(LOOK_S)
+    return commit()
+
+
 def reason_of(error: BaseException) -> str:
     """What is kept of an error: its kind and text, or the reason that a handler gave."""
-    if isinstance(error, Reject):
+    if isinstance(error, Reject | Retry):
         return error.reason[:REASON_CHARS_MAX]
     text = str(error)
     kind = type(error).__name__

@@ -13,9 +13,9 @@ import pytest
 import millstream
 from millstream import Message, Millstream, Queue
 from millstream.clock import SystemClock
-from millstream.errors import Closed, InvalidInput, NotFound
+from millstream.errors import Closed, InvalidInput, NotFound, WriteFailed
 from millstream.queue.worker import Reject, TimeLimitExceeded, WorkerStats
-from millstream.testing import memory_store
+from millstream.testing import Faults, MemoryEngine, memory_store
 
 PATIENCE_S = 60
 
@@ -141,7 +141,7 @@ def test_a_lease_is_renewed_while_its_handler_runs(jobs: Queue) -> None:
         begun.set()
         assert release.wait(PATIENCE_S)
 
-    with jobs.worker(handle, lease=0.2) as worker:
+    with jobs.worker(handle, lease=0.6) as worker:
         assert begun.wait(PATIENCE_S)
         seen: set[int] = set()
         while len(seen) < 5:  # until it was renewed four times: twice as long as the lease
@@ -206,7 +206,7 @@ def test_a_thread_over_its_time_is_left_behind_and_its_result_dropped(jobs: Queu
             release.wait(PATIENCE_S)
             ended.set()
 
-    worker = jobs.worker(handle, lease=0.2, time_limit=0.05)
+    worker = jobs.worker(handle, lease=0.6, time_limit=0.3)
     assert worker.run(drain=True) == WorkerStats(done=1, lost=1)
     release.set()
     assert ended.wait(PATIENCE_S)
@@ -234,9 +234,10 @@ def test_a_lost_lease_undoes_the_handlers_transaction(ms: Millstream, jobs: Queu
         tx.append("results", message.attempt)
         if message.attempt == 1:
             jobs.nack(message, delay=0)
+            jobs.nack(jobs.claim(), delay=0)
 
     assert jobs.worker(handle).run(drain=True) == WorkerStats(done=1, lost=1)
-    assert [r.json() for r in ms.log("results").read()] == [2]
+    assert [r.json() for r in ms.log("results").read()] == [3]
 
 
 def test_a_second_parameter_with_a_default_asks_for_no_transaction(jobs: Queue) -> None:
@@ -327,6 +328,41 @@ def test_an_error_of_a_hook_ends_the_worker_after_what_runs(jobs: Queue) -> None
         worker.run(drain=True)
     assert counts(jobs)["done"] == worker.stats.done
     assert len(jobs.peek(5, state="in flight")) == 0
+
+
+@pytest.mark.parametrize("hook", ["on_error", "on_progress"])
+def test_hooks_that_always_raise_lose_no_acknowledgement(jobs: Queue, hook: str) -> None:
+    jobs.put_many(range(4))
+    all_begun = threading.Barrier(4)
+
+    def handle(message: Message) -> None:
+        all_begun.wait(PATIENCE_S)
+        if message.json() == 0 and hook == "on_error":
+            raise ValueError
+
+    def raises(*facts: Any) -> None:
+        raise ZeroDivisionError
+
+    hooks: dict[str, Any] = {hook: raises}
+    with pytest.raises(ZeroDivisionError):
+        jobs.worker(handle, concurrency=4, **hooks).run()
+    assert counts(jobs)["done"] == (3 if hook == "on_error" else 4)
+    assert jobs.peek(5, state="in flight") == []
+
+
+def test_a_write_that_fails_for_a_while_is_repeated() -> None:
+    faults = Faults()
+    with memory_store(MemoryEngine(faults=faults), clock=SystemClock()) as ms:
+        jobs = ms.queue("jobs", max_attempts=3)
+        jobs.put_many(range(3))
+
+        def handle(message: Message) -> None:
+            for nth in (1, 2):
+                faults.on("commit", WriteFailed("the disk is full"), nth=nth)
+            raise Reject("no")
+
+        assert jobs.worker(handle).run(drain=True) == WorkerStats(failed=3)
+        assert counts(jobs) == {"left": 0, "done": 0, "failed": 3}
 
 
 def test_a_store_closed_under_a_worker_is_told_by_join(tmp_path: Path) -> None:

@@ -1,0 +1,192 @@
+"""`millstream worker`: a command for every message of a queue.
+
+The command gets the value on its standard input, and the rest in variables. What it exits with
+decides: 0 is done, 100 gives up on the message, everything else (75 is customary) tries it again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated
+
+import typer
+
+from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath, opened
+
+if TYPE_CHECKING:
+    from millstream.queue.message import Message
+    from millstream.queue.worker import WorkerStats
+
+EXIT_REJECTED = 100
+REASON_BYTES = 4_096
+"""How much of the end of a command's standard error is looked at for its last line."""
+_NOT_IN_NAMES = re.compile(r"[^A-Z0-9]")
+
+
+def worker(
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.")],
+    command: Annotated[
+        str, typer.Option("--exec", metavar="CMD", help="A program and its arguments; no shell.")
+    ],
+    store: StorePath = Path(DEFAULT_STORE),
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", "-c", metavar="N", min=1, help="Commands at once.")
+    ] = 1,
+    lease: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION", help="Renewed while a command runs.", show_default="the queue's"
+        ),
+    ] = None,
+    time_limit: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Kill a command after so long, and try again."),
+    ] = None,
+    drain: Annotated[bool, typer.Option("--drain", help="End once the queue is empty.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Run a command for every message: value on stdin, the rest in MILLSTREAM_* variables.
+
+    Exit 0: done. Exit 100: failed for good. Anything else: again later, the last line of its stderr
+    is the reason. SIGTERM or Ctrl-C: no new messages, running commands finish.
+    """
+    from millstream.cli import display
+    from millstream.cli.arguments import parse_duration
+    from millstream.cli.queue import existing_queue
+
+    arguments = _program(command)
+    limit_s = None if time_limit is None else parse_duration(time_limit)
+    with opened(store) as ms:
+        found = existing_queue(ms, queue)
+        stats = found.worker(
+            _handler(arguments, store, limit_s, output=_error_stream() if json else None),
+            concurrency=concurrency,
+            lease=None if lease is None else parse_duration(lease),
+            on_error=_complain,
+        ).run(drain=drain)
+    if json:
+        from msgspec.structs import asdict
+
+        display.say_json({"queue": queue, **asdict(stats)})
+    else:
+        display.note(_summary(stats))
+
+
+def _program(command: str) -> list[str]:
+    try:
+        arguments = shlex.split(command)
+    except ValueError as error:
+        raise typer.BadParameter(f"--exec {command!r}: {error}") from None
+    if not arguments or shutil.which(arguments[0]) is None:
+        raise typer.BadParameter(f"--exec: there is no program {''.join(arguments[:1])!r}")
+    return arguments
+
+
+def _error_stream() -> int:
+    try:
+        return sys.stderr.fileno()
+    except (OSError, ValueError):
+        return subprocess.DEVNULL
+
+
+def _summary(stats: WorkerStats) -> str:
+    counts = stats.done, stats.retried, stats.failed, stats.lost
+    words = "done", "retried", "failed", "lost"
+    return ", ".join(f"{count:,} {word}" for count, word in zip(counts, words, strict=True))
+
+
+def _complain(message: Message, error: BaseException) -> None:
+    from millstream.cli import display
+
+    what = display.safe(str(error) or type(error).__name__)
+    display.note(f"{message.claim_id}:{message.attempt}: {what}")
+
+
+def _handler(
+    arguments: list[str], store: Path, limit_s: float | None, *, output: int | None
+) -> Callable[[Message], None]:
+    from millstream.queue.worker import Reject, Retry
+
+    def handle(message: Message) -> None:
+        with tempfile.TemporaryFile() as errors:
+            code = _run(arguments, message, store, limit_s, output=output, errors=errors)
+            reason = _last_line(errors)
+        if code is None:
+            raise Retry(f"killed: it took longer than {limit_s:g} s")
+        if code == EXIT_REJECTED:
+            raise Reject(reason or f"exit {code}")
+        if code:
+            raise Retry(reason or (f"exit {code}" if code > 0 else f"killed by signal {-code}"))
+
+    return handle
+
+
+def _run(
+    arguments: list[str],
+    message: Message,
+    store: Path,
+    limit_s: float | None,
+    *,
+    output: int | None,
+    errors: IO[bytes],
+) -> int | None:
+    """The exit code; None if it took too long. Ctrl-C does not reach it: it is let finish."""
+    with subprocess.Popen(
+        arguments,
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=errors,
+        env={**os.environ, **variables_of(message, store)},
+        start_new_session=True,
+    ) as process:
+        try:
+            process.communicate(message.value, timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return None
+        except BaseException:
+            process.kill()
+            raise
+    return process.returncode
+
+
+def variables_of(message: Message, store: Path) -> dict[str, str]:
+    """What a command learns of its message besides the value; what holds a NUL is left out."""
+    import msgspec
+
+    key = b"" if message.key is None else message.key
+    found = {
+        "STORE": str(store.absolute()),
+        "QUEUE": message.queue,
+        "CLAIM": f"{message.claim_id}:{message.attempt}",
+        "CLAIM_ID": str(message.claim_id),
+        "ATTEMPT": str(message.attempt),
+        "LOG": message.log,
+        "OFFSET": str(message.offset),
+        "TIMESTAMP": str(message.timestamp),
+        "KEY": os.fsdecode(key),
+        "HEADERS": msgspec.json.encode(dict(message.headers)).decode(),
+    }
+    for name, value in message.headers.items():
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        found["HEADER_" + _NOT_IN_NAMES.sub("_", name.upper())] = text
+    return {f"MILLSTREAM_{name}": text for name, text in found.items() if "\0" not in text}
+
+
+def _last_line(errors: IO[bytes]) -> str:
+    """The last line of what a command said of its troubles; all of it goes to our own stderr."""
+    errors.seek(0)
+    shutil.copyfileobj(errors, sys.stderr.buffer)
+    sys.stderr.flush()
+    errors.seek(max(0, errors.tell() - REASON_BYTES))
+    lines = errors.read().decode("utf-8", "replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")

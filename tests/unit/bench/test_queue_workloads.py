@@ -1,0 +1,115 @@
+"""The queue's benchmark: every workload runs, in a moment, and reports what is documented."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from millstream.bench import queue as workloads
+from millstream.bench.queue import Backlog, Bench, Side, Sizes, Worker, alternate
+from millstream.bench.reference import ReferenceQueue
+from millstream.record import Headers
+
+TINY = Sizes(backlog=2_000, shallow=1_000, deep=3_000, slice_s=0.01, short_slice_s=0.005)
+FIELDS = {"workload", "payload_bytes", "per_second", "p50_ms", "p99_ms", "required", "passed"}
+BESIDE = {"reference_per_second", "ratio"}
+DETAILS = {
+    "claim_threads": {"threads", "one_thread_per_second", "times_one_thread"},
+    "claim_deep": {
+        "backlog",
+        "shallow_backlog",
+        "shallow_per_second",
+        "share_of_shallow",
+        "memory_growth_mib",
+    },
+    "route_many": {"queues", "evaluations_per_second"},
+}
+
+
+@pytest.mark.parametrize("name", workloads.WORKLOADS)
+def test_a_workload_reports_the_documented_fields(name: str, tmp_path: Path) -> None:
+    started: list[str] = []
+    (row,) = workloads.run(
+        [name],
+        directory=tmp_path,
+        seconds_each=0.02,
+        sync_delay_ms=0.1,
+        started=started.append,
+        sizes=TINY,
+    )
+    found = json.loads(msgspec.json.encode(row))
+    assert started == [name]
+    assert found.keys() >= FIELDS | BESIDE
+    assert found["per_second"] > 0
+    assert found["reference_per_second"] > 0
+    assert found["sync_delay_ms"] == 0.1
+    assert found.get("details", {}).keys() == DETAILS.get(name, set())
+    assert not list(tmp_path.iterdir()), "the files of a run are removed"
+
+
+def test_a_run_beside_a_slow_reference_is_void(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, seconds_each=0.01, sync_delay_ms=0, sizes=TINY)
+    slow, fast = workloads.Meter(), workloads.Meter()
+    slow.messages, slow.elapsed_s = workloads.REFERENCE_MIN[1] - 1, 1.0
+    fast.messages, fast.elapsed_s = workloads.REFERENCE_MIN[1], 1.0
+    assert "4,199 messages/s by 1" in bench.row("x", batch=1, reference=slow, meter=fast).void
+    assert not bench.row("x", batch=1, reference=fast, meter=slow).void
+    bench.close()
+
+
+def test_the_reference_hands_out_each_message_once_and_in_order(tmp_path: Path) -> None:
+    queue = ReferenceQueue(tmp_path / "reference.db")
+    headers: list[Headers] = [{"number": number} for number in range(250)]
+    queue.put_many([bytes([number]) for number in range(250)], headers)
+    seen: list[tuple[bytes, Headers]] = []
+    while claims := queue.claim(100):
+        seen += [(payload, found) for _, _, found, payload in claims]
+        queue.ack(claims)
+    assert seen == [(bytes([number]), {"number": number}) for number in range(250)]
+    queue.close()
+
+
+def test_a_backlog_is_topped_up_with_payloads_that_differ(tmp_path: Path) -> None:
+    put: list[bytes] = []
+    backlog = Backlog(lambda values, _: put.extend(values), size=2_000)
+    backlog.fill()
+    assert len(put) == 2_000
+    backlog.took(1)
+    backlog.fill()
+    assert len(put) == 3_000
+    assert len(set(put)) == 3_000
+    assert {len(value) for value in put} == {workloads.PAYLOAD_BYTES}
+
+
+def test_a_worker_acknowledges_what_it_held(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, seconds_each=0.01, sync_delay_ms=0, sizes=TINY)
+    queue, backlog = bench.filled("work", size=1_000)
+    backlog.fill()
+    worker = Worker(queue, 100)
+    assert sum(worker.step() for _ in range(11)) == 1_000
+    info = queue.info()
+    assert info is not None
+    assert (info.available, info.in_flight, info.done) == (0, 0, 1_000)
+    bench.close()
+
+
+def test_settling_counts_as_work_and_filling_does_not() -> None:
+    calls: list[str] = []
+
+    def side(name: str) -> Side:
+        return Side(
+            lambda: calls.append(f"{name} works") or 1,  # type: ignore[func-returns-value]
+            lambda: calls.append(f"{name} fills"),
+            lambda: calls.append(f"{name} settles"),
+        )
+
+    one, two = alternate([side("one"), side("two")], 1e-9, slice_s=1e-9)
+    assert calls[4:] == [
+        *("one fills", "one settles", "one works", "one settles"),
+        *("two fills", "two settles", "two works", "two settles"),
+    ]
+    assert one.messages == two.messages == 1
+    assert one.elapsed_s > one.step_s[0]
