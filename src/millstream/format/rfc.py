@@ -245,6 +245,16 @@ class _MessageArray(Generic[M]):
             raise InvalidInput(f"{type(message).__name__} cannot be encoded: {error}") from None
         return b"".join(parts)
 
+    def encode_columns(self, columns: Sequence[Sequence[int]], metadata: Sequence[bytes]) -> bytes:
+        """As `encode`, from columns of fixed fields: a fold writes thousands at a time."""
+        pack = self.layout.pack
+        parts = [encode_array_count(len(metadata))]
+        parts += [
+            pack(*fields, len(data)) + data
+            for *fields, data in zip(*columns, metadata, strict=True)
+        ]
+        return b"".join(parts)
+
     def read(self, reader: Reader) -> list[M]:
         make, unpack_from, width = self.make, self.layout.unpack_from, self.layout.size
         count = reader.array_count(element_bytes_min=width)
@@ -277,6 +287,13 @@ _AVAILABLE = _MessageArray(AvailableMessage, "<QQHI")
 _IN_FLIGHT = _MessageArray(InFlightMessage, "<QQqqHI")
 _DONE = _MessageArray(DoneMessage, "<QQqHI")
 _FAILED = _MessageArray(FailedMessage, "<QQqHI")
+encode_available_columns = _AVAILABLE.encode_columns
+"""Message ids, claim ids, attempts; and metadata."""
+encode_in_flight_columns = _IN_FLIGHT.encode_columns
+"""Message ids, claim ids, claimed at, lease deadline, attempts; and metadata."""
+encode_ended_columns = _DONE.encode_columns
+"""Message ids, claim ids, done or failed at, attempts; and metadata."""
+
 _SPEC_FIXED = struct.Struct("<HIB")
 
 

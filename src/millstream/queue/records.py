@@ -6,8 +6,10 @@ new in the bucket, from the log that they came from.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 from millstream.errors import CorruptionError
 from millstream.format import entries, rfc
@@ -16,6 +18,33 @@ from millstream.log.reader import entries_of
 from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Attempt, Slots, Span
 from millstream.store.engine import Snapshot
 from millstream.store.overlay import Overlay
+
+ENTRIES_KEPT = 32
+
+_recent: WeakKeyDictionary[Overlay, OrderedDict[tuple[int, int], entries.Entry]] = (
+    WeakKeyDictionary()
+)
+"""Decoded entries of each open store; they never change."""
+
+
+class _Columns:
+    """Messages, column by column."""
+
+    def __init__(self) -> None:
+        self.slots: list[int] = []
+        self.message_ids: list[int] = []
+        self.claim_ids: list[int] = []
+        self.attempts: list[int] = []
+        self.until_ms: list[int] = []
+        self.metadata: list[bytes] = []
+
+
+def _ended(found: _Columns) -> bytes | None:
+    """The record of done or failed messages; None without any."""
+    if not found.slots:
+        return None
+    columns = [found.message_ids, found.claim_ids, found.until_ms, found.attempts]
+    return rfc.encode_ended_columns(columns, found.metadata)
 
 
 class Contents(Protocol):
@@ -53,38 +82,25 @@ class BucketRecords:
 
     def rows(self) -> list[tuple[bytes, bytes | None]]:
         """The three records; done and failed ones only if there are any."""
-        bucket = self._bucket
-        available = [
-            rfc.AvailableMessage(message_id, claim_id, bucket.attempts[slot], metadata)
-            for slot, message_id, claim_id, metadata in self._messages(AVAILABLE)
-        ]
-        in_flight = [
-            rfc.InFlightMessage(
-                message_id,
-                claim_id,
-                self._claimed.get(slot, 0),
-                bucket.until_ms[slot],
-                bucket.attempts[slot],
-                metadata,
-            )
-            for slot, message_id, claim_id, metadata in self._messages(IN_FLIGHT)
-        ]
-        done = [
-            rfc.DoneMessage(
-                message_id, claim_id, bucket.until_ms[slot], bucket.attempts[slot], metadata
-            )
-            for slot, message_id, claim_id, metadata in self._messages(DONE)
-        ]
-        failed = [
-            rfc.FailedMessage(
-                message_id, claim_id, bucket.until_ms[slot], bucket.attempts[slot], metadata
-            )
-            for slot, message_id, claim_id, metadata in self._messages(FAILED)
-        ]
+        available, in_flight = self._columns(AVAILABLE), self._columns(IN_FLIGHT)
+        done, failed = self._columns(DONE), self._columns(FAILED)
+        claimed = [self._claimed.get(slot, 0) for slot in in_flight.slots]
+        active = rfc.encode_available_columns(
+            [available.message_ids, available.claim_ids, available.attempts], available.metadata
+        ) + rfc.encode_in_flight_columns(
+            [
+                in_flight.message_ids,
+                in_flight.claim_ids,
+                claimed,
+                in_flight.until_ms,
+                in_flight.attempts,
+            ],
+            in_flight.metadata,
+        )
         return [
-            (self._active, rfc.encode_active(available, in_flight)),
-            (self._done, rfc.encode_done(done) if done else None),
-            (self._failed, rfc.encode_failed(failed) if failed else None),
+            (self._active, active),
+            (self._done, _ended(done)),
+            (self._failed, _ended(failed)),
             *self._attempts(),
         ]
 
@@ -110,45 +126,67 @@ class BucketRecords:
             (span,) = bucket.sources(slot, slot + 1)
             yield rfc.attempts_key(queue, span.message_id), rfc.encode_attempts(history[slot])
 
-    def _messages(self, state: int) -> Iterator[tuple[int, int, int, bytes]]:
-        """(slot, message id, claim id, metadata) of every message in a state."""
-        for start, stop in self._bucket.runs(state):
-            for span in self._bucket.sources(start, stop):
-                metadata = self._metadata(span)
-                for index in range(span.count):
-                    slot = span.slot + index
-                    claim_id = make_claim_id(self._exponent, self._base + slot)
-                    yield slot, span.message_id + index, claim_id, metadata[index]
+    def _columns(self, state: int) -> _Columns:
+        """Every message in a state, column by column."""
+        found = _Columns()
+        bucket = self._bucket
+        for start, stop in bucket.runs(state):
+            for span in bucket.sources(start, stop):
+                slots = range(span.slot, span.slot + span.count)
+                first = make_claim_id(self._exponent, self._base + span.slot)
+                found.slots += slots
+                found.message_ids += range(span.message_id, span.message_id + span.count)
+                found.claim_ids += range(first, first + span.count)
+                found.attempts += bucket.attempts[slots.start : slots.stop]
+                found.until_ms += bucket.until_ms[slots.start : slots.stop]
+                found.metadata += self._metadata(span)
+        return found
 
     def _metadata(self, span: Span) -> list[bytes]:
-        ids = range(span.message_id, span.message_id + span.count)
-        known = [self._known.get(message_id) for message_id in ids]
-        if None not in known:
-            return known  # type: ignore[return-value]
+        if self._known:
+            ids = range(span.message_id, span.message_id + span.count)
+            known = [self._known.get(message_id) for message_id in ids]
+            if None not in known:
+                return known  # type: ignore[return-value]
         found: list[bytes] = []
-        stop = span.offset + span.count
-        for first, value in entries_of(
-            self._overlay, self._snapshot, span.log_id, start=span.offset, stop=stop
-        ):
-            entry = entries.decode(value)
-            low, high = max(span.offset, first) - first, min(stop, first + len(entry)) - first
+        position, stop = span.offset, span.offset + span.count
+        while position < stop:
+            first, entry = self._entry(span.log_id, position)
+            end = min(stop, first + len(entry))
+            low, high = position - first, end - first
             found += [
                 entries.encode_metadata(
-                    key=entry.keys[i],
-                    timestamp_ms=entry.timestamps[i],
-                    headers=entry.headers[i],
-                    appended_ms=entry.appended[i],
+                    key=key, timestamp_ms=timestamp_ms, headers=headers, appended_ms=appended_ms
                 )
-                for i in range(low, high)
+                for key, timestamp_ms, headers, appended_ms in zip(
+                    entry.keys[low:high],
+                    entry.timestamps[low:high],
+                    entry.headers[low:high],
+                    entry.appended[low:high],
+                    strict=True,
+                )
             ]
-        if len(found) != span.count:
-            raise CorruptionError(
-                f"queue {self._bucket.queue!r}: the metadata of {span.count} messages from offset "
-                f"{span.offset} is gone",
-                what="message metadata",
-                where=span.offset,
-            )
+            position = end
         return found
+
+    def _entry(self, log_id: int, offset: int) -> tuple[int, entries.Entry]:
+        """The entry that covers an offset; the last few are remembered, for all queues on a log."""
+        recent = _recent.setdefault(self._overlay, OrderedDict())
+        for (found_log, first), entry in reversed(recent.items()):
+            if found_log == log_id and first <= offset < first + len(entry):
+                return first, entry
+        for first, value in entries_of(
+            self._overlay, self._snapshot, log_id, start=offset, stop=offset + 1
+        ):
+            entry = recent[log_id, first] = entries.decode(value)
+            if len(recent) > ENTRIES_KEPT:
+                recent.popitem(last=False)
+            return first, entry
+        raise CorruptionError(
+            f"queue {self._bucket.queue!r}: the metadata of the message at offset {offset} is gone",
+            what="message metadata",
+            where=offset,
+        )
 
     def _stored_metadata(self) -> dict[int, bytes]:
         known: dict[int, bytes] = {}

@@ -22,7 +22,7 @@ from millstream.queue.commands import Routed
 from millstream.queue.slots import Span
 from millstream.queue.spec import QueueSpec
 from millstream.queue.state import QueueState
-from millstream.record import NO_HEADERS
+from millstream.record import NO_HEADERS, Headers
 from millstream.store.engine import Snapshot
 from millstream.store.state import State
 from millstream.store.store import Store
@@ -150,18 +150,25 @@ def _matching(
         header = blocks.decode_header(value, kind=blocks.METADATA)
         start = wanted.start
         return [Span(0, len(wanted), source.log_id, first + start, header.first_id + start)]
-    entry = entries.decode(value)
+    entry, headers = _decoded(value)
     taken: Sequence[int] = wanted
     if condition is not None:
         cut = slice(wanted.start, wanted.stop)
         matched = condition.match_many(
-            [_decode_headers(one) if one else NO_HEADERS for one in entry.headers[cut]],
+            headers[cut],
             keys=entry.keys[cut],
             timestamps=entry.timestamps[cut],
             log=source.name,
         )
         taken = [index for index, yes in zip(wanted, matched, strict=True) if yes]
     return _joined(source.log_id, first, entry.ids, taken)
+
+
+@lru_cache(maxsize=32)
+def _decoded(value: bytes) -> tuple[entries.Entry, list[Headers]]:
+    """An entry and its headers; the queues on a log look at the same ones, one after the other."""
+    entry = entries.decode(value)
+    return entry, [_decode_headers(one) if one else NO_HEADERS for one in entry.headers]
 
 
 def _joined(log_id: int, first: int, ids: Sequence[int], taken: Sequence[int]) -> list[Span]:
