@@ -119,7 +119,7 @@ class Queue:
                 None if lease is None else to_ms(lease),
                 self._consumer if consumer is None else consumer,
                 None if wait is None else to_ms(wait),
-                runs_of(ack),
+                runs_of(ack, self.name),
             )
         )
 
@@ -158,7 +158,9 @@ class Queue:
     async def renew(self, messages: Messages, *, lease: Seconds | None = None) -> int:
         """Prolong leases; until when, in store time."""
         lease_ms = None if lease is None else to_ms(lease)
-        return await self._session.execute(c.RenewClaims(self.name, runs_of(messages), lease_ms))
+        return await self._session.execute(
+            c.RenewClaims(self.name, runs_of(messages, self.name), lease_ms)
+        )
 
     # Looking after it.
 
@@ -220,7 +222,7 @@ class Queue:
         reason: str = "",
         each: bool = False,
     ) -> list[c.Run]:
-        runs = runs_of(messages)
+        runs = runs_of(messages, self.name)
         if not runs:
             return []
         return await self._session.execute(

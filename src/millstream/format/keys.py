@@ -154,8 +154,9 @@ def bucket(queue_id: int, bucket_id: int) -> bytes:
 
 
 def retry(queue_id: int, due_ms: int, claim_id: int) -> bytes:
-    """The key under which a message waits for its next attempt."""
-    return _RETRY.pack(VERSION, RETRY, queue_id, due_ms, claim_id)
+    """The key under which a message waits for its next attempt: by due time, then claim number."""
+    number, exponent = claim_id & ((1 << 60) - 1), claim_id >> 60
+    return _RETRY.pack(VERSION, RETRY, queue_id, due_ms, number << 4 | exponent)
 
 
 def retry_claim(key: bytes) -> tuple[int, int]:
@@ -164,5 +165,5 @@ def retry_claim(key: bytes) -> tuple[int, int]:
         raise CorruptionError(
             f"a retry key of {len(key)} bytes, not 26", what="key", where=len(key)
         )
-    _, _, _, due_ms, claim_id = _RETRY.unpack(key)
-    return due_ms, claim_id
+    _, _, _, due_ms, turned = _RETRY.unpack(key)
+    return due_ms, (turned & 15) << 60 | turned >> 4

@@ -17,6 +17,17 @@ def check_integer(what: str, number: int) -> int:
     return number
 
 
+def check_text(what: str, text: str) -> str:
+    """Text that can be written: valid Unicode."""
+    if not isinstance(text, str):
+        raise InvalidInput(f"{what} is text, not {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"{what} is not valid Unicode: {error}") from error
+    return text
+
+
 def check_name(name: str, what: str = "log") -> str:
     """1 to 255 characters of valid Unicode, none of them a control character."""
     if not isinstance(name, str):

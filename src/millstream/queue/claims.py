@@ -14,15 +14,21 @@ from millstream.errors import InvalidInput, LeaseLost, NotFound
 from millstream.format import keys
 from millstream.format.ids import bucket_of, split_id
 from millstream.limits import CONSUMER_BYTES_MAX
+from millstream.log.head import Head
+from millstream.log.names import check_integer, check_text
 from millstream.queue import commands as c
 from millstream.queue.bucket import Bucket, Claimed, Ended, Placed, Renewed
 from millstream.queue.dead_letter import publish_failed
 from millstream.queue.slots import AVAILABLE, DONE, FAILED, GONE, IN_FLIGHT, Slots, Span
+from millstream.queue.spec import DELAY_MS_MAX
 from millstream.queue.state import Counts, Moved, QueueState
 from millstream.store.transaction import Transaction
 
 CLAIM_MAX = 10_000
 EXPIRE_PER_COMMIT = 10_000
+EXPIRED = "lease expired"
+REASON_CHARS_MAX = 1_000
+"""Of a reason, so much is kept."""
 _STATES = {"ack": DONE, "nack": AVAILABLE, "fail": FAILED}
 
 Part = tuple[int, Slots, int]
@@ -41,22 +47,24 @@ def need_queue(tx: Transaction, name: str) -> tuple[bytes, QueueState]:
 def claim(tx: Transaction, command: c.ClaimRouted) -> c.Granted:
     """Finish, route and claim, in one commit."""
     key, queue = need_queue(tx, command.queue)
-    grants = _claim(tx, key, queue, command)
-    return c.Granted(grants, 0 if queue.paused else _untouched(queue))
+    grants, expired = _claim(tx, key, queue, command)
+    return c.Granted(grants, 0 if queue.paused else _untouched(queue), expired)
 
 
-def _claim(tx: Transaction, key: bytes, queue: QueueState, command: c.ClaimRouted) -> list[c.Grant]:
-    if not 0 <= command.count <= CLAIM_MAX:
+def _claim(
+    tx: Transaction, key: bytes, queue: QueueState, command: c.ClaimRouted
+) -> tuple[list[c.Grant], int]:
+    if check_integer("a claim's count", command.count) > CLAIM_MAX:
         raise InvalidInput(f"a claim is for up to {CLAIM_MAX:,} messages, not {command.count:,}")
-    if len(command.consumer.encode()) > CONSUMER_BYTES_MAX:
+    if len(check_text("a consumer id", command.consumer).encode()) > CONSUMER_BYTES_MAX:
         raise InvalidInput(f"a consumer id has up to {CONSUMER_BYTES_MAX} bytes")
     if command.acked:
         _finish(tx, key, queue, list(_parts(command.acked)), outcome="ack")
     for routed in command.routed:
         place(tx, key, queue, routed)
-    expire(tx, key, queue)
+    expired = expire(tx, key, queue)
     if queue.paused or not command.count:
-        return []
+        return [], expired
     taken = _due(tx, queue, command.count)
     fresh = min(command.count - len(taken), _untouched(queue))
     parts = [(bucket_id, (slot, slot + 1)) for bucket_id, slot in taken]
@@ -70,15 +78,23 @@ def _claim(tx: Transaction, key: bytes, queue: QueueState, command: c.ClaimRoute
             if not fresh:
                 break
     if not parts:
-        return []
-    lease_ms = queue.spec.lease_ms if command.lease_ms is None else command.lease_ms
-    until_ms = tx.store_ms + max(1, min(lease_ms, queue.spec.lease_max_ms))
+        return [], expired
+    until_ms = tx.store_ms + _lease_ms(queue, command.lease_ms)
     grants = _take(tx, key, queue, parts, until_ms=until_ms, consumer=command.consumer)
     tx.change(key, Moved(counts=Counts(waiting=-len(taken)), fresh=end))
     if command.pop:
         popped = [(grant.claim_id, grant.count, grant.attempt) for grant in grants]
         _finish(tx, key, queue, list(_parts(popped)), outcome="ack")
-    return grants
+    return grants, expired
+
+
+def _lease_ms(queue: QueueState, asked_ms: int | None) -> int:
+    """What a consumer asked for, up to the queue's most; or the queue's own."""
+    if asked_ms is None:
+        return queue.spec.lease_ms
+    if asked_ms < 1:
+        raise InvalidInput(f"a lease is longer than nothing, not {asked_ms} ms")
+    return min(asked_ms, queue.spec.lease_max_ms)
 
 
 def _untouched(queue: QueueState) -> int:
@@ -135,7 +151,8 @@ def _take(
 
 def place(tx: Transaction, key: bytes, queue: QueueState, routed: c.Routed) -> None:
     """Give claim numbers to what was routed, if nobody has routed the same meanwhile."""
-    if queue.positions.get(routed.log_id, 0) != routed.start:
+    dropped = tx.entity(keys.head(routed.log_id), Head).dropped
+    if max(queue.positions.get(routed.log_id, 0), dropped) != routed.start:
         return
     first = queue.next
     total = sum(span.count for span in routed.spans)
@@ -143,6 +160,7 @@ def place(tx: Transaction, key: bytes, queue: QueueState, routed: c.Routed) -> N
     left: Span | None = next(spans, None)
     delayed = queue.spec.delay_ms
     alive = []
+    freed = _free_untouched(tx, queue) if delayed else 0
     for bucket_id, (start, stop) in queue.pieces(first, first + total):
         alive.append((bucket_id, stop - start))
         placed = []
@@ -166,13 +184,23 @@ def place(tx: Transaction, key: bytes, queue: QueueState, routed: c.Routed) -> N
     tx.change(
         key,
         Moved(
-            counts=Counts(available=total, waiting=total if delayed else 0),
+            counts=Counts(available=total, waiting=total + freed if delayed else 0),
             next=first + total,
             fresh=first + total if delayed else -1,
             positions=[(routed.log_id, routed.stop)],
             alive=alive,
         ),
     )
+
+
+def _free_untouched(tx: Transaction, queue: QueueState) -> int:
+    """Let what is routed and untouched be claimed by its due time, now, instead of in turn."""
+    total = 0
+    for bucket_id, (start, stop) in queue.pieces(queue.fresh, queue.next):
+        for slot in range(start, stop):
+            tx.put(keys.retry(queue.queue_id, tx.store_ms, queue.claim_id(bucket_id, slot)), b"")
+        total += stop - start
+    return total
 
 
 def expire(tx: Transaction, key: bytes, queue: QueueState) -> int:
@@ -190,7 +218,7 @@ def expire(tx: Transaction, key: bytes, queue: QueueState) -> int:
                     parts.append((bucket_id, (first, last), int(bucket.attempts[first])))
                     total += last - first
         if parts:
-            _settle(tx, key, queue, parts, state=AVAILABLE, delay_ms=0, reason="lease expired")
+            _settle(tx, key, queue, parts, state=AVAILABLE, delay_ms=0, reason=EXPIRED)
         else:
             tx.change(key, Moved(busy=[(bucket_id, _earliest(bucket))]))
     return total
@@ -218,6 +246,9 @@ def finish(tx: Transaction, command: c.FinishClaims) -> list[c.Run]:
     key, queue = need_queue(tx, command.queue)
     if command.outcome not in _STATES:
         raise InvalidInput(f"an attempt ends by ack, nack or fail, not by {command.outcome!r}")
+    check_text("a reason", command.reason)
+    if command.delay_ms is not None and not 0 <= command.delay_ms <= DELAY_MS_MAX:
+        raise InvalidInput(f"a delay is from 0 to {DELAY_MS_MAX / 1000:,.0f} s")
     parts = list(_parts(command.claims))
     return _finish(
         tx,
@@ -282,19 +313,19 @@ def _judged(
             yield slot, slot + 1, "lost"
         elif bucket.states[slot] == IN_FLIGHT and bucket.until_ms[slot] > now_ms:
             yield slot, slot + 1, "held"
-        elif (bucket.states[slot] == state and state != AVAILABLE) or (
-            state == AVAILABLE and _was_nacked(bucket, slot)
-        ):
+        elif bucket.states[slot] == state == DONE or _was_given_up(bucket, slot, state):
             yield slot, slot + 1, "repeated"
         else:
             yield slot, slot + 1, "lost"
 
 
-def _was_nacked(bucket: Bucket, slot: int) -> bool:
-    if bucket.states[slot] not in (AVAILABLE, FAILED):
+def _was_given_up(bucket: Bucket, slot: int, state: int) -> bool:
+    """Whether a nack or fail is repeated: its consumer ended the attempt, not its lease."""
+    ended = {FAILED: (FAILED,), AVAILABLE: (AVAILABLE, FAILED)}.get(state, ())
+    if bucket.states[slot] not in ended:
         return False
     last = [end for end in bucket.ends if end.start <= slot < end.stop]
-    return bool(last) and last[-1].reason != "lease expired"
+    return bool(last) and last[-1].reason != EXPIRED
 
 
 def _settle(
@@ -308,6 +339,7 @@ def _settle(
     reason: str,
 ) -> None:
     """End attempts that are held; a retry with no attempts left has failed."""
+    reason = reason[:REASON_CHARS_MAX]
     counts = Counts()
     busy: dict[int, int] = {}
     alive = []
@@ -343,8 +375,7 @@ def _settle(
 def renew(tx: Transaction, command: c.RenewClaims) -> int:
     """Prolong leases that still hold; all of them, or none."""
     key, queue = need_queue(tx, command.queue)
-    lease_ms = queue.spec.lease_ms if command.lease_ms is None else command.lease_ms
-    until_ms = tx.store_ms + max(1, min(lease_ms, queue.spec.lease_max_ms))
+    until_ms = tx.store_ms + _lease_ms(queue, command.lease_ms)
     parts = list(_parts(command.claims))
     for bucket_id, slots, attempt in parts:
         bucket = tx.entity(keys.bucket(queue.queue_id, bucket_id), Bucket)
@@ -364,15 +395,18 @@ def renew(tx: Transaction, command: c.RenewClaims) -> int:
 
 
 def _parts(runs: Iterable[c.Run]) -> Iterator[Part]:
-    """Runs of claims cut at the ends of their buckets."""
-    for claim_id, count, attempt in runs:
+    """Runs of claims in order, cut at the ends of their buckets; what is named twice counts once."""
+    end: dict[int, int] = {}
+    for claim_id, count, attempt in sorted(runs):
         if count < 1 or attempt < 1:
             raise InvalidInput(f"({claim_id}, {count}, {attempt}) is no run of claims")
-        while count:
+        last = claim_id + count
+        claim_id = max(claim_id, end.get(attempt, 0))
+        end[attempt] = max(last, end.get(attempt, 0))
+        while claim_id < last:
             bucket_id = bucket_of(claim_id)
             exponent, number = split_id(claim_id)
             slot = number - split_id(bucket_id)[1]
-            some = min(count, 10**exponent - slot)
+            some = min(last - claim_id, 10**exponent - slot)
             yield bucket_id, (slot, slot + some), attempt
             claim_id += some
-            count -= some

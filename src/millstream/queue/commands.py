@@ -38,6 +38,7 @@ class Granted(Struct, frozen=True, array_like=True):
 
     grants: list[Grant]
     untouched: int
+    expired: int
 
 
 class SpecifyQueue(Mutation[bool], frozen=True):

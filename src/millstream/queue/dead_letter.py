@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 
+from millstream.errors import InvalidInput, Locked
 from millstream.format import keys
-from millstream.format.packing import pack_single
+from millstream.format.packing import Single, pack_single
 from millstream.log.commands import Append
 from millstream.log.head import Head
 from millstream.log.operations import append
@@ -13,6 +16,7 @@ from millstream.log.reader import read_records
 from millstream.queue.bucket import Bucket
 from millstream.queue.slots import Slots
 from millstream.queue.state import QueueState
+from millstream.record import Headers, Record
 from millstream.store.transaction import Transaction
 
 
@@ -43,11 +47,19 @@ def publish_failed(
                 "dead-letter-log": record.log,
                 "dead-letter-offset": record.offset,
             }
-            single = pack_single(
-                record.value,
-                key=record.key,
-                headers=headers,
-                timestamp=record.timestamp,
-                limits=tx.limits,
-            )
-            append(tx, Append(queue.spec.dead_letter, single))
+            try:
+                letter = _pack(tx, record, headers)
+            except InvalidInput:
+                letter = _pack(tx, record, {"dead-letter-queue": queue.name})
+            with suppress(Locked):  # a staging handle holds the log: the message is only failed
+                append(tx, Append(queue.spec.dead_letter, letter))
+
+
+def _pack(tx: Transaction, record: Record, headers: Headers) -> Single:
+    return pack_single(
+        record.value,
+        key=record.key,
+        headers=headers,
+        timestamp=record.timestamp,
+        limits=tx.limits,
+    )

@@ -6,6 +6,8 @@ messages are done. Done messages are forgotten, bucket by bucket, after their re
 
 from __future__ import annotations
 
+from functools import partial
+
 from millstream.format import keys, rfc
 from millstream.queue.bucket import Bucket
 from millstream.queue.claims import expire
@@ -79,9 +81,18 @@ def _wants(state: State, snapshot: Snapshot, name: str) -> bool:
     _, now_ms = state.time.now()
     if any(until_ms <= now_ms for until_ms in queue.busy.values()):
         return True
+    over = _finished(state, snapshot, queue, limit=1)
+    return bool(over) and _is_over(state.entity(over[0], snapshot), queue, now_ms)
+
+
+def _finished(state: State, snapshot: Snapshot, queue: QueueState, *, limit: int) -> list[bytes]:
+    """The oldest full buckets in which nothing is alive."""
     start, stop = keys.bucket(queue.queue_id, 0), keys.bucket(queue.queue_id + 1, 0)
-    found = state.find(start, stop, snapshot, limit=1)
-    return bool(found) and _is_over(state.entity(found[0], snapshot), queue, now_ms)
+    filling = _filling(queue)
+    most = limit + len(queue.alive) + 1
+    found = state.find(start, stop, snapshot, limit=most)
+    numbers = [(int.from_bytes(key[10:], "big"), key) for key in found]
+    return [key for one, key in numbers if one not in queue.alive and one != filling][:limit]
 
 
 def _is_over(bucket: object, queue: QueueState, now_ms: int) -> bool:
@@ -101,16 +112,17 @@ def _keep(tx: Transaction, name: str) -> bool:
     if not queue.exists():
         return False
     expire(tx, key, queue)
-    start, stop = keys.bucket(queue.queue_id, 0), keys.bucket(queue.queue_id + 1, 0)
-    page = tx.state.find(start, stop, tx.writer, limit=BUCKETS_FORGOTTEN_PER_COMMIT)
     forgotten = 0
-    for bucket_key in page:
+    limit = BUCKETS_FORGOTTEN_PER_COMMIT
+    for bucket_key in _finished(tx.state, tx.writer, queue, limit=limit):
         bucket = tx.entity(bucket_key, Bucket)
         bucket_id = int.from_bytes(bucket_key[10:], "big")
-        full = bucket_id != _filling(queue)
-        if not full or not _is_over(bucket, queue, tx.store_ms):
+        if not _is_over(bucket, queue, tx.store_ms):
             break
         done = bucket.states.count(DONE)
+        for span in bucket.spans:
+            attempts = partial(rfc.attempts_key, queue.name.encode())
+            tx.drop(attempts(span.message_id), attempts(span.message_id + span.count))
         for record in (rfc.done_key, rfc.active_key, rfc.failed_key):
             tx.drop(record(queue.name.encode(), bucket_id))
         tx.change(bucket_key, None)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from millstream.errors import Conflict, InvalidInput
 from millstream.format import entries, keys, rfc
 from millstream.format.ids import bucket_of, capacity_of, split_id
@@ -23,11 +25,20 @@ BUCKETS_PER_PURGE = 1_000
 _FIXED = ("start", "start_ms")
 
 
+def checked(spec: QueueSpec) -> QueueSpec:
+    """A spec whose every field has its type and makes sense; it is decoded the same way later."""
+    try:
+        typed = msgspec.msgpack.decode(msgspec.msgpack.encode(spec), type=QueueSpec)
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
+        raise InvalidInput(f"a queue cannot be specified like that: {error}") from error
+    typed.check()
+    return typed
+
+
 def specify(tx: Transaction, command: c.SpecifyQueue) -> bool:
     """Make a queue, or alter one; True if it was made."""
     check_name(command.queue, "queue")
-    spec = command.spec
-    spec.check()
+    spec = checked(command.spec)
     key = keys.queue(command.queue)
     queue = tx.entity(key, QueueState)
     if queue.exists():
@@ -43,6 +54,8 @@ def specify(tx: Transaction, command: c.SpecifyQueue) -> bool:
 
 def _alter(tx: Transaction, key: bytes, queue: QueueState, command: c.SpecifyQueue) -> None:
     old, new = queue.spec, command.spec
+    if command.expect is None and old == new:
+        return
     if command.expect is None or old != command.expect:
         raise Conflict(
             f"queue {command.queue!r} exists with another spec; alter it instead",
@@ -101,7 +114,10 @@ def pause(tx: Transaction, command: c.PauseQueue) -> None:
 
 
 def purge(tx: Transaction, command: c.PurgeQueue) -> int:
-    """Forget available or failed messages; what is in flight is left alone."""
+    """Forget available or failed messages; what is in flight is left alone.
+
+    What waits in the logs, not yet routed, counts as available and is passed over as well.
+    """
     key, queue = need_queue(tx, command.queue)
     states = {"available": AVAILABLE, "failed": FAILED}
     if command.state not in states:
@@ -121,7 +137,12 @@ def purge(tx: Transaction, command: c.PurgeQueue) -> int:
     tx.drop(start, stop)
     waiting = queue.counts.waiting
     counts = Counts(available=-total, waiting=-waiting)
-    tx.change(key, Moved(counts=counts, fresh=queue.next, alive=alive))
+    positions = []
+    for log_id in find_sources(tx.state, tx.writer, queue.name, queue.spec):
+        head = tx.entity(keys.head(log_id), Head)
+        total += max(0, head.end - max(queue.positions.get(log_id, 0), head.start))
+        positions.append((log_id, head.end))
+    tx.change(key, Moved(counts=counts, fresh=queue.next, alive=alive, positions=positions))
     return total
 
 

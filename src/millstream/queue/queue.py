@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from millstream.command import Session
-from millstream.errors import NotFound
+from millstream.errors import InvalidInput, NotFound
 from millstream.format.packing import pack_single
 from millstream.log import commands as logs
 from millstream.log.log import pack_many
@@ -123,7 +123,7 @@ class Queue:
                 None if lease is None else to_ms(lease),
                 self._consumer if consumer is None else consumer,
                 None if wait is None else to_ms(wait),
-                runs_of(ack),
+                self._runs(ack),
             )
         )
 
@@ -158,7 +158,7 @@ class Queue:
     def renew(self, messages: Messages, *, lease: Seconds | None = None) -> int:
         """Prolong leases; until when, in store time."""
         lease_ms = None if lease is None else to_ms(lease)
-        return self._session.execute(c.RenewClaims(self.name, runs_of(messages), lease_ms))
+        return self._session.execute(c.RenewClaims(self.name, self._runs(messages), lease_ms))
 
     # Looking after it.
 
@@ -220,12 +220,15 @@ class Queue:
         reason: str = "",
         each: bool = False,
     ) -> list[c.Run]:
-        runs = runs_of(messages)
+        runs = self._runs(messages)
         if not runs:
             return []
         return self._session.execute(
             c.FinishClaims(self.name, runs, outcome, delay_ms, reason, each)
         )
+
+    def _runs(self, messages: Messages) -> list[c.Run]:
+        return runs_of(messages, self.name)
 
     def _need_info(self) -> QueueInfo:
         info = self.info()
@@ -265,13 +268,15 @@ class Queue:
         )
 
 
-def runs_of(messages: Messages) -> list[c.Run]:
-    """Claims as the fewest runs: adjacent claim ids of the same attempt."""
-    if isinstance(messages, Message):
-        return [(messages.claim_id, 1, messages.attempt)]
+def runs_of(messages: Messages, queue: str | None = None) -> list[c.Run]:
+    """Claims, all of one queue, as the fewest runs: adjacent claim ids of the same attempt."""
+    chosen = [messages] if isinstance(messages, Message) else list(messages)
+    strangers = {message.queue for message in chosen} - {queue}
+    if queue is not None and strangers:
+        raise InvalidInput(f"a message of queue {strangers.pop()!r} was handed to {queue!r}")
     runs: list[c.Run] = []
     first, count, attempt = 0, 0, 0
-    for message in messages:
+    for message in chosen:
         if count and message.claim_id == first + count and message.attempt == attempt:
             count += 1
             continue

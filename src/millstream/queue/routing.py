@@ -54,6 +54,7 @@ class Facts(Struct, frozen=True):
     """What routing needs to know of a queue."""
 
     spec: QueueSpec
+    paused: bool
     untouched: int
     sources: list[Source]
     inbox: str
@@ -72,7 +73,7 @@ def facts_of(state: State, snapshot: Snapshot, name: str) -> Facts | None:
         assert isinstance(head, Head)
         position = max(queue.positions.get(log_id, 0), head.dropped)
         sources.append(Source(log_id, head.name, position, head.end))
-    return Facts(queue.spec, untouched, sources, inbox_of(name))
+    return Facts(queue.spec, queue.paused, untouched, sources, inbox_of(name))
 
 
 def inbox_of(queue: str) -> str:
@@ -94,9 +95,14 @@ def find_sources(state: State, snapshot: Snapshot, queue: str, spec: QueueSpec) 
             name = state.entity(key, snapshot)
             assert isinstance(name, Name)
             text = key[2:].decode()
-            if name.log_id and (text == source or spec.takes_from(text)):
+            if name.log_id and (text == source or _may_match(text, spec)):
                 found[name.log_id] = None
     return list(found)
+
+
+def _may_match(log: str, spec: QueueSpec) -> bool:
+    """Whether a pattern takes a log; inboxes and the dead letters are taken only by name."""
+    return not log.startswith(inbox_of("")) and log != spec.dead_letter and spec.takes_from(log)
 
 
 def route(store: Store, facts: Facts, want: int) -> list[Routed]:

@@ -75,7 +75,8 @@ def claim_now(store: Store, query: c.ClaimMessages) -> list[Message]:
         if granted.grants:
             ahead[query.queue] = granted.untouched
             return _messages(store, query.queue, granted.grants)
-        if not guessed and not any(found.stop > found.start for found in routed):
+        moved = granted.expired or any(found.stop > found.start for found in routed)
+        if not guessed and not moved:
             return []
 
 
@@ -90,6 +91,8 @@ def patience(store: Store, name: str, most_s: float) -> float:
     """How long there can be nothing to claim unless something changes; 0 if there is something."""
     store.refresh()
     facts = _need_facts(store, name)
+    if facts.paused:
+        return most_s
     if facts.untouched or any(source.position < source.end for source in facts.sources):
         return 0.0
     due_s = store.look(lambda state, snapshot: _due_in_s(state, snapshot, name))
@@ -163,6 +166,8 @@ def peek_messages(store: Store, query: c.PeekMessages) -> list[Message]:
         raise InvalidInput(f"a state is one of {', '.join(STATES)}, not {query.state!r}")
     if not 0 <= query.count <= PEEK_MAX:
         raise InvalidInput(f"a peek is at up to {PEEK_MAX:,} messages")
+    if query.state == "available":
+        _route_ahead(store, query.queue, query.count)
     found = store.look(lambda state, snapshot: _find(state, snapshot, query))
     messages = []
     for claim_id, span, attempts, until_ms, reasons in found:
@@ -175,6 +180,14 @@ def peek_messages(store: Store, query: c.PeekMessages) -> list[Message]:
             for i, record in enumerate(records)
         ]
     return messages
+
+
+def _route_ahead(store: Store, name: str, count: int) -> None:
+    """Route as many messages as are to be looked at."""
+    routed = route(store, _need_facts(store, name), count)
+    if routed:
+        command = c.ClaimRouted(name, 0, None, "", routed, [])
+        store.run(partial(claim, command=command))
 
 
 Found = tuple[int, Span, list[int], list[int], list[str]]
@@ -277,7 +290,8 @@ def _info(state: State, snapshot: Snapshot, name: str) -> QueueInfo | None:
     _, now_ms = state.time.now()
     stop = keys.retry(queue.queue_id, now_ms + 1, 0)
     counts = queue.counts
-    due = len(state.scan(keys.retry(queue.queue_id, 0, 0), stop, snapshot, limit=PEEK_MAX))
+    waiting = max(1, counts.waiting)
+    due = len(state.scan(keys.retry(queue.queue_id, 0, 0), stop, snapshot, limit=waiting))
     return QueueInfo(
         name=name,
         spec=queue.spec,

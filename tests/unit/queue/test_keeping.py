@@ -122,9 +122,6 @@ def test_done_messages_stay_for_ever_if_the_retention_is_0(
     assert counts(queue) == {"done": 1}
 
 
-@pytest.mark.xfail(
-    reason="keeping: forgetting stops at the first bucket that is alive", strict=True
-)
 def test_one_failed_message_does_not_keep_later_ones_from_being_forgotten(
     ms: Millstream, short: Queue, clock: SimulatedClock
 ) -> None:

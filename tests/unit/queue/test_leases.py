@@ -66,10 +66,6 @@ def test_what_nobody_finished_in_time_is_delivered_again(
     assert counts(queue) == {"done": 1}
 
 
-@pytest.mark.xfail(
-    reason="an operation does not see its own puts: claim() misses what its expire() put",
-    strict=True,
-)
 def test_the_claim_that_takes_a_lease_back_gives_the_message_out(
     ms: Millstream, queue: Queue, clock: SimulatedClock
 ) -> None:
@@ -170,9 +166,6 @@ def test_a_popped_message_is_done(queue: Queue, clock: SimulatedClock) -> None:
 
 
 @pytest.mark.parametrize("end", ["ack", "nack", "fail"])
-@pytest.mark.xfail(
-    reason="claims._finish: a claim named twice in a call is settled twice", strict=True
-)
 def test_a_message_named_twice_in_a_call_ends_once(ms: Millstream, end: str) -> None:
     queue = ms.queue("jobs", backoff=Backoff(first_ms=1_000_000, jitter=1.0), dead_letter="dead")
     queue.put(b"a")
@@ -182,9 +175,6 @@ def test_a_message_named_twice_in_a_call_ends_once(ms: Millstream, end: str) -> 
     assert counts(queue) == {state: 1}
 
 
-@pytest.mark.xfail(
-    reason="claims._judged: a failure by expiry counts as a repeated fail()", strict=True
-)
 def test_a_late_failure_is_refused_also_if_the_message_failed_meanwhile(
     ms: Millstream, clock: SimulatedClock
 ) -> None:
@@ -218,7 +208,6 @@ def test_a_claim_for_too_many_is_refused(queue: Queue, count: int) -> None:
         queue.claim(count)
 
 
-@pytest.mark.xfail(reason="a lease of 0 or less becomes 1 ms", strict=True)
 def test_a_lease_that_is_not_positive_is_refused(queue: Queue) -> None:
     queue.put(b"a")
     with pytest.raises(InvalidInput):
@@ -313,7 +302,6 @@ def test_leases_run_on_while_the_machine_is_off(
     assert values(queue.claim()) == expected
 
 
-@pytest.mark.xfail(reason="Queue.ack() does not look at message.queue", strict=True)
 def test_a_message_of_another_queue_is_refused(ms: Millstream, queue: Queue) -> None:
     other = ms.queue("other", lease=10, bucket_exponent=0)
     queue.put(b"a")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import pytest
 
 from millstream import Millstream
 from millstream.format import keys, rfc
@@ -182,7 +181,6 @@ def test_forgotten_buckets_leave_no_records(ms: Millstream, clock: SimulatedCloc
     assert [rows(ms, kind) for kind in (2, 3, 4)] == [{}, {}, {}]
 
 
-@pytest.mark.xfail(reason="keeping._keep does not drop attempts records (0x05)", strict=True)
 def test_forgotten_messages_leave_no_attempts_records(
     ms: Millstream, clock: SimulatedClock
 ) -> None:

@@ -54,10 +54,6 @@ def test_a_redriven_message_can_fail_and_be_redriven_again(reopen: Reopen) -> No
     assert counts(queue) == {"done": 1}
 
 
-@pytest.mark.xfail(
-    reason="claims.place moves `fresh` past redriven messages if there is a delay: lost",
-    strict=True,
-)
 def test_a_redriven_message_of_a_delayed_queue_is_not_lost(
     ms: Millstream, clock: SimulatedClock
 ) -> None:
@@ -102,7 +98,6 @@ def test_purging_spares_what_is_in_flight_and_what_failed(
     assert values(queue.claim(5)) == [b"f"]
 
 
-@pytest.mark.xfail(reason="purge() leaves what is not routed yet", strict=True)
 def test_purging_also_forgets_what_was_not_routed_yet(ms: Millstream) -> None:
     queue = ms.queue("jobs", lease=10)
     queue.put_many([b"a", b"b"])
@@ -143,7 +138,6 @@ def test_peeking_at_what_is_done_survives_the_loss_of_payloads(ms: Millstream) -
     assert by_claim.get(2) == b"c"
 
 
-@pytest.mark.xfail(reason="peek() does not show what is not routed yet", strict=True)
 def test_peeking_sees_what_was_not_routed_yet(ms: Millstream) -> None:
     queue = ms.queue("jobs", lease=10)
     queue.put(b"a")
@@ -245,7 +239,6 @@ def test_queues_are_listed_by_name(ms: Millstream) -> None:
     assert [info.name for info in ms.queues()] == ["a", "b", "c"]
 
 
-@pytest.mark.xfail(reason="info() counts at most PEEK_MAX messages as due", strict=True)
 def test_many_due_messages_are_counted_as_available(ms: Millstream, clock: SimulatedClock) -> None:
     queue = ms.queue("jobs", delay=1, bucket_exponent=4)
     queue.put_many([b""] * 10_500)

@@ -155,9 +155,6 @@ def test_a_delayed_queue_holds_messages_back_in_order(
     assert values(queue.claim(2)) == [b"c"]
 
 
-@pytest.mark.xfail(
-    reason="retry rows sort by claim id, and so by the bucket exponent first", strict=True
-)
 def test_a_delayed_queue_keeps_its_order_over_a_change_of_bucket_size(
     ms: Millstream, clock: SimulatedClock
 ) -> None:
@@ -171,10 +168,6 @@ def test_a_delayed_queue_keeps_its_order_over_a_change_of_bucket_size(
     assert values(queue.claim(5)) == [b"a", b"b", b"c"]
 
 
-@pytest.mark.xfail(
-    reason="claims.place moves `fresh` past untouched messages if there is a delay: lost",
-    strict=True,
-)
 def test_a_delay_that_begins_later_loses_nothing(ms: Millstream, clock: SimulatedClock) -> None:
     queue = ms.queue("jobs", lease=100)
     queue.put_many([b"a", b"b", b"c"])
@@ -222,9 +215,6 @@ def test_a_failed_message_is_published_as_a_dead_letter(
     )
 
 
-@pytest.mark.xfail(
-    reason="a dead letter that is too large stops every claim of the queue", strict=True
-)
 def test_a_dead_letter_log_that_cannot_take_it_does_not_stop_the_queue(
     reopen: Reopen, clock: SimulatedClock
 ) -> None:
@@ -239,7 +229,6 @@ def test_a_dead_letter_log_that_cannot_take_it_does_not_stop_the_queue(
 
 
 @pytest.mark.parametrize("delay", [1e15, -5])
-@pytest.mark.xfail(reason="nack(delay=) is not checked", strict=True)
 def test_a_delay_out_of_range_is_refused(ms: Millstream, delay: float) -> None:
     queue = ms.queue("jobs", lease=10)
     queue.put(b"a")

@@ -135,7 +135,6 @@ def test_a_claim_wakes_when_the_queue_is_resumed(
     assert values(waiting.result(LONG_S / 2)) == [b"a"]
 
 
-@pytest.mark.xfail(reason="service.patience answers 0 for a paused queue: a busy loop", strict=True)
 def test_a_claim_on_a_paused_queue_sleeps(
     real: Millstream, ask: Callable[..., Future[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
