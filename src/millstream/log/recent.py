@@ -7,17 +7,21 @@ not once per claim. Blocks never change and ids of logs are never reused, so not
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from millstream.format import block as blocks
 from millstream.log.block import Block, headers_of
 from millstream.log.reader import fetch_blocks
-from millstream.record import Record
+from millstream.record import Headers
 from millstream.store.store import Store
 
 BLOCKS_KEPT = 16
 BYTES_KEPT_MAX = 16 * 1024 * 1024
 _KEY = "recent blocks"
+
+Row = tuple[int, bytes, int, bytes | None, Headers]
+"""Offset, value, timestamp, key, headers."""
 
 
 class Parsed(NamedTuple):
@@ -27,27 +31,22 @@ class Parsed(NamedTuple):
     end: int
     metadata: blocks.Block
     payload: blocks.Block
-    name: str
     size: int
 
-    def records(self, start: int, stop: int) -> list[Record]:
+    def rows(self, start: int, stop: int) -> Iterator[Row]:
         """The records in [start, stop) of those it holds."""
         skip, count = start - self.first, stop - start
         metadata = self.metadata
         values = self.payload.column(blocks.VALUE, skip, count)
         assert values is not None
-        return [
-            Record(self.name, offset, value, timestamp, key, headers, appended)
-            for offset, value, timestamp, key, headers, appended in zip(
-                range(start, stop),
-                values,
-                metadata.timestamps(skip, count),
-                metadata.keys(skip, count),
-                headers_of(metadata, skip, count),
-                metadata.appended(skip, count),
-                strict=True,
-            )
-        ]
+        return zip(
+            range(start, stop),
+            values,
+            metadata.timestamps(skip, count),
+            metadata.keys(skip, count),
+            headers_of(metadata, skip, count),
+            strict=True,
+        )
 
 
 class RecentBlocks:
@@ -69,7 +68,7 @@ class RecentBlocks:
         payload = blocks.Block(block.payload, kind=blocks.PAYLOAD)
         first = block.first_offset - block.skip
         size = len(block.metadata) + len(block.payload)
-        parsed = Parsed(first, first + metadata.count, metadata, payload, block.log, size)
+        parsed = Parsed(first, first + metadata.count, metadata, payload, size)
         self._found[log_id, first] = parsed
         while len(self._found) > BLOCKS_KEPT or self._bytes() > BYTES_KEPT_MAX:
             if len(self._found) == 1:
@@ -81,16 +80,14 @@ class RecentBlocks:
         return sum(parsed.size for parsed in self._found.values())
 
 
-def recent_records(store: Store, log_id: int, name: str, *, start: int, stop: int) -> list[Record]:
+def recent_rows(store: Store, log_id: int, name: str, *, start: int, stop: int) -> Iterator[Row]:
     """The records in [start, stop) of a log, also below its start while their bytes are there."""
     cache: RecentBlocks = store.scratch.setdefault(_KEY, RecentBlocks())
-    found: list[Record] = []
     while start < stop:
         parsed = cache.find(log_id, start)
         if parsed is None:
             block = fetch_blocks(store, log_id, name, start=start, stop=stop)[0]
             parsed = cache.add(log_id, block)
         end = min(stop, parsed.end)
-        found += parsed.records(start, end)
+        yield from parsed.rows(start, end)
         start = end
-    return found

@@ -10,6 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 
+from msgspec.structs import replace
+
 from millstream.errors import InvalidInput, LeaseLost, NotFound
 from millstream.format import keys
 from millstream.format.ids import bucket_of, split_id
@@ -80,8 +82,9 @@ def _claim(
     if not parts:
         return [], expired
     until_ms = tx.store_ms + _lease_ms(queue, command.lease_ms)
-    grants = _take(tx, key, queue, parts, until_ms=until_ms, consumer=command.consumer)
-    tx.change(key, Moved(counts=Counts(waiting=-len(taken)), fresh=end))
+    grants, moved = _take(tx, queue, parts, until_ms=until_ms, consumer=command.consumer)
+    moved.counts.waiting = -len(taken)
+    tx.change(key, replace(moved, fresh=end))
     if command.pop:
         popped = [(grant.claim_id, grant.count, grant.attempt) for grant in grants]
         _finish(tx, key, queue, list(_parts(popped)), outcome="ack")
@@ -118,13 +121,13 @@ def _due(tx: Transaction, queue: QueueState, most: int) -> list[tuple[int, int]]
 
 def _take(
     tx: Transaction,
-    key: bytes,
     queue: QueueState,
     parts: list[tuple[int, Slots]],
     *,
     until_ms: int,
     consumer: str,
-) -> list[c.Grant]:
+) -> tuple[list[c.Grant], Moved]:
+    """Claim slots; answers what was granted, and how the queue moves by it."""
     grants: list[c.Grant] = []
     busy = []
     total = 0
@@ -145,8 +148,7 @@ def _take(
                     until_ms,
                 )
             )
-    tx.change(key, Moved(counts=Counts(available=-total, in_flight=total), busy=busy))
-    return grants
+    return grants, Moved(counts=Counts(available=-total, in_flight=total), busy=busy)
 
 
 def place(tx: Transaction, key: bytes, queue: QueueState, routed: c.Routed) -> None:

@@ -16,7 +16,7 @@ from millstream.errors import InvalidInput, NotFound
 from millstream.format import keys
 from millstream.format.ids import bucket_of, capacity_of, split_id
 from millstream.log.head import Head
-from millstream.log.recent import recent_records
+from millstream.log.recent import recent_rows
 from millstream.queue import commands as c
 from millstream.queue.bucket import Bucket
 from millstream.queue.claims import claim
@@ -24,7 +24,6 @@ from millstream.queue.message import Message, QueueInfo, Try
 from millstream.queue.routing import Facts, facts_of, find_sources, route
 from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Span
 from millstream.queue.state import QueueState
-from millstream.record import Record
 from millstream.store.engine import Snapshot
 from millstream.store.state import State
 from millstream.store.store import Store
@@ -119,15 +118,14 @@ def _due_in_s(state: State, snapshot: Snapshot, name: str) -> float | None:
 
 
 def _messages(store: Store, queue: str, grants: list[c.Grant]) -> list[Message]:
-    found = []
+    found: list[Message] = []
     for grant in grants:
-        name = _log_name(store, grant.log_id)
-        records = recent_records(
-            store, grant.log_id, name, start=grant.offset, stop=grant.offset + grant.count
-        )
+        log, attempt, until_ms = _log_name(store, grant.log_id), grant.attempt, grant.until_ms
+        stop = grant.offset + grant.count
+        rows = recent_rows(store, grant.log_id, log, start=grant.offset, stop=stop)
         found += [
-            _message(queue, record, grant.claim_id + index, grant.attempt, grant.until_ms)
-            for index, record in enumerate(records)
+            Message(queue, claim_id, attempt, value, key, headers, ms, log, offset, until_ms)
+            for claim_id, (offset, value, ms, key, headers) in enumerate(rows, grant.claim_id)
         ]
     return found
 
@@ -142,24 +140,6 @@ def _log_name(store: Store, log_id: int) -> str:
     return name
 
 
-def _message(
-    queue: str, record: Record, claim_id: int, attempt: int, until_ms: int, reason: str = ""
-) -> Message:
-    return Message(
-        queue,
-        claim_id,
-        attempt,
-        record.value,
-        record.key,
-        record.headers,
-        record.timestamp,
-        record.log,
-        record.offset,
-        until_ms,
-        reason,
-    )
-
-
 def peek_messages(store: Store, query: c.PeekMessages) -> list[Message]:
     """Messages in a state, in the order of their claim ids, without claiming them."""
     if query.state not in STATES:
@@ -171,13 +151,25 @@ def peek_messages(store: Store, query: c.PeekMessages) -> list[Message]:
     found = store.look(lambda state, snapshot: _find(state, snapshot, query))
     messages = []
     for claim_id, span, attempts, until_ms, reasons in found:
-        name = _log_name(store, span.log_id)
-        records = recent_records(
-            store, span.log_id, name, start=span.offset, stop=span.offset + span.count
+        log = _log_name(store, span.log_id)
+        rows = recent_rows(
+            store, span.log_id, log, start=span.offset, stop=span.offset + span.count
         )
         messages += [
-            _message(query.queue, record, claim_id + i, attempts[i], until_ms[i], reasons[i])
-            for i, record in enumerate(records)
+            Message(
+                query.queue,
+                claim_id + i,
+                attempts[i],
+                value,
+                key,
+                headers,
+                ms,
+                log,
+                offset,
+                until_ms[i],
+                reasons[i],
+            )
+            for i, (offset, value, ms, key, headers) in enumerate(rows)
         ]
     return messages
 
