@@ -28,7 +28,10 @@ ARRAY_HEAD_BYTES = 2
 ELEMENT_HEAD_BYTES = 12
 
 NO_HEADERS = b""
-_EMPTY_MAP = Raw(b"\x80")
+_EMPTY = b"\x80"
+_EMPTY_MAP = Raw(_EMPTY)
+_THREE = b"\x93"
+_NIL = b"\xc0"
 
 _SINGLE = struct.Struct("<HQI")
 _COUNT = struct.Struct("<H")
@@ -72,6 +75,21 @@ def encode_metadata(
     if appended_ms != timestamp_ms:
         fields.append(appended_ms)
     return _encode(fields)
+
+
+def encode_metadata_column(entry: Entry, start: int, stop: int) -> list[bytes]:
+    """As `encode_metadata`, for some records of an entry: most have no key and share their times."""
+    keys_found = entry.keys[start:stop]
+    timestamps, appended = entry.timestamps[start:stop], entry.appended[start:stop]
+    headers = entry.headers[start:stop]
+    plain = keys_found.count(None) == len(keys_found)
+    if plain and len(set(timestamps)) == 1 and list(timestamps) == list(appended):
+        head = _THREE + _NIL + _encode(timestamps[0])
+        return [head + (one or _EMPTY) for one in headers]
+    return [
+        encode_metadata(key=key, timestamp_ms=ms, headers=one, appended_ms=appended_ms)
+        for key, ms, one, appended_ms in zip(keys_found, timestamps, headers, appended, strict=True)
+    ]
 
 
 def encode_single(message_id: int, metadata: bytes) -> bytes:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from enum import IntEnum
+from itertools import chain
 from typing import Generic, TypeVar
 
 from msgspec import Struct
@@ -247,13 +248,9 @@ class _MessageArray(Generic[M]):
 
     def encode_columns(self, columns: Sequence[Sequence[int]], metadata: Sequence[bytes]) -> bytes:
         """As `encode`, from columns of fixed fields: a fold writes thousands at a time."""
-        pack = self.layout.pack
-        parts = [encode_array_count(len(metadata))]
-        parts += [
-            pack(*fields, len(data)) + data
-            for *fields, data in zip(*columns, metadata, strict=True)
-        ]
-        return b"".join(parts)
+        heads = map(self.layout.pack, *columns, map(len, metadata))
+        parts = chain.from_iterable(zip(heads, metadata, strict=True))
+        return encode_array_count(len(metadata)) + b"".join(parts)
 
     def read(self, reader: Reader) -> list[M]:
         make, unpack_from, width = self.make, self.layout.unpack_from, self.layout.size

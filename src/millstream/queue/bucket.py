@@ -151,11 +151,9 @@ class Bucket(Entity):
         end = len(states) if stop is None else min(stop, len(states))
         mark, position = FILL[state], start
         while (first := states.find(mark, position, end)) >= 0:
-            last = first + 1
-            while last < end and states[last] == state:
-                last += 1
-            yield first, last
-            position = last
+            behind = states[first:end]
+            position = first + len(behind) - len(behind.lstrip(mark))
+            yield first, position
 
     def sources(self, start: int, stop: int) -> Iterator[Span]:
         """Where the messages of a range of slots lie, span by span."""

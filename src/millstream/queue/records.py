@@ -153,19 +153,7 @@ class BucketRecords:
         while position < stop:
             first, entry = self._entry(span.log_id, position)
             end = min(stop, first + len(entry))
-            low, high = position - first, end - first
-            found += [
-                entries.encode_metadata(
-                    key=key, timestamp_ms=timestamp_ms, headers=headers, appended_ms=appended_ms
-                )
-                for key, timestamp_ms, headers, appended_ms in zip(
-                    entry.keys[low:high],
-                    entry.timestamps[low:high],
-                    entry.headers[low:high],
-                    entry.appended[low:high],
-                    strict=True,
-                )
-            ]
+            found += entries.encode_metadata_column(entry, position - first, end - first)
             position = end
         return found
 
