@@ -16,6 +16,7 @@ from millstream.errors import InvalidInput
 from millstream.format import keys
 from millstream.limits import Limits
 from millstream.log import commands as c
+from millstream.log import cursor_operations as cursors
 from millstream.log import operations as rules
 from millstream.log import queries
 from millstream.log.cursor_state import CursorState
@@ -23,7 +24,7 @@ from millstream.log.head import Head, Name
 from millstream.log.metadata import MetadataState
 from millstream.log.producer import ProducerState
 from millstream.log.retention import LogUpkeep
-from millstream.queue import claims, service
+from millstream.queue import claims, endings, service
 from millstream.queue import commands as q
 from millstream.queue import operations as queues
 from millstream.queue.bucket import Bucket
@@ -62,18 +63,18 @@ _MUTATIONS: dict[type, Callable[[Transaction, Any], Any]] = {
     c.SetRetention: rules.set_retention,
     c.TakeLog: rules.take_log,
     c.FreeLog: rules.free_log,
-    c.OpenCursor: rules.open_cursor,
-    c.Acknowledge: rules.acknowledge,
-    c.MoveCursor: rules.move_cursor,
-    c.DeleteCursor: rules.delete_cursor,
+    c.OpenCursor: cursors.open_cursor,
+    c.Acknowledge: cursors.acknowledge,
+    c.MoveCursor: cursors.move_cursor,
+    c.DeleteCursor: cursors.delete_cursor,
     q.SpecifyQueue: queues.specify,
     q.DeleteQueue: queues.delete,
     q.PauseQueue: queues.pause,
     q.PurgeQueue: queues.purge,
     q.RedriveClaims: queues.redrive,
     q.ClaimRouted: claims.claim,
-    q.FinishClaims: claims.finish,
-    q.RenewClaims: claims.renew,
+    q.FinishClaims: endings.finish,
+    q.RenewClaims: endings.renew,
 }
 
 _QUERIES: dict[type, Callable[[Store, Any], Any]] = {

@@ -6,10 +6,9 @@ slices; what our slices leave to be folded is folded inside them.
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,13 @@ from pathlib import Path
 from millstream.bench.measure import Meter, Row, Step, seconds
 from millstream.bench.reference import ReferenceQueue
 from millstream.bench.slow import SlowSyncEngine
+from millstream.bench.turns import (
+    PAYLOAD_BYTES,
+    ROUTED_QUEUES,
+    Backlog,
+    Side,
+    alternate,
+)
 from millstream.database import Millstream
 from millstream.embedded import EmbeddedSession, open_store
 from millstream.queue.claims import claim
@@ -24,14 +30,10 @@ from millstream.queue.commands import ClaimRouted
 from millstream.queue.message import Message
 from millstream.queue.queue import Queue
 from millstream.queue.routing import WINDOW, facts_of, route
-from millstream.record import Headers
 from millstream.store.store import Store
 
-PAYLOAD_BYTES = 100
 BATCH = 100
-FILL_BATCH = 1_000
 THREADS = 16
-ROUTED_QUEUES = 20
 LEASE_S = 3_600
 REFERENCE_MIN = {BATCH: 110_000, 1: 4_200}
 """Below this many messages per second the machine was busy, and a run proves nothing."""
@@ -47,65 +49,6 @@ class Sizes:
     slice_s: float = 0.2
     short_slice_s: float = 0.02
     """For the shallow backlog: what would drain a larger one only in part."""
-
-
-class Backlog:
-    """Messages that wait; refilled with payloads that never repeat."""
-
-    def __init__(
-        self, put: Callable[[Sequence[bytes], Sequence[Headers]], object], *, size: int
-    ) -> None:
-        self._put = put
-        self._size = size
-        self._left = 0
-        self._filled = 0
-
-    def fill(self) -> None:
-        """Put batches until it is as deep as it should be."""
-        while self._left < self._size:
-            noise = os.urandom(PAYLOAD_BYTES * FILL_BATCH)
-            values = [noise[i : i + PAYLOAD_BYTES] for i in range(0, len(noise), PAYLOAD_BYTES)]
-            numbers = range(self._filled, self._filled + FILL_BATCH)
-            headers: list[Headers] = [
-                {"region": f"r{number % ROUTED_QUEUES}", "amount": number % 1_000}
-                for number in numbers
-            ]
-            self._put(values, headers)
-            self._filled += FILL_BATCH
-            self._left += FILL_BATCH
-
-    def took(self, count: int) -> int:
-        """Some of them no longer wait; answers how many."""
-        self._left -= count
-        return count
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One of those that take turns: filled before each slice, settled at its end."""
-
-    step: Step
-    fill: Callable[[], None]
-    settle: Callable[[], object]
-
-
-def alternate(sides: list[Side], total_s: float, *, slice_s: float) -> list[Meter]:
-    """Let sides work in turns until one has worked for so long; only filling is not timed."""
-    meters = [Meter() for _ in sides]
-    for side in sides:
-        side.fill()
-        side.step()
-    order = list(zip(sides, meters, strict=True))
-    while max(meter.elapsed_s for meter in meters) < total_s:
-        for side, meter in order:
-            side.fill()
-            side.settle()
-            meter.run(side.step, slice_s)
-            began = seconds()
-            side.settle()
-            meter.elapsed_s += seconds() - began
-        order.reverse()
-    return meters
 
 
 class Bench:

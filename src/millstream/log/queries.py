@@ -11,10 +11,10 @@ from millstream.format import keys
 from millstream.log import commands as c
 from millstream.log import reader, retention
 from millstream.log.block import Block
+from millstream.log.cursor_operations import cursor_info
 from millstream.log.cursor_state import CursorState
 from millstream.log.head import Head, Name
 from millstream.log.metadata import MetadataState
-from millstream.log.operations import cursor_info
 from millstream.record import CursorInfo, LogInfo
 from millstream.store.engine import Snapshot
 from millstream.store.state import State

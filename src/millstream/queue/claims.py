@@ -1,49 +1,26 @@
-"""The life of a message: routed, claimed, finished, or tried again, until it has failed.
+"""How messages come to consumers: routed, given a claim number, claimed for a while.
 
-Rules over a transaction; a claim is the pair (claim id, attempt). A lease is only as long as store
-time says; whoever comes late with an acknowledgement is told `LeaseLost`, and the same
-acknowledgement repeated is a success.
+Rules over a transaction; a claim is the pair (claim id, attempt). How attempts end is in `endings`.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable, Iterator
-
 from msgspec.structs import replace
 
-from millstream.errors import InvalidInput, LeaseLost, NotFound
+from millstream.errors import InvalidInput
 from millstream.format import keys
 from millstream.format.ids import bucket_of, split_id
 from millstream.limits import CONSUMER_BYTES_MAX
 from millstream.log.head import Head
 from millstream.log.names import check_integer, check_text
 from millstream.queue import commands as c
-from millstream.queue.bucket import Bucket, Claimed, Ended, Placed, Renewed
-from millstream.queue.dead_letter import publish_failed
-from millstream.queue.slots import AVAILABLE, DONE, FAILED, GONE, IN_FLIGHT, Slots, Span
-from millstream.queue.spec import DELAY_MS_MAX
+from millstream.queue.bucket import Bucket, Claimed, Placed
+from millstream.queue.endings import end_attempts, expire, lease_ms_of, need_queue, parts_of
+from millstream.queue.slots import Slots, Span
 from millstream.queue.state import Counts, Moved, QueueState
 from millstream.store.transaction import Transaction
 
 CLAIM_MAX = 10_000
-EXPIRE_PER_COMMIT = 10_000
-EXPIRED = "lease expired"
-REASON_CHARS_MAX = 1_000
-"""Of a reason, so much is kept."""
-_STATES = {"ack": DONE, "nack": AVAILABLE, "fail": FAILED}
-
-Part = tuple[int, Slots, int]
-"""A bucket, slots in it, and the attempt that they were claimed for."""
-
-
-def need_queue(tx: Transaction, name: str) -> tuple[bytes, QueueState]:
-    """The queue of a name; there must be one."""
-    key = keys.queue(name)
-    state = tx.entity(key, QueueState)
-    if not state.exists():
-        raise NotFound(f"there is no queue {name!r}", name=name)
-    return key, state
 
 
 def claim(tx: Transaction, command: c.ClaimRouted) -> c.Granted:
@@ -61,7 +38,7 @@ def _claim(
     if len(check_text("a consumer id", command.consumer).encode()) > CONSUMER_BYTES_MAX:
         raise InvalidInput(f"a consumer id has up to {CONSUMER_BYTES_MAX} bytes")
     if command.acked:
-        _finish(tx, key, queue, list(_parts(command.acked)), outcome="ack")
+        end_attempts(tx, key, queue, list(parts_of(command.acked)), outcome="ack")
     for routed in command.routed:
         place(tx, key, queue, routed)
     expired = expire(tx, key, queue)
@@ -81,23 +58,14 @@ def _claim(
                 break
     if not parts:
         return [], expired
-    until_ms = tx.store_ms + _lease_ms(queue, command.lease_ms)
+    until_ms = tx.store_ms + lease_ms_of(queue, command.lease_ms)
     grants, moved = _take(tx, queue, parts, until_ms=until_ms, consumer=command.consumer)
     moved.counts.waiting = -len(taken)
     tx.change(key, replace(moved, fresh=end))
     if command.pop:
         popped = [(grant.claim_id, grant.count, grant.attempt) for grant in grants]
-        _finish(tx, key, queue, list(_parts(popped)), outcome="ack")
+        end_attempts(tx, key, queue, list(parts_of(popped)), outcome="ack")
     return grants, expired
-
-
-def _lease_ms(queue: QueueState, asked_ms: int | None) -> int:
-    """What a consumer asked for, up to the queue's most; or the queue's own."""
-    if asked_ms is None:
-        return queue.spec.lease_ms
-    if asked_ms < 1:
-        raise InvalidInput(f"a lease is longer than nothing, not {asked_ms} ms")
-    return min(asked_ms, queue.spec.lease_max_ms)
 
 
 def _untouched(queue: QueueState) -> int:
@@ -203,212 +171,3 @@ def _free_untouched(tx: Transaction, queue: QueueState) -> int:
             tx.put(keys.retry(queue.queue_id, tx.store_ms, queue.claim_id(bucket_id, slot)), b"")
         total += stop - start
     return total
-
-
-def expire(tx: Transaction, key: bytes, queue: QueueState) -> int:
-    """Take back what is in flight past its lease; answers how many."""
-    late = [bucket_id for bucket_id, until_ms in queue.busy.items() if until_ms <= tx.store_ms]
-    total = 0
-    for bucket_id in late:
-        if total >= EXPIRE_PER_COMMIT:
-            break
-        bucket = tx.entity(keys.bucket(queue.queue_id, bucket_id), Bucket)
-        parts = []
-        for start, stop in bucket.runs(IN_FLIGHT):
-            for first, last in _equal_runs(bucket, start, stop):
-                if bucket.until_ms[first] <= tx.store_ms:
-                    parts.append((bucket_id, (first, last), int(bucket.attempts[first])))
-                    total += last - first
-        if parts:
-            _settle(tx, key, queue, parts, state=AVAILABLE, delay_ms=0, reason=EXPIRED)
-        else:
-            tx.change(key, Moved(busy=[(bucket_id, _earliest(bucket))]))
-    return total
-
-
-def _equal_runs(bucket: Bucket, start: int, stop: int) -> Iterator[Slots]:
-    """A range cut where the lease or the attempt changes."""
-    first = start
-    for slot in range(start + 1, stop + 1):
-        if slot == stop or (
-            bucket.until_ms[slot] != bucket.until_ms[first]
-            or bucket.attempts[slot] != bucket.attempts[first]
-        ):
-            yield first, slot
-            first = slot
-
-
-def _earliest(bucket: Bucket) -> int:
-    ends = [min(bucket.until_ms[start:stop]) for start, stop in bucket.runs(IN_FLIGHT)]
-    return int(min(ends, default=0))
-
-
-def finish(tx: Transaction, command: c.FinishClaims) -> list[c.Run]:
-    """End attempts; all of them, or with `each` those whose lease still holds."""
-    key, queue = need_queue(tx, command.queue)
-    if command.outcome not in _STATES:
-        raise InvalidInput(f"an attempt ends by ack, nack or fail, not by {command.outcome!r}")
-    check_text("a reason", command.reason)
-    if command.delay_ms is not None and not 0 <= command.delay_ms <= DELAY_MS_MAX:
-        raise InvalidInput(f"a delay is from 0 to {DELAY_MS_MAX / 1000:,.0f} s")
-    parts = list(_parts(command.claims))
-    return _finish(
-        tx,
-        key,
-        queue,
-        parts,
-        outcome=command.outcome,
-        delay_ms=command.delay_ms,
-        reason=command.reason,
-        each=command.each,
-    )
-
-
-def _finish(
-    tx: Transaction,
-    key: bytes,
-    queue: QueueState,
-    parts: list[Part],
-    *,
-    outcome: str,
-    delay_ms: int | None = None,
-    reason: str = "",
-    each: bool = False,
-) -> list[c.Run]:
-    state = _STATES[outcome]
-    good: list[Part] = []
-    lost: list[c.Run] = []
-    for bucket_id, slots, attempt in parts:
-        bucket = tx.entity(keys.bucket(queue.queue_id, bucket_id), Bucket)
-        for start, stop, verdict in _judged(bucket, slots, attempt, state, tx.store_ms):
-            if verdict == "held":
-                good.append((bucket_id, (start, stop), attempt))
-            elif verdict == "lost":
-                lost.append((queue.claim_id(bucket_id, start), stop - start, attempt))
-    if lost and not each:
-        count = sum(run[1] for run in lost)
-        raise LeaseLost(
-            f"the lease of {count} message{'s' * (count > 1)} of queue {queue.name!r} ended; "
-            "somebody else may have them now",
-            queue=queue.name,
-            lost=lost,
-        )
-    _settle(tx, key, queue, good, state=state, delay_ms=delay_ms, reason=reason)
-    return lost
-
-
-def _judged(
-    bucket: Bucket, slots: Slots, attempt: int, state: int, now_ms: int
-) -> Iterator[tuple[int, int, str]]:
-    """Slots by what becomes of an ended attempt: it is held, repeated, or lost."""
-    start, stop = slots
-    same = bucket.attempts[start:stop].count(attempt) == stop - start and stop <= len(bucket.states)
-    if (
-        same
-        and bucket.all_are(start, stop, IN_FLIGHT)
-        and min(bucket.until_ms[start:stop]) > now_ms
-    ):
-        yield start, stop, "held"
-        return
-    for slot in range(start, stop):
-        if slot >= len(bucket.states) or bucket.attempts[slot] != attempt:
-            yield slot, slot + 1, "lost"
-        elif bucket.states[slot] == IN_FLIGHT and bucket.until_ms[slot] > now_ms:
-            yield slot, slot + 1, "held"
-        elif bucket.states[slot] == state == DONE or _was_given_up(bucket, slot, state):
-            yield slot, slot + 1, "repeated"
-        else:
-            yield slot, slot + 1, "lost"
-
-
-def _was_given_up(bucket: Bucket, slot: int, state: int) -> bool:
-    """Whether a nack or fail is repeated: its consumer ended the attempt, not its lease."""
-    ended = {FAILED: (FAILED,), AVAILABLE: (AVAILABLE, FAILED)}.get(state, ())
-    if bucket.states[slot] not in ended:
-        return False
-    last = [end for end in bucket.ends if end.start <= slot < end.stop]
-    return bool(last) and last[-1].reason != EXPIRED
-
-
-def _settle(
-    tx: Transaction,
-    key: bytes,
-    queue: QueueState,
-    parts: Iterable[Part],
-    *,
-    state: int,
-    delay_ms: int | None,
-    reason: str,
-) -> None:
-    """End attempts that are held; a retry with no attempts left has failed."""
-    reason = reason[:REASON_CHARS_MAX]
-    counts = Counts()
-    busy: dict[int, int] = {}
-    alive = []
-    for bucket_id, (start, stop), attempt in parts:
-        total = stop - start
-        final = FAILED if state == AVAILABLE and attempt >= queue.spec.max_attempts else state
-        due_ms = 0
-        if final == AVAILABLE:
-            wait_ms = queue.spec.backoff.wait_ms(attempt, random.random())
-            due_ms = tx.store_ms + (wait_ms if delay_ms is None else max(0, delay_ms))
-            for slot in range(start, stop):
-                row = keys.retry(queue.queue_id, due_ms, queue.claim_id(bucket_id, slot))
-                tx.put(row, b"")
-        bucket_key = keys.bucket(queue.queue_id, bucket_id)
-        tx.change(bucket_key, Ended([(start, stop)], tx.store_ms, final, due_ms, reason))
-        counts.in_flight -= total
-        if final == AVAILABLE:
-            counts.available += total
-            counts.waiting += total
-        elif final == DONE:
-            counts.done += total
-            alive.append((bucket_id, -total))
-        else:
-            counts.failed += total
-        bucket = tx.entity(bucket_key, Bucket)
-        if final == FAILED and queue.spec.dead_letter:
-            publish_failed(tx, queue, bucket, (start, stop), reason)
-        busy[bucket_id] = _earliest(bucket) if bucket.any_are(IN_FLIGHT) else 0
-    if busy:
-        tx.change(key, Moved(counts=counts, busy=list(busy.items()), alive=alive))
-
-
-def renew(tx: Transaction, command: c.RenewClaims) -> int:
-    """Prolong leases that still hold; all of them, or none."""
-    key, queue = need_queue(tx, command.queue)
-    until_ms = tx.store_ms + _lease_ms(queue, command.lease_ms)
-    parts = list(_parts(command.claims))
-    for bucket_id, slots, attempt in parts:
-        bucket = tx.entity(keys.bucket(queue.queue_id, bucket_id), Bucket)
-        for start, _, verdict in _judged(bucket, slots, attempt, GONE, tx.store_ms):
-            if verdict != "held":
-                raise LeaseLost(
-                    f"a lease of queue {queue.name!r} ended before it was renewed",
-                    queue=queue.name,
-                    lost=[(queue.claim_id(bucket_id, start), 1, attempt)],
-                )
-    for bucket_id, slots, _ in parts:
-        bucket_key = keys.bucket(queue.queue_id, bucket_id)
-        tx.change(bucket_key, Renewed([slots], until_ms))
-        earliest = _earliest(tx.entity(bucket_key, Bucket))
-        tx.change(key, Moved(busy=[(bucket_id, earliest)]))
-    return until_ms
-
-
-def _parts(runs: Iterable[c.Run]) -> Iterator[Part]:
-    """Runs of claims in order, cut at the ends of their buckets; what is named twice counts once."""
-    end: dict[int, int] = {}
-    for claim_id, count, attempt in sorted(runs):
-        if count < 1 or attempt < 1:
-            raise InvalidInput(f"({claim_id}, {count}, {attempt}) is no run of claims")
-        last = claim_id + count
-        claim_id = max(claim_id, end.get(attempt, 0))
-        end[attempt] = max(last, end.get(attempt, 0))
-        while claim_id < last:
-            bucket_id = bucket_of(claim_id)
-            exponent, number = split_id(claim_id)
-            slot = number - split_id(bucket_id)[1]
-            some = min(last - claim_id, 10**exponent - slot)
-            yield bucket_id, (slot, slot + some), attempt
-            claim_id += some

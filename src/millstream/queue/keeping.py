@@ -10,7 +10,7 @@ from functools import partial
 
 from millstream.format import keys, rfc
 from millstream.queue.bucket import Bucket
-from millstream.queue.claims import expire
+from millstream.queue.endings import expire
 from millstream.queue.routing import inbox_of
 from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT
 from millstream.queue.state import Counts, Moved, QueueState

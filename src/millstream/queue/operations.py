@@ -14,7 +14,7 @@ from millstream.log.names import check_name
 from millstream.log.reader import entries_of
 from millstream.queue import commands as c
 from millstream.queue.bucket import Bucket, Placed, Removed
-from millstream.queue.claims import need_queue
+from millstream.queue.endings import need_queue
 from millstream.queue.routing import find_sources
 from millstream.queue.slots import AVAILABLE, FAILED, Slots, Span
 from millstream.queue.spec import QueueSpec
