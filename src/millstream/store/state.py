@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 from msgspec import Raw
 
 from millstream.clock import Clock, StoreTime
@@ -149,6 +150,11 @@ class State:
             if key in touched:
                 self.change(key, change, snapshot)
 
+    def check(self, seq: int, data: bytes) -> None:
+        """Refuse a delta that could not be read again: nothing that is written may be unreadable."""
+        for key, raw in deltas.decode(seq, data).changes:
+            self._kinds[key[1]].decode(raw)
+
     def publish(self) -> list[bytes]:
         """After a commit: let readers see the entities that it changed; answers which."""
         changed = list(self.touched)
@@ -213,7 +219,13 @@ class State:
                 where=seq,
             )
         if seq > self.entity(key, snapshot).lsn:
-            self.change(key, kind.decode(raw), snapshot)
+            try:
+                change = kind.decode(raw)
+            except msgspec.MsgspecError as error:
+                raise CorruptionError(
+                    f"delta {seq}, record {key.hex()}: {error}", what="delta", where=seq
+                ) from error
+            self.change(key, change, snapshot)
 
     def _soil(self, key: bytes, seq: int) -> None:
         span = self.dirty.get(key)

@@ -217,6 +217,7 @@ class Store:
 
     def _write(self, delta: deltas.Delta, writer: Writer) -> None:
         data = deltas.encode(delta)
+        self.state.check(delta.seq, data)
         writer.put([(keys.delta(delta.seq), data)])
         self._sent = True
         writer.commit()

@@ -1,0 +1,30 @@
+"""What could not be read again is not written: a rule that made a mistake harms nobody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import millstream
+from millstream.embedded import EmbeddedSession
+from millstream.errors import WriteFailed
+from millstream.format import keys
+from millstream.log.head import Truncated
+from millstream.store.transaction import Transaction
+
+
+def test_a_change_that_could_not_be_read_again_is_refused(tmp_path: Path) -> None:
+    with millstream.open(tmp_path / "store.db") as ms:
+        ms.log("a").append(b"kept")
+        session = ms._session
+        assert isinstance(session, EmbeddedSession)
+
+        def mistaken(tx: Transaction) -> None:
+            tx.change(keys.head(1), Truncated(0.5))  # type: ignore[arg-type]
+
+        with pytest.raises(WriteFailed):
+            session.store.run(mistaken)
+        assert ms.log("a").append(b"goes on") == 1
+    with millstream.open(tmp_path / "store.db") as ms:
+        assert [record.value for record in ms.log("a").read()] == [b"kept", b"goes on"]
