@@ -14,6 +14,7 @@ import threading
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from time import sleep
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -26,8 +27,14 @@ T = TypeVar("T")
 GATHER_SHARE = 0.25
 """How much of a commit's time the next leader may wait for those whom that commit just answered."""
 
+ORPHANED_S = 1.0
+"""How long somebody waits before looking whether the leader was interrupted and is gone."""
+
 GATHER_S_MAX = 0.002
 GATHER_STEP_S = 0.00005
+
+
+_NOBODY: deque[Any] = deque()
 
 
 class Ticket(Generic[T]):
@@ -51,17 +58,23 @@ class Ticket(Generic[T]):
         self._wake = allocate_lock()
         self._wake.acquire()
 
-    def wait(self) -> None:
-        """Sleep until the ticket is done, or its caller is asked to lead."""
-        self._wake.acquire()
+    def wait(self, timeout_s: float) -> bool:
+        """Sleep until the ticket is done, or its caller is asked to lead; False after so long."""
+        return bool(self._wake.acquire(timeout=timeout_s))
 
     def wake(self) -> None:
         """End the wait."""
         if self.on_done is not None:
             if self.done:
                 self.on_done(self)
-        elif self._wake is not None:
+        elif self._wake is not None and self._wake.locked():
             self._wake.release()
+
+    def finish(self) -> None:
+        """It is answered: wake whoever waits. A second call does nothing."""
+        if not self.done:
+            self.done = True
+            self.wake()
 
     def answer(self) -> T:
         """The result, or the error raised anew."""
@@ -90,6 +103,7 @@ class Transactor:
         self._group_max = group_max
         self._gate = allocate_lock()
         self._queue: deque[Ticket[Any]] = deque()
+        self._taken: deque[Ticket[Any]] = _NOBODY
         self._leading = False
         self._closed: MillstreamError | None = None
         self._stopping = False
@@ -109,16 +123,28 @@ class Transactor:
             else:
                 ticket.prepare_to_wait()
             self._queue.append(ticket)
-        if not lead:
-            try:
-                ticket.wait()
-            except BaseException:
-                self._abandon(ticket)
-                raise
-            lead = ticket.lead
-        if lead:
-            self._lead(ticket)
+        while not ticket.done:
+            if lead:
+                self._lead(ticket)
+            else:
+                lead = self._await(ticket)
         return ticket.answer()
+
+    def _await(self, ticket: Ticket[Any]) -> bool:
+        """Wait for the answer; True if the caller is to lead.
+
+        A leader that was interrupted before it could pass the lead on leaves nobody committing: who
+        has waited for long and finds the mutex free leads in its place.
+        """
+        try:
+            while not ticket.wait(ORPHANED_S):
+                if self.mutex.acquire(blocking=False):
+                    self.mutex.release()
+                    return not ticket.done
+        except BaseException:
+            self._abandon(ticket)
+            raise
+        return ticket.lead and not ticket.done
 
     def submit(self, tickets: list[Ticket[Any]]) -> None:
         """Hand in tickets that call back; returns at once."""
@@ -164,24 +190,46 @@ class Transactor:
         ran = False
         try:
             with self.mutex:
-                group = self._gather()
+                self._taken = _NOBODY
+                try:
+                    group = self._gather()
+                except BaseException:
+                    group = list(self._taken)
+                    raise
                 began = self._clock.seconds()
                 ran = True
                 if group:
                     self._committer.commit_group(group)
                 self._commit_s = self._clock.seconds() - began
+        except BaseException:
+            self._withdraw(own)
+            raise
         finally:
-            for ticket in group:
+            try:
                 if not ran:
-                    ticket.error = WriteFailed("nothing was stored: the commit was interrupted")
-                ticket.done = True
-                ticket.wake()
-            self._pass_on(len(group), own)
+                    for ticket in group:
+                        ticket.error = WriteFailed("nothing was stored: it was interrupted")
+                self._answer(group)
+            finally:
+                self._pass_on(len(group))
 
-    def _pass_on(self, answered: int, own: Ticket[Any] | None) -> None:
+    def _answer(self, group: list[Ticket[Any]]) -> None:
+        try:
+            for ticket in group:
+                ticket.finish()
+        except BaseException:
+            for ticket in group:
+                ticket.finish()
+            raise
+
+    def _withdraw(self, ticket: Ticket[Any] | None) -> None:
+        """Its caller was interrupted before its turn: nobody waits for it any more."""
         with self._gate:
-            if own is not None and not own.done and own in self._queue:
-                self._queue.remove(own)  # interrupted before its turn: nobody waits for it
+            if ticket is not None and ticket in self._queue:
+                self._queue.remove(ticket)
+
+    def _pass_on(self, answered: int) -> None:
+        with self._gate:
             self._crowd = answered + len(self._queue)
             if not self._queue:
                 self._leading = False
@@ -195,12 +243,10 @@ class Transactor:
 
     def _abandon(self, ticket: Ticket[Any]) -> None:
         """The caller was interrupted while it waited: withdraw it, or lead for the others."""
-        with self._gate:
-            if not ticket.lead:
-                if ticket in self._queue:
-                    self._queue.remove(ticket)
-                return
-        self._lead(ticket)
+        if ticket.lead:
+            self._lead(ticket)
+        else:
+            self._withdraw(ticket)
 
     def _gather(self) -> list[Ticket[Any]]:
         """Take who waits; if many were just answered, give them a moment to come again."""
@@ -210,13 +256,16 @@ class Transactor:
                 if len(self._queue) >= self._crowd:
                     break
                 sleep(GATHER_STEP_S)
+        rest: deque[Ticket[Any]] = deque()
         with self._gate:
-            if len(self._queue) <= self._group_max:
-                group = list(self._queue)
-                self._queue.clear()
+            if len(self._queue) > self._group_max:
+                rest = deque(islice(self._queue, self._group_max, None))
+                group = deque(islice(self._queue, self._group_max))
             else:
-                group = [self._queue.popleft() for _ in range(self._group_max)]
-        return group
+                group = self._queue
+            # No call stands between these two: an interrupt finds a ticket in exactly one place.
+            self._taken, self._queue = group, rest
+        return list(group)
 
     def _use_thread(self) -> None:
         if self._thread is None:
