@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -124,14 +128,25 @@ def tail(
         position = parse_position(start or "latest", start=first, end=end)
         left = limit
         wait_s = None if timeout is None else parse_duration(timeout)
-        try:
+        with _left_by_interrupt():
             for record in _follow(found, position, wait_s) if left != 0 else ():
                 printer(record)
                 sys.stdout.flush()
                 if left is not None and (left := left - 1) == 0:
                     break
-        except KeyboardInterrupt:
-            return  # how one ends a tail
+
+
+@contextmanager
+def _left_by_interrupt() -> Iterator[None]:
+    """Ctrl-C is how one ends a tail: it only reads, so it leaves at once, wherever it is."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: os._exit(0))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _follow(log: Log, position: int, timeout: float | None) -> Iterator[Record]:

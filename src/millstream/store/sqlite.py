@@ -38,6 +38,9 @@ from millstream.store.sqlite_rows import SqliteSnapshot, SqliteWriter
 
 READERS_KEPT = 8
 
+READS_S_MAX = 10.0
+"""How long closing waits for running reads: an interrupted one may never report that it ended."""
+
 COPIES_MAX = 4
 """How often the log is copied beside running writers before they are kept out for the rest."""
 
@@ -153,8 +156,7 @@ class SqliteEngine:
         """Before a fork: close every connection, without a checkpoint, and hold back new ones."""
         with self._idle:
             self._suspended = True
-            while self._in_use:
-                self._idle.wait()
+            self._idle.wait_for(lambda: not self._in_use, READS_S_MAX)
             self._drop_connections(checkpoint=False)
 
     def resume(self, *, in_child: bool) -> None:
@@ -172,8 +174,7 @@ class SqliteEngine:
             if self._closed:
                 return
             self._closed = True
-            while self._in_use:
-                self._idle.wait()
+            self._idle.wait_for(lambda: not self._in_use, READS_S_MAX)
             self._drop_connections(checkpoint=True)
             _open_paths[self._real_path] -= 1
 
