@@ -103,5 +103,5 @@ class Limits:
     wal_bytes_left: int = 1 * MiB
     """What may be left after copying for the log to be started anew, under the write lock."""
 
-    wal_bytes_reset: int = 64 * MiB
+    wal_bytes_reset: int = 32 * MiB
     """Size at which the write-ahead log is started anew even if much is left."""

@@ -57,6 +57,9 @@ APPENDED = 32
 HEADER_BYTES = 56
 BODY_BYTES_MAX = 2**31 - 1
 
+EVEN_RECORDS_MAX = 4_096
+"""Up to so many records the offsets of items of one size are kept for the next block."""
+
 _HEADER = struct.Struct("<HBBIQqqHHIIII")
 _CRC = struct.Struct("<I")
 _SWAP = sys.byteorder == "big"
@@ -104,7 +107,8 @@ def encode_metadata(
         if None in keys:
             columns |= KEY_VALIDITY
             parts += _padded(_bits([key is not None for key in keys]))
-        parts += _bytes_column([key or b"" for key in keys])
+            keys = [key or b"" for key in keys]
+        parts += _bytes_column(keys)  # type: ignore[arg-type]
     if headers is not None:
         columns |= HEADERS
         parts += _bytes_column(headers)
@@ -304,12 +308,27 @@ class Block:
 
 
 def _bytes_column(items: Sequence[bytes]) -> list[bytes]:
-    ends = list(accumulate(map(len, items), initial=0))
-    parts = _padded(_offsets(len(ends)).pack(*ends))
-    parts.extend(items)
-    if ends[-1] % 8:
-        parts.append(bytes(-ends[-1] % 8))
+    sizes = list(map(len, items))
+    count = len(sizes)
+    if 0 < count <= EVEN_RECORDS_MAX and sizes.count(sizes[0]) == count:
+        offsets, total = _even_offsets(count, sizes[0]), count * sizes[0]
+    else:
+        ends = list(accumulate(sizes, initial=0))
+        offsets, total = _pack_offsets(ends), ends[-1]
+    parts = [offsets, *items]
+    if total % 8:
+        parts.append(bytes(-total % 8))
     return parts
+
+
+@lru_cache(maxsize=32)
+def _even_offsets(count: int, size: int) -> bytes:
+    """The offsets of items that are all of the same size, as they often are."""
+    return _pack_offsets(range(0, (count + 1) * size, size) if size else [0] * (count + 1))
+
+
+def _pack_offsets(ends: Sequence[int]) -> bytes:
+    return _offsets(len(ends)).pack(*ends) + bytes(4 * (len(ends) % 2))
 
 
 @lru_cache(maxsize=64)

@@ -7,7 +7,6 @@ are the same whether they are packed here or arrive over a wire.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Annotated, Any
 
 import msgspec
@@ -23,17 +22,16 @@ TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
 
 _Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-_check_headers = msgspec.msgpack.Decoder(dict[str, str | _Int64 | float | bool | None]).decode
+_Checked = dict[str, str | _Int64 | float | bool | None]
+_check_headers = msgspec.msgpack.Decoder(_Checked).decode
+_check_all_headers = msgspec.msgpack.Decoder(list[_Checked]).decode
 _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
 
 NO_HEADERS = b""
-_PLAIN = frozenset({bytes})
-_DICT = frozenset({dict})
-_TEXT = frozenset({str})
-_SCALARS = frozenset({str, int, float, bool, type(None)})
-_UINT64 = b"\xcf"
-"""MessagePack's mark of integers that may be past the 64-bit range; seldom by chance."""
+_EMPTY = _encode({})
+_ARRAY = b"\xdd"
+"""MessagePack's mark of an array whose length follows in four bytes."""
 
 TIMESTAMP_MS_MAX = 253_402_300_799_999
 """The end of the year 9999: later ones cannot be shown by most tools."""
@@ -197,7 +195,7 @@ def _pack_values(
 ) -> tuple[bytes, Sequence[str | None] | None]:
     """The payload's body, and the content types of values that were not bytes."""
     kinds: Sequence[str | None] | None = None
-    if set(map(type, values)) != _PLAIN:
+    if not _all_are(bytes, values):
         packed = [pack_value(value) for value in values]
         values = [data for data, _ in packed]
         if any(kind for _, kind in packed):
@@ -210,10 +208,14 @@ def _pack_values(
     return payload, kinds
 
 
+def _all_are(kind: type, found: Sequence[Any]) -> bool:
+    return list(map(type, found)).count(kind) == len(found)
+
+
 def _pack_keys(
     found: Sequence[bytes | str | None] | None, limits: Limits
 ) -> Sequence[bytes | None] | None:
-    if found is None or (set(map(type, found)) == _PLAIN and _fit(found, limits)):
+    if found is None or (_all_are(bytes, found) and _fit(found, limits)):
         return found  # type: ignore[return-value]
     if not any(key is not None for key in found):
         return None
@@ -232,7 +234,7 @@ def _pack_header_column(
 ) -> Sequence[bytes] | None:
     if headers is None and kinds is None:
         return None
-    if kinds is None and headers is not None and set(map(type, headers)) == _DICT:
+    if kinds is None and headers is not None and _all_are(dict, headers):
         packed = _pack_plain_headers(headers, limits)
         if packed is not None:
             return packed
@@ -243,19 +245,15 @@ def _pack_header_column(
 
 
 def _pack_plain_headers(headers: Sequence[Any], limits: Limits) -> list[bytes] | None:
-    """The common case, checked column by column; None if anything needs a closer look."""
-    found = set(map(type, chain.from_iterable(map(dict.values, headers))))
-    if not (_SCALARS.issuperset(found) and _TEXT.issuperset(map(type, set().union(*headers)))):
-        return None
+    """The common case, encoded and checked at once; None if anything needs a closer look."""
     try:
-        packed = [_encode(one) if one else NO_HEADERS for one in headers]
-        if int in found:
-            for one in packed:
-                if _UINT64 in one:
-                    _check_headers(one)
+        packed = list(map(_encode, headers))
+        _check_all_headers(b"".join((_ARRAY, len(packed).to_bytes(4, "big"), *packed)))
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError):
         return None
-    return packed if max(map(len, packed)) <= limits.headers_bytes_max else None
+    if max(map(len, packed)) > limits.headers_bytes_max:
+        return None
+    return packed if all(headers) else [NO_HEADERS if one == _EMPTY else one for one in packed]
 
 
 def _too_large(what: str, size: int, limit: int, unit: str = "bytes") -> TooLarge:
