@@ -21,6 +21,7 @@ from millstream.queue import commands as c
 from millstream.queue.bucket import Bucket
 from millstream.queue.claims import claim
 from millstream.queue.message import Message, QueueInfo, Try
+from millstream.queue.reading import log_name, read_granted
 from millstream.queue.routing import Facts, facts_of, find_sources, route
 from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Span
 from millstream.queue.state import QueueState
@@ -73,7 +74,7 @@ def claim_now(store: Store, query: c.ClaimMessages) -> list[Message]:
         acked = []
         if granted.grants:
             ahead[query.queue] = granted.untouched
-            return _messages(store, query.queue, granted.grants)
+            return read_granted(store, query.queue, granted.grants)
         moved = granted.expired or any(found.stop > found.start for found in routed)
         if not guessed and not moved:
             return []
@@ -117,29 +118,6 @@ def _due_in_s(state: State, snapshot: Snapshot, name: str) -> float | None:
     return max(0.001, (min(times) - now_ms) / 1000) if times else None
 
 
-def _messages(store: Store, queue: str, grants: list[c.Grant]) -> list[Message]:
-    found: list[Message] = []
-    for grant in grants:
-        log, attempt, until_ms = _log_name(store, grant.log_id), grant.attempt, grant.until_ms
-        stop = grant.offset + grant.count
-        rows = recent_rows(store, grant.log_id, log, start=grant.offset, stop=stop)
-        found += [
-            Message(queue, claim_id, attempt, value, key, headers, ms, log, offset, until_ms)
-            for claim_id, (offset, value, ms, key, headers) in enumerate(rows, grant.claim_id)
-        ]
-    return found
-
-
-def _log_name(store: Store, log_id: int) -> str:
-    """The name of a log, which it has for life."""
-    names: dict[int, str] = store.scratch.setdefault("names of logs", {})
-    name = names.get(log_id)
-    if name is None:
-        name = store.look(lambda state, snapshot: _head(state, snapshot, log_id).name)
-        names[log_id] = name
-    return name
-
-
 def peek_messages(store: Store, query: c.PeekMessages) -> list[Message]:
     """Messages in a state, in the order of their claim ids, without claiming them."""
     if query.state not in STATES:
@@ -151,7 +129,7 @@ def peek_messages(store: Store, query: c.PeekMessages) -> list[Message]:
     found = store.look(lambda state, snapshot: _find(state, snapshot, query))
     messages = []
     for claim_id, span, attempts, until_ms, reasons in found:
-        log = _log_name(store, span.log_id)
+        log = log_name(store, span.log_id)
         rows = recent_rows(
             store, span.log_id, log, start=span.offset, stop=span.offset + span.count
         )
