@@ -1,0 +1,42 @@
+"""Reading: the payloads of messages, fetched outside the write lock once they are claimed."""
+
+from __future__ import annotations
+
+from millstream.format import keys
+from millstream.log.head import Head
+from millstream.log.recent import recent_rows
+from millstream.queue import commands as c
+from millstream.queue.message import Message
+from millstream.store.engine import Snapshot
+from millstream.store.state import State
+from millstream.store.store import Store
+
+
+def read_granted(store: Store, queue: str, grants: list[c.Grant]) -> list[Message]:
+    """The messages that a claim got, with their payloads."""
+    found: list[Message] = []
+    for grant in grants:
+        log, attempt, until_ms = log_name(store, grant.log_id), grant.attempt, grant.until_ms
+        stop = grant.offset + grant.count
+        rows = recent_rows(store, grant.log_id, log, start=grant.offset, stop=stop)
+        found += [
+            Message(queue, claim_id, attempt, value, key, headers, ms, log, offset, until_ms)
+            for claim_id, (offset, value, ms, key, headers) in enumerate(rows, grant.claim_id)
+        ]
+    return found
+
+
+def log_name(store: Store, log_id: int) -> str:
+    """The name of a log, which it has for life."""
+    names: dict[int, str] = store.scratch.setdefault("names of logs", {})
+    name = names.get(log_id)
+    if name is None:
+        name = store.look(lambda state, snapshot: _name(state, snapshot, log_id))
+        names[log_id] = name
+    return name
+
+
+def _name(state: State, snapshot: Snapshot, log_id: int) -> str:
+    head = state.entity(keys.head(log_id), snapshot)
+    assert isinstance(head, Head)
+    return head.name
