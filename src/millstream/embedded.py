@@ -24,10 +24,11 @@ from millstream.log.head import Head, Name
 from millstream.log.metadata import MetadataState
 from millstream.log.producer import ProducerState
 from millstream.log.retention import LogUpkeep
-from millstream.queue import claims, endings, service
+from millstream.queue import claims, endings, info, service
 from millstream.queue import commands as q
 from millstream.queue import operations as queues
 from millstream.queue.bucket import Bucket
+from millstream.queue.group import Group
 from millstream.queue.keeping import QueueUpkeep, pin
 from millstream.queue.state import QueueState
 from millstream.store.engine import Engine
@@ -51,6 +52,7 @@ def kinds() -> Kinds:
         keys.PRODUCER: Kind(ProducerState),
         keys.QUEUE: Kind(QueueState),
         keys.BUCKET: Kind(Bucket),
+        keys.GROUP: Kind(Group),
     }
 
 
@@ -72,6 +74,8 @@ _MUTATIONS: dict[type, Callable[[Transaction, Any], Any]] = {
     q.PauseQueue: queues.pause,
     q.PurgeQueue: queues.purge,
     q.RedriveClaims: queues.redrive,
+    q.PutLater: claims.put_later,
+    q.PlaceRouted: claims.place_routed,
     q.ClaimRouted: claims.claim,
     q.FinishClaims: endings.finish,
     q.RenewClaims: endings.renew,
@@ -90,8 +94,8 @@ _QUERIES: dict[type, Callable[[Store, Any], Any]] = {
     q.ClaimMessages: service.claim_messages,
     q.PeekMessages: service.peek_messages,
     q.GetAttempts: service.get_attempts,
-    q.DescribeQueue: service.describe_queue,
-    q.ListQueues: service.list_queues,
+    q.DescribeQueue: info.describe_queue,
+    q.ListQueues: info.list_queues,
     base.Stats: lambda store, _: store.stats(),
     base.Fold: lambda store, _: store.fold(),
 }

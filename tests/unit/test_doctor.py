@@ -432,6 +432,7 @@ def test_progress_is_told_for_every_stage(path: Path) -> None:
         "logs",
         "records",
         "payloads",
+        "queues",
         "cursors",
         "done",
     ]

@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import AsyncIterator, Iterable, Sequence
+from datetime import datetime
 from typing import Any
 
 from msgspec.structs import replace
 
 from millstream.command import AsyncSession
 from millstream.errors import NotFound
-from millstream.format.packing import pack_single
-from millstream.log import commands as logs
-from millstream.log.log import pack_many
 from millstream.log.names import check_name
 from millstream.queue import commands as c
 from millstream.queue.message import Message, QueueInfo, Try
+from millstream.queue.putting import Wishes, put_batch, put_one
 from millstream.queue.queue import REDRIVE_PER_COMMIT, Messages, runs_of
-from millstream.queue.routing import inbox_of
 from millstream.queue.spec import QueueSpec
 from millstream.record import Headers, Producer, Seconds, to_ms
 
@@ -74,15 +72,30 @@ class Queue:
         *,
         key: bytes | str | None = None,
         headers: Headers | None = None,
+        priority: int | None = None,
+        group: str | None = None,
+        dedup: str | None = None,
+        delay: Seconds | None = None,
+        at: datetime | int | None = None,
         producer: Producer | None = None,
     ) -> int:
-        """Put one message straight to the queue, past its filter; its offset in the inbox."""
-        record = pack_single(
-            value, key=key, headers=headers, timestamp=None, limits=self._session.limits
+        """Put one message straight to the queue, past its filter; its offset in the inbox.
+
+        `delay` and `at` (a time, or wall milliseconds) hold it back. `priority`, `group` and
+        `dedup` go into the headers that the queue's spec names for them.
+        """
+        wishes = Wishes(priority=priority, group=group, dedup=dedup, delay=delay, at=at)
+        command = put_one(
+            self.name,
+            (await self._need_info()).spec if wishes else None,
+            value,
+            key=key,
+            headers=headers,
+            producer=producer,
+            wishes=wishes,
+            limits=self._session.limits,
         )
-        return await self._session.execute(
-            logs.Append(inbox_of(self.name), record, producer=producer)
-        )
+        return await self._session.execute(command)
 
     async def put_many(
         self,
@@ -90,15 +103,23 @@ class Queue:
         *,
         keys: Sequence[bytes | str | None] | None = None,
         headers: Sequence[Headers | None] | None = None,
+        delay: Seconds | None = None,
+        at: datetime | int | None = None,
     ) -> int:
-        """Put a batch, all or nothing; how many."""
-        records = pack_many(
-            values, keys=keys, headers=headers, timestamps=None, limits=self._session.limits
+        """Put a batch, all or nothing; how many. `delay` and `at` are for all of them."""
+        wishes = Wishes(delay=delay, at=at)
+        command, count = put_batch(
+            self.name,
+            (await self._need_info()).spec if wishes else None,
+            values,
+            keys=keys,
+            headers=headers,
+            wishes=wishes,
+            limits=self._session.limits,
         )
-        if records is None:
-            return 0
-        await self._session.execute(logs.Append(inbox_of(self.name), records))
-        return getattr(records, "count", 1)
+        if command is not None:
+            await self._session.execute(command)
+        return count
 
     # Messages out.
 
@@ -194,9 +215,17 @@ class Queue:
                     yield message
 
     async def redrive(
-        self, where: str | None = None, *, limit: int | None = None, dry_run: bool = False
+        self,
+        where: str | None = None,
+        *,
+        limit: int | None = None,
+        rate: float | None = None,
+        dry_run: bool = False,
     ) -> int:
-        """Make failed messages available again, under new claim ids; how many, or would be."""
+        """Make failed messages available again, under new claim ids; how many, or would be.
+
+        With a `rate` they become due one after the other, so many per second.
+        """
         total = 0
         chosen: list[int] = []
         async for message in self.failed(where):
@@ -204,14 +233,18 @@ class Queue:
                 break
             chosen.append(message.claim_id)
             if len(chosen) == REDRIVE_PER_COMMIT:
-                total += await self._redrive(chosen, dry_run=dry_run)
+                total += await self._redrive(chosen, total, rate, dry_run=dry_run)
                 chosen = []
-        return total + (await self._redrive(chosen, dry_run=dry_run) if chosen else 0)
+        if chosen:
+            total += await self._redrive(chosen, total, rate, dry_run=dry_run)
+        return total
 
-    async def _redrive(self, chosen: list[int], *, dry_run: bool) -> int:
+    async def _redrive(
+        self, chosen: list[int], before: int, rate: float | None, *, dry_run: bool
+    ) -> int:
         if dry_run:
             return len(chosen)
-        return await self._session.execute(c.RedriveClaims(self.name, chosen))
+        return await self._session.execute(c.RedriveClaims(self.name, chosen, rate, before))
 
     async def _finish(
         self,

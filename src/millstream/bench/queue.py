@@ -25,8 +25,8 @@ from millstream.bench.turns import (
 )
 from millstream.database import Millstream
 from millstream.embedded import EmbeddedSession, open_store
-from millstream.queue.claims import claim
-from millstream.queue.commands import ClaimRouted
+from millstream.queue.claims import place_routed
+from millstream.queue.commands import PlaceRouted
 from millstream.queue.message import Message
 from millstream.queue.queue import Queue
 from millstream.queue.routing import WINDOW, facts_of, route
@@ -319,8 +319,8 @@ def _route(store: Store, name: str) -> int:
     facts = store.look(lambda state, snapshot: facts_of(state, snapshot, name))
     assert facts is not None
     routed = route(store, facts, facts.untouched + WINDOW)
-    command = ClaimRouted(name, 0, None, "bench", routed, [])
-    store.run(lambda tx: claim(tx, command))
+    command = PlaceRouted(name, routed)
+    store.run(lambda tx: place_routed(tx, command))
     return routed[0].stop if routed else facts.sources[0].position
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath, opened
+from millstream.cli.input import Input
+from millstream.cli.options import takes
 
 if TYPE_CHECKING:
     from millstream.log.log import Log
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _EXPECT = "Only if the log ends there."
 
 
+@takes(Input)
 def append(
     log: Annotated[str, typer.Argument(metavar="LOG", help="The log; made if there is none.")],
     values: Annotated[
@@ -25,28 +26,11 @@ def append(
         typer.Argument(metavar="VALUE...", help="Records; without any, lines of stdin."),
     ] = None,
     store: StorePath = Path(DEFAULT_STORE),
-    key: Annotated[
-        str | None, typer.Option("--key", "-k", metavar="TEXT", help="A key for every record.")
-    ] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--header",
-            "-H",
-            metavar="NAME=VALUE",
-            help="A header for every record. Numbers, true, false, null are typed; NAME:=JSON too.",
-        ),
-    ] = None,
+    *,
+    given: Input,
     timestamp: Annotated[
         str | None, typer.Option(metavar="TIME", help="Milliseconds, or ISO 8601; default: now.")
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="All of stdin is one record.")] = False,
-    json_lines: Annotated[
-        bool, typer.Option("--json-lines", help="Every record must be JSON, and is marked so.")
-    ] = False,
-    batch: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Lines of stdin in one commit.")
-    ] = 1_000,
     expect_end: Annotated[int | None, typer.Option(metavar="N", min=0, help=_EXPECT)] = None,
     producer: Annotated[
         str | None, typer.Option(metavar="NAME", help="With --sequence: a repeat stores nothing.")
@@ -63,28 +47,25 @@ def append(
 
     Values are arguments, or lines of standard input: one record per line, a batch per commit.
     """
-    from millstream.cli.arguments import parse_headers, parse_timestamp
+    from millstream.cli.arguments import parse_timestamp
 
     if (producer is None) != (sequence is None):
         raise typer.BadParameter("--producer and --sequence go together")
-    if values and raw:
-        raise typer.BadParameter("--raw takes its record from stdin, not from arguments")
-    headers = parse_headers(header or [])
-    if json_lines:
-        headers = {"content-type": "application/json", **headers}
+    headers = given.headers()
+    batches = given.batches(values, noun="record", steady=producer is not None, quiet=json)
     with opened(store, create=True) as ms:
         appending = _Appending(
             ms.log(log),
-            key=key,
+            key=given.key,
             headers=headers,
             timestamp=parse_timestamp(timestamp),
             expect_end=expect_end,
             producer=_producer(producer, sequence, epoch),
-            json_lines=json_lines,
             show=not json,
         )
         try:
-            _append_all(appending, values, raw=raw, batch=batch)
+            for some in batches:
+                appending.append(some)
         finally:
             appending.finish(as_json=json)
 
@@ -95,44 +76,6 @@ def _producer(name: str | None, sequence: int | None, epoch: int) -> Producer | 
     if name is None or sequence is None:
         return None
     return Producer(name, sequence, epoch)
-
-
-def _append_all(appending: _Appending, values: list[str] | None, *, raw: bool, batch: int) -> None:
-    if values:
-        appending.append(list(values))
-        return
-    stdin = _stdin()
-    if raw:
-        appending.append([stdin.read()])
-        return
-    for lines in _shown(stdin, appending, batch):
-        appending.append(lines)
-
-
-def _stdin() -> BinaryIO:
-    if sys.stdin.isatty():
-        typer.echo("reading from the terminal; Ctrl-D ends", err=True)
-    return sys.stdin.buffer
-
-
-def _shown(stdin: BinaryIO, appending: _Appending, batch: int) -> Iterator[list[bytes]]:
-    """The batches of lines, with a line of progress on a terminal."""
-    from millstream.cli.lines import batches
-
-    found = batches(stdin, lines_max=batch, steady=appending.producer is not None)
-    if sys.stdin.isatty() or sys.stdout.isatty() or not sys.stderr.isatty():
-        yield from found  # the offsets themselves show how it goes on
-        return
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    from millstream.cli.display import console
-
-    columns = SpinnerColumn(), TextColumn("{task.completed:,.0f} records"), TimeElapsedColumn()
-    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=None)
-        for lines in found:
-            yield lines
-            progress.update(task, completed=appending.count)
 
 
 class _Appending:
@@ -147,7 +90,6 @@ class _Appending:
         timestamp: int | None,
         expect_end: int | None,
         producer: Producer | None,
-        json_lines: bool,
         show: bool,
     ) -> None:
         self.log = log
@@ -157,14 +99,11 @@ class _Appending:
         self._headers = headers
         self._timestamp = timestamp
         self._expect_end = expect_end
-        self._json_lines = json_lines
         self._show = show
         self._ranges: list[list[int]] = []
 
     def append(self, values: list[Any]) -> None:
         """Append one batch in one commit."""
-        if self._json_lines:
-            values = self._check_json(values)
         offsets = self.log.append_many(
             values,
             keys=[self._key] * len(values) if self._key is not None else None,
@@ -197,20 +136,3 @@ class _Appending:
         if self._show:
             one = len(offsets) == 1
             typer.echo(offsets.start if one else f"{offsets.start}-{offsets.stop - 1}")
-
-    def _check_json(self, values: list[Any]) -> list[bytes]:
-        import msgspec
-
-        from millstream.errors import InvalidInput
-
-        checked = []
-        for number, value in enumerate(values, start=self.count + 1):
-            data = value if isinstance(value, bytes) else value.encode("utf-8", "surrogateescape")
-            try:
-                msgspec.json.decode(data)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise InvalidInput(
-                    f"record {number} is not JSON: {error}; {self.count:,} before it are stored"
-                ) from error
-            checked.append(data)
-        return checked

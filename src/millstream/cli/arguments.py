@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from datetime import datetime
+from math import inf
 from typing import Any
 
 import msgspec
@@ -63,18 +64,29 @@ def parse_timestamp(text: str | None) -> int | None:
         return int(text)
     try:
         return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise typer.BadParameter(
             f"a time is milliseconds since the epoch or ISO 8601, not {text!r}"
+        ) from None
+
+
+def parse_time(text: str) -> datetime:
+    """A time such as 2026-05-04T12:00:00+02:00; without a zone it is local time."""
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        raise typer.BadParameter(
+            f"a time is like 2026-12-24T18:30 or 2026-12-24T18:30+01:00, not {text!r}"
         ) from None
 
 
 def parse_duration(text: str) -> float:
     """Seconds from 90, 90s, 15m, 12h, 7d, 2w or 250ms."""
     found = _DURATION.fullmatch(text.strip())
-    if found is None:
+    seconds = float(found[1]) * _SECONDS[found[2] or ""] if found else inf
+    if seconds == inf:
         raise typer.BadParameter(f"a duration is like 90s, 15m, 12h, 7d or 2w, not {text!r}")
-    return float(found[1]) * _SECONDS[found[2] or ""]
+    return seconds
 
 
 def parse_size(text: str) -> int:

@@ -123,10 +123,7 @@ def peek(
     json: MessagesJson = False,
     values: Values = False,
 ) -> None:
-    """Print messages in a state, without claiming them.
-
-    What still waits in the logs, unrouted, is not shown.
-    """
+    """Print messages in a state, without claiming them."""
     from millstream.cli.queue import existing_queue
 
     printer = _choose_printer(json=json, values=values)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _SPANS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"))
 _JSON = "application/json"
+_EMPTY = ("", "-", "0", "0.0", "no")
+"""Cells that say nothing."""
 
 
 def say(text: str) -> None:
@@ -56,11 +58,16 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def say_table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Iterable[str] = ()
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    numbers: Iterable[str] = (),
+    spare: Sequence[str] = (),
 ) -> None:
     """Rows under their titles; `numbers` names the columns that stand on the right.
 
-    Where the terminal is too narrow for that, each row is a block of lines instead.
+    Where a terminal is too narrow for a table with `spare` columns, those that say nothing are left
+    out, then the spare ones; if that is not enough, each row is a block of lines instead.
     """
     rows = list(rows)
     if not sys.stdout.isatty():
@@ -72,8 +79,19 @@ def say_table(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    screen = console()
     right = set(numbers)
+    everything = columns, rows
+    if spare:
+        columns, rows = _fitting(columns, rows, right, spare, screen.width)
+    missed = [title for title in everything[0] if title in spare and title not in columns]
+    if _narrowest(columns, rows, right) > screen.width:
+        columns, rows = everything
+        for row in rows:
+            say_facts(zip(columns, row, strict=True))
+            say("")
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in columns:
         table.add_column(
             title,
@@ -84,13 +102,31 @@ def say_table(
         )
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    screen = console()
-    if _narrowest(columns, rows, right) <= screen.width:
-        screen.print(table)
-        return
-    for row in rows:
-        say_facts(zip(columns, row, strict=True))
-        say("")
+    screen.print(table)
+    if missed:
+        note(f"no room for {', '.join(missed)}; a wider terminal or --json shows all")
+
+
+def _fitting(
+    columns: Sequence[str],
+    rows: list[Sequence[str]],
+    right: set[str],
+    spare: Sequence[str],
+    width: int,
+) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """As many of the columns as fit, the empty ones left out first."""
+    empty = [
+        title
+        for index, title in enumerate(columns)
+        if index and all(row[index] in _EMPTY for row in rows)
+    ]
+    for title in dict.fromkeys([*empty[::-1], *spare]):
+        if _narrowest(columns, rows, right) <= width:
+            break
+        gone = columns.index(title)
+        columns = [*columns[:gone], *columns[gone + 1 :]]
+        rows = [[*row[:gone], *row[gone + 1 :]] for row in rows]
+    return columns, rows
 
 
 def _narrowest(columns: Sequence[str], rows: Sequence[Sequence[str]], right: set[str]) -> int:
@@ -134,10 +170,15 @@ def when(ms: int) -> str:
     from millstream.clock import SystemClock
 
     passed_ms = max(0, SystemClock().wall_ms() - ms)
+    return "now" if passed_ms < 1000 else f"{rough(passed_ms)} ago"
+
+
+def rough(ms: int) -> str:
+    """A duration in its largest unit, whole ones only."""
     for unit_ms, unit in _SPANS:
-        if passed_ms >= unit_ms:
-            return f"{passed_ms // unit_ms}{unit} ago"
-    return "now"
+        if ms >= unit_ms:
+            return f"{ms // unit_ms}{unit}"
+    return "0s"
 
 
 def span(ms: int) -> str:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath, opened
+from millstream.cli.input import Input
+from millstream.cli.options import takes
+from millstream.queue.spec import PRIORITY_MAX
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from millstream.queue.queue import Queue
 
 
+@takes(Input)
 def put(
     queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.")],
     values: Annotated[
@@ -19,80 +26,104 @@ def put(
         typer.Argument(metavar="VALUE...", help="Messages; without any, lines of stdin."),
     ] = None,
     store: StorePath = Path(DEFAULT_STORE),
-    key: Annotated[
-        str | None, typer.Option("--key", "-k", metavar="TEXT", help="A key for every message.")
+    *,
+    given: Input,
+    priority: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, max=PRIORITY_MAX, help="The higher, the sooner."),
     ] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--header",
-            "-H",
-            metavar="NAME=VALUE",
-            help="A header for every message. Numbers, true, false, null are typed; NAME:=JSON too.",
-        ),
+    group: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The group that they belong to.")
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="All of stdin is one message.")] = False,
-    json_lines: Annotated[
-        bool, typer.Option("--json-lines", help="Every message must be JSON, and is marked so.")
-    ] = False,
-    batch: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Lines of stdin in one commit.")
-    ] = 1_000,
+    dedup: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Dropped if one with this id came lately."),
+    ] = None,
+    delay: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Hold them back for so long.")
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Until then: ISO 8601, local time if it has no zone."),
+    ] = None,
     json: AsJson = False,
 ) -> None:
-    """Put messages straight to a queue, past its filter; says how many, once they are durable."""
+    """Put messages straight to a queue, past its filter; says how many, once they are durable.
+
+    --priority, --group and --dedup go into the headers that the queue reads them from.
+    """
     from millstream.cli import display
-    from millstream.cli.arguments import parse_headers
+    from millstream.cli.arguments import parse_duration, parse_time
     from millstream.cli.queue import existing_queue
 
-    if values and raw:
-        raise typer.BadParameter("--raw takes its message from stdin, not from arguments")
-    headers = parse_headers(header or [])
-    if json_lines:
-        headers = {"content-type": "application/json", **headers}
-    count = 0
+    if delay is not None and at is not None:
+        raise typer.BadParameter("--delay or --at, not both")
+    delay_s = None if delay is None else parse_duration(delay)
+    due = None if at is None else parse_time(at)
+    headers = given.headers()
+    batches = given.batches(values, noun="message")
     with opened(store) as ms:
         found = existing_queue(ms, queue)
+        wishes = {"priority": priority, "group": group, "dedup": dedup}
+        key, headers = _addressed(found, given.key, headers, wishes)
+        count = 0
         try:
-            for some in _batches(values, raw=raw, batch=batch):
-                if json_lines:
-                    _check_json(some, before=count)
+            for some in batches:
+                if dedup is not None and count + len(some) > 1:
+                    raise _only_one(count)
                 count += found.put_many(
                     some,
-                    keys=[key] * len(some) if key is not None else None,
+                    keys=None if key is None else [key] * len(some),
                     headers=[headers] * len(some) if headers else None,
+                    delay=delay_s,
+                    at=due,
                 )
         finally:
+            told = display.plural(count, "message")
             if json:
-                display.say_json({"queue": queue, "count": count})
+                display.say_json({"queue": queue, "count": count, **_due_json(due)})
+            elif due is not None:
+                display.say(f"{told} put for {due.isoformat(sep=' ', timespec='seconds')}")
             else:
-                display.say(f"{display.plural(count, 'message')} put")
+                display.say(f"{told} put")
 
 
-def _batches(values: list[str] | None, *, raw: bool, batch: int) -> Iterator[list[Any]]:
-    from millstream.cli.lines import batches
+def _addressed(
+    queue: Queue, key: str | None, headers: dict[str, Any], wishes: dict[str, Any]
+) -> tuple[str | None, dict[str, Any]]:
+    """The key and headers from which the queue will read what is wished for."""
+    from millstream.errors import InvalidInput
+    from millstream.queue.spec import KEY
 
-    if values:
-        yield list(values)
-        return
-    if sys.stdin.isatty():
-        typer.echo("reading from the terminal; Ctrl-D ends", err=True)
-    if raw:
-        yield [sys.stdin.buffer.read()]
-        return
-    yield from batches(sys.stdin.buffer, lines_max=batch, steady=False)
+    wanted = {what: value for what, value in wishes.items() if value is not None}
+    info = queue.info() if wanted else None
+    for what, value in wanted.items():
+        by = getattr(info.spec, f"{what}_by") if info else ""
+        if not by:
+            raise InvalidInput(
+                f"queue {queue.name!r} does not look at a {what}; "
+                f"`millstream queue alter {queue.name} --{what}-by HEADER` makes it do so"
+            )
+        name, before = ("key", key) if by == KEY else (f"header {by!r}", headers.get(by))
+        if before is not None and before != value:
+            raise InvalidInput(
+                f"--{what} {value} is the {name} of a message in queue {queue.name!r}, and that is "
+                f"to be {before!r} already; say only one of them"
+            )
+        if by == KEY:
+            key = str(value)
+        else:
+            headers = {**headers, by: value}
+    return key, headers
 
 
-def _check_json(values: list[Any], *, before: int) -> None:
-    import msgspec
-
+def _only_one(before: int) -> Exception:
     from millstream.errors import InvalidInput
 
-    for number, value in enumerate(values, start=before + 1):
-        data = value if isinstance(value, bytes) else value.encode("utf-8", "surrogateescape")
-        try:
-            msgspec.json.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise InvalidInput(
-                f"message {number} is not JSON: {error}; {before:,} before it are stored"
-            ) from error
+    return InvalidInput(
+        f"--dedup is for one message, the others would be dropped as its repeats; {before} put"
+    )
+
+
+def _due_json(due: datetime | None) -> dict[str, Any]:
+    return {} if due is None else {"due_ms": round(due.timestamp() * 1000)}

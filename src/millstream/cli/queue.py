@@ -11,54 +11,23 @@ import typer
 from millstream.cli.claims import ack, attempts, claim, fail, nack, peek
 from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath, Yes, opened
 from millstream.cli.confirm import confirm
+from millstream.cli.options import takes
+from millstream.cli.settings import Settings, changed, per_second, spec_facts
+from millstream.queue.spec import RATE_MAX, QueueSpec
 
 if TYPE_CHECKING:
     from millstream.database import Millstream
-    from millstream.queue.backoff import Backoff
     from millstream.queue.message import QueueInfo
     from millstream.queue.queue import Queue
 
 queue = typer.Typer(help="Make, watch and work on queues.", no_args_is_help=True)
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.")]
-Sources = Annotated[
-    list[str] | None,
-    typer.Option("--source", metavar="LOG", help="A log, or a pattern such as 'orders*'."),
-]
 Where = Annotated[
-    str | None, typer.Option("--filter", metavar="FILTER", help="Only records that match.")
+    str | None, typer.Option("--filter", metavar="FILTER", help="Only messages that match.")
 ]
-MaxAttempts = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="Then it fails.", show_default="5")
-]
-Lease = Annotated[
-    str | None,
-    typer.Option(metavar="DURATION", help="How long a claim holds.", show_default="30s"),
-]
-BackoffText = Annotated[
-    str | None,
-    typer.Option(
-        "--backoff",
-        metavar="WAITS",
-        help="Before a retry: 5s, or 1s,10s,1m, or 1s*2 to double each time.",
-        show_default="1s*2",
-    ),
-]
-Delay = Annotated[
-    str | None, typer.Option(metavar="DURATION", help="Hold every message back.", show_default="0s")
-]
-DoneRetention = Annotated[
-    str | None,
-    typer.Option(metavar="DURATION", help="How long what is done is known.", show_default="7d"),
-]
-BucketExponent = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=0, help="10^N claims are stored together.", show_default="3"),
-]
-DeadLetter = Annotated[
-    str | None, typer.Option(metavar="LOG", help="Publish failed messages there as well.")
-]
-Description = Annotated[str | None, typer.Option(metavar="TEXT", help="What it is for.")]
+NUMBERS = ("available", "unrouted", "delayed", "in flight", "done", "failed")
+PACES = ("oldest", "in/s", "done/s")
 
 
 def existing_queue(ms: Millstream, name: str) -> Queue:
@@ -76,42 +45,23 @@ def existing_queue(ms: Millstream, name: str) -> Queue:
 
 
 @queue.command()
+@takes(Settings)
 def create(
     queue: QueueName,
     store: StorePath = Path(DEFAULT_STORE),
-    source: Sources = None,
-    filter: Where = None,
     start: Annotated[
         str,
         typer.Option(metavar="OFFSET", help="In logs that exist: latest, earliest, or a number."),
     ] = "latest",
-    max_attempts: MaxAttempts = None,
-    lease: Lease = None,
-    backoff: BackoffText = None,
-    delay: Delay = None,
-    done_retention: DoneRetention = None,
-    bucket_exponent: BucketExponent = None,
-    dead_letter: DeadLetter = None,
-    description: Description = None,
+    *,
+    given: Settings,
     json: AsJson = False,
 ) -> None:
     """Make a queue; to repeat it with the same settings changes nothing."""
     from millstream.cli import display
-    from millstream.queue.spec import QueueSpec
 
-    fields = _fields(
-        source=source,
-        filter=filter,
-        max_attempts=max_attempts,
-        lease=lease,
-        backoff=backoff,
-        delay=delay,
-        done_retention=done_retention,
-        bucket_exponent=bucket_exponent,
-        dead_letter=dead_letter,
-        description=description,
-    )
-    spec = QueueSpec(start=int(start) if start.isdecimal() else start, **fields)
+    begin = QueueSpec(start=int(start) if start.isdecimal() else start)
+    spec = changed(begin, given.fields())
     with opened(store, create=True) as ms:
         made = ms.queue(queue).specify(spec)
     if json:
@@ -121,81 +71,28 @@ def create(
 
 
 @queue.command()
+@takes(Settings, show_defaults=False)
 def alter(
     queue: QueueName,
     store: StorePath = Path(DEFAULT_STORE),
-    source: Sources = None,
-    filter: Where = None,
-    max_attempts: MaxAttempts = None,
-    lease: Lease = None,
-    backoff: BackoffText = None,
-    delay: Delay = None,
-    done_retention: DoneRetention = None,
-    bucket_exponent: BucketExponent = None,
-    dead_letter: DeadLetter = None,
-    description: Description = None,
+    *,
+    given: Settings,
     json: AsJson = False,
 ) -> None:
-    """Change some settings of a queue; an empty text takes one away."""
-    fields = _fields(
-        source=source,
-        filter=filter,
-        max_attempts=max_attempts,
-        lease=lease,
-        backoff=backoff,
-        delay=delay,
-        done_retention=done_retention,
-        bucket_exponent=bucket_exponent,
-        dead_letter=dead_letter,
-        description=description,
-    )
+    """Change some settings of a queue; what is not named stays as it is.
+
+    An empty text or a cap of 0 takes a setting away. Priorities and groups change only while nothing
+    waits and nothing is in flight.
+    """
+    fields = given.fields()
     if not fields:
         raise typer.BadParameter("say what is to be changed")
     with opened(store) as ms:
         found = existing_queue(ms, queue)
+        changed(_info(found).spec, fields)
         found.alter(**fields)
-        facts = found.info()
-        assert facts is not None
+        facts = _info(found)
     _show(facts, as_json=json)
-
-
-def _fields(**given: Any) -> dict[str, Any]:
-    """What was given, as the fields of a spec."""
-    from millstream.cli.arguments import parse_duration
-    from millstream.queue.spec import QueueSpec
-    from millstream.record import to_ms
-
-    fields = {name: value for name, value in given.items() if value is not None}
-    if "source" in fields:
-        fields["sources"] = tuple(filter(None, fields.pop("source")))
-    for name in ("lease", "delay"):
-        if name in fields:
-            fields[f"{name}_ms"] = to_ms(parse_duration(fields.pop(name)))
-    if fields.get("lease_ms", 0) > QueueSpec().lease_max_ms:
-        fields["lease_max_ms"] = fields["lease_ms"]
-    if "done_retention" in fields:
-        fields["done_retention_s"] = round(parse_duration(fields.pop("done_retention")))
-    if "backoff" in fields:
-        fields["backoff"] = parse_backoff(fields.pop("backoff"))
-    return fields
-
-
-def parse_backoff(text: str) -> Backoff:
-    """A backoff from `5s`, `1s,10s,1m` or `1s*2`."""
-    from millstream.cli.arguments import parse_duration
-    from millstream.queue.backoff import Backoff
-    from millstream.record import to_ms
-
-    first, times, factor = text.partition("*")
-    waits = tuple(to_ms(parse_duration(part)) for part in first.split(","))
-    if times:
-        try:
-            return Backoff(first_ms=waits[0], factor=float(factor))
-        except ValueError:
-            raise typer.BadParameter(f"a growing backoff is like 1s*2, not {text!r}") from None
-    if len(waits) == 1:
-        return Backoff(kind="fixed", first_ms=waits[0], jitter=0.0)
-    return Backoff(kind="list", waits_ms=waits, jitter=0.0)
 
 
 @queue.command("list")
@@ -215,18 +112,19 @@ def list_queues(
     if not found:
         display.note("no queues" if pattern == "*" else f"no queues like {pattern}")
         return
-    numbers = ("available", "unrouted", "delayed", "in flight", "done", "failed")
     display.say_table(
-        ("queue", *numbers, "paused"),
+        ("queue", *NUMBERS, *PACES, "paused"),
         [
             (
                 display.safe(info.name),
-                *(str(getattr(info, name.replace(" ", "_"))) for name in numbers),
+                *(str(getattr(info, name.replace(" ", "_"))) for name in NUMBERS),
+                *_paces(info),
                 "yes" if info.paused else "no",
             )
             for info in found
         ],
-        numbers=numbers,
+        numbers=(*NUMBERS, *PACES),
+        spare=("in/s", "done/s", "done", "delayed", "unrouted"),
     )
 
 
@@ -234,9 +132,26 @@ def list_queues(
 def info(queue: QueueName, store: StorePath = Path(DEFAULT_STORE), json: AsJson = False) -> None:
     """Show everything about one queue."""
     with opened(store) as ms:
-        facts = existing_queue(ms, queue).info()
-        assert facts is not None
+        facts = _info(existing_queue(ms, queue))
     _show(facts, as_json=json)
+
+
+def _info(queue: Queue) -> QueueInfo:
+    """How a queue stands that was there just now."""
+    from millstream.errors import NotFound
+
+    found = queue.info()
+    if found is None:
+        raise NotFound(f"queue {queue.name!r} was deleted meanwhile; nothing is left of it")
+    return found
+
+
+def _paces(info: QueueInfo) -> tuple[str, str, str]:
+    """How long the oldest message waits, and how many come and go per second."""
+    from millstream.cli.display import rough
+
+    oldest = "-" if info.oldest_s is None else rough(int(info.oldest_s * 1000))
+    return oldest, f"{info.in_per_second:,.1f}", f"{info.done_per_second:,.1f}"
 
 
 def queue_json(info: QueueInfo) -> dict[str, Any]:
@@ -256,38 +171,22 @@ def _show(info: QueueInfo, *, as_json: bool) -> None:
         display.say_json(queue_json(info))
         return
     spec = info.spec
+    counts = [(name, f"{getattr(info, name.replace(' ', '_')):,}") for name in NUMBERS]
+    if info.duplicates or spec.dedup_by:
+        counts.append(("duplicates", f"{info.duplicates:,} dropped"))
     display.say_facts(
         [
             ("queue", display.safe(info.name)),
             ("description", display.safe(spec.description) or "-"),
             ("sources", display.safe(", ".join(spec.sources)) or "only what is put to it"),
             ("filter", display.safe(spec.filter) or "-"),
-            ("available", f"{info.available:,}"),
-            ("unrouted", f"{info.unrouted:,}"),
-            ("delayed", f"{info.delayed:,}"),
-            ("in flight", f"{info.in_flight:,}"),
-            ("done", f"{info.done:,}"),
-            ("failed", f"{info.failed:,}"),
+            *counts,
+            *zip(PACES, _paces(info), strict=True),
             ("paused", "yes" if info.paused else "no"),
             ("created", display.time_of(info.created)),
-            ("attempts", f"up to {spec.max_attempts:,}"),
-            ("lease", display.span(spec.lease_ms)),
-            ("backoff", _backoff_text(spec.backoff)),
-            ("delay", display.span(spec.delay_ms)),
-            ("done retention", display.span(spec.done_retention_s * 1000)),
-            ("dead letters", display.safe(spec.dead_letter) or "-"),
+            *spec_facts(spec),
         ]
     )
-
-
-def _backoff_text(backoff: Backoff) -> str:
-    from millstream.cli.display import span
-
-    if backoff.kind == "list":
-        return ",".join(span(ms) for ms in backoff.waits_ms)
-    if backoff.kind == "fixed":
-        return span(backoff.first_ms)
-    return f"{span(backoff.first_ms)}*{backoff.factor:g}, up to {span(backoff.most_ms)}"
 
 
 @queue.command()
@@ -296,19 +195,27 @@ def redrive(
     store: StorePath = Path(DEFAULT_STORE),
     filter: Where = None,
     limit: Annotated[int | None, typer.Option(metavar="N", min=0, help="At most so many.")] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(metavar="N", help="So many per second, one after the other."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
     json: AsJson = False,
 ) -> None:
     """Make failed messages available again, with no attempts counted."""
     from millstream.cli import display
 
+    if rate is not None and not 0 < rate <= RATE_MAX:
+        raise typer.BadParameter(f"--rate is a number of messages per second, not {rate:g}")
     with opened(store) as ms:
-        count = existing_queue(ms, queue).redrive(filter, limit=limit, dry_run=dry_run)
+        found = existing_queue(ms, queue)
+        count = found.redrive(filter, limit=limit, rate=rate, dry_run=dry_run)
     if json:
         display.say_json({"queue": queue, "redriven": count, "dry_run": dry_run})
     else:
         what = "would be available again" if dry_run else "available again"
-        display.say(f"{display.plural(count, 'message')} {what}")
+        pace = "" if rate is None else f", {per_second(rate)}"
+        display.say(f"{display.plural(count, 'message')} {what}{pace}")
 
 
 @queue.command()
@@ -321,7 +228,7 @@ def purge(
 ) -> None:
     """Forget the messages in a state; the records stay in their logs.
 
-    What still waits in the logs, unrouted, is left.
+    What waits in the logs, unrouted, counts as available. What is in flight is left.
     """
     from millstream.cli import display
 

@@ -1,7 +1,7 @@
 """The doctor: examines a store's file and says what is wrong, and what is lost by it.
 
 It verifies SQLite's own structure and write-ahead log, the checksum of every row, that commits and offsets have no
-gap, that every record's payload is there, and that names, cursors and counters agree. It never
+gap, that every record's payload is there, and that names, cursors, queues and counters agree. It never
 writes, works in one snapshot while others use the store, and goes on behind damage.
 """
 
@@ -12,11 +12,12 @@ from pathlib import Path
 
 from millstream.doctor.findings import Findings, Problem, Report
 from millstream.doctor.logs import LogExamination
+from millstream.doctor.queues import QueueExamination
 from millstream.doctor.replay import Replay
 from millstream.doctor.rows import Progress, Rows
 from millstream.doctor.wal import check_wal
 from millstream.errors import CorruptionError
-from millstream.format import ids, keys
+from millstream.format import ids, keys, rfc
 
 __all__ = ["Problem", "Progress", "Report", "examine"]
 
@@ -56,6 +57,10 @@ def _examine(rows: Rows, findings: Findings) -> Report:
     logs.check_entries()
     rows.enter("payloads")
     logs.check_payloads()
+    rows.enter("queues")
+    queues = QueueExamination(rows, replay, findings, logs)
+    queues.check_messages()
+    queues.check_records()
     rows.enter("cursors")
     logs.check_readers()
     _check_rest(rows, replay, findings)
@@ -80,7 +85,13 @@ def _reserved(rows: Rows, findings: Findings) -> int:
 
 def _check_rest(rows: Rows, replay: Replay, findings: Findings) -> None:
     """The rows that belong to none of the views."""
-    for start, stop in ((b"", keys.prefix(keys.ENTRY)), (keys.ID_BLOCK_KEY, b"\xff" * 32)):
+    bounds = (
+        (b"", keys.prefix(rfc.RecordType.ACTIVE)),
+        (keys.prefix(rfc.RecordType.QUEUE_SPEC), keys.prefix(keys.ENTRY)),
+        (keys.ID_BLOCK_KEY, keys.prefix(keys.QUEUE)),
+        (keys.after(keys.prefix(keys.RETRY)), b"\xff" * 32),
+    )
+    for start, stop in bounds:
         for found in rows.walk(start, stop):
             if found.problem and found.key != keys.ID_BLOCK_KEY:
                 replay.report_row(found.key, found.problem)

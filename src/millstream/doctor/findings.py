@@ -21,7 +21,7 @@ class Problem(Struct, frozen=True, kw_only=True):
     """One thing that is wrong."""
 
     kind: str
-    """Where it was found: file, row, commit, name, log, cursor, payload, counter."""
+    """Where it was found: file, row, commit, name, log, cursor, payload, queue, counter."""
     message: str
     severity: Severity = "damage"
     log: str | None = None
@@ -44,7 +44,12 @@ class Report(Struct, kw_only=True):
     records: int = 0
     cursors: int = 0
     producers: int = 0
+    queues: int = 0
+    messages: int = 0
+    """What queues hold: available, in flight and failed."""
     payloads_lost: int = 0
+    payloads_missing: int = 0
+    """Of messages that a queue holds, also where the log begins behind them."""
     payloads_unreachable: int = 0
     records_lost: int = 0
     problems: list[Problem] = []

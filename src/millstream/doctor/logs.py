@@ -1,7 +1,8 @@
 """The examination of logs: names and heads, entries without a gap, and the payloads behind them.
 
 Every record that a log's head promises must be found: its entry, and the payload that the entry
-points to. What lies below the start is on its way to deletion and nobody's loss.
+points to. What lies below the start is on its way to deletion, or kept for queues, which say
+themselves what they miss.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import heapq
 from collections.abc import Iterable
 from itertools import groupby
 
+from millstream.doctor.coverage import Coverage
 from millstream.doctor.findings import Findings
 from millstream.doctor.replay import Replay
 from millstream.doctor.rows import Found, Rows
@@ -21,6 +23,7 @@ from millstream.log.cursor_state import CursorState
 from millstream.log.head import Head, Name
 from millstream.log.marks import Marks
 from millstream.log.producer import ProducerState
+from millstream.log.sparse import bytes_below
 
 
 class LogExamination:
@@ -35,6 +38,8 @@ class LogExamination:
         self._names: dict[int, str] = {}
         self._seen = {keys.PAYLOAD: Visited(), keys.PAYLOAD_BLOCK: Visited()}
         self.highest_id = -1
+        self.sound: dict[int, Coverage] = {}
+        """Log id → the offsets whose entry and payload are there, below the start as well."""
 
     def check_names(self) -> None:
         """Every name stands for a log, and every log has its name."""
@@ -161,7 +166,7 @@ class LogExamination:
             )
 
     def _check_log(self, log_id: int, head: Head, rows: Iterable[Found]) -> None:
-        position, size, doubtful = head.start, 0, False
+        position, size, kept, doubtful = head.start, 0, 0, False
         why = "the entry is missing"
         for row in rows:
             try:
@@ -173,23 +178,27 @@ class LogExamination:
                 why, doubtful = f"the entry is damaged: {error}", True
                 continue
             stop = first + len(entry)
-            if first >= head.end or first < head.dropped:
+            if first >= head.end or (first < head.dropped and not head.kept):
                 doubtful = True
                 self._stray(head, first, stop, entry)
                 continue
             if stop > head.start:
                 position, why = self._follow(head, position, first, stop, why)
-            found = self._check_payloads_of(head, first, row.value, entry)
+            found = self._check_payloads_of(log_id, first, row.value, entry)
             if found is None:
                 doubtful = True
             else:
                 size += found
+                kept += found if stop <= head.dropped else self._below(row, head.dropped)
         if position < head.end:
             doubtful = True
             self._findings.lose("log", why, log=head.name, start=position, stop=head.end)
-        if not doubtful and size != head.bytes and not self._replay.broken_at:
+        if not doubtful and (size, kept) != (head.bytes, head.kept) and not self._replay.broken_at:
             self._findings.add(
-                "log", f"the head counts {head.bytes:,} bytes, there are {size:,}", log=head.name
+                "log",
+                f"the head counts {head.bytes:,} bytes, {head.kept:,} of them below what was "
+                f"dropped; there are {size:,} and {kept:,}",
+                log=head.name,
             )
 
     def _follow(
@@ -209,12 +218,15 @@ class LogExamination:
         return max(position, stop), "the entry is missing"
 
     def _check_payloads_of(
-        self, head: Head, first: int, value: bytes, entry: entries.Entry
+        self, log_id: int, first: int, value: bytes, entry: entries.Entry
     ) -> int | None:
         """The bytes that an entry and its payloads count for; None if some are lost."""
+        head, sound = self._heads[log_id], self.sound.setdefault(log_id, Coverage())
         try:
             if entry.packed:
-                return self._check_block(value, len(entry))
+                size = self._check_block(value, len(entry))
+                sound.add(first, first + len(entry))
+                return size
         except CorruptionError as error:
             self._lose(head, first, len(entry), str(error))
             return None
@@ -223,10 +235,17 @@ class LogExamination:
         for index, message_id in enumerate(entry.ids):
             try:
                 size += len(self._payload(keys.PAYLOAD, message_id))
+                sound.add(first + index, first + index + 1)
             except CorruptionError as error:
                 lost += 1
                 self._lose(head, first + index, 1, str(error))
         return None if lost else size
+
+    def _below(self, row: Found, offset: int) -> int:
+        """What an entry counts for below an offset: the fold may have joined records across it."""
+        if keys.entry_position(row.key)[1] >= offset or blocks.is_block(row.value):
+            return 0
+        return bytes_below(self._replay.overlay, self._rows, (row.key, row.value), offset)
 
     def _check_block(self, value: bytes, count: int) -> int:
         header = blocks.decode_header(value, kind=blocks.METADATA)
@@ -320,6 +339,11 @@ class LogExamination:
                 f"cursor {name!r} has acknowledged up to {top}, past the end {head.end}",
                 log=head.name,
             )
+
+    def name_of(self, log_id: int) -> str:
+        """The name of a log, as far as it is known."""
+        head = self._heads.get(log_id)
+        return f"log {log_id}" if head is None else head.name
 
     def _note_id(self, number: int) -> None:
         self.highest_id = max(self.highest_id, number)

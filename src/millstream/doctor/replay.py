@@ -107,9 +107,9 @@ class Replay:
                 self._change(key, raw, delta.seq)
             except (CorruptionError, msgspec.MsgspecError, TypeError, AttributeError) as error:
                 self._findings.add("commit", f"commit {delta.seq}, {describe(key)}: {error}")
-        self.overlay.put(delta.seq, delta.puts)
         for start, stop in delta.drops:
             self.overlay.drop(start, stop)
+        self.overlay.put(delta.seq, delta.puts)
         self.next_id = max(self.next_id, delta.next_id)
         self.next_log = max(self.next_log, delta.next_log)
 
@@ -172,6 +172,10 @@ def describe(key: bytes) -> str:
         if kind in (keys.CURSOR, keys.PRODUCER):
             what = "cursor" if kind == keys.CURSOR else "producer"
             return f"the {what} {keys.trailing_name(key)!r} of log {keys.number(key[:10])}"
+        if kind == keys.QUEUE:
+            return f"the queue {key[2:].decode()!r}"
+        if kind == keys.BUCKET:
+            return f"bucket {int.from_bytes(key[10:], 'big'):#x} of queue {keys.number(key[:10])}"
     except (CorruptionError, UnicodeDecodeError):
         pass  # a damaged key has no better name than its bytes
     return {keys.ID_BLOCK_KEY: "the id counter", keys.STORE_KEY: "the store's own record"}.get(

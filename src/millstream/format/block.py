@@ -35,7 +35,7 @@ import sys
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 import google_crc32c
 from msgspec import Struct
@@ -181,13 +181,15 @@ def decode_header(data: bytes, *, kind: int) -> Header:
 class Block:
     """The columns of one checked block."""
 
-    __slots__ = ("_data", "_starts", "header")
+    __slots__ = ("_cells", "_data", "_starts", "header")
 
     def __init__(self, data: bytes, *, kind: int) -> None:
         self.header = decode_header(data, kind=kind)
         if checksum(data[HEADER_BYTES:]) != self.header.body_crc:
             raise CorruptionError("a block's body is damaged", what="block body", where=48)
         self._data = data
+        self._cells: dict[int, tuple[int, array[int]]] = {}
+        """Of each variable-width column: where its bytes start, and the offsets from there."""
         self._starts = self._locate()
 
     @property
@@ -197,36 +199,43 @@ class Block:
 
     def column(self, column: int, first: int = 0, count: int | None = None) -> list[bytes] | None:
         """A variable-width column, or some rows of it, as a list; None if absent."""
-        start = self._starts.get(column)
-        if start is None:
+        found = self._cells.get(column)
+        if found is None:
             return None
-        data = self._data
-        base = start + _offsets_bytes(self.header.count)
+        base, ends = found
         some = self.header.count - first if count is None else count
-        ends = _u32s(data, start + 4 * first, some + 1)
-        return [data[base + a : base + b] for a, b in pairwise(ends)]
+        data, start = self._data, base + ends[first]
+        return [data[start : (start := base + end)] for end in ends[first + 1 : first + some + 1]]
+
+    def cells(self, column: int, first: int, count: int) -> bytes | None:
+        """Some rows of a variable-width column back to back; None if it is absent, or one empty."""
+        found = self._cells.get(column)
+        if found is None:
+            return None
+        base, ends = found
+        some = ends[first : first + count + 1]
+        if len(set(some)) <= count:
+            return None
+        return self._data[base + some[0] : base + some[-1]]
 
     def cell(self, column: int, index: int) -> bytes | None:
         """One record's value in a variable-width column, in O(1); None if the column is absent."""
-        start = self._starts.get(column)
-        if start is None:
+        found = self._cells.get(column)
+        if found is None:
             return None
         if not 0 <= index < self.header.count:
             raise IndexError(index)
-        begin, end = _u32s(self._data, start + 4 * index, 2)
-        base = start + _offsets_bytes(self.header.count)
-        return self._data[base + begin : base + end]
+        base, ends = found
+        return self._data[base + ends[index] : base + ends[index + 1]]
 
     def buffers(self, column: int) -> tuple[memoryview, memoryview] | None:
         """A variable-width column's offsets and bytes, as Arrow wants them, without a copy."""
         start = self._starts.get(column)
         if start is None:
             return None
-        count = self.header.count
-        base = start + _offsets_bytes(count)
+        base, ends = self._cells[column]
         view = memoryview(self._data)
-        (size,) = _u32s(self._data, start + 4 * count, 1)
-        return view[start : start + 4 * (count + 1)], view[base : base + size]
+        return view[start : start + 4 * len(ends)], view[base : base + ends[-1]]
 
     def timestamps(self, first: int = 0, count: int | None = None) -> Sequence[int]:
         """Every record's timestamp, or those of some, in ms."""
@@ -257,10 +266,14 @@ class Block:
         found = self.column(KEY, first, some)
         if found is None:
             return [None] * some
-        valid = self.validity()
-        if valid is None:
+        start = self._starts.get(KEY_VALIDITY)
+        if start is None:
             return list(found)
-        return [key if ok else None for key, ok in zip(found, valid[first:], strict=False)]
+        data = self._data
+        return [
+            key if data[start + (i >> 3)] >> (i & 7) & 1 else None
+            for i, key in enumerate(found, first)
+        ]
 
     def _numbers(self, column: int, constant: int, first: int, count: int | None) -> Sequence[int]:
         some = self.header.count - first if count is None else count
@@ -287,23 +300,25 @@ class Block:
             elif column == KEY_VALIDITY:
                 position += _round8((count + 7) // 8)
             else:
-                position = self._skip_bytes_column(position)
+                position = self._skip_bytes_column(column, position)
         if position != len(self._data) or columns & ~63:
             raise CorruptionError(
                 "a block's columns do not fill its body", what="block body", where=position
             )
         return starts
 
-    def _skip_bytes_column(self, position: int) -> int:
+    def _skip_bytes_column(self, column: int, position: int) -> int:
         count = self.header.count
         base = position + _offsets_bytes(count)
         if base > len(self._data):
             raise CorruptionError("a block's column is cut", what="block body", where=position)
         ends = _u32s(self._data, position, count + 1)
-        if ends[0] != 0 or ends != sorted(ends):
+        numbers = ends.tolist()
+        if numbers[0] != 0 or numbers != sorted(numbers):
             raise CorruptionError(
                 "a block's offsets do not ascend", what="block body", where=position
             )
+        self._cells[column] = base, ends
         return base + _round8(ends[-1])
 
 
@@ -359,8 +374,8 @@ def _offsets_bytes(count: int) -> int:
     return _round8(4 * (count + 1))
 
 
-def _u32s(data: bytes, start: int, count: int) -> list[int]:
+def _u32s(data: bytes, start: int, count: int) -> array[int]:
     numbers = array("I", data[start : start + 4 * count])
     if _SWAP:
         numbers.byteswap()
-    return numbers.tolist()
+    return numbers

@@ -11,7 +11,9 @@ array has elements.
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct
@@ -32,6 +34,8 @@ _EMPTY = b"\x80"
 _EMPTY_MAP = Raw(_EMPTY)
 _THREE = b"\x93"
 _NIL = b"\xc0"
+_DIFFERING = block.TIMESTAMP | block.KEY | block.APPENDED
+"""The columns of a block whose records share less than all but their headers."""
 
 _SINGLE = struct.Struct("<HQI")
 _COUNT = struct.Struct("<H")
@@ -77,19 +81,42 @@ def encode_metadata(
     return _encode(fields)
 
 
-def encode_metadata_column(entry: Entry, start: int, stop: int) -> list[bytes]:
-    """As `encode_metadata`, for some records of an entry: most have no key and share their times."""
-    keys_found = entry.keys[start:stop]
-    timestamps, appended = entry.timestamps[start:stop], entry.appended[start:stop]
-    headers = entry.headers[start:stop]
-    plain = keys_found.count(None) == len(keys_found)
-    if plain and len(set(timestamps)) == 1 and list(timestamps) == list(appended):
-        head = _THREE + _NIL + _encode(timestamps[0])
-        return [head + (one or _EMPTY) for one in headers]
-    return [
-        encode_metadata(key=key, timestamp_ms=ms, headers=one, appended_ms=appended_ms)
-        for key, ms, one, appended_ms in zip(keys_found, timestamps, headers, appended, strict=True)
-    ]
+class MetadataColumn(NamedTuple):
+    """The metadata of neighbouring records: what all of it starts with, and the rest of each."""
+
+    prefix: bytes
+    rests: list[bytes]
+    sizes: array[int]
+    """Of prefix and rest together, u32."""
+
+    def cut(self, start: int, stop: int) -> MetadataColumn:
+        """Some of the records."""
+        return MetadataColumn(self.prefix, self.rests[start:stop], self.sizes[start:stop])
+
+
+def metadata_column(rests: list[bytes], prefix: bytes = b"") -> MetadataColumn:
+    """Put metadata in a column."""
+    shared = len(prefix)
+    return MetadataColumn(prefix, rests, array("I", [shared + len(rest) for rest in rests]))
+
+
+def decode_metadata_column(value: bytes) -> MetadataColumn:
+    """The metadata of every record of an entry, byte for byte as `encode_metadata` gives it."""
+    if not block.is_block(value):
+        return metadata_column([value[start:stop] for _, start, stop in _elements(value)])
+    found = block.Block(value, kind=block.METADATA)
+    head = found.header
+    headers = found.column(block.HEADERS) or [NO_HEADERS] * found.count
+    if not head.columns & _DIFFERING and head.timestamp_ms == head.appended_ms:
+        prefix = _THREE + _NIL + _encode(head.timestamp_ms)
+        return metadata_column([one or _EMPTY for one in headers], prefix)
+    columns = zip(found.keys(), found.timestamps(), headers, found.appended(), strict=True)
+    return metadata_column(
+        [
+            encode_metadata(key=key, timestamp_ms=ms, headers=one, appended_ms=appended_ms)
+            for key, ms, one, appended_ms in columns
+        ]
+    )
 
 
 def encode_single(message_id: int, metadata: bytes) -> bytes:
@@ -141,31 +168,14 @@ def decode_some(value: bytes, start: int, stop: int) -> Entry:
 
 
 def _decode_array(value: bytes, start: int = 0, stop: int | None = None) -> Entry:
-    total = count(value)
-    stop = total if stop is None else stop
     ids, found_keys, headers, timestamps, appended = [], [], [], [], []
-    position = ARRAY_HEAD_BYTES
-    for index in range(total):
-        base = position + ELEMENT_HEAD_BYTES
-        if base > len(value):
-            raise CorruptionError("a log entry is cut", what="log entry", where=position)
-        message_id, size = _ELEMENT.unpack_from(value, position)
-        position = base + size
-        if position > len(value):
-            raise CorruptionError("a log entry is cut", what="log entry", where=base)
-        if start <= index < stop:
-            key, timestamp_ms, packed, appended_ms = decode_metadata(value[base:position])
-            ids.append(message_id)
-            found_keys.append(key)
-            headers.append(packed)
-            timestamps.append(timestamp_ms)
-            appended.append(appended_ms)
-    if position != len(value):
-        raise CorruptionError(
-            f"a log entry has {len(value) - position} bytes too many",
-            what="log entry",
-            where=position,
-        )
+    for message_id, begin, end in _elements(value)[start:stop]:
+        key, timestamp_ms, packed, appended_ms = decode_metadata(value[begin:end])
+        ids.append(message_id)
+        found_keys.append(key)
+        headers.append(packed)
+        timestamps.append(timestamp_ms)
+        appended.append(appended_ms)
     return Entry(
         ids=ids,
         keys=found_keys,
@@ -174,6 +184,28 @@ def _decode_array(value: bytes, start: int = 0, stop: int | None = None) -> Entr
         appended=appended,
         packed=False,
     )
+
+
+def _elements(value: bytes) -> list[tuple[int, int, int]]:
+    """Of each element of an array: the message id, and where its metadata starts and ends."""
+    found: list[tuple[int, int, int]] = []
+    position = ARRAY_HEAD_BYTES
+    for _ in range(count(value)):
+        base = position + ELEMENT_HEAD_BYTES
+        if base > len(value):
+            raise CorruptionError("a log entry is cut", what="log entry", where=position)
+        message_id, size = _ELEMENT.unpack_from(value, position)
+        position = base + size
+        if position > len(value):
+            raise CorruptionError("a log entry is cut", what="log entry", where=base)
+        found.append((message_id, base, position))
+    if position != len(value):
+        raise CorruptionError(
+            f"a log entry has {len(value) - position} bytes too many",
+            what="log entry",
+            where=position,
+        )
+    return found
 
 
 class _Metadata(Struct, array_like=True, forbid_unknown_fields=True, gc=False):

@@ -18,6 +18,16 @@ their numbers do. Types 0x01 to 0x06 are the RFC's (see `rfc`); ours start at 0x
     0x12  queue            name (UTF-8)                  spec, positions, counts, leases by bucket
     0x13  bucket           queue id (u64), bucket (u64)  what the RFC's records cannot hold
     0x14  retry            queue id, due ms, claim (u64) (nothing): available again from then on
+    0x15  schedule         as retry, but by wall time    (nothing): available from then on
+    0x16  ready            queue id (u64), class (u8),   group: what may be claimed now, best first
+                           rank (u64), claim (u64)
+    0x17  group            queue id (u64), name (UTF-8)  how many wait and are in flight, the head
+    0x18  member           queue id, group*, claim (u64) (nothing): waits behind its group's head
+    0x19  seen             queue id (u64), digest (16)   until when a repeat is dropped (u64)
+    0x1a  seen until       queue id, until ms, digest    (nothing): the same, by time
+
+    * as TerminatedBytes. In 0x14 to 0x18 a claim is written number first, then bucket size, so
+      that claims sort by number.
 """
 
 from __future__ import annotations
@@ -25,6 +35,7 @@ from __future__ import annotations
 import struct
 
 from millstream.errors import CorruptionError
+from millstream.format.encodings import encode_terminated_bytes
 
 VERSION = 0x01
 
@@ -43,10 +54,17 @@ FOLD = 0x11
 QUEUE = 0x12
 BUCKET = 0x13
 RETRY = 0x14
+SCHEDULE = 0x15
+READY = 0x16
+GROUP = 0x17
+MEMBER = 0x18
+SEEN = 0x19
+SEEN_UNTIL = 0x1A
 
 _NUMBERED = struct.Struct(">BBQ")
 _ENTRY = struct.Struct(">BBQQ")
 _RETRY = struct.Struct(">BBQQQ")
+_READY = struct.Struct(">BBQBQQ")
 
 ID_BLOCK_KEY = bytes((VERSION, ID_BLOCK))
 STORE_KEY = bytes((VERSION, STORE))
@@ -155,15 +173,84 @@ def bucket(queue_id: int, bucket_id: int) -> bytes:
 
 def retry(queue_id: int, due_ms: int, claim_id: int) -> bytes:
     """The key under which a message waits for its next attempt: by due time, then claim number."""
-    number, exponent = claim_id & ((1 << 60) - 1), claim_id >> 60
-    return _RETRY.pack(VERSION, RETRY, queue_id, due_ms, number << 4 | exponent)
+    return _RETRY.pack(VERSION, RETRY, queue_id, due_ms, _turned(claim_id))
 
 
-def retry_claim(key: bytes) -> tuple[int, int]:
+def schedule(queue_id: int, due_ms: int, claim_id: int) -> bytes:
+    """The key under which a message waits for a wall time."""
+    return _RETRY.pack(VERSION, SCHEDULE, queue_id, due_ms, _turned(claim_id))
+
+
+def due_claim(key: bytes) -> tuple[int, int]:
     """When a waiting message is due, and its claim id."""
     if len(key) != _RETRY.size:
         raise CorruptionError(
-            f"a retry key of {len(key)} bytes, not 26", what="key", where=len(key)
+            f"a retry key of {len(key)} bytes, not {_RETRY.size}", what="key", where=len(key)
         )
     _, _, _, due_ms, turned = _RETRY.unpack(key)
-    return due_ms, (turned & 15) << 60 | turned >> 4
+    return due_ms, _claim_of(turned)
+
+
+def ready(queue_id: int, rank: tuple[int, int], claim_id: int) -> bytes:
+    """The key under which a message may be claimed: by class and rank, then claim number."""
+    return _READY.pack(VERSION, READY, queue_id, *rank, _turned(claim_id))
+
+
+def ready_claim(key: bytes) -> tuple[tuple[int, int], int]:
+    """The class and rank of a message that may be claimed, and its claim id."""
+    if len(key) != _READY.size:
+        raise CorruptionError(
+            f"a ready key of {len(key)} bytes, not {_READY.size}", what="key", where=len(key)
+        )
+    _, _, _, order, rank, turned = _READY.unpack(key)
+    return (order, rank), _claim_of(turned)
+
+
+def group(queue_id: int, name: str) -> bytes:
+    """The key of a group's state; with an empty name, the prefix of a queue's groups."""
+    return _NUMBERED.pack(VERSION, GROUP, queue_id) + name.encode()
+
+
+def member(queue_id: int, name: str, claim_id: int) -> bytes:
+    """The key under which a message waits behind others of its group."""
+    start = members(queue_id, name)
+    return start + _turned(claim_id).to_bytes(8, "big")
+
+
+def members(queue_id: int, name: str) -> bytes:
+    """The prefix of what waits in a group."""
+    return _NUMBERED.pack(VERSION, MEMBER, queue_id) + encode_terminated_bytes(name.encode())
+
+
+def member_claim(key: bytes) -> int:
+    """The claim id of a message that waits in a group."""
+    return _claim_of(int.from_bytes(key[-8:], "big"))
+
+
+def seen(queue_id: int, digest: bytes) -> bytes:
+    """The key that says until when a repeat of a message is dropped."""
+    return _NUMBERED.pack(VERSION, SEEN, queue_id) + digest
+
+
+def seen_until(queue_id: int, until_ms: int, digest: bytes) -> bytes:
+    """The same by time, so that what is over is found."""
+    return _NUMBERED.pack(VERSION, SEEN_UNTIL, queue_id) + until_ms.to_bytes(8, "big") + digest
+
+
+def seen_time(key: bytes) -> int:
+    """The time in a key of what was seen."""
+    return int.from_bytes(key[10:18], "big")
+
+
+def of_queue(kind: int, queue_id: int) -> tuple[bytes, bytes]:
+    """The range of all records of a type that belong to one queue."""
+    return _NUMBERED.pack(VERSION, kind, queue_id), _NUMBERED.pack(VERSION, kind, queue_id + 1)
+
+
+def _turned(claim_id: int) -> int:
+    """A claim id with its number in front, so that it sorts by that."""
+    return (claim_id & ((1 << 60) - 1)) << 4 | claim_id >> 60
+
+
+def _claim_of(turned: int) -> int:
+    return (turned & 15) << 60 | turned >> 4

@@ -18,10 +18,13 @@ by `ids`. Whether a claim id belongs into the bucket that holds it, is for the r
 from __future__ import annotations
 
 import struct
+import sys
+from array import array
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from itertools import chain
-from typing import Generic, TypeVar
+from functools import lru_cache
+from itertools import count as count_from
+from typing import Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import astuple
@@ -225,12 +228,62 @@ class QueueSpecRecord(Struct, frozen=True, gc=False):
 M = TypeVar("M", bound=Struct)
 
 
+class Stretch(NamedTuple):
+    """Messages whose ids follow one another, and what a record says of each, as columns."""
+
+    message_id: int
+    claim_id: int
+    numbers: tuple[Sequence[int], ...]
+    """The other fixed fields, in the record's order."""
+    prefix: bytes
+    """What the metadata of all of them starts with."""
+    rests: Sequence[bytes]
+    sizes: array[int]
+    """The lengths of the metadata, u32, each with the prefix."""
+
+
+FEW = 8
+"""Up to so many messages, each is packed by itself."""
+
+_SWAP = sys.byteorder == "big"
+_LOW = bytes(range(256)) * 256
+_HIGH = b"".join(bytes((n,)) * 256 for n in range(256))
+"""The lower and the higher byte of the numbers up to 65,535."""
+
+
+def _spread_ids(heads: bytearray, at: int, width: int, ids: range) -> None:
+    """Write adjacent ids into every `width` bytes; the first id stands there already."""
+    low = ids.start & 0xFFFF
+    if low + len(ids) > 0x10000:
+        _spread(heads, at, width, array("Q", ids))
+        return
+    heads[at::width] = _LOW[low : low + len(ids)]
+    heads[at + 1 :: width] = _HIGH[low : low + len(ids)]
+
+
+def _spread(heads: bytearray, at: int, width: int, column: array[int]) -> None:
+    """Write numbers into every `width` bytes; the first number stands there already."""
+    size, data = column.itemsize, column.tobytes()
+    if data == data[:size] * len(column):
+        return
+    for byte in range(size):
+        place = size - 1 - byte if _SWAP else byte
+        heads[at + place :: width] = data[byte::size]
+
+
+@lru_cache(maxsize=8)
+def _cuts(width: int, count: int) -> struct.Struct:
+    return struct.Struct(f"{width}s" * count)
+
+
 class _MessageArray(Generic[M]):
     """An array of messages: fixed fields, the claim id second, and metadata behind its length."""
 
     def __init__(self, make: Callable[..., M], layout: str) -> None:
         self.make = make
         self.layout = struct.Struct(layout)
+        self.codes = layout[3:-1]
+        """Of the fixed fields but the two ids and the length."""
 
     def encode(self, messages: Sequence[M]) -> bytes:
         pack = self.layout.pack
@@ -246,17 +299,53 @@ class _MessageArray(Generic[M]):
             raise InvalidInput(f"{type(message).__name__} cannot be encoded: {error}") from None
         return b"".join(parts)
 
-    def encode_columns(self, columns: Sequence[Sequence[int]], metadata: Sequence[bytes]) -> bytes:
-        """As `encode`, from columns of fixed fields: a fold writes thousands at a time."""
-        heads = map(self.layout.pack, *columns, map(len, metadata))
-        parts = chain.from_iterable(zip(heads, metadata, strict=True))
-        return encode_array_count(len(metadata)) + b"".join(parts)
+    def encode_stretches(self, stretches: Sequence[Stretch]) -> bytes:
+        """As `encode`, from columns: a fold writes thousands at a time."""
+        parts = [encode_array_count(sum(len(some.rests) for some in stretches))]
+        for some in stretches:
+            count = len(some.rests)
+            interleaved = [b""] * (2 * count)
+            interleaved[0::2] = self._heads(some) if count > FEW else self._few_heads(some)
+            interleaved[1::2] = some.rests
+            parts += interleaved
+        return b"".join(parts)
+
+    def _few_heads(self, some: Stretch) -> list[bytes]:
+        """What stands before the rest of each message's metadata, one by one."""
+        ids, claim_ids = count_from(some.message_id), count_from(some.claim_id)
+        heads = map(self.layout.pack, ids, claim_ids, *some.numbers, some.sizes)
+        return [head + some.prefix for head in heads]
+
+    def _heads(self, some: Stretch) -> tuple[bytes, ...]:
+        """As `_few_heads`: copies of the first, whose columns are then overwritten byte by byte."""
+        count, codes = len(some.rests), self.codes
+        columns = [array(code, some.numbers[i]) for i, code in enumerate(codes)] + [some.sizes]
+        first = (some.message_id, some.claim_id, *[column[0] for column in columns])
+        head = self.layout.pack(*first) + some.prefix
+        width, heads = len(head), bytearray(head * count)
+        _spread_ids(heads, 0, width, range(some.message_id, some.message_id + count))
+        _spread_ids(heads, 8, width, range(some.claim_id, some.claim_id + count))
+        at = 16
+        for column in columns:
+            _spread(heads, at, width, column)
+            at += column.itemsize
+        return _cuts(width, count).unpack(heads)
 
     def read(self, reader: Reader) -> list[M]:
-        make, unpack_from, width = self.make, self.layout.unpack_from, self.layout.size
+        make, data = self.make, reader.data
+        return [make(*fields[:-1], data[a:b]) for fields, a, b in self._walk(reader)]
+
+    def read_metadata(self, reader: Reader) -> dict[int, bytes]:
+        """Only the metadata of each message, by its id."""
+        data = reader.data
+        return {fields[0]: data[a:b] for fields, a, b in self._walk(reader)}
+
+    def _walk(self, reader: Reader) -> list[tuple[tuple[int, ...], int, int]]:
+        """Of each message: the fixed fields, and where the metadata starts and stops."""
+        unpack_from, width = self.layout.unpack_from, self.layout.size
         count = reader.array_count(element_bytes_min=width)
         data, end, at = reader.data, len(reader.data), reader.position
-        messages: list[M] = []
+        found: list[tuple[tuple[int, ...], int, int]] = []
         # No call of our own per message: a bucket holds thousands of them.
         for _ in range(count):
             start = at + width
@@ -268,10 +357,10 @@ class _MessageArray(Generic[M]):
                 raise reader.corrupt(f"{stop - at} bytes expected, {end - at} left", where=at)
             if fields[1] >= CLAIM_ID_END:
                 raise reader.corrupt(f"{fields[1]:#x} is not a claim id", where=at + 8)
-            messages.append(make(*fields[:-1], data[start:stop]))
+            found.append((fields, start, stop))
             at = stop
         reader.position = at
-        return messages
+        return found
 
     def decode(self, value: bytes | memoryview, what: str) -> list[M]:
         reader = Reader(value, what)
@@ -284,12 +373,12 @@ _AVAILABLE = _MessageArray(AvailableMessage, "<QQHI")
 _IN_FLIGHT = _MessageArray(InFlightMessage, "<QQqqHI")
 _DONE = _MessageArray(DoneMessage, "<QQqHI")
 _FAILED = _MessageArray(FailedMessage, "<QQqHI")
-encode_available_columns = _AVAILABLE.encode_columns
-"""Message ids, claim ids, attempts; and metadata."""
-encode_in_flight_columns = _IN_FLIGHT.encode_columns
-"""Message ids, claim ids, claimed at, lease deadline, attempts; and metadata."""
-encode_ended_columns = _DONE.encode_columns
-"""Message ids, claim ids, done or failed at, attempts; and metadata."""
+encode_available_stretches = _AVAILABLE.encode_stretches
+"""The numbers of a stretch are: attempts."""
+encode_in_flight_stretches = _IN_FLIGHT.encode_stretches
+"""The numbers of a stretch are: claimed at, lease deadline, attempts."""
+encode_ended_stretches = _DONE.encode_stretches
+"""The numbers of a stretch are: done or failed at, attempts."""
 
 _SPEC_FIXED = struct.Struct("<HIB")
 
@@ -309,6 +398,22 @@ def decode_active(
     available, in_flight = _AVAILABLE.read(reader), _IN_FLIGHT.read(reader)
     reader.finish()
     return available, in_flight
+
+
+def decode_active_metadata(value: bytes | memoryview) -> dict[int, bytes]:
+    """Only the metadata in a bucket of available and in-flight messages, by message id."""
+    reader = Reader(value, "active value")
+    found = _AVAILABLE.read_metadata(reader) | _IN_FLIGHT.read_metadata(reader)
+    reader.finish()
+    return found
+
+
+def decode_ended_metadata(value: bytes | memoryview) -> dict[int, bytes]:
+    """Only the metadata in a bucket of done or failed messages, by message id."""
+    reader = Reader(value, "done or failed value")
+    found = _DONE.read_metadata(reader)
+    reader.finish()
+    return found
 
 
 def encode_done(messages: Sequence[DoneMessage]) -> bytes:

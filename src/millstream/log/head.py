@@ -1,18 +1,26 @@
 """Heads: where a log begins and ends, how large it is, and what it may forget.
 
 `start` and `end` are what users see; `dropped` is how far bytes have really been deleted, and
-follows `start` in the background. Ids of logs are never reused: a name that is deleted and made
-again is another log.
+follows `start` in the background. From `dropped` on entries have no gap; below it only those are left
+that hold something a queue still needs, of `kept` bytes. Ids of logs are never reused: a name that is
+deleted and made again is another log.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+import msgspec
 from msgspec import Struct
 
 from millstream.record import Retention
+from millstream.store.engine import Snapshot
 from millstream.store.entity import Entity
+from millstream.store.overlay import Overlay
+
+Bytes = bytes
+"""As `bytes` of a head is a number."""
+Written = tuple[Bytes, Bytes | None]
 
 
 class Named(Struct, array_like=True, frozen=True):
@@ -63,10 +71,11 @@ class Truncated(Struct, array_like=True, frozen=True, tag=3):
 
 
 class Dropped(Struct, array_like=True, frozen=True, tag=4):
-    """Entries before `through`, of so many bytes, have been deleted from the disk."""
+    """Entries before `through` have been deleted from the disk, but for what a queue needs."""
 
     through: int
-    bytes: int
+    bytes: int | tuple[int, int]
+    """How many bytes have gone; where more or less is kept than before, also by how much."""
 
 
 class Retained(Struct, array_like=True, frozen=True, tag=5):
@@ -110,6 +119,8 @@ class Head(Entity, array_like=True):
     until_ms: int = 0
     deleted: bool = False
     """Gone for users; removed when the last of its bytes is."""
+    kept: int = 0
+    """Of `bytes`, those of entries below `dropped`."""
 
     changes: ClassVar = Created | Appended | Truncated | Dropped | Retained | Taken | Deleted
 
@@ -129,8 +140,11 @@ class Head(Entity, array_like=True):
                 self.start = change.start
                 self.end = max(self.end, change.start)
             case Dropped():
+                gone = change.bytes
+                gone, kept = (gone, 0) if isinstance(gone, int) else gone
                 self.dropped = change.through
-                self.bytes -= change.bytes
+                self.bytes -= gone
+                self.kept += kept
             case Retained():
                 self.retention = change.retention
             case Taken():
@@ -148,5 +162,16 @@ class Head(Entity, array_like=True):
         return Bounds(self.name, self.start, self.end, self.deleted)
 
     def wants_dropping(self) -> bool:
-        """Whether bytes lie on disk that nobody can read any more."""
-        return self.dropped < self.start or self.deleted
+        """Whether bytes lie on disk that nobody can read any more, and that were not looked at."""
+        return self.dropped < self.start or (self.deleted and not self.kept)
+
+    def records(self, key: Bytes, overlay: Overlay, snapshot: Snapshot) -> list[Written]:
+        """The record; where nothing is kept, without the field that says so."""
+        if not self.exists():
+            return [(key, None)]
+        data = msgspec.msgpack.encode(self)
+        return [(key, data if self.kept else _FEWER + data[1:-1])]
+
+
+_FEWER = bytes((0x90 + len(Head.__struct_fields__) - 1,))
+"""The first byte of a MessagePack array that lacks the last field."""

@@ -2,12 +2,14 @@
 
 Messages are claimed a few at a time from blocks of many; a block is read, checked and parsed once,
 not once per claim. Blocks never change and ids of logs are never reused, so nothing here goes stale.
+What a claim gets is cut and decoded for it alone: nobody sees what another does to headers.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from threading import Lock
 from typing import NamedTuple
 
 from millstream.format import block as blocks
@@ -18,10 +20,23 @@ from millstream.store.store import Store
 
 BLOCKS_KEPT = 16
 BYTES_KEPT_MAX = 16 * 1024 * 1024
+OFFSETS_BYTES = 16
+"""What a parsed block keeps per record beside its bytes: offsets of value, key and headers."""
+
 _KEY = "recent blocks"
 
 Row = tuple[int, bytes, int, bytes | None, Headers]
 """Offset, value, timestamp, key, headers."""
+
+
+class Columns(NamedTuple):
+    """Neighbouring records of a log, column by column."""
+
+    offsets: range
+    values: list[bytes]
+    timestamps: Sequence[int]
+    keys: list[bytes | None]
+    headers: list[Headers]
 
 
 class Parsed(NamedTuple):
@@ -33,19 +48,18 @@ class Parsed(NamedTuple):
     payload: blocks.Block
     size: int
 
-    def rows(self, start: int, stop: int) -> Iterator[Row]:
+    def columns(self, start: int, stop: int) -> Columns:
         """The records in [start, stop) of those it holds."""
         skip, count = start - self.first, stop - start
         metadata = self.metadata
         values = self.payload.column(blocks.VALUE, skip, count)
         assert values is not None
-        return zip(
+        return Columns(
             range(start, stop),
             values,
             metadata.timestamps(skip, count),
             metadata.keys(skip, count),
             headers_of(metadata, skip, count),
-            strict=True,
         )
 
 
@@ -54,40 +68,67 @@ class RecentBlocks:
 
     def __init__(self) -> None:
         self._found: OrderedDict[tuple[int, int], Parsed] = OrderedDict()
+        self._last: dict[int, Parsed] = {}
+        """Of each log, the block that was used last; the next claim mostly wants it again."""
+        self._lock = Lock()
 
     def find(self, log_id: int, offset: int) -> Parsed | None:
         """The block that holds a record, if it is remembered."""
-        for key, parsed in reversed(list(self._found.items())):
-            if key[0] == log_id and parsed.first <= offset < parsed.end:
-                return parsed
+        last = self._last.get(log_id)
+        if last is not None and last.first <= offset < last.end:
+            return last
+        with self._lock:
+            for key, parsed in reversed(self._found.items()):
+                if key[0] == log_id and parsed.first <= offset < parsed.end:
+                    self._found.move_to_end(key)
+                    self._last[log_id] = parsed
+                    return parsed
         return None
 
     def add(self, log_id: int, block: Block) -> Parsed:
-        """Remember a block that was read."""
+        """Parse a block that was read, and remember it, unless it is of a single record."""
         metadata = blocks.Block(block.metadata, kind=blocks.METADATA)
         payload = blocks.Block(block.payload, kind=blocks.PAYLOAD)
-        first = block.first_offset - block.skip
-        size = len(block.metadata) + len(block.payload)
-        parsed = Parsed(first, first + metadata.count, metadata, payload, size)
-        self._found[log_id, first] = parsed
-        while len(self._found) > BLOCKS_KEPT or self._bytes() > BYTES_KEPT_MAX:
-            if len(self._found) == 1:
-                break
-            self._found.popitem(last=False)
+        first, count = block.first_offset - block.skip, metadata.count
+        size = len(block.metadata) + len(block.payload) + OFFSETS_BYTES * count
+        parsed = Parsed(first, first + count, metadata, payload, size)
+        if count > 1:
+            with self._lock:
+                self._found[log_id, first] = self._last[log_id] = parsed
+                self._shrink()
         return parsed
 
-    def _bytes(self) -> int:
-        return sum(parsed.size for parsed in self._found.values())
+    def _shrink(self) -> None:
+        """Forget blocks until the others fit; the newest stays, whatever its size."""
+        size = sum(parsed.size for parsed in self._found.values())
+        while len(self._found) > 1 and (len(self._found) > BLOCKS_KEPT or size > BYTES_KEPT_MAX):
+            (log_id, _), gone = self._found.popitem(last=False)
+            size -= gone.size
+            if self._last.get(log_id) is gone:
+                del self._last[log_id]
+
+
+def recent_columns(
+    store: Store, log_id: int, name: str, *, start: int, stop: int
+) -> Iterator[Columns]:
+    """The records in [start, stop) of a log, also below its start while their bytes are there."""
+    cache: RecentBlocks | None = store.scratch.get(_KEY)
+    if cache is None:
+        cache = store.scratch.setdefault(_KEY, RecentBlocks())
+    while start < stop:
+        parsed = cache.find(log_id, start)
+        if parsed is not None:
+            found = [parsed]
+        else:
+            read = fetch_blocks(store, log_id, name, start=start, stop=stop)
+            found = [cache.add(log_id, block) for block in read]
+        for parsed in found:
+            end = min(stop, parsed.end)
+            yield parsed.columns(start, end)
+            start = end
 
 
 def recent_rows(store: Store, log_id: int, name: str, *, start: int, stop: int) -> Iterator[Row]:
-    """The records in [start, stop) of a log, also below its start while their bytes are there."""
-    cache: RecentBlocks = store.scratch.setdefault(_KEY, RecentBlocks())
-    while start < stop:
-        parsed = cache.find(log_id, start)
-        if parsed is None:
-            block = fetch_blocks(store, log_id, name, start=start, stop=stop)[0]
-            parsed = cache.add(log_id, block)
-        end = min(stop, parsed.end)
-        yield from parsed.rows(start, end)
-        start = end
+    """As `recent_columns`, row by row."""
+    for some in recent_columns(store, log_id, name, start=start, stop=stop):
+        yield from zip(*some, strict=True)

@@ -1,23 +1,27 @@
 """Retention: what a log may forget, and the deletion of what it has forgotten.
 
 The start of a log moves at once, by an ordinary truncation. The bytes below it go in the background,
-whole entries at a time, in slices of one short commit each. Rules look at when records were
-appended, never at timestamps that producers chose.
+whole entries at a time, in slices of one short commit each; what a queue still needs of them stays, and
+is looked at again later (`sparse`). Rules look at when records were appended, never at timestamps that
+producers chose.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from millstream.errors import CorruptionError
 from millstream.format import block as blocks
 from millstream.format import entries, keys
 from millstream.log.cursor_state import CursorState
 from millstream.log.head import Dropped, Head, Truncated
 from millstream.log.producer import ProducerState
 from millstream.log.reader import entries_of
-from millstream.store.engine import Row, Snapshot
+from millstream.log.sparse import Needed, Sweep, payloads_of, rows_across, thin
+from millstream.store.engine import Snapshot
 from millstream.store.overlay import Overlay
 from millstream.store.state import State
 from millstream.store.store import Store
@@ -28,6 +32,18 @@ ENTRIES_PER_CUT = 1_000
 ENTRIES_PER_SLICE = 64
 PAYLOADS_PER_SLICE = 500
 CURSORS_MAX = 10_000
+REST_S = 5.0
+"""How long a log of which nothing could go is left alone while others write."""
+
+
+class Rest(NamedTuple):
+    """A log was looked at, and nothing more could go."""
+
+    start: int
+    deleted: bool
+    as_of: tuple[int, int]
+    """The last commit and the last fold before."""
+    until_s: float
 
 
 class LogUpkeep:
@@ -36,14 +52,50 @@ class LogUpkeep:
     def __init__(self) -> None:
         self._position = keys.prefix(keys.HEAD)
         self._producer = keys.prefix(keys.PRODUCER)
+        self._sweeps: dict[int, Sweep] = {}
+        self._rests: dict[int, Rest] = {}
 
     def __call__(self, store: Store) -> bool:
         """Look after the next logs; True if one of them has more to do right now."""
         idle = store.look(self._idle_producers)
         if idle:
             store.run(lambda tx: _forget_producers(tx, idle))
-        found = store.look(self._next_heads)
-        return sum(tend(store, log_id) for log_id in found) > 0
+        more, damage = False, None
+        for log_id in store.look(self._next_heads):
+            try:
+                more = self._tend(store, log_id) or more
+            except CorruptionError as error:
+                damage = error
+        if damage is not None:
+            raise damage
+        return more
+
+    def _tend(self, store: Store, log_id: int) -> bool:
+        forget(store, log_id)
+        rest = store.look(lambda state, snapshot: self._rest(state, snapshot, log_id))
+        if rest is None:
+            return False
+        if store.run(lambda tx: _drop_slice(tx, log_id)):
+            return True
+        if self._sweeps.setdefault(log_id, Sweep(log_id)).step(store):
+            return True
+        self._sweeps.pop(log_id, None)
+        self._rests[log_id] = rest
+        return False
+
+    def _rest(self, state: State, snapshot: Snapshot, log_id: int) -> Rest | None:
+        """What to remember if nothing can go now; None if that is known already."""
+        head = state.entity(keys.head(log_id), snapshot)
+        assert isinstance(head, Head)
+        now_s, as_of = state.clock.seconds(), (state.seq, state.folded)
+        last = self._rests.get(log_id)
+        same = last is not None and last[:2] == (head.start, head.deleted)
+        if last is not None and same and (last.as_of == as_of or now_s < last.until_s):
+            return None
+        if not head.wants_dropping() and not head.kept:
+            self._rests.pop(log_id, None)
+            return None
+        return Rest(head.start, head.deleted, as_of, now_s + REST_S)
 
     def _next_heads(self, state: State, snapshot: Snapshot) -> list[int]:
         first = keys.prefix(keys.HEAD)
@@ -70,13 +122,20 @@ def _forget_producers(tx: Transaction, idle: list[bytes]) -> None:
 
 
 def _wants(head: object) -> bool:
-    return isinstance(head, Head) and (bool(head.retention) or head.wants_dropping())
+    if not isinstance(head, Head):
+        return False
+    return bool(head.retention) or head.wants_dropping() or head.kept > 0
 
 
 def tend(store: Store, log_id: int) -> bool:
     """Let a log forget, and delete some of what it has forgotten; True if more is left."""
     forget(store, log_id)
-    return store.run(lambda tx: _drop_slice(tx, log_id))
+    if store.run(lambda tx: _drop_slice(tx, log_id)):
+        return True
+    sweep = Sweep(log_id)
+    while sweep.step(store):
+        pass
+    return False
 
 
 def forget(store: Store, log_id: int) -> int:
@@ -128,8 +187,8 @@ def cut(store: Store, log_id: int, head: Head, *, floor: int | None, now_ms: int
         if rules.age_ms is not None and start < head.end:
             oldest_ms = now_ms - rules.age_ms
             start = max(start, _cut_by_age(store.state.overlay, snapshot, log_id, head, oldest_ms))
-        if rules.bytes is not None and head.bytes > rules.bytes:
-            excess = head.bytes - rules.bytes
+        excess = 0 if rules.bytes is None else head.bytes - head.kept - rules.bytes
+        if excess > 0:
             start = max(start, _cut_by_bytes(store.state.overlay, snapshot, log_id, head, excess))
     return start
 
@@ -152,76 +211,56 @@ def _cut_by_bytes(
     overlay: Overlay, snapshot: Snapshot, log_id: int, head: Head, excess: int
 ) -> int:
     start = head.start
-    for key, value in _rows(overlay, snapshot, log_id, head.dropped, head.end, ENTRIES_PER_CUT):
+    rows, before = rows_across(overlay, snapshot, log_id, head.dropped, head.end, ENTRIES_PER_CUT)
+    excess += before
+    for key, value in rows:
         if excess <= 0:
             break
-        excess -= _payloads(overlay, snapshot, value)[1]
+        excess -= payloads_of(overlay, snapshot, value)[1]
         start = max(start, keys.entry_position(key)[1] + entries.count(value))
     return start
 
 
 def _drop_slice(tx: Transaction, log_id: int) -> bool:
-    """Delete the bytes of some entries that lie below the start; True if more are left."""
+    """Delete what nobody needs of some entries that lie below the start; True if more are left."""
     key = keys.head(log_id)
     head = tx.entity(key, Head)
     if not head.exists() or not head.wants_dropping():
         return False
     tx.state.folded_through(tx.writer.first_seq() - 1)
-    overlay, limit = tx.state.overlay, ENTRIES_PER_SLICE
-    pinned = tx.state.pinned(log_id, tx.writer)
-    end = head.start if pinned is None else min(head.start, pinned)
-    if end <= head.dropped and not (head.deleted and pinned is None):
+    needed = Needed(tx.state.pinned(log_id, tx.writer))
+    end = min(head.start, needed.floor)
+    if end <= head.dropped and not head.deleted:
         return False
-    rows = _rows(overlay, tx.writer, log_id, head.dropped, end, limit)
-    through, size, more = end, 0, len(rows) == limit
-    gone: list[bytes] = []
+    rows, before = rows_across(
+        tx.state.overlay, tx.writer, log_id, head.dropped, end, ENTRIES_PER_SLICE
+    )
+    through, more = head.dropped, len(rows) >= ENTRIES_PER_SLICE
+    size = left = payloads = 0
+    over: list[bytes] = []
     for row_key, value in rows:
         first = keys.entry_position(row_key)[1]
-        through = first
-        if first + entries.count(value) > end:
-            more = False
+        stop = first + entries.count(value)
+        if stop > end or payloads >= PAYLOADS_PER_SLICE:
+            through, more = max(through, first), stop <= end
             break
-        if len(gone) >= PAYLOADS_PER_SLICE:
-            more = True
-            break
-        found, bytes_found = _payloads(overlay, tx.writer, value)
-        gone += found
-        size += bytes_found
-        through = first + entries.count(value)
+        cut = thin(tx, (row_key, value), needed)
+        size += cut.size
+        left += cut.left
+        over += cut.over
+        payloads += needed.count(first, stop) + 1 if blocks.is_block(value) else stop - first
+        through = stop
     else:
-        through = through if more else end
-    if through > head.dropped:
+        through = through if more else max(through, end)
+    if not left and through > head.dropped:
         tx.drop(keys.entry(log_id, head.dropped), keys.entry(log_id, through))
-        for payload_key in gone:
-            tx.drop(payload_key)
-    if head.deleted and through >= head.end:
+        low = keys.entry(log_id, head.dropped)
+        over = [row_key for row_key in over if row_key[1] != keys.ENTRY or row_key < low]
+    for row_key in over:
+        tx.drop(row_key)
+    kept = left - before if through > head.dropped else 0
+    if head.deleted and through >= head.end and not head.kept + kept:
         tx.change(key, None)
     elif through > head.dropped:
-        tx.change(key, Dropped(through, size))
+        tx.change(key, Dropped(through, (size - left, kept) if kept else size - left))
     return more
-
-
-def _rows(
-    overlay: Overlay, snapshot: Snapshot, log_id: int, start: int, stop: int, limit: int
-) -> list[Row]:
-    """Entries with start <= first offset < stop, wherever they lie, in order."""
-    low, high = keys.entry(log_id, start), keys.entry(log_id, stop)
-    rows = dict(snapshot.scan(low, high, limit=limit))
-    for key in overlay.keys(low, high)[:limit]:
-        held = overlay.get(key)
-        if held is not None:
-            rows[key] = held
-    return sorted(rows.items())[:limit]
-
-
-def _payloads(overlay: Overlay, snapshot: Snapshot, value: bytes) -> tuple[list[bytes], int]:
-    """Where an entry's payloads lie, and how many bytes entry and payloads count for."""
-    if blocks.is_block(value):
-        header = blocks.decode_header(value, kind=blocks.METADATA)
-        return [keys.payload_block(header.first_id)], header.body_bytes + header.payload_bytes
-    found = [keys.payload(message_id) for message_id in entries.decode(value).ids]
-    size = len(value) - entries.ARRAY_HEAD_BYTES - entries.ELEMENT_HEAD_BYTES * len(found)
-    for key in found:
-        held = overlay.get(key)
-        size += len(snapshot.get(key) or b"") if held is None else len(held)
-    return found, size

@@ -31,12 +31,18 @@ from millstream.store.engine import Snapshot
 from millstream.store.entity import Entity
 from millstream.store.overlay import Overlay
 
+SlotMark = tuple[int, str]
+"""The priority and the group of the message in a slot."""
+
 
 class Placed(Struct, array_like=True, frozen=True, tag=1):
     """Messages were routed here, to a queue of that name; they are available."""
 
     queue: str
     spans: list[Span]
+    lane: int = 0
+    marks: dict[int, SlotMark] = {}
+    """Slots and their marks, where messages of several priorities or groups share a bucket."""
 
 
 class Claimed(Struct, array_like=True, frozen=True, tag=2):
@@ -85,6 +91,8 @@ class Bucket(Entity):
     tries_written: int = 0
     """How many of them stand in the RFC's attempts records already."""
     ends: Any = None
+    lane: int = 0
+    marks: Any = None
 
     weight: ClassVar[int] = 250
     changes: ClassVar = Placed | Claimed | Ended | Renewed | Removed
@@ -103,7 +111,8 @@ class Bucket(Entity):
                     self._fill(start, stop, change.state, at_ms)
                     self.ends.append(End(start, stop, change.at_ms, change.state, change.reason))
             case Placed():
-                self.queue = change.queue
+                self.queue, self.lane = change.queue, change.lane
+                self.marks.update(change.marks)
                 for span in change.spans:
                     self._grow(span.slot + span.count)
                     self._fill(span.slot, span.slot + span.count, AVAILABLE, 0)
@@ -165,8 +174,24 @@ class Bucket(Entity):
             if first < last:
                 skip = first - span.slot
                 yield Span(
-                    first, last - first, span.log_id, span.offset + skip, span.message_id + skip
+                    first,
+                    last - first,
+                    span.log_id,
+                    span.offset + skip,
+                    span.message_id + skip,
+                    span.at_ms,
                 )
+
+    def mark(self, slot: int) -> SlotMark:
+        """The priority and the group of a message."""
+        found: SlotMark | None = self.marks.get(slot)
+        return (max(self.lane, 0), "") if found is None else found
+
+    def arrived_ms(self, slot: int) -> int:
+        """When a message was appended."""
+        at = bisect_right(self.spans, slot, key=lambda span: span.slot) - 1
+        found: Span = self.spans[at]
+        return found.at_ms
 
     @classmethod
     def blank(cls) -> Self:
@@ -178,6 +203,7 @@ class Bucket(Entity):
             spans=[],
             tries=[],
             ends=[],
+            marks={},
         )
 
     @classmethod
@@ -197,6 +223,8 @@ class Bucket(Entity):
             tries=stored.tries,
             tries_written=stored.tries_written,
             ends=stored.ends,
+            lane=stored.lane,
+            marks=stored.marks,
         )
 
     def records(
@@ -218,6 +246,8 @@ class Bucket(Entity):
             self.tries,
             self.tries_written,
             self.ends,
+            self.lane,
+            self.marks,
         )
         return [(key, msgspec.msgpack.encode(stored)), *literal]
 
@@ -232,3 +262,5 @@ class _Stored(Struct, array_like=True):
     tries: list[Attempt]
     tries_written: int
     ends: list[End]
+    lane: int = 0
+    marks: dict[int, SlotMark] = {}

@@ -1,173 +1,298 @@
-"""How messages come to consumers: routed, given a claim number, claimed for a while.
+"""How messages come to consumers: chosen, and claimed for a while.
 
 Rules over a transaction; a claim is the pair (claim id, attempt). How attempts end is in `endings`.
 """
 
 from __future__ import annotations
 
-from msgspec.structs import replace
+import heapq
+from collections.abc import Iterator
 
 from millstream.errors import InvalidInput
 from millstream.format import keys
 from millstream.format.ids import bucket_of, split_id
+from millstream.format.packing import Single, check_timestamp
 from millstream.limits import CONSUMER_BYTES_MAX
-from millstream.log.head import Head
+from millstream.log.commands import Append
 from millstream.log.names import check_integer, check_text
+from millstream.log.operations import append, need_log
 from millstream.queue import commands as c
-from millstream.queue.bucket import Bucket, Claimed, Placed
+from millstream.queue import pace
+from millstream.queue.bucket import Bucket, Claimed
 from millstream.queue.endings import end_attempts, expire, lease_ms_of, need_queue, parts_of
-from millstream.queue.slots import Slots, Span
+from millstream.queue.index import QUIET, Index, Rank
+from millstream.queue.placing import place
+from millstream.queue.routing import later_of
+from millstream.queue.slots import Mark, Slots, Span
+from millstream.queue.spec import DELAY_MS_MAX
 from millstream.queue.state import Counts, Moved, QueueState
 from millstream.store.transaction import Transaction
 
 CLAIM_MAX = 10_000
+LAST: Rank = (9, 0)
+"""A rank behind all others."""
+
+AWAKE_MIN = 100
+"""Messages whose time has come that one claim makes ready, at least."""
+
+
+def place_routed(tx: Transaction, command: c.PlaceRouted) -> int:
+    """Take over what was routed, without claiming any of it."""
+    key, queue = need_queue(tx, command.queue)
+    index = Index(tx, queue)
+    total = sum(place(tx, key, queue, routed, index) for routed in command.routed)
+    close(tx, key, index)
+    return total
+
+
+def put_later(tx: Transaction, command: c.PutLater) -> int:
+    """Append messages to the queue's log for later ones, and place them in the same commit."""
+    key, queue = need_queue(tx, command.queue)
+    records, marks = command.records, command.marks
+    count = 1 if isinstance(records, Single) else records.count
+    if len(marks) != count:
+        raise InvalidInput(f"{count} messages, but {len(marks)} marks")
+    for mark in marks:
+        _check_times(mark)
+    first_id = tx.delta.next_id
+    first = append(tx, Append(later_of(queue.name), records))
+    log_id, _ = need_log(tx, later_of(queue.name))
+    spans = [Span(0, count, log_id, first, first_id, tx.wall_ms)]
+    if queue.positions.get(log_id, 0) == first:
+        index = Index(tx, queue)
+        place(tx, key, queue, c.Routed(log_id, first, first + count, spans, marks), index)
+        close(tx, key, index)
+    return first
+
+
+def _check_times(mark: Mark) -> None:
+    if mark.delay_ms is not None and not 0 <= mark.delay_ms <= DELAY_MS_MAX:
+        raise InvalidInput(f"a delay is from 0 to {DELAY_MS_MAX / 1000:,.0f} s")
+    if mark.due_ms is not None:
+        check_timestamp(mark.due_ms)
+
+
+def close(tx: Transaction, key: bytes, index: Index) -> None:
+    """Write what an operation has changed in the index."""
+    counts = index.close()
+    if counts != Counts():
+        tx.change(key, Moved(tx.store_ms, counts))
 
 
 def claim(tx: Transaction, command: c.ClaimRouted) -> c.Granted:
     """Finish, route and claim, in one commit."""
     key, queue = need_queue(tx, command.queue)
-    grants, expired = _claim(tx, key, queue, command)
-    return c.Granted(grants, 0 if queue.paused else _untouched(queue), expired)
+    index = Index(tx, queue)
+    grants, expired = _claim(tx, key, queue, command, index)
+    close(tx, key, index)
+    ahead = 0 if queue.paused or queue.spec.indexed else queue.counts.fresh
+    return c.Granted(grants, ahead, expired)
 
 
 def _claim(
-    tx: Transaction, key: bytes, queue: QueueState, command: c.ClaimRouted
+    tx: Transaction, key: bytes, queue: QueueState, command: c.ClaimRouted, index: Index
 ) -> tuple[list[c.Grant], int]:
     if check_integer("a claim's count", command.count) > CLAIM_MAX:
         raise InvalidInput(f"a claim is for up to {CLAIM_MAX:,} messages, not {command.count:,}")
     if len(check_text("a consumer id", command.consumer).encode()) > CONSUMER_BYTES_MAX:
         raise InvalidInput(f"a consumer id has up to {CONSUMER_BYTES_MAX} bytes")
     if command.acked:
-        end_attempts(tx, key, queue, list(parts_of(command.acked)), outcome="ack")
+        end_attempts(tx, key, queue, list(parts_of(command.acked)), index, outcome="ack")
     for routed in command.routed:
-        place(tx, key, queue, routed)
-    expired = expire(tx, key, queue)
-    if queue.paused or not command.count:
+        place(tx, key, queue, routed, index)
+    expired = expire(tx, key, queue, index)
+    most = 0 if queue.paused else allowed(queue, command.count, tx.store_ms)
+    if most <= 0:
         return [], expired
-    taken = _due(tx, queue, command.count)
-    fresh = min(command.count - len(taken), _untouched(queue))
-    parts = [(bucket_id, (slot, slot + 1)) for bucket_id, slot in taken]
-    end = queue.fresh
-    if fresh > 0:
-        for bucket_id, (start, stop) in queue.pieces(queue.fresh, queue.next):
-            stop = min(stop, start + fresh)
-            parts.append((bucket_id, (start, stop)))
-            fresh -= stop - start
-            end = (bucket_id & ((1 << 60) - 1)) + stop
-            if not fresh:
-                break
-    if not parts:
+    chosen = _Chosen(tx, queue)
+    if queue.spec.indexed:
+        _choose_best(tx, queue, most, index, chosen)
+    else:
+        _choose_next(tx, queue, most, index, chosen)
+    if not chosen.parts:
         return [], expired
     until_ms = tx.store_ms + lease_ms_of(queue, command.lease_ms)
-    grants, moved = _take(tx, queue, parts, until_ms=until_ms, consumer=command.consumer)
-    moved.counts.waiting = -len(taken)
-    tx.change(key, replace(moved, fresh=end))
+    grants = _take(tx, key, queue, chosen, until_ms=until_ms, consumer=command.consumer)
     if command.pop:
         popped = [(grant.claim_id, grant.count, grant.attempt) for grant in grants]
-        end_attempts(tx, key, queue, list(parts_of(popped)), outcome="ack")
+        end_attempts(tx, key, queue, list(parts_of(popped)), index, outcome="ack")
     return grants, expired
 
 
-def _untouched(queue: QueueState) -> int:
-    return sum(stop - start for _, (start, stop) in queue.pieces(queue.fresh, queue.next))
+def allowed(queue: QueueState, count: int, now_ms: int) -> int:
+    """How many messages may be claimed: what is asked for, within the queue's caps."""
+    spec = queue.spec
+    if spec.max_in_flight:
+        count = min(count, spec.max_in_flight - queue.counts.in_flight)
+    if spec.rate:
+        count = min(count, pace.affordable(spec.rate, queue.paid_until_ms, now_ms))
+    return count
 
 
-def _due(tx: Transaction, queue: QueueState, most: int) -> list[tuple[int, int]]:
-    """Messages whose retry or delay is over: taken off the list of those that wait."""
-    if not queue.counts.waiting:
-        return []
-    start = keys.retry(queue.queue_id, 0, 0)
-    stop = keys.retry(queue.queue_id, tx.store_ms + 1, 0)
-    found = []
-    for key, _ in tx.state.scan(start, stop, tx.writer, limit=most):
-        tx.drop(key)
-        claim_id = keys.retry_claim(key)[1]
+class _Chosen:
+    """Slots that are to be claimed, by bucket, in the order in which they were chosen."""
+
+    def __init__(self, tx: Transaction, queue: QueueState) -> None:
+        self.parts: list[tuple[int, Slots]] = []
+        self.count = 0
+        self.taken: dict[int, int] = {}
+        """Of each lane, how many were taken off its front."""
+        self._queue = queue
+
+    def add(self, bucket_id: int, start: int, stop: int) -> None:
+        self.count += stop - start
+        if self.parts:
+            last, (first, end) = self.parts[-1]
+            if last == bucket_id and end == start:
+                self.parts[-1] = (bucket_id, (first, stop))
+                return
+        self.parts.append((bucket_id, (start, stop)))
+
+    def add_claim(self, claim_id: int) -> None:
         bucket_id = bucket_of(claim_id)
-        found.append((bucket_id, split_id(claim_id)[1] - split_id(bucket_id)[1]))
-    return found
+        slot = split_id(claim_id)[1] - split_id(bucket_id)[1]
+        self.add(bucket_id, slot, slot + 1)
+
+    def add_front(self, lane: int, most: int) -> None:
+        """Take up to so many from the front of a lane."""
+        skip = self.taken.get(lane, 0)
+        for bucket_id, (start, stop) in self.front(lane):
+            some = min(stop - start, most)
+            self.add(bucket_id, start, start + some)
+            skip += some
+            most -= some
+            if not most:
+                break
+        self.taken[lane] = skip
+
+    def front(self, lane: int) -> Iterator[tuple[int, Slots]]:
+        """What waits in a lane and was not taken, piece by piece."""
+        skip = self.taken.get(lane, 0)
+        for start, stop in self._queue.lanes.get(lane, ()):
+            if skip >= stop - start:
+                skip -= stop - start
+                continue
+            yield from self._queue.pieces(start + skip, stop)
+            skip = 0
+
+
+def _choose_next(
+    tx: Transaction, queue: QueueState, most: int, index: Index, chosen: _Chosen
+) -> None:
+    """Of a plain queue: first what waited for a time that has come, then what is next."""
+    if queue.counts.waiting or queue.counts.scheduled or queue.counts.ready:
+        index.awake(max(most, AWAKE_MIN))
+        index.read(most)
+        while chosen.count < most and index.best() is not None:
+            chosen.add_claim(index.take())
+    if chosen.count < most and queue.counts.fresh:
+        chosen.add_front(0, most - chosen.count)
+
+
+def _choose_best(
+    tx: Transaction, queue: QueueState, most: int, index: Index, chosen: _Chosen
+) -> None:
+    """By rank, among the index and the fronts of the lanes; of equals the one in the index."""
+    index.awake(max(most, AWAKE_MIN))
+    index.read(most)
+    fronts = [(_front_rank(tx, queue, index, chosen, lane), lane) for lane in queue.lanes]
+    heapq.heapify(fronts)
+    while chosen.count < most:
+        entry = index.best()
+        limit = entry[0] if entry is not None else LAST
+        if fronts and fronts[0][0] < limit:
+            _, lane = heapq.heappop(fronts)
+            limit = min(limit, fronts[0][0]) if fronts else limit
+            _take_front(tx, queue, index, chosen, lane, most - chosen.count, limit)
+            rank = _front_rank(tx, queue, index, chosen, lane)
+            if rank < LAST:
+                heapq.heappush(fronts, (rank, lane))
+        elif entry is not None:
+            chosen.add_claim(index.take())
+        else:
+            return
+
+
+def _front_rank(
+    tx: Transaction, queue: QueueState, index: Index, chosen: _Chosen, lane: int
+) -> Rank:
+    """The rank of the first message in a lane that was not taken; the last of all without one."""
+    for bucket_id, (start, _) in chosen.front(lane):
+        bucket = tx.entity(keys.bucket(queue.queue_id, bucket_id), Bucket)
+        return QUIET, index.rank(lane, bucket.arrived_ms(start))
+    return LAST
+
+
+def _take_front(
+    tx: Transaction,
+    queue: QueueState,
+    index: Index,
+    chosen: _Chosen,
+    lane: int,
+    most: int,
+    limit: Rank,
+) -> None:
+    """Take messages off a lane while nothing else has a better rank."""
+    run = 0
+    for bucket_id, slots in chosen.front(lane):
+        bucket = tx.entity(keys.bucket(queue.queue_id, bucket_id), Bucket)
+        for span in bucket.sources(*slots):
+            if run >= most or (run and (QUIET, index.rank(lane, span.at_ms)) >= limit):
+                chosen.add_front(lane, min(run, most))
+                return
+            run += span.count
+    chosen.add_front(lane, min(run, most))
 
 
 def _take(
     tx: Transaction,
+    key: bytes,
     queue: QueueState,
-    parts: list[tuple[int, Slots]],
+    chosen: _Chosen,
     *,
     until_ms: int,
     consumer: str,
-) -> tuple[list[c.Grant], Moved]:
-    """Claim slots; answers what was granted, and how the queue moves by it."""
-    grants: list[c.Grant] = []
+) -> list[c.Grant]:
+    """Claim slots; answers what was granted."""
+    ranges: dict[int, list[Slots]] = {}
+    for bucket_id, slots in chosen.parts:
+        ranges.setdefault(bucket_id, []).append(slots)
     busy = []
-    total = 0
-    for bucket_id, (start, stop) in parts:
-        bucket_key = keys.bucket(queue.queue_id, bucket_id)
-        tx.change(bucket_key, Claimed([(start, stop)], tx.store_ms, until_ms, consumer))
-        bucket = tx.entity(bucket_key, Bucket)
+    for bucket_id, found in ranges.items():
+        change = Claimed(found, tx.store_ms, until_ms, consumer)
+        tx.change(keys.bucket(queue.queue_id, bucket_id), change)
         busy.append((bucket_id, min(queue.busy.get(bucket_id, until_ms), until_ms)))
-        total += stop - start
+    grants: list[c.Grant] = []
+    for bucket_id, (start, stop) in chosen.parts:
+        bucket = tx.entity(keys.bucket(queue.queue_id, bucket_id), Bucket)
         for span in bucket.sources(start, stop):
-            grants.append(
-                c.Grant(
-                    queue.claim_id(bucket_id, span.slot),
-                    span.count,
-                    bucket.attempts[span.slot],
-                    span.log_id,
-                    span.offset,
-                    until_ms,
-                )
-            )
-    return grants, Moved(counts=Counts(available=-total, in_flight=total), busy=busy)
-
-
-def place(tx: Transaction, key: bytes, queue: QueueState, routed: c.Routed) -> None:
-    """Give claim numbers to what was routed, if nobody has routed the same meanwhile."""
-    dropped = tx.entity(keys.head(routed.log_id), Head).dropped
-    if max(queue.positions.get(routed.log_id, 0), dropped) != routed.start:
-        return
-    first = queue.next
-    total = sum(span.count for span in routed.spans)
-    spans = iter(routed.spans)
-    left: Span | None = next(spans, None)
-    delayed = queue.spec.delay_ms
-    alive = []
-    freed = _free_untouched(tx, queue) if delayed else 0
-    for bucket_id, (start, stop) in queue.pieces(first, first + total):
-        alive.append((bucket_id, stop - start))
-        placed = []
-        slot = start
-        while left is not None and slot < stop:
-            count = min(left.count, stop - slot)
-            placed.append(Span(slot, count, left.log_id, left.offset, left.message_id))
-            slot += count
-            left = (
-                Span(
-                    0, left.count - count, left.log_id, left.offset + count, left.message_id + count
-                )
-                if left.count > count
-                else next(spans, None)
-            )
-        tx.change(keys.bucket(queue.queue_id, bucket_id), Placed(queue.name, placed))
-        if delayed:
-            for number in range(start, stop):
-                due_ms = tx.store_ms + delayed
-                tx.put(keys.retry(queue.queue_id, due_ms, queue.claim_id(bucket_id, number)), b"")
+            grants += _granted(queue, bucket, bucket_id, span, until_ms)
+    total, rate = chosen.count, queue.spec.rate
+    fresh = sum(chosen.taken.values())
+    paid_ms = pace.paid(rate, queue.paid_until_ms, tx.store_ms, total) if rate else None
     tx.change(
         key,
         Moved(
-            counts=Counts(available=total, waiting=total + freed if delayed else 0),
-            next=first + total,
-            fresh=first + total if delayed else -1,
-            positions=[(routed.log_id, routed.stop)],
-            alive=alive,
+            tx.store_ms,
+            Counts(available=-total, in_flight=total, fresh=-fresh, claimed=total),
+            taken=list(chosen.taken.items()),
+            busy=busy,
+            paid_until_ms=paid_ms,
         ),
     )
+    return grants
 
 
-def _free_untouched(tx: Transaction, queue: QueueState) -> int:
-    """Let what is routed and untouched be claimed by its due time, now, instead of in turn."""
-    total = 0
-    for bucket_id, (start, stop) in queue.pieces(queue.fresh, queue.next):
-        for slot in range(start, stop):
-            tx.put(keys.retry(queue.queue_id, tx.store_ms, queue.claim_id(bucket_id, slot)), b"")
-        total += stop - start
-    return total
+def _granted(
+    queue: QueueState, bucket: Bucket, bucket_id: int, span: Span, until_ms: int
+) -> Iterator[c.Grant]:
+    """Neighbouring messages that were claimed, cut where the attempt differs."""
+    start, stop = span.slot, span.slot + span.count
+    while start < stop:
+        attempt = bucket.attempts[start]
+        end = stop
+        if bucket.attempts[start:stop].count(attempt) < stop - start:
+            end = next(slot for slot in range(start, stop) if bucket.attempts[slot] != attempt)
+        claim_id, offset = queue.claim_id(bucket_id, start), span.offset + start - span.slot
+        yield c.Grant(claim_id, end - start, attempt, span.log_id, offset, until_ms)
+        start = end

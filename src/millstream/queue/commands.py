@@ -5,8 +5,9 @@ from __future__ import annotations
 from msgspec import Struct
 
 from millstream.command import Mutation, Query
+from millstream.format.packing import Batch, Single
 from millstream.queue.message import Message, QueueInfo, Try
-from millstream.queue.slots import Span
+from millstream.queue.slots import Mark, Span
 from millstream.queue.spec import QueueSpec
 
 Run = tuple[int, int, int]
@@ -20,6 +21,8 @@ class Routed(Struct, frozen=True):
     start: int
     stop: int
     spans: list[Span]
+    marks: list[Mark] | None = None
+    """One per message, for queues that look at more than whether it matches."""
 
 
 class Grant(Struct, frozen=True, array_like=True):
@@ -34,10 +37,10 @@ class Grant(Struct, frozen=True, array_like=True):
 
 
 class Granted(Struct, frozen=True, array_like=True):
-    """What a claim got, and how many routed messages are left for the next one."""
+    """What a claim got, and how many messages the next one can take without routing more."""
 
     grants: list[Grant]
-    untouched: int
+    ahead: int
     expired: int
 
 
@@ -60,6 +63,22 @@ class PauseQueue(Mutation[None], frozen=True):
 
     queue: str
     paused: bool
+
+
+class PlaceRouted(Mutation[int], frozen=True):
+    """Take over what was routed, without claiming; answers how many messages were placed."""
+
+    queue: str
+    routed: list[Routed]
+
+
+class PutLater(Mutation[int], frozen=True):
+    """Put messages to a queue for later; the offset of the first in the log that holds them."""
+
+    queue: str
+    records: Single | Batch
+    marks: list[Mark]
+    """One per message, with its delay or the time at which it is due."""
 
 
 class ClaimRouted(Mutation[Granted], frozen=True):
@@ -106,6 +125,10 @@ class RedriveClaims(Mutation[int], frozen=True):
 
     queue: str
     claims: list[int]
+    rate: float | None = None
+    """Messages per second that become due; None: all at once."""
+    before: int = 0
+    """How many are due before these."""
 
 
 class ClaimMessages(Query[list[Message]], frozen=True):

@@ -16,6 +16,7 @@ from millstream.log.names import check_text
 from millstream.queue import commands as c
 from millstream.queue.bucket import Bucket, Ended, Renewed
 from millstream.queue.dead_letter import publish_failed
+from millstream.queue.index import Index
 from millstream.queue.slots import AVAILABLE, DONE, FAILED, GONE, IN_FLIGHT, Slots
 from millstream.queue.spec import DELAY_MS_MAX
 from millstream.queue.state import Counts, Moved, QueueState
@@ -50,7 +51,7 @@ def lease_ms_of(queue: QueueState, asked_ms: int | None) -> int:
     return min(asked_ms, queue.spec.lease_max_ms)
 
 
-def expire(tx: Transaction, key: bytes, queue: QueueState) -> int:
+def expire(tx: Transaction, key: bytes, queue: QueueState, index: Index) -> int:
     """Take back what is in flight past its lease; answers how many."""
     late = [bucket_id for bucket_id, until_ms in queue.busy.items() if until_ms <= tx.store_ms]
     total = 0
@@ -65,9 +66,9 @@ def expire(tx: Transaction, key: bytes, queue: QueueState) -> int:
                     parts.append((bucket_id, (first, last), int(bucket.attempts[first])))
                     total += last - first
         if parts:
-            _settle(tx, key, queue, parts, state=AVAILABLE, delay_ms=0, reason=EXPIRED)
+            _settle(tx, key, queue, parts, index, state=AVAILABLE, delay_ms=0, reason=EXPIRED)
         else:
-            tx.change(key, Moved(busy=[(bucket_id, _earliest(bucket))]))
+            tx.change(key, Moved(tx.store_ms, busy=[(bucket_id, _earliest(bucket))]))
     return total
 
 
@@ -96,17 +97,22 @@ def finish(tx: Transaction, command: c.FinishClaims) -> list[c.Run]:
     check_text("a reason", command.reason)
     if command.delay_ms is not None and not 0 <= command.delay_ms <= DELAY_MS_MAX:
         raise InvalidInput(f"a delay is from 0 to {DELAY_MS_MAX / 1000:,.0f} s")
-    parts = list(parts_of(command.claims))
-    return end_attempts(
+    index = Index(tx, queue)
+    lost = end_attempts(
         tx,
         key,
         queue,
-        parts,
+        list(parts_of(command.claims)),
+        index,
         outcome=command.outcome,
         delay_ms=command.delay_ms,
         reason=command.reason,
         each=command.each,
     )
+    counts = index.close()
+    if counts != Counts():
+        tx.change(key, Moved(tx.store_ms, counts))
+    return lost
 
 
 def end_attempts(
@@ -114,6 +120,7 @@ def end_attempts(
     key: bytes,
     queue: QueueState,
     parts: list[Part],
+    index: Index,
     *,
     outcome: str,
     delay_ms: int | None = None,
@@ -139,7 +146,7 @@ def end_attempts(
             queue=queue.name,
             lost=lost,
         )
-    _settle(tx, key, queue, good, state=state, delay_ms=delay_ms, reason=reason)
+    _settle(tx, key, queue, good, index, state=state, delay_ms=delay_ms, reason=reason)
     return lost
 
 
@@ -181,6 +188,7 @@ def _settle(
     key: bytes,
     queue: QueueState,
     parts: Iterable[Part],
+    index: Index,
     *,
     state: int,
     delay_ms: int | None,
@@ -195,18 +203,24 @@ def _settle(
         total = stop - start
         final = FAILED if state == AVAILABLE and attempt >= queue.spec.max_attempts else state
         due_ms = 0
+        bucket_key = keys.bucket(queue.queue_id, bucket_id)
+        marks = tx.entity(bucket_key, Bucket).marks
         if final == AVAILABLE:
             wait_ms = queue.spec.backoff.wait_ms(attempt, random.random())
             due_ms = tx.store_ms + (wait_ms if delay_ms is None else max(0, delay_ms))
             for slot in range(start, stop):
-                row = keys.retry(queue.queue_id, due_ms, queue.claim_id(bucket_id, slot))
-                tx.put(row, b"")
-        bucket_key = keys.bucket(queue.queue_id, bucket_id)
+                group = marks[slot][1] if slot in marks else ""
+                index.retry(queue.claim_id(bucket_id, slot), group=group, due_ms=due_ms)
+        elif marks:
+            for slot in range(start, stop):
+                if slot in marks:
+                    index.leave(marks[slot][1])
         tx.change(bucket_key, Ended([(start, stop)], tx.store_ms, final, due_ms, reason))
         counts.in_flight -= total
         if final == AVAILABLE:
             counts.available += total
-            counts.waiting += total
+            counts.retried += total
+            counts.expired += total if reason == EXPIRED else 0
         elif final == DONE:
             counts.done += total
             alive.append((bucket_id, -total))
@@ -217,7 +231,7 @@ def _settle(
             publish_failed(tx, queue, bucket, (start, stop), reason)
         busy[bucket_id] = _earliest(bucket) if bucket.any_are(IN_FLIGHT) else 0
     if busy:
-        tx.change(key, Moved(counts=counts, busy=list(busy.items()), alive=alive))
+        tx.change(key, Moved(tx.store_ms, counts, busy=list(busy.items()), alive=alive))
 
 
 def renew(tx: Transaction, command: c.RenewClaims) -> int:
@@ -238,7 +252,7 @@ def renew(tx: Transaction, command: c.RenewClaims) -> int:
         bucket_key = keys.bucket(queue.queue_id, bucket_id)
         tx.change(bucket_key, Renewed([slots], until_ms))
         earliest = _earliest(tx.entity(bucket_key, Bucket))
-        tx.change(key, Moved(busy=[(bucket_id, earliest)]))
+        tx.change(key, Moved(tx.store_ms, busy=[(bucket_id, earliest)]))
     return until_ms
 
 

@@ -1,7 +1,8 @@
 """Keeping: what a queue still needs of its logs, and what it may forget of its own.
 
 The bytes of a log stay until every queue on it has passed them: until they are routed and the
-messages are done. Done messages are forgotten, bucket by bucket, after their retention.
+messages are done. Done messages are forgotten, bucket by bucket, after their retention. What was put
+straight to a queue and is done is truncated from its inbox.
 """
 
 from __future__ import annotations
@@ -9,63 +10,173 @@ from __future__ import annotations
 from functools import partial
 
 from millstream.format import keys, rfc
+from millstream.log.head import Head, Name, Truncated
+from millstream.log.sparse import LIVE_DIVISOR, Needed
 from millstream.queue.bucket import Bucket
+from millstream.queue.claims import close
 from millstream.queue.endings import expire
-from millstream.queue.routing import inbox_of
+from millstream.queue.index import Index
+from millstream.queue.routing import inbox_of, later_of
 from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT
 from millstream.queue.state import Counts, Moved, QueueState
 from millstream.store.engine import Snapshot
-from millstream.store.state import State
+from millstream.store.state import NO_END, State
 from millstream.store.store import Store
 from millstream.store.transaction import Transaction
 
 QUEUES_MAX = 10_000
+BUCKETS_MAX = 1_000_000
+REST_S = 5.0
+"""How long an inbox of which nothing could go is left alone while others write."""
+
 BUCKETS_FORGOTTEN_PER_COMMIT = 20
 
 
-def pin(state: State, snapshot: Snapshot, log_id: int) -> int | None:
-    """The first offset of a log that some queue still needs; None if no queue takes from it."""
+Range = tuple[int, int]
+"""Offsets of a log, half-open."""
+
+_HELD = (AVAILABLE, IN_FLIGHT, FAILED)
+
+
+def pin(state: State, snapshot: Snapshot, log_id: int) -> list[Range]:
+    """The offsets of a log that some queue still needs; the end of a range may be `NO_END`."""
     start = keys.prefix(keys.QUEUE)
-    needed = []
+    needed: list[Range] = []
     for key in state.find(start, keys.after(start), snapshot, limit=QUEUES_MAX):
         queue = state.entity(key, snapshot)
         assert isinstance(queue, QueueState)
-        if log_id in queue.positions or _takes(state, snapshot, queue, log_id):
-            needed.append(_needed(state, snapshot, queue, log_id))
-    return min(needed, default=None)
+        needed += needed_by(state, snapshot, queue, log_id)
+    return needed
 
 
-def _takes(state: State, snapshot: Snapshot, queue: QueueState, log_id: int) -> bool:
-    name = getattr(state.entity(keys.head(log_id), snapshot), "name", "")
-    return name == inbox_of(queue.name) or queue.spec.takes_from(name)
-
-
-def _needed(state: State, snapshot: Snapshot, queue: QueueState, log_id: int) -> int:
-    """Where routing stands, or the first message that is not done, or not yet folded."""
-    needed = queue.positions.get(log_id, 0)
-    start, stop = keys.bucket(queue.queue_id, 0), keys.bucket(queue.queue_id + 1, 0)
-    wanted = {key for key in state.dirty if start <= key < stop}
-    wanted.update(keys.bucket(queue.queue_id, bucket_id) for bucket_id in queue.alive)
-    for key in wanted:
+def needed_by(state: State, snapshot: Snapshot, queue: QueueState, log_id: int) -> list[Range]:
+    """What one queue needs of a log: what it has not routed, and the messages it holds."""
+    head = state.entity(keys.head(log_id), snapshot)
+    assert isinstance(head, Head)
+    needed: list[Range] = []
+    if _takes(queue, head):
+        needed.append((max(queue.positions.get(log_id, 0), head.dropped), NO_END))
+    if log_id not in queue.positions:
+        return needed
+    for key, states in _buckets(state, snapshot, queue).items():
         bucket = state.entity(key, snapshot)
         assert isinstance(bucket, Bucket)
-        needed = min([needed, *(s.offset for s in bucket.spans if s.log_id == log_id)])
+        for one in states:
+            for run in bucket.runs(one):
+                needed += [
+                    (span.offset, span.offset + span.count)
+                    for span in bucket.sources(*run)
+                    if span.log_id == log_id
+                ]
     return needed
+
+
+def own_logs(queue: str) -> tuple[str, str]:
+    """The logs of what is put straight to a queue, at once and for later."""
+    return inbox_of(queue), later_of(queue)
+
+
+def _takes(queue: QueueState, head: Head) -> bool:
+    """Whether routing will go on in a log: not in a deleted one, which nothing leads to."""
+    name, spec = head.name, queue.spec
+    if head.deleted or not name:
+        return False
+    if name in (*own_logs(queue.name), *spec.sources):
+        return True
+    own = name.startswith(own_logs(""))
+    return not own and name != spec.dead_letter and spec.takes_from(name)
+
+
+def _buckets(state: State, snapshot: Snapshot, queue: QueueState) -> dict[bytes, tuple[int, ...]]:
+    """The buckets with messages that need their log, and in which states these are.
+
+    The records of a bucket that is not folded hold the metadata of done messages as well, and it
+    comes from the log. What this very commit has changed is not folded either.
+    """
+    start, stop = keys.bucket(queue.queue_id, 0), keys.bucket(queue.queue_id + 1, 0)
+    found = {keys.bucket(queue.queue_id, bucket_id): _HELD for bucket_id in queue.alive}
+    wholly: tuple[int, ...] = (*_HELD, DONE)
+    whole = [key for key in (*state.dirty, *state.touched) if start <= key < stop]
+    if queue.spec.keep_payloads:
+        whole += state.find(start, stop, snapshot, limit=BUCKETS_MAX)
+    return {**found, **dict.fromkeys(whole, wholly)}
 
 
 class QueueUpkeep:
     """Takes back expired leases and forgets what was done long ago, queue by queue."""
 
+    def __init__(self) -> None:
+        self._rests: dict[str, tuple[tuple[int, int], float]] = {}
+        """Queues whose inbox could not be cut → the last commit and fold then, and until when."""
+
     def __call__(self, store: Store) -> bool:
         """Look after every queue; True if one of them has more to do right now."""
         names = store.look(_names)
+        for gone in self._rests.keys() - set(names):
+            self._rests.pop(gone, None)
         return sum(self._tend(store, name) for name in names) > 0
 
     def _tend(self, store: Store, name: str) -> bool:
-        if not store.look(lambda state, snapshot: _wants(state, snapshot, name)):
+        more = False
+        if store.look(lambda state, snapshot: _wants(state, snapshot, name)):
+            more = store.run(lambda tx: _keep(tx, name))
+        return self._cut_inbox(store, name) or more
+
+    def _cut_inbox(self, store: Store, name: str) -> bool:
+        as_of, now_s = (store.state.seq, store.state.folded), store.clock.seconds()
+        last, until_s = self._rests.get(name, ((0, 0), 0.0))
+        if last == as_of or now_s < until_s:
             return False
-        more: bool = store.run(lambda tx: _keep(tx, name))
-        return more
+        if store.look(lambda state, snapshot: inbox_cuts(state, snapshot, name)):
+            return store.run(lambda tx: _cut_inbox(tx, name))
+        self._rests[name] = (as_of, now_s + REST_S)
+        return False
+
+
+def inbox_cuts(state: State, snapshot: Snapshot, name: str) -> list[tuple[int, int]]:
+    """The inboxes of a queue that shall begin later than they do, and where."""
+    queue = state.entity(keys.queue(name), snapshot)
+    assert isinstance(queue, QueueState)
+    found = []
+    for log in own_logs(name) if queue.exists() else ():
+        entry = state.entity(keys.log_name(log), snapshot)
+        assert isinstance(entry, Name)
+        if entry.log_id:
+            head = state.entity(keys.head(entry.log_id), snapshot)
+            assert isinstance(head, Head)
+            cut = head.start
+            if head.start < queue.positions.get(entry.log_id, 0):
+                needed = needed_by(state, snapshot, queue, entry.log_id)
+                cut = min(head.end, _cut(head.start, needed))
+            if cut > head.start:
+                found.append((entry.log_id, cut))
+    return found
+
+
+def _cut(begin: int, needed: list[Range]) -> int:
+    """Where an inbox shall begin.
+
+    That is before the first message that is not done, or behind some, if they are fewer than a
+    quarter: they stay the queue's, but are no longer read as part of the log.
+    """
+    cut, live = begin, 0
+    for start, stop in Needed([one for one in needed if one[1] != NO_END]).ranges:
+        start, stop = max(start, begin), max(stop, begin)
+        if start - begin > live * LIVE_DIVISOR:
+            cut = start
+        live += stop - start
+        if stop - begin > live * LIVE_DIVISOR:
+            cut = stop
+    unrouted = Needed(needed).floor
+    return unrouted if unrouted - begin > live * LIVE_DIVISOR else cut
+
+
+def _cut_inbox(tx: Transaction, name: str) -> bool:
+    tx.state.folded_through(tx.writer.first_seq() - 1)
+    found = inbox_cuts(tx.state, tx.writer, name)
+    for log_id, start in found:
+        tx.change(keys.head(log_id), Truncated(start))
+    return bool(found)
 
 
 def _names(state: State, snapshot: Snapshot) -> list[str]:
@@ -78,6 +189,8 @@ def _wants(state: State, snapshot: Snapshot, name: str) -> bool:
     """Whether a lease has ended, or the oldest bucket is done with."""
     queue = state.entity(keys.queue(name), snapshot)
     assert isinstance(queue, QueueState)
+    if not queue.exists():
+        return False
     _, now_ms = state.time.now()
     if any(until_ms <= now_ms for until_ms in queue.busy.values()):
         return True
@@ -88,11 +201,11 @@ def _wants(state: State, snapshot: Snapshot, name: str) -> bool:
 def _finished(state: State, snapshot: Snapshot, queue: QueueState, *, limit: int) -> list[bytes]:
     """The oldest full buckets in which nothing is alive."""
     start, stop = keys.bucket(queue.queue_id, 0), keys.bucket(queue.queue_id + 1, 0)
-    filling = _filling(queue)
+    filling = queue.filling()
     most = limit + len(queue.alive) + 1
     found = state.find(start, stop, snapshot, limit=most)
     numbers = [(int.from_bytes(key[10:], "big"), key) for key in found]
-    return [key for one, key in numbers if one not in queue.alive and one != filling][:limit]
+    return [key for one, key in numbers if one not in queue.alive and one not in filling][:limit]
 
 
 def _is_over(bucket: object, queue: QueueState, now_ms: int) -> bool:
@@ -111,7 +224,9 @@ def _keep(tx: Transaction, name: str) -> bool:
     queue = tx.entity(key, QueueState)
     if not queue.exists():
         return False
-    expire(tx, key, queue)
+    index = Index(tx, queue)
+    expire(tx, key, queue, index)
+    close(tx, key, index)
     forgotten = 0
     limit = BUCKETS_FORGOTTEN_PER_COMMIT
     for bucket_key in _finished(tx.state, tx.writer, queue, limit=limit):
@@ -126,11 +241,6 @@ def _keep(tx: Transaction, name: str) -> bool:
         for record in (rfc.done_key, rfc.active_key, rfc.failed_key):
             tx.drop(record(queue.name.encode(), bucket_id))
         tx.change(bucket_key, None)
-        tx.change(key, Moved(counts=Counts(done=-done)))
+        tx.change(key, Moved(tx.store_ms, Counts(done=-done)))
         forgotten += 1
     return forgotten == BUCKETS_FORGOTTEN_PER_COMMIT
-
-
-def _filling(queue: QueueState) -> int:
-    """The bucket that the next claim number belongs to."""
-    return next(iter(queue.pieces(queue.next, queue.next + 1)))[0]

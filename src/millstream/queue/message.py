@@ -67,5 +67,12 @@ class QueueInfo(Struct, frozen=True, kw_only=True):
     in_flight: int
     done: int
     failed: int
+    duplicates: int
+    """Repeats that were dropped."""
     paused: bool
     created: int
+    oldest_s: float | None
+    """How long ago the oldest message that waits was appended."""
+    in_per_second: float
+    """Messages routed to it, and done, lately: over about a minute."""
+    done_per_second: float

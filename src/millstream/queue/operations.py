@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import msgspec
+from msgspec.structs import replace
 
 from millstream.errors import Conflict, InvalidInput
 from millstream.format import entries, keys, rfc
@@ -13,16 +14,30 @@ from millstream.log.head import Head
 from millstream.log.names import check_name
 from millstream.log.reader import entries_of
 from millstream.queue import commands as c
-from millstream.queue.bucket import Bucket, Placed, Removed
+from millstream.queue.bucket import Bucket, Removed
+from millstream.queue.claims import close
 from millstream.queue.endings import need_queue
+from millstream.queue.group import Group, Standing
+from millstream.queue.index import Index
+from millstream.queue.placing import Arrival, admit
 from millstream.queue.routing import find_sources
-from millstream.queue.slots import AVAILABLE, FAILED, Slots, Span
-from millstream.queue.spec import QueueSpec
+from millstream.queue.slots import AVAILABLE, FAILED, Slots
+from millstream.queue.spec import RATE_MAX, QueueSpec
 from millstream.queue.state import Counts, Moved, Paused, QueueState, Specified
 from millstream.store.transaction import Transaction
 
+_INDEXES = (
+    keys.RETRY,
+    keys.SCHEDULE,
+    keys.READY,
+    keys.MEMBER,
+    keys.SEEN,
+    keys.SEEN_UNTIL,
+)
 BUCKETS_PER_PURGE = 1_000
+GROUPS_PER_STEP = 1_000
 _FIXED = ("start", "start_ms")
+_FIXED_WHILE_USED = ("priority_by", "group_by", "group_in_flight")
 
 
 def checked(spec: QueueSpec) -> QueueSpec:
@@ -64,6 +79,13 @@ def _alter(tx: Transaction, key: bytes, queue: QueueState, command: c.SpecifyQue
     for name in _FIXED:
         if getattr(old, name) != getattr(new, name):
             raise InvalidInput(f"{name} of a queue cannot be altered: routing has begun")
+    for name in _FIXED_WHILE_USED:
+        used = queue.counts.available or queue.counts.in_flight
+        if used and getattr(old, name) != getattr(new, name):
+            raise InvalidInput(
+                f"{name} of a queue can be altered only while nothing waits and nothing is in "
+                f"flight; {queue.counts.available} wait, {queue.counts.in_flight} are in flight"
+            )
     numbers_from = queue.next
     if old.bucket_exponent != new.bucket_exponent:
         capacity = capacity_of(max(old.bucket_exponent, new.bucket_exponent))
@@ -78,7 +100,7 @@ def _start(tx: Transaction, key: bytes, queue: QueueState) -> None:
         head = tx.entity(keys.head(log_id), Head)
         positions.append((log_id, _first(tx, log_id, head, queue.spec)))
     if positions:
-        tx.change(key, Moved(positions=positions))
+        tx.change(key, Moved(tx.store_ms, positions=positions))
 
 
 def _first(tx: Transaction, log_id: int, head: Head, spec: QueueSpec) -> int:
@@ -131,19 +153,42 @@ def purge(tx: Transaction, command: c.PurgeQueue) -> int:
         alive.append((bucket_id, -gone))
         total += gone
     if state == FAILED:
-        tx.change(key, Moved(counts=Counts(failed=-total), alive=alive))
+        tx.change(key, Moved(tx.store_ms, Counts(failed=-total), alive=alive))
         return total
-    start, stop = keys.retry(queue.queue_id, 0, 0), keys.retry(queue.queue_id + 1, 0, 0)
-    tx.drop(start, stop)
-    waiting = queue.counts.waiting
-    counts = Counts(available=-total, waiting=-waiting)
+    for kind in (keys.RETRY, keys.SCHEDULE, keys.READY, keys.MEMBER):
+        tx.drop(*keys.of_queue(kind, queue.queue_id))
+    _empty_groups(tx, queue)
+    now = queue.counts
+    counts = Counts(
+        available=-total,
+        waiting=-now.waiting,
+        scheduled=-now.scheduled,
+        ready=-now.ready,
+        fresh=-now.fresh,
+    )
+    taken = [
+        (lane, sum(stop - start for start, stop in ranges)) for lane, ranges in queue.lanes.items()
+    ]
     positions = []
     for log_id in find_sources(tx.state, tx.writer, queue.name, queue.spec):
         head = tx.entity(keys.head(log_id), Head)
         total += max(0, head.end - max(queue.positions.get(log_id, 0), head.start))
         positions.append((log_id, head.end))
-    tx.change(key, Moved(counts=counts, fresh=queue.next, alive=alive, positions=positions))
+    moved = Moved(tx.store_ms, counts, taken=taken, alive=alive, positions=positions)
+    tx.change(key, moved)
     return total
+
+
+def _empty_groups(tx: Transaction, queue: QueueState) -> None:
+    """Nothing waits in any group any more; what is in flight stays so."""
+    start, stop = keys.of_queue(keys.GROUP, queue.queue_id)
+    while page := tx.state.find(start, stop, tx.writer, limit=GROUPS_PER_STEP):
+        for group_key in page:
+            now = tx.entity(group_key, Group).standing
+            empty = Standing(in_flight=now.in_flight, paid_until_ms=now.paid_until_ms)
+            if now != empty:
+                tx.change(group_key, empty)
+        start = page[-1] + b"\x00"
 
 
 def _with(tx: Transaction, queue: QueueState, state: int) -> Iterator[tuple[int, list[Slots]]]:
@@ -157,7 +202,9 @@ def _with(tx: Transaction, queue: QueueState, state: int) -> Iterator[tuple[int,
 def redrive(tx: Transaction, command: c.RedriveClaims) -> int:
     """Make failed messages available again, under new claim ids and with no attempts."""
     key, queue = need_queue(tx, command.queue)
-    total = 0
+    if command.rate is not None and not 0 < command.rate <= RATE_MAX:
+        raise InvalidInput(f"a rate is a number of messages per second, not {command.rate}")
+    chosen: list[Arrival] = []
     for claim_id in command.claims:
         bucket_id = bucket_of(claim_id)
         slot = split_id(claim_id)[1] - split_id(bucket_id)[1]
@@ -166,17 +213,15 @@ def redrive(tx: Transaction, command: c.RedriveClaims) -> int:
         if slot >= len(bucket.states) or bucket.states[slot] != FAILED:
             continue
         (span,) = bucket.sources(slot, slot + 1)
+        due_ms = 0
+        if command.rate:
+            due_ms = tx.store_ms + int((command.before + len(chosen)) * 1000 / command.rate)
+        chosen.append(Arrival(replace(span, slot=0), *bucket.mark(slot), due_ms))
         tx.change(bucket_key, Removed([(slot, slot + 1)]))
-        (again, (first, _)) = next(iter(queue.pieces(queue.next, queue.next + 1)))
-        placed = Span(first, 1, span.log_id, span.offset, span.message_id)
-        tx.change(keys.bucket(queue.queue_id, again), Placed(queue.name, [placed]))
-        moved = Moved(
-            counts=Counts(failed=-1, available=1),
-            next=queue.next + 1,
-            alive=[(bucket_id, -1), (again, 1)],
-        )
-        tx.change(key, moved)
-        total += 1
+        tx.change(key, Moved(tx.store_ms, Counts(failed=-1), alive=[(bucket_id, -1)]))
+    index = Index(tx, queue)
+    total = admit(tx, key, queue, chosen, index)
+    close(tx, key, index)
     return total
 
 
@@ -190,6 +235,7 @@ def delete(tx: Transaction, command: c.DeleteQueue) -> bool:
     while page := tx.state.find(start, stop, tx.writer, limit=BUCKETS_PER_PURGE):
         for bucket_key in page:
             tx.change(bucket_key, None)
+        start = page[-1] + b"\x00"
     name = queue.name.encode()
     for record in (
         rfc.RecordType.ACTIVE,
@@ -198,6 +244,12 @@ def delete(tx: Transaction, command: c.DeleteQueue) -> bool:
         rfc.RecordType.ATTEMPTS,
     ):
         tx.drop(*keys.range_of(rfc.queue_prefix(record, name)))
-    tx.drop(keys.retry(queue.queue_id, 0, 0), keys.retry(queue.queue_id + 1, 0, 0))
+    for kind in _INDEXES:
+        tx.drop(*keys.of_queue(kind, queue.queue_id))
+    start, stop = keys.of_queue(keys.GROUP, queue.queue_id)
+    while page := tx.state.find(start, stop, tx.writer, limit=GROUPS_PER_STEP):
+        for group_key in page:
+            tx.change(group_key, None)
+        start = page[-1] + b"\x00"
     tx.change(key, None)
     return True

@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from millstream.command import Session
 from millstream.errors import InvalidInput, NotFound
-from millstream.format.packing import pack_single
-from millstream.log import commands as logs
-from millstream.log.log import pack_many
 from millstream.log.names import check_name
 from millstream.queue import commands as c
 from millstream.queue.backoff import Backoff
 from millstream.queue.message import Message, QueueInfo, Try
-from millstream.queue.routing import inbox_of
+from millstream.queue.putting import Wishes, put_batch, put_one
 from millstream.queue.spec import QueueSpec
 from millstream.record import Headers, Producer, Seconds, to_ms
 
@@ -80,13 +78,30 @@ class Queue:
         *,
         key: bytes | str | None = None,
         headers: Headers | None = None,
+        priority: int | None = None,
+        group: str | None = None,
+        dedup: str | None = None,
+        delay: Seconds | None = None,
+        at: datetime | int | None = None,
         producer: Producer | None = None,
     ) -> int:
-        """Put one message straight to the queue, past its filter; its offset in the inbox."""
-        record = pack_single(
-            value, key=key, headers=headers, timestamp=None, limits=self._session.limits
+        """Put one message straight to the queue, past its filter; its offset in the inbox.
+
+        `delay` and `at` (a time, or wall milliseconds) hold it back. `priority`, `group` and
+        `dedup` go into the headers that the queue's spec names for them.
+        """
+        wishes = Wishes(priority=priority, group=group, dedup=dedup, delay=delay, at=at)
+        command = put_one(
+            self.name,
+            (self._need_info()).spec if wishes else None,
+            value,
+            key=key,
+            headers=headers,
+            producer=producer,
+            wishes=wishes,
+            limits=self._session.limits,
         )
-        return self._session.execute(logs.Append(inbox_of(self.name), record, producer=producer))
+        return self._session.execute(command)
 
     def put_many(
         self,
@@ -94,15 +109,23 @@ class Queue:
         *,
         keys: Sequence[bytes | str | None] | None = None,
         headers: Sequence[Headers | None] | None = None,
+        delay: Seconds | None = None,
+        at: datetime | int | None = None,
     ) -> int:
-        """Put a batch, all or nothing; how many."""
-        records = pack_many(
-            values, keys=keys, headers=headers, timestamps=None, limits=self._session.limits
+        """Put a batch, all or nothing; how many. `delay` and `at` are for all of them."""
+        wishes = Wishes(delay=delay, at=at)
+        command, count = put_batch(
+            self.name,
+            (self._need_info()).spec if wishes else None,
+            values,
+            keys=keys,
+            headers=headers,
+            wishes=wishes,
+            limits=self._session.limits,
         )
-        if records is None:
-            return 0
-        self._session.execute(logs.Append(inbox_of(self.name), records))
-        return getattr(records, "count", 1)
+        if command is not None:
+            self._session.execute(command)
+        return count
 
     # Messages out.
 
@@ -192,9 +215,17 @@ class Queue:
                     yield message
 
     def redrive(
-        self, where: str | None = None, *, limit: int | None = None, dry_run: bool = False
+        self,
+        where: str | None = None,
+        *,
+        limit: int | None = None,
+        rate: float | None = None,
+        dry_run: bool = False,
     ) -> int:
-        """Make failed messages available again, under new claim ids; how many, or would be."""
+        """Make failed messages available again, under new claim ids; how many, or would be.
+
+        With a `rate` they become due one after the other, so many per second.
+        """
         total = 0
         chosen: list[int] = []
         for message in self.failed(where):
@@ -202,14 +233,16 @@ class Queue:
                 break
             chosen.append(message.claim_id)
             if len(chosen) == REDRIVE_PER_COMMIT:
-                total += self._redrive(chosen, dry_run=dry_run)
+                total += self._redrive(chosen, total, rate, dry_run=dry_run)
                 chosen = []
-        return total + (self._redrive(chosen, dry_run=dry_run) if chosen else 0)
+        if chosen:
+            total += self._redrive(chosen, total, rate, dry_run=dry_run)
+        return total
 
-    def _redrive(self, chosen: list[int], *, dry_run: bool) -> int:
+    def _redrive(self, chosen: list[int], before: int, rate: float | None, *, dry_run: bool) -> int:
         if dry_run:
             return len(chosen)
-        return self._session.execute(c.RedriveClaims(self.name, chosen))
+        return self._session.execute(c.RedriveClaims(self.name, chosen, rate, before))
 
     def _finish(
         self,
@@ -299,6 +332,15 @@ def spec_of(
     lease_max: Seconds = 12 * 3600,
     backoff: Backoff | Seconds | Sequence[Seconds] | None = None,
     delay: Seconds = 0,
+    priority_by: str = "",
+    priority_step: Seconds = 60,
+    group_by: str = "",
+    group_in_flight: int = 1,
+    group_rate: float = 0.0,
+    max_in_flight: int = 0,
+    rate: float = 0.0,
+    dedup_by: str = "",
+    dedup_window: Seconds = 300,
     done_retention: Seconds = 7 * 24 * 3600,
     bucket_exponent: int = 3,
     dead_letter: str = "",
@@ -322,6 +364,15 @@ def spec_of(
         lease_max_ms=max(to_ms(lease_max), to_ms(lease)),
         backoff=backoff,
         delay_ms=to_ms(delay),
+        priority_by=priority_by,
+        priority_step_ms=to_ms(priority_step),
+        group_by=group_by,
+        group_in_flight=group_in_flight,
+        group_rate=group_rate,
+        max_in_flight=max_in_flight,
+        rate=rate,
+        dedup_by=dedup_by,
+        dedup_window_ms=to_ms(dedup_window),
         done_retention_s=-(-to_ms(done_retention) // 1000),
         bucket_exponent=bucket_exponent,
         dead_letter=dead_letter,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import repeat
+
 from millstream.format import keys
 from millstream.log.head import Head
-from millstream.log.recent import recent_rows
+from millstream.log.recent import recent_columns
 from millstream.queue import commands as c
 from millstream.queue.message import Message
 from millstream.store.engine import Snapshot
@@ -16,13 +18,22 @@ def read_granted(store: Store, queue: str, grants: list[c.Grant]) -> list[Messag
     """The messages that a claim got, with their payloads."""
     found: list[Message] = []
     for grant in grants:
-        log, attempt, until_ms = log_name(store, grant.log_id), grant.attempt, grant.until_ms
-        stop = grant.offset + grant.count
-        rows = recent_rows(store, grant.log_id, log, start=grant.offset, stop=stop)
-        found += [
-            Message(queue, claim_id, attempt, value, key, headers, ms, log, offset, until_ms)
-            for claim_id, (offset, value, ms, key, headers) in enumerate(rows, grant.claim_id)
-        ]
+        log, stop = log_name(store, grant.log_id), grant.offset + grant.count
+        ahead = grant.claim_id - grant.offset
+        for some in recent_columns(store, grant.log_id, log, start=grant.offset, stop=stop):
+            found += map(
+                Message,
+                repeat(queue),
+                range(some.offsets.start + ahead, some.offsets.stop + ahead),
+                repeat(grant.attempt),
+                some.values,
+                some.keys,
+                some.headers,
+                some.timestamps,
+                repeat(log),
+                some.offsets,
+                repeat(grant.until_ms),
+            )
     return found
 
 

@@ -6,8 +6,10 @@ new in the bucket, from the log that they came from.
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -21,38 +23,21 @@ from millstream.store.overlay import Overlay
 
 ENTRIES_KEPT = 32
 
-_recent: WeakKeyDictionary[Overlay, OrderedDict[tuple[int, int], entries.Entry]] = (
-    WeakKeyDictionary()
-)
-"""Decoded entries of each open store; they never change."""
+_Recent = OrderedDict[tuple[int, int], entries.MetadataColumn]
+"""The metadata of all records of an entry, by log and first offset."""
 
+_recent: WeakKeyDictionary[Overlay, _Recent] = WeakKeyDictionary()
+"""Entries of each open store, decoded once for all queues on a log; they never change."""
 
-class _Columns:
-    """Messages, column by column."""
-
-    def __init__(self) -> None:
-        self.slots: list[int] = []
-        self.message_ids: list[int] = []
-        self.claim_ids: list[int] = []
-        self.attempts: list[int] = []
-        self.until_ms: list[int] = []
-        self.metadata: list[bytes] = []
-
-
-def _ended(found: _Columns) -> bytes | None:
-    """The record of done or failed messages; None without any."""
-    if not found.slots:
-        return None
-    columns = [found.message_ids, found.claim_ids, found.until_ms, found.attempts]
-    return rfc.encode_ended_columns(columns, found.metadata)
+_NOTHING = entries.metadata_column([])
 
 
 class Contents(Protocol):
     """What there is to write: a bucket."""
 
     queue: str
-    attempts: list[int]
-    until_ms: list[int]
+    attempts: Sequence[int]
+    until_ms: Sequence[int]
     tries: list[Attempt]
     tries_written: int
 
@@ -77,30 +62,23 @@ class BucketRecords:
         self._failed = rfc.failed_key(queue, bucket_id)
         self._overlay = overlay
         self._snapshot = snapshot
-        self._known = self._stored_metadata()
-        self._claimed = self._last_claims()
+        self._recent = _recent.setdefault(overlay, OrderedDict())
+        self._last: tuple[int, int, entries.MetadataColumn] = (0, 0, _NOTHING)
+        """Log, first offset and metadata of the entry that was used last."""
 
     def rows(self) -> list[tuple[bytes, bytes | None]]:
         """The three records; done and failed ones only if there are any."""
-        available, in_flight = self._columns(AVAILABLE), self._columns(IN_FLIGHT)
-        done, failed = self._columns(DONE), self._columns(FAILED)
-        claimed = [self._claimed.get(slot, 0) for slot in in_flight.slots]
-        active = rfc.encode_available_columns(
-            [available.message_ids, available.claim_ids, available.attempts], available.metadata
-        ) + rfc.encode_in_flight_columns(
-            [
-                in_flight.message_ids,
-                in_flight.claim_ids,
-                claimed,
-                in_flight.until_ms,
-                in_flight.attempts,
-            ],
-            in_flight.metadata,
-        )
+        attempts, until_ms = self._bucket.attempts, self._bucket.until_ms
+        available = self._stretches(AVAILABLE, attempts)
+        in_flight = self._stretches(IN_FLIGHT, self._claimed_ms(), until_ms, attempts)
+        done = self._stretches(DONE, until_ms, attempts)
+        failed = self._stretches(FAILED, until_ms, attempts)
+        active = rfc.encode_available_stretches(available)
+        active += rfc.encode_in_flight_stretches(in_flight)
         return [
             (self._active, active),
-            (self._done, _ended(done)),
-            (self._failed, _ended(failed)),
+            (self._done, rfc.encode_ended_stretches(done) if done else None),
+            (self._failed, rfc.encode_ended_stretches(failed) if failed else None),
             *self._attempts(),
         ]
 
@@ -126,76 +104,91 @@ class BucketRecords:
             (span,) = bucket.sources(slot, slot + 1)
             yield rfc.attempts_key(queue, span.message_id), rfc.encode_attempts(history[slot])
 
-    def _columns(self, state: int) -> _Columns:
-        """Every message in a state, column by column."""
-        found = _Columns()
+    def _stretches(self, state: int, *columns: Sequence[int]) -> list[rfc.Stretch]:
+        """Every message in a state, with some columns of the bucket."""
+        found: list[rfc.Stretch] = []
         bucket = self._bucket
         for start, stop in bucket.runs(state):
             for span in bucket.sources(start, stop):
-                slots = range(span.slot, span.slot + span.count)
-                first = make_claim_id(self._exponent, self._base + span.slot)
-                found.slots += slots
-                found.message_ids += range(span.message_id, span.message_id + span.count)
-                found.claim_ids += range(first, first + span.count)
-                found.attempts += bucket.attempts[slots.start : slots.stop]
-                found.until_ms += bucket.until_ms[slots.start : slots.stop]
-                found.metadata += self._metadata(span)
+                slot, message_id = span.slot, span.message_id
+                for metadata in self._metadata(span):
+                    count = len(metadata.rests)
+                    claim_id = make_claim_id(self._exponent, self._base + slot)
+                    numbers = tuple([column[slot : slot + count] for column in columns])
+                    found.append(rfc.Stretch(message_id, claim_id, numbers, *metadata))
+                    slot += count
+                    message_id += count
         return found
 
-    def _metadata(self, span: Span) -> list[bytes]:
-        if self._known:
-            ids = range(span.message_id, span.message_id + span.count)
-            known = [self._known.get(message_id) for message_id in ids]
-            if None not in known:
-                return known  # type: ignore[return-value]
-        found: list[bytes] = []
+    def _metadata(self, span: Span) -> Iterator[entries.MetadataColumn]:
+        """The metadata of adjacent messages, some at a time, from wherever it is at hand."""
         position, stop = span.offset, span.offset + span.count
         while position < stop:
-            first, entry = self._entry(span.log_id, position)
-            end = min(stop, first + len(entry))
-            found += entries.encode_metadata_column(entry, position - first, end - first)
-            position = end
-        return found
+            held = self._remembered(span.log_id, position)
+            if held is None:
+                ids = range(span.message_id + position - span.offset, span.message_id + span.count)
+                if stored := self._stored_metadata(ids):
+                    yield entries.metadata_column(stored)
+                    return
+                held = self._read(span.log_id, position)
+            first, metadata = held
+            some = metadata.cut(position - first, stop - first)
+            yield some
+            position += len(some.rests)
 
-    def _entry(self, log_id: int, offset: int) -> tuple[int, entries.Entry]:
-        """The entry that covers an offset; the last few are remembered, for all queues on a log."""
-        recent = _recent.setdefault(self._overlay, OrderedDict())
-        for (found_log, first), entry in reversed(recent.items()):
-            if found_log == log_id and first <= offset < first + len(entry):
-                return first, entry
+    def _stored_metadata(self, ids: range) -> list[bytes]:
+        """The metadata of some messages, if the records as they were have that of all."""
+        stored = self._stored
+        try:
+            return [stored[message_id] for message_id in ids]
+        except KeyError:
+            return []
+
+    def _remembered(self, log_id: int, offset: int) -> tuple[int, entries.MetadataColumn] | None:
+        """The first offset and metadata of the entry that covers an offset, if it was used lately."""
+        last_log, first, metadata = self._last
+        if last_log == log_id and first <= offset < first + len(metadata.rests):
+            return first, metadata
+        for (last_log, first), metadata in reversed(self._recent.items()):
+            if last_log == log_id and first <= offset < first + len(metadata.rests):
+                self._last = last_log, first, metadata
+                return first, metadata
+        return None
+
+    def _read(self, log_id: int, offset: int) -> tuple[int, entries.MetadataColumn]:
+        """As `_remembered`, from the log."""
         for first, value in entries_of(
             self._overlay, self._snapshot, log_id, start=offset, stop=offset + 1
         ):
-            entry = recent[log_id, first] = entries.decode(value)
-            if len(recent) > ENTRIES_KEPT:
-                recent.popitem(last=False)
-            return first, entry
+            metadata = entries.decode_metadata_column(value)
+            if len(metadata.rests) == 1:
+                return first, metadata
+            self._recent[log_id, first] = metadata
+            self._last = log_id, first, metadata
+            if len(self._recent) > ENTRIES_KEPT:
+                self._recent.popitem(last=False)
+            return first, metadata
         raise CorruptionError(
             f"queue {self._bucket.queue!r}: the metadata of the message at offset {offset} is gone",
             what="message metadata",
             where=offset,
         )
 
-    def _stored_metadata(self) -> dict[int, bytes]:
-        known: dict[int, bytes] = {}
-        active = self._snapshot.get(self._active)
-        if active is not None:
-            available, in_flight = rfc.decode_active(active)
-            known.update((message.message_id, message.metadata) for message in available)
-            known.update((message.message_id, message.metadata) for message in in_flight)
-        done, failed = self._snapshot.get(self._done), self._snapshot.get(self._failed)
-        if done is not None:
-            known.update((m.message_id, m.metadata) for m in rfc.decode_done(done))
-        if failed is not None:
-            known.update((m.message_id, m.metadata) for m in rfc.decode_failed(failed))
+    @cached_property
+    def _stored(self) -> dict[int, bytes]:
+        """The metadata in the records as they were, by message id."""
+        active, done, failed = map(self._snapshot.get, (self._active, self._done, self._failed))
+        known = {} if active is None else rfc.decode_active_metadata(active)
+        for ended in (done, failed):
+            if ended is not None:
+                known |= rfc.decode_ended_metadata(ended)
         return known
 
-    def _last_claims(self) -> dict[int, int]:
-        """When the messages in flight were claimed."""
-        flying = {slot for run in self._bucket.runs(IN_FLIGHT) for slot in range(*run)}
-        found: dict[int, int] = {}
-        for attempt in self._bucket.tries if flying else ():
-            for slot in range(attempt.start, attempt.stop):
-                if slot in flying:
-                    found[slot] = attempt.at_ms
+    def _claimed_ms(self) -> Sequence[int]:
+        """When each slot was claimed last; it matters only while any is in flight."""
+        bucket = self._bucket
+        found = array("q", bytes(8 * len(bucket.attempts)))
+        if any(bucket.runs(IN_FLIGHT)):
+            for one in bucket.tries:
+                found[one.start : one.stop] = array("q", [one.at_ms]) * (one.stop - one.start)
         return found

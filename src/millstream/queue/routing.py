@@ -2,13 +2,15 @@
 
 Logs are looked at outside the write lock, a bounded stretch at a time. What was found is handed to
 a claim, which takes it over only if nobody else has routed that stretch meanwhile: a message is
-assigned exactly once. A plain queue is routed a window ahead; what waits stays in the log.
+assigned exactly once. A plain queue is routed a window ahead; what waits stays in the log. One that
+chooses by priority or group is routed to the end, for the best message may be the last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,8 +21,8 @@ from millstream.format import entries, keys
 from millstream.log.head import Head, Name
 from millstream.log.reader import entries_of
 from millstream.queue.commands import Routed
-from millstream.queue.slots import Span
-from millstream.queue.spec import QueueSpec
+from millstream.queue.slots import Mark, Span
+from millstream.queue.spec import KEY, PRIORITY_MAX, QueueSpec
 from millstream.queue.state import QueueState
 from millstream.record import NO_HEADERS, Headers
 from millstream.store.engine import Snapshot
@@ -36,7 +38,16 @@ WINDOW = 1_000
 SCAN_RECORDS = 20_000
 """Records looked at before what was found is committed, so that progress is kept."""
 
+INBOX = "queue:"
+LATER = "queue-later:"
+
+PLACE_RECORDS = 2_000
+"""Messages that one commit enters into an index."""
+
 LOGS_PER_QUEUE = 1_000
+
+NAME_CHARS_MAX = 200
+"""A longer name of a group is known by its digest."""
 
 _decode_headers = msgspec.msgpack.Decoder(dict[str, str | int | float | bool | None]).decode
 
@@ -53,11 +64,13 @@ class Source(Struct, frozen=True):
 class Facts(Struct, frozen=True):
     """What routing needs to know of a queue."""
 
+    name: str
     spec: QueueSpec
     paused: bool
     untouched: int
     sources: list[Source]
-    inbox: str
+    own: tuple[str, str]
+    """The logs of messages that were put straight to it; no filter applies to them."""
 
 
 def facts_of(state: State, snapshot: Snapshot, name: str) -> Facts | None:
@@ -66,25 +79,30 @@ def facts_of(state: State, snapshot: Snapshot, name: str) -> Facts | None:
     assert isinstance(queue, QueueState)
     if not queue.exists():
         return None
-    untouched = sum(stop - start for _, (start, stop) in queue.pieces(queue.fresh, queue.next))
     sources = []
     for log_id in find_sources(state, snapshot, name, queue.spec):
         head = state.entity(keys.head(log_id), snapshot)
         assert isinstance(head, Head)
         position = max(queue.positions.get(log_id, 0), head.dropped)
         sources.append(Source(log_id, head.name, position, head.end))
-    return Facts(queue.spec, queue.paused, untouched, sources, inbox_of(name))
+    own = (inbox_of(name), later_of(name))
+    return Facts(name, queue.spec, queue.paused, queue.counts.fresh, sources, own)
 
 
 def inbox_of(queue: str) -> str:
     """The log that messages put straight to a queue are appended to."""
-    return f"queue:{queue}"
+    return f"{INBOX}{queue}"
+
+
+def later_of(queue: str) -> str:
+    """The log of messages put to a queue for later: they are placed by the commit that puts them."""
+    return f"{LATER}{queue}"
 
 
 def find_sources(state: State, snapshot: Snapshot, queue: str, spec: QueueSpec) -> list[int]:
     """The ids of the logs that a queue takes from: its inbox, names, and what patterns match."""
     found: dict[int, None] = {}
-    for source in (inbox_of(queue), *spec.sources):
+    for source in (inbox_of(queue), later_of(queue), *spec.sources):
         literal = source.split("*")[0].split("?")[0]
         if literal == source:
             names = [keys.log_name(source)]
@@ -102,21 +120,21 @@ def find_sources(state: State, snapshot: Snapshot, queue: str, spec: QueueSpec) 
 
 def _may_match(log: str, spec: QueueSpec) -> bool:
     """Whether a pattern takes a log; inboxes and the dead letters are taken only by name."""
-    return not log.startswith(inbox_of("")) and log != spec.dead_letter and spec.takes_from(log)
+    return not log.startswith((INBOX, LATER)) and log != spec.dead_letter and spec.takes_from(log)
 
 
 def route(store: Store, facts: Facts, want: int) -> list[Routed]:
     """Look ahead in the logs until enough was found, or enough was looked at."""
-    missing = max(want, WINDOW) - facts.untouched
-    if facts.untouched >= want or missing <= 0:
+    spec = facts.spec
+    missing = PLACE_RECORDS if spec.indexed else max(want, WINDOW) - facts.untouched
+    if missing <= 0 or (facts.untouched >= want and not spec.indexed):
         return []
-    condition = _condition(facts.spec.filter)
+    condition = _condition(spec.filter)
     found = []
     for source in facts.sources:
         if source.position < source.end and missing > 0:
-            routed = _look(
-                store, source, condition if source.name != facts.inbox else None, missing
-            )
+            wanted = None if source.name in facts.own else condition
+            routed = _look(store, source, spec, wanted, missing)
             missing -= sum(span.count for span in routed.spans)
             found.append(routed)
     return found
@@ -131,9 +149,12 @@ def _condition(text: str) -> Filter | None:
     return parse(text)
 
 
-def _look(store: Store, source: Source, condition: Filter | None, want: int) -> Routed:
+def _look(
+    store: Store, source: Source, spec: QueueSpec, condition: Filter | None, want: int
+) -> Routed:
     stop = min(source.end, source.position + (SCAN_RECORDS if condition else want))
     spans: list[Span] = []
+    marks: list[Mark] | None = [] if spec.looks_at_headers else None
     position = source.position
     with store.engine.read() as snapshot:
         for first, value in entries_of(
@@ -141,21 +162,55 @@ def _look(store: Store, source: Source, condition: Filter | None, want: int) -> 
         ):
             low = position - first
             high = min(stop, first + entries.count(value)) - first
-            spans += _matching(source, first, value, range(low, high), condition)
+            more, taken = _matching(source, first, value, range(low, high), condition)
+            spans += more
+            if marks is not None:
+                entry, headers = _decoded(value)
+                marks += [mark_of(spec, entry.keys[i], headers[i]) for i in taken]
             position = first + high
             if sum(span.count for span in spans) >= want:
                 break
-    return Routed(source.log_id, source.position, position, spans)
+    return Routed(source.log_id, source.position, position, spans, marks)
+
+
+def mark_of(spec: QueueSpec, key: bytes | None, headers: Headers) -> Mark:
+    """What a queue wants to know of a message: its priority, its group, how a repeat is known."""
+    priority = headers.get(spec.priority_by) if spec.priority_by else 0
+    digest = b""
+    if spec.dedup_by:
+        known = _named(spec.dedup_by, key, headers)
+        if known is not None:
+            digest = blake2b(known.encode(), digest_size=16).digest()
+    return Mark(
+        min(max(priority, 0), PRIORITY_MAX) if type(priority) is int else 0,
+        (_named(spec.group_by, key, headers) or "") if spec.group_by else "",
+        digest=digest,
+    )
+
+
+def _named(by: str, key: bytes | None, headers: Headers) -> str | None:
+    """A header, or the key, as text; None if there is none."""
+    if by == KEY:
+        found: object = None if key is None else key.decode(errors="backslashreplace")
+    else:
+        found = headers.get(by)
+    if found is None:
+        return None
+    text = str(found)
+    return text if len(text) <= NAME_CHARS_MAX else blake2b(text.encode()).hexdigest()
 
 
 def _matching(
     source: Source, first: int, value: bytes, wanted: range, condition: Filter | None
-) -> list[Span]:
-    """The records of one entry that a queue takes, as spans."""
+) -> tuple[list[Span], Sequence[int]]:
+    """The records of one entry that a queue takes, as spans, and which they are."""
     if condition is None and blocks.is_block(value):
         header = blocks.decode_header(value, kind=blocks.METADATA)
-        start = wanted.start
-        return [Span(0, len(wanted), source.log_id, first + start, header.first_id + start)]
+        if not header.columns & blocks.APPENDED:
+            start, at_ms = wanted.start, header.appended_ms
+            first_id = header.first_id + start
+            whole = Span(0, len(wanted), source.log_id, first + start, first_id, at_ms)
+            return [whole], wanted
     entry, headers = _decoded(value)
     taken: Sequence[int] = wanted
     if condition is not None:
@@ -167,7 +222,7 @@ def _matching(
             log=source.name,
         )
         taken = [index for index, yes in zip(wanted, matched, strict=True) if yes]
-    return _joined(source.log_id, first, entry.ids, taken)
+    return _joined(source.log_id, first, entry, taken), taken
 
 
 @lru_cache(maxsize=32)
@@ -177,16 +232,22 @@ def _decoded(value: bytes) -> tuple[entries.Entry, list[Headers]]:
     return entry, [_decode_headers(one) if one else NO_HEADERS for one in entry.headers]
 
 
-def _joined(log_id: int, first: int, ids: Sequence[int], taken: Sequence[int]) -> list[Span]:
+def _joined(log_id: int, first: int, entry: entries.Entry, taken: Sequence[int]) -> list[Span]:
+    """Records as the fewest spans: neighbours with adjacent ids that were appended together."""
     spans: list[Span] = []
-    run = None
+    ids, appended = entry.ids, entry.appended
+    start = stop = -1
     for index in taken:
-        if run is not None and index == run[1] and ids[index] == ids[run[0]] + index - run[0]:
-            run = (run[0], index + 1)
+        if (
+            index == stop
+            and ids[index] == ids[start] + index - start
+            and appended[index] == appended[start]
+        ):
+            stop += 1
             continue
-        if run is not None:
-            spans.append(Span(0, run[1] - run[0], log_id, first + run[0], ids[run[0]]))
-        run = (index, index + 1)
-    if run is not None:
-        spans.append(Span(0, run[1] - run[0], log_id, first + run[0], ids[run[0]]))
+        if start >= 0:
+            spans.append(Span(0, stop - start, log_id, first + start, ids[start], appended[start]))
+        start, stop = index, index + 1
+    if start >= 0:
+        spans.append(Span(0, stop - start, log_id, first + start, ids[start], appended[start]))
     return spans

@@ -19,10 +19,11 @@ from millstream.log.head import Head
 from millstream.log.recent import recent_rows
 from millstream.queue import commands as c
 from millstream.queue.bucket import Bucket
-from millstream.queue.claims import claim
-from millstream.queue.message import Message, QueueInfo, Try
+from millstream.queue.claims import claim, place_routed
+from millstream.queue.info import due_in_s, free_in_s
+from millstream.queue.message import Message, Try
 from millstream.queue.reading import log_name, read_granted
-from millstream.queue.routing import Facts, facts_of, find_sources, route
+from millstream.queue.routing import PLACE_RECORDS, Facts, facts_of, route
 from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Span
 from millstream.queue.state import QueueState
 from millstream.store.engine import Snapshot
@@ -30,6 +31,9 @@ from millstream.store.state import State
 from millstream.store.store import Store
 
 PEEK_MAX = 10_000
+ROUTING_S_MAX = 1.0
+"""How long a claim routes before it takes what there is; the rest is routed in the background."""
+
 BUCKETS_PER_PAGE = 100
 STATES = {"available": AVAILABLE, "in flight": IN_FLIGHT, "done": DONE, "failed": FAILED}
 _OUTCOMES = {AVAILABLE: "again", DONE: "done", FAILED: "failed"}
@@ -60,29 +64,47 @@ def claim_messages(store: Store, query: c.ClaimMessages) -> list[Message]:
 
 def claim_now(store: Store, query: c.ClaimMessages) -> list[Message]:
     """Route as far as is needed and claim what there is, without waiting."""
-    acked = query.acked
+    acked, count = query.acked, query.count
+    grants: list[c.Grant] = []
     ahead: dict[str, int] = store.scratch.setdefault("routed ahead", {})
     while True:
         routed = []
-        if ahead.get(query.queue, 0) < query.count:
-            routed = route(store, _need_facts(store, query.queue), query.count)
+        guessed = 0 < count <= ahead.pop(query.queue, 0)
+        if count > 0 and not guessed:
+            facts = need_facts(store, query.queue)
+            if facts.spec.indexed:
+                facts = route_to_end(store, facts)
+            routed = route(store, facts, count)
         command = c.ClaimRouted(
-            query.queue, query.count, query.lease_ms, query.consumer, routed, acked, query.pop
+            query.queue, count, query.lease_ms, query.consumer, routed, acked, query.pop
         )
         granted = store.run(partial(claim, command=command))
-        guessed = query.count and ahead.pop(query.queue, 0) >= query.count
         acked = []
-        if granted.grants:
-            ahead[query.queue] = granted.untouched
-            return read_granted(store, query.queue, granted.grants)
+        grants += granted.grants
+        count -= sum(grant.count for grant in granted.grants)
         moved = granted.expired or any(found.stop > found.start for found in routed)
-        if not guessed and not moved:
-            return []
+        if count <= 0 or (not guessed and (grants or not moved)):
+            ahead[query.queue] = granted.ahead
+            return read_granted(store, query.queue, grants)
+
+
+def route_to_end(store: Store, facts: Facts) -> Facts:
+    """Place what the logs of an indexed queue hold, a commit at a time, but for the last stretch."""
+    until = store.clock.seconds() + ROUTING_S_MAX
+    while store.clock.seconds() < until and _behind(facts) > PLACE_RECORDS:
+        routed = route(store, facts, 0)
+        store.run(partial(place_routed, command=c.PlaceRouted(facts.name, routed)))
+        facts = need_facts(store, facts.name)
+    return facts
+
+
+def _behind(facts: Facts) -> int:
+    return sum(source.end - source.position for source in facts.sources)
 
 
 def watched_keys(store: Store, name: str) -> list[bytes]:
     """What changes when there may be something to claim: the queue, its logs, the list of logs."""
-    facts = _need_facts(store, name)
+    facts = need_facts(store, name)
     heads = [keys.head(source.log_id) for source in facts.sources]
     return [keys.queue(name), keys.prefix(keys.NAME), *heads]
 
@@ -90,32 +112,23 @@ def watched_keys(store: Store, name: str) -> list[bytes]:
 def patience(store: Store, name: str, most_s: float) -> float:
     """How long there can be nothing to claim unless something changes; 0 if there is something."""
     store.refresh()
-    facts = _need_facts(store, name)
+    facts = need_facts(store, name)
     if facts.paused:
         return most_s
-    if facts.untouched or any(source.position < source.end for source in facts.sources):
+    free_s = store.look(lambda state, snapshot: free_in_s(state, snapshot, name))
+    waits = facts.untouched or _behind(facts)
+    if waits and free_s == 0:
         return 0.0
-    due_s = store.look(lambda state, snapshot: _due_in_s(state, snapshot, name))
-    return most_s if due_s is None else min(most_s, due_s)
+    due_s = store.look(lambda state, snapshot: due_in_s(state, snapshot, name))
+    times = [most_s, *(one for one in (due_s, free_s or None) if one is not None)]
+    return min(times)
 
 
-def _need_facts(store: Store, name: str) -> Facts:
+def need_facts(store: Store, name: str) -> Facts:
     facts = store.look(lambda state, snapshot: facts_of(state, snapshot, name))
     if facts is None:
         raise NotFound(f"there is no queue {name!r}", name=name)
     return facts
-
-
-def _due_in_s(state: State, snapshot: Snapshot, name: str) -> float | None:
-    """How long until a retry is due or a lease ends; None if nothing of the kind waits."""
-    queue = _queue(state, snapshot, name)
-    _, now_ms = state.time.now()
-    times = list(queue.busy.values())
-    start = keys.retry(queue.queue_id, 0, 0)
-    stop = keys.retry(queue.queue_id + 1, 0, 0)
-    for key, _ in state.scan(start, stop, snapshot, limit=1):
-        times.append(keys.retry_claim(key)[0])
-    return max(0.001, (min(times) - now_ms) / 1000) if times else None
 
 
 def peek_messages(store: Store, query: c.PeekMessages) -> list[Message]:
@@ -154,10 +167,10 @@ def peek_messages(store: Store, query: c.PeekMessages) -> list[Message]:
 
 def _route_ahead(store: Store, name: str, count: int) -> None:
     """Route as many messages as are to be looked at."""
-    routed = route(store, _need_facts(store, name), count)
+    facts = need_facts(store, name)
+    routed = route(store, route_to_end(store, facts) if facts.spec.indexed else facts, count)
     if routed:
-        command = c.ClaimRouted(name, 0, None, "", routed, [])
-        store.run(partial(claim, command=command))
+        store.run(partial(place_routed, command=c.PlaceRouted(name, routed)))
 
 
 Found = tuple[int, Span, list[int], list[int], list[str]]
@@ -228,52 +241,6 @@ def get_attempts(store: Store, query: c.GetAttempts) -> list[Try]:
         return found + [Try(one.at_ms, one.consumer) for one in tries[len(ends) :]]
 
     return store.look(ask)
-
-
-def describe_queue(store: Store, query: c.DescribeQueue) -> QueueInfo | None:
-    """How a queue stands."""
-    return store.look(lambda state, snapshot: _info(state, snapshot, query.queue))
-
-
-def list_queues(store: Store, query: c.ListQueues) -> list[QueueInfo]:
-    """Queues in the order of their names."""
-
-    def ask(state: State, snapshot: Snapshot) -> list[QueueInfo]:
-        start = keys.queue(query.after) + (b"\x00" if query.after else b"")
-        stop = keys.after(keys.prefix(keys.QUEUE))
-        names = state.find(start, stop, snapshot, limit=query.limit)
-        found = [_info(state, snapshot, key[2:].decode()) for key in names]
-        return [info for info in found if info is not None]
-
-    return store.look(ask)
-
-
-def _info(state: State, snapshot: Snapshot, name: str) -> QueueInfo | None:
-    queue = state.entity(keys.queue(name), snapshot)
-    assert isinstance(queue, QueueState)
-    if not queue.exists():
-        return None
-    unrouted = 0
-    for log_id in find_sources(state, snapshot, name, queue.spec):
-        head = _head(state, snapshot, log_id)
-        unrouted += max(0, head.end - max(queue.positions.get(log_id, 0), head.dropped))
-    _, now_ms = state.time.now()
-    stop = keys.retry(queue.queue_id, now_ms + 1, 0)
-    counts = queue.counts
-    waiting = max(1, counts.waiting)
-    due = len(state.scan(keys.retry(queue.queue_id, 0, 0), stop, snapshot, limit=waiting))
-    return QueueInfo(
-        name=name,
-        spec=queue.spec,
-        available=counts.available - counts.waiting + due,
-        unrouted=unrouted,
-        delayed=counts.waiting - due,
-        in_flight=counts.in_flight,
-        done=counts.done,
-        failed=counts.failed,
-        paused=queue.paused,
-        created=queue.created_ms,
-    )
 
 
 def _queue(state: State, snapshot: Snapshot, name: str) -> QueueState:

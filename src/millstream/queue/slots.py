@@ -19,6 +19,21 @@ class Span(Struct, array_like=True, frozen=True):
     log_id: int
     offset: int
     message_id: int
+    at_ms: int = 0
+    """When they were appended."""
+
+
+class Mark(Struct, array_like=True, frozen=True):
+    """What routing found out about one message besides that it matches."""
+
+    priority: int = 0
+    group: str = ""
+    delay_ms: int | None = None
+    """How long after it was appended it is due."""
+    due_ms: int | None = None
+    """The wall time at which it is due."""
+    digest: bytes = b""
+    """By which a repeat is known."""
 
 
 class Attempt(Struct, array_like=True, frozen=True):

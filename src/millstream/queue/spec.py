@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from millstream.errors import InvalidInput
 from millstream.format.ids import CAPACITY_EXPONENT_MAX
-from millstream.log.names import check_name
+from millstream.log.names import check_name, check_text
 from millstream.queue.backoff import Backoff
 
 ATTEMPTS_MAX = 65_535
@@ -24,6 +24,13 @@ DAY_S = 24 * 3600
 LEASE_MS_MAX = 7 * DAY_S * 1000
 RETENTION_S_MAX = 2**32 - 1
 DELAY_MS_MAX = 10 * 366 * DAY_S * 1000
+KEY = "_key"
+"""In place of a header's name: the record's key."""
+PRIORITY_MAX = 9
+PRIORITY_STEP_MS_MAX = 30 * DAY_S * 1000
+DEDUP_WINDOW_MS_MAX = 7 * DAY_S * 1000
+IN_FLIGHT_MAX = 10_000_000
+RATE_MAX = 1e9
 
 
 class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -40,6 +47,22 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     lease_max_ms: int = 12 * 3600 * 1000
     backoff: Backoff = field(default_factory=Backoff)
     delay_ms: int = 0
+    priority_by: str = ""
+    """The header that holds a message's priority, 0 to 9; the higher, the sooner."""
+    priority_step_ms: int = 60_000
+    """One level of priority is worth so much waiting: so nothing waits for ever."""
+    group_by: str = ""
+    """The header that names a message's group, or `_key`."""
+    group_in_flight: int = 1
+    """How many of a group may be in flight: 1 keeps its order, 0 is any number, shared fairly."""
+    group_rate: float = 0.0
+    """Claims per second of one group; 0 is any number."""
+    max_in_flight: int = 0
+    rate: float = 0.0
+    """Claims per second of the whole queue; 0 is any number."""
+    dedup_by: str = ""
+    """The header, or `_key`, by which a message is known to be a repeat."""
+    dedup_window_ms: int = 5 * 60 * 1000
     done_retention_s: int = 7 * DAY_S
     keep_payloads: bool = False
     bucket_exponent: int = 3
@@ -71,8 +94,31 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
         _within("lease_max_ms", self.lease_max_ms, 1, LEASE_MS_MAX)
         _within("lease_ms", self.lease_ms, 1, self.lease_max_ms)
         _within("delay_ms", self.delay_ms, 0, DELAY_MS_MAX)
+        for name in ("priority_by", "group_by", "dedup_by"):
+            check_text(name, getattr(self, name))
+        _within("priority_step_ms", self.priority_step_ms, 1, PRIORITY_STEP_MS_MAX)
+        _within("group_in_flight", self.group_in_flight, 0, IN_FLIGHT_MAX)
+        _within("max_in_flight", self.max_in_flight, 0, IN_FLIGHT_MAX)
+        _within("dedup_window_ms", self.dedup_window_ms, 1, DEDUP_WINDOW_MS_MAX)
+        _within("rate", self.rate, 0, RATE_MAX)
+        _within("group_rate", self.group_rate, 0, RATE_MAX)
         _within("done_retention_s", self.done_retention_s, 0, RETENTION_S_MAX)
         _within("bucket_exponent", self.bucket_exponent, 0, CAPACITY_EXPONENT_MAX)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether a group's messages are handed out in order, one at a time."""
+        return bool(self.group_by) and self.group_in_flight == 1
+
+    @property
+    def indexed(self) -> bool:
+        """Whether messages are chosen by more than their turn: then all of them are routed."""
+        return bool(self.group_by or self.priority_by or self.delay_ms)
+
+    @property
+    def looks_at_headers(self) -> bool:
+        """Whether routing needs to know more of a message than that it matches."""
+        return bool(self.group_by or self.priority_by or self.dedup_by)
 
     def takes_from(self, log: str) -> bool:
         """Whether a log is one of its sources."""
@@ -85,6 +131,6 @@ def _pattern(source: str) -> re.Pattern[str]:
     return re.compile(translate(source.replace("[", "[[]")))
 
 
-def _within(name: str, value: int, least: int, most: int) -> None:
+def _within(name: str, value: float, least: float, most: float) -> None:
     if not least <= value <= most:
         raise InvalidInput(f"{name} is from {least:,} to {most:,}, not {value:,}")

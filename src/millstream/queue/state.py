@@ -1,25 +1,34 @@
 """What the store keeps of a queue besides its messages: its spec, and where everything stands.
 
-Claim numbers are given out in order and never again. Below `fresh` every number has been claimed at
-least once; from `fresh` to `next` messages are routed and untouched. `busy` tells which buckets have
-messages in flight, and a time before which none of their leases ends.
+Claim numbers are never given out twice. They are taken bucket by bucket, and each bucket belongs to
+one lane, so that messages of one priority lie together; a plain queue has the one lane 0. A lane's
+ranges are the numbers that were routed and never claimed: its messages wait in their turn. What is
+found by an index instead (groups, delays) is numbered in the lane `APART`, which has no ranges.
+`busy` tells which buckets have messages in flight, and a time before which none of their leases ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from math import exp
+from typing import ClassVar, NamedTuple
 
 import msgspec
 from msgspec import Struct, field
 
 from millstream.format import rfc
 from millstream.format.ids import capacity_of, make_bucket_id, make_claim_id
+from millstream.queue.pace import NEVER_MS
 from millstream.queue.slots import Slots
 from millstream.queue.spec import QueueSpec
 from millstream.store.engine import Snapshot
 from millstream.store.entity import Entity
 from millstream.store.overlay import Overlay
+
+APART = -1
+"""The lane of messages that an index finds, not their turn."""
+
+RATE_WINDOW_S = 60
 
 
 class Counts(Struct, array_like=True):
@@ -30,7 +39,22 @@ class Counts(Struct, array_like=True):
     done: int = 0
     failed: int = 0
     waiting: int = 0
-    """Of the available ones, those that wait for a retry or a delay."""
+    """Of the available ones, those that wait for a retry or a delay, by store time."""
+    scheduled: int = 0
+    """Of the available ones, those that wait for a wall time."""
+    ready: int = 0
+    """Of the available ones, those in the index of what may be claimed."""
+    fresh: int = 0
+    """Of the available ones, those that wait in a lane."""
+    placed: int = 0
+    """From here on: how many there ever were."""
+    claimed: int = 0
+    retried: int = 0
+    expired: int = 0
+    duplicates: int = 0
+
+
+_COUNTS = Counts.__struct_fields__
 
 
 class Specified(Struct, array_like=True, frozen=True, tag=1):
@@ -46,14 +70,50 @@ class Specified(Struct, array_like=True, frozen=True, tag=1):
 class Moved(Struct, array_like=True, frozen=True, tag=2):
     """Messages were routed, claimed, or finished. -1 leaves a number as it is."""
 
+    at_ms: int
     counts: Counts = field(default_factory=Counts)
     next: int = -1
-    fresh: int = -1
+    shelves: list[tuple[int, int, int]] = field(default_factory=list)
+    """Lanes and the free numbers that are left in the bucket that they fill: from, to."""
+    placed: list[tuple[int, int, int]] = field(default_factory=list)
+    """Lanes and the numbers that now wait in them: from, to."""
+    taken: list[tuple[int, int]] = field(default_factory=list)
+    """Lanes and how many numbers at their front no longer wait."""
     positions: list[tuple[int, int]] = field(default_factory=list)
     busy: list[tuple[int, int]] = field(default_factory=list)
     """Buckets and the earliest end of a lease in them; 0: none is in flight there."""
     alive: list[tuple[int, int]] = field(default_factory=list)
     """Buckets and by how much the number of their messages that are not done changes."""
+    paid_until_ms: float | None = None
+    """Until when the claims so far have used up the queue's rate."""
+
+
+class Allotment(NamedTuple):
+    """Claim numbers to be given to messages."""
+
+    ranges: list[Slots]
+    shelf: tuple[int, int, int]
+    next: int
+
+
+class Rates(Struct, array_like=True):
+    """How many messages per second come and go, mostly in the last minute."""
+
+    at_ms: int = 0
+    placed: float = 0.0
+    done: float = 0.0
+
+    def note(self, by: Counts, at_ms: int) -> None:
+        """Count what came and went."""
+        self.placed, self.done = self.now(at_ms)
+        self.at_ms = max(self.at_ms, at_ms)
+        self.placed += max(0, by.placed) / RATE_WINDOW_S
+        self.done += max(0, by.done) / RATE_WINDOW_S
+
+    def now(self, at_ms: int) -> tuple[float, float]:
+        """The rates at a time: old messages count for less and less."""
+        faded = exp(-max(0, at_ms - self.at_ms) / (1000 * RATE_WINDOW_S))
+        return self.placed * faded, self.done * faded
 
 
 class Paused(Struct, array_like=True, frozen=True, tag=3):
@@ -72,13 +132,17 @@ class QueueState(Entity, array_like=True):
     eras: list[tuple[int, int, int]] = field(default_factory=list)
     """(first claim number, end, bucket exponent) of each bucket size; the last has end -1."""
     next: int = 0
-    fresh: int = 0
+    """The first claim number of the next bucket."""
+    shelves: dict[int, Slots] = field(default_factory=dict)
+    lanes: dict[int, list[Slots]] = field(default_factory=dict)
     positions: dict[int, int] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
     busy: dict[int, int] = field(default_factory=dict)
     alive: dict[int, int] = field(default_factory=dict)
     """Buckets with messages that are available, in flight or failed → how many."""
     paused: bool = False
+    paid_until_ms: float = NEVER_MS
+    rates: Rates = field(default_factory=Rates)
 
     changes: ClassVar = Specified | Moved | Paused
 
@@ -101,22 +165,26 @@ class QueueState(Entity, array_like=True):
             if last == exponent:
                 return
             self.eras[-1] = (started, self.next, last)
-        if self.fresh == self.next:
-            self.fresh = first
+        self.shelves.clear()
         self.next = first
         self.eras.append((first, -1, exponent))
 
     def _move(self, change: Moved) -> None:
         counts, by = self.counts, change.counts
-        counts.available += by.available
-        counts.in_flight += by.in_flight
-        counts.done += by.done
-        counts.failed += by.failed
-        counts.waiting += by.waiting
+        for name in _COUNTS:
+            if more := getattr(by, name):
+                setattr(counts, name, getattr(counts, name) + more)
+        self.rates.note(by, change.at_ms)
         if change.next >= 0:
             self.next = change.next
-        if change.fresh >= 0:
-            self.fresh = change.fresh
+        if change.paid_until_ms is not None:
+            self.paid_until_ms = change.paid_until_ms
+        for lane, start, stop in change.shelves:
+            self.shelves[lane] = (start, stop)
+        for lane, start, stop in change.placed:
+            _extend(self.lanes.setdefault(lane, []), start, stop)
+        for lane, count in change.taken:
+            self._skip(lane, count)
         self.positions.update(change.positions)
         for bucket_id, until_ms in change.busy:
             if until_ms:
@@ -130,9 +198,44 @@ class QueueState(Entity, array_like=True):
             else:
                 self.alive.pop(bucket_id, None)
 
+    def _skip(self, lane: int, count: int) -> None:
+        ranges = self.lanes[lane]
+        while count:
+            start, stop = ranges[0]
+            if stop - start > count:
+                ranges[0] = (start + count, stop)
+                return
+            count -= stop - start
+            del ranges[0]
+        if not ranges:
+            del self.lanes[lane]
+
     def exists(self) -> bool:
         """Whether it was specified."""
         return self.queue_id != 0
+
+    def filling(self) -> set[int]:
+        """The buckets that more messages will come into."""
+        exponent = self.eras[-1][2]
+        open_ends = [stop for start, stop in self.shelves.values() if start < stop]
+        return {make_bucket_id(exponent, stop - capacity_of(exponent)) for stop in open_ends}
+
+    def allot(self, lane: int, count: int) -> Allotment:
+        """Free claim numbers for messages of a lane, and what is left afterwards."""
+        start, stop = self.shelves.get(lane, (0, 0))
+        ranges: list[Slots] = []
+        some = min(count, stop - start)
+        if some:
+            _extend(ranges, start, start + some)
+            start += some
+        more, next_free = count - some, self.next
+        if more:
+            capacity = capacity_of(self.eras[-1][2])
+            _extend(ranges, next_free, next_free + more)
+            start = next_free + more
+            next_free += -(-more // capacity) * capacity
+            stop = next_free
+        return Allotment(ranges, (lane, start, stop), next_free)
 
     def pieces(self, start: int, stop: int) -> Iterator[tuple[int, Slots]]:
         """The buckets that a range of claim numbers lies in, and the slots in each."""
@@ -175,3 +278,10 @@ class QueueState(Entity, array_like=True):
             (key, msgspec.msgpack.encode(self)),
             (spec_key, rfc.encode_queue_spec(literal)),
         ]
+
+
+def _extend(ranges: list[Slots], start: int, stop: int) -> None:
+    if ranges and ranges[-1][1] == start:
+        ranges[-1] = (ranges[-1][0], stop)
+    else:
+        ranges.append((start, stop))

@@ -10,6 +10,7 @@ there, a tombstone in place of its record keeps the sequence up to which they ar
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any, ClassVar, Self
 
 import msgspec
@@ -29,7 +30,8 @@ class Entity(Struct, array_like=True):
     """The type, or union of tagged types, that `apply` accepts."""
 
     weight: ClassVar[int] = 1
-    """How much work its record is to write, in simple records: bounds a slice of the fold."""
+    """How much work its record is to write, in simple records: bounds a slice of the fold, and
+    what is kept in memory."""
 
     def apply(self, change: Any) -> None:
         """Move to the next state; a rule that was checked before the change was made."""
@@ -48,6 +50,19 @@ class Entity(Struct, array_like=True):
     ) -> list[tuple[bytes, bytes | None]]:
         """What the fold writes, None deletes; the other rows of the store may be looked at."""
         return [(key, _encode(self) if self.exists() else None)]
+
+    def frozen(self) -> Self:
+        """A copy for `records` alone, while this one moves on.
+
+        What `records` assigns to a field of the copy, such as how far it has written, is assigned
+        here too once the rows are written; `apply` leaves such a field alone. Lists, arrays and
+        maps are copied with their elements shared: an entity of more than `weight` 1 that holds
+        elements that change says otherwise.
+        """
+        made = copy(self)
+        for name in self.__struct_fields__:
+            setattr(made, name, copy(getattr(self, name)))
+        return made
 
     @classmethod
     def blank(cls) -> Self:
@@ -89,9 +104,10 @@ _encode = msgspec.msgpack.Encoder().encode
 class Kind:
     """How the entities of one record type are loaded and their changes decoded."""
 
-    __slots__ = ("blank", "decode", "load")
+    __slots__ = ("blank", "decode", "load", "weight")
 
     def __init__(self, entity: type[Entity]) -> None:
+        self.weight = entity.weight
         self.blank: Callable[[], Entity] = entity.blank
         self.load: Callable[[bytes, Snapshot], Entity] = entity.load
         self.decode: Callable[[bytes | msgspec.Raw], Any] = msgspec.msgpack.Decoder(

@@ -1,36 +1,122 @@
 """The fold: moves deltas into the records that they change, in bounded slices.
 
 A slice is one commit. It writes the rows that the oldest deltas carry, writes the record of every
-entity that those deltas changed (as it is now, marked with the sequence that it includes), and
-deletes those deltas. A crash before the commit leaves all deltas, after it none of them is needed.
-The newest delta always stays: it holds the sequence and the counters.
+entity that those deltas changed (marked with the sequence that it includes), and deletes those
+deltas. A crash before the commit leaves all deltas, after it none of them is needed. The newest
+delta always stays: it holds the sequence and the counters.
+
+What is much work to write is prepared beside running commits, from copies: `plan` under the mutex,
+`prepare` without it, `write_slice` under the mutex again. An entity that has changed since its copy
+was made stays dirty from there on; one that was removed or made anew is written as it is now.
 """
 
 from __future__ import annotations
+
+from time import sleep
+from typing import Any
 
 from millstream.format.encodings import encode_u64
 from millstream.format.entries import coalesce
 from millstream.format.keys import FOLD_KEY
 from millstream.format.keys import delta as delta_key
 from millstream.limits import Limits
-from millstream.store.engine import Writer
-from millstream.store.entity import tombstone
+from millstream.store.engine import Snapshot, Writer
+from millstream.store.entity import Entity, tombstone
+from millstream.store.overlay import Overlay
 from millstream.store.state import State
 
 
-def fold_slice(state: State, writer: Writer, limits: Limits) -> int:
-    """Write one slice, without committing it; answers the last delta that it took, 0 if none."""
+class Copy:
+    """A heavy entity as it was when its slice was planned, and the rows that it becomes."""
+
+    __slots__ = ("_copy", "_entity", "_noted", "rows", "seq")
+
+    def __init__(self, entity: Entity, seq: int) -> None:
+        self._entity = entity
+        self._copy = entity.frozen()
+        self._copy.lsn = seq
+        self._noted: dict[str, Any] = {"lsn": seq}
+        self.seq = seq
+        self.rows: list[tuple[bytes, bytes | None]] = []
+
+    def prepare(self, key: bytes, overlay: Overlay, snapshot: Snapshot) -> None:
+        """Make the rows; needs no lock."""
+        copy = self._copy
+        before = {name: getattr(copy, name) for name in copy.__struct_fields__}
+        self.rows = copy.records(key, overlay, snapshot)
+        for name, value in before.items():
+            if getattr(copy, name) is not value:
+                self._noted[name] = getattr(copy, name)
+
+    def is_of(self, entity: Entity) -> bool:
+        """Whether this very entity was copied, and not one that is in its place now."""
+        return self._entity is entity
+
+    def settle(self) -> None:
+        """Let the entity know what `records` has noted in its copy."""
+        for name, value in self._noted.items():
+            setattr(self._entity, name, value)
+
+
+class Slice:
+    """A slice on its way: which deltas it takes, and what is prepared for it."""
+
+    __slots__ = ("copies", "folded", "through")
+
+    def __init__(self, folded: int, through: int) -> None:
+        self.folded = folded
+        self.through = through
+        self.copies: dict[bytes, Copy] = {}
+
+    def prepare(self, overlay: Overlay, snapshot: Snapshot) -> None:
+        """Make the rows of the copies, from a snapshot that was taken after them."""
+        for key, copy in self.copies.items():
+            copy.prepare(key, overlay, snapshot)
+            sleep(0)  # lets those who commit have the interpreter
+
+
+def plan(state: State, limits: Limits) -> Slice:
+    """Decide where a slice ends, and copy what is much work to write; under the mutex."""
+    found = Slice(state.folded, _slice_end(state, limits))
+    for key, span in state.dirty.items():
+        if span[0] <= found.through:
+            entity = state.entities[key]
+            if entity.weight > 1 and entity.exists():
+                found.copies[key] = Copy(entity, state.seq)
+    return found
+
+
+def write_slice(state: State, writer: Writer, limits: Limits, prepared: Slice | None = None) -> int:
+    """Write a slice, without committing it; answers the last delta that it took, 0 if none.
+
+    Nothing is written of a prepared one if somebody has folded since it was planned.
+    """
     state.folded_through(writer.first_seq() - 1)
-    through = _slice_end(state, limits)
-    if through <= state.folded:
+    found = prepared or Slice(state.folded, _slice_end(state, limits))
+    through = found.through
+    if found.folded != state.folded or not state.folded < through < state.seq:
         return 0
     writer.put(coalesce(state.overlay.oldest(through)))
     for key, span in list(state.dirty.items()):
         if span[0] <= through:
-            _write(key, span, through, state=state, writer=writer)
+            copy = found.copies.get(key)
+            if copy is not None and copy.is_of(state.entities[key]):
+                _write_copy(key, span, copy, state=state, writer=writer)
+            else:
+                _write(key, span, through, state=state, writer=writer)
     writer.put([(FOLD_KEY, encode_u64(through))])
     writer.delete_range(delta_key(0), delta_key(through + 1))
     return through
+
+
+def _write_copy(key: bytes, span: list[int], copy: Copy, *, state: State, writer: Writer) -> None:
+    """Write what was prepared; later changes stay in their deltas."""
+    if span[1] > copy.seq:
+        span[0] = copy.seq + 1
+    else:
+        del state.dirty[key]
+    copy.settle()
+    _put(copy.rows, writer)
 
 
 def _write(key: bytes, span: list[int], through: int, *, state: State, writer: Writer) -> None:
@@ -42,9 +128,12 @@ def _write(key: bytes, span: list[int], through: int, *, state: State, writer: W
         span[0] = through + 1
         return
     del state.dirty[key]
-    rows = entity.records(key, state.overlay, writer)
-    writer.put([(row_key, value) for row_key, value in rows if value is not None])
-    writer.delete([row_key for row_key, value in rows if value is None])
+    _put(entity.records(key, state.overlay, writer), writer)
+
+
+def _put(rows: list[tuple[bytes, bytes | None]], writer: Writer) -> None:
+    writer.put([(key, value) for key, value in rows if value is not None])
+    writer.delete([key for key, value in rows if value is None])
 
 
 def _slice_end(state: State, limits: Limits) -> int:

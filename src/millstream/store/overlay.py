@@ -30,17 +30,29 @@ class Overlay:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def beside(self) -> Overlay:
+        """The same rows under another identity: for a reader on a thread of its own.
+
+        Whoever remembers things by overlay then never shares them between two threads.
+        """
+        made = Overlay()
+        made._rows, made._groups, made._arrivals = self._rows, self._groups, self._arrivals
+        return made
+
     def put(self, seq: int, rows: Iterable[Row]) -> None:
         """Hold rows that the delta `seq` carries."""
+        held, groups, arrivals = self._rows, self._groups, self._arrivals
         for key, value in rows:
-            if len(key) > GROUP_BYTES and key not in self._rows:
-                group = self._groups.setdefault(key[:GROUP_BYTES], [])
-                if not group or key > group[-1]:
+            if len(key) > GROUP_BYTES and key not in held:
+                group = groups.get(key[:GROUP_BYTES])
+                if group is None:
+                    groups[key[:GROUP_BYTES]] = [key]
+                elif key > group[-1]:
                     group.append(key)
                 else:
                     insort(group, key)
-            self._rows[key] = (seq, value)
-            self._arrivals.append((seq, key))
+            held[key] = (seq, value)
+            arrivals.append((seq, key))
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key that is held here."""
@@ -67,19 +79,29 @@ class Overlay:
 
     def keys(self, start: bytes, stop: bytes) -> list[bytes]:
         """The held keys in a range; keys of ten bytes are never part of one."""
+        first, last = start[:GROUP_BYTES], stop[:GROUP_BYTES]
+        names = [first] if first == last else list(self._groups)
         found: list[bytes] = []
-        for name in list(self._groups):
-            if start[:GROUP_BYTES] <= name <= stop[:GROUP_BYTES]:
+        for name in names:
+            if first <= name <= last:
                 group = self._groups.get(name, [])
                 found += group[bisect_left(group, start) : bisect_left(group, stop)]
         return found
 
     def drop(self, start: bytes, stop: bytes) -> None:
         """Forget the rows in a range: a later delta deleted them."""
-        if stop == start + b"\x00":
-            self._forget([start] if start in self._rows else [])
-        else:
-            self._forget(self.keys(start, stop))
+        self.drop_all([(start, stop)])
+
+    def drop_all(self, ranges: Iterable[tuple[bytes, bytes]]) -> None:
+        """Forget the rows in ranges; many single keys at once cost little more than one."""
+        found: list[bytes] = []
+        for start, stop in ranges:
+            if stop == start + b"\x00":
+                if start in self._rows:
+                    found.append(start)
+            else:
+                found += self.keys(start, stop)
+        self._forget(found)
 
     def oldest(self, through_seq: int) -> list[Row]:
         """The rows that deltas up to `through_seq` carry, in the order of their arrival."""
@@ -114,13 +136,18 @@ class Overlay:
         return None if found is None else (key, found[1])
 
     def _forget(self, keys: Iterable[bytes]) -> None:
-        touched = set()
+        """Let go of keys; of each group that they leave, one new list is made."""
+        held = self._rows
+        gone: dict[bytes, list[bytes]] = {}
         for key in keys:
-            if self._rows.pop(key, None) is not None and len(key) > GROUP_BYTES:
-                touched.add(key[:GROUP_BYTES])
-        for name in touched:
-            rest = [key for key in self._groups[name] if key in self._rows]
-            if rest:
-                self._groups[name] = rest
-            else:
+            if held.pop(key, None) is not None and len(key) > GROUP_BYTES:
+                gone.setdefault(key[:GROUP_BYTES], []).append(key)
+        for name, some in gone.items():
+            group = self._groups[name]
+            if len(some) == len(group):
                 del self._groups[name]
+            elif len(some) == 1:
+                at = bisect_left(group, some[0])
+                self._groups[name] = group[:at] + group[at + 1 :]
+            else:
+                self._groups[name] = [key for key in group if key in held]

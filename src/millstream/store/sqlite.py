@@ -14,10 +14,10 @@ import os
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from time import sleep
+from types import TracebackType
 from typing import Any
 
 import apsw
@@ -34,7 +34,7 @@ from millstream.errors import (
 from millstream.limits import Limits
 from millstream.store.engine import Durability
 from millstream.store.sqlite_file import connect, create, inspect
-from millstream.store.sqlite_rows import SqliteSnapshot, SqliteWriter
+from millstream.store.sqlite_rows import SqliteReader, SqliteWriter
 
 READERS_KEPT = 8
 
@@ -78,9 +78,9 @@ class SqliteEngine:
         self._clock = clock or SystemClock()
         self._vfs = vfs
         self._lock = threading.Lock()
-        self._writer: apsw.Connection | None = None
+        self._writer: SqliteWriter | None = None
         self._tender: apsw.Connection | None = None
-        self._readers: list[apsw.Connection] = []
+        self._readers: list[SqliteReader] = []
         self._in_use = 0
         self._idle = threading.Condition(self._lock)
         self._wal_bytes = 0
@@ -93,38 +93,26 @@ class SqliteEngine:
         if not is_open_here(self.path):
             inspect(self.path)
         create(self.path, busy=self._busy_handler(), vfs=vfs)
-        self._writer = self._connect(writer=True)
+        self._writer = self._connect_writer()
         _open_paths[self._real_path] += 1
 
     def write(self) -> SqliteWriter:
         """Wait for the turn to write; leaving without a commit undoes it all."""
-        connection = self._writer or self._reopen_writer()
-        return SqliteWriter(connection, begin=self._begin, after_commit=self._committed)
+        return self._writer or self._reopen_writer()
 
-    @contextmanager
-    def read(self) -> Iterator[SqliteSnapshot]:
+    def read(self) -> Reading:
         """A snapshot on a connection from the pool."""
-        connection = self._take_reader()
-        try:
-            connection.execute("BEGIN")
-            try:
-                yield SqliteSnapshot(connection)
-            finally:
-                connection.execute("COMMIT")
-        except apsw.Error as error:
-            raise self._damaged(error) from error
-        finally:
-            self._give_reader(connection)
+        return Reading(self)
 
     def last_seq(self) -> int:
         """The sequence of the newest delta."""
-        connection = self._take_reader()
+        reader = self._take_reader()
         try:
-            return SqliteSnapshot(connection).last_seq()
+            return reader.last_seq()
         except apsw.Error as error:
             raise self._damaged(error) from error
         finally:
-            self._give_reader(connection)
+            self._give_reader(reader)
 
     def wants_tending(self) -> bool:
         """Whether the write-ahead log has grown enough to be copied into the file."""
@@ -192,40 +180,41 @@ class SqliteEngine:
 
     def integrity(self) -> list[str]:
         """What SQLite's own integrity check finds wrong; empty if nothing."""
-        connection = self._take_reader()
+        reader = self._take_reader()
         try:
-            found = [row[0] for row in connection.execute("PRAGMA integrity_check")]
+            found = [row[0] for row in reader.connection.execute("PRAGMA integrity_check")]
         except apsw.Error as error:
             found = [str(error)]
         finally:
-            self._give_reader(connection)
+            self._give_reader(reader)
         return [] if found == ["ok"] else found
 
-    def _begin(self, connection: apsw.Connection) -> None:
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-        except apsw.BusyError as error:
-            raise Overloaded(
+    def _refused(self, error: apsw.Error) -> MillstreamError:
+        """Why a transaction to write could not be begun."""
+        if isinstance(error, apsw.BusyError):
+            return Overloaded(
                 f"{self.path}: other processes kept the write lock for "
                 f"{self._limits.busy_timeout_ms / 1000:g} s",
                 path=str(self.path),
-            ) from error
-        except (apsw.FullError, apsw.IOError, apsw.ReadOnlyError) as error:
-            raise WriteFailed(f"{self.path}: {error}", path=str(self.path)) from error
-        except apsw.Error as error:
-            raise self._damaged(error) from error
+            )
+        if isinstance(error, apsw.FullError | apsw.IOError | apsw.ReadOnlyError):
+            return WriteFailed(f"{self.path}: {error}", path=str(self.path))
+        return self._damaged(error)
 
     def _committed(self) -> None:
         self.commits += 1
 
-    def _connect(self, *, writer: bool = False) -> apsw.Connection:
+    def _connect(self) -> apsw.Connection:
         connection = connect(self.path, busy=self._busy_handler(), vfs=self._vfs)
         level = "FULL" if self.durability == "full" else "NORMAL"
         connection.execute(f"PRAGMA synchronous = {level}")
-        if writer:
-            self._page_bytes = int(connection.pragma("page_size"))
-            connection.set_wal_hook(self._on_wal)
         return connection
+
+    def _connect_writer(self) -> SqliteWriter:
+        connection = self._connect()
+        self._page_bytes = int(connection.pragma("page_size"))
+        connection.set_wal_hook(self._on_wal)
+        return SqliteWriter(connection, refused=self._refused, after_commit=self._committed)
 
     def _on_wal(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         size = pages * self._page_bytes
@@ -234,16 +223,16 @@ class SqliteEngine:
         self._wal_bytes = size
         return apsw.SQLITE_OK
 
-    def _reopen_writer(self) -> apsw.Connection:
+    def _reopen_writer(self) -> SqliteWriter:
         with self._lock:
             if self._closed:
                 raise Closed(f"{self.path} was closed", path=str(self.path))
             if self._writer is None:
-                self._writer = self._connect(writer=True)
+                self._writer = self._connect_writer()
             return self._writer
 
-    def _take_reader(self) -> apsw.Connection:
-        with self._idle:
+    def _take_reader(self) -> SqliteReader:
+        with self._lock:
             while self._suspended:
                 self._idle.wait()
             if self._closed:
@@ -252,20 +241,20 @@ class SqliteEngine:
             if self._readers:
                 return self._readers.pop()
         try:
-            return self._connect()
+            return SqliteReader(self._connect())
         except BaseException:
             with self._idle:
                 self._in_use -= 1
                 self._idle.notify_all()
             raise
 
-    def _give_reader(self, connection: apsw.Connection) -> None:
-        with self._idle:
+    def _give_reader(self, reader: SqliteReader) -> None:
+        with self._lock:
             self._in_use -= 1
             if len(self._readers) < READERS_KEPT:
-                self._readers.append(connection)
+                self._readers.append(reader)
             else:
-                connection.close()
+                reader.connection.close()
             if self._closed or self._suspended:
                 self._idle.notify_all()
 
@@ -292,7 +281,9 @@ class SqliteEngine:
                 self._idle.notify_all()
 
     def _drop_connections(self, *, checkpoint: bool) -> None:
-        found = [c for c in (*self._readers, self._tender, self._writer) if c is not None]
+        found = [reader.connection for reader in self._readers]
+        found += [self._writer.connection] if self._writer else []
+        found += [self._tender] if self._tender else []
         self._readers.clear()
         self._tender = self._writer = None
         for connection in found:
@@ -326,3 +317,38 @@ class SqliteEngine:
         if isinstance(error, apsw.BusyError | apsw.LockedError):
             return Overloaded(f"{self.path} is busy: {error}", path=str(self.path))
         return CannotOpen(f"{self.path}: {error}", path=str(self.path))
+
+
+class Reading:
+    """A snapshot while it is open: a reader of the engine's pool, in a transaction."""
+
+    __slots__ = ("_engine", "_reader")
+
+    def __init__(self, engine: SqliteEngine) -> None:
+        self._engine = engine
+
+    def __enter__(self) -> SqliteReader:
+        reader = self._reader = self._engine._take_reader()
+        try:
+            reader.begin()
+        except BaseException as error:
+            self._engine._give_reader(reader)
+            if isinstance(error, apsw.Error):
+                raise self._engine._damaged(error) from error
+            raise
+        return reader
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self._reader.end()
+        except apsw.Error as failed:
+            raise self._engine._damaged(failed) from failed
+        finally:
+            self._engine._give_reader(self._reader)
+        if isinstance(error, apsw.Error):
+            raise self._engine._damaged(error) from error

@@ -13,7 +13,13 @@ from typing import Any, Self
 
 import apsw
 
-from millstream.errors import CorruptionError, InvalidInput, OutcomeUnknown, WriteFailed
+from millstream.errors import (
+    CorruptionError,
+    InvalidInput,
+    MillstreamError,
+    OutcomeUnknown,
+    WriteFailed,
+)
 from millstream.format import keys
 from millstream.store.checksum import checked, row_checksum
 from millstream.store.engine import Row
@@ -32,6 +38,8 @@ _PUT_NUMBERED = {
     kind: f"INSERT OR REPLACE INTO {table} (id, value, crc) VALUES (?, ?, ?)"
     for kind, table in NUMBERED.items()
 }
+_DELETE_RECORD = f"DELETE FROM {RECORD} WHERE key = ?"
+_DELETE_NUMBERED = {kind: f"DELETE FROM {table} WHERE id = ?" for kind, table in NUMBERED.items()}
 _LAST = f"SELECT max(id) FROM {NUMBERED[keys.DELTA]}"
 _FIRST = f"SELECT min(id) FROM {NUMBERED[keys.DELTA]}"
 
@@ -91,23 +99,41 @@ class SqliteSnapshot:
         return _number(self._execute(_FIRST))
 
 
-class SqliteWriter(SqliteSnapshot):
-    """The write transaction, from `begin` to commit or rollback."""
+class SqliteReader(SqliteSnapshot):
+    """A connection to read on, one transaction after the other, with one cursor for all of them."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self.connection = connection
+        self._execute = connection.cursor().execute
+
+    def begin(self) -> None:
+        """Start a transaction."""
+        self._execute("BEGIN")
+
+    def end(self) -> None:
+        """End the transaction, and with it whatever a query has left open."""
+        self._execute("COMMIT")
+
+
+class SqliteWriter(SqliteReader):
+    """A connection to write on: entered, it is a transaction, until commit or rollback."""
 
     def __init__(
         self,
         connection: apsw.Connection,
         *,
-        begin: Callable[[apsw.Connection], None],
+        refused: Callable[[apsw.Error], MillstreamError],
         after_commit: Callable[[], None],
     ) -> None:
         super().__init__(connection)
-        self._connection = connection
-        self._begin = begin
+        self._refused = refused
         self._after_commit = after_commit
 
     def __enter__(self) -> Self:
-        self._begin(self._connection)
+        try:
+            self._execute("BEGIN IMMEDIATE")
+        except apsw.Error as error:
+            raise self._refused(error) from error
         return self
 
     def __exit__(
@@ -116,7 +142,7 @@ class SqliteWriter(SqliteSnapshot):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._connection.in_transaction:
+        if self.connection.in_transaction:
             self._execute("ROLLBACK")
 
     def put(self, rows: Iterable[Row]) -> None:
@@ -129,25 +155,32 @@ class SqliteWriter(SqliteSnapshot):
                 statement = _PUT_RECORD
             else:
                 found = keys.number(key)
-            tables.setdefault(statement, []).append((found, value, row_checksum(key, value)))
+            bindings = (found, value, row_checksum(key, value))
+            if statement in tables:
+                tables[statement].append(bindings)
+            else:
+                tables[statement] = [bindings]
         try:
-            for statement, bindings in tables.items():
-                if len(bindings) == 1:
-                    self._execute(statement, bindings[0])
+            for statement, many in tables.items():
+                if len(many) == 1:
+                    self._execute(statement, many[0])
                 else:
-                    self._connection.executemany(statement, bindings)
+                    self.connection.executemany(statement, many)
         except apsw.Error as error:
             raise _not_written(error) from error
 
     def delete(self, found: Iterable[bytes]) -> None:
         """Delete rows."""
+        tables: dict[str, list[tuple[bytes | int]]] = {}
+        for key in found:
+            statement = _DELETE_NUMBERED.get(key[1])
+            if statement is None:
+                tables.setdefault(_DELETE_RECORD, []).append((key,))
+            else:
+                tables.setdefault(statement, []).append((keys.number(key),))
         with _writing():
-            for key in found:
-                table = NUMBERED.get(key[1])
-                if table is None:
-                    self._execute(f"DELETE FROM {RECORD} WHERE key = ?", (key,))
-                else:
-                    self._execute(f"DELETE FROM {table} WHERE id = ?", (keys.number(key),))
+            for statement, many in tables.items():
+                self.connection.executemany(statement, many)
 
     def delete_range(self, start: bytes, stop: bytes) -> None:
         """Delete every row with start <= key < stop."""
@@ -161,9 +194,9 @@ class SqliteWriter(SqliteSnapshot):
 
     def sql(self, statement: str, parameters: Sequence[Any]) -> None:
         """Run a statement on the application's own tables; ours are out of its reach."""
-        self._connection.authorizer = _authorize
+        self.connection.authorizer = _authorize
         try:
-            self._execute(statement, tuple(parameters)).fetchall()
+            self.connection.execute(statement, tuple(parameters)).fetchall()
         except apsw.AuthError as error:
             raise InvalidInput(
                 f"tx.sql may read and write the application's own tables only: {statement!r}",
@@ -174,8 +207,8 @@ class SqliteWriter(SqliteSnapshot):
         except (apsw.Error, TypeError, ValueError, OverflowError) as error:
             raise InvalidInput(f"tx.sql: {error}", statement=statement) from error
         finally:
-            self._connection.authorizer = None
-            if not self._connection.in_transaction:
+            self.connection.authorizer = None
+            if not self.connection.in_transaction:
                 raise WriteFailed(
                     f"the statement ended the transaction, so nothing was stored: {statement!r}"
                 )
@@ -186,10 +219,10 @@ class SqliteWriter(SqliteSnapshot):
         self._execute("SAVEPOINT operation")
         try:
             yield
-            if self._connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0]:
+            if self.connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0]:
                 raise InvalidInput("tx.sql: a deferred FOREIGN KEY constraint failed")
         except BaseException:
-            if self._connection.in_transaction:
+            if self.connection.in_transaction:
                 self._execute("ROLLBACK TO operation")
                 self._execute("RELEASE operation")
             raise
@@ -226,8 +259,8 @@ def _number_range(start: bytes, stop: bytes) -> tuple[str, tuple[int, ...]]:
 
 
 def _number(cursor: apsw.Cursor) -> int:
-    row = cursor.fetchone()
-    return int(row[0] or 0) if row is not None else 0
+    ((found,),) = cursor.fetchall()
+    return int(found or 0)
 
 
 def _not_written(error: apsw.Error) -> WriteFailed:

@@ -25,8 +25,11 @@ from millstream.store.overlay import Overlay
 REPLAY_ROWS = 1_024
 
 
-Pin = Callable[["State", Snapshot, int], int | None]
-"""Asked of each view before a log's bytes go: the first offset of a log that it still needs."""
+NO_END = 2**63
+"""Past every offset: the end of what is needed from some offset on."""
+
+Pin = Callable[["State", Snapshot, int], list[tuple[int, int]]]
+"""Asked of each view before a log's bytes go: the ranges of its offsets that it still needs."""
 
 
 class State:
@@ -38,7 +41,13 @@ class State:
         self.clock = clock
         self.time = StoreTime(clock)
         self.overlay = Overlay()
+        self.beside = self.overlay.beside()
+        """The overlay for whoever prepares a slice of the fold, without the mutex."""
         self.entities: dict[bytes, Entity] = {}
+        self.weight = 0
+        """Of all entities in memory together."""
+        self._weight_kept = 0
+        """What it was after the last eviction, until there may be more to evict."""
         self.visible: dict[bytes, Any] = {}
         """What readers see, without a lock, of entities: their views as of the last commit."""
         self.dirty: dict[bytes, list[int]] = {}
@@ -71,6 +80,7 @@ class State:
         """Drop everything; `load` must follow."""
         self.overlay.clear()
         self.entities.clear()
+        self.weight = self._weight_kept = 0
         self.visible.clear()
         self.dirty.clear()
         self.tail_bytes.clear()
@@ -98,18 +108,21 @@ class State:
         """The entity of a key, loaded if need be."""
         found = self.entities.get(key)
         if found is None:
-            found = self._kinds[key[1]].load(key, snapshot)
-            self.entities[key] = found
+            kind = self._kinds[key[1]]
+            found = self.entities[key] = kind.load(key, snapshot)
+            self.weight += kind.weight
         return found
 
     def change(self, key: bytes, change: Any, snapshot: Snapshot) -> None:
         """Move an entity; None removes it."""
-        entity = self.entity(key, snapshot)
-        if change is None:
-            self.entities[key] = self._kinds[key[1]].blank()
-            self.entities[key].lsn = entity.lsn
-        else:
+        entity = self.entities.get(key)
+        if entity is None:
+            entity = self.entity(key, snapshot)
+        if change is not None:
             entity.apply(change)
+        else:
+            gone = self.entities[key] = self._kinds[key[1]].blank()
+            gone.lsn = entity.lsn
 
     def find(self, start: bytes, stop: bytes, snapshot: Snapshot, *, limit: int) -> list[bytes]:
         """The keys of up to `limit` entities that exist, in order."""
@@ -127,21 +140,32 @@ class State:
                 rows[key] = held
         return sorted(rows.items())[:limit]
 
-    def pinned(self, log_id: int, snapshot: Snapshot) -> int | None:
-        """The first offset of a log whose bytes some view still needs; None if none does."""
-        found = [pin(self, snapshot, log_id) for pin in self.pins]
-        return min((offset for offset in found if offset is not None), default=None)
+    def pinned(self, log_id: int, snapshot: Snapshot) -> list[tuple[int, int]]:
+        """The ranges of a log's offsets whose bytes some view still needs, in any order."""
+        return [found for pin in self.pins for found in pin(self, snapshot, log_id)]
 
-    def committed(self, delta: deltas.Delta, size: int) -> None:
-        """Note a delta that this process has just made durable; its changes are applied already."""
+    def committed(self, delta: deltas.Delta | deltas.StoredDelta, size: int) -> None:
+        """Note a delta that is durable; its changes are applied already."""
+        seq, dirty = delta.seq, self.dirty
         for key, _ in delta.changes:
-            self._soil(key, delta.seq)
-        self._note(delta, size)
+            span = dirty.get(key)
+            if span is None:
+                dirty[key] = [seq, seq]
+            else:
+                span[1] = seq
+        self.seq = seq
+        if delta.next_id > self.next_id:
+            self.next_id = delta.next_id
+        if delta.next_log > self.next_log:
+            self.next_log = delta.next_log
+        self.tail_bytes[seq] = size
+        self.tail_total += size
 
     def rebuild(self, touched: set[bytes], snapshot: Snapshot, pending: deltas.Delta) -> None:
         """Undo a failed operation: bring back entities from records, deltas and the open group."""
         for key in touched:
-            self.entities.pop(key, None)
+            if self.entities.pop(key, None) is not None:
+                self.weight -= self._kinds[key[1]].weight
         for found, _ in read_deltas(snapshot, snapshot.first_seq() - 1, self.seq):
             for key, raw in found.changes:
                 if key in touched:
@@ -155,14 +179,14 @@ class State:
         for key, raw in deltas.decode(seq, data).changes:
             self._kinds[key[1]].decode(raw)
 
-    def publish(self) -> list[bytes]:
+    def publish(self) -> set[bytes]:
         """After a commit: let readers see the entities that it changed; answers which."""
-        changed = list(self.touched)
-        self.touched.clear()
+        changed, self.touched = self.touched, set()
         for key in changed:
             entity = self.entities.get(key)
-            if entity is not None:
-                self.show(key, entity)
+            view = None if entity is None else entity.view()
+            if view is not None:
+                self.visible[key] = view
         return changed
 
     def show(self, key: bytes, entity: Entity) -> Any:
@@ -177,6 +201,7 @@ class State:
         if seq <= self.folded:
             return
         self.overlay.prune(seq)
+        self._weight_kept = 0
         for key, span in list(self.dirty.items()):
             if span[1] <= seq:
                 del self.dirty[key]
@@ -186,22 +211,30 @@ class State:
             self.tail_total -= self.tail_bytes.pop(gone, 0)
         self.folded = seq
 
-    def evict(self, keep: int) -> None:
-        """Past `keep` entities, let go of the clean ones; they are read again when needed."""
-        if len(self.entities) > keep:
-            for key in [key for key in self.entities if key not in self.dirty]:
-                del self.entities[key]
-                self.visible.pop(key, None)
+    def evict(self, keep: int, weight_max: int = 2**63) -> None:
+        """Past so many entities, or so much weight, let go of the clean ones.
+
+        They are read again when needed. If what is dirty is too much already, nothing is gained by
+        looking before something is folded, or a good part more is loaded.
+        """
+        if len(self.entities) <= keep and self.weight <= weight_max:
+            return
+        if self._weight_kept and self.weight <= self._weight_kept + min(keep, weight_max) // 8:
+            return
+        for key in [key for key in self.entities if key not in self.dirty]:
+            del self.entities[key]
+            self.weight -= self._kinds[key[1]].weight
+            self.visible.pop(key, None)
+        self._weight_kept = self.weight
 
     def _apply(self, found: deltas.StoredDelta, size: int, snapshot: Snapshot) -> None:
         for key, raw in found.changes:
             self._change(key, raw, found.seq, snapshot)
-            self._soil(key, found.seq)
             self.touched.add(key)
-        for start, stop in found.drops:
-            self.overlay.drop(start, stop)
+        if found.drops:
+            self.overlay.drop_all(found.drops)
         self.overlay.put(found.seq, found.puts)
-        self._note(found, size)
+        self.committed(found, size)
         self.time.restart(
             boot_id=found.boot_id,
             boot_ms=found.boot_ms,
@@ -226,20 +259,6 @@ class State:
                     f"delta {seq}, record {key.hex()}: {error}", what="delta", where=seq
                 ) from error
             self.change(key, change, snapshot)
-
-    def _soil(self, key: bytes, seq: int) -> None:
-        span = self.dirty.get(key)
-        if span is None:
-            self.dirty[key] = [seq, seq]
-        else:
-            span[1] = seq
-
-    def _note(self, delta: deltas.Delta | deltas.StoredDelta, size: int) -> None:
-        self.seq = delta.seq
-        self.next_id = max(self.next_id, delta.next_id)
-        self.next_log = max(self.next_log, delta.next_log)
-        self.tail_bytes[delta.seq] = size
-        self.tail_total += size
 
 
 def _folded(snapshot: Snapshot) -> int:

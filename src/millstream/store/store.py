@@ -28,7 +28,7 @@ from millstream.store import delta as deltas
 from millstream.store import forking
 from millstream.store.engine import Engine, Snapshot, Writer
 from millstream.store.entity import Kind, Kinds
-from millstream.store.fold import fold_slice
+from millstream.store.fold import Slice, plan, write_slice
 from millstream.store.instance import Instance, create_instance
 from millstream.store.keeper import UPKEEP_S, Keeper
 from millstream.store.state import Pin, State
@@ -112,7 +112,7 @@ class Store:
             if self._advance(snapshot):
                 self._publish()
             answer = question(self.state, snapshot)
-            self.state.evict(self.limits.entities_cached_max)
+            self.state.evict(self.limits.entities_cached_max, self.limits.entities_weight_max)
             return answer
 
     def seen(self, key: bytes) -> Any:
@@ -194,7 +194,12 @@ class Store:
                 self._advance(writer)
                 transaction = Transaction(self.state, writer, self.limits)
                 for ticket in group:
-                    self._run_one(ticket, transaction)
+                    try:
+                        ticket.result = transaction.run(ticket.operation)
+                    except StoreError:
+                        raise
+                    except Exception as error:
+                        ticket.error = error
                 delta = transaction.finish()
                 if delta is not None:
                     self._write(delta, writer)
@@ -206,14 +211,6 @@ class Store:
             return
         self._operations += len(group)
         self._after_commit()
-
-    def _run_one(self, ticket: Ticket[Any], transaction: Transaction) -> None:
-        try:
-            ticket.result = transaction.run(ticket.operation)
-        except StoreError:
-            raise
-        except Exception as error:
-            ticket.error = error
 
     def _write(self, delta: deltas.Delta, writer: Writer) -> None:
         data = deltas.encode(delta)
@@ -235,11 +232,12 @@ class Store:
 
     def _after_commit(self) -> None:
         state, limits = self.state, self.limits
-        state.evict(limits.entities_cached_max)
-        unfolded = state.seq - state.folded
-        if unfolded > limits.tail_deltas_max or state.tail_total > limits.tail_bytes_max:
+        state.evict(limits.entities_cached_max, limits.entities_weight_max)
+        unfolded, size = state.seq - state.folded, state.tail_total
+        if unfolded > limits.tail_deltas_max or size > limits.tail_bytes_max:
             self._fold_behind()
-        if not self._kept or self._tail_is_long() or self.engine.wants_tending():
+        long = unfolded > limits.fold_deltas_min or size > limits.fold_bytes_min
+        if long or not self._kept or self.engine.wants_tending():
             self._kept = True
             self._keeper.wake()
 
@@ -289,16 +287,36 @@ class Store:
     # The background.
 
     def _fold_slice(self, *, locked: bool = False) -> bool:
-        if not locked:
+        """Fold one slice, here or seen to be done elsewhere; False if there was nothing to do.
+
+        Heavy entities are written from copies, beside running commits, unless `locked` says that
+        the mutex is held already.
+        """
+        if locked:
+            return self._write_slice()
+        with self._folding:
             with self._transactor.mutex:
-                return self._fold_slice(locked=True)
+                found = None if self._stale else plan(self.state, self.limits)
+                if found is None or not found.copies:
+                    return self._write_slice()
+            prepared: Slice | None = found
+            try:
+                with self.engine.read() as snapshot:
+                    found.prepare(self.state.beside, snapshot)
+            except Exception:
+                # A row moved or went meanwhile. Under the mutex none does: what fails there, fails.
+                prepared = None
+            with self._transactor.mutex:
+                return self._write_slice(prepared) or self.state.folded > found.folded
+
+    def _write_slice(self, prepared: Slice | None = None) -> bool:
         if self._reason is not None:
             return False
         self._sent = False
         try:
             with self.engine.write() as writer:
                 advanced = self._advance(writer)
-                through = fold_slice(self.state, writer, self.limits)
+                through = write_slice(self.state, writer, self.limits, prepared)
                 if through:
                     self._sent = True
                     writer.commit()
@@ -329,6 +347,7 @@ class Store:
 
     def _begin(self) -> None:
         self._pid: int = os.getpid()
+        self._folding = threading.Lock()
         self._kept = False
         self._upkeep_due = self.clock.seconds() + UPKEEP_S
         limits = self.limits

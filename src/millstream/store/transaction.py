@@ -6,6 +6,7 @@ it changed is taken back if it raises. So an operation that fails undoes itself 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -133,9 +134,9 @@ class Transaction:
         """Reserve ids and hand out the delta to be written; None if nothing was changed."""
         delta, state = self.delta, self.state
         changed = delta.changes or delta.puts or delta.drops or self._wrote
-        if not changed and delta.next_id == state.next_id:
-            return None
-        if delta.next_id > max(state.id_limit, state.next_id):
+        if delta.next_id == state.next_id:
+            return delta if changed else None
+        if delta.next_id > state.id_limit:
             block = ids.next_block(state.next_id, delta.next_id - state.next_id)
             self.writer.put([(keys.ID_BLOCK_KEY, ids.encode_seq_block(block))])
             state.id_limit = block.end
@@ -151,11 +152,11 @@ class Transaction:
 
     def _accept(self) -> None:
         """Take over what the operation put and dropped: drops first, in the replay as well."""
-        delta, overlay = self.delta, self.state.overlay
+        delta, state = self.delta, self.state
         for key, _ in delta.changes[self._first_change :]:
-            self.state.touched.add(key)
+            state.touched.add(key)
         for key, _ in self._rows:
-            if overlay.get(key) is not None:
+            if state.overlay.get(key) is not None:
                 self.drop(key)
         if self._drops:
             self._delete(self._drops)
@@ -163,20 +164,21 @@ class Transaction:
             self.writer.put(self._rows)
             self._wrote = True
         if self._inline:
-            overlay.put(delta.seq, self._inline)
+            state.overlay.put(delta.seq, self._inline)
             delta.puts += self._inline
 
     def _delete(self, drops: list[tuple[bytes, bytes]]) -> None:
-        delta, single = self.delta, []
+        single = []
         for start, stop in drops:
-            self.state.overlay.drop(start, stop)
             if stop == start + b"\x00":
                 single.append(start)
             else:
                 self.writer.delete_range(start, stop)
-            delta.puts = [row for row in delta.puts if not start <= row[0] < stop]
-        self.writer.delete(single)
-        delta.drops += drops
+        if single:
+            self.writer.delete(single)
+        self.state.overlay.drop_all(drops)
+        self.delta.puts = _outside(self.delta.puts, drops)
+        self.delta.drops += drops
 
     def _undo(self) -> None:
         delta = self.delta
@@ -191,3 +193,23 @@ class Transaction:
             raise WriteFailed(
                 f"an operation failed and could not be undone, so nothing was stored: {error}"
             ) from error
+
+
+def _outside(rows: list[Row], ranges: list[tuple[bytes, bytes]]) -> list[Row]:
+    """The rows that lie in none of the ranges."""
+    if not rows:
+        return rows
+    starts: list[bytes] = []
+    stops: list[bytes] = []
+    for start, stop in sorted(ranges):
+        if stops and start <= stops[-1]:
+            stops[-1] = max(stops[-1], stop)
+        else:
+            starts.append(start)
+            stops.append(stop)
+    found = []
+    for row in rows:
+        at = bisect_right(starts, row[0])
+        if not at or row[0] >= stops[at - 1]:
+            found.append(row)
+    return found

@@ -116,7 +116,8 @@ class Transactor:
         """Run an operation and return when it is durable."""
         ticket = Ticket(operation)
         with self._gate:
-            self._admit(1)
+            if self._closed is not None or len(self._queue) >= self._waiting_max:
+                self._admit(1)
             lead = not self._leading
             if lead:
                 self._leading = True

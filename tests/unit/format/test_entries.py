@@ -163,3 +163,61 @@ def test_joined_entries_can_be_joined_again() -> None:
     once = entries.coalesce(rows(0, 1)) + entries.coalesce(rows(2, 3))
 
     assert [covered(row) for row in entries.coalesce(once)] == [(1, 0, [100, 101, 102, 103])]
+
+
+@pytest.mark.parametrize("own_timestamps", [None, [4, 5, 6]])
+@pytest.mark.parametrize("own_keys", [None, [b"k", None, b""]])
+@pytest.mark.parametrize("own_headers", [None, [HEADERS, b"", HEADERS]])
+@pytest.mark.parametrize("appended_ms", [3, 4])
+def test_metadata_of_a_block_is_that_of_its_records(
+    own_timestamps: list[int] | None,
+    own_keys: list[bytes | None] | None,
+    own_headers: list[bytes] | None,
+    appended_ms: int,
+) -> None:
+    columns, body = block.encode_metadata(
+        timestamps=own_timestamps, keys=own_keys, headers=own_headers
+    )
+    value = block.place(
+        body,
+        kind=block.METADATA,
+        count=3,
+        first_id=7,
+        columns=columns,
+        body_crc=block.checksum(body),
+        appended_ms=appended_ms,
+        timestamp_ms=4,
+    )
+
+    found = entries.decode_metadata_column(value)
+
+    entry = entries.decode(value)
+    assert [found.prefix + rest for rest in found.rests] == [
+        entries.encode_metadata(
+            key=entry.keys[n],
+            timestamp_ms=entry.timestamps[n],
+            headers=entry.headers[n],
+            appended_ms=entry.appended[n],
+        )
+        for n in range(3)
+    ]
+    assert list(found.sizes) == [len(found.prefix + rest) for rest in found.rests]
+    some = found.cut(1, 9)
+    assert (some.rests, some.sizes) == (found.rests[1:], found.sizes[1:])
+
+
+def test_metadata_of_an_array_is_taken_as_it_is() -> None:
+    ((_, value),) = entries.coalesce(
+        [
+            (keys.entry(1, 0), single(1, key=b"k")),
+            (keys.entry(1, 1), single(2, appended_ms=6)),
+        ]
+    )
+
+    found = entries.decode_metadata_column(value)
+
+    assert found.prefix == b""
+    assert [entries.decode_metadata(rest)[0] for rest in found.rests] == [b"k", None]
+    assert [entries.decode_metadata(rest)[3] for rest in found.rests] == [5, 6]
+    with pytest.raises(CorruptionError):
+        entries.decode_metadata_column(value[:-1])

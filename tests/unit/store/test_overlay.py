@@ -81,6 +81,18 @@ def test_a_range_is_dropped_half_open_and_only_there() -> None:
     assert len(overlay) == 0
 
 
+def test_a_reader_that_holds_a_group_sees_it_as_it_was_when_keys_go() -> None:
+    overlay = Overlay()
+    overlay.put(1, [(entry(n), b"") for n in range(4)])
+    before = overlay._groups[entry(0)[:10]]
+    overlay.drop_all([(entry(n), entry(n) + b"\x00") for n in (1, 1, 9)])
+    assert before == [entry(n) for n in range(4)]
+    assert overlay.keys(entry(0), entry(9)) == [entry(0), entry(2), entry(3)]
+    overlay.drop_all([(entry(0), entry(0) + b"\x00"), (entry(2), entry(9))])
+    assert overlay.keys(entry(0), entry(9)) == []
+    assert overlay.beside().floor(entry(9)) is None
+
+
 OFFSETS = st.integers(0, 12)
 ACTIONS = st.lists(
     st.one_of(

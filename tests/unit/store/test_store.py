@@ -9,6 +9,8 @@ from typing import Any
 
 import apsw
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import millstream
 from millstream.command import Sql, Transact
@@ -20,7 +22,7 @@ from millstream.format.packing import pack_single
 from millstream.limits import Limits
 from millstream.log import commands as c
 from millstream.store.store import Store
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import Transaction, _outside
 from millstream.store.transactor import Ticket
 from millstream.testing import Faults, MemoryEngine, Torn, memory_store
 
@@ -214,3 +216,15 @@ def test_a_refused_operation_gives_its_ids_back_and_commits_nothing() -> None:
     assert engine.commits == commits
     assert store.run(lambda tx: tx.take_ids(1)) == first + 1
     ms.close()
+
+
+@given(
+    st.lists(st.binary(max_size=3)),
+    st.lists(st.tuples(st.binary(max_size=3), st.binary(max_size=3)), max_size=9),
+)
+def test_the_rows_outside_ranges_are_those_in_none_of_them(
+    found: list[bytes], ranges: list[tuple[bytes, bytes]]
+) -> None:
+    rows = [(key, b"") for key in found]
+    expected = [row for row in rows if not any(a <= row[0] < b for a, b in ranges)]
+    assert _outside(rows, ranges) == expected

@@ -1,0 +1,108 @@
+"""What `append` and `put` store: values from arguments or standard input, and what goes with them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+
+@dataclass(frozen=True)
+class Input:
+    """The options that say how values are taken, and what every one of them carries."""
+
+    key: Annotated[
+        str | None, typer.Option("--key", "-k", metavar="TEXT", help="A key for every value.")
+    ] = None
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--header",
+            "-H",
+            metavar="NAME=VALUE",
+            help="A header for every value. Numbers, true, false, null are typed; NAME:=JSON too.",
+        ),
+    ] = None
+    raw: Annotated[bool, typer.Option("--raw", help="All of stdin is one value.")] = False
+    json_lines: Annotated[
+        bool, typer.Option("--json-lines", help="Every value must be JSON, and is marked so.")
+    ] = False
+    batch: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Lines of stdin in one commit.")
+    ] = 1_000
+
+    def headers(self) -> dict[str, Any]:
+        """The headers for every value."""
+        from millstream.cli.arguments import parse_headers
+
+        marked = {"content-type": "application/json"} if self.json_lines else {}
+        return {**marked, **parse_headers(self.header or [])}
+
+    def batches(
+        self, values: list[str] | None, *, noun: str, steady: bool = False, quiet: bool = True
+    ) -> Iterator[list[Any]]:
+        """The values, as many at a time as are to be stored in one commit.
+
+        Who asks for the next batch has stored the one before; `quiet` if nothing was printed.
+        """
+        if values and self.raw:
+            raise typer.BadParameter(f"--raw takes its {noun} from stdin, not from arguments")
+        found = self._batches(values, noun, steady=steady, quiet=quiet)
+        return _only_json(found, noun) if self.json_lines else found
+
+    def _batches(
+        self, values: list[str] | None, noun: str, *, steady: bool, quiet: bool
+    ) -> Iterator[list[Any]]:
+        from millstream.cli.lines import batches
+
+        if values:
+            yield list(values)
+            return
+        if sys.stdin.isatty():
+            typer.echo("reading from the terminal; Ctrl-D ends", err=True)
+        if self.raw:
+            yield [sys.stdin.buffer.read()]
+            return
+        lines = batches(sys.stdin.buffer, lines_max=self.batch, steady=steady)
+        seen = sys.stdin.isatty() or (sys.stdout.isatty() and not quiet)
+        yield from lines if seen or not sys.stderr.isatty() else _shown(lines, noun)
+
+
+def _shown(batches: Iterator[list[bytes]], noun: str) -> Iterator[list[bytes]]:
+    """The same, with a line of progress."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from millstream.cli.display import console
+
+    words = TextColumn(f"{{task.completed:,.0f}} {noun}s")
+    columns = SpinnerColumn(), words, TimeElapsedColumn()
+    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=None)
+        for lines in batches:
+            yield lines
+            progress.advance(task, len(lines))
+
+
+def _only_json(batches: Iterator[list[Any]], noun: str) -> Iterator[list[bytes]]:
+    """The same as bytes, up to the first value that is not JSON."""
+    import msgspec
+
+    from millstream.errors import InvalidInput
+
+    count = 0
+    for values in batches:
+        checked = []
+        for number, value in enumerate(values, start=count + 1):
+            data = value if isinstance(value, bytes) else value.encode("utf-8", "surrogateescape")
+            try:
+                msgspec.json.decode(data)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise InvalidInput(
+                    f"{noun} {number} is not JSON: {error}; {count:,} before it are stored"
+                ) from error
+            checked.append(data)
+        yield checked
+        count += len(checked)

@@ -1,0 +1,265 @@
+"""Sparse logs: below what was dropped, a log holds what queues still need, and little besides.
+
+An entry that nobody needs goes, whatever lies before it. One of which fewer than a quarter of the
+messages are needed is replaced by singles, under the same offsets and ids: one failed message does
+not hold a thousand. Each step is one commit, so what is needed is there at every moment.
+
+The fold joins neighbouring singles, also across the offset up to which a log was dropped. Such an entry
+is left alone until the log is dropped further; until then only a part of it counts as kept.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from itertools import accumulate
+from typing import NamedTuple
+
+from millstream.errors import CorruptionError
+from millstream.format import block as blocks
+from millstream.format import entries, keys, rfc
+from millstream.log.head import Dropped, Head
+from millstream.store.engine import Row, Snapshot
+from millstream.store.overlay import Overlay
+from millstream.store.state import NO_END, State
+from millstream.store.store import Store
+from millstream.store.transaction import Transaction
+
+LIVE_DIVISOR = 4
+"""An entry is replaced once fewer than one in so many of its messages are needed,"""
+SINGLES_MAX = 2_000
+"""and no more than these: they are written in one commit."""
+
+ENTRIES_PER_STEP = 64
+PAYLOADS_PER_STEP = 500
+
+
+class Needed:
+    """The offsets of a log that somebody needs."""
+
+    def __init__(self, ranges: list[tuple[int, int]]) -> None:
+        self.floor = min((start for start, stop in ranges if stop == NO_END), default=NO_END)
+        """From here on everything is needed."""
+        merged: list[tuple[int, int]] = []
+        for start, stop in sorted(ranges):
+            if merged and start <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+            else:
+                merged.append((start, stop))
+        self.ranges = merged
+        self._starts = [start for start, _ in merged]
+        self._before = list(accumulate((stop - start for start, stop in merged), initial=0))
+
+    def count(self, start: int, stop: int) -> int:
+        """How many offsets in [start, stop) are needed."""
+        return self._below(stop) - self._below(start)
+
+    def offsets(self, start: int, stop: int) -> list[int]:
+        """Which offsets in [start, stop) are needed."""
+        found: list[int] = []
+        at = max(0, bisect_right(self._starts, start) - 1)
+        for low, high in self.ranges[at : bisect_left(self._starts, stop)]:
+            found += range(max(low, start), min(high, stop))
+        return found
+
+    def _below(self, offset: int) -> int:
+        at = bisect_right(self._starts, offset) - 1
+        if at < 0:
+            return 0
+        low, high = self.ranges[at]
+        return self._before[at] + min(offset, high) - low
+
+
+class Cut(NamedTuple):
+    """What became of an entry."""
+
+    size: int
+    """Bytes that it counted for before,"""
+    left: int
+    """and those of what is left of it."""
+    over: list[bytes]
+    """The rows that have to go: its own, then payloads; none if it stays as it is."""
+
+
+def is_sparse(first: int, value: bytes, needed: Needed) -> bool:
+    """Whether so little of an entry is needed that the rest shall go."""
+    total = entries.count(value)
+    live = needed.count(first, first + total)
+    return live * LIVE_DIVISOR < total and live <= SINGLES_MAX
+
+
+def thin(tx: Transaction, row: Row, needed: Needed) -> Cut:
+    """Write what is needed of an entry as singles, if it is little.
+
+    What has to go is left to the caller; drops come before puts, whatever the order of calls.
+    """
+    key, value = row
+    log_id, first = keys.entry_position(key)
+    payloads, size = payloads_of(tx.state.overlay, tx.writer, value)
+    if not is_sparse(first, value, needed):
+        return Cut(size, size, [])
+    offsets = needed.offsets(first, first + entries.count(value))
+    puts: list[Row] = []
+    if offsets:
+        try:
+            puts = _singles(tx, log_id, first, value, offsets)
+        except CorruptionError:  # damaged, and the doctor's: nothing of it is touched
+            return Cut(size, size, [])
+    for put_key, put_value in puts:
+        if put_key[1] == keys.ENTRY or blocks.is_block(value):
+            tx.put(put_key, put_value)
+    heads = len(offsets) * (entries.ARRAY_HEAD_BYTES + entries.ELEMENT_HEAD_BYTES)
+    again = {put_key for put_key, _ in puts}
+    over = [key, *(payload_key for payload_key in payloads if payload_key not in again)]
+    return Cut(size, sum(len(one) for _, one in puts) - heads, over)
+
+
+def _singles(
+    tx: Transaction, log_id: int, first: int, value: bytes, offsets: list[int]
+) -> list[Row]:
+    """The rows of some messages of an entry, as if each had been appended alone."""
+    entry = entries.decode(value)
+    packed = None
+    if entry.packed:
+        packed = blocks.Block(_found(tx, keys.payload_block(entry.ids[0])), kind=blocks.PAYLOAD)
+    rows = []
+    for offset in offsets:
+        index = offset - first
+        payload_key = keys.payload(entry.ids[index])
+        payload = _found(tx, payload_key) if packed is None else packed.cell(blocks.VALUE, index)
+        assert payload is not None
+        metadata = entries.encode_metadata(
+            key=entry.keys[index],
+            timestamp_ms=entry.timestamps[index],
+            headers=entry.headers[index],
+            appended_ms=entry.appended[index],
+        )
+        rows.append((payload_key, payload))
+        rows.append((keys.entry(log_id, offset), entries.encode_single(entry.ids[index], metadata)))
+    return rows
+
+
+def _found(tx: Transaction, key: bytes) -> bytes:
+    value = tx.get(key)
+    if value is None:
+        raise CorruptionError("a payload is missing", what="payload", where=key.hex())
+    return value
+
+
+class Sweep:
+    """One look at everything that a log keeps below what was dropped, in bounded steps."""
+
+    def __init__(self, log_id: int) -> None:
+        self._log_id = log_id
+        self._position = 0
+        self._needed: Needed | None = None
+
+    def step(self, store: Store) -> bool:
+        """Look at some entries and let go of what nobody needs; True if there are more."""
+        dropped = store.look(self._begin)
+        if not dropped:
+            return False
+        assert self._needed is not None
+        overlay, sparse, payloads = store.state.overlay, [], 0
+        with store.engine.read() as snapshot:
+            rows = rows_of(
+                overlay, snapshot, self._log_id, self._position, dropped, ENTRIES_PER_STEP
+            )
+            more = len(rows) == ENTRIES_PER_STEP
+            for key, value in rows:
+                first = keys.entry_position(key)[1]
+                self._position = first + 1
+                total = entries.count(value)
+                if first + total <= dropped and is_sparse(first, value, self._needed):
+                    sparse.append(key)
+                    payloads += total
+                    if payloads >= PAYLOADS_PER_STEP:
+                        more = True
+                        break
+        if sparse:
+            store.run(lambda tx: self._let_go(tx, sparse))
+        return more
+
+    def _begin(self, state: State, snapshot: Snapshot) -> int:
+        """How far the log was dropped, 0 if nothing is kept below; what is needed of it, once."""
+        head = state.entity(keys.head(self._log_id), snapshot)
+        assert isinstance(head, Head)
+        if not head.kept:
+            return 0
+        if self._needed is None:
+            self._needed = Needed(state.pinned(self._log_id, snapshot))
+        return head.dropped
+
+    def _let_go(self, tx: Transaction, found: list[bytes]) -> None:
+        """Thin what is still sparse: meanwhile a message may have been given another claim id."""
+        key = keys.head(self._log_id)
+        head = tx.entity(key, Head)
+        if not head.exists():
+            return
+        tx.state.folded_through(tx.writer.first_seq() - 1)
+        needed = Needed(tx.state.pinned(self._log_id, tx.writer))
+        gone = 0
+        for row_key in found:
+            value = tx.get(row_key)
+            first = keys.entry_position(row_key)[1]
+            if value is not None and first + entries.count(value) <= head.dropped:
+                cut = thin(tx, (row_key, value), needed)
+                gone += cut.size - cut.left
+                for over in cut.over:
+                    tx.drop(over)
+        if head.deleted and head.dropped >= head.end and gone == head.kept:
+            tx.change(key, None)
+        elif gone:
+            tx.change(key, Dropped(head.dropped, (gone, -gone)))
+
+
+def rows_of(
+    overlay: Overlay, snapshot: Snapshot, log_id: int, start: int, stop: int, limit: int
+) -> list[Row]:
+    """Entries with start <= first offset < stop, wherever they lie, in order."""
+    low, high = keys.entry(log_id, start), keys.entry(log_id, stop)
+    rows = dict(snapshot.scan(low, high, limit=limit))
+    for key in overlay.keys(low, high)[:limit]:
+        held = overlay.get(key)
+        if held is not None:
+            rows[key] = held
+    return sorted(rows.items())[:limit]
+
+
+def rows_across(
+    overlay: Overlay, snapshot: Snapshot, log_id: int, start: int, stop: int, limit: int
+) -> tuple[list[Row], int]:
+    """As `rows_of`, with the entry that reaches across the start; and how much of it lies before."""
+    rows = rows_of(overlay, snapshot, log_id, start, stop, limit)
+    key = keys.entry(log_id, start)
+    before = snapshot.scan(keys.entry(log_id, 0), key, limit=1, reverse=True)
+    for row in (overlay.floor(key), *before):
+        if row is not None and row[0] < key:
+            first = keys.entry_position(row[0])[1]
+            if start < first + entries.count(row[1]):
+                return [row, *rows], bytes_below(overlay, snapshot, row, start)
+    return rows, 0
+
+
+def bytes_below(overlay: Overlay, snapshot: Snapshot, row: Row, offset: int) -> int:
+    """What the records of an array count for that lie below an offset."""
+    first = keys.entry_position(row[0])[1]
+    size = 0
+    for message in rfc.decode_message_metadata(row[1])[: offset - first]:
+        key = keys.payload(message.message_id)
+        held = overlay.get(key)
+        size += len(message.metadata)
+        size += len(snapshot.get(key) or b"") if held is None else len(held)
+    return size
+
+
+def payloads_of(overlay: Overlay, snapshot: Snapshot, value: bytes) -> tuple[list[bytes], int]:
+    """Where an entry's payloads lie, and how many bytes entry and payloads count for."""
+    if blocks.is_block(value):
+        header = blocks.decode_header(value, kind=blocks.METADATA)
+        return [keys.payload_block(header.first_id)], header.body_bytes + header.payload_bytes
+    found = [keys.payload(message_id) for message_id in entries.decode(value).ids]
+    size = len(value) - entries.ARRAY_HEAD_BYTES - entries.ELEMENT_HEAD_BYTES * len(found)
+    for key in found:
+        held = overlay.get(key)
+        size += len(snapshot.get(key) or b"") if held is None else len(held)
+    return found, size

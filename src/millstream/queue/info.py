@@ -1,0 +1,155 @@
+"""How queues stand: counts, rates, the oldest message, and when there will be something to claim."""
+
+from __future__ import annotations
+
+from millstream.format import entries, keys
+from millstream.log.head import Head
+from millstream.log.reader import entries_of
+from millstream.queue import commands as c
+from millstream.queue import pace
+from millstream.queue.bucket import Bucket
+from millstream.queue.message import QueueInfo
+from millstream.queue.routing import find_sources
+from millstream.queue.slots import AVAILABLE
+from millstream.queue.state import QueueState
+from millstream.store.engine import Snapshot
+from millstream.store.state import State
+from millstream.store.store import Store
+
+DUE_COUNTED_MAX = 100_000
+"""Messages whose time has come and who were not claimed since: beyond that, they are estimated."""
+
+
+def describe_queue(store: Store, query: c.DescribeQueue) -> QueueInfo | None:
+    """How a queue stands."""
+    return store.look(lambda state, snapshot: _info(state, snapshot, query.queue))
+
+
+def list_queues(store: Store, query: c.ListQueues) -> list[QueueInfo]:
+    """Queues in the order of their names."""
+
+    def ask(state: State, snapshot: Snapshot) -> list[QueueInfo]:
+        start = keys.queue(query.after) + (b"\x00" if query.after else b"")
+        stop = keys.after(keys.prefix(keys.QUEUE))
+        names = state.find(start, stop, snapshot, limit=query.limit)
+        found = [_info(state, snapshot, key[2:].decode()) for key in names]
+        return [info for info in found if info is not None]
+
+    return store.look(ask)
+
+
+def due_in_s(state: State, snapshot: Snapshot, name: str) -> float | None:
+    """How long until a message is due or a lease ends; None if nothing of the kind waits."""
+    queue = _queue(state, snapshot, name)
+    _, now_ms = state.time.now()
+    waits = [until_ms - now_ms for until_ms in queue.busy.values()]
+    for kind, now in ((keys.RETRY, now_ms), (keys.SCHEDULE, state.clock.wall_ms())):
+        for key, _ in state.scan(*keys.of_queue(kind, queue.queue_id), snapshot, limit=1):
+            waits.append(keys.due_claim(key)[0] - now)
+    return max(0.001, min(waits) / 1000) if waits else None
+
+
+def free_in_s(state: State, snapshot: Snapshot, name: str) -> float | None:
+    """How long until the queue's caps let a message be claimed; None: when another is finished."""
+    queue = _queue(state, snapshot, name)
+    spec = queue.spec
+    if spec.max_in_flight and queue.counts.in_flight >= spec.max_in_flight:
+        return None
+    _, now_ms = state.time.now()
+    if spec.rate and not pace.affordable(spec.rate, queue.paid_until_ms, now_ms):
+        return max(0.001, (pace.next_ms(spec.rate, queue.paid_until_ms) - now_ms) / 1000)
+    return 0.0
+
+
+def _queue(state: State, snapshot: Snapshot, name: str) -> QueueState:
+    queue = state.entity(keys.queue(name), snapshot)
+    assert isinstance(queue, QueueState)
+    return queue
+
+
+def _info(state: State, snapshot: Snapshot, name: str) -> QueueInfo | None:
+    queue = _queue(state, snapshot, name)
+    if not queue.exists():
+        return None
+    unrouted = 0
+    first: tuple[int, int] | None = None
+    for log_id in find_sources(state, snapshot, name, queue.spec):
+        head = state.entity(keys.head(log_id), snapshot)
+        assert isinstance(head, Head)
+        position = max(queue.positions.get(log_id, 0), head.dropped)
+        unrouted += max(0, head.end - position)
+        if position < head.end and first is None:
+            first = (log_id, position)
+    _, now_ms = state.time.now()
+    counts = queue.counts
+    due = _due(state, snapshot, queue, now_ms)
+    waiting = counts.waiting + counts.scheduled
+    incoming, done = queue.rates.now(now_ms)
+    oldest_ms = _oldest_ms(state, snapshot, queue, first)
+    return QueueInfo(
+        name=name,
+        spec=queue.spec,
+        available=counts.available - waiting + due,
+        unrouted=unrouted,
+        delayed=waiting - due,
+        in_flight=counts.in_flight,
+        done=counts.done,
+        failed=counts.failed,
+        duplicates=counts.duplicates,
+        paused=queue.paused,
+        created=queue.created_ms,
+        oldest_s=None
+        if oldest_ms is None
+        else max(0.0, (state.clock.wall_ms() - oldest_ms) / 1000),
+        in_per_second=round(incoming, 3),
+        done_per_second=round(done, 3),
+    )
+
+
+def _due(state: State, snapshot: Snapshot, queue: QueueState, now_ms: int) -> int:
+    """How many of those that wait for a time could be claimed by now."""
+    found = 0
+    queue_id, counts = queue.queue_id, queue.counts
+    for count, start, stop in (
+        (counts.waiting, keys.retry(queue_id, 0, 0), keys.retry(queue_id, now_ms + 1, 0)),
+        (
+            counts.scheduled,
+            keys.schedule(queue_id, 0, 0),
+            keys.schedule(queue_id, state.clock.wall_ms() + 1, 0),
+        ),
+    ):
+        if count:
+            limit = min(count, DUE_COUNTED_MAX)
+            found += len(state.scan(start, stop, snapshot, limit=limit))
+    return found
+
+
+def _oldest_ms(
+    state: State, snapshot: Snapshot, queue: QueueState, unrouted: tuple[int, int] | None
+) -> int | None:
+    """When the oldest message that waits was appended."""
+    found: list[int] = []
+    for ranges in queue.lanes.values():
+        for bucket_id, (slot, _) in queue.pieces(*ranges[0]):
+            found.append(_bucket(state, snapshot, queue, bucket_id).arrived_ms(slot))
+            break
+    if queue.counts.available > queue.counts.fresh:
+        for bucket_id in sorted(queue.alive, key=lambda one: one & ((1 << 60) - 1)):
+            bucket = _bucket(state, snapshot, queue, bucket_id)
+            waits = next(bucket.runs(AVAILABLE), None)
+            if waits is not None:
+                found.append(bucket.arrived_ms(waits[0]))
+                break
+    if not found and unrouted is not None:
+        log_id, position = unrouted
+        for first, value in entries_of(
+            state.overlay, snapshot, log_id, start=position, stop=position + 1
+        ):
+            found.append(entries.decode(value).appended[position - first])
+    return min(found, default=None)
+
+
+def _bucket(state: State, snapshot: Snapshot, queue: QueueState, bucket_id: int) -> Bucket:
+    bucket = state.entity(keys.bucket(queue.queue_id, bucket_id), snapshot)
+    assert isinstance(bucket, Bucket)
+    return bucket
