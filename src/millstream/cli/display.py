@@ -84,7 +84,11 @@ def say_table(
     everything = columns, rows
     if spare:
         columns, rows = _fitting(columns, rows, right, spare, screen.width)
-    missed = [title for title in everything[0] if title in spare and title not in columns]
+    missed = [
+        title
+        for index, title in enumerate(everything[0])
+        if title not in columns and any(row[index] not in _EMPTY for row in everything[1])
+    ]
     if _narrowest(columns, rows, right) > screen.width:
         columns, rows = everything
         for row in rows:

@@ -86,16 +86,15 @@ class RecentBlocks:
         return None
 
     def add(self, log_id: int, block: Block) -> Parsed:
-        """Parse a block that was read, and remember it, unless it is of a single record."""
+        """Parse a block that was read, and remember it."""
         metadata = blocks.Block(block.metadata, kind=blocks.METADATA)
         payload = blocks.Block(block.payload, kind=blocks.PAYLOAD)
         first, count = block.first_offset - block.skip, metadata.count
         size = len(block.metadata) + len(block.payload) + OFFSETS_BYTES * count
         parsed = Parsed(first, first + count, metadata, payload, size)
-        if count > 1:
-            with self._lock:
-                self._found[log_id, first] = self._last[log_id] = parsed
-                self._shrink()
+        with self._lock:
+            self._found[log_id, first] = self._last[log_id] = parsed
+            self._shrink()
         return parsed
 
     def _shrink(self) -> None:

@@ -21,7 +21,7 @@ from millstream.log.head import Dropped, Head, Truncated
 from millstream.log.producer import ProducerState
 from millstream.log.reader import entries_of
 from millstream.log.sparse import Needed, Sweep, payloads_of, rows_across, thin
-from millstream.store.engine import Snapshot
+from millstream.store.engine import Row, Snapshot
 from millstream.store.overlay import Overlay
 from millstream.store.state import State
 from millstream.store.store import Store
@@ -238,6 +238,7 @@ def _drop_slice(tx: Transaction, log_id: int) -> bool:
     through, more = head.dropped, len(rows) >= ENTRIES_PER_SLICE
     size = left = payloads = 0
     over: list[bytes] = []
+    again: list[Row] = []
     for row_key, value in rows:
         first = keys.entry_position(row_key)[1]
         stop = first + entries.count(value)
@@ -248,6 +249,7 @@ def _drop_slice(tx: Transaction, log_id: int) -> bool:
         size += cut.size
         left += cut.left
         over += cut.over
+        again += cut.again
         payloads += needed.count(first, stop) + 1 if blocks.is_block(value) else stop - first
         through = stop
     else:
@@ -258,6 +260,8 @@ def _drop_slice(tx: Transaction, log_id: int) -> bool:
         over = [row_key for row_key in over if row_key[1] != keys.ENTRY or row_key < low]
     for row_key in over:
         tx.drop(row_key)
+    for row_key, value in again:
+        tx.put(row_key, value)
     kept = left - before if through > head.dropped else 0
     if head.deleted and through >= head.end and not head.kept + kept:
         tx.change(key, None)

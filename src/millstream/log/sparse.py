@@ -78,6 +78,8 @@ class Cut(NamedTuple):
     """and those of what is left of it."""
     over: list[bytes]
     """The rows that have to go: its own, then payloads; none if it stays as it is."""
+    again: list[Row]
+    """The rows to be written afterwards: one of them may take the place of the entry."""
 
 
 def is_sparse(first: int, value: bytes, needed: Needed) -> bool:
@@ -88,29 +90,26 @@ def is_sparse(first: int, value: bytes, needed: Needed) -> bool:
 
 
 def thin(tx: Transaction, row: Row, needed: Needed) -> Cut:
-    """Write what is needed of an entry as singles, if it is little.
-
-    What has to go is left to the caller; drops come before puts, whatever the order of calls.
-    """
+    """What becomes of an entry: if little of it is needed, that is written again, as singles."""
     key, value = row
     log_id, first = keys.entry_position(key)
     payloads, size = payloads_of(tx.state.overlay, tx.writer, value)
     if not is_sparse(first, value, needed):
-        return Cut(size, size, [])
+        return Cut(size, size, [], [])
     offsets = needed.offsets(first, first + entries.count(value))
     puts: list[Row] = []
     if offsets:
         try:
             puts = _singles(tx, log_id, first, value, offsets)
         except CorruptionError:  # damaged, and the doctor's: nothing of it is touched
-            return Cut(size, size, [])
-    for put_key, put_value in puts:
-        if put_key[1] == keys.ENTRY or blocks.is_block(value):
-            tx.put(put_key, put_value)
+            return Cut(size, size, [], [])
     heads = len(offsets) * (entries.ARRAY_HEAD_BYTES + entries.ELEMENT_HEAD_BYTES)
-    again = {put_key for put_key, _ in puts}
-    over = [key, *(payload_key for payload_key in payloads if payload_key not in again)]
-    return Cut(size, sum(len(one) for _, one in puts) - heads, over)
+    left = sum(len(one) for _, one in puts) - heads
+    if blocks.is_block(value):
+        return Cut(size, left, [key, *payloads], puts)
+    stay = {put_key for put_key, _ in puts}
+    over = [key, *(payload_key for payload_key in payloads if payload_key not in stay)]
+    return Cut(size, left, over, [row for row in puts if row[0][1] == keys.ENTRY])
 
 
 def _singles(
@@ -206,6 +205,8 @@ class Sweep:
                 gone += cut.size - cut.left
                 for over in cut.over:
                     tx.drop(over)
+                for again in cut.again:
+                    tx.put(*again)
         if head.deleted and head.dropped >= head.end and gone == head.kept:
             tx.change(key, None)
         elif gone:

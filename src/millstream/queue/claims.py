@@ -9,7 +9,6 @@ import heapq
 from collections.abc import Iterator
 
 from millstream.errors import InvalidInput
-from millstream.format import keys
 from millstream.format.ids import bucket_of, split_id
 from millstream.format.packing import Single, check_timestamp
 from millstream.limits import CONSUMER_BYTES_MAX
@@ -19,35 +18,36 @@ from millstream.log.operations import append, need_log
 from millstream.queue import commands as c
 from millstream.queue import pace
 from millstream.queue.bucket import Bucket, Claimed
-from millstream.queue.endings import end_attempts, expire, lease_ms_of, need_queue, parts_of
-from millstream.queue.index import QUIET, Index, Rank
+from millstream.queue.endings import end_attempts, expire, lease_ms_of
+from millstream.queue.index import QUIET, Rank
+from millstream.queue.ledger import Ledger
 from millstream.queue.placing import place
 from millstream.queue.routing import later_of
 from millstream.queue.slots import Mark, Slots, Span
 from millstream.queue.spec import DELAY_MS_MAX
-from millstream.queue.state import Counts, Moved, QueueState
+from millstream.queue.state import QueueState
 from millstream.store.transaction import Transaction
 
 CLAIM_MAX = 10_000
 LAST: Rank = (9, 0)
 """A rank behind all others."""
 
-AWAKE_MIN = 100
+AWAKE_MIN = 1_000
 """Messages whose time has come that one claim makes ready, at least."""
 
 
 def place_routed(tx: Transaction, command: c.PlaceRouted) -> int:
     """Take over what was routed, without claiming any of it."""
-    key, queue = need_queue(tx, command.queue)
-    index = Index(tx, queue)
-    total = sum(place(tx, key, queue, routed, index) for routed in command.routed)
-    close(tx, key, index)
+    ledger = Ledger(tx, command.queue)
+    total = place(ledger, command.routed)
+    ledger.close()
     return total
 
 
-def put_later(tx: Transaction, command: c.PutLater) -> int:
+def place_later(tx: Transaction, command: c.PutLater) -> int:
     """Append messages to the queue's log for later ones, and place them in the same commit."""
-    key, queue = need_queue(tx, command.queue)
+    ledger = Ledger(tx, command.queue)
+    queue = ledger.queue
     records, marks = command.records, command.marks
     count = 1 if isinstance(records, Single) else records.count
     if len(marks) != count:
@@ -59,9 +59,8 @@ def put_later(tx: Transaction, command: c.PutLater) -> int:
     log_id, _ = need_log(tx, later_of(queue.name))
     spans = [Span(0, count, log_id, first, first_id, tx.wall_ms)]
     if queue.positions.get(log_id, 0) == first:
-        index = Index(tx, queue)
-        place(tx, key, queue, c.Routed(log_id, first, first + count, spans, marks), index)
-        close(tx, key, index)
+        place(ledger, [c.Routed(log_id, first, first + count, spans, marks)])
+        ledger.close()
     return first
 
 
@@ -72,67 +71,59 @@ def _check_times(mark: Mark) -> None:
         check_timestamp(mark.due_ms)
 
 
-def close(tx: Transaction, key: bytes, index: Index) -> None:
-    """Write what an operation has changed in the index."""
-    counts = index.close()
-    if counts != Counts():
-        tx.change(key, Moved(tx.store_ms, counts))
-
-
 def claim(tx: Transaction, command: c.ClaimRouted) -> c.Granted:
     """Finish, route and claim, in one commit."""
-    key, queue = need_queue(tx, command.queue)
-    index = Index(tx, queue)
-    grants, expired = _claim(tx, key, queue, command, index)
-    close(tx, key, index)
-    ahead = 0 if queue.paused or queue.spec.indexed else queue.counts.fresh
-    return c.Granted(grants, ahead, expired)
-
-
-def _claim(
-    tx: Transaction, key: bytes, queue: QueueState, command: c.ClaimRouted, index: Index
-) -> tuple[list[c.Grant], int]:
     if check_integer("a claim's count", command.count) > CLAIM_MAX:
         raise InvalidInput(f"a claim is for up to {CLAIM_MAX:,} messages, not {command.count:,}")
     if len(check_text("a consumer id", command.consumer).encode()) > CONSUMER_BYTES_MAX:
         raise InvalidInput(f"a consumer id has up to {CONSUMER_BYTES_MAX} bytes")
+    ledger = Ledger(tx, command.queue)
     if command.acked:
-        end_attempts(tx, key, queue, list(parts_of(command.acked)), index, outcome="ack")
-    for routed in command.routed:
-        place(tx, key, queue, routed, index)
-    expired = expire(tx, key, queue, index)
-    most = 0 if queue.paused else allowed(queue, command.count, tx.store_ms)
+        end_attempts(ledger, command.acked, outcome="ack")
+    if command.routed:
+        place(ledger, command.routed)
+    expired = expire(ledger)
+    grants = _claim(ledger, command)
+    ledger.close()
+    queue = ledger.queue
+    ahead = 0 if queue.paused or queue.spec.indexed else queue.counts.fresh
+    return c.Granted(grants, ahead, expired)
+
+
+def _claim(ledger: Ledger, command: c.ClaimRouted) -> list[c.Grant]:
+    queue = ledger.queue
+    most = 0 if queue.paused else _allowed(ledger, command.count)
     if most <= 0:
-        return [], expired
-    chosen = _Chosen(tx, queue)
+        return []
+    chosen = _Chosen(queue)
     if queue.spec.indexed:
-        _choose_best(tx, queue, most, index, chosen)
+        _choose_best(ledger, most, chosen)
     else:
-        _choose_next(tx, queue, most, index, chosen)
+        _choose_next(ledger, most, chosen)
     if not chosen.parts:
-        return [], expired
-    until_ms = tx.store_ms + lease_ms_of(queue, command.lease_ms)
-    grants = _take(tx, key, queue, chosen, until_ms=until_ms, consumer=command.consumer)
+        return []
+    until_ms = ledger.tx.store_ms + lease_ms_of(queue, command.lease_ms)
+    grants = _take(ledger, chosen, until_ms=until_ms, consumer=command.consumer)
     if command.pop:
         popped = [(grant.claim_id, grant.count, grant.attempt) for grant in grants]
-        end_attempts(tx, key, queue, list(parts_of(popped)), index, outcome="ack")
-    return grants, expired
+        end_attempts(ledger, popped, outcome="ack")
+    return grants
 
 
-def allowed(queue: QueueState, count: int, now_ms: int) -> int:
+def _allowed(ledger: Ledger, count: int) -> int:
     """How many messages may be claimed: what is asked for, within the queue's caps."""
-    spec = queue.spec
+    queue, spec = ledger.queue, ledger.queue.spec
     if spec.max_in_flight:
-        count = min(count, spec.max_in_flight - queue.counts.in_flight)
+        count = min(count, spec.max_in_flight - ledger.in_flight())
     if spec.rate:
-        count = min(count, pace.affordable(spec.rate, queue.paid_until_ms, now_ms))
+        count = min(count, pace.affordable(spec.rate, queue.paid_until_ms, ledger.tx.store_ms))
     return count
 
 
 class _Chosen:
     """Slots that are to be claimed, by bucket, in the order in which they were chosen."""
 
-    def __init__(self, tx: Transaction, queue: QueueState) -> None:
+    def __init__(self, queue: QueueState) -> None:
         self.parts: list[tuple[int, Slots]] = []
         self.count = 0
         self.taken: dict[int, int] = {}
@@ -176,26 +167,24 @@ class _Chosen:
             skip = 0
 
 
-def _choose_next(
-    tx: Transaction, queue: QueueState, most: int, index: Index, chosen: _Chosen
-) -> None:
+def _choose_next(ledger: Ledger, most: int, chosen: _Chosen) -> None:
     """Of a plain queue: first what waited for a time that has come, then what is next."""
-    if queue.counts.waiting or queue.counts.scheduled or queue.counts.ready:
+    if ledger.waits():
+        index = ledger.index
         index.awake(max(most, AWAKE_MIN))
         index.read(most)
         while chosen.count < most and index.best() is not None:
             chosen.add_claim(index.take())
-    if chosen.count < most and queue.counts.fresh:
+    if chosen.count < most and ledger.queue.counts.fresh:
         chosen.add_front(0, most - chosen.count)
 
 
-def _choose_best(
-    tx: Transaction, queue: QueueState, most: int, index: Index, chosen: _Chosen
-) -> None:
+def _choose_best(ledger: Ledger, most: int, chosen: _Chosen) -> None:
     """By rank, among the index and the fronts of the lanes; of equals the one in the index."""
+    index = ledger.index
     index.awake(max(most, AWAKE_MIN))
     index.read(most)
-    fronts = [(_front_rank(tx, queue, index, chosen, lane), lane) for lane in queue.lanes]
+    fronts = [(_front_rank(ledger, chosen, lane), lane) for lane in ledger.queue.lanes]
     heapq.heapify(fronts)
     while chosen.count < most:
         entry = index.best()
@@ -203,8 +192,8 @@ def _choose_best(
         if fronts and fronts[0][0] < limit:
             _, lane = heapq.heappop(fronts)
             limit = min(limit, fronts[0][0]) if fronts else limit
-            _take_front(tx, queue, index, chosen, lane, most - chosen.count, limit)
-            rank = _front_rank(tx, queue, index, chosen, lane)
+            _take_front(ledger, chosen, lane, most - chosen.count, limit)
+            rank = _front_rank(ledger, chosen, lane)
             if rank < LAST:
                 heapq.heappush(fronts, (rank, lane))
         elif entry is not None:
@@ -213,73 +202,50 @@ def _choose_best(
             return
 
 
-def _front_rank(
-    tx: Transaction, queue: QueueState, index: Index, chosen: _Chosen, lane: int
-) -> Rank:
+def _front_rank(ledger: Ledger, chosen: _Chosen, lane: int) -> Rank:
     """The rank of the first message in a lane that was not taken; the last of all without one."""
     for bucket_id, (start, _) in chosen.front(lane):
-        bucket = tx.entity(keys.bucket(queue.queue_id, bucket_id), Bucket)
-        return QUIET, index.rank(lane, bucket.arrived_ms(start))
+        at_ms = ledger.bucket(bucket_id).arrived_ms(start)
+        return QUIET, ledger.index.rank(lane, at_ms)
     return LAST
 
 
-def _take_front(
-    tx: Transaction,
-    queue: QueueState,
-    index: Index,
-    chosen: _Chosen,
-    lane: int,
-    most: int,
-    limit: Rank,
-) -> None:
+def _take_front(ledger: Ledger, chosen: _Chosen, lane: int, most: int, limit: Rank) -> None:
     """Take messages off a lane while nothing else has a better rank."""
     run = 0
     for bucket_id, slots in chosen.front(lane):
-        bucket = tx.entity(keys.bucket(queue.queue_id, bucket_id), Bucket)
-        for span in bucket.sources(*slots):
-            if run >= most or (run and (QUIET, index.rank(lane, span.at_ms)) >= limit):
+        for span in ledger.bucket(bucket_id).sources(*slots):
+            rank = (QUIET, ledger.index.rank(lane, span.at_ms))
+            if run >= most or (run and rank >= limit):
                 chosen.add_front(lane, min(run, most))
                 return
             run += span.count
     chosen.add_front(lane, min(run, most))
 
 
-def _take(
-    tx: Transaction,
-    key: bytes,
-    queue: QueueState,
-    chosen: _Chosen,
-    *,
-    until_ms: int,
-    consumer: str,
-) -> list[c.Grant]:
+def _take(ledger: Ledger, chosen: _Chosen, *, until_ms: int, consumer: str) -> list[c.Grant]:
     """Claim slots; answers what was granted."""
+    tx, queue = ledger.tx, ledger.queue
     ranges: dict[int, list[Slots]] = {}
     for bucket_id, slots in chosen.parts:
         ranges.setdefault(bucket_id, []).append(slots)
-    busy = []
     for bucket_id, found in ranges.items():
-        change = Claimed(found, tx.store_ms, until_ms, consumer)
-        tx.change(keys.bucket(queue.queue_id, bucket_id), change)
-        busy.append((bucket_id, min(queue.busy.get(bucket_id, until_ms), until_ms)))
+        ledger.change_bucket(bucket_id, Claimed(found, tx.store_ms, until_ms, consumer))
+        before = ledger.busy.get(bucket_id, queue.busy.get(bucket_id)) or until_ms
+        ledger.busy[bucket_id] = min(before, until_ms)
     grants: list[c.Grant] = []
     for bucket_id, (start, stop) in chosen.parts:
-        bucket = tx.entity(keys.bucket(queue.queue_id, bucket_id), Bucket)
+        bucket = ledger.bucket(bucket_id)
         for span in bucket.sources(start, stop):
             grants += _granted(queue, bucket, bucket_id, span, until_ms)
-    total, rate = chosen.count, queue.spec.rate
-    fresh = sum(chosen.taken.values())
-    paid_ms = pace.paid(rate, queue.paid_until_ms, tx.store_ms, total) if rate else None
-    tx.change(
-        key,
-        Moved(
-            tx.store_ms,
-            Counts(available=-total, in_flight=total, fresh=-fresh, claimed=total),
-            taken=list(chosen.taken.items()),
-            busy=busy,
-            paid_until_ms=paid_ms,
-        ),
-    )
+    total, rate, counts = chosen.count, queue.spec.rate, ledger.counts
+    counts.available -= total
+    ledger.fly(total)
+    counts.claimed += total
+    counts.fresh -= sum(chosen.taken.values())
+    ledger.taken = chosen.taken
+    if rate:
+        ledger.paid_until_ms = pace.paid(rate, queue.paid_until_ms, tx.store_ms, total)
     return grants
 
 

@@ -73,7 +73,7 @@ class PlaceRouted(Mutation[int], frozen=True):
 
 
 class PutLater(Mutation[int], frozen=True):
-    """Put messages to a queue for later; the offset of the first in the log that holds them."""
+    """Append messages that are for later, and place them."""
 
     queue: str
     records: Single | Batch
@@ -141,6 +141,14 @@ class ClaimMessages(Query[list[Message]], frozen=True):
     wait_ms: int | None
     acked: list[Run]
     pop: bool = False
+
+
+class PutForLater(Query[int], frozen=True):
+    """Put messages to a queue for later; the offset of the first in the log that holds them."""
+
+    queue: str
+    records: Single | Batch
+    marks: list[Mark]
 
 
 class PeekMessages(Query[list[Message]], frozen=True):

@@ -9,17 +9,16 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 
-from millstream.errors import InvalidInput, LeaseLost, NotFound
-from millstream.format import keys
+from millstream.errors import InvalidInput, LeaseLost
 from millstream.format.ids import bucket_of, split_id
 from millstream.log.names import check_text
 from millstream.queue import commands as c
 from millstream.queue.bucket import Bucket, Ended, Renewed
 from millstream.queue.dead_letter import publish_failed
-from millstream.queue.index import Index
+from millstream.queue.ledger import Ledger
 from millstream.queue.slots import AVAILABLE, DONE, FAILED, GONE, IN_FLIGHT, Slots
 from millstream.queue.spec import DELAY_MS_MAX
-from millstream.queue.state import Counts, Moved, QueueState
+from millstream.queue.state import QueueState
 from millstream.store.transaction import Transaction
 
 EXPIRE_PER_COMMIT = 10_000
@@ -33,15 +32,6 @@ Part = tuple[int, Slots, int]
 """A bucket, slots in it, and the attempt that they were claimed for."""
 
 
-def need_queue(tx: Transaction, name: str) -> tuple[bytes, QueueState]:
-    """The queue of a name; there must be one."""
-    key = keys.queue(name)
-    state = tx.entity(key, QueueState)
-    if not state.exists():
-        raise NotFound(f"there is no queue {name!r}", name=name)
-    return key, state
-
-
 def lease_ms_of(queue: QueueState, asked_ms: int | None) -> int:
     """What a consumer asked for, up to the queue's most; or the queue's own."""
     if asked_ms is None:
@@ -51,14 +41,15 @@ def lease_ms_of(queue: QueueState, asked_ms: int | None) -> int:
     return min(asked_ms, queue.spec.lease_max_ms)
 
 
-def expire(tx: Transaction, key: bytes, queue: QueueState, index: Index) -> int:
+def expire(ledger: Ledger) -> int:
     """Take back what is in flight past its lease; answers how many."""
+    tx, queue = ledger.tx, ledger.queue
     late = [bucket_id for bucket_id, until_ms in queue.busy.items() if until_ms <= tx.store_ms]
     total = 0
     for bucket_id in late:
         if total >= EXPIRE_PER_COMMIT:
             break
-        bucket = tx.entity(keys.bucket(queue.queue_id, bucket_id), Bucket)
+        bucket = ledger.bucket(bucket_id)
         parts = []
         for start, stop in bucket.runs(IN_FLIGHT):
             for first, last in _equal_runs(bucket, start, stop):
@@ -66,9 +57,9 @@ def expire(tx: Transaction, key: bytes, queue: QueueState, index: Index) -> int:
                     parts.append((bucket_id, (first, last), int(bucket.attempts[first])))
                     total += last - first
         if parts:
-            _settle(tx, key, queue, parts, index, state=AVAILABLE, delay_ms=0, reason=EXPIRED)
+            _settle(ledger, parts, state=AVAILABLE, delay_ms=0, reason=EXPIRED)
         else:
-            tx.change(key, Moved(tx.store_ms, busy=[(bucket_id, _earliest(bucket))]))
+            ledger.busy[bucket_id] = _earliest(bucket)
     return total
 
 
@@ -85,42 +76,34 @@ def _equal_runs(bucket: Bucket, start: int, stop: int) -> Iterator[Slots]:
 
 
 def _earliest(bucket: Bucket) -> int:
+    """When the first lease in a bucket ends; 0 if nothing is in flight there."""
     ends = [min(bucket.until_ms[start:stop]) for start, stop in bucket.runs(IN_FLIGHT)]
     return int(min(ends, default=0))
 
 
 def finish(tx: Transaction, command: c.FinishClaims) -> list[c.Run]:
     """End attempts; all of them, or with `each` those whose lease still holds."""
-    key, queue = need_queue(tx, command.queue)
+    ledger = Ledger(tx, command.queue)
     if command.outcome not in _STATES:
         raise InvalidInput(f"an attempt ends by ack, nack or fail, not by {command.outcome!r}")
     check_text("a reason", command.reason)
     if command.delay_ms is not None and not 0 <= command.delay_ms <= DELAY_MS_MAX:
         raise InvalidInput(f"a delay is from 0 to {DELAY_MS_MAX / 1000:,.0f} s")
-    index = Index(tx, queue)
     lost = end_attempts(
-        tx,
-        key,
-        queue,
-        list(parts_of(command.claims)),
-        index,
+        ledger,
+        command.claims,
         outcome=command.outcome,
         delay_ms=command.delay_ms,
         reason=command.reason,
         each=command.each,
     )
-    counts = index.close()
-    if counts != Counts():
-        tx.change(key, Moved(tx.store_ms, counts))
+    ledger.close()
     return lost
 
 
 def end_attempts(
-    tx: Transaction,
-    key: bytes,
-    queue: QueueState,
-    parts: list[Part],
-    index: Index,
+    ledger: Ledger,
+    claims: Iterable[c.Run],
     *,
     outcome: str,
     delay_ms: int | None = None,
@@ -129,11 +112,12 @@ def end_attempts(
 ) -> list[c.Run]:
     """End attempts whose lease holds; answers the others, or raises if not `each` may be lost."""
     state = _STATES[outcome]
+    queue, now_ms = ledger.queue, ledger.tx.store_ms
     good: list[Part] = []
     lost: list[c.Run] = []
-    for bucket_id, slots, attempt in parts:
-        bucket = tx.entity(keys.bucket(queue.queue_id, bucket_id), Bucket)
-        for start, stop, verdict in _judged(bucket, slots, attempt, state, tx.store_ms):
+    for bucket_id, slots, attempt in parts_of(claims):
+        bucket = ledger.bucket(bucket_id)
+        for start, stop, verdict in _judged(bucket, slots, attempt, state, now_ms):
             if verdict == "held":
                 good.append((bucket_id, (start, stop), attempt))
             elif verdict == "lost":
@@ -146,7 +130,7 @@ def end_attempts(
             queue=queue.name,
             lost=lost,
         )
-    _settle(tx, key, queue, good, index, state=state, delay_ms=delay_ms, reason=reason)
+    _settle(ledger, good, state=state, delay_ms=delay_ms, reason=reason)
     return lost
 
 
@@ -184,63 +168,55 @@ def _was_given_up(bucket: Bucket, slot: int, state: int) -> bool:
 
 
 def _settle(
-    tx: Transaction,
-    key: bytes,
-    queue: QueueState,
+    ledger: Ledger,
     parts: Iterable[Part],
-    index: Index,
     *,
     state: int,
     delay_ms: int | None,
     reason: str,
 ) -> None:
     """End attempts that are held; a retry with no attempts left has failed."""
+    tx, queue, counts = ledger.tx, ledger.queue, ledger.counts
     reason = reason[:REASON_CHARS_MAX]
-    counts = Counts()
-    busy: dict[int, int] = {}
-    alive = []
     for bucket_id, (start, stop), attempt in parts:
         total = stop - start
         final = FAILED if state == AVAILABLE and attempt >= queue.spec.max_attempts else state
         due_ms = 0
-        bucket_key = keys.bucket(queue.queue_id, bucket_id)
-        marks = tx.entity(bucket_key, Bucket).marks
+        bucket = ledger.bucket(bucket_id)
         if final == AVAILABLE:
             wait_ms = queue.spec.backoff.wait_ms(attempt, random.random())
             due_ms = tx.store_ms + (wait_ms if delay_ms is None else max(0, delay_ms))
             for slot in range(start, stop):
-                group = marks[slot][1] if slot in marks else ""
-                index.retry(queue.claim_id(bucket_id, slot), group=group, due_ms=due_ms)
-        elif marks:
+                group = bucket.mark(slot)[1]
+                ledger.index.retry(queue.claim_id(bucket_id, slot), group=group, due_ms=due_ms)
+        elif bucket.marks:
             for slot in range(start, stop):
-                if slot in marks:
-                    index.leave(marks[slot][1])
-        tx.change(bucket_key, Ended([(start, stop)], tx.store_ms, final, due_ms, reason))
+                ledger.index.leave(bucket.mark(slot)[1])
+        ended = Ended([(start, stop)], tx.store_ms, final, due_ms, reason)
+        ledger.change_bucket(bucket_id, ended)
         counts.in_flight -= total
-        if final == AVAILABLE:
+        if final == DONE:
+            counts.done += total
+            ledger.lives(bucket_id, -total)
+        elif final == FAILED:
+            counts.failed += total
+            if queue.spec.dead_letter:
+                publish_failed(tx, queue, bucket, (start, stop), reason)
+        else:
             counts.available += total
             counts.retried += total
             counts.expired += total if reason == EXPIRED else 0
-        elif final == DONE:
-            counts.done += total
-            alive.append((bucket_id, -total))
-        else:
-            counts.failed += total
-        bucket = tx.entity(bucket_key, Bucket)
-        if final == FAILED and queue.spec.dead_letter:
-            publish_failed(tx, queue, bucket, (start, stop), reason)
-        busy[bucket_id] = _earliest(bucket) if bucket.any_are(IN_FLIGHT) else 0
-    if busy:
-        tx.change(key, Moved(tx.store_ms, counts, busy=list(busy.items()), alive=alive))
+        ledger.busy[bucket_id] = _earliest(bucket)
 
 
 def renew(tx: Transaction, command: c.RenewClaims) -> int:
     """Prolong leases that still hold; all of them, or none."""
-    key, queue = need_queue(tx, command.queue)
+    ledger = Ledger(tx, command.queue)
+    queue = ledger.queue
     until_ms = tx.store_ms + lease_ms_of(queue, command.lease_ms)
     parts = list(parts_of(command.claims))
     for bucket_id, slots, attempt in parts:
-        bucket = tx.entity(keys.bucket(queue.queue_id, bucket_id), Bucket)
+        bucket = ledger.bucket(bucket_id)
         for start, _, verdict in _judged(bucket, slots, attempt, GONE, tx.store_ms):
             if verdict != "held":
                 raise LeaseLost(
@@ -249,10 +225,9 @@ def renew(tx: Transaction, command: c.RenewClaims) -> int:
                     lost=[(queue.claim_id(bucket_id, start), 1, attempt)],
                 )
     for bucket_id, slots, _ in parts:
-        bucket_key = keys.bucket(queue.queue_id, bucket_id)
-        tx.change(bucket_key, Renewed([slots], until_ms))
-        earliest = _earliest(tx.entity(bucket_key, Bucket))
-        tx.change(key, Moved(tx.store_ms, busy=[(bucket_id, earliest)]))
+        ledger.change_bucket(bucket_id, Renewed([slots], until_ms))
+        ledger.busy[bucket_id] = _earliest(ledger.bucket(bucket_id))
+    ledger.close()
     return until_ms
 
 

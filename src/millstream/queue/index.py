@@ -8,6 +8,7 @@ commit. Groups are opened when they are touched and written back once.
 from __future__ import annotations
 
 import heapq
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -15,10 +16,10 @@ from millstream.errors import CorruptionError
 from millstream.format import keys
 from millstream.format.ids import bucket_of, split_id
 from millstream.queue import pace
-from millstream.queue.bucket import Bucket
 from millstream.queue.group import NOBODY, Group, Standing
-from millstream.queue.state import Counts, QueueState
-from millstream.store.transaction import Transaction
+
+if TYPE_CHECKING:
+    from millstream.queue.ledger import Ledger
 
 QUIET, NOISY = 0, 1
 NOISY_SHARE = 0.1
@@ -56,15 +57,15 @@ class _Open:
 class Index:
     """What one operation changes about what is ready, waits, and belongs to groups."""
 
-    def __init__(self, tx: Transaction, queue: QueueState) -> None:
-        self._tx = tx
-        self._queue = queue
+    def __init__(self, ledger: Ledger) -> None:
+        self._tx = ledger.tx
+        self._queue = ledger.queue
+        self._ledger = ledger
         self._ready: dict[int, tuple[Rank, str]] = {}
         self._gone: set[bytes] = set()
         self._groups: dict[str, _Open] = {}
         self._heap: list[Entry] = []
         self._taken = 0
-        self.counts = Counts()
 
     # What becomes claimable.
 
@@ -106,23 +107,23 @@ class Index:
         tx, queue = self._tx, self._queue
         start = keys.of_queue(keys.RETRY, queue.queue_id)[0]
         stop = keys.retry(queue.queue_id, tx.store_ms + 1, 0)
-        if queue.counts.waiting + self.counts.waiting > 0:
-            for key, _ in tx.state.scan(start, stop, tx.writer, limit=most):
+        if queue.counts.waiting + self._ledger.counts.waiting > 0:
+            for key, _ in tx.scan(start, stop, limit=most):
                 self._awake(key)
-                self.counts.waiting -= 1
+                self._ledger.counts.waiting -= 1
         if queue.counts.scheduled > 0:
             start = keys.of_queue(keys.SCHEDULE, queue.queue_id)[0]
             stop = keys.schedule(queue.queue_id, tx.wall_ms + 1, 0)
-            for key, _ in tx.state.scan(start, stop, tx.writer, limit=most):
+            for key, _ in tx.scan(start, stop, limit=most):
                 self._awake(key)
-                self.counts.scheduled -= 1
+                self._ledger.counts.scheduled -= 1
 
     def _awake(self, key: bytes) -> None:
-        self._tx.drop(key)
+        self._tx.erase(key)
         claim_id = keys.due_claim(key)[1]
         bucket_id = bucket_of(claim_id)
         slot = split_id(claim_id)[1] - split_id(bucket_id)[1]
-        bucket = self._tx.entity(keys.bucket(self._queue.queue_id, bucket_id), Bucket)
+        bucket = self._ledger.bucket(bucket_id)
         priority, name = bucket.mark(slot)
         rank = self.rank(priority, bucket.arrived_ms(slot))
         if not name or not self._queue.spec.group_by:
@@ -130,7 +131,7 @@ class Index:
             return
         group = self._group(name)
         if group.now.head == claim_id:
-            self._show_head(group, rank)
+            self._place_head(group, rank, 0)
         else:
             self._join(group, claim_id, rank, 0)
 
@@ -145,7 +146,7 @@ class Index:
         if self._queue.counts.ready:
             start, stop = keys.of_queue(keys.READY, self._queue.queue_id)
             limit = most + len(self._gone)
-            for key, value in self._tx.state.scan(start, stop, self._tx.writer, limit=limit):
+            for key, value in self._tx.scan(start, stop, limit=limit):
                 rank, claim_id = keys.ready_claim(key)
                 if key not in self._gone:
                     heap.append((rank, split_id(claim_id)[1], claim_id, value.decode()))
@@ -175,8 +176,12 @@ class Index:
             heapq.heappush(self._heap, (self._ready[head][0], split_id(head)[1], head, name))
         return claim_id
 
-    def close(self) -> Counts:
-        """Write what is left; answers how the queue's counts change by it."""
+    def counted(self) -> None:
+        """What was taken counts as in flight from now on."""
+        self._taken = 0
+
+    def close(self) -> None:
+        """Write what is left."""
         tx, queue_id = self._tx, self._queue.queue_id
         for name, group in self._groups.items():
             self._reclassify(group)
@@ -186,8 +191,7 @@ class Index:
                 tx.change(keys.group(queue_id, name), group.now)
         for claim_id, (rank, name) in self._ready.items():
             tx.put(keys.ready(queue_id, rank, claim_id), name.encode())
-        self.counts.ready += len(self._ready)
-        return self.counts
+        self._ledger.counts.ready += len(self._ready)
 
     # Groups.
 
@@ -213,13 +217,17 @@ class Index:
         claim_id, value = self._next_member(group)
         rank, due_ms = int.from_bytes(value[:8], "big"), int.from_bytes(value[8:], "big")
         if group.added.pop(claim_id, None) is None:
-            self._tx.drop(keys.member(self._queue.queue_id, group.name, claim_id))
+            self._tx.erase(keys.member(self._queue.queue_id, group.name, claim_id))
         group.now = replace(now, waiting=now.waiting - 1, head=claim_id)
-        rate = self._queue.spec.group_rate
+        self._place_head(group, rank, due_ms)
+
+    def _place_head(self, group: _Open, rank: int, due_ms: int) -> None:
+        """The head may be claimed, once it is due and the group's rate allows it."""
+        now, rate = group.now, self._queue.spec.group_rate
         if rate and not pace.affordable(rate, now.paid_until_ms, self._tx.store_ms):
             due_ms = max(due_ms, pace.next_ms(rate, now.paid_until_ms))
         if due_ms > self._tx.store_ms:
-            self._wait(claim_id, due_ms)
+            self._wait(now.head, due_ms)
         else:
             self._show_head(group, rank)
 
@@ -234,7 +242,7 @@ class Index:
     def _read_members(self, group: _Open) -> None:
         start, stop = keys.range_of(keys.members(self._queue.queue_id, group.name))
         limit = min(MEMBERS_PER_READ, group.unread)
-        rows = self._tx.state.scan(group.read_to or start, stop, self._tx.writer, limit=limit)
+        rows = self._tx.scan(group.read_to or start, stop, limit=limit)
         if not rows:
             raise CorruptionError(
                 f"queue {self._queue.name!r}: {group.unread} members of group {group.name!r} "
@@ -257,7 +265,7 @@ class Index:
         in_flight = group.now.in_flight
         if self._queue.spec.group_in_flight or in_flight < NOISY_MIN:
             return QUIET
-        total = self._queue.counts.in_flight + self._taken
+        total = self._ledger.in_flight() + self._taken
         return NOISY if in_flight > total * NOISY_SHARE else QUIET
 
     def _reclassify(self, group: _Open) -> None:
@@ -278,11 +286,11 @@ class Index:
 
     def _wait(self, claim_id: int, due_ms: int) -> None:
         self._tx.put(keys.retry(self._queue.queue_id, due_ms, claim_id), b"")
-        self.counts.waiting += 1
+        self._ledger.counts.waiting += 1
 
     def _hide(self, claim_id: int, rank: Rank) -> None:
         if self._ready.pop(claim_id, None) is None:
             key = keys.ready(self._queue.queue_id, rank, claim_id)
-            self._tx.drop(key)
+            self._tx.erase(key)
             self._gone.add(key)
-            self.counts.ready -= 1
+            self._ledger.counts.ready -= 1

@@ -38,20 +38,26 @@ def list_queues(store: Store, query: c.ListQueues) -> list[QueueInfo]:
     return store.look(ask)
 
 
-def due_in_s(state: State, snapshot: Snapshot, name: str) -> float | None:
-    """How long until a message is due or a lease ends; None if nothing of the kind waits."""
+def change_in_s(state: State, snapshot: Snapshot, name: str, *, unrouted: bool) -> float | None:
+    """How long until time alone can let a message be claimed; 0: it can be now, None: never."""
     queue = _queue(state, snapshot, name)
+    free_s = _free_in_s(state, queue)
+    counts = queue.counts
+    if free_s == 0.0 and (unrouted or counts.fresh or counts.ready):
+        return 0.0
     _, now_ms = state.time.now()
     waits = [until_ms - now_ms for until_ms in queue.busy.values()]
+    if free_s:
+        waits.append(int(free_s * 1000))
     for kind, now in ((keys.RETRY, now_ms), (keys.SCHEDULE, state.clock.wall_ms())):
-        for key, _ in state.scan(*keys.of_queue(kind, queue.queue_id), snapshot, limit=1):
+        start, stop = keys.of_queue(kind, queue.queue_id)
+        for key, _ in state.scan(start, stop, snapshot, limit=1) if free_s == 0.0 else ():
             waits.append(keys.due_claim(key)[0] - now)
     return max(0.001, min(waits) / 1000) if waits else None
 
 
-def free_in_s(state: State, snapshot: Snapshot, name: str) -> float | None:
+def _free_in_s(state: State, queue: QueueState) -> float | None:
     """How long until the queue's caps let a message be claimed; None: when another is finished."""
-    queue = _queue(state, snapshot, name)
     spec = queue.spec
     if spec.max_in_flight and queue.counts.in_flight >= spec.max_in_flight:
         return None

@@ -13,9 +13,8 @@ from millstream.format import keys, rfc
 from millstream.log.head import Head, Name, Truncated
 from millstream.log.sparse import LIVE_DIVISOR, Needed
 from millstream.queue.bucket import Bucket
-from millstream.queue.claims import close
 from millstream.queue.endings import expire
-from millstream.queue.index import Index
+from millstream.queue.ledger import Ledger
 from millstream.queue.routing import inbox_of, later_of
 from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT
 from millstream.queue.state import Counts, Moved, QueueState
@@ -224,9 +223,9 @@ def _keep(tx: Transaction, name: str) -> bool:
     queue = tx.entity(key, QueueState)
     if not queue.exists():
         return False
-    index = Index(tx, queue)
-    expire(tx, key, queue, index)
-    close(tx, key, index)
+    ledger = Ledger(tx, name)
+    expire(ledger)
+    ledger.close()
     forgotten = 0
     limit = BUCKETS_FORGOTTEN_PER_COMMIT
     for bucket_key in _finished(tx.state, tx.writer, queue, limit=limit):

@@ -15,10 +15,8 @@ from millstream.log.names import check_name
 from millstream.log.reader import entries_of
 from millstream.queue import commands as c
 from millstream.queue.bucket import Bucket, Removed
-from millstream.queue.claims import close
-from millstream.queue.endings import need_queue
 from millstream.queue.group import Group, Standing
-from millstream.queue.index import Index
+from millstream.queue.ledger import Ledger
 from millstream.queue.placing import Arrival, admit
 from millstream.queue.routing import find_sources
 from millstream.queue.slots import AVAILABLE, FAILED, Slots
@@ -130,9 +128,9 @@ def _put_empty(tx: Transaction, queue: QueueState) -> None:
 
 def pause(tx: Transaction, command: c.PauseQueue) -> None:
     """Hold claims back, or stop doing so."""
-    key, queue = need_queue(tx, command.queue)
-    if queue.paused != command.paused:
-        tx.change(key, Paused(command.paused))
+    ledger = Ledger(tx, command.queue)
+    if ledger.queue.paused != command.paused:
+        tx.change(ledger.key, Paused(command.paused))
 
 
 def purge(tx: Transaction, command: c.PurgeQueue) -> int:
@@ -140,7 +138,8 @@ def purge(tx: Transaction, command: c.PurgeQueue) -> int:
 
     What waits in the logs, not yet routed, counts as available and is passed over as well.
     """
-    key, queue = need_queue(tx, command.queue)
+    ledger = Ledger(tx, command.queue)
+    key, queue = ledger.key, ledger.queue
     states = {"available": AVAILABLE, "failed": FAILED}
     if command.state not in states:
         raise InvalidInput(f"available or failed messages can be purged, not {command.state!r}")
@@ -201,15 +200,14 @@ def _with(tx: Transaction, queue: QueueState, state: int) -> Iterator[tuple[int,
 
 def redrive(tx: Transaction, command: c.RedriveClaims) -> int:
     """Make failed messages available again, under new claim ids and with no attempts."""
-    key, queue = need_queue(tx, command.queue)
+    ledger = Ledger(tx, command.queue)
     if command.rate is not None and not 0 < command.rate <= RATE_MAX:
         raise InvalidInput(f"a rate is a number of messages per second, not {command.rate}")
     chosen: list[Arrival] = []
     for claim_id in command.claims:
         bucket_id = bucket_of(claim_id)
         slot = split_id(claim_id)[1] - split_id(bucket_id)[1]
-        bucket_key = keys.bucket(queue.queue_id, bucket_id)
-        bucket = tx.entity(bucket_key, Bucket)
+        bucket = ledger.bucket(bucket_id)
         if slot >= len(bucket.states) or bucket.states[slot] != FAILED:
             continue
         (span,) = bucket.sources(slot, slot + 1)
@@ -217,11 +215,11 @@ def redrive(tx: Transaction, command: c.RedriveClaims) -> int:
         if command.rate:
             due_ms = tx.store_ms + int((command.before + len(chosen)) * 1000 / command.rate)
         chosen.append(Arrival(replace(span, slot=0), *bucket.mark(slot), due_ms))
-        tx.change(bucket_key, Removed([(slot, slot + 1)]))
-        tx.change(key, Moved(tx.store_ms, Counts(failed=-1), alive=[(bucket_id, -1)]))
-    index = Index(tx, queue)
-    total = admit(tx, key, queue, chosen, index)
-    close(tx, key, index)
+        ledger.change_bucket(bucket_id, Removed([(slot, slot + 1)]))
+        ledger.lives(bucket_id, -1)
+        ledger.counts.failed -= 1
+    total = admit(ledger, chosen)
+    ledger.close()
     return total
 
 

@@ -16,7 +16,7 @@ from millstream.format.encodings import encode_u64
 from millstream.log.head import Head
 from millstream.queue import commands as c
 from millstream.queue.bucket import Placed, SlotMark
-from millstream.queue.index import Index
+from millstream.queue.ledger import Ledger
 from millstream.queue.slots import Mark, Span
 from millstream.queue.state import APART, Counts, Moved, QueueState
 from millstream.store.transaction import Transaction
@@ -37,53 +37,59 @@ class Arrival(NamedTuple):
     """Store time before which they cannot be claimed; 0 for none."""
     wall_due_ms: int = 0
     """The same as wall time."""
+    digest: bytes = b""
+    """By which a repeat is known."""
 
 
-def place(tx: Transaction, key: bytes, queue: QueueState, routed: c.Routed, index: Index) -> int:
+def place(ledger: Ledger, routed: list[c.Routed]) -> int:
     """Take over what was routed, if nobody has routed the same meanwhile; how many messages."""
-    dropped = tx.entity(keys.head(routed.log_id), Head).dropped
-    if max(queue.positions.get(routed.log_id, 0), dropped) != routed.start:
-        return 0
-    arrivals = list(_arrivals(tx, queue, routed))
-    total = admit(tx, key, queue, arrivals, index)
-    repeats = sum(span.count for span in routed.spans) - total
-    tx.change(
-        key,
-        Moved(
-            tx.store_ms,
-            Counts(placed=total, duplicates=repeats),
-            positions=[(routed.log_id, routed.stop)],
-        ),
-    )
+    tx, queue = ledger.tx, ledger.queue
+    arrivals: list[Arrival] = []
+    repeats = _Repeats(tx, queue)
+    logs = 0
+    for found in routed:
+        dropped = tx.entity(keys.head(found.log_id), Head).dropped
+        if max(queue.positions.get(found.log_id, 0), dropped) == found.start:
+            before = len(arrivals)
+            arrivals += _arrivals(tx, queue, found)
+            ledger.positions.append((found.log_id, found.stop))
+            logs += len(arrivals) > before
+    if logs > 1:
+        arrivals.sort(key=_arrived)
+    if queue.spec.dedup_by:
+        known = len(arrivals)
+        arrivals = [one for one in arrivals if not one.digest or not repeats.has(one.digest)]
+        ledger.counts.duplicates += known - len(arrivals)
+        repeats.remember()
+    total = admit(ledger, arrivals)
+    ledger.counts.placed += total
     return total
 
 
-def admit(
-    tx: Transaction, key: bytes, queue: QueueState, arrivals: Iterable[Arrival], index: Index
-) -> int:
+def _arrived(arrival: Arrival) -> int:
+    return arrival.span.at_ms
+
+
+def admit(ledger: Ledger, arrivals: Iterable[Arrival]) -> int:
     """Give claim numbers to messages and let them wait; answers how many."""
     lanes: dict[int, list[Arrival]] = {}
+    spec = ledger.queue.spec
     for arrival in arrivals:
-        apart = arrival.due_ms or arrival.wall_due_ms or (arrival.group and queue.spec.group_by)
-        lanes.setdefault(APART if apart else arrival.priority, []).append(arrival)
-    total = 0
-    for lane, found in lanes.items():
-        total += _fill(tx, key, queue, lane, found, index)
-    return total
+        apart = arrival.due_ms or arrival.wall_due_ms or (arrival.group and spec.group_by)
+        lane = arrival.priority if spec.priority_by else 0
+        lanes.setdefault(APART if apart else lane, []).append(arrival)
+    return sum(_fill(ledger, lane, found) for lane, found in lanes.items())
 
 
-def _fill(
-    tx: Transaction, key: bytes, queue: QueueState, lane: int, found: list[Arrival], index: Index
-) -> int:
+def _fill(ledger: Ledger, lane: int, found: list[Arrival]) -> int:
+    tx, queue = ledger.tx, ledger.queue
     count = sum(arrival.span.count for arrival in found)
     allotted = queue.allot(lane, count)
     rest = iter(found)
     left: Arrival | None = next(rest, None)
-    alive = []
-    counts = Counts(available=count)
     for start, stop in allotted.ranges:
         for bucket_id, (first, end) in queue.pieces(start, stop):
-            alive.append((bucket_id, end - first))
+            ledger.lives(bucket_id, end - first)
             spans: list[Span] = []
             marks: dict[int, SlotMark] = {}
             slot = first
@@ -93,27 +99,20 @@ def _fill(
                 span = left.span
                 _append(spans, _cut(span, slot, 0, some))
                 if lane == APART:
-                    _enter(tx, queue, bucket_id, slot, some, left, marks, counts, index)
+                    _enter(ledger, bucket_id, slot, some, left, marks)
                 slot += some
                 more = span.count - some
                 left = left._replace(span=_cut(span, 0, some, more)) if more else next(rest, None)
-            change = Placed(queue.name, spans, lane, marks)
-            tx.change(keys.bucket(queue.queue_id, bucket_id), change)
+            ledger.change_bucket(bucket_id, Placed(queue.name, spans, lane, marks))
+    ledger.counts.available += count
     placed = []
+    counts = Counts()
     if lane != APART:
         counts.fresh = count
         placed = [(lane, start, stop) for start, stop in allotted.ranges]
-    tx.change(
-        key,
-        Moved(
-            tx.store_ms,
-            counts,
-            next=allotted.next,
-            shelves=[allotted.shelf],
-            placed=placed,
-            alive=alive,
-        ),
-    )
+    shelves = [allotted.shelf]
+    moved = Moved(tx.store_ms, counts, next=allotted.next, shelves=shelves, placed=placed)
+    tx.change(ledger.key, moved)
     return count
 
 
@@ -133,27 +132,25 @@ def _append(spans: list[Span], span: Span) -> None:
 
 
 def _enter(
-    tx: Transaction,
-    queue: QueueState,
+    ledger: Ledger,
     bucket_id: int,
     slot: int,
     count: int,
     arrival: Arrival,
     marks: dict[int, SlotMark],
-    counts: Counts,
-    index: Index,
 ) -> None:
     """Enter messages into the index, one by one."""
+    queue = ledger.queue
     priority, group = arrival.priority, arrival.group
     for one in range(slot, slot + count):
         claim_id = queue.claim_id(bucket_id, one)
         if priority or group:
             marks[one] = (priority, group)
         if arrival.wall_due_ms:
-            tx.put(keys.schedule(queue.queue_id, arrival.wall_due_ms, claim_id), b"")
-            counts.scheduled += 1
+            ledger.tx.put(keys.schedule(queue.queue_id, arrival.wall_due_ms, claim_id), b"")
+            ledger.counts.scheduled += 1
         else:
-            index.enter(
+            ledger.index.enter(
                 claim_id,
                 priority=priority,
                 group=group,
@@ -168,15 +165,12 @@ def _arrivals(tx: Transaction, queue: QueueState, routed: c.Routed) -> Iterator[
             yield _due(tx, queue, Arrival(span), _PLAIN)
         return
     marks = iter(routed.marks)
-    repeats = _Repeats(tx, queue)
     for span in routed.spans:
         for skip in range(span.count):
             mark = next(marks)
-            if mark.digest and repeats.has(mark.digest):
-                continue
-            arrival = Arrival(_cut(span, 0, skip, 1), mark.priority, mark.group)
+            one = _cut(span, 0, skip, 1)
+            arrival = Arrival(one, mark.priority, mark.group, digest=mark.digest)
             yield _due(tx, queue, arrival, mark)
-    repeats.remember()
 
 
 def _due(tx: Transaction, queue: QueueState, arrival: Arrival, mark: Mark) -> Arrival:
@@ -223,11 +217,11 @@ class _Repeats:
         until_ms = tx.store_ms + self._queue.spec.dedup_window_ms
         start, stop = keys.seen_until(queue_id, 0, b""), keys.seen_until(queue_id, tx.store_ms, b"")
         limit = FORGOTTEN_PER_PLACED * len(self._new)
-        for key, _ in tx.state.scan(start, stop, tx.writer, limit=limit):
-            tx.drop(key)
+        for key, _ in tx.scan(start, stop, limit=limit):
+            tx.erase(key)
             digest, seen = key[-16:], keys.seen(queue_id, key[-16:])
             if digest not in self._new and tx.get(seen) == encode_u64(keys.seen_time(key)):
-                tx.drop(seen)
+                tx.erase(seen)
         for digest in self._new:
             tx.put(keys.seen(queue_id, digest), encode_u64(until_ms))
             tx.put(keys.seen_until(queue_id, until_ms, digest), b"")

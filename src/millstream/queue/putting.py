@@ -9,13 +9,13 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from millstream.command import Mutation
+from millstream.command import Command
 from millstream.errors import InvalidInput
 from millstream.format.packing import Batch, pack_single
 from millstream.limits import Limits
 from millstream.log.commands import Append
 from millstream.log.log import pack_many
-from millstream.queue.commands import PutLater
+from millstream.queue.commands import PutForLater
 from millstream.queue.routing import inbox_of, mark_of
 from millstream.queue.slots import Mark
 from millstream.queue.spec import KEY, PRIORITY_MAX, QueueSpec
@@ -63,7 +63,7 @@ def put_one(
     producer: Producer | None,
     wishes: Wishes,
     limits: Limits,
-) -> Mutation[int]:
+) -> Command[int]:
     """The command that puts one message."""
     if spec is not None:
         key, headers = _addressed(queue, spec, key, headers, wishes)
@@ -72,7 +72,7 @@ def put_one(
         return Append(inbox_of(queue), record, producer=producer)
     if producer is not None:
         raise InvalidInput("a message for later cannot name a producer; use dedup")
-    return PutLater(queue, record, [_marked(spec, key, headers, wishes.times())])
+    return PutForLater(queue, record, [_marked(spec, key, headers, wishes.times())])
 
 
 def put_batch(
@@ -84,7 +84,7 @@ def put_batch(
     headers: Sequence[Headers | None] | None,
     wishes: Wishes,
     limits: Limits,
-) -> tuple[Mutation[int] | None, int]:
+) -> tuple[Command[int] | None, int]:
     """The command that puts a batch, and how many messages it has; None for an empty one."""
     rows = list(values)
     records = pack_many(rows, keys=keys, headers=headers, timestamps=None, limits=limits)
@@ -100,7 +100,7 @@ def put_batch(
         _marked(spec, keys[i] if keys else None, headers[i] if headers else None, times)
         for i in range(count)
     ]
-    return PutLater(queue, records, marks), count
+    return PutForLater(queue, records, marks), count
 
 
 def _marked(spec: QueueSpec, key: bytes | str | None, headers: Headers | None, times: Mark) -> Mark:
@@ -117,8 +117,9 @@ def _addressed(
     wishes: Wishes,
 ) -> tuple[bytes | str | None, Headers | None]:
     """The key and headers from which the queue will read what is wished for."""
-    if wishes.priority is not None and not 0 <= wishes.priority <= PRIORITY_MAX:
-        raise InvalidInput(f"a priority is from 0 to {PRIORITY_MAX}, not {wishes.priority}")
+    priority = wishes.priority
+    if priority is not None and (type(priority) is not int or not 0 <= priority <= PRIORITY_MAX):
+        raise InvalidInput(f"a priority is an integer from 0 to {PRIORITY_MAX}, not {priority!r}")
     found = dict(headers or {})
     for what, value in (
         ("priority", wishes.priority),
@@ -133,7 +134,7 @@ def _addressed(
                 f"queue {queue!r} does not look at a {what}: specify it with {what}_by='header'"
             )
         if by == KEY:
-            if key is not None and key != value:
+            if key is not None and key not in (value, str(value).encode()):
                 raise InvalidInput(f"the key of a message is its {what} in queue {queue!r}")
             key = str(value)
         else:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -126,18 +127,53 @@ def _may_match(log: str, spec: QueueSpec) -> bool:
 def route(store: Store, facts: Facts, want: int) -> list[Routed]:
     """Look ahead in the logs until enough was found, or enough was looked at."""
     spec = facts.spec
-    missing = PLACE_RECORDS if spec.indexed else max(want, WINDOW) - facts.untouched
-    if missing <= 0 or (facts.untouched >= want and not spec.indexed):
-        return []
     condition = _condition(spec.filter)
+    waiting = [source for source in facts.sources if source.position < source.end]
+    if spec.indexed:
+        each = max(1, PLACE_RECORDS // max(1, len(waiting)))
+        looked = [_look_at(store, facts, source, condition, each) for source in waiting]
+        return looked if len(waiting) == 1 else _side_by_side(looked, waiting)
+    missing = max(want, WINDOW) - facts.untouched
+    if facts.untouched >= want:
+        return []
     found = []
-    for source in facts.sources:
-        if source.position < source.end and missing > 0:
-            wanted = None if source.name in facts.own else condition
-            routed = _look(store, source, spec, wanted, missing)
+    for source in waiting:
+        if missing > 0:
+            routed = _look_at(store, facts, source, condition, missing)
             missing -= sum(span.count for span in routed.spans)
             found.append(routed)
     return found
+
+
+def _look_at(
+    store: Store, facts: Facts, source: Source, condition: Filter | None, want: int
+) -> Routed:
+    wanted = None if source.name in facts.own else condition
+    return _look(store, source, facts.spec, wanted, want)
+
+
+def _side_by_side(looked: list[Routed], sources: list[Source]) -> list[Routed]:
+    """What was found in several logs, up to the time to which all of them were looked at."""
+    ends = [
+        routed.spans[-1].at_ms
+        for routed, source in zip(looked, sources, strict=True)
+        if routed.stop < source.end and routed.spans
+    ]
+    if not ends:
+        return looked
+    found = [_cut(routed, min(ends)) for routed in looked]
+    return [routed for routed in found if routed.stop > routed.start]
+
+
+def _cut(routed: Routed, until_ms: int) -> Routed:
+    """Without what was appended after a time, and all that follows it."""
+    kept = list(takewhile(lambda span: span.at_ms <= until_ms, routed.spans))
+    if len(kept) == len(routed.spans):
+        return routed
+    count = sum(span.count for span in kept)
+    marks = None if routed.marks is None else routed.marks[:count]
+    stop = routed.spans[len(kept)].offset
+    return Routed(routed.log_id, routed.start, stop, kept, marks)
 
 
 @lru_cache(maxsize=256)

@@ -19,8 +19,8 @@ from millstream.log.head import Head
 from millstream.log.recent import recent_rows
 from millstream.queue import commands as c
 from millstream.queue.bucket import Bucket
-from millstream.queue.claims import claim, place_routed
-from millstream.queue.info import due_in_s, free_in_s
+from millstream.queue.claims import claim, place_later, place_routed
+from millstream.queue.info import change_in_s
 from millstream.queue.message import Message, Try
 from millstream.queue.reading import log_name, read_granted
 from millstream.queue.routing import PLACE_RECORDS, Facts, facts_of, route
@@ -83,7 +83,8 @@ def claim_now(store: Store, query: c.ClaimMessages) -> list[Message]:
         grants += granted.grants
         count -= sum(grant.count for grant in granted.grants)
         moved = granted.expired or any(found.stop > found.start for found in routed)
-        if count <= 0 or (not guessed and (grants or not moved)):
+        short = guessed and not granted.ahead
+        if count <= 0 or not (short or (moved and not grants)):
             ahead[query.queue] = granted.ahead
             return read_granted(store, query.queue, grants)
 
@@ -102,6 +103,15 @@ def _behind(facts: Facts) -> int:
     return sum(source.end - source.position for source in facts.sources)
 
 
+def put_later(store: Store, query: c.PutForLater) -> int:
+    """Put messages for later, behind those that came before them."""
+    facts = need_facts(store, query.queue)
+    if facts.spec.looks_at_headers:
+        _route_ahead(store, query.queue, facts.untouched + 1)
+    command = c.PutLater(query.queue, query.records, query.marks)
+    return store.run(partial(place_later, command=command))
+
+
 def watched_keys(store: Store, name: str) -> list[bytes]:
     """What changes when there may be something to claim: the queue, its logs, the list of logs."""
     facts = need_facts(store, name)
@@ -115,13 +125,9 @@ def patience(store: Store, name: str, most_s: float) -> float:
     facts = need_facts(store, name)
     if facts.paused:
         return most_s
-    free_s = store.look(lambda state, snapshot: free_in_s(state, snapshot, name))
-    waits = facts.untouched or _behind(facts)
-    if waits and free_s == 0:
-        return 0.0
-    due_s = store.look(lambda state, snapshot: due_in_s(state, snapshot, name))
-    times = [most_s, *(one for one in (due_s, free_s or None) if one is not None)]
-    return min(times)
+    unrouted = _behind(facts) > 0
+    change_s = store.look(lambda state, snap: change_in_s(state, snap, name, unrouted=unrouted))
+    return most_s if change_s is None else min(most_s, change_s)
 
 
 def need_facts(store: Store, name: str) -> Facts:

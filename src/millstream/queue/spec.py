@@ -30,7 +30,7 @@ PRIORITY_MAX = 9
 PRIORITY_STEP_MS_MAX = 30 * DAY_S * 1000
 DEDUP_WINDOW_MS_MAX = 7 * DAY_S * 1000
 IN_FLIGHT_MAX = 10_000_000
-RATE_MAX = 1e9
+RATE_MIN, RATE_MAX = 1e-6, 1e9
 
 
 class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -100,8 +100,11 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
         _within("group_in_flight", self.group_in_flight, 0, IN_FLIGHT_MAX)
         _within("max_in_flight", self.max_in_flight, 0, IN_FLIGHT_MAX)
         _within("dedup_window_ms", self.dedup_window_ms, 1, DEDUP_WINDOW_MS_MAX)
-        _within("rate", self.rate, 0, RATE_MAX)
-        _within("group_rate", self.group_rate, 0, RATE_MAX)
+        for name in ("rate", "group_rate"):
+            if getattr(self, name):
+                _within(name, getattr(self, name), RATE_MIN, RATE_MAX)
+        if self.priority_by == KEY:
+            raise InvalidInput("a priority is an integer in a header, not the key")
         _within("done_retention_s", self.done_retention_s, 0, RETENTION_S_MAX)
         _within("bucket_exponent", self.bucket_exponent, 0, CAPACITY_EXPONENT_MAX)
 

@@ -53,8 +53,21 @@ class Counts(Struct, array_like=True):
     expired: int = 0
     duplicates: int = 0
 
-
-_COUNTS = Counts.__struct_fields__
+    def add(self, by: Counts) -> None:
+        """Change by so much."""
+        self.available += by.available
+        self.in_flight += by.in_flight
+        self.done += by.done
+        self.failed += by.failed
+        self.waiting += by.waiting
+        self.scheduled += by.scheduled
+        self.ready += by.ready
+        self.fresh += by.fresh
+        self.placed += by.placed
+        self.claimed += by.claimed
+        self.retried += by.retried
+        self.expired += by.expired
+        self.duplicates += by.duplicates
 
 
 class Specified(Struct, array_like=True, frozen=True, tag=1):
@@ -171,10 +184,9 @@ class QueueState(Entity, array_like=True):
 
     def _move(self, change: Moved) -> None:
         counts, by = self.counts, change.counts
-        for name in _COUNTS:
-            if more := getattr(by, name):
-                setattr(counts, name, getattr(counts, name) + more)
-        self.rates.note(by, change.at_ms)
+        counts.add(by)
+        if by.placed or by.done > 0:
+            self.rates.note(by, change.at_ms)
         if change.next >= 0:
             self.next = change.next
         if change.paid_until_ms is not None:

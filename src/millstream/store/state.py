@@ -93,7 +93,8 @@ class State:
         last = snapshot.last_seq()
         if last == self.seq:
             return False
-        if last < self.seq or snapshot.first_seq() > self.seq + 1:
+        first = snapshot.first_seq()
+        if last < self.seq or first > self.seq + 1:
             if self.seq == self.folded:
                 raise CorruptionError(
                     f"deltas after {self.seq} are missing", what="delta", where=self.seq + 1
@@ -102,6 +103,7 @@ class State:
             return True
         for found, size in read_deltas(snapshot, self.seq, last):
             self._apply(found, size, snapshot)
+        self.folded_through(first - 1)
         return True
 
     def entity(self, key: bytes, snapshot: Snapshot) -> Entity:

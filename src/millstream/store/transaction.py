@@ -27,6 +27,7 @@ class Transaction:
     """The door through which operations reach the store; valid only while one runs."""
 
     __slots__ = (
+        "_dropped",
         "_drops",
         "_first_change",
         "_inline",
@@ -65,9 +66,32 @@ class Transaction:
     # What operations use.
 
     def get(self, key: bytes) -> bytes | None:
-        """A row, wherever it lies."""
-        found = self.state.overlay.get(key)
-        return self.writer.get(key) if found is None else found
+        """A row, wherever it lies, as this operation leaves it."""
+        found = self._inline.get(key)
+        if found is None:
+            found = self._rows.get(key)
+        if found is None and key not in self._dropped:
+            found = self.state.overlay.get(key)
+            if found is None:
+                found = self.writer.get(key)
+        return found
+
+    def scan(self, start: bytes, stop: bytes, *, limit: int) -> list[Row]:
+        """Up to `limit` small rows in a range, in order, as this operation leaves them."""
+        rows = self.state.scan(start, stop, self.writer, limit=limit)
+        if self._dropped:
+            full = len(rows) == limit
+            rows = [row for row in rows if row[0] not in self._dropped]
+            if full and len(rows) < limit:
+                most = limit + len(self._dropped)
+                rows = self.state.scan(start, stop, self.writer, limit=most)
+                rows = [row for row in rows if row[0] not in self._dropped][:limit]
+        if self._inline or self._rows:
+            found = dict(rows)
+            for put in (self._inline, self._rows):
+                found.update((k, v) for k, v in put.items() if start <= k < stop)
+            rows = sorted(found.items())[:limit]
+        return rows
 
     def entity(self, key: bytes, kind: type[E]) -> E:
         """The entity of a key, to look at; `change` is the only way to move it."""
@@ -88,13 +112,22 @@ class Transaction:
         Small ones ride in the delta, large ones go straight home.
         """
         if len(value) <= self.limits.inline_bytes_max:
-            self._inline.append((key, value))
+            self._inline[key] = value
         else:
-            self._rows.append((key, value))
+            self._rows[key] = value
 
     def drop(self, start: bytes, stop: bytes | None = None) -> None:
         """Delete one row, or a range, wherever they lie."""
-        self._drops.append((start, start + b"\x00" if stop is None else stop))
+        if stop is None:
+            self._dropped.add(start)
+            stop = start + b"\x00"
+        self._drops.append((start, stop))
+
+    def erase(self, key: bytes) -> None:
+        """Delete one small row, also if this operation has put it."""
+        self._inline.pop(key, None)
+        self._rows.pop(key, None)
+        self.drop(key)
 
     def take_ids(self, count: int) -> int:
         """Message ids, contiguous and never given out again; answers the first."""
@@ -146,26 +179,28 @@ class Transaction:
         self._first_change = len(self.delta.changes)
         self._next_id = self.delta.next_id
         self._next_log = self.delta.next_log
-        self._inline: list[Row] = []
-        self._rows: list[Row] = []
+        self._inline: dict[bytes, bytes] = {}
+        self._rows: dict[bytes, bytes] = {}
         self._drops: list[tuple[bytes, bytes]] = []
+        self._dropped: set[bytes] = set()
+        """Of these, single rows."""
 
     def _accept(self) -> None:
         """Take over what the operation put and dropped: drops first, in the replay as well."""
         delta, state = self.delta, self.state
         for key, _ in delta.changes[self._first_change :]:
             state.touched.add(key)
-        for key, _ in self._rows:
+        for key in self._rows:
             if state.overlay.get(key) is not None:
                 self.drop(key)
         if self._drops:
             self._delete(self._drops)
         if self._rows:
-            self.writer.put(self._rows)
+            self.writer.put(self._rows.items())
             self._wrote = True
         if self._inline:
-            state.overlay.put(delta.seq, self._inline)
-            delta.puts += self._inline
+            state.overlay.put(delta.seq, self._inline.items())
+            delta.puts += self._inline.items()
 
     def _delete(self, drops: list[tuple[bytes, bytes]]) -> None:
         single = []

@@ -139,7 +139,32 @@ def test_validity_of_any_length(count: int) -> None:
         body, kind=METADATA, count=count, first_id=0, columns=columns, body_crc=block.checksum(body)
     )
 
-    assert Block(data, kind=METADATA).keys() == keys
+    found = Block(data, kind=METADATA)
+    assert found.keys() == keys
+    for first in range(count):
+        assert found.keys(first, 1) == keys[first : first + 1]
+        assert found.keys(first) == keys[first:]
+
+
+def test_some_records_are_found_without_the_others() -> None:
+    values = [bytes([n]) * n for n in range(20)]
+    found = Block(payload_block(values), kind=PAYLOAD)
+
+    assert found.column(block.VALUE) == values
+    assert found.column(block.VALUE, 7) == values[7:]
+    assert found.column(block.VALUE, 7, 5) == values[7:12]
+    assert found.column(block.VALUE, 7, 0) == []
+    assert found.column(block.HEADERS, 7, 5) is None
+
+
+def test_cells_lie_back_to_back_unless_one_is_empty() -> None:
+    found = Block(payload_block([b"", b"ab", b"c", b"", b"d"]), kind=PAYLOAD)
+
+    assert found.cells(block.VALUE, 1, 2) == b"abc"
+    assert found.cells(block.VALUE, 4, 1) == b"d"
+    assert found.cells(block.VALUE, 1, 3) is None
+    assert found.cells(block.VALUE, 0, 2) is None
+    assert found.cells(block.HEADERS, 1, 2) is None
 
 
 def test_one_record_is_found_without_the_others() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from millstream import Millstream
+from millstream import Limits, Millstream
 from millstream.queue.message import Message
 from millstream.queue.queue import Queue
 from millstream.testing import SimulatedClock
 
-from .conftest import Reopen, counts, fold_all, values
+from .conftest import Reopen, counts, fold_all
 
 
 @pytest.fixture
@@ -122,18 +122,19 @@ def test_fairness_survives_folding_and_opening_again(reopen: Reopen) -> None:
     assert counts(queue) == {"in_flight": 19, "done": 43}
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="each step has an index of its own: a row that one puts, the next cannot drop",
-)
+LARGE = pytest.mark.xfail(strict=True, reason="a row above inline_bytes_max is not dropped again")
+
+
+@pytest.mark.parametrize("inline", [pytest.param(0, marks=LARGE), 2_048])
 def test_nothing_is_handed_out_twice_after_a_transaction_of_several_steps(
-    ms: Millstream, queue: Queue
+    reopen: Reopen, inline: int
 ) -> None:
-    put(queue, "a", 41)
+    ms = reopen(Limits(inline_bytes_max=inline))
+    queue = ms.queue("jobs", group_by="g", group_in_flight=0, lease=600)
+    put(queue, "a", 43)
     noisy = queue.claim(41)
     for group in "bcdefghijklmnopq":
         put(queue, group, 25)
-    put(queue, "a", 2)
     others = queue.claim(360)
     assert "a" not in groups(others)
     with ms.transaction() as tx:
@@ -146,7 +147,13 @@ def test_nothing_is_handed_out_twice_after_a_transaction_of_several_steps(
     assert counts(queue) == {"in_flight": 140, "done": 303}
 
 
-def test_values_are_those_of_the_group(queue: Queue) -> None:
-    put(queue, "a", 2)
-    put(queue, "b", 2)
-    assert sorted(values(queue.claim(4))) == [b"a", b"a", b"b", b"b"]
+@pytest.mark.xfail(
+    strict=True, reason="Index.close counts what was just taken twice when it looks at shares"
+)
+def test_a_large_claim_does_not_make_a_noisy_group_look_quiet(queue: Queue) -> None:
+    put(queue, "a", 60)
+    for group in "bcdefghi":
+        put(queue, group, 21)
+    assert groups(queue.claim(198)).count("a") == 30
+    put(queue, "z", 5)
+    assert groups(queue.claim(6)) == "zzzzza"

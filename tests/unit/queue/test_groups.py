@@ -88,15 +88,15 @@ def test_an_expired_one_comes_again_before_any_other_of_its_group(
     assert queue.claim(5) == []
 
 
-def test_the_next_goes_once_one_has_failed(queue: Queue, clock: SimulatedClock) -> None:
+def test_the_next_goes_once_one_has_failed(queue: Queue) -> None:
     put(queue, "a1 a2 a3")
     queue.fail(queue.claim())
     for _ in range(3):
-        assert values(held := queue.claim(5)) == [b"a2"]
+        held = queue.claim(5)
+        assert values(held) == [b"a2"]
         queue.nack(held, delay=0)
     assert values(queue.claim(5)) == [b"a3"]
     assert counts(queue) == {"in_flight": 1, "failed": 2}
-    clock.advance(10)
 
 
 def test_the_next_goes_once_the_last_attempt_has_expired(
@@ -190,7 +190,8 @@ def test_groups_and_priorities_go_together(ms: Millstream) -> None:
     queue.put(b"a2", group="a", priority=9)
     queue.put(b"b1", group="b", priority=5)
     queue.put(b"x", priority=7)
-    assert values(first := queue.claim(5)) == [b"x", b"b1", b"a1"]
+    first = queue.claim(5)
+    assert values(first) == [b"x", b"b1", b"a1"]
     queue.put(b"c1", group="c", priority=8)
     assert values(queue.claim(5, ack=first)) == [b"a2", b"c1"]
 
@@ -198,15 +199,13 @@ def test_groups_and_priorities_go_together(ms: Millstream) -> None:
 def test_a_delayed_one_holds_its_group_but_no_other(queue: Queue, clock: SimulatedClock) -> None:
     put(queue, "a1", delay=5)
     put(queue, "a2 b1")
+    assert values(queue.pop(9)) == [b"b1"]
     queue.put(b"a3", group="a", at=clock.wall_ms() + 7_000)
-    assert values(first := queue.claim(9)) == [b"b1"]
-    queue.ack(first)
     clock.jump(1_000)
     assert queue.claim(9) == []
     clock.advance(5)
     for expected in ([b"a1"], [b"a2"], []):
-        assert values(some := queue.claim(9)) == expected
-        queue.ack(some)
+        assert values(queue.pop(9)) == expected
     clock.advance(2)
     assert values(queue.claim(9)) == [b"a3"]
 

@@ -235,6 +235,7 @@ class Mill:
             "some", sources="events", filter="n > 3", bucket_exponent=2, dead_letter="dead", lease=9
         )
         self.ms.queue("all", sources="*", bucket_exponent=3, max_attempts=2, backoff=0)
+        self.ms.queue("grouped", sources="events", group_by="n", priority_by="p", backoff=3)
 
     def step(self) -> None:
         steps: list[Callable[[], Any]] = [
@@ -261,15 +262,18 @@ class Mill:
         for _ in range(self.random.randrange(3)):
             queue.put_many([b"m" * self.random.randrange(60)] * self.random.randrange(1, 40))
             queue.put(b"one")
+        later = self.ms.queue(self.random.choice(["inbox only", "grouped"]))
+        if later.info() is not None:
+            later.put(b"later", delay=self.random.choice([1, 20, 500]))
 
     def append(self) -> None:
         log = self.ms.log(self.random.choice(["events", "events", "news"]))
         count = self.random.randrange(1, 80)
-        log.append_many([b"r"] * count, headers=[{"n": n % 9} for n in range(count)])
+        log.append_many([b"r"] * count, headers=[{"n": n % 9, "p": n % 4} for n in range(count)])
         log.append(b"one", headers={"n": 7})
 
     def work(self) -> None:
-        queue = self.ms.queue(self.random.choice(["inbox only", "some", "all"]))
+        queue = self.ms.queue(self.random.choice(["inbox only", "some", "all", "grouped"]))
         if queue.info() is None:
             return
         messages = queue.claim(self.random.randrange(1, 60))
@@ -282,7 +286,9 @@ class Mill:
         queue.pop(self.random.randrange(3))
 
     def truncate(self) -> None:
-        log = self.ms.log(self.random.choice(["events", "news", "queue:some", "dead"]))
+        log = self.ms.log(
+            self.random.choice(["events", "news", "queue:some", "dead", "queue-later:grouped"])
+        )
         if self.random.random() < 0.3:
             log.retain(count=self.random.randrange(50))
         log.truncate(before=self.random.randrange(log.start_offset(), log.end_offset() + 1))
@@ -300,12 +306,12 @@ class Mill:
 
     def purge(self) -> None:
         if self.random.random() < 0.3:
-            queue = self.ms.queue(self.random.choice(["inbox only", "some", "all"]))
+            queue = self.ms.queue(self.random.choice(["inbox only", "some", "all", "grouped"]))
             queue.purge(state=self.random.choice(["available", "failed"]))
 
     def begin_anew(self) -> None:
         if self.random.random() < 0.3:
-            self.ms.queue(self.random.choice(["some", "all"])).delete()
+            self.ms.queue(self.random.choice(["some", "all", "grouped"])).delete()
             self.upkeep()
         self.specify()
         if self.random.random() < 0.5:
@@ -329,8 +335,8 @@ def test_nothing_is_missing_or_left_over_after_a_lively_mix(
             report = examine(path)
             assert report.problems == [], f"after {turn} steps"
             assert (report.payloads_missing, report.payloads_unreachable) == (0, 0)
-    for name in ("inbox only", "some", "all"):
-        queue = mill.ms.queue(name)
+    for info in mill.ms.queues():
+        queue = mill.ms.queue(info.name)
         for state in ("available", "in flight", "failed"):
             for message in queue.peek(10_000, state=state):
                 assert message.value is not None

@@ -16,10 +16,10 @@ from millstream.log.reader import fetch_blocks, log_id_of
 from millstream.log.retention import _drop_slice
 from millstream.queue.claims import claim
 from millstream.queue.commands import ClaimRouted
+from millstream.queue.keeping import _cut_inbox, _wants
 from millstream.queue.message import Message
 from millstream.queue.queue import Queue
 from millstream.queue.routing import facts_of, route
-from millstream.queue.spec import QueueSpec
 from millstream.store.transactor import Ticket
 from millstream.testing import SimulatedClock
 
@@ -326,119 +326,6 @@ def test_a_message_that_is_gone_is_told(ms: Millstream) -> None:
         fetch_blocks(store, log_id, "events", start=6, stop=7)
 
 
-# Inboxes.
-
-
-def test_an_inbox_takes_no_more_room_for_ever(ms: Millstream, clock: SimulatedClock) -> None:
-    queue = ms.queue("jobs", done_retention=60)
-    most = 0
-    for turn in range(12):
-        queue.put_many([b"%d" % n for n in range(50)])
-        queue.put(b"alone")
-        queue.ack(queue.claim(51))
-        fold_all(ms)
-        clock.advance(120)
-        upkeep(ms)
-        if turn == 3:
-            most = sum(rows(ms).values())
-    assert sum(rows(ms).values()) <= most + 2 * 12
-    inbox = ms.log("queue:jobs")
-    assert inbox.start_offset() == inbox.end_offset() == 12 * 51
-    check(ms)
-
-
-def test_an_inbox_begins_with_the_first_message_that_is_not_done(
-    ms: Millstream, clock: SimulatedClock
-) -> None:
-    queue = ms.queue("jobs", bucket_exponent=0)
-    queue.put_many([b"%d" % n for n in range(10)])
-    queue.ack(queue.claim(4))
-    fold_all(ms)
-    clock.advance(10)
-    upkeep(ms)
-    assert [record.value for record in ms.log("queue:jobs").read()] == [
-        b"%d" % n for n in range(4, 10)
-    ]
-    assert values(queue.claim(99)) == [b"%d" % n for n in range(4, 10)]
-
-
-def test_a_message_that_failed_last_does_not_hold_its_block(
-    ms: Millstream, clock: SimulatedClock
-) -> None:
-    queue = ms.queue("jobs", lease=30)
-    queue.put_many([b"%d" % n for n in range(100)])
-    messages = queue.claim(100)
-    queue.ack(messages[:-1])
-    queue.fail(messages[-1])
-    fold_all(ms)
-    clock.advance(10)
-    upkeep(ms)
-    assert rows(ms)[keys.PAYLOAD_BLOCK] == 0
-    assert values(queue.peek(5, state="failed")) == [b"99"]
-
-
-def test_a_failed_message_does_not_hold_its_inbox(reopen: Reopen, clock: SimulatedClock) -> None:
-    ms = reopen()
-    queue = ms.queue("jobs", max_attempts=1, lease=5)
-    queue.put(b"bad")
-    queue.fail(queue.claim())
-    for _ in range(10):
-        queue.put_many([b"good"] * 20)
-        queue.ack(queue.claim(20))
-    fold_all(ms)
-    clock.advance(10)
-    upkeep(ms)
-    inbox = ms.log("queue:jobs")
-    assert inbox.start_offset() == 201
-    assert rows(ms)[keys.PAYLOAD_BLOCK] == 0
-    ms = reopen()
-    queue = ms.queue("jobs")
-    assert values(queue.peek(5, state="failed")) == [b"bad"]
-    queue.redrive()
-    assert values(queue.claim(5)) == [b"bad"]
-    check(ms)
-
-
-def test_done_payloads_are_kept_where_the_queue_says_so(
-    ms: Millstream, clock: SimulatedClock
-) -> None:
-    queue = ms.queue("jobs")
-    queue.specify(QueueSpec(keep_payloads=True, done_retention_s=100))
-    queue.put_many([b"a", b"b"])
-    queue.ack(queue.claim(2))
-    fold_all(ms)
-    clock.advance(50)
-    upkeep(ms)
-    assert values(queue.peek(5, state="done")) == [b"a", b"b"]
-    for _ in range(1_000):
-        queue.put(b"")
-        queue.ack(queue.claim())
-    clock.advance(200)
-    upkeep(ms)
-    fold_all(ms)
-    clock.advance(200)
-    upkeep(ms)
-    upkeep(ms)
-    assert ms.log("queue:jobs").start_offset() >= 1_000
-
-
-def test_a_queue_on_all_logs_holds_no_inbox_and_no_dead_letters(
-    ms: Millstream, clock: SimulatedClock
-) -> None:
-    ms.queue("all", sources="*", dead_letter="dead")
-    queue = ms.queue("jobs", lease=30)
-    queue.put_many([b"a"] * 10)
-    queue.ack(queue.claim(10))
-    ms.log("dead").append(b"letter")
-    fold_all(ms)
-    clock.advance(10)
-    upkeep(ms)
-    clear(ms, "dead")
-    assert rows(ms)[keys.PAYLOAD_BLOCK] == 0
-    (info,) = [info for info in ms.logs() if info.name == "dead"]
-    assert info.bytes == 0
-
-
 def test_what_the_same_commit_has_finished_is_not_yet_given_up(ms: Millstream) -> None:
     """The records of its bucket, written later, need the metadata from the log."""
     queue = ms.queue("jobs", sources="events")
@@ -478,3 +365,35 @@ def test_an_ended_lease_of_a_message_that_was_rewritten_is_taken_back(
     clock.advance(20)
     (again,) = queue.claim(9)
     assert (again.value, again.attempt) == (messages[0].value, 2)
+
+
+def test_records_appended_behind_a_kept_one_and_folded_with_it_stay(ms: Millstream) -> None:
+    """The fold joins them across the offset up to which the log was dropped."""
+    queue = ms.queue("jobs", sources="events")
+    log = ms.log("events")
+    for n in range(20):
+        log.append(b"%d" % n)
+    finish(queue, 20, {19})
+    fold_all(ms)
+    clear(ms, "events")
+    for n in range(20, 26):
+        log.append(b"%d" % n)
+    fold_all(ms)
+    check(ms)
+    queue.ack(queue.claim(9))
+    queue.purge(state="failed")
+    fold_all(ms)
+    log.enforce_retention()
+    check(ms)
+    assert [record.value for record in log.read()] == [b"%d" % n for n in range(20, 26)]
+    log.retain(bytes=3 * 8)
+    log.enforce_retention()
+    check(ms)
+    clear(ms, "events")
+    assert [info.bytes for info in ms.logs() if info.name == "events"] == [0]
+    check(ms)
+
+
+def test_a_queue_that_goes_while_it_is_looked_after_harms_nothing(ms: Millstream) -> None:
+    assert store_of(ms).look(lambda state, snapshot: _wants(state, snapshot, "gone")) is False
+    assert store_of(ms).run(lambda tx: _cut_inbox(tx, "gone")) is False

@@ -111,9 +111,6 @@ def test_a_retry_keeps_its_rank(queue: Queue, clock: SimulatedClock) -> None:
     assert values(queue.claim(2)) == [b"high", b"b"]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="_choose_best takes a lane's front before an entry of the same rank"
-)
 def test_a_retry_goes_before_what_came_later_in_the_same_millisecond(queue: Queue) -> None:
     queue.put_many([b"a", b"b"])
     queue.nack(queue.claim(), delay=0)

@@ -1,0 +1,616 @@
+"""Queues that choose: priorities, groups, caps, delays and repeats against a model in plain Python.
+
+Each run makes a queue of some kind and appends, puts at once and for later, claims, pops, finishes,
+lets leases end, moves the wall clock, purges, redrives, pauses, alters, folds with tiny limits, does
+what is done in the background, and opens again, through either of two handles on one file. Promises:
+
+- No message is lost, none is held twice, and a claim gets as many as may be handed out.
+- Of an ordered group one is in flight, in the order of its log, and a retry before all others; of
+  other groups no more than allowed.
+- The best rank goes first, delays are honoured, and no cap is exceeded.
+- Counts, attempts and payloads are right at any time, and at the end everything can be had.
+
+What the model does not promise, because it does not hold, has a test under tests/unit/queue.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import millstream
+from millstream import Limits, Millstream
+from millstream.errors import InvalidInput, LeaseLost
+from millstream.queue.message import Message, QueueInfo
+from millstream.queue.queue import Queue
+from millstream.testing import SimulatedClock
+
+LOGS = ("l.a", "l.b")
+INBOX, LATER = "queue:q", "queue-later:q"
+STEP_S = 4
+LEASE_MS = 10_000
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "priority": {"priority_by": "p"},
+    "ordered": {"group_by": "g"},
+    "ordered, priority": {"group_by": "g", "priority_by": "p"},
+    "fair": {"group_by": "g", "group_in_flight": 0},
+    "two at once": {"group_by": "g", "group_in_flight": 2},
+}
+HANDLES = st.integers(0, 1)
+COUNTS = st.integers(1, 4) | st.just(30)
+PICKS = st.lists(st.integers(0, 1_000), min_size=1, max_size=4)
+HEADERS = st.fixed_dictionaries(
+    {
+        "g": st.sampled_from(["a", "a", "b", "c", ""]),
+        "p": st.sampled_from([0, 0, 1, 3, 9, -1, 12, "5"]),
+        "d": st.integers(0, 5),
+    }
+)
+BATCHES = st.lists(HEADERS, min_size=1, max_size=8)
+TIMES = st.tuples(st.sampled_from(["delay", "at"]), st.integers(0, 12))
+LIMITS = st.builds(
+    Limits,
+    inline_bytes_max=st.sampled_from([0, 12, 2_048]),
+    fold_slice_deltas=st.sampled_from([1, 3, 256]),
+    fold_deltas_min=st.sampled_from([1, 5, 10_000]),
+    tail_deltas_max=st.sampled_from([3, 10_000]),
+    entities_cached_max=st.sampled_from([1, 10_000]),
+    group_operations_max=st.just(8),
+)
+
+
+@dataclass(eq=False)
+class Entry:
+    """A message under one claim id; a redriven one is another entry."""
+
+    value: bytes
+    stream: str
+    """A log in whose order it comes; a redriven one stands alone."""
+    headers: dict[str, Any]
+    wall_ms: int
+    due_ms: int = 0
+    due_wall_ms: int = 0
+    state: str = "waits"
+    tries: int = 0
+    until_ms: int = 0
+    claim_id: int = -1
+
+
+class OrderedQueueMachine(RuleBasedStateMachine):
+    """Two handles on one file, and how the queue should stand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = tempfile.TemporaryDirectory()
+        self.clock = SimulatedClock()
+        self.handles: list[Millstream] = []
+        self.entries: list[Entry] = []
+        self.entry_of: dict[bytes, Entry] = {}
+        self.held: list[Message] = []
+        self.seen: dict[str, int] = {}
+        self.unrouted: list[Entry] = []
+        self.duplicates = self.failures = self.number = 0
+        self.paused = self.lapsed = False
+        self.tokens = Fraction(0)
+        self.tokens_ms = 0
+        self.paid: dict[str, list[int]] = {}
+
+    @initialize(
+        limits=LIMITS,
+        kind=st.sampled_from(list(KINDS)),
+        exponent=st.integers(0, 2),
+        most=st.integers(1, 3),
+        backoff_s=st.sampled_from([0, 5]),
+        delay_s=st.sampled_from([0, 0, 0, 3]),
+        caps=st.fixed_dictionaries(
+            {
+                "max_in_flight": st.sampled_from([0, 0, 3]),
+                "rate": st.sampled_from([0.0, 0.0, 0.0, 0.5, 2.0]),
+                "group_rate": st.sampled_from([0.0, 0.0, 0.0, 0.5, 2.0]),
+            }
+        ),
+        dedup=st.sampled_from([False, False, True]),
+    )
+    def begin(
+        self,
+        limits: Limits,
+        kind: str,
+        exponent: int,
+        most: int,
+        backoff_s: int,
+        delay_s: int,
+        caps: dict[str, float],
+        dedup: bool,
+    ) -> None:
+        self.limits, self.kind, self.caps, self.dedup = limits, kind, caps, dedup
+        self.most, self.backoff_ms, self.delay_ms = most, backoff_s * 1000, delay_s * 1000
+        options = KINDS[kind]
+        self.group_most: int = options.get("group_in_flight", 1) if "group_by" in options else 0
+        self.grouped, self.ordered = "group_by" in options, self.group_most == 1
+        self.ranked = kind == "priority"
+        self.tokens = Fraction(max(1, caps["rate"]))
+        self.handles = [self.open(), self.open()]
+        self.handles[0].queue(
+            "q",
+            sources="l.*",
+            lease=LEASE_MS / 1000,
+            max_attempts=most,
+            backoff=backoff_s,
+            delay=delay_s,
+            bucket_exponent=exponent,
+            priority_step=STEP_S,
+            dedup_by="d" if dedup else "",
+            dedup_window=15,
+            dead_letter="dead",
+            done_retention=0,
+            **options,
+            **caps,  # type: ignore[arg-type]
+        )
+
+    def open(self) -> Millstream:
+        path = Path(self.directory.name) / "model.db"
+        return millstream.open(path, limits=self.limits, clock=self.clock, durability="relaxed")
+
+    def teardown(self) -> None:
+        try:
+            if self.handles:
+                self.nothing_is_lost()
+        finally:
+            for handle in self.handles:
+                handle.close()
+            self.directory.cleanup()
+
+    def queue(self, handle: int) -> Queue:
+        return self.handles[handle].queue("q")
+
+    @property
+    def now_ms(self) -> int:
+        return self.clock.boot_ms()
+
+    def group(self, entry: Entry) -> str:
+        return entry.headers["g"] if self.grouped else ""
+
+    # What comes in.
+
+    @precondition(lambda self: not (self.ranked or self.dedup))  # see test_priorities, test_dedup
+    @rule(handle=HANDLES, log=st.sampled_from(LOGS), batch=BATCHES)
+    def append(self, handle: int, log: str, batch: list[dict[str, Any]]) -> None:
+        values = [self.value() for _ in batch]
+        self.handles[handle].log(log).append_many(values, headers=batch)
+        self.came(log, values, batch)
+
+    @rule(handle=HANDLES, batch=BATCHES)
+    def put(self, handle: int, batch: list[dict[str, Any]]) -> None:
+        values = [self.value() for _ in batch]
+        if len(batch) == 1:
+            self.queue(handle).put(values[0], headers=batch[0])
+        else:
+            self.queue(handle).put_many(values, headers=batch)
+        self.came(INBOX, values, batch)
+
+    @rule(handle=HANDLES, batch=BATCHES, time=TIMES)
+    def put_for_later(
+        self, handle: int, batch: list[dict[str, Any]], time: tuple[str, int]
+    ) -> None:
+        if self.dedup:
+            self.look(handle)  # see test_dedup for what is the repeat of what
+        values = [self.value() for _ in batch]
+        how, seconds = time
+        wall_ms = self.clock.wall_ms() + seconds * 1000
+        options: dict[str, Any] = {"delay": seconds} if how == "delay" else {"at": wall_ms}
+        queue = self.queue(handle)
+        if len(batch) == 1:
+            queue.put(values[0], headers=batch[0], **options)
+        else:
+            queue.put_many(values, headers=batch, **options)
+        entries = self.came(LATER, values, batch)
+        for entry in entries:
+            if how == "at" and not self.group(entry):
+                entry.due_wall_ms, entry.due_ms = wall_ms, 0
+            else:
+                entry.due_ms = self.now_ms + seconds * 1000
+        self.route(entries)
+
+    def value(self) -> bytes:
+        self.number += 1
+        return b"%d:" % self.number + b"x" * (self.number % 3 * 40)
+
+    def came(self, log: str, values: list[bytes], batch: list[dict[str, Any]]) -> list[Entry]:
+        wall_ms, due_ms = self.clock.wall_ms(), self.now_ms + self.delay_ms
+        found = [
+            Entry(value, log, headers, wall_ms, due_ms)
+            for value, headers in zip(values, batch, strict=True)
+        ]
+        self.entries += found
+        self.unrouted += found
+        self.entry_of.update((entry.value, entry) for entry in found)
+        return found
+
+    def route(self, entries: list[Entry] | None = None) -> None:
+        """Messages get their place, and repeats are dropped."""
+        for entry in list(self.unrouted if entries is None else entries):
+            self.unrouted.remove(entry)
+            if not self.dedup:
+                continue
+            known = str(entry.headers["d"])
+            if self.seen.get(known, -1) > self.now_ms:
+                entry.state = "gone"
+                self.duplicates += 1
+            else:
+                self.seen[known] = self.now_ms + 15_000
+
+    def look(self, handle: int) -> list[Message]:
+        """Peek at everything that waits; that also routes."""
+        queue = self.settled(handle)
+        found = queue.peek(1_000)
+        self.route()
+        return found
+
+    # What may go out.
+
+    def due(self, entry: Entry) -> bool:
+        return entry.due_ms <= self.now_ms and entry.due_wall_ms <= self.clock.wall_ms()
+
+    def waiting(self) -> list[Entry]:
+        return [entry for entry in self.entries if entry.state == "waits"]
+
+    def flying(self, group: str) -> int:
+        flying = self.in_state("in flight")
+        return sum(self.group(entry) == group for entry in flying)
+
+    def heads(self, group: str) -> list[Entry]:
+        """Of an ordered group, what may be the next: a retry, or the first of any log."""
+        members = [entry for entry in self.waiting() if self.group(entry) == group]
+        again = [entry for entry in members if entry.tries]
+        if again:
+            assert len(again) == 1
+            return again
+        return list({entry.stream: entry for entry in reversed(members)}.values())
+
+    def claimable(self) -> tuple[int, int]:
+        """How many messages a claim gets, if it asks for all: at least, and at most."""
+        if self.paused:
+            return 0, 0
+        least = most = 0
+        groups: dict[str, int] = {}
+        for entry in self.waiting():
+            groups.setdefault(self.group(entry), 0)
+            groups[self.group(entry)] += self.due(entry)
+        for group, count in groups.items():
+            low = high = count
+            if group and self.ordered:
+                due = [self.due(entry) for entry in self.heads(group)]
+                free = not self.flying(group)
+                low, high = int(free and all(due)), int(free and any(due))
+            elif group and self.group_most:
+                low = high = min(count, self.group_most - self.flying(group))
+            if group and self.caps["group_rate"]:
+                low = 0
+            least, most = least + low, most + high
+        allowed = self.allowed()
+        return min(least, allowed), min(most, allowed)
+
+    def allowed(self) -> int:
+        found = 1_000
+        if cap := int(self.caps["max_in_flight"]):
+            found = cap - len(self.in_state("in flight"))
+        if rate := self.caps["rate"]:
+            passed = Fraction(self.now_ms - self.tokens_ms, 1000)
+            self.tokens = min(self.tokens + passed * Fraction(rate), Fraction(max(1, rate)))
+            self.tokens_ms = self.now_ms
+            found = min(found, int(self.tokens))
+        return found
+
+    @rule(handle=HANDLES, count=COUNTS, picks=st.just([]) | PICKS)
+    def claim(self, handle: int, count: int, picks: list[int]) -> None:
+        self.settled(handle)
+        acked = self.choose(picks)
+        for message in acked:
+            self.entry_of[message.value].state = "done"
+        self.route_by_claim()
+        least, most = self.claimable()
+        found = self.queue(handle).claim(count, ack=acked)
+        assert min(count, least) <= len(found) <= min(count, most)
+        self.delivered(found)
+        self.held += found
+
+    @rule(handle=HANDLES, count=COUNTS)
+    def pop(self, handle: int, count: int) -> None:
+        self.settled(handle)
+        self.route_by_claim()
+        least, most = self.claimable()
+        if self.caps["max_in_flight"]:
+            count = 1  # what was popped makes room for more
+        found = self.queue(handle).pop(count)
+        assert min(count, least) <= len(found) <= min(count, most)
+        self.delivered(found)
+        for message in found:
+            self.entry_of[message.value].state = "done"
+
+    def route_by_claim(self) -> None:
+        """A claim routes all that is there; in a plain queue it may have enough without."""
+        if self.dedup and self.kind == "plain":
+            self.look(0)
+        self.route()
+
+    def delivered(self, found: list[Message]) -> None:
+        for message in found:
+            entry = self.entry_of[message.value]
+            assert entry.state == "waits", "handed out twice, or back from the dead"
+            assert self.due(entry), "before its time"
+            group = self.group(entry)
+            if group and self.ordered:
+                assert not self.flying(group), "two of a group at once"
+                assert entry in self.heads(group), "not in the order of its group"
+            elif group and self.group_most:
+                assert self.flying(group) < self.group_most
+            if self.ranked and entry.stream in (INBOX, LATER):
+                self.best(entry)
+            self.pay(entry, group)
+            assert message.headers == entry.headers
+            if entry.claim_id >= 0:
+                assert message.claim_id == entry.claim_id
+            entry.claim_id = message.claim_id
+            entry.tries += 1
+            assert message.attempt == entry.tries
+            assert message.until_ms == self.now_ms + LEASE_MS
+            entry.state, entry.until_ms = "in flight", message.until_ms
+        if cap := self.caps["max_in_flight"]:
+            assert len(self.in_state("in flight")) <= cap
+
+    def best(self, entry: Entry) -> None:
+        others = [
+            self.rank(one)
+            for one in self.waiting()
+            if self.due(one) and one.stream in (INBOX, LATER)
+        ]
+        assert self.rank(entry) == min(others), "not the best rank"
+
+    def rank(self, entry: Entry) -> int:
+        found = entry.headers["p"]
+        priority = min(max(found, 0), 9) if isinstance(found, int) else 0
+        return entry.wall_ms - priority * STEP_S * 1000
+
+    def pay(self, entry: Entry, group: str) -> None:
+        self.tokens -= 1
+        rate = self.caps["group_rate"]
+        if not group or not rate or (self.ordered and entry.tries):  # see test_caps for retries
+            return
+        times = self.paid.setdefault(group, [])
+        times.append(self.now_ms)
+        for index, since_ms in enumerate(times):
+            most = rate * (self.now_ms - since_ms) / 1000 + max(1, rate)
+            assert len(times) - index <= most, "more than the rate of a group"
+
+    # How attempts end.
+
+    def live(self) -> list[Message]:
+        self.expire()
+        return [message for message in self.held if self.is_held(message)]
+
+    def is_held(self, message: Message) -> bool:
+        entry = self.entry_of[message.value]
+        same = (entry.claim_id, entry.tries) == (message.claim_id, message.attempt)
+        return same and entry.state == "in flight"
+
+    def choose(self, picks: list[int]) -> list[Message]:
+        live = self.live()
+        chosen = [live[pick % len(live)] for pick in picks if live]
+        return list({message.claim_id: message for message in chosen}.values())
+
+    def expire(self) -> None:
+        for entry in self.entries:
+            if entry.state == "in flight" and entry.until_ms <= self.now_ms:
+                self.end(entry, "nack", 0)
+                self.lapsed = True
+
+    def end(self, entry: Entry, outcome: str, delay_ms: int | None) -> None:
+        if outcome == "ack":
+            entry.state = "done"
+        elif outcome == "fail" or entry.tries >= self.most:
+            entry.state = "failed"
+            self.failures += 1
+        else:
+            entry.state = "waits"
+            entry.due_wall_ms = 0
+            entry.due_ms = self.now_ms + (self.backoff_ms if delay_ms is None else delay_ms)
+
+    @precondition(lambda self: self.held)
+    @rule(
+        handle=HANDLES,
+        picks=PICKS,
+        outcome=st.sampled_from(["ack", "nack", "nack", "fail"]),
+        delay_s=st.none() | st.integers(0, 8),
+    )
+    def finish(self, handle: int, picks: list[int], outcome: str, delay_s: int | None) -> None:
+        chosen = self.choose(picks)
+        options: dict[str, Any] = {"delay": delay_s} if outcome == "nack" else {}
+        getattr(self.queue(handle), outcome)(chosen, **options)
+        for message in chosen:
+            delay_ms = None if delay_s is None else delay_s * 1000
+            self.end(self.entry_of[message.value], outcome, delay_ms)
+
+    @precondition(lambda self: self.held)
+    @rule(handle=HANDLES, picks=PICKS)
+    def finish_in_steps(self, handle: int, picks: list[int]) -> None:
+        chosen = self.choose(picks)
+        with self.handles[handle].transaction() as tx:
+            for index, message in enumerate(chosen):
+                (tx.failed if index % 2 else tx.done)(message)
+        for index, message in enumerate(chosen):
+            self.end(self.entry_of[message.value], "fail" if index % 2 else "ack", None)
+
+    @precondition(lambda self: self.held)
+    @rule(handle=HANDLES, picks=PICKS)
+    def renew(self, handle: int, picks: list[int]) -> None:
+        if chosen := self.choose(picks):
+            until_ms = self.queue(handle).renew(chosen)
+            for message in chosen:
+                self.entry_of[message.value].until_ms = until_ms
+
+    @precondition(lambda self: self.held)
+    @rule(handle=HANDLES, pick=st.integers(0, 1_000))
+    def come_too_late(self, handle: int, pick: int) -> None:
+        late = [one for one in self.held if one.attempt < self.entry_of[one.value].tries]
+        if late:
+            with pytest.raises(LeaseLost):
+                self.queue(handle).ack(late[pick % len(late)])
+
+    # The queue as a whole, and what lies under it.
+
+    @rule(handle=HANDLES)
+    def purge(self, handle: int) -> None:
+        if self.dedup:
+            self.look(handle)
+        gone = self.waiting()
+        assert self.settled(handle).purge() == len(self.waiting())
+        gone = self.waiting()
+        self.unrouted.clear()
+        for entry in gone:
+            entry.state = "gone"
+
+    @rule(handle=HANDLES, limit=st.none() | st.integers(0, 3), rate=st.none() | st.just(0.5))
+    def redrive(self, handle: int, limit: int | None, rate: float | None) -> None:
+        queue = self.settled(handle)
+        chosen = [self.entry_of[message.value] for message in queue.failed()][:limit]
+        assert queue.redrive(limit=limit, rate=rate) == len(chosen)
+        for index, entry in enumerate(chosen):
+            assert entry.state == "failed"
+            entry.state = "gone"
+            due_ms = self.now_ms + int(index * 1000 / rate) if rate else 0
+            self.number += 1
+            stream = f"redriven {self.number}"
+            made = Entry(entry.value, stream, entry.headers, entry.wall_ms, due_ms)
+            self.entries.append(made)
+            self.entry_of[entry.value] = made
+
+    @rule(handle=HANDLES, paused=st.booleans())
+    def pause(self, handle: int, paused: bool) -> None:
+        queue = self.queue(handle)
+        queue.pause() if paused else queue.resume()
+        self.paused = paused
+
+    @rule(handle=HANDLES, exponent=st.integers(0, 2))
+    def alter(self, handle: int, exponent: int) -> None:
+        self.queue(handle).alter(bucket_exponent=exponent)
+
+    @rule(handle=HANDLES, change=st.sampled_from(["priority_by", "group_by"]))
+    def alter_what_is_in_use(self, handle: int, change: str) -> None:
+        self.look(handle)
+        if self.waiting() or self.in_state("in flight"):
+            with pytest.raises(InvalidInput):
+                self.queue(handle).alter(**{change: "other"})
+
+    @rule(handle=HANDLES)
+    def fold(self, handle: int) -> None:
+        self.handles[handle].fold()
+
+    @rule(handle=HANDLES)
+    def do_what_is_done_in_the_background(self, handle: int) -> None:
+        store = self.handles[handle]._session.store  # type: ignore[attr-defined]
+        for task in store._upkeep:
+            task(store)
+
+    @rule(handle=HANDLES)
+    def reopen(self, handle: int) -> None:
+        self.handles[handle].close()
+        self.handles[handle] = self.open()
+
+    @rule(seconds=st.integers(1, 12) | st.sampled_from([0.25, 0.5]))
+    def advance(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    @rule(handle=HANDLES, seconds=st.integers(1, 10))
+    def jump(self, handle: int, seconds: int) -> None:
+        self.look(handle)  # what is left of a queue's delay is known when it is routed
+        self.clock.jump(seconds)
+
+    # What can be seen.
+
+    def in_state(self, state: str) -> list[Entry]:
+        return [entry for entry in self.entries if entry.state == state]
+
+    def settled(self, handle: int) -> Queue:
+        """The queue, with ended leases taken back."""
+        queue = self.queue(handle)
+        assert queue.claim(0) == []
+        self.expire()
+        self.lapsed = False
+        return queue
+
+    @invariant()
+    def counts_are_right(self) -> None:
+        self.expire()
+        if not self.handles or self.lapsed:
+            return  # whether the store has taken ended leases back by now is its own affair
+        info = self.info(self.number % 2)
+        for state in ("in flight", "done", "failed"):
+            assert getattr(info, state.replace(" ", "_")) == len(self.in_state(state)), state
+        placed = info.available + info.delayed
+        assert placed <= len(self.waiting()) <= placed + info.unrouted
+        assert info.paused == self.paused
+
+    def info(self, handle: int) -> QueueInfo:
+        info = self.queue(handle).info()
+        assert info is not None
+        return info
+
+    @rule(handle=HANDLES)
+    def peek(self, handle: int) -> None:
+        found = self.look(handle)
+        assert sorted(one.value for one in found) == sorted(one.value for one in self.waiting())
+        info = self.info(handle)
+        assert (info.unrouted, info.duplicates) == (0, self.duplicates)
+        assert info.available + info.delayed == len(found)
+        if not self.ordered and not self.caps["group_rate"]:  # see test_groups for these
+            assert info.delayed == sum(not self.due(entry) for entry in self.waiting())
+
+    @rule(handle=HANDLES, state=st.sampled_from(["in flight", "failed"]))
+    def peek_at_others(self, handle: int, state: str) -> None:
+        found = self.settled(handle).peek(1_000, state=state)
+        expected = self.in_state(state)
+        assert sorted(one.value for one in found) == sorted(one.value for one in expected)
+        for message in found:
+            assert message.attempt == self.entry_of[message.value].tries
+            assert len(self.queue(handle).attempts(message)) == message.attempt
+
+    def nothing_is_lost(self) -> None:
+        """At the end, everything that was not finished can be had."""
+        queue = self.queue(0)
+        queue.resume()
+        self.paused = False
+        queue.alter(rate=0.0, max_in_flight=0)
+        self.caps.update(rate=0.0, max_in_flight=0)
+        for _ in range(150):
+            self.clock.advance(5)
+            self.claim(0, 30, [])
+            live = self.live()
+            queue.ack(live)
+            for message in live:
+                self.entry_of[message.value].state = "done"
+            if not self.waiting() and not self.in_state("in flight"):
+                break
+        else:
+            raise AssertionError("messages are stuck")
+        self.settled(0)
+        self.counts_are_right()
+        self.peek(1)
+        dead = self.handles[0].log("dead").info()
+        assert (0 if dead is None else dead.end_offset) == self.failures
+
+
+TestOrderedQueueModel = OrderedQueueMachine.TestCase
+TestOrderedQueueModel.settings = hypothesis.settings(
+    stateful_step_count=40,
+    max_examples=max(60, hypothesis.settings().max_examples // 4),
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
+)

@@ -1,0 +1,107 @@
+"""Recent blocks: what consumers read lately is found again, bounded, and shared with nobody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millstream import Millstream
+from millstream.errors import CorruptionError
+from millstream.format import keys
+from millstream.log import reader, recent
+from millstream.log.block import Columns, pack
+from millstream.store.store import Store
+
+
+def parts(ms: Millstream, name: str) -> tuple[Store, int]:
+    store: Store = ms._session.store  # type: ignore[attr-defined]
+    return store, int(store.seen(keys.log_name(name)))
+
+
+def rows(ms: Millstream, name: str, start: int, stop: int) -> list[recent.Row]:
+    store, log_id = parts(ms, name)
+    return list(recent.recent_rows(store, log_id, name, start=start, stop=stop))
+
+
+def add(cache: recent.RecentBlocks, first: int, values: list[bytes], log_id: int = 1) -> Any:
+    count = len(values)
+    columns = Columns(values, [None] * count, [b""] * count, [0] * count, [0] * count)
+    return cache.add(log_id, pack("a", first, columns))
+
+
+def test_every_column_is_read_across_blocks_and_single_records(ms: Millstream) -> None:
+    log = ms.log("a")
+    log.append(b"0", key="k", headers={"n": 0}, timestamp=5)
+    log.append_many([b"1", b"2", b"3"], headers=[{"n": 1}, {}, {"n": 3}], timestamps=[6, 7, 8])
+    log.append(b"4", timestamp=9)
+    log.append_many([b"5", b"6"], keys=["x", None], headers=[{"n": 5}, {"n": 6}])
+    records = [(r.offset, r.value, r.timestamp, r.key, r.headers) for r in log.read(0)]
+
+    assert len(records) == 7
+    for _ in range(2):
+        for start in range(7):
+            for stop in range(start, 8):
+                assert rows(ms, "a", start, min(stop, 7)) == records[start:stop]
+        ms.fold()
+
+
+def test_single_records_are_fetched_together(
+    ms: Millstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = ms.log("a")
+    for n in range(50):
+        log.append(b"%d" % n)
+    fetched: list[int] = []
+
+    def counted(*args: Any, **more: Any) -> Any:
+        found = reader.fetch_blocks(*args, **more)
+        fetched.append(len(found))
+        return found
+
+    monkeypatch.setattr(recent, "fetch_blocks", counted)
+    assert [row[1] for row in rows(ms, "a", 0, 50)] == [b"%d" % n for n in range(50)]
+    assert len(fetched) == 1
+
+
+def test_changed_headers_do_not_show_up_in_another_read(ms: Millstream) -> None:
+    ms.log("a").append_many([b"0", b"1"], headers=[{"n": 0}, {"n": 1}])
+    before: Any = rows(ms, "a", 0, 2)[1][4]
+    before["n"] = "changed"
+
+    assert rows(ms, "a", 0, 2)[1][4] == {"n": 1}
+
+
+def test_records_that_are_gone_are_missed(ms: Millstream) -> None:
+    log = ms.log("a")
+    log.append_many([b"0", b"1"])
+    log.append_many([b"2", b"3"])
+
+    with pytest.raises(CorruptionError, match="is gone"):
+        rows(ms, "a", 3, 5)
+
+
+def test_what_was_used_last_stays_longest() -> None:
+    cache = recent.RecentBlocks()
+    for n in range(recent.BLOCKS_KEPT):
+        add(cache, 2 * n, [b"a", b"b"])
+    assert cache.find(1, 0) is not None
+
+    add(cache, 2 * recent.BLOCKS_KEPT, [b"a", b"b"])
+
+    assert cache.find(1, 1) is not None
+    assert cache.find(1, 2) is None
+    assert cache.find(1, 4) is not None
+    assert cache.find(2, 0) is None
+
+
+def test_a_block_that_had_to_go_is_not_found_by_its_log_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recent, "BYTES_KEPT_MAX", 1_000)
+    cache = recent.RecentBlocks()
+    add(cache, 0, [b"a" * 400, b"b" * 400], log_id=1)
+    add(cache, 0, [b"a" * 4_000, b"b"], log_id=2)
+
+    assert cache.find(1, 0) is None
+    assert cache.find(2, 0) is not None

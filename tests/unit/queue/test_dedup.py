@@ -1,0 +1,197 @@
+"""Repeats: a message that was seen lately is dropped, and counted."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream import Limits, Millstream
+from millstream.errors import InvalidInput
+from millstream.queue.queue import Queue
+from millstream.testing import SimulatedClock
+
+from .conftest import Reopen, counts, fold_all, values
+
+
+@pytest.fixture
+def queue(ms: Millstream) -> Queue:
+    return ms.queue("jobs", dedup_by="id", dedup_window=10, bucket_exponent=1)
+
+
+def duplicates(queue: Queue) -> int:
+    info = queue.info()
+    assert info is not None
+    return info.duplicates
+
+
+def test_a_repeat_is_dropped_and_counted(queue: Queue) -> None:
+    queue.put(b"a", dedup="1")
+    queue.put(b"b", dedup="1")
+    queue.put(b"c", headers={"id": "1"})
+    queue.put(b"d", dedup="2")
+    assert values(queue.claim(5)) == [b"a", b"d"]
+    assert duplicates(queue) == 2
+    assert counts(queue) == {"in_flight": 2}
+
+
+def test_a_repeat_is_dropped_whatever_became_of_the_first(queue: Queue) -> None:
+    for end in (queue.ack, queue.fail, queue.nack):
+        queue.put(b"a", dedup=end.__name__)
+        end(queue.claim())
+        queue.put(b"b", dedup=end.__name__)
+    assert queue.claim(5) == []
+    assert duplicates(queue) == 3
+
+
+def test_the_window_counts_from_the_first(queue: Queue, clock: SimulatedClock) -> None:
+    passed = []
+    for second in range(25):
+        queue.put(b"%d" % second, dedup="x")
+        passed += values(queue.claim(5))
+        clock.advance(1)
+    assert passed == [b"0", b"10", b"20"]
+    assert duplicates(queue) == 22
+
+
+def test_the_window_is_store_time(queue: Queue, clock: SimulatedClock) -> None:
+    queue.put(b"a", dedup="x")
+    queue.claim()
+    clock.jump(1_000)
+    queue.put(b"b", dedup="x")
+    clock.jump(-2_000)
+    queue.put(b"c", dedup="x")
+    assert queue.claim(5) == []
+
+
+def test_messages_without_an_id_are_no_repeats(queue: Queue) -> None:
+    queue.put_many([b"a", b"a"])
+    queue.put(b"a", headers={"id": None})
+    assert values(queue.claim(5)) == [b"a"] * 3
+    assert duplicates(queue) == 0
+
+
+def test_an_empty_id_is_an_id(queue: Queue) -> None:
+    queue.put(b"a", dedup="")
+    queue.put(b"b", dedup="")
+    assert values(queue.claim(5)) == [b"a"]
+
+
+def test_ids_may_be_numbers_or_long(queue: Queue) -> None:
+    for value in (1, 2, "y" * 500, "y" * 501):
+        for _ in range(2):
+            queue.put(str(value), headers={"id": value})
+    assert len(queue.claim(9)) == 4
+    assert duplicates(queue) == 4
+
+
+def test_a_repeat_may_be_known_by_its_key(ms: Millstream) -> None:
+    queue = ms.queue("jobs", dedup_by="_key")
+    queue.put(b"a", key="k")
+    queue.put(b"b", key=b"k")
+    queue.put(b"c", dedup="k")
+    queue.put(b"d", key="l")
+    assert values(queue.claim(5)) == [b"a", b"d"]
+    with pytest.raises(InvalidInput):
+        queue.put(b"e", key="k", dedup="l")
+
+
+def test_repeats_within_one_batch_are_dropped(queue: Queue) -> None:
+    ids = [n % 3 for n in range(30)]
+    queue.put_many([b"%d" % n for n in range(30)], headers=[{"id": one} for one in ids])
+    assert values(queue.claim(30)) == [b"0", b"1", b"2"]
+    assert duplicates(queue) == 27
+
+
+def test_repeats_in_what_is_put_for_later_are_dropped(queue: Queue, clock: SimulatedClock) -> None:
+    queue.put(b"a", dedup="x", delay=5)
+    queue.put(b"b", dedup="x", delay=1)
+    queue.put(b"c", dedup="x")
+    assert queue.claim(5) == []
+    assert duplicates(queue) == 2
+    assert counts(queue) == {"delayed": 1}
+    clock.advance(5)
+    assert values(queue.claim(5)) == [b"a"]
+
+
+@pytest.mark.xfail(
+    strict=True, reason="what is put for later is routed at once: the first put becomes its repeat"
+)
+def test_what_was_put_first_is_not_the_repeat(queue: Queue) -> None:
+    queue.put(b"now", dedup="x")
+    queue.put(b"later", dedup="x", delay=3_600)
+    assert values(queue.claim(5)) == [b"now"]
+
+
+LARGE = pytest.mark.xfail(strict=True, reason="a row above inline_bytes_max is not seen by tx.get")
+
+
+@pytest.mark.parametrize("inline", [pytest.param(0, marks=LARGE), 2_048])
+def test_a_repeat_in_another_log_is_dropped_in_the_same_claim(reopen: Reopen, inline: int) -> None:
+    ms = reopen(Limits(inline_bytes_max=inline))
+    queue = ms.queue("jobs", sources="l.*", dedup_by="id")
+    ms.log("l.a").append(b"a", headers={"id": "x"})
+    ms.log("l.b").append(b"b", headers={"id": "x"})
+    assert values(queue.claim(5)) == [b"a"]
+
+
+def test_a_repeat_in_another_log_is_dropped_later(ms: Millstream) -> None:
+    queue = ms.queue("jobs", sources="l.*", dedup_by="id")
+    ms.log("l.a").append(b"a", headers={"id": "x"})
+    assert values(queue.claim(5)) == [b"a"]
+    ms.log("l.b").append(b"b", headers={"id": "x"})
+    queue.put(b"c", dedup="x")
+    assert queue.claim(5) == []
+
+
+def test_a_redriven_message_is_no_repeat(queue: Queue) -> None:
+    queue.put(b"a", dedup="x")
+    queue.fail(queue.claim())
+    assert queue.redrive() == 1
+    assert values(queue.claim(5)) == [b"a"]
+
+
+def test_a_filter_comes_before_the_repeats(ms: Millstream) -> None:
+    queue = ms.queue("jobs", sources="l", filter="take = TRUE", dedup_by="id")
+    ms.log("l").append(b"a", headers={"id": "x", "take": False})
+    ms.log("l").append(b"b", headers={"id": "x", "take": True})
+    assert values(queue.claim(5)) == [b"b"]
+    assert duplicates(queue) == 0
+
+
+def test_ids_go_with_priorities_and_groups(ms: Millstream) -> None:
+    queue = ms.queue("jobs", dedup_by="id", priority_by="p", group_by="g")
+    for priority in (1, 9):
+        queue.put(b"%d" % priority, priority=priority, group="a", dedup="x")
+    queue.put(b"other", group="a", dedup="y")
+    held = queue.claim(5)
+    assert values(held) == [b"1"]
+    assert values(queue.claim(5, ack=held)) == [b"other"]
+
+
+@pytest.mark.parametrize("inline", [0, 2_048])
+def test_repeats_are_known_after_folding_and_opening_again(
+    reopen: Reopen, clock: SimulatedClock, inline: int
+) -> None:
+    limits = Limits(inline_bytes_max=inline, fold_deltas_min=1)
+    ms = reopen(limits)
+    ms.queue("jobs", dedup_by="id", dedup_window=10)
+    passed = []
+    for second in range(22):
+        queue = ms.queue("jobs")
+        queue.put(b"%d" % second, dedup="x")
+        queue.put(b"other", dedup=f"{second}")
+        passed += [value for value in values(queue.claim(5)) if value != b"other"]
+        clock.advance(1)
+        fold_all(ms)
+        ms = reopen(limits)
+    assert passed == [b"0", b"10", b"20"]
+
+
+def test_a_queue_of_the_same_name_has_seen_nothing(ms: Millstream) -> None:
+    queue = ms.queue("jobs", dedup_by="id")
+    queue.put(b"a", dedup="x")
+    queue.claim()
+    queue.delete()
+    queue = ms.queue("jobs", dedup_by="id")
+    queue.put(b"b", dedup="x")
+    assert values(queue.claim()) == [b"b"]
+    assert duplicates(queue) == 0
