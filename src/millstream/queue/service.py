@@ -12,11 +12,11 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from millstream.errors import InvalidInput, NotFound
+from millstream.errors import CorruptionError, InvalidInput, NotFound
 from millstream.format import keys
 from millstream.format.ids import bucket_of, capacity_of, split_id
 from millstream.log.head import Head
-from millstream.log.recent import recent_rows
+from millstream.log.recent import Row, recent_rows
 from millstream.queue import commands as c
 from millstream.queue.bucket import Bucket
 from millstream.queue.claims import claim, place_later, place_routed
@@ -149,9 +149,7 @@ def peek_messages(store: Store, query: c.PeekMessages) -> list[Message]:
     messages = []
     for claim_id, span, attempts, until_ms, reasons in found:
         log = log_name(store, span.log_id)
-        rows = recent_rows(
-            store, span.log_id, log, start=span.offset, stop=span.offset + span.count
-        )
+        rows = _rows(store, span.log_id, log, span.offset, span.count, query.state == "done")
         messages += [
             Message(
                 query.queue,
@@ -169,6 +167,22 @@ def peek_messages(store: Store, query: c.PeekMessages) -> list[Message]:
             for i, (offset, value, ms, key, headers) in enumerate(rows)
         ]
     return messages
+
+
+def _rows(
+    store: Store, log_id: int, log: str, first: int, count: int, may_be_gone: bool
+) -> list[Row]:
+    """Records of a log; what is done keeps no payload, and is shown without what is gone."""
+    try:
+        return list(recent_rows(store, log_id, log, start=first, stop=first + count))
+    except CorruptionError:
+        if not may_be_gone:
+            raise
+    if count == 1:
+        return [(first, b"", 0, None, {})]
+    half = count // 2
+    lower = _rows(store, log_id, log, first, half, may_be_gone)
+    return lower + _rows(store, log_id, log, first + half, count - half, may_be_gone)
 
 
 def _route_ahead(store: Store, name: str, count: int) -> None:

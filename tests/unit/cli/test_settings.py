@@ -107,8 +107,8 @@ def test_a_wrong_command_line_makes_and_alters_nothing(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--rate", "nan"], "rate is from 0"),
-        (["--rate", "inf"], "rate is from 0"),
+        (["--rate", "nan"], "rate is from"),
+        (["--rate", "inf"], "rate is from"),
         (["--priority-by", "p", "--priority-step", "0s"], "priority_step_ms is from 1"),
         (["--dedup-by", "d", "--dedup-window", "8d"], "dedup_window_ms is from 1"),
         (["--max-in-flight", "10000001"], "max_in_flight is from 0"),

@@ -40,7 +40,7 @@ BYTES = r"(?:[0-9a-f]{2}|\?\?)(?: (?:[0-9a-f]{2}|\?\?))*"
 LINE = re.compile(rf"(?P<part>key|value)?\s*(?P<bytes>{BYTES})(?:\s{{2,}}.*)?")
 CHANGE = re.compile(rf"\| `0x(?P<kind>..)` \| (?P<name>[^|]+) \| [^|]+ \| `(?P<bytes>{BYTES})` \|")
 TAGGED: dict[int, type[Entity]] = {keys.HEAD: Head, keys.CURSOR: CursorState}
-GROWING = {keys.QUEUE, keys.BUCKET}
+GROWING = {keys.QUEUE, keys.BUCKET, keys.GROUP}
 """Work queues are still being built: the document says that their values are not fixed yet."""
 TYPE = re.compile(r"\| `0x(?P<kind>..)` \| (?P<name>[^|]+) \| [^|]+ \| [^|]+ \|")
 

@@ -154,9 +154,6 @@ def test_an_ordered_group_has_a_rate_of_its_own(ms: Millstream, clock: Simulated
     assert found == [(0, b"0"), (2, b"1"), (4, b"2"), (6, b"3")]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a retry that is its group's head is shown without a look at the rate"
-)
 def test_retries_of_an_ordered_group_are_paid_for(ms: Millstream) -> None:
     queue = ms.queue("jobs", group_by="g", group_rate=1)
     queue.put(b"a", group="a")
@@ -199,9 +196,6 @@ def test_caps_that_make_no_sense_are_refused(ms: Millstream, options: dict[str, 
         ms.queue("jobs", **options)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="1000 / rate does not fit: struct.error and OverflowError get out"
-)
 @pytest.mark.parametrize("options", [{"rate": 1e-310}, {"group_rate": 1e-300, "group_by": "g"}])
 def test_a_rate_too_small_for_any_clock_is_refused_or_works(
     ms: Millstream, options: dict[str, float]
@@ -222,7 +216,6 @@ def test_who_waits_for_a_rate_wakes_when_it_allows(ms: Millstream) -> None:
     assert waits(ms, 3.0) == 3.0
 
 
-@pytest.mark.xfail(strict=True, reason="due_in_s is 1 ms for what is due but may not be claimed")
 @pytest.mark.parametrize("cap", [{"max_in_flight": 1}, {"rate": 0.02}])
 def test_who_waits_for_a_cap_does_not_spin_over_what_is_due(
     ms: Millstream, clock: SimulatedClock, cap: dict[str, float]

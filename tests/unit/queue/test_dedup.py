@@ -112,19 +112,13 @@ def test_repeats_in_what_is_put_for_later_are_dropped(queue: Queue, clock: Simul
     assert values(queue.claim(5)) == [b"a"]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="what is put for later is routed at once: the first put becomes its repeat"
-)
 def test_what_was_put_first_is_not_the_repeat(queue: Queue) -> None:
     queue.put(b"now", dedup="x")
     queue.put(b"later", dedup="x", delay=3_600)
     assert values(queue.claim(5)) == [b"now"]
 
 
-LARGE = pytest.mark.xfail(strict=True, reason="a row above inline_bytes_max is not seen by tx.get")
-
-
-@pytest.mark.parametrize("inline", [pytest.param(0, marks=LARGE), 2_048])
+@pytest.mark.parametrize("inline", [0, 2_048])
 def test_a_repeat_in_another_log_is_dropped_in_the_same_claim(reopen: Reopen, inline: int) -> None:
     ms = reopen(Limits(inline_bytes_max=inline))
     queue = ms.queue("jobs", sources="l.*", dedup_by="id")

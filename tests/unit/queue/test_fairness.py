@@ -122,10 +122,7 @@ def test_fairness_survives_folding_and_opening_again(reopen: Reopen) -> None:
     assert counts(queue) == {"in_flight": 19, "done": 43}
 
 
-LARGE = pytest.mark.xfail(strict=True, reason="a row above inline_bytes_max is not dropped again")
-
-
-@pytest.mark.parametrize("inline", [pytest.param(0, marks=LARGE), 2_048])
+@pytest.mark.parametrize("inline", [0, 2_048])
 def test_nothing_is_handed_out_twice_after_a_transaction_of_several_steps(
     reopen: Reopen, inline: int
 ) -> None:
@@ -147,9 +144,6 @@ def test_nothing_is_handed_out_twice_after_a_transaction_of_several_steps(
     assert counts(queue) == {"in_flight": 140, "done": 303}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="Index.close counts what was just taken twice when it looks at shares"
-)
 def test_a_large_claim_does_not_make_a_noisy_group_look_quiet(queue: Queue) -> None:
     put(queue, "a", 60)
     for group in "bcdefghi":

@@ -139,7 +139,6 @@ def test_a_group_may_be_named_by_the_key(ms: Millstream) -> None:
         queue.put(b"6", key="a", group="b")
 
 
-@pytest.mark.xfail(strict=True, reason="_addressed compares a key of bytes with a text")
 def test_a_group_may_repeat_a_key_of_bytes(ms: Millstream) -> None:
     ms.queue("jobs", group_by="_key").put(b"1", key=b"a", group="a")
 
@@ -210,16 +209,12 @@ def test_a_delayed_one_holds_its_group_but_no_other(queue: Queue, clock: Simulat
     assert values(queue.claim(9)) == [b"a3"]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="what is put for later is numbered at once, before what was put earlier"
-)
 def test_a_message_for_later_stays_behind_what_was_put_before_it(queue: Queue) -> None:
     put(queue, "a1")
     put(queue, "a2", delay=0)
     assert drained(queue) == [b"a1", b"a2"]
 
 
-@pytest.mark.xfail(strict=True, reason="logs are routed one after the other, whatever came first")
 def test_what_came_to_several_logs_keeps_its_order(ms: Millstream, clock: SimulatedClock) -> None:
     queue = ms.queue("jobs", sources="l.*", group_by="g")
     ms.log("l.b").append(b"first", headers={"g": "a"})
@@ -369,7 +364,6 @@ def test_a_group_goes_on_when_several_steps_of_a_transaction_finish(ms: Millstre
     assert counts(queue) == {"done": 8}
 
 
-@pytest.mark.xfail(strict=True, reason="patience() looks at lanes and logs, not at what is ready")
 def test_who_waits_does_not_sleep_over_what_became_ready_before_it_watched(
     ms: Millstream, queue: Queue
 ) -> None:

@@ -77,7 +77,6 @@ def test_a_wish_for_a_priority_that_there_is_not_is_refused(queue: Queue, priori
         queue.put(b"a", priority=priority)
 
 
-@pytest.mark.xfail(strict=True, reason="a TypeError gets out of put(priority='high')")
 def test_a_wish_for_a_priority_of_another_type_is_refused(queue: Queue) -> None:
     with pytest.raises(InvalidInput):
         queue.put(b"a", priority="high")  # type: ignore[arg-type]
@@ -90,7 +89,6 @@ def test_a_wish_needs_a_queue_that_looks_at_it(ms: Millstream) -> None:
             queue.put(b"a", **wish)
 
 
-@pytest.mark.xfail(strict=True, reason="put() writes the priority to the key; routing never looks")
 def test_a_priority_in_the_key_is_refused_or_works(ms: Millstream) -> None:
     try:
         queue = ms.queue("keyed", priority_by="_key")
@@ -131,9 +129,6 @@ def test_retries_of_the_same_rank_go_by_arrival(queue: Queue, clock: SimulatedCl
     assert values(queue.claim(2)) == [b"a", b"b"]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a lane is in the order of routing, log by log, not in that of its ranks"
-)
 def test_what_waits_in_several_logs_goes_by_rank(ms: Millstream, clock: SimulatedClock) -> None:
     queue = ms.queue("jobs", sources="l.*", priority_by="p", priority_step=60)
     ms.log("l.a")
@@ -158,7 +153,6 @@ def test_delayed_messages_keep_their_priority(queue: Queue, clock: SimulatedCloc
     assert values(queue.claim(5)) == [b"high", b"at", b"day", b"a"]
 
 
-@pytest.mark.xfail(strict=True, reason="a claim lets only AWAKE_MIN = 100 due messages be seen")
 def test_the_best_of_many_that_are_due_at_once_goes_first(
     queue: Queue, clock: SimulatedClock
 ) -> None:
@@ -188,9 +182,6 @@ def test_a_redriven_message_of_a_delayed_one_keeps_its_priority(
     assert values(queue.claim(5)) == [b"high", b"low"]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="redrive puts it into the lane of its old priority; a plain queue has one"
-)
 def test_what_failed_can_be_redriven_after_the_queue_lost_its_priorities(queue: Queue) -> None:
     queue.put(b"a", priority=5)
     queue.fail(queue.claim())
