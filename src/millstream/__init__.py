@@ -22,7 +22,7 @@ from millstream.log.cursor import Cursor
 from millstream.log.log import Log
 from millstream.log.stage import Stage
 from millstream.queue.backoff import Backoff
-from millstream.queue.message import Message, QueueInfo
+from millstream.queue.message import Message, QueueInfo, Reject, Retry
 from millstream.queue.queue import Queue
 from millstream.queue.spec import QueueSpec
 from millstream.record import CursorInfo, Item, LogInfo, Producer, Record, Retention
@@ -49,7 +49,9 @@ __all__ = [
     "QueueInfo",
     "QueueSpec",
     "Record",
+    "Reject",
     "Retention",
+    "Retry",
     "Stage",
     "Transaction",
     "open",

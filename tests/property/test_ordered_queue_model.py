@@ -84,6 +84,10 @@ class Entry:
     until_ms: int = 0
     claim_id: int = -1
 
+    @property
+    def redriven(self) -> bool:
+        return self.stream.startswith("redriven")
+
 
 class OrderedQueueMachine(RuleBasedStateMachine):
     """Two handles on one file, and how the queue should stand."""
@@ -181,12 +185,12 @@ class OrderedQueueMachine(RuleBasedStateMachine):
 
     # What comes in.
 
-    @precondition(lambda self: not (self.ranked or self.dedup))  # see test_priorities, test_dedup
     @rule(handle=HANDLES, log=st.sampled_from(LOGS), batch=BATCHES)
     def append(self, handle: int, log: str, batch: list[dict[str, Any]]) -> None:
         values = [self.value() for _ in batch]
         self.handles[handle].log(log).append_many(values, headers=batch)
         self.came(log, values, batch)
+        self.look_for_repeats(handle)
 
     @rule(handle=HANDLES, batch=BATCHES)
     def put(self, handle: int, batch: list[dict[str, Any]]) -> None:
@@ -196,13 +200,12 @@ class OrderedQueueMachine(RuleBasedStateMachine):
         else:
             self.queue(handle).put_many(values, headers=batch)
         self.came(INBOX, values, batch)
+        self.look_for_repeats(handle)
 
     @rule(handle=HANDLES, batch=BATCHES, time=TIMES)
     def put_for_later(
         self, handle: int, batch: list[dict[str, Any]], time: tuple[str, int]
     ) -> None:
-        if self.dedup:
-            self.look(handle)  # see test_dedup for what is the repeat of what
         values = [self.value() for _ in batch]
         how, seconds = time
         wall_ms = self.clock.wall_ms() + seconds * 1000
@@ -221,6 +224,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
         self.route(entries)
 
     def value(self) -> bytes:
+        self.clock.advance(0.001)  # of two logs, one was first
         self.number += 1
         return b"%d:" % self.number + b"x" * (self.number % 3 * 40)
 
@@ -248,6 +252,11 @@ class OrderedQueueMachine(RuleBasedStateMachine):
             else:
                 self.seen[known] = self.now_ms + 15_000
 
+    def look_for_repeats(self, handle: int) -> None:
+        """So that all agree when a message was seen; see test_dedup for what is routed later."""
+        if self.dedup:
+            self.look(handle)
+
     def look(self, handle: int) -> list[Message]:
         """Peek at everything that waits; that also routes."""
         queue = self.settled(handle)
@@ -268,13 +277,15 @@ class OrderedQueueMachine(RuleBasedStateMachine):
         return sum(self.group(entry) == group for entry in flying)
 
     def heads(self, group: str) -> list[Entry]:
-        """Of an ordered group, what may be the next: a retry, or the first of any log."""
+        """Of an ordered group, what may be the next: a retry, or the oldest of any log."""
         members = [entry for entry in self.waiting() if self.group(entry) == group]
         again = [entry for entry in members if entry.tries]
         if again:
             assert len(again) == 1
             return again
-        return list({entry.stream: entry for entry in reversed(members)}.values())
+        firsts = list({entry.stream: entry for entry in reversed(members)}.values())
+        oldest = min((entry.wall_ms for entry in firsts if not entry.redriven), default=0)
+        return [entry for entry in firsts if entry.redriven or entry.wall_ms == oldest]
 
     def claimable(self) -> tuple[int, int]:
         """How many messages a claim gets, if it asks for all: at least, and at most."""
@@ -316,7 +327,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
         acked = self.choose(picks)
         for message in acked:
             self.entry_of[message.value].state = "done"
-        self.route_by_claim()
+        self.route()
         least, most = self.claimable()
         found = self.queue(handle).claim(count, ack=acked)
         assert min(count, least) <= len(found) <= min(count, most)
@@ -326,7 +337,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
     @rule(handle=HANDLES, count=COUNTS)
     def pop(self, handle: int, count: int) -> None:
         self.settled(handle)
-        self.route_by_claim()
+        self.route()
         least, most = self.claimable()
         if self.caps["max_in_flight"]:
             count = 1  # what was popped makes room for more
@@ -335,12 +346,6 @@ class OrderedQueueMachine(RuleBasedStateMachine):
         self.delivered(found)
         for message in found:
             self.entry_of[message.value].state = "done"
-
-    def route_by_claim(self) -> None:
-        """A claim routes all that is there; in a plain queue it may have enough without."""
-        if self.dedup and self.kind == "plain":
-            self.look(0)
-        self.route()
 
     def delivered(self, found: list[Message]) -> None:
         for message in found:
@@ -353,7 +358,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
                 assert entry in self.heads(group), "not in the order of its group"
             elif group and self.group_most:
                 assert self.flying(group) < self.group_most
-            if self.ranked and entry.stream in (INBOX, LATER):
+            if self.ranked and not entry.redriven:
                 self.best(entry)
             self.pay(entry, group)
             assert message.headers == entry.headers
@@ -368,11 +373,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
             assert len(self.in_state("in flight")) <= cap
 
     def best(self, entry: Entry) -> None:
-        others = [
-            self.rank(one)
-            for one in self.waiting()
-            if self.due(one) and one.stream in (INBOX, LATER)
-        ]
+        others = [self.rank(one) for one in self.waiting() if self.due(one) and not one.redriven]
         assert self.rank(entry) == min(others), "not the best rank"
 
     def rank(self, entry: Entry) -> int:
@@ -383,7 +384,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
     def pay(self, entry: Entry, group: str) -> None:
         self.tokens -= 1
         rate = self.caps["group_rate"]
-        if not group or not rate or (self.ordered and entry.tries):  # see test_caps for retries
+        if not group or not rate:
             return
         times = self.paid.setdefault(group, [])
         times.append(self.now_ms)
@@ -469,11 +470,9 @@ class OrderedQueueMachine(RuleBasedStateMachine):
 
     @rule(handle=HANDLES)
     def purge(self, handle: int) -> None:
-        if self.dedup:
-            self.look(handle)
+        queue = self.settled(handle)
         gone = self.waiting()
-        assert self.settled(handle).purge() == len(self.waiting())
-        gone = self.waiting()
+        assert queue.purge() == len(gone)
         self.unrouted.clear()
         for entry in gone:
             entry.state = "gone"
@@ -529,6 +528,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
     def advance(self, seconds: float) -> None:
         self.clock.advance(seconds)
 
+    @precondition(lambda self: not self.dedup)
     @rule(handle=HANDLES, seconds=st.integers(1, 10))
     def jump(self, handle: int, seconds: int) -> None:
         self.look(handle)  # what is left of a queue's delay is known when it is routed

@@ -13,7 +13,7 @@ from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath, Yes, opened
 from millstream.cli.confirm import confirm
 from millstream.cli.options import takes
 from millstream.cli.settings import Settings, changed, per_second, spec_facts
-from millstream.queue.spec import RATE_MAX, QueueSpec
+from millstream.queue.spec import RATE_MAX, RATE_MIN, QueueSpec
 
 if TYPE_CHECKING:
     from millstream.database import Millstream
@@ -205,7 +205,7 @@ def redrive(
     """Make failed messages available again, with no attempts counted."""
     from millstream.cli import display
 
-    if rate is not None and not 0 < rate <= RATE_MAX:
+    if rate is not None and not RATE_MIN <= rate <= RATE_MAX:
         raise typer.BadParameter(f"--rate is a number of messages per second, not {rate:g}")
     with opened(store) as ms:
         found = existing_queue(ms, queue)

@@ -114,7 +114,7 @@ def _complain(message: Message, error: BaseException) -> None:
 def _handler(
     arguments: list[str], store: Path, limit_s: float | None, *, output: int | None
 ) -> Callable[[Message], None]:
-    from millstream.queue.worker import Reject, Retry
+    from millstream.queue.message import Reject, Retry
 
     def handle(message: Message) -> None:
         with tempfile.TemporaryFile() as errors:

@@ -9,6 +9,7 @@ producers chose.
 from __future__ import annotations
 
 from bisect import bisect_left
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -32,6 +33,9 @@ ENTRIES_PER_CUT = 1_000
 ENTRIES_PER_SLICE = 64
 PAYLOADS_PER_SLICE = 500
 CURSORS_MAX = 10_000
+TRIES = 8
+"""How often it is counted anew what may be forgotten, while others truncate the same log."""
+
 REST_S = 5.0
 """How long a log of which nothing could go is left alone while others write."""
 
@@ -140,23 +144,29 @@ def tend(store: Store, log_id: int) -> bool:
 
 def forget(store: Store, log_id: int) -> int:
     """Move a log's start as far as its retention allows; answers how many records went."""
-    found = store.look(lambda state, snapshot: _facts(state, snapshot, log_id))
-    if found is None:
-        return 0
-    head, floor = found
-    start = cut(store, log_id, head, floor=floor, now_ms=store.clock.wall_ms())
-    if start <= head.start:
-        return 0
-
-    def operation(tx: Transaction) -> int:
-        current = tx.entity(keys.head(log_id), Head)
-        if current.deleted or not current.start < start <= current.end:
+    for _ in range(TRIES):
+        found = store.look(lambda state, snapshot: _facts(state, snapshot, log_id))
+        if found is None:
             return 0
-        gone = start - current.start
-        tx.change(keys.head(log_id), Truncated(start))
-        return gone
+        head, floor = found
+        start = cut(store, log_id, head, floor=floor, now_ms=store.clock.wall_ms())
+        if start <= head.start:
+            return 0
+        gone = store.run(partial(_forget, log_id=log_id, head=head, start=start))
+        if gone:
+            return gone
+    return 0
 
-    return store.run(operation)
+
+def _forget(tx: Transaction, *, log_id: int, head: Head, start: int) -> int:
+    """Move the start, if what was counted then is still there; else 0, to count again."""
+    current = tx.entity(keys.head(log_id), Head)
+    if current.deleted or (current.start, current.dropped) != (head.start, head.dropped):
+        return 0
+    if current.retention != head.retention or start > current.end:
+        return 0
+    tx.change(keys.head(log_id), Truncated(start))
+    return start - head.start
 
 
 def _facts(state: State, snapshot: Snapshot, log_id: int) -> tuple[Head, int | None] | None:

@@ -26,22 +26,6 @@ Handler = Callable[..., Any]
 """Takes a message, or a message and a transaction; a function or a coroutine function."""
 
 
-class Reject(Exception):  # not one of our errors: handlers raise it
-    """Raised by a handler: the message can never be worked on, so it fails at once."""
-
-    def __init__(self, reason: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
-class Retry(Exception):  # not one of our errors: handlers raise it
-    """Raised by a handler: try the message again later. Any other error has the same effect."""
-
-    def __init__(self, reason: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
 class TimeLimitExceeded(Exception):
     """A handler took longer than the worker's time limit."""
 

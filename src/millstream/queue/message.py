@@ -1,4 +1,7 @@
-"""The values that consumers hold: a claimed message, how its attempts went, how a queue stands."""
+"""The values that consumers hold: a claimed message, how its attempts went, how a queue stands.
+
+And the two exceptions by which a handler says what is to become of a message.
+"""
 
 from __future__ import annotations
 
@@ -76,3 +79,19 @@ class QueueInfo(Struct, frozen=True, kw_only=True):
     in_per_second: float
     """Messages routed to it, and done, lately: over about a minute."""
     done_per_second: float
+
+
+class Reject(Exception):  # not one of our errors: handlers raise it
+    """Raised by a handler: the message can never be worked on, so it fails at once."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Retry(Exception):  # not one of our errors: handlers raise it
+    """Raised by a handler: try the message again later. Any other error has the same effect."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason

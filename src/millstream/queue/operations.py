@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import msgspec
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from millstream.queue.ledger import Ledger
 from millstream.queue.placing import Arrival, admit
 from millstream.queue.routing import find_sources
 from millstream.queue.slots import AVAILABLE, FAILED, Slots
-from millstream.queue.spec import RATE_MAX, QueueSpec
+from millstream.queue.spec import RATE_MAX, RATE_MIN, QueueSpec
 from millstream.queue.state import Counts, Moved, Paused, QueueState, Specified
 from millstream.store.transaction import Transaction
 
@@ -55,7 +55,7 @@ def specify(tx: Transaction, command: c.SpecifyQueue) -> bool:
     key = keys.queue(command.queue)
     queue = tx.entity(key, QueueState)
     if queue.exists():
-        _alter(tx, key, queue, command)
+        _alter(tx, key, queue, spec, command.expect)
         return False
     if command.expect is not None:
         raise Conflict(f"there is no queue {command.queue!r} to alter", name=command.queue)
@@ -65,14 +65,15 @@ def specify(tx: Transaction, command: c.SpecifyQueue) -> bool:
     return True
 
 
-def _alter(tx: Transaction, key: bytes, queue: QueueState, command: c.SpecifyQueue) -> None:
-    old, new = queue.spec, command.spec
-    if command.expect is None and old == new:
+def _alter(
+    tx: Transaction, key: bytes, queue: QueueState, new: QueueSpec, expect: QueueSpec | None
+) -> None:
+    old = queue.spec
+    if expect is None and old == new:
         return
-    if command.expect is None or old != command.expect:
+    if expect is None or old != expect:
         raise Conflict(
-            f"queue {command.queue!r} exists with another spec; alter it instead",
-            name=command.queue,
+            f"queue {queue.name!r} exists with another spec; alter it instead", name=queue.name
         )
     for name in _FIXED:
         if getattr(old, name) != getattr(new, name):
@@ -88,13 +89,17 @@ def _alter(tx: Transaction, key: bytes, queue: QueueState, command: c.SpecifyQue
     if old.bucket_exponent != new.bucket_exponent:
         capacity = capacity_of(max(old.bucket_exponent, new.bucket_exponent))
         numbers_from = -(-queue.next // capacity) * capacity
+    known = set(find_sources(tx.state, tx.writer, queue.name, old))
     tx.change(key, Specified(queue.queue_id, queue.name, new, queue.created_ms, numbers_from))
+    _start(tx, key, queue, known=known)
 
 
-def _start(tx: Transaction, key: bytes, queue: QueueState) -> None:
-    """Set where routing begins in the logs that exist already."""
+def _start(tx: Transaction, key: bytes, queue: QueueState, known: Collection[int] = ()) -> None:
+    """Set where routing begins in the logs that exist already and are new to the queue."""
     positions = []
     for log_id in find_sources(tx.state, tx.writer, queue.name, queue.spec):
+        if log_id in known:
+            continue
         head = tx.entity(keys.head(log_id), Head)
         positions.append((log_id, _first(tx, log_id, head, queue.spec)))
     if positions:
@@ -201,7 +206,7 @@ def _with(tx: Transaction, queue: QueueState, state: int) -> Iterator[tuple[int,
 def redrive(tx: Transaction, command: c.RedriveClaims) -> int:
     """Make failed messages available again, under new claim ids and with no attempts."""
     ledger = Ledger(tx, command.queue)
-    if command.rate is not None and not 0 < command.rate <= RATE_MAX:
+    if command.rate is not None and not RATE_MIN <= command.rate <= RATE_MAX:
         raise InvalidInput(f"a rate is a number of messages per second, not {command.rate}")
     chosen: list[Arrival] = []
     for claim_id in command.claims:

@@ -58,7 +58,7 @@ def place(ledger: Ledger, routed: list[c.Routed]) -> int:
         arrivals.sort(key=_arrived)
     if queue.spec.dedup_by:
         known = len(arrivals)
-        arrivals = [one for one in arrivals if not one.digest or not repeats.has(one.digest)]
+        arrivals = [one for one in arrivals if not one.digest or not repeats.has(one)]
         ledger.counts.duplicates += known - len(arrivals)
         repeats.remember()
     total = admit(ledger, arrivals)
@@ -191,22 +191,23 @@ def _due(tx: Transaction, queue: QueueState, arrival: Arrival, mark: Mark) -> Ar
 
 
 class _Repeats:
-    """Messages that were seen lately, by digest."""
+    """Messages that were appended lately, by digest."""
 
     def __init__(self, tx: Transaction, queue: QueueState) -> None:
         self._tx = tx
         self._queue = queue
-        self._new: set[bytes] = set()
+        self._new: dict[bytes, int] = {}
 
-    def has(self, digest: bytes) -> bool:
-        """Whether one with this digest was seen; if not, it is now."""
-        tx = self._tx
-        if digest in self._new:
+    def has(self, arrival: Arrival) -> bool:
+        """Whether it is a repeat of one within the window; if not, it is known from now on."""
+        digest, at_ms = arrival.digest, arrival.span.at_ms
+        until_ms = self._new.get(digest)
+        if until_ms is None:
+            found = self._tx.get(keys.seen(self._queue.queue_id, digest))
+            until_ms = 0 if found is None else int.from_bytes(found, "little")
+        if until_ms > at_ms:
             return True
-        found = tx.get(keys.seen(self._queue.queue_id, digest))
-        if found is not None and int.from_bytes(found, "little") > tx.store_ms:
-            return True
-        self._new.add(digest)
+        self._new[digest] = at_ms + self._queue.spec.dedup_window_ms
         return False
 
     def remember(self) -> None:
@@ -214,14 +215,15 @@ class _Repeats:
         if not self._new:
             return
         tx, queue_id = self._tx, self._queue.queue_id
-        until_ms = tx.store_ms + self._queue.spec.dedup_window_ms
-        start, stop = keys.seen_until(queue_id, 0, b""), keys.seen_until(queue_id, tx.store_ms, b"")
+        over_ms = tx.wall_ms - self._queue.spec.dedup_window_ms
+        start = keys.seen_until(queue_id, 0, b"")
+        stop = keys.seen_until(queue_id, max(0, over_ms), b"")
         limit = FORGOTTEN_PER_PLACED * len(self._new)
         for key, _ in tx.scan(start, stop, limit=limit):
             tx.erase(key)
             digest, seen = key[-16:], keys.seen(queue_id, key[-16:])
             if digest not in self._new and tx.get(seen) == encode_u64(keys.seen_time(key)):
                 tx.erase(seen)
-        for digest in self._new:
+        for digest, until_ms in self._new.items():
             tx.put(keys.seen(queue_id, digest), encode_u64(until_ms))
             tx.put(keys.seen_until(queue_id, until_ms, digest), b"")

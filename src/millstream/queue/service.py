@@ -131,6 +131,7 @@ def patience(store: Store, name: str, most_s: float) -> float:
 
 
 def need_facts(store: Store, name: str) -> Facts:
+    """What routing needs to know of a queue; there must be one."""
     facts = store.look(lambda state, snapshot: facts_of(state, snapshot, name))
     if facts is None:
         raise NotFound(f"there is no queue {name!r}", name=name)

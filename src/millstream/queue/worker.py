@@ -25,8 +25,6 @@ from millstream.queue.crew import (
     Handler,
     HandlerTransaction,
     Outcome,
-    Reject,
-    Retry,
     TimeLimitExceeded,
     is_async,
     make_crew,
@@ -39,7 +37,7 @@ from millstream.record import Seconds, to_ms
 if TYPE_CHECKING:
     from millstream.queue.queue import Queue
 
-__all__ = ["HandlerTransaction", "Reject", "Retry", "TimeLimitExceeded", "Worker", "WorkerStats"]
+__all__ = ["HandlerTransaction", "TimeLimitExceeded", "Worker", "WorkerStats"]
 
 CONCURRENCY_MAX = 1_000
 IDLE_WAIT_S = 0.25

@@ -191,7 +191,7 @@ def test_redriven_messages_come_back_at_a_pace(failed: Any) -> None:
     assert (found["available"], found["delayed"], found["failed"]) == (1, 2, 0)
 
 
-@pytest.mark.parametrize("rate", ["0", "-1", "nan", "1e99", "fast"])
+@pytest.mark.parametrize("rate", ["0", "-1", "nan", "1e99", "1e-99", "fast"])
 def test_a_pace_that_is_none_is_refused(failed: Any, rate: str) -> None:
     failed("queue", "redrive", "jobs", "--rate", rate, code=2)
     assert failed.json("queue", "info", "jobs")["failed"] == 3

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 
 from millstream.doctor.coverage import Coverage
 from millstream.format import entries
+from millstream.log.head import Head
+from millstream.log.reader import log_id_of
+from millstream.log.retention import _forget, cut
 from millstream.log.sparse import SINGLES_MAX, Needed, is_sparse
+from millstream.record import Retention
 from millstream.store.state import NO_END
+from millstream.testing import memory_store
 
 
 def array_of(count: int) -> bytes:
@@ -74,3 +80,20 @@ def test_coverage_tells_what_is_missing() -> None:
             offset for low, high in coverage.missing(start, stop) for offset in range(low, high)
         ]
         assert found == sorted(set(range(start, stop)) - plain)
+
+
+def test_what_was_counted_before_others_deleted_it_moves_no_start() -> None:
+    with memory_store() as ms:
+        log = ms.log("x")
+        log.append_many([b"x" * 1_000] * 5)
+        log.append_many([b"y" * 1_000] * 5)
+        store = ms._session.store  # type: ignore[attr-defined]
+        log_id = log_id_of(store, "x")
+        log.retain(bytes=6_000)
+        before = Head(name="x", end=10, bytes=10_096, retention=Retention(bytes=6_000))
+        log.enforce_retention()
+        assert log.start_offset() == 5
+        start = cut(store, log_id, before, floor=None, now_ms=0)
+        assert start == 10, "half of what was counted is gone"
+        assert store.run(partial(_forget, log_id=log_id, head=before, start=start)) == 0
+        assert len(log) == 5

@@ -247,7 +247,7 @@ def test_a_queue_that_has_not_routed_holds_the_rest_and_not_what_another_has_pas
 
 def test_a_queue_made_later_begins_behind_what_is_kept_for_another(ms: Millstream) -> None:
     queue = filled(ms)
-    other = ms.queue("other", lease=30)
+    other = ms.queue("other", lease=30, start="earliest")
     finish(queue, 5 * BLOCK, {0, 150, 499})
     fold_all(ms)
     clear(ms, "events")

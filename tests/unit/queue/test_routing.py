@@ -156,9 +156,17 @@ def test_a_source_with_dropped_records_can_be_added(ms: Millstream) -> None:
     log.truncate(before=2)
     log.enforce_retention()
     log.append(b"c")
-    queue = ms.queue("jobs", sources="other")
+    queue = ms.queue("jobs", sources="other", start="earliest")
     queue.alter(sources=("events",))
     assert claim_or_hang(ms, values_only=True) == [b"c"]
+
+
+def test_a_source_that_is_added_begins_where_the_spec_says(ms: Millstream) -> None:
+    ms.log("events").append(b"before")
+    queue = ms.queue("jobs", sources="other")
+    queue.alter(sources=("events",))
+    ms.log("events").append(b"after")
+    assert [message.value for message in queue.claim(5)] == [b"after"]
 
 
 def claim_or_hang(ms: Millstream, *, values_only: bool) -> list[bytes]:

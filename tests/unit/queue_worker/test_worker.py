@@ -14,7 +14,8 @@ import millstream
 from millstream import Message, Millstream, Queue
 from millstream.clock import SystemClock
 from millstream.errors import Closed, InvalidInput, NotFound, WriteFailed
-from millstream.queue.worker import Reject, TimeLimitExceeded, WorkerStats
+from millstream.queue.message import Reject
+from millstream.queue.worker import TimeLimitExceeded, WorkerStats
 from millstream.testing import Faults, MemoryEngine, memory_store
 
 PATIENCE_S = 60
