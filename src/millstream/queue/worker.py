@@ -30,7 +30,7 @@ from millstream.queue.crew import (
     make_crew,
 )
 from millstream.queue.leases import Claim, Leases, claim_of
-from millstream.queue.message import Message, QueueInfo
+from millstream.queue.message import Message, QueueInfo, Reject, Retry
 from millstream.queue.stopping import stopped_by_signals
 from millstream.record import Seconds, to_ms
 
