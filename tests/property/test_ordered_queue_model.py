@@ -15,6 +15,7 @@ What the model does not promise, because it does not hold, has a test under test
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from dataclasses import dataclass
 from fractions import Fraction
@@ -110,7 +111,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
 
     @initialize(
         limits=LIMITS,
-        kind=st.sampled_from(list(KINDS)),
+        kind=st.sampled_from([*KINDS, "priority", "ordered"]),
         exponent=st.integers(0, 2),
         most=st.integers(1, 3),
         backoff_s=st.sampled_from([0, 5]),
@@ -166,7 +167,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            if self.handles:
+            if self.handles and sys.exc_info()[0] is None:
                 self.nothing_is_lost()
         finally:
             for handle in self.handles:
@@ -440,6 +441,12 @@ class OrderedQueueMachine(RuleBasedStateMachine):
             delay_ms = None if delay_s is None else delay_s * 1000
             self.end(self.entry_of[message.value], outcome, delay_ms)
 
+    @rule(handle=HANDLES, count=COUNTS, delay_s=st.none() | st.integers(0, 8))
+    def claim_and_give_back(self, handle: int, count: int, delay_s: int | None) -> None:
+        self.claim(handle, count, [])
+        self.finish(1 - handle, list(range(0, 1_000, 3))[: len(self.held)], "nack", delay_s)
+        self.claim(handle, count, [])
+
     @precondition(lambda self: self.held)
     @rule(handle=HANDLES, picks=PICKS)
     def finish_in_steps(self, handle: int, picks: list[int]) -> None:
@@ -498,10 +505,6 @@ class OrderedQueueMachine(RuleBasedStateMachine):
         queue.pause() if paused else queue.resume()
         self.paused = paused
 
-    @rule(handle=HANDLES, exponent=st.integers(0, 2))
-    def alter(self, handle: int, exponent: int) -> None:
-        self.queue(handle).alter(bucket_exponent=exponent)
-
     @rule(handle=HANDLES, change=st.sampled_from(["priority_by", "group_by"]))
     def alter_what_is_in_use(self, handle: int, change: str) -> None:
         self.look(handle)
@@ -509,20 +512,20 @@ class OrderedQueueMachine(RuleBasedStateMachine):
             with pytest.raises(InvalidInput):
                 self.queue(handle).alter(**{change: "other"})
 
-    @rule(handle=HANDLES)
-    def fold(self, handle: int) -> None:
-        self.handles[handle].fold()
-
-    @rule(handle=HANDLES)
-    def do_what_is_done_in_the_background(self, handle: int) -> None:
-        store = self.handles[handle]._session.store  # type: ignore[attr-defined]
-        for task in store._upkeep:
-            task(store)
-
-    @rule(handle=HANDLES)
-    def reopen(self, handle: int) -> None:
-        self.handles[handle].close()
-        self.handles[handle] = self.open()
+    @rule(handle=HANDLES, what=st.sampled_from(["fold", "reopen", "keep", 0, 1, 2]))
+    def disturb(self, handle: int, what: str | int) -> None:
+        """What nobody may notice: folding, opening again, upkeep, other sizes of buckets."""
+        if what == "fold":
+            self.handles[handle].fold()
+        elif what == "reopen":
+            self.handles[handle].close()
+            self.handles[handle] = self.open()
+        elif what == "keep":
+            store = self.handles[handle]._session.store  # type: ignore[attr-defined]
+            for task in store._upkeep:
+                task(store)
+        else:
+            self.queue(handle).alter(bucket_exponent=what)
 
     @rule(seconds=st.integers(1, 12) | st.sampled_from([0.25, 0.5]))
     def advance(self, seconds: float) -> None:
@@ -611,6 +614,6 @@ class OrderedQueueMachine(RuleBasedStateMachine):
 TestOrderedQueueModel = OrderedQueueMachine.TestCase
 TestOrderedQueueModel.settings = hypothesis.settings(
     stateful_step_count=40,
-    max_examples=max(60, hypothesis.settings().max_examples // 4),
+    max_examples=max(150, hypothesis.settings().max_examples // 4),
     suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
 )

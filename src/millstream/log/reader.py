@@ -27,7 +27,7 @@ TRIES = 8
 """A row can move home once while it is looked for; more often only if folds outrun the reader."""
 
 
-class _Moved(Exception):
+class RowMoved(Exception):
     """A row is not where it was: look again with a newer snapshot."""
 
 
@@ -65,7 +65,7 @@ def read_blocks(store: Store, name: str, *, start: int, stop: int, bytes_max: in
                 return _read(
                     store.state.overlay, snapshot, bounds.name, log_id, start, stop, bytes_max
                 )
-        except _Moved:
+        except RowMoved:
             store.refresh()
             bounds = bounds_of(store, log_id)
         except CorruptionError as error:
@@ -87,7 +87,7 @@ def read_records(
     while start < stop:
         try:
             some = _read(overlay, snapshot, name, log_id, start, stop, bytes_max=2**62)
-        except _Moved:
+        except RowMoved:
             raise CorruptionError(
                 f"log {name!r}: the record at offset {start} is gone",
                 what="log entry",
@@ -108,7 +108,7 @@ def fetch_blocks(store: Store, log_id: int, name: str, *, start: int, stop: int)
             with store.engine.read() as snapshot:
                 overlay = store.state.overlay
                 return _read(overlay, snapshot, name, log_id, start, stop, bytes_max=SOME_BYTES)
-        except _Moved:
+        except RowMoved:
             store.refresh()
     raise CorruptionError(
         f"log {name!r}: the record at offset {start} is gone",
@@ -156,7 +156,7 @@ def _read(
                 )
         except CorruptionError as error:
             raise _located(error, name, first) from error
-        except _Moved:
+        except RowMoved:
             if found:
                 return found
             raise
@@ -188,7 +188,7 @@ def entries_of(
                 yield first, row[1]
                 position = first + entries.count(row[1])
         if position == before:
-            raise _Moved
+            raise RowMoved
 
 
 def _stored(snapshot: Snapshot, log_id: int, position: int, stop: int) -> list[Row]:
@@ -215,7 +215,7 @@ def _stored_block(
     key = keys.payload_block(header.first_id)
     payload = overlay.get(key) or snapshot.get(key)
     if payload is None:
-        raise _Moved
+        raise RowMoved
     return Block(name, first + wanted.start, wanted.start, len(wanted), value, payload)
 
 
@@ -274,6 +274,6 @@ def _payload_run(overlay: Overlay, snapshot: Snapshot, ids: Sequence[int]) -> li
             key = keys.payload(message_id)
             payload = stored[key] if key in stored else snapshot.get(key)
             if payload is None:
-                raise _Moved
+                raise RowMoved
         result.append(payload)
     return result

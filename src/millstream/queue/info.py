@@ -102,6 +102,7 @@ def _info(state: State, snapshot: Snapshot, name: str) -> QueueInfo | None:
         done=counts.done,
         failed=counts.failed,
         duplicates=counts.duplicates,
+        lost=counts.lost,
         paused=queue.paused,
         created=queue.created_ms,
         oldest_s=None

@@ -10,12 +10,14 @@ from __future__ import annotations
 from functools import partial
 
 from millstream.format import keys, rfc
+from millstream.format.ids import capacity_of
 from millstream.log.head import Head, Name, Truncated
 from millstream.log.sparse import LIVE_DIVISOR, Needed
 from millstream.queue.bucket import Bucket
 from millstream.queue.endings import expire
 from millstream.queue.ledger import Ledger
 from millstream.queue.routing import inbox_of, later_of
+from millstream.queue.service import route_some
 from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT
 from millstream.queue.state import Counts, Moved, QueueState
 from millstream.store.engine import Snapshot
@@ -29,6 +31,9 @@ REST_S = 5.0
 """How long an inbox of which nothing could go is left alone while others write."""
 
 BUCKETS_FORGOTTEN_PER_COMMIT = 20
+
+LIVE_LOOKED_AT = 10_000
+"""Up to so many messages that are not done, an inbox is cut before the first of them."""
 
 
 Range = tuple[int, int]
@@ -53,7 +58,7 @@ def needed_by(state: State, snapshot: Snapshot, queue: QueueState, log_id: int) 
     head = state.entity(keys.head(log_id), snapshot)
     assert isinstance(head, Head)
     needed: list[Range] = []
-    if _takes(queue, head):
+    if _takes(queue, head) and not queue.spec.lossy:
         needed.append((max(queue.positions.get(log_id, 0), head.dropped), NO_END))
     if log_id not in queue.positions:
         return needed
@@ -102,7 +107,7 @@ def _buckets(state: State, snapshot: Snapshot, queue: QueueState) -> dict[bytes,
 
 
 class QueueUpkeep:
-    """Takes back expired leases and forgets what was done long ago, queue by queue."""
+    """Routes, takes back expired leases and forgets what was done long ago, queue by queue."""
 
     def __init__(self) -> None:
         self._rests: dict[str, tuple[tuple[int, int], float]] = {}
@@ -116,9 +121,9 @@ class QueueUpkeep:
         return sum(self._tend(store, name) for name in names) > 0
 
     def _tend(self, store: Store, name: str) -> bool:
-        more = False
+        more = route_some(store, name)
         if store.look(lambda state, snapshot: _wants(state, snapshot, name)):
-            more = store.run(lambda tx: _keep(tx, name))
+            more = store.run(lambda tx: _keep(tx, name)) or more
         return self._cut_inbox(store, name) or more
 
     def _cut_inbox(self, store: Store, name: str) -> bool:
@@ -144,12 +149,19 @@ def inbox_cuts(state: State, snapshot: Snapshot, name: str) -> list[tuple[int, i
             head = state.entity(keys.head(entry.log_id), snapshot)
             assert isinstance(head, Head)
             cut = head.start
-            if head.start < queue.positions.get(entry.log_id, 0):
+            if _may_be_cut(queue, head, entry.log_id):
                 needed = needed_by(state, snapshot, queue, entry.log_id)
                 cut = min(head.end, _cut(head.start, needed))
             if cut > head.start:
                 found.append((entry.log_id, cut))
     return found
+
+
+def _may_be_cut(queue: QueueState, head: Head, log_id: int) -> bool:
+    """Whether it is worth looking: something was routed, and most of that is done."""
+    routed = queue.positions.get(log_id, 0) - head.start
+    live = sum(queue.alive.values())
+    return routed > 0 and (live * LIVE_DIVISOR <= routed or live <= LIVE_LOOKED_AT)
 
 
 def _cut(begin: int, needed: list[Range]) -> int:
@@ -198,13 +210,20 @@ def _wants(state: State, snapshot: Snapshot, name: str) -> bool:
 
 
 def _finished(state: State, snapshot: Snapshot, queue: QueueState, *, limit: int) -> list[bytes]:
-    """The oldest full buckets in which nothing is alive."""
+    """The oldest full buckets in which nothing is alive: they lie in the gaps between the others."""
     start, stop = keys.bucket(queue.queue_id, 0), keys.bucket(queue.queue_id + 1, 0)
-    filling = queue.filling()
-    most = limit + len(queue.alive) + 1
-    found = state.find(start, stop, snapshot, limit=most)
-    numbers = [(int.from_bytes(key[10:], "big"), key) for key in found]
-    return [key for one, key in numbers if one not in queue.alive and one not in filling][:limit]
+    found: list[bytes] = []
+    expected = -1
+    for bucket_id in (*sorted(queue.alive.keys() | queue.filling()), None):
+        if bucket_id != expected:
+            end = stop if bucket_id is None else keys.bucket(queue.queue_id, bucket_id)
+            found += state.find(start, end, snapshot, limit=limit - len(found))
+            if bucket_id is None or len(found) >= limit:
+                break
+        assert bucket_id is not None
+        start = keys.bucket(queue.queue_id, bucket_id) + b"\x00"
+        expected = bucket_id + capacity_of(bucket_id >> 60)
+    return found
 
 
 def _is_over(bucket: object, queue: QueueState, now_ms: int) -> bool:

@@ -72,6 +72,8 @@ class QueueInfo(Struct, frozen=True, kw_only=True):
     failed: int
     duplicates: int
     """Repeats that were dropped."""
+    lost: int
+    """Records that a log forgot before this queue, a lossy one, had looked at them."""
     paused: bool
     created: int
     oldest_s: float | None

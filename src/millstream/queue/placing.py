@@ -49,7 +49,9 @@ def place(ledger: Ledger, routed: list[c.Routed]) -> int:
     logs = 0
     for found in routed:
         dropped = tx.entity(keys.head(found.log_id), Head).dropped
-        if max(queue.positions.get(found.log_id, 0), dropped) == found.start:
+        position = queue.positions.get(found.log_id, 0)
+        if max(position, dropped) == found.start:
+            ledger.counts.lost += found.start - position
             before = len(arrivals)
             arrivals += _arrivals(tx, queue, found)
             ledger.positions.append((found.log_id, found.stop))

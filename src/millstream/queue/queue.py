@@ -342,8 +342,10 @@ def spec_of(
     dedup_by: str = "",
     dedup_window: Seconds = 300,
     done_retention: Seconds = 7 * 24 * 3600,
+    keep_payloads: bool = False,
     bucket_exponent: int = 3,
     dead_letter: str = "",
+    lossy: bool = False,
     description: str = "",
 ) -> QueueSpec:
     """A spec from what users say: durations in seconds, one source or several."""
@@ -374,7 +376,9 @@ def spec_of(
         dedup_by=dedup_by,
         dedup_window_ms=to_ms(dedup_window),
         done_retention_s=-(-to_ms(done_retention) // 1000),
+        keep_payloads=keep_payloads,
         bucket_exponent=bucket_exponent,
         dead_letter=dead_letter,
+        lossy=lossy,
         description=description,
     )

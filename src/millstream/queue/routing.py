@@ -20,13 +20,14 @@ from msgspec import Struct
 from millstream.format import block as blocks
 from millstream.format import entries, keys
 from millstream.log.head import Head, Name
-from millstream.log.reader import entries_of
+from millstream.log.reader import TRIES, RowMoved, entries_of
 from millstream.queue.commands import Routed
 from millstream.queue.slots import Mark, Span
 from millstream.queue.spec import KEY, PRIORITY_MAX, QueueSpec
 from millstream.queue.state import QueueState
 from millstream.record import NO_HEADERS, Headers
 from millstream.store.engine import Snapshot
+from millstream.store.overlay import Overlay
 from millstream.store.state import State
 from millstream.store.store import Store
 
@@ -188,24 +189,41 @@ def _condition(text: str) -> Filter | None:
 def _look(
     store: Store, source: Source, spec: QueueSpec, condition: Filter | None, want: int
 ) -> Routed:
+    found = Routed(source.log_id, source.position, source.position, [])
+    for _ in range(TRIES):
+        try:
+            with store.engine.read() as snapshot:
+                return _look_in(store.state.overlay, snapshot, source, spec, condition, want)
+        except RowMoved:
+            store.refresh()
+    return found
+
+
+def _look_in(
+    overlay: Overlay,
+    snapshot: Snapshot,
+    source: Source,
+    spec: QueueSpec,
+    condition: Filter | None,
+    want: int,
+) -> Routed:
     stop = min(source.end, source.position + (SCAN_RECORDS if condition else want))
     spans: list[Span] = []
     marks: list[Mark] | None = [] if spec.looks_at_headers else None
     position = source.position
-    with store.engine.read() as snapshot:
-        for first, value in entries_of(
-            store.state.overlay, snapshot, source.log_id, start=position, stop=stop
-        ):
-            low = position - first
-            high = min(stop, first + entries.count(value)) - first
-            more, taken = _matching(source, first, value, range(low, high), condition)
-            spans += more
-            if marks is not None:
-                entry, headers = _decoded(value)
-                marks += [mark_of(spec, entry.keys[i], headers[i]) for i in taken]
-            position = first + high
-            if sum(span.count for span in spans) >= want:
-                break
+    count = 0
+    for first, value in entries_of(overlay, snapshot, source.log_id, start=position, stop=stop):
+        low = position - first
+        high = min(stop, first + entries.count(value)) - first
+        more, taken = _matching(source, first, value, range(low, high), condition)
+        spans += more
+        if marks is not None:
+            entry, headers = _decoded(value)
+            marks += [mark_of(spec, entry.keys[i], headers[i]) for i in taken]
+        position = first + high
+        count += len(taken)
+        if count >= want:
+            break
     return Routed(source.log_id, source.position, position, spans, marks)
 
 

@@ -99,6 +99,16 @@ def route_to_end(store: Store, facts: Facts) -> Facts:
     return facts
 
 
+def route_some(store: Store, name: str) -> bool:
+    """Place a stretch of what waits in the logs of an indexed queue; True if more is left."""
+    facts = store.look(lambda state, snapshot: facts_of(state, snapshot, name))
+    if facts is None or not facts.spec.indexed or not _behind(facts):
+        return False
+    routed = route(store, facts, 0)
+    store.run(partial(place_routed, command=c.PlaceRouted(name, routed)))
+    return _behind(facts) > sum(found.stop - found.start for found in routed) > 0
+
+
 def _behind(facts: Facts) -> int:
     return sum(source.end - source.position for source in facts.sources)
 

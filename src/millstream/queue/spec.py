@@ -65,10 +65,12 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     dedup_window_ms: int = 5 * 60 * 1000
     done_retention_s: int = 7 * DAY_S
     keep_payloads: bool = False
+    """Whether the payloads of done messages are kept as long as these are."""
     bucket_exponent: int = 3
     dead_letter: str = ""
     """A log to which failed messages are published as well."""
     lossy: bool = False
+    """Whether a log may forget records before this queue has looked at them; they are counted."""
     description: str = ""
 
     def check(self) -> None:

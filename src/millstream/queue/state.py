@@ -52,6 +52,8 @@ class Counts(Struct, array_like=True):
     retried: int = 0
     expired: int = 0
     duplicates: int = 0
+    lost: int = 0
+    """Records that a log forgot before a lossy queue had looked at them."""
 
     def add(self, by: Counts) -> None:
         """Change by so much."""
@@ -68,6 +70,7 @@ class Counts(Struct, array_like=True):
         self.retried += by.retried
         self.expired += by.expired
         self.duplicates += by.duplicates
+        self.lost += by.lost
 
 
 class Specified(Struct, array_like=True, frozen=True, tag=1):
