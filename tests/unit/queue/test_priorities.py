@@ -236,9 +236,6 @@ def test_a_queue_in_use_keeps_its_header(queue: Queue) -> None:
     assert values(queue.claim(2)) == [b"b", b"a"]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="_finished looks at 2 buckets, and those that lanes still fill hide others"
-)
 def test_what_was_done_long_ago_is_forgotten_in_every_lane(
     ms: Millstream, clock: SimulatedClock
 ) -> None:
