@@ -18,7 +18,7 @@ from millstream.queue.bucket import Bucket, Removed
 from millstream.queue.group import Group, Standing
 from millstream.queue.ledger import Ledger
 from millstream.queue.placing import Arrival, admit
-from millstream.queue.routing import find_sources
+from millstream.queue.routing import find_sources, later_of
 from millstream.queue.slots import AVAILABLE, FAILED, Slots
 from millstream.queue.spec import RATE_MAX, RATE_MIN, QueueSpec
 from millstream.queue.state import Counts, Moved, Paused, QueueState, Specified
@@ -101,7 +101,10 @@ def _start(tx: Transaction, key: bytes, queue: QueueState, known: Collection[int
         if log_id in known:
             continue
         head = tx.entity(keys.head(log_id), Head)
-        positions.append((log_id, _first(tx, log_id, head, queue.spec)))
+        own = head.name == later_of(
+            queue.name
+        )  # its messages died with the queue that they were for
+        positions.append((log_id, head.end if own else _first(tx, log_id, head, queue.spec)))
     if positions:
         tx.change(key, Moved(tx.store_ms, positions=positions))
 

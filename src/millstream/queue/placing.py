@@ -7,6 +7,7 @@ that is delayed, or belongs to a group, is entered into the index.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from millstream.log.head import Head
 from millstream.queue import commands as c
 from millstream.queue.bucket import Placed, SlotMark
 from millstream.queue.ledger import Ledger
+from millstream.queue.routing import arrivals_ms
 from millstream.queue.slots import Mark, Span
 from millstream.queue.state import APART, Counts, Moved, QueueState
 from millstream.store.transaction import Transaction
@@ -44,7 +46,7 @@ class Arrival(NamedTuple):
 def place(ledger: Ledger, routed: list[c.Routed]) -> int:
     """Take over what was routed, if nobody has routed the same meanwhile; how many messages."""
     tx, queue = ledger.tx, ledger.queue
-    arrivals: list[Arrival] = []
+    came: list[tuple[int, Arrival]] = []
     repeats = _Repeats(tx, queue)
     logs = 0
     for found in routed:
@@ -52,12 +54,13 @@ def place(ledger: Ledger, routed: list[c.Routed]) -> int:
         position = queue.positions.get(found.log_id, 0)
         if max(position, dropped) == found.start:
             ledger.counts.lost += found.start - position
-            before = len(arrivals)
-            arrivals += _arrivals(tx, queue, found)
+            before = len(came)
+            came += _arrivals(tx, queue, found)
             ledger.positions.append((found.log_id, found.stop))
-            logs += len(arrivals) > before
+            logs += len(came) > before
     if logs > 1:
-        arrivals.sort(key=_arrived)
+        came.sort(key=itemgetter(0))
+    arrivals = [arrival for _, arrival in came]
     if queue.spec.dedup_by:
         known = len(arrivals)
         arrivals = [one for one in arrivals if not one.digest or not repeats.has(one)]
@@ -66,10 +69,6 @@ def place(ledger: Ledger, routed: list[c.Routed]) -> int:
     total = admit(ledger, arrivals)
     ledger.counts.placed += total
     return total
-
-
-def _arrived(arrival: Arrival) -> int:
-    return arrival.span.at_ms
 
 
 def admit(ledger: Ledger, arrivals: Iterable[Arrival]) -> int:
@@ -161,18 +160,22 @@ def _enter(
             )
 
 
-def _arrivals(tx: Transaction, queue: QueueState, routed: c.Routed) -> Iterator[Arrival]:
+def _arrivals(
+    tx: Transaction, queue: QueueState, routed: c.Routed
+) -> Iterator[tuple[int, Arrival]]:
+    """What is to be placed, and when it came."""
+    times = zip(arrivals_ms(routed), routed.spans, strict=True)
     if routed.marks is None:
-        for span in routed.spans:
-            yield _due(tx, queue, Arrival(span), _PLAIN)
+        for at_ms, span in times:
+            yield at_ms, _due(tx, queue, Arrival(span), _PLAIN)
         return
     marks = iter(routed.marks)
-    for span in routed.spans:
+    for at_ms, span in times:
         for skip in range(span.count):
             mark = next(marks)
             one = _cut(span, 0, skip, 1)
             arrival = Arrival(one, mark.priority, mark.group, digest=mark.digest)
-            yield _due(tx, queue, arrival, mark)
+            yield at_ms, _due(tx, queue, arrival, mark)
 
 
 def _due(tx: Transaction, queue: QueueState, arrival: Arrival, mark: Mark) -> Arrival:

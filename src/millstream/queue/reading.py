@@ -6,12 +6,14 @@ from itertools import repeat
 
 from millstream.format import keys
 from millstream.log.head import Head
+from millstream.log.reader import read_records
 from millstream.log.recent import recent_columns
 from millstream.queue import commands as c
 from millstream.queue.message import Message
 from millstream.store.engine import Snapshot
 from millstream.store.state import State
 from millstream.store.store import Store
+from millstream.store.transaction import Transaction
 
 
 def read_granted(store: Store, queue: str, grants: list[c.Grant]) -> list[Message]:
@@ -34,6 +36,32 @@ def read_granted(store: Store, queue: str, grants: list[c.Grant]) -> list[Messag
                 some.offsets,
                 repeat(grant.until_ms),
             )
+    return found
+
+
+def read_inside(tx: Transaction, queue: str, grants: list[c.Grant]) -> list[Message]:
+    """The same inside a transaction, where nothing can be forgotten meanwhile."""
+    found: list[Message] = []
+    for grant in grants:
+        name, start = tx.entity(keys.head(grant.log_id), Head).name, grant.offset
+        records = read_records(
+            tx.state.overlay, tx.writer, grant.log_id, name, start=start, stop=start + grant.count
+        )
+        found += [
+            Message(
+                queue,
+                claim_id,
+                grant.attempt,
+                record.value,
+                record.key,
+                record.headers,
+                record.timestamp,
+                name,
+                record.offset,
+                grant.until_ms,
+            )
+            for claim_id, record in enumerate(records, grant.claim_id)
+        ]
     return found
 
 

@@ -8,10 +8,11 @@ chooses by priority or group is routed to the end, for the best message may be t
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import takewhile
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -156,7 +157,7 @@ def _look_at(
 def _side_by_side(looked: list[Routed], sources: list[Source]) -> list[Routed]:
     """What was found in several logs, up to the time to which all of them were looked at."""
     ends = [
-        routed.spans[-1].at_ms
+        arrivals_ms(routed)[-1]
         for routed, source in zip(looked, sources, strict=True)
         if routed.stop < source.end and routed.spans
     ]
@@ -166,15 +167,20 @@ def _side_by_side(looked: list[Routed], sources: list[Source]) -> list[Routed]:
     return [routed for routed in found if routed.stop > routed.start]
 
 
+def arrivals_ms(routed: Routed) -> list[int]:
+    """When each span came: never before the one ahead of it, whatever the wall clock said."""
+    return list(accumulate((span.at_ms for span in routed.spans), max))
+
+
 def _cut(routed: Routed, until_ms: int) -> Routed:
-    """Without what was appended after a time, and all that follows it."""
-    kept = list(takewhile(lambda span: span.at_ms <= until_ms, routed.spans))
-    if len(kept) == len(routed.spans):
+    """Without what came after a time."""
+    kept = bisect_right(arrivals_ms(routed), until_ms)
+    if kept == len(routed.spans):
         return routed
-    count = sum(span.count for span in kept)
+    spans = routed.spans[:kept]
+    count = sum(span.count for span in spans)
     marks = None if routed.marks is None else routed.marks[:count]
-    stop = routed.spans[len(kept)].offset
-    return Routed(routed.log_id, routed.start, stop, kept, marks)
+    return Routed(routed.log_id, routed.start, routed.spans[kept].offset, spans, marks)
 
 
 @lru_cache(maxsize=256)

@@ -22,13 +22,14 @@ from millstream.queue.bucket import Bucket
 from millstream.queue.claims import claim, place_later, place_routed
 from millstream.queue.info import change_in_s
 from millstream.queue.message import Message, Try
-from millstream.queue.reading import log_name, read_granted
+from millstream.queue.reading import log_name, read_granted, read_inside
 from millstream.queue.routing import PLACE_RECORDS, Facts, facts_of, route
 from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Span
 from millstream.queue.state import QueueState
 from millstream.store.engine import Snapshot
 from millstream.store.state import State
 from millstream.store.store import Store
+from millstream.store.transaction import Transaction
 
 PEEK_MAX = 10_000
 ROUTING_S_MAX = 1.0
@@ -66,6 +67,7 @@ def claim_now(store: Store, query: c.ClaimMessages) -> list[Message]:
     """Route as far as is needed and claim what there is, without waiting."""
     acked, count = query.acked, query.count
     grants: list[c.Grant] = []
+    popped: list[Message] = []
     ahead: dict[str, int] = store.scratch.setdefault("routed ahead", {})
     while True:
         routed = []
@@ -78,7 +80,11 @@ def claim_now(store: Store, query: c.ClaimMessages) -> list[Message]:
         command = c.ClaimRouted(
             query.queue, count, query.lease_ms, query.consumer, routed, acked, query.pop
         )
-        granted = store.run(partial(claim, command=command))
+        if query.pop:
+            granted, read = store.run(partial(_pop, command=command))
+            popped += read
+        else:
+            granted = store.run(partial(claim, command=command))
         acked = []
         grants += granted.grants
         count -= sum(grant.count for grant in granted.grants)
@@ -86,7 +92,13 @@ def claim_now(store: Store, query: c.ClaimMessages) -> list[Message]:
         short = guessed and not granted.ahead
         if count <= 0 or not (short or (moved and not grants)):
             ahead[query.queue] = granted.ahead
-            return read_granted(store, query.queue, grants)
+            return popped if query.pop else read_granted(store, query.queue, grants)
+
+
+def _pop(tx: Transaction, command: c.ClaimRouted) -> tuple[c.Granted, list[Message]]:
+    """Claim, and read in the same commit: what is done may be forgotten at any time."""
+    granted = claim(tx, command)
+    return granted, read_inside(tx, command.queue, granted.grants)
 
 
 def route_to_end(store: Store, facts: Facts) -> Facts:

