@@ -1,9 +1,9 @@
 # Every target sets up what it needs: Python 3.11+, make and git are enough to start.
 
 # The extras of pyproject.toml that each target installs beside the core.
-RUN_EXTRAS    :=
-BENCH_EXTRAS  :=
-SETUP_EXTRAS  := dev
+RUN_EXTRAS    := server
+BENCH_EXTRAS  := server
+SETUP_EXTRAS  := dev server
 CHECK_EXTRAS  := dev
 TEST_EXTRAS   := $(SETUP_EXTRAS)
 FAULTS_EXTRAS := $(SETUP_EXTRAS)

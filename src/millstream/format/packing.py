@@ -37,7 +37,7 @@ TIMESTAMP_MS_MAX = 253_402_300_799_999
 """The end of the year 9999: later ones cannot be shown by most tools."""
 
 
-class Single(Struct, frozen=True, array_like=True, gc=False):
+class Single(Struct, frozen=True, array_like=True, gc=False, tag=1):
     """One record, ready to be stored."""
 
     value: bytes
@@ -46,7 +46,7 @@ class Single(Struct, frozen=True, array_like=True, gc=False):
     timestamp_ms: int | None
 
 
-class Batch(Struct, frozen=True, array_like=True, gc=False):
+class Batch(Struct, frozen=True, array_like=True, gc=False, tag=2):
     """Several records, ready to be stored: the bodies of their two blocks."""
 
     count: int

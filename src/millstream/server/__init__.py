@@ -1,0 +1,1 @@
+"""The server: one process, one port; REST, a streaming socket, tokens, metrics."""

@@ -1,0 +1,55 @@
+"""Settings of a server: every bound and switch, with its default and why."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+KiB = 1024
+MiB = 1024 * KiB
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """How a server behaves; what the command line and `millstream.toml` can set."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    """0 takes any free port."""
+
+    certificate: str = ""
+    key: str = ""
+    """PEM files; with both, the server speaks TLS only."""
+
+    origins: tuple[str, ...] = ()
+    """Other origins whose pages may connect; a page from the server itself always may."""
+
+    body_bytes_max: int = 64 * MiB
+    """Of a request's body: a batch of the largest permitted size fits."""
+
+    head_bytes_max: int = 64 * KiB
+    """Of a request's headers."""
+
+    frame_bytes_max: int = 64 * MiB
+    """Of a socket's frame."""
+
+    connections_max: int = 10_000
+    requests_in_flight_max: int = 256
+    """Of one socket, without an answer: its credit."""
+
+    claims_open_max: int = 100_000
+    """Messages that one client may have in flight at once."""
+
+    requests_per_second: float = 0.0
+    """Of one token; 0 is any number."""
+
+    wait_ms_max: int = 60_000
+    """How long a request may wait for something to happen; clients ask again."""
+
+    send_bytes_max: int = 32 * MiB
+    """Answers that wait for a slow reader; then its connection is cut."""
+
+    stop_s: float = 5.0
+    """How long a server that is told to stop lets requests finish."""
+
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it; only then may it run without tokens."""
+        return self.host in ("127.0.0.1", "::1", "localhost")

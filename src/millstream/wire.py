@@ -1,0 +1,195 @@
+"""The wire: commands, answers and errors as bytes, for whoever asks a store from elsewhere.
+
+A frame is a MessagePack array of requests, or of answers, so that many small ones travel together.
+
+    request   [id, command]        a command is a map with its name under "type"
+    answer    [id, 0, result]      the command was carried out
+              [id, 1, error]       an error is [name, message, data]
+
+Ids are the asker's own; answers may come in any order. Records to be appended travel as they are
+stored, as whole blocks: the server checks them without taking them apart.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, TypeVar, Union, get_args
+
+import msgspec
+from msgspec import Raw, Struct
+
+from millstream import command as base
+from millstream import errors
+from millstream.command import Command
+from millstream.errors import InvalidInput, MillstreamError
+from millstream.limits import Limits
+from millstream.log import commands as logs
+from millstream.queue import commands as queues
+
+T = TypeVar("T")
+
+SUBPROTOCOL = "millstream.v1"
+VERSION = 1
+
+STEPS: tuple[type[Command[Any]], ...] = (
+    logs.CreateLog,
+    logs.Append,
+    logs.Truncate,
+    logs.DeleteLog,
+    logs.SetMetadata,
+    logs.SetRetention,
+    logs.OpenCursor,
+    logs.Acknowledge,
+    logs.MoveCursor,
+    logs.DeleteCursor,
+    queues.SpecifyQueue,
+    queues.DeleteQueue,
+    queues.PauseQueue,
+    queues.PurgeQueue,
+    queues.RedriveClaims,
+    queues.FinishClaims,
+    queues.RenewClaims,
+)
+"""What may be asked alone, or as a step of a transaction."""
+
+
+class _Transact(Struct, frozen=True, tag="Transact"):
+    """`command.Transact`, with steps of known types."""
+
+    steps: list[Union[STEPS]]  # type: ignore[valid-type]  # noqa: UP007
+
+
+ALONE: tuple[type[Any], ...] = (
+    _Transact,
+    logs.TakeLog,
+    logs.FreeLog,
+    logs.GetBounds,
+    logs.ReadBlocks,
+    logs.WaitForOffset,
+    logs.GetMetadata,
+    logs.DescribeLog,
+    logs.ListLogs,
+    logs.DescribeCursor,
+    logs.ListCursors,
+    logs.EnforceRetention,
+    queues.PutForLater,
+    queues.ClaimMessages,
+    queues.PeekMessages,
+    queues.GetAttempts,
+    queues.DescribeQueue,
+    queues.ListQueues,
+    base.Stats,
+    base.Fold,
+)
+"""What may be asked only alone."""
+
+
+class Hello(Struct, frozen=True):
+    """The first frame that a server sends: what it is, and what may be in flight at once."""
+
+    version: int
+    instance: str
+    limits: Limits
+    requests_max: int
+    """Requests without an answer; the next one waits until there is one less."""
+    frame_bytes_max: int
+
+
+class _Failure(Struct, frozen=True, array_like=True):
+    name: str
+    message: str
+    data: dict[str, Any]
+
+
+def _plain(value: Any) -> Any:
+    return str(value)
+
+
+_encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
+_requests = msgspec.msgpack.Decoder(list[tuple[int, Union[STEPS + ALONE]]])  # type: ignore[misc]  # noqa: UP007
+_answers = msgspec.msgpack.Decoder(list[tuple[int, int, Raw]])
+_failure = msgspec.msgpack.Decoder(_Failure)
+_hello = msgspec.msgpack.Decoder(Hello)
+
+
+def encode_requests(requests: list[tuple[int, Command[Any]]]) -> bytes:
+    """A frame of requests; a command that only an open file can answer is refused."""
+    for _, command in requests:
+        steps = command.steps if isinstance(command, base.Transact) else [command]
+        for step in steps:
+            if isinstance(step, base.Sql):
+                raise InvalidInput("tx.sql needs the store's own file; a server does not offer it")
+    return _encode(requests)
+
+
+def decode_requests(data: bytes) -> list[tuple[int, Command[Any]]]:
+    """The requests of a frame; anything else is refused."""
+    try:
+        found = _requests.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"not a frame of requests: {error}") from error
+    return [
+        (number, base.Transact(asked.steps) if isinstance(asked, _Transact) else asked)
+        for number, asked in found
+    ]
+
+
+def encode_answers(answers: list[tuple[int, Any]]) -> bytes:
+    """A frame of answers: results, or errors."""
+    return _encode(
+        [
+            (number, 1, _Failure(type(found).__name__, found.message, found.data))
+            if isinstance(found, MillstreamError)
+            else (number, 0, found)
+            for number, found in answers
+        ]
+    )
+
+
+def decode_answers(data: bytes) -> list[tuple[int, Raw | MillstreamError]]:
+    """The answers of a frame; results are decoded by `decode_result`, which knows their type."""
+    try:
+        return [
+            (number, _error(bytes(raw)) if failed else raw)
+            for number, failed, raw in _answers.decode(data)
+        ]
+    except msgspec.MsgspecError as error:
+        raise InvalidInput(f"not a frame of answers: {error}") from error
+
+
+def decode_result(command: Command[T], raw: Raw) -> T:
+    """The answer to a command, with the type that the command says."""
+    found: T = _result_decoder(type(command)).decode(raw)
+    return found
+
+
+def encode_hello(hello: Hello) -> bytes:
+    """The first frame of a server."""
+    return _encode(hello)
+
+
+def decode_hello(data: bytes) -> Hello:
+    """The first frame of a server; one of another version is refused."""
+    try:
+        hello = _hello.decode(data)
+    except msgspec.MsgspecError as error:
+        raise InvalidInput(f"this is no Millstream server: {error}") from error
+    if hello.version != VERSION:
+        raise InvalidInput(f"the server speaks version {hello.version}, this client {VERSION}")
+    return hello
+
+
+def _error(data: bytes) -> MillstreamError:
+    failure = _failure.decode(data)
+    kind = getattr(errors, failure.name, MillstreamError)
+    if not (isinstance(kind, type) and issubclass(kind, MillstreamError)):
+        kind = MillstreamError
+    return kind(failure.message, **failure.data)
+
+
+@cache
+def _result_decoder(kind: type[Command[Any]]) -> msgspec.msgpack.Decoder[Any]:
+    """By the type in `Mutation[...]` or `Query[...]`, which the command's class was made from."""
+    (parent,) = kind.__orig_bases__  # type: ignore[attr-defined]
+    (answer,) = get_args(parent)
+    return msgspec.msgpack.Decoder(answer)
