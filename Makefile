@@ -4,7 +4,7 @@
 RUN_EXTRAS    := server
 BENCH_EXTRAS  := server
 SETUP_EXTRAS  := dev server
-CHECK_EXTRAS  := dev
+CHECK_EXTRAS  := dev server
 TEST_EXTRAS   := $(SETUP_EXTRAS)
 FAULTS_EXTRAS := $(SETUP_EXTRAS)
 
