@@ -73,7 +73,7 @@ class Limits:
     entities_cached_max: int = 10_000
     """Heads, cursors and producers kept in memory while nothing of theirs is unfolded."""
 
-    entities_weight_max: int = 50_000
+    entities_weight_max: int = 20_000
     """The same by weight: a bucket of a queue weighs as much as 250 cursors."""
 
     read_bytes_max: int = 4 * MiB

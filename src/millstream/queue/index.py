@@ -29,6 +29,9 @@ first."""
 
 MEMBERS_PER_READ = 64
 
+ROWS_INLINE_MAX = 250
+"""More rows than that in one commit are not worth a stay in its delta."""
+
 Rank = tuple[int, int]
 Entry = tuple[Rank, int, int, str]
 """Class and rank, claim number, claim id, group: what may be claimed, the least first."""
@@ -37,7 +40,7 @@ Entry = tuple[Rank, int, int, str]
 class _Open:
     """A group that an operation has touched."""
 
-    __slots__ = ("added", "before", "behind", "name", "now", "read_to", "unread")
+    __slots__ = ("added", "before", "behind", "name", "now", "read_to", "reads", "unread")
 
     def __init__(self, name: str, standing: Standing) -> None:
         self.name = name
@@ -47,6 +50,8 @@ class _Open:
         self.added: dict[int, bytes] = {}
         """Those of them that no row holds yet."""
         self.read_to = b""
+        self.reads = 1
+        """How many to read next: mostly one is enough."""
         self.unread = standing.waiting
 
     def all_read_below(self) -> int:
@@ -183,14 +188,16 @@ class Index:
     def close(self) -> None:
         """Write what is left."""
         tx, queue_id = self._tx, self._queue.queue_id
+        rows = len(self._ready) + sum(len(group.added) for group in self._groups.values())
+        home = rows > ROWS_INLINE_MAX
         for name, group in self._groups.items():
             self._reclassify(group)
             for claim_id, value in group.added.items():
-                tx.put(keys.member(queue_id, name, claim_id), value)
+                tx.put(keys.member(queue_id, name, claim_id), value, home=home)
             if group.now != group.before:
                 tx.change(keys.group(queue_id, name), group.now)
         for claim_id, (rank, name) in self._ready.items():
-            tx.put(keys.ready(queue_id, rank, claim_id), name.encode())
+            tx.put(keys.ready(queue_id, rank, claim_id), name.encode(), home=home)
         self._ledger.counts.ready += len(self._ready)
 
     # Groups.
@@ -241,7 +248,8 @@ class Index:
 
     def _read_members(self, group: _Open) -> None:
         start, stop = keys.range_of(keys.members(self._queue.queue_id, group.name))
-        limit = min(MEMBERS_PER_READ, group.unread)
+        limit = min(group.reads, group.unread)
+        group.reads = min(group.reads * 4, MEMBERS_PER_READ)
         rows = self._tx.scan(group.read_to or start, stop, limit=limit)
         if not rows:
             raise CorruptionError(

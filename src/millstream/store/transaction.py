@@ -106,12 +106,13 @@ class Transaction:
         self.state.change(key, change, self.writer)
         self.delta.changes.append((key, change))
 
-    def put(self, key: bytes, value: bytes) -> None:
+    def put(self, key: bytes, value: bytes, *, home: bool = False) -> None:
         """Write a row, after what the same operation drops; an earlier one of the key is gone.
 
-        Small ones ride in the delta, large ones go straight home.
+        Small ones ride in the delta; large ones, and those of which there are many, go straight
+        home.
         """
-        if len(value) <= self.limits.inline_bytes_max:
+        if not home and len(value) <= self.limits.inline_bytes_max:
             self._inline[key] = value
         else:
             self._rows[key] = value
