@@ -24,6 +24,7 @@ from millstream.cli.log import log
 from millstream.cli.put import put
 from millstream.cli.queue import queue
 from millstream.cli.read import read
+from millstream.cli.serve import serve
 from millstream.cli.store import fold, stats
 from millstream.cli.worker import worker
 from millstream.errors import MillstreamError
@@ -133,6 +134,7 @@ app.add_typer(log, name="log")
 app.command()(put)
 app.add_typer(queue, name="queue")
 app.command()(worker)
+app.command()(serve)
 app.command()(doctor)
 app.command()(stats)
 app.command()(fold)

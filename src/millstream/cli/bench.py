@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -68,6 +68,25 @@ def queue(
     _report(rows, json=json)
 
 
+@bench.command()
+def server(
+    json: Json = False,
+    only: Only = None,
+    seconds: Length = 5.0,
+    directory: Directory = None,
+) -> None:
+    """A server process over loopback: its socket, REST, latency and memory."""
+    from millstream.bench import server as workloads
+
+    rows = workloads.run(
+        _chosen(only, workloads.WORKLOADS),
+        directory=directory,
+        seconds_each=seconds,
+        started=_progress,
+    )
+    _report(rows, json=json)
+
+
 def _progress(name: str) -> None:
     print(f"{name} …", file=sys.stderr, flush=True)
 
@@ -120,9 +139,17 @@ def _show(rows: Sequence[Row]) -> None:
 def _reached(row: Row) -> str:
     from msgspec import UNSET
 
-    details = ", ".join(f"{name} {value:g}" for name, value in row.details.items())
+    details = ", ".join(_details(row.details))
     if row.void:
         verdict = "void: " + row.void
     else:
         verdict = "" if row.passed is UNSET else "yes" if row.passed else "no"
     return f"{verdict} {details}".strip()
+
+
+def _details(found: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in found.items():
+        if isinstance(value, dict):
+            yield from _details(value, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name} {value:g}"

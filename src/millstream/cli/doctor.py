@@ -78,10 +78,12 @@ def _show(report: Report) -> None:
             ("rows checked", f"{sum(report.rows.values()):,} ({display.size(report.bytes)})"),
             ("logs", f"{report.logs:,} with {display.plural(report.records, 'record')}"),
             ("cursors, producers", f"{report.cursors:,}, {report.producers:,}"),
+            ("queues", f"{report.queues:,} holding {display.plural(report.messages, 'message')}"),
             ("unfolded commits", f"{report.commits_unfolded:,}"),
-            ("payloads lost", f"{report.payloads_lost:,}"),
-            ("payloads unreachable", f"{report.payloads_unreachable:,}"),
             ("records lost", f"{report.records_lost:,}"),
+            ("payloads lost", f"{report.payloads_lost:,}"),
+            ("messages without payload", f"{report.payloads_missing:,}"),
+            ("payloads unreachable", f"{report.payloads_unreachable:,}"),
         ]
     )
     for problem in report.problems[:SHOWN_MAX]:
@@ -98,7 +100,9 @@ def _show(report: Report) -> None:
 def _line(problem: Problem) -> str:
     from millstream.cli import display
 
-    where = "" if problem.log is None else f"log {problem.log!r}"
-    if problem.lost is not None:
-        where += f", {display.offsets(*problem.lost)} lost"
+    where = ""
+    if problem.log is not None and problem.kind != "queue":  # whose messages say where
+        where = f"log {problem.log!r}"
+        if problem.lost is not None:
+            where += f", {display.offsets(*problem.lost)} lost"
     return f"{problem.severity}: {where}{': ' if where else ''}{display.safe(problem.message)}"

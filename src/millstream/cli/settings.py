@@ -116,6 +116,20 @@ class Settings:
     dead_letter: Annotated[
         str | None, typer.Option(metavar="LOG", help="Publish failed messages there as well.")
     ] = None
+    keep_payloads: Annotated[
+        bool | None,
+        typer.Option(
+            "--keep-payloads/--drop-payloads", help="Of what is done.", show_default="drop"
+        ),
+    ] = None
+    lossy: Annotated[
+        bool | None,
+        typer.Option(
+            "--lossy/--lossless",
+            help="Whether logs may forget what it has not looked at.",
+            show_default="lossless",
+        ),
+    ] = None
     description: Annotated[str | None, typer.Option(metavar="TEXT", help="What it is for.")] = None
 
     def fields(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ their numbers do. Types 0x01 to 0x06 are the RFC's (see `rfc`); ours start at 0x
     0x16  ready            queue id (u64), class (u8),   group: what may be claimed now, best first
                            rank (u64), claim (u64)
     0x17  group            queue id (u64), name (UTF-8)  how many wait and are in flight, the head
-    0x18  member           queue id, group*, claim (u64) (nothing): waits behind its group's head
+    0x18  member           queue id, group*, claim (u64) rank and due ms: waits behind its group's head
     0x19  seen             queue id (u64), digest (16)   until when a repeat is dropped (u64)
     0x1a  seen until       queue id, until ms, digest    (nothing): the same, by time
 

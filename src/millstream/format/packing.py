@@ -22,9 +22,11 @@ TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
 
 _Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-_Checked = dict[str, str | _Int64 | float | bool | None]
-_check_headers = msgspec.msgpack.Decoder(_Checked).decode
-_check_all_headers = msgspec.msgpack.Decoder(list[_Checked]).decode
+HeaderMap = dict[str, str | _Int64 | float | bool | None]
+"""What the headers of a record may be."""
+
+_check_headers = msgspec.msgpack.Decoder(HeaderMap).decode
+_check_all_headers = msgspec.msgpack.Decoder(list[HeaderMap]).decode
 _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
 

@@ -66,13 +66,13 @@ def put_one(
 ) -> Command[int]:
     """The command that puts one message."""
     if spec is not None:
-        key, headers = _addressed(queue, spec, key, headers, wishes)
+        key, headers = addressed(queue, spec, key, headers, wishes)
     record = pack_single(value, key=key, headers=headers, timestamp=None, limits=limits)
     if spec is None or not wishes.later:
         return Append(inbox_of(queue), record, producer=producer)
     if producer is not None:
         raise InvalidInput("a message for later cannot name a producer; use dedup")
-    return PutForLater(queue, record, [_marked(spec, key, headers, wishes.times())])
+    return PutForLater(queue, record, [marked(spec, key, headers, wishes.times())])
 
 
 def put_batch(
@@ -97,19 +97,20 @@ def put_batch(
     if rows and not isinstance(rows[0], str | bytes) and hasattr(rows[0], "headers"):
         keys, headers = [row.key for row in rows], [row.headers for row in rows]
     marks = [
-        _marked(spec, keys[i] if keys else None, headers[i] if headers else None, times)
+        marked(spec, keys[i] if keys else None, headers[i] if headers else None, times)
         for i in range(count)
     ]
     return PutForLater(queue, records, marks), count
 
 
-def _marked(spec: QueueSpec, key: bytes | str | None, headers: Headers | None, times: Mark) -> Mark:
+def marked(spec: QueueSpec, key: bytes | str | None, headers: Headers | None, times: Mark) -> Mark:
+    """What routing would find out about a message, with when it is due."""
     data = key.encode() if isinstance(key, str) else key
     found = mark_of(spec, data, headers or {})
     return replace(found, delay_ms=times.delay_ms, due_ms=times.due_ms)
 
 
-def _addressed(
+def addressed(
     queue: str,
     spec: QueueSpec,
     key: bytes | str | None,

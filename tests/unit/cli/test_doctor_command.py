@@ -39,6 +39,25 @@ def test_damage_ends_with_1_and_names_the_log_and_the_offsets(cli: Any) -> None:
     assert Path("millstream.db").read_bytes() == before
 
 
+def test_queues_are_counted_and_a_message_without_its_payload_is_named(cli: Any) -> None:
+    with millstream.open("millstream.db") as ms:
+        queue = ms.queue("jobs", sources="orders", start="earliest")
+        queue.ack(queue.claim(2))
+        queue.claim(3)
+        ms.fold()
+    facts = dict(line.split("\t") for line in cli("doctor").splitlines()[:-1])
+    assert facts["queues"] == "1 holding 18 messages"
+    assert facts["messages without payload"] == "0"
+    with closing(apsw.Connection("millstream.db")) as file:
+        file.execute("DELETE FROM millstream_payload WHERE id = 3")
+    shown = cli("doctor", code=1)
+    assert "messages without payload\t1" in shown
+    (line,) = [line for line in shown.splitlines() if "queue 'jobs'" in line]
+    assert line.startswith("damage: missing payload: queue 'jobs', claim ")
+    assert line.endswith(", in flight, of log 'orders', offset 3")
+    assert cli.json("doctor", code=1)["payloads_missing"] == 1
+
+
 def test_what_cannot_be_opened_ends_with_2(cli: Any) -> None:
     assert "does not exist" in cli.error("doctor", "none.db", code=2)
     Path("empty.db").touch()

@@ -1,7 +1,7 @@
-"""Our own records: a small store's rows, byte for byte as docs/FORMAT.md shows them.
+"""Our own records: the rows of two small stores, byte for byte as docs/FORMAT.md shows them.
 
 The document is the only place where the bytes are written down; here they are read from it. `??`
-stands for a byte that is random.
+stands for a byte that is random. One store has logs, the other one has a queue.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from millstream.format import keys
 from millstream.log import retention
 from millstream.log.cursor_state import CursorState
 from millstream.log.head import Head
+from millstream.queue.bucket import Bucket
+from millstream.queue.state import QueueState
 from millstream.store import delta as deltas
 from millstream.store.engine import Engine
 from millstream.store.entity import Entity
@@ -36,12 +38,17 @@ from millstream.testing import MemoryEngine, SimulatedClock
 
 FORMAT_MD = Path(__file__).parents[3] / "docs" / "FORMAT.md"
 SECTION = "## Our own records (from 0x07)"
+QUEUES = "### Records of queues (0x12 to 0x1a)"
 BYTES = r"(?:[0-9a-f]{2}|\?\?)(?: (?:[0-9a-f]{2}|\?\?))*"
 LINE = re.compile(rf"(?P<part>key|value)?\s*(?P<bytes>{BYTES})(?:\s{{2,}}.*)?")
 CHANGE = re.compile(rf"\| `0x(?P<kind>..)` \| (?P<name>[^|]+) \| [^|]+ \| `(?P<bytes>{BYTES})` \|")
-TAGGED: dict[int, type[Entity]] = {keys.HEAD: Head, keys.CURSOR: CursorState}
-GROWING = {keys.QUEUE, keys.BUCKET, keys.GROUP}
-"""Work queues are still being built: the document says that their values are not fixed yet."""
+TAGGED: dict[int, type[Entity]] = {
+    keys.HEAD: Head,
+    keys.CURSOR: CursorState,
+    keys.QUEUE: QueueState,
+    keys.BUCKET: Bucket,
+}
+QUEUE_TYPES = range(keys.QUEUE, keys.SEEN_UNTIL + 1)
 TYPE = re.compile(r"\| `0x(?P<kind>..)` \| (?P<name>[^|]+) \| [^|]+ \| [^|]+ \|")
 
 
@@ -67,10 +74,19 @@ def section() -> str:
     return text
 
 
-def shown_rows() -> list[tuple[bytes, Golden]]:
-    """Every row that the document shows: its key and its value."""
+def parts() -> tuple[str, str]:
+    """What the document says of the store with logs, and of the one with a queue."""
+    before, found, rest = section().partition(QUEUES)
+    assert found
+    queues, found, after = rest.partition("\n### ")
+    assert found
+    return before + after, queues
+
+
+def shown_rows(text: str) -> list[tuple[bytes, Golden]]:
+    """Every row that a part of the document shows: its key and its value."""
     rows = []
-    for block in re.findall(r"^```\n(key .*?)^```$", section(), re.MULTILINE | re.DOTALL):
+    for block in re.findall(r"^```\n(key .*?)^```$", text, re.MULTILINE | re.DOTALL):
         parts = {"key": "", "value": ""}
         part = "key"
         for line in block.splitlines():
@@ -120,33 +136,113 @@ def example(engine: Engine) -> Iterator[Millstream]:
         yield ms
 
 
+Rows = dict[bytes, bytes]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The rows of an example: its deltas, before they were folded, and what was left in the end."""
+
+    deltas: Rows
+    folded: Rows
+
+    def changes(self) -> Iterator[tuple[int, bytes]]:
+        """Every change that was made: the type of its entity, and its bytes."""
+        for row, value in self.deltas.items():
+            for key, raw in deltas.decode(keys.number(row), value).changes:
+                yield key[1], bytes(raw)
+
+
+def unfolded(engine: MemoryEngine) -> Rows:
+    return {key: value for key, value in engine.survivors() if key[1] == keys.DELTA}
+
+
 @pytest.fixture(scope="module")
-def stored() -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
-    """The rows of the example before and after its fold."""
+def stored() -> Stored:
+    """The store with logs."""
     engine = MemoryEngine()
     with example(engine) as ms:
-        before = dict(engine.survivors())
+        before = unfolded(engine)
         ms.fold()
-        return before, dict(engine.survivors())
+        return Stored(before, dict(engine.survivors()))
 
 
-@pytest.mark.parametrize(
-    ("key", "golden"), shown_rows(), ids=[key.hex(" ", 8) for key, _ in shown_rows()]
-)
+@pytest.fixture(scope="module")
+def with_queue() -> Stored:
+    """The store with a queue. What is done lets its log go only once it is folded."""
+    engine = MemoryEngine()
+    clock = SimulatedClock(1_000)
+    store = open_store(engine, clock=clock)
+    store._keeper.stop()
+    with Millstream(EmbeddedSession(store)) as ms:
+        clock.advance(1)
+        log = ms.log("a")
+        log.append_many([b"0", b"1", b"2", b"3", b"4"])
+        queue = ms.queue(
+            "q",
+            sources="a",
+            start="earliest",
+            priority_by="p",
+            priority_step=0.1,
+            group_by="g",
+            dedup_by="d",
+            bucket_exponent=1,
+        )
+        *good, bad = queue.claim(5, consumer="w")
+        queue.renew(bad, lease=60)
+        queue.ack(good)
+        queue.fail(bad, reason="no")
+        queue.redrive()
+        log.truncate(before=5)
+        first = unfolded(engine)
+        ms.fold()
+        retention.tend(store, 1)
+        queue.put(b"5", priority=2, dedup="i")
+        queue.put(b"6", group="x")
+        queue.put(b"7", group="x")
+        urgent, _ = queue.claim(2, consumer="w")
+        queue.nack(urgent, delay=4)
+        queue.put(b"8", at=9_000)
+        queue.put(b"9", group="y")
+        queue.peek()
+        queue.pause()
+        second = unfolded(engine)
+        ms.fold()
+        return Stored({**first, **second}, dict(engine.survivors()))
+
+
+def named(rows: list[tuple[bytes, Golden]]) -> list[object]:
+    return [pytest.param(key, golden, id=key.hex(" ", 8)) for key, golden in rows]
+
+
+@pytest.mark.parametrize(("key", "golden"), named(shown_rows(parts()[0])))
 def test_a_row_has_the_bytes_that_the_document_shows(
-    key: bytes, golden: Golden, stored: tuple[dict[bytes, bytes], dict[bytes, bytes]]
+    key: bytes, golden: Golden, stored: Stored
 ) -> None:
-    unfolded, folded = stored
-    value = (unfolded if key[1] == keys.DELTA else folded)[key]
+    value = (stored.deltas if key[1] == keys.DELTA else stored.folded)[key]
     assert golden.matches(value), f"the code writes {value.hex(' ')}"
 
 
-def test_the_document_shows_every_row_of_the_folded_store(
-    stored: tuple[dict[bytes, bytes], dict[bytes, bytes]],
+@pytest.mark.parametrize(("key", "golden"), named(shown_rows(parts()[1])))
+def test_a_row_of_a_queue_has_the_bytes_that_the_document_shows(
+    key: bytes, golden: Golden, with_queue: Stored
 ) -> None:
-    shown = [key for key, _ in shown_rows()]
+    value = with_queue.folded[key]
+    assert golden.matches(value), f"the code writes {value.hex(' ')}"
+
+
+def test_the_document_shows_every_row_of_the_folded_store(stored: Stored) -> None:
+    shown = [key for key, _ in shown_rows(parts()[0])]
     assert len(shown) == len(set(shown))
-    assert {key for key in stored[1] if key[1] != keys.PAYLOAD} <= set(shown)
+    assert {key for key in stored.folded if key[1] != keys.PAYLOAD} <= set(shown)
+
+
+def test_the_document_shows_every_row_of_the_queue(with_queue: Stored) -> None:
+    shown = [key for key, _ in shown_rows(parts()[1])]
+    assert len(shown) == len(set(shown))
+    written = {key for key in with_queue.folded if key[1] in QUEUE_TYPES}
+    assert written <= set(shown)
+    assert {key[1] for key in written} == set(QUEUE_TYPES)
 
 
 def test_the_document_lists_every_type_that_the_store_knows() -> None:
@@ -157,14 +253,9 @@ def test_the_document_lists_every_type_that_the_store_knows() -> None:
 
 
 def test_each_change_has_the_bytes_that_the_document_shows(
-    stored: tuple[dict[bytes, bytes], dict[bytes, bytes]],
+    stored: Stored, with_queue: Stored
 ) -> None:
-    written = [
-        (key[1], bytes(raw))
-        for row, value in stored[0].items()
-        if row[1] == keys.DELTA
-        for key, raw in deltas.decode(keys.number(row), value).changes
-    ]
+    written = [*stored.changes(), *with_queue.changes()]
     shown = shown_changes()
     for kind, name, golden in shown:
         assert any(k == kind and golden.matches(raw) for k, raw in written), name
@@ -172,16 +263,14 @@ def test_each_change_has_the_bytes_that_the_document_shows(
 
 def test_the_document_shows_every_kind_of_change() -> None:
     shown = [(kind, golden.cells) for kind, _, golden in shown_changes()]
-    assert {keys.STORE, *kinds()} - GROWING <= {kind for kind, _ in shown}
+    assert {keys.STORE, *kinds()} <= {kind for kind, _ in shown}
     for kind, entity in TAGGED.items():
         tags = {change.__struct_config__.tag for change in get_args(entity.changes)}
         assert tags <= {cells[1] for k, cells in shown if k == kind and len(cells) > 1}
 
 
-def test_further_fields_at_the_end_are_ignored_and_missing_ones_refused(
-    stored: tuple[dict[bytes, bytes], dict[bytes, bytes]],
-) -> None:
-    key, value = next((k, v) for k, v in stored[0].items() if k[1] == keys.DELTA)
+def test_further_fields_at_the_end_are_ignored_and_missing_ones_refused(stored: Stored) -> None:
+    key, value = next(iter(stored.deltas.items()))
     seq, fields = keys.number(key), msgspec.msgpack.decode(value)
     longer = msgspec.msgpack.encode([*fields, "from a later version"])
     assert deltas.decode(seq, longer) == deltas.decode(seq, value)

@@ -1,0 +1,309 @@
+"""The server's workloads: a server process, and this process as its load, over loopback.
+
+Everything that is published is durable when it is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from time import sleep
+
+import millstream
+from millstream import aio
+from millstream.aio.database import Millstream as AsyncMillstream
+from millstream.bench.measure import Meter, Row, seconds
+from millstream.bench.rawfile import RawFile
+from millstream.database import Millstream
+
+PAYLOAD_BYTES = 100
+PUBLISH_BATCH = 1_000
+CLAIM_BATCH = 100
+IN_FLIGHT = 64
+CONNECTIONS = 32
+IDLE = 1_000
+READY_S = 15.0
+HOST = "127.0.0.1"
+
+
+class Bench:
+    """One run: a server on a store of its own, until it is closed."""
+
+    def __init__(self, directory: Path, *, seconds_each: float) -> None:
+        self.seconds = seconds_each
+        self.directory = directory
+        self.port = _free_port()
+        self.url = f"http://{HOST}:{self.port}"
+        command = [sys.executable, "-m", "millstream.cli", "serve", str(directory / "bench.db")]
+        self._process = subprocess.Popen(
+            [*command, "--host", HOST, "--port", str(self.port)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self._wait_until_ready()
+        self.client: Millstream = millstream.open(self.url)
+
+    def close(self) -> None:
+        """Stop the server."""
+        self.client.close()
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(timeout=30)
+
+    def server_mib(self) -> float:
+        """Memory of the server that no file backs."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii")
+        (kib,) = (line.split()[1] for line in status.splitlines() if line.startswith("RssAnon:"))
+        return int(kib) / 1024
+
+    def _wait_until_ready(self) -> None:
+        deadline = seconds() + READY_S
+        while True:
+            try:
+                socket.create_connection((HOST, self.port), timeout=1).close()
+            except OSError:
+                if self._process.poll() is not None or seconds() > deadline:
+                    raise
+                sleep(0.05)
+            else:
+                return
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def socket_publish_batch(bench: Bench) -> Row:
+    """Batches over the socket, a few in flight."""
+    values = [os.urandom(PAYLOAD_BYTES) for _ in range(PUBLISH_BATCH)]
+
+    async def work(ms: AsyncMillstream) -> Meter:
+        log = ms.log("batches")
+
+        async def step() -> int:
+            return len(await log.append_many(values))
+
+        return await _side_by_side(step, tasks=4, total_s=bench.seconds)
+
+    row = _row("socket_publish_batch", _in_loop(bench, work), batch=PUBLISH_BATCH)
+    return _judged(row, "≥ 300,000/s", row.per_second >= 300_000)
+
+
+def socket_claim_batch(bench: Bench) -> Row:
+    """The worker's way over the socket: acknowledge the last batch, claim the next."""
+    queue = bench.client.queue("claims", lease=3_600)
+    values = [os.urandom(PAYLOAD_BYTES) for _ in range(PUBLISH_BATCH)]
+    meter = Meter()
+    held: list[millstream.Message] = []
+    while meter.elapsed_s < bench.seconds:
+        for _ in range(50):
+            queue.put_many(values)
+        left = 50 * PUBLISH_BATCH
+
+        def step() -> int:
+            nonlocal held, left
+            held = queue.claim(CLAIM_BATCH, ack=held)
+            left -= len(held)
+            return len(held)
+
+        while left > 0 and meter.elapsed_s < bench.seconds:
+            meter.run(step, 0.05)
+    queue.ack(held)
+    row = _row("socket_claim_batch", meter, batch=CLAIM_BATCH)
+    return _judged(row, "≥ 100,000/s", row.per_second >= 100_000)
+
+
+def socket_publish_inflight(bench: Bench) -> Row:
+    """Single publishes over one socket, many in flight."""
+    value = os.urandom(PAYLOAD_BYTES)
+
+    async def work(ms: AsyncMillstream) -> Meter:
+        log = ms.log("singles")
+
+        async def step() -> int:
+            await log.append(value)
+            return 1
+
+        return await _side_by_side(step, tasks=IN_FLIGHT, total_s=bench.seconds)
+
+    row = _row("socket_publish_inflight", _in_loop(bench, work), batch=1)
+    row.details = {"in_flight": IN_FLIGHT}
+    return _judged(row, "≥ 10,000/s", row.per_second >= 10_000)
+
+
+def rest_publish(bench: Bench) -> Row:
+    """Single publishes over REST, each connection one at a time."""
+    body = os.urandom(PAYLOAD_BYTES)
+    request = (
+        f"POST /logs/rest/records HTTP/1.1\r\nHost: {HOST}:{bench.port}\r\n"
+        f"Content-Type: application/octet-stream\r\nContent-Length: {len(body)}\r\n\r\n"
+    ).encode() + body
+
+    async def work() -> Meter:
+        connections = [await asyncio.open_connection(HOST, bench.port) for _ in range(CONNECTIONS)]
+        free = list(connections)
+
+        async def step() -> int:
+            reader, writer = free.pop()
+            writer.write(request)
+            head = await reader.readuntil(b"\r\n\r\n")
+            if b" 20" not in head.split(b"\r\n", 1)[0]:
+                raise RuntimeError(f"the server answered {head[:80]!r}")
+            await reader.readexactly(_length(head))
+            free.append((reader, writer))
+            return 1
+
+        try:
+            return await _side_by_side(step, tasks=CONNECTIONS, total_s=bench.seconds)
+        finally:
+            for _, writer in connections:
+                writer.close()
+
+    row = _row("rest_publish", asyncio.run(work()), batch=1)
+    row.details = {"connections": CONNECTIONS}
+    return _judged(row, "≥ 3,000/s", row.per_second >= 3_000)
+
+
+def _length(head: bytes) -> int:
+    for line in head.lower().split(b"\r\n"):
+        if line.startswith(b"content-length:"):
+            return int(line.split(b":")[1])
+    raise RuntimeError("an answer without its length")
+
+
+def delivery_latency(bench: Bench) -> Row:
+    """From a publish to the consumer that waits for it, without the time of a sync."""
+    raw = RawFile(bench.directory, sync_delay_s=0.0)
+    syncs = Meter()
+
+    def append_raw() -> int:
+        raw.append(b"x" * PAYLOAD_BYTES)
+        return 1
+
+    syncs.run(append_raw, 0.5)
+    raw.close()
+    sync_ms = syncs.percentile_ms(0.5)
+
+    async def work(ms: AsyncMillstream) -> Meter:
+        queue = await ms.queue("latency", lease=3_600)
+        other = await aio.open(bench.url)
+        waiting = await other.queue("latency", lease=3_600)
+        meter = Meter()
+        began = seconds()
+        while seconds() - began < bench.seconds:
+            claimed = asyncio.ensure_future(waiting.claim(1, wait=10))
+            await asyncio.sleep(0.005)
+            put_at = seconds()
+            await queue.put(b"x" * PAYLOAD_BYTES)
+            (message,) = await claimed
+            meter.step_s.append(seconds() - put_at)
+            meter.messages += 1
+            await queue.ack(message)
+        meter.elapsed_s = seconds() - began
+        await other.close()
+        return meter
+
+    row = _row("delivery_latency", _in_loop(bench, work), batch=1)
+    row.p50_ms = round(max(0.0, row.p50_ms - sync_ms), 4)
+    row.p99_ms = round(max(0.0, row.p99_ms - sync_ms), 4)
+    row.details = {"sync_ms": sync_ms}
+    return _judged(row, "p50 ≤ 2 ms, p99 ≤ 20 ms", row.p50_ms <= 2 and row.p99_ms <= 20)
+
+
+def idle_sockets(bench: Bench) -> Row:
+    """The server's memory for sockets on which nothing happens."""
+
+    async def work() -> float:
+        before = bench.server_mib()
+        opened: list[AsyncMillstream] = []
+        for _ in range(IDLE):
+            opened.append(await aio.open(bench.url))
+        after = bench.server_mib()
+        for ms in opened:
+            await ms.close()
+        return after - before
+
+    growth = asyncio.run(work())
+    row = Row(workload="idle_sockets", per_second=0, details={"memory_mib": round(growth, 1)})
+    return _judged(row, f"{IDLE:,} sockets in < 100 MiB", growth < 100)
+
+
+async def _side_by_side(step: Callable[[], Awaitable[int]], *, tasks: int, total_s: float) -> Meter:
+    meter = Meter()
+    began = seconds()
+
+    async def work() -> None:
+        now = seconds()
+        while now - began < total_s:
+            meter.messages += await step()
+            after = seconds()
+            meter.step_s.append(after - now)
+            now = after
+
+    await asyncio.gather(*(work() for _ in range(tasks)))
+    meter.elapsed_s = seconds() - began
+    return meter
+
+
+def _in_loop(bench: Bench, work: Callable[[AsyncMillstream], Awaitable[Meter]]) -> Meter:
+    async def run() -> Meter:
+        ms = await aio.open(bench.url)
+        try:
+            return await work(ms)
+        finally:
+            await ms.close()
+
+    return asyncio.run(run())
+
+
+def _row(workload: str, meter: Meter, *, batch: int) -> Row:
+    return Row(
+        workload=workload,
+        payload_bytes=PAYLOAD_BYTES,
+        batch=batch,
+        per_second=round(meter.per_second()),
+        p50_ms=meter.percentile_ms(0.5),
+        p99_ms=meter.percentile_ms(0.99),
+    )
+
+
+def _judged(row: Row, required: str, passed: bool) -> Row:
+    row.required, row.passed = required, passed
+    return row
+
+
+WORKLOADS: dict[str, Callable[[Bench], Row]] = {
+    "socket_publish_batch": socket_publish_batch,
+    "socket_claim_batch": socket_claim_batch,
+    "socket_publish_inflight": socket_publish_inflight,
+    "rest_publish": rest_publish,
+    "delivery_latency": delivery_latency,
+    "idle_sockets": idle_sockets,
+}
+
+
+def run(
+    names: list[str],
+    *,
+    directory: Path | None,
+    seconds_each: float,
+    started: Callable[[str], None],
+) -> Iterator[Row]:
+    """Run workloads one after the other on one server; `started` is told the name of each."""
+    with tempfile.TemporaryDirectory(prefix="millstream-bench-", dir=directory) as found:
+        bench = Bench(Path(found), seconds_each=seconds_each)
+        try:
+            for name in names:
+                started(name)
+                yield WORKLOADS[name](bench)
+        finally:
+            bench.close()

@@ -1,0 +1,151 @@
+"""`millstream serve`: a store behind one port, until it is told to stop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath
+from millstream.cli.options import takes
+
+if TYPE_CHECKING:
+    from millstream.server.serving import Serving
+    from millstream.server.settings import Settings
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much one client may ask of a server."""
+
+    body_max: Annotated[str, typer.Option(metavar="SIZE", help="The body of one request.")] = (
+        "64MiB"
+    )
+    head_max: Annotated[str, typer.Option(metavar="SIZE", help="The head of one request.")] = (
+        "64KiB"
+    )
+    frame_max: Annotated[str, typer.Option(metavar="SIZE", help="One frame of the socket.")] = (
+        "64MiB"
+    )
+    unsent_max: Annotated[
+        str, typer.Option(metavar="SIZE", help="Answers that wait for a slow reader.")
+    ] = "32MiB"
+    connections_max: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Connections at once.")
+    ] = 10_000
+    in_flight_max: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Requests of one socket without an answer.")
+    ] = 256
+    claims_max: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Messages that one client may have claimed.")
+    ] = 100_000
+    rate: Annotated[
+        float,
+        typer.Option(metavar="N", min=0, help="Requests per second of one token; 0: any number."),
+    ] = 0.0
+    wait_max: Annotated[
+        str, typer.Option(metavar="DURATION", help="How long a request may wait for news.")
+    ] = "60s"
+    stop_within: Annotated[
+        str, typer.Option(metavar="DURATION", help="Once told to stop, be gone by then.")
+    ] = "5s"
+
+
+@takes(Bounds)
+def serve(
+    path: Annotated[
+        Path | None,
+        typer.Argument(metavar="[PATH]", help="The store's file.", show_default="--store"),
+    ] = None,
+    store: StorePath = Path(DEFAULT_STORE),
+    host: Annotated[
+        str, typer.Option(metavar="HOST", help="The address to listen on.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", "-p", metavar="N", min=0, max=65_535, help="0: any free one.")
+    ] = 8080,
+    certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="PEM file; with --key, TLS only.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key, PEM.")] = None,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ORIGIN", help="Whose pages may connect too: https://example.org."),
+    ] = None,
+    json: AsJson = False,
+    *,
+    bounds: Bounds,
+) -> None:
+    """Serve a store on one port: REST, a streaming socket, metrics. Makes the store if need be.
+
+    On loopback without tokens, whoever can connect may do everything; elsewhere tokens are needed:
+    `millstream token create` makes one. SIGTERM or Ctrl-C: requests finish, then it ends.
+    """
+    try:
+        from millstream.server.serving import Serving
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
+    serving = Serving(
+        path or store,
+        _settings(bounds, host=host, port=port, files=(certificate, key), origins=origin or []),
+    )
+    serving.run(on_ready=lambda: _announce(serving, path or store, json=json), with_signals=True)
+
+
+def _settings(
+    bounds: Bounds,
+    *,
+    host: str,
+    port: int,
+    files: tuple[Path | None, Path | None],
+    origins: list[str],
+) -> Settings:
+    from millstream.cli.arguments import parse_duration, parse_size
+    from millstream.server.settings import Settings
+
+    certificate, key = (str(file) if file else "" for file in files)
+    return Settings(
+        host=host,
+        port=port,
+        certificate=certificate,
+        key=key,
+        origins=tuple(origins),
+        body_bytes_max=parse_size(bounds.body_max),
+        head_bytes_max=parse_size(bounds.head_max),
+        frame_bytes_max=parse_size(bounds.frame_max),
+        send_bytes_max=parse_size(bounds.unsent_max),
+        connections_max=bounds.connections_max,
+        requests_in_flight_max=bounds.in_flight_max,
+        claims_open_max=bounds.claims_max,
+        requests_per_second=bounds.rate,
+        wait_ms_max=round(parse_duration(bounds.wait_max) * 1000),
+        stop_s=parse_duration(bounds.stop_within),
+    )
+
+
+def _announce(serving: Serving, path: Path, *, json: bool) -> None:
+    import sys
+
+    from millstream.cli import display
+
+    places = {
+        "rest": serving.url,
+        "socket": serving.socket_url,
+        "docs": f"{serving.url}/docs",
+        "metrics": f"{serving.url}/metrics",
+        "health": f"{serving.url}/health",
+    }
+    if json:
+        display.say_json({"store": str(path), **places})
+    else:
+        display.say(f"serving {display.safe(str(path))}")
+        display.say_facts(places.items())
+    sys.stdout.flush()  # whoever waits for these lines may be behind a pipe
+
+
+def _missing(error: ModuleNotFoundError) -> typer.BadParameter:
+    return typer.BadParameter(
+        f"the server needs the package {error.name}: pip install 'millstream[server]'"
+    )

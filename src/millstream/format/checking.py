@@ -1,0 +1,117 @@
+"""Checking: records that were packed elsewhere, before they are stored as they came.
+
+Whatever a reader would stumble over is refused here: wrong checksums, columns that do not fill
+their block, headers that do not decode. Columns are looked at whole; no record is taken apart.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Raw
+
+from millstream.errors import CorruptionError, InvalidInput, TooLarge
+from millstream.format import block
+from millstream.format.packing import (
+    TIMESTAMP_MS_MAX,
+    Batch,
+    HeaderMap,
+    Single,
+    check_timestamp,
+)
+from millstream.limits import Limits
+
+_HANDED_IN = block.TIMESTAMP | block.KEY | block.KEY_VALIDITY | block.HEADERS
+"""Columns of metadata that a client may send; when a record was appended is the store's to say."""
+
+_U32_MAX = 2**32 - 1
+_ARRAY = b"\xdd"
+"""MessagePack's mark of an array whose length follows in four bytes."""
+
+_check_one = msgspec.msgpack.Decoder(HeaderMap).decode
+_check_many = msgspec.msgpack.Decoder(list[HeaderMap]).decode
+_split = msgspec.msgpack.Decoder(list[Raw]).decode
+
+
+def check_packed(records: Single | Batch, limits: Limits) -> None:
+    """Refuse records that could not have been packed here: `InvalidInput`, or `TooLarge`."""
+    if isinstance(records, Single):
+        _check_single(records, limits)
+    else:
+        _check_batch(records, limits)
+    if records.timestamp_ms is not None:
+        check_timestamp(records.timestamp_ms)
+
+
+def _check_single(single: Single, limits: Limits) -> None:
+    _check_size("a value", len(single.value), limits.value_bytes_max)
+    _check_size("a key", len(single.key or b""), limits.key_bytes_max)
+    _check_size("a record's headers", len(single.headers), limits.headers_bytes_max)
+    if single.headers:
+        try:
+            _check_one(single.headers)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise _bad_headers(error) from error
+
+
+def _check_batch(batch: Batch, limits: Limits) -> None:
+    if batch.count < 1:
+        raise InvalidInput(f"a batch of {batch.count} records; it has at least one")
+    _check_size("a batch", batch.count, limits.batch_records_max, unit="records")
+    _check_size("a batch", len(batch.payload) + len(batch.metadata), limits.batch_bytes_max)
+    if batch.columns & ~_HANDED_IN or not 0 <= batch.columns <= _HANDED_IN:
+        raise InvalidInput(f"a batch with the columns {batch.columns}; known are {_HANDED_IN}")
+    if batch.columns & block.KEY_VALIDITY and not batch.columns & block.KEY:
+        raise InvalidInput("a batch that says which records have keys, but has no keys")
+    payload = _place(batch.payload, batch.payload_crc, batch.count, block.PAYLOAD, block.VALUE)
+    _check_column(payload, block.VALUE, "a value", limits.value_bytes_max)
+    metadata = _place(
+        batch.metadata, batch.metadata_crc, batch.count, block.METADATA, batch.columns
+    )
+    _check_column(metadata, block.KEY, "a key", limits.key_bytes_max)
+    _check_column(metadata, block.HEADERS, "a record's headers", limits.headers_bytes_max)
+    if batch.columns & block.HEADERS:
+        _check_headers(metadata)
+    if batch.columns & block.TIMESTAMP:
+        numbers = metadata.timestamps()
+        if min(numbers) < 0 or max(numbers) > TIMESTAMP_MS_MAX:
+            raise InvalidInput("a timestamp is milliseconds since the epoch, up to the year 9999")
+
+
+def _place(body: bytes, crc: int, count: int, kind: int, columns: int) -> block.Block:
+    if not 0 <= crc <= _U32_MAX:
+        raise InvalidInput(f"a checksum has 32 bits, not {crc}")
+    whole = block.place(body, kind=kind, count=count, first_id=0, columns=columns, body_crc=crc)
+    try:
+        return block.Block(whole, kind=kind)
+    except CorruptionError as error:
+        raise InvalidInput(f"a batch does not hold together: {error.message}") from error
+
+
+def _check_column(found: block.Block, column: int, what: str, limit: int) -> None:
+    """Only a column that is larger than the limit can hold an item that is."""
+    buffers = found.buffers(column)
+    if buffers is None or buffers[1].nbytes <= limit:
+        return
+    _check_size(what, max(map(len, found.column(column) or [b""])), limit)
+
+
+def _check_headers(metadata: block.Block) -> None:
+    """Each record's headers are one map: so the maps, back to back, have the sizes of the cells."""
+    cells = [cell for cell in metadata.column(block.HEADERS) or [] if cell]
+    data = b"".join((_ARRAY, len(cells).to_bytes(4, "big"), *cells))
+    try:
+        _check_many(data)
+        sizes = list(map(len, _split(data)))
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise _bad_headers(error) from error
+    if sizes != list(map(len, cells)):
+        raise InvalidInput("a batch whose headers do not end where their offsets say")
+
+
+def _bad_headers(error: Exception) -> InvalidInput:
+    return InvalidInput(f"a header is text, a 64-bit integer, a float, a bool or null: {error}")
+
+
+def _check_size(what: str, size: int, limit: int, unit: str = "bytes") -> None:
+    if size > limit:
+        raise TooLarge(f"{what} of {size:,} {unit}; the limit is {limit:,}", size=size, limit=limit)
