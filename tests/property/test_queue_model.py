@@ -65,7 +65,6 @@ class Entry:
     log: str
     offset: int
     value: bytes
-    appended_ms: int = 0
     claim_id: int | None = None
     state: str = "unrouted"
     due_ms: int = 0
@@ -88,7 +87,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.held: list[Message] = []
         self.ends: dict[str, int] = dict.fromkeys((*LOGS, INBOX), 0)
         self.first: dict[str, int] = dict.fromkeys((*LOGS, INBOX), -1)
-        self.paused = self.altered = self.lapsed = self.jumped = False
+        self.paused = self.altered = self.lapsed = False
         self.number = 0
 
     @initialize(
@@ -159,8 +158,12 @@ class QueueMachine(RuleBasedStateMachine):
     def came(self, log: str, values: list[bytes], takes: list[bool]) -> None:
         for value, take in zip(values, takes, strict=True):
             if take:
-                self.entries.append(Entry(log, self.ends[log], value, self.clock.wall_ms()))
+                self.entries.append(Entry(log, self.ends[log], value))
             self.ends[log] += 1
+        if self.delay_ms:  # else the background routes sooner or later, and a delay counts from then
+            self.queue(0).peek(0)
+            for entry in self.in_state("unrouted"):
+                entry.state, entry.due_ms = "available", self.now_ms + self.delay_ms
 
     # What goes out.
 
@@ -208,14 +211,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.settled(handle)
 
     def claimable(self) -> list[Entry]:
-        """What a claim may answer; it also routes, which tells what is left of a delay."""
+        """What a claim may answer."""
         self.expire()
-        if self.delay_ms:
-            for entry in self.entries:
-                if entry.state == "unrouted":
-                    waited_ms = max(0, self.clock.wall_ms() - entry.appended_ms)
-                    left_ms = max(0, self.delay_ms - waited_ms)
-                    entry.state, entry.due_ms = "available", self.now_ms + left_ms
         if self.paused:
             return []
         return [
@@ -235,7 +232,7 @@ class QueueMachine(RuleBasedStateMachine):
             ]
             entry.claim_id = message.claim_id
             self.by_claim[message.claim_id] = entry
-            if not entry.again and not (self.delay_ms and (self.altered or self.jumped)):
+            if not entry.again and not (self.delay_ms and self.altered):
                 assert entry.offset > self.first[entry.log], "not in the order of the log"
                 self.first[entry.log] = entry.offset
         assert entry in claimable, f"{entry} was not there to be claimed"
@@ -460,7 +457,6 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(seconds=st.integers(-100_000, 100_000))
     def jump(self, seconds: int) -> None:
         self.clock.jump(seconds)
-        self.jumped = True
 
     # What can be seen.
 

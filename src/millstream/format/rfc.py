@@ -18,13 +18,11 @@ by `ids`. Whether a claim id belongs into the bucket that holds it, is for the r
 from __future__ import annotations
 
 import struct
-import sys
 from array import array
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from functools import lru_cache
 from itertools import count as count_from
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import astuple
@@ -48,6 +46,7 @@ from millstream.format.ids import (
     bucket_of,
     capacity_of,
 )
+from millstream.format.stretch import FEW, Scattered, Stretch, cuts, spread, spread_ids
 from millstream.limits import CONSUMER_BYTES_MAX
 
 
@@ -228,54 +227,6 @@ class QueueSpecRecord(Struct, frozen=True, gc=False):
 M = TypeVar("M", bound=Struct)
 
 
-class Stretch(NamedTuple):
-    """Messages whose ids follow one another, and what a record says of each, as columns."""
-
-    message_id: int
-    claim_id: int
-    numbers: tuple[Sequence[int], ...]
-    """The other fixed fields, in the record's order."""
-    prefix: bytes
-    """What the metadata of all of them starts with."""
-    rests: Sequence[bytes]
-    sizes: array[int]
-    """The lengths of the metadata, u32, each with the prefix."""
-
-
-FEW = 8
-"""Up to so many messages, each is packed by itself."""
-
-_SWAP = sys.byteorder == "big"
-_LOW = bytes(range(256)) * 256
-_HIGH = b"".join(bytes((n,)) * 256 for n in range(256))
-"""The lower and the higher byte of the numbers up to 65,535."""
-
-
-def _spread_ids(heads: bytearray, at: int, width: int, ids: range) -> None:
-    """Write adjacent ids into every `width` bytes; the first id stands there already."""
-    low = ids.start & 0xFFFF
-    if low + len(ids) > 0x10000:
-        _spread(heads, at, width, array("Q", ids))
-        return
-    heads[at::width] = _LOW[low : low + len(ids)]
-    heads[at + 1 :: width] = _HIGH[low : low + len(ids)]
-
-
-def _spread(heads: bytearray, at: int, width: int, column: array[int]) -> None:
-    """Write numbers into every `width` bytes; the first number stands there already."""
-    size, data = column.itemsize, column.tobytes()
-    if data == data[:size] * len(column):
-        return
-    for byte in range(size):
-        place = size - 1 - byte if _SWAP else byte
-        heads[at + place :: width] = data[byte::size]
-
-
-@lru_cache(maxsize=8)
-def _cuts(width: int, count: int) -> struct.Struct:
-    return struct.Struct(f"{width}s" * count)
-
-
 class _MessageArray(Generic[M]):
     """An array of messages: fixed fields, the claim id second, and metadata behind its length."""
 
@@ -299,13 +250,17 @@ class _MessageArray(Generic[M]):
             raise InvalidInput(f"{type(message).__name__} cannot be encoded: {error}") from None
         return b"".join(parts)
 
-    def encode_stretches(self, stretches: Sequence[Stretch]) -> bytes:
+    def encode_stretches(self, stretches: Sequence[Stretch | Scattered]) -> bytes:
         """As `encode`, from columns: a fold writes thousands at a time."""
         parts = [encode_array_count(sum(len(some.rests) for some in stretches))]
         for some in stretches:
             count = len(some.rests)
             interleaved = [b""] * (2 * count)
-            interleaved[0::2] = self._heads(some) if count > FEW else self._few_heads(some)
+            if isinstance(some, Scattered):
+                ids, sizes = (some.message_ids, some.claim_ids), map(len, some.rests)
+                interleaved[0::2] = map(self.layout.pack, *ids, *some.numbers, sizes)
+            else:
+                interleaved[0::2] = self._heads(some) if count > FEW else self._few_heads(some)
             interleaved[1::2] = some.rests
             parts += interleaved
         return b"".join(parts)
@@ -323,13 +278,13 @@ class _MessageArray(Generic[M]):
         first = (some.message_id, some.claim_id, *[column[0] for column in columns])
         head = self.layout.pack(*first) + some.prefix
         width, heads = len(head), bytearray(head * count)
-        _spread_ids(heads, 0, width, range(some.message_id, some.message_id + count))
-        _spread_ids(heads, 8, width, range(some.claim_id, some.claim_id + count))
+        spread_ids(heads, 0, width, range(some.message_id, some.message_id + count))
+        spread_ids(heads, 8, width, range(some.claim_id, some.claim_id + count))
         at = 16
         for column in columns:
-            _spread(heads, at, width, column)
+            spread(heads, at, width, column)
             at += column.itemsize
-        return _cuts(width, count).unpack(heads)
+        return cuts(width, count).unpack(heads)
 
     def read(self, reader: Reader) -> list[M]:
         make, data = self.make, reader.data

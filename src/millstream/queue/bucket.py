@@ -171,7 +171,9 @@ class Bucket(Entity):
             first, last = max(start, span.slot), min(stop, span.slot + span.count)
             if first >= stop:
                 return
-            if first < last:
+            if last - first == span.count:
+                yield span
+            elif first < last:
                 skip = first - span.slot
                 yield Span(
                     first,

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from millstream.errors import CorruptionError
 from millstream.format import entries, rfc
 from millstream.format.ids import make_claim_id, split_id
+from millstream.format.stretch import Scattered, Stretch
 from millstream.log.reader import entries_of
 from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Attempt, Slots, Span
 from millstream.store.engine import Snapshot
@@ -104,21 +105,53 @@ class BucketRecords:
             (span,) = bucket.sources(slot, slot + 1)
             yield rfc.attempts_key(queue, span.message_id), rfc.encode_attempts(history[slot])
 
-    def _stretches(self, state: int, *columns: Sequence[int]) -> list[rfc.Stretch]:
+    def _stretches(self, state: int, *columns: Sequence[int]) -> list[Stretch | Scattered]:
         """Every message in a state, with some columns of the bucket."""
-        found: list[rfc.Stretch] = []
+        found: list[Stretch | Scattered] = []
+        alone: list[Span] = []
         bucket = self._bucket
         for start, stop in bucket.runs(state):
             for span in bucket.sources(start, stop):
-                slot, message_id = span.slot, span.message_id
-                for metadata in self._metadata(span):
-                    count = len(metadata.rests)
-                    claim_id = make_claim_id(self._exponent, self._base + slot)
-                    numbers = tuple([column[slot : slot + count] for column in columns])
-                    found.append(rfc.Stretch(message_id, claim_id, numbers, *metadata))
-                    slot += count
-                    message_id += count
+                if span.count == 1:
+                    alone.append(span)
+                    continue
+                if alone:
+                    found.append(self._scattered(alone, columns))
+                    alone = []
+                found += self._stretch(span, columns)
+        if alone:
+            found.append(self._scattered(alone, columns))
         return found
+
+    def _stretch(self, span: Span, columns: Sequence[Sequence[int]]) -> Iterator[Stretch]:
+        """Neighbours, with what they have in common."""
+        slot, message_id = span.slot, span.message_id
+        for metadata in self._metadata(span):
+            count = len(metadata.rests)
+            claim_id = make_claim_id(self._exponent, self._base + slot)
+            numbers = tuple([column[slot : slot + count] for column in columns])
+            yield Stretch(message_id, claim_id, numbers, *metadata)
+            slot += count
+            message_id += count
+
+    def _scattered(self, alone: list[Span], columns: Sequence[Sequence[int]]) -> Scattered:
+        """Messages that have no neighbours."""
+        first = make_claim_id(self._exponent, self._base)
+        slots = [span.slot for span in alone]
+        return Scattered(
+            [span.message_id for span in alone],
+            [first + slot for slot in slots],
+            tuple([[column[slot] for slot in slots] for column in columns]),
+            [self._metadata_of(span) for span in alone],
+        )
+
+    def _metadata_of(self, span: Span) -> bytes:
+        log_id, first, metadata = self._last
+        at = span.offset - first
+        if log_id != span.log_id or not 0 <= at < len(metadata.rests):
+            (metadata,) = self._metadata(span)
+            at = 0
+        return metadata.prefix + metadata.rests[at]
 
     def _metadata(self, span: Span) -> Iterator[entries.MetadataColumn]:
         """The metadata of adjacent messages, some at a time, from wherever it is at hand."""

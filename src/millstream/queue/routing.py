@@ -43,6 +43,8 @@ SCAN_RECORDS = 20_000
 
 INBOX = "queue:"
 LATER = "queue-later:"
+OWN = "millstream:"
+"""Logs that Millstream keeps its own books in."""
 
 PLACE_RECORDS = 2_000
 """Messages that one commit enters into an index."""
@@ -123,7 +125,9 @@ def find_sources(state: State, snapshot: Snapshot, queue: str, spec: QueueSpec) 
 
 def _may_match(log: str, spec: QueueSpec) -> bool:
     """Whether a pattern takes a log; inboxes and the dead letters are taken only by name."""
-    return not log.startswith((INBOX, LATER)) and log != spec.dead_letter and spec.takes_from(log)
+    return (
+        not log.startswith((INBOX, LATER, OWN)) and log != spec.dead_letter and spec.takes_from(log)
+    )
 
 
 def route(store: Store, facts: Facts, want: int) -> list[Routed]:
