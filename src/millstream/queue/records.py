@@ -148,10 +148,13 @@ class BucketRecords:
     def _metadata_of(self, span: Span) -> bytes:
         log_id, first, metadata = self._last
         at = span.offset - first
-        if log_id != span.log_id or not 0 <= at < len(metadata.rests):
-            (metadata,) = self._metadata(span)
-            at = 0
-        return metadata.prefix + metadata.rests[at]
+        if log_id == span.log_id and 0 <= at < len(metadata.rests):
+            return metadata.prefix + metadata.rests[at]
+        stored = self._stored.get(span.message_id)
+        if stored is not None:
+            return stored
+        (metadata,) = self._metadata(span)
+        return metadata.prefix + metadata.rests[0]
 
     def _metadata(self, span: Span) -> Iterator[entries.MetadataColumn]:
         """The metadata of adjacent messages, some at a time, from wherever it is at hand."""

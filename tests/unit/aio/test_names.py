@@ -11,6 +11,8 @@ import pytest
 import millstream
 from millstream import aio
 
+pytestmark = pytest.mark.embedded
+
 TWINS = [
     (millstream.Millstream, aio.Millstream),
     (millstream.Transaction, aio.Transaction),

@@ -17,6 +17,8 @@ from millstream.embedded import EmbeddedSession
 from millstream.errors import CannotOpen, Closed, Overloaded
 from millstream.store.watch import Watch
 
+pytestmark = pytest.mark.embedded
+
 
 def session_of(ms: aio.Millstream) -> AsyncEmbeddedSession:
     session = ms._session

@@ -12,6 +12,7 @@ import pytest
 from millstream.errors import CorruptionError, InvalidInput, TooLarge
 from millstream.format import rfc
 from millstream.format.ids import make_bucket_id, make_claim_id
+from millstream.format.stretch import Stretch
 
 FORMAT_MD = Path(__file__).parents[3] / "docs" / "FORMAT.md"
 
@@ -308,16 +309,16 @@ def test_a_stored_spec_with_too_large_a_capacity_is_corrupt() -> None:
 
 def stretch(
     count: int, *, message_id: int, times: tuple[list[int], ...], prefix: bytes = b"pre"
-) -> rfc.Stretch:
+) -> Stretch:
     """Messages with metadata of many lengths, and attempts that differ."""
     rests = [b"m" * (n * 7 % 300) for n in range(count)]
     sizes = array("I", [len(prefix) + len(rest) for rest in rests])
     attempts = [n % 3 * 300 for n in range(count)]
     claim_id = make_claim_id(3, 65_530)
-    return rfc.Stretch(message_id, claim_id, (*times, attempts), prefix, rests, sizes)
+    return Stretch(message_id, claim_id, (*times, attempts), prefix, rests, sizes)
 
 
-def messages(make: Callable[..., Any], stretches: list[rfc.Stretch]) -> list[Any]:
+def messages(make: Callable[..., Any], stretches: list[Stretch]) -> list[Any]:
     return [
         make(some.message_id + n, some.claim_id + n, *numbers, some.prefix + some.rests[n])
         for some in stretches

@@ -13,6 +13,8 @@ from millstream.log import reader, recent
 from millstream.log.block import Columns, pack
 from millstream.store.store import Store
 
+pytestmark = pytest.mark.embedded
+
 
 def parts(ms: Millstream, name: str) -> tuple[Store, int]:
     store: Store = ms._session.store  # type: ignore[attr-defined]

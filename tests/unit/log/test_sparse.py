@@ -17,6 +17,8 @@ from millstream.record import Retention
 from millstream.store.state import NO_END
 from millstream.testing import memory_store
 
+pytestmark = pytest.mark.embedded
+
 
 def array_of(count: int) -> bytes:
     return count.to_bytes(2, "little")

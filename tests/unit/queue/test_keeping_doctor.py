@@ -26,6 +26,8 @@ from millstream.testing import SimulatedClock
 
 from .conftest import Reopen, fold_all, upkeep
 
+pytestmark = pytest.mark.embedded
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:

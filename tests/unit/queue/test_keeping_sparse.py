@@ -25,6 +25,8 @@ from millstream.testing import SimulatedClock
 
 from .conftest import Reopen, counts, fold_all, settle, upkeep, values
 
+pytestmark = pytest.mark.embedded
+
 BLOCK = 100
 
 

@@ -19,6 +19,8 @@ import millstream
 from . import consumer
 from .conftest import counts
 
+pytestmark = pytest.mark.embedded
+
 MESSAGES = 200
 HANGS_S = 30
 

@@ -14,6 +14,8 @@ import pytest
 import millstream
 from millstream import Millstream, Queue
 
+pytestmark = pytest.mark.embedded
+
 LABOURER = Path(__file__).with_name("labourer.py")
 MESSAGES = 300
 KILLS = 4

@@ -1,0 +1,47 @@
+"""Tests of logs and queues run twice: over an open file, and over a server (`home`).
+
+A test that looks inside the process of its store, or that is about files, says
+`@pytest.mark.embedded`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import millstream
+from millstream import aio
+
+SHARED = {"log", "queue", "queue_worker", "aio"}
+OPENING = {"ms", "reopen", "real", "tmp_path"}
+"""Fixtures by which a test comes to a store."""
+TABLES = {"rows"}
+"""Fixtures with tables of the application's own beside it: a server offers none."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs what is shared in both places."""
+    if Path(metafunc.definition.path).parent.name not in SHARED:
+        return
+    names = set(metafunc.fixturenames)
+    opens = not OPENING.isdisjoint(names) and TABLES.isdisjoint(names)
+    if opens and metafunc.definition.get_closest_marker("embedded") is None:
+        metafunc.parametrize("home", ["embedded", "remote"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def home(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Where stores are that are opened in the test's own process."""
+    found: str = getattr(request, "param", "embedded")
+    if found == "embedded":
+        yield found
+        return
+    from tests.unit.remote.places import Served
+
+    served = Served()
+    monkeypatch.setattr(millstream, "open", served.open)
+    monkeypatch.setattr(aio, "open", served.open_async)
+    yield found
+    served.end()

@@ -1,0 +1,333 @@
+"""Permissions: what each command needs, and what each text allows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream import wire
+from millstream.command import Fold, Sql, Stats, Transact
+from millstream.errors import InvalidInput
+from millstream.format.packing import pack_single
+from millstream.limits import Limits
+from millstream.log import commands as logs
+from millstream.queue import commands as queues
+from millstream.queue.spec import QueueSpec
+from millstream.record import Retention
+from millstream.server.access import (
+    ANYONE_HERE,
+    Denied,
+    Need,
+    Permission,
+    Principal,
+    covers,
+    matches,
+    needs_of,
+    parse_permission,
+    parse_permissions,
+    visible,
+)
+from tests.unit.server.guarded import guarded, in_loop
+
+ONE = pack_single(b"x", key=None, headers=None, timestamp=None, limits=Limits())
+
+
+def who(*texts: str) -> Principal:
+    return Principal("somebody", tuple(parse_permission(text) for text in texts))
+
+
+def may(principal: Principal, command: Any) -> bool:
+    try:
+        principal.check(command)
+    except Denied:
+        return False
+    return True
+
+
+TABLE: list[tuple[Any, str]] = [
+    (logs.CreateLog("orders"), "log:write:orders"),
+    (logs.Append("orders", ONE), "log:write:orders"),
+    (logs.Truncate("orders", 1), "log:admin:orders"),
+    (logs.DeleteLog("orders"), "log:admin:orders"),
+    (logs.SetMetadata("orders", "k", 1), "log:write:orders"),
+    (logs.SetRetention("orders", Retention()), "log:admin:orders"),
+    (logs.TakeLog("orders", "t"), "log:write:orders"),
+    (logs.FreeLog("orders", "t"), "log:write:orders"),
+    (logs.OpenCursor("orders", "c", 0, 1, True), "log:write:orders"),
+    (logs.Acknowledge("orders", "c", []), "log:write:orders"),
+    (logs.MoveCursor("orders", "c", 0), "log:write:orders"),
+    (logs.DeleteCursor("orders", "c"), "log:write:orders"),
+    (logs.GetBounds("orders"), "log:read:orders"),
+    (logs.ReadBlocks("orders", 0, 1, 1), "log:read:orders"),
+    (logs.WaitForOffset("orders", 0, 0), "log:read:orders"),
+    (logs.GetMetadata("orders"), "log:read:orders"),
+    (logs.DescribeLog("orders"), "log:read:orders"),
+    (logs.DescribeCursor("orders", "c"), "log:read:orders"),
+    (logs.ListCursors("orders"), "log:read:orders"),
+    (logs.EnforceRetention("orders"), "log:admin:orders"),
+    (queues.SpecifyQueue("mail", QueueSpec()), "queue:admin:mail"),
+    (queues.DeleteQueue("mail"), "queue:admin:mail"),
+    (queues.PauseQueue("mail", True), "queue:admin:mail"),
+    (queues.PurgeQueue("mail", "failed"), "queue:admin:mail"),
+    (queues.RedriveClaims("mail", []), "queue:admin:mail"),
+    (queues.FinishClaims("mail", [], "ack"), "queue:write:mail"),
+    (queues.RenewClaims("mail", []), "queue:write:mail"),
+    (queues.PutForLater("mail", ONE, []), "queue:write:mail"),
+    (queues.ClaimMessages("mail", 1, None, "c", None, []), "queue:write:mail"),
+    (queues.PeekMessages("mail", "failed", 1), "queue:read:mail"),
+    (queues.GetAttempts("mail", 1), "queue:read:mail"),
+    (queues.DescribeQueue("mail"), "queue:read:mail"),
+    (logs.Append("queue:mail", ONE), "queue:write:mail"),
+    (logs.ReadBlocks("queue-later:mail", 0, 1, 1), "queue:read:mail"),
+    (logs.Truncate("queue:mail", 1), "queue:admin:mail"),
+    (Stats(), "store:read"),
+    (Fold(), "store:admin"),
+    (Sql("SELECT 1", []), "store:admin"),
+]
+LESS = {"admin": "write", "write": "read"}
+
+
+@pytest.mark.parametrize(("command", "needed"), TABLE, ids=lambda one: str(one)[:40])
+def test_a_command_needs_exactly_this_permission(command: Any, needed: str) -> None:
+    noun, action, *pattern = needed.split(":")
+    assert may(who(needed), command)
+    assert may(who(":".join([noun, "admin", *pattern])), command)
+    assert may(who(f"*:{action}"), command)
+    assert not may(Principal("nobody", ()), command)
+    assert not may(
+        who(*(f"{other}:admin" for other in {"log", "queue", "store"} - {noun})), command
+    )
+    if action in LESS:
+        assert not may(who(":".join([noun, LESS[action], *pattern])), command)
+    if pattern:
+        assert not may(who(f"{noun}:admin:{pattern[0]}x", f"{noun}:admin:x*"), command)
+
+
+def test_the_table_names_every_command_that_can_be_sent() -> None:
+    sent = {kind.__name__ for kind in (*wire.STEPS, *wire.ALONE)}
+    known = {type(command).__name__ for command, _ in TABLE}
+    assert sent - known == {"_Transact", "ListLogs", "ListQueues"}
+
+
+def test_a_transaction_needs_what_its_steps_need() -> None:
+    both = Transact([logs.Append("a", ONE), queues.FinishClaims("b", [], "ack")])
+    assert may(who("log:write:a", "queue:write:b"), both)
+    assert not may(who("log:write:a"), both)
+    assert not may(who("queue:write:b"), both)
+
+
+def test_the_stores_own_logs_are_reached_by_an_explicit_store_admin_only() -> None:
+    read = logs.GetMetadata("millstream:tokens")
+    assert not may(ANYONE_HERE, read)
+    assert not may(who("log:admin", "queue:admin", "*:admin", "log:admin:m*", "store:write"), read)
+    assert may(who("store:admin"), read)
+
+
+def test_a_queue_needs_its_sources_and_its_dead_letters() -> None:
+    def specify(**spec: Any) -> queues.SpecifyQueue:
+        return queues.SpecifyQueue("mail", QueueSpec(**spec))
+
+    admin = "queue:admin:mail"
+    assert not may(who(admin), specify(sources=("orders",)))
+    assert may(who(admin, "log:read:orders"), specify(sources=("orders",)))
+    assert not may(who(admin, "log:read:orders"), specify(sources=("orders*",)))
+    assert may(who(admin, "log:read:ord*"), specify(sources=("orders*", "order?")))
+    assert not may(who(admin, "log:read:dead"), specify(dead_letter="dead"))
+    assert may(who(admin, "log:write:dead"), specify(dead_letter="dead"))
+    assert not may(who(admin, "log:read"), specify(sources=("queue:other",)))
+    assert may(who(admin, "queue:read:other"), specify(sources=("queue:other",)))
+    assert not may(who(admin, "*:admin"), specify(sources=("millstream:tokens",)))
+    assert not may(who(admin, "*:admin"), specify(dead_letter="millstream:tokens"))
+
+
+@pytest.mark.parametrize(
+    "text", ["log:write:orders*", "queue:admin:mail", "store:read", "*:admin", "log:read:a:b[1]?"]
+)
+def test_a_permission_is_printed_as_it_is_written(text: str) -> None:
+    assert str(parse_permission(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "log",
+        "log:",
+        "log:own",
+        "room:read",
+        "log:read:",
+        "store:read:x",
+        "log:read:queue:mail",
+        "log:read:queue-later:*",
+        "log:admin:millstream:tokens",
+        "LOG:read",
+        "log:read:a\nb",
+        f"log:read:{'a' * 256}",
+    ],
+)
+def test_what_is_no_permission_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        parse_permission(text)
+
+
+def test_a_token_has_one_to_a_hundred_permissions() -> None:
+    with pytest.raises(InvalidInput):
+        parse_permissions([])
+    with pytest.raises(InvalidInput):
+        parse_permissions(f"log:read:{n}" for n in range(101))
+    assert len(parse_permissions(["log:read", "log:read"])) == 1
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "is_part"),
+    [
+        ("log:write:orders*", "log:read:orders-eu", True),
+        ("log:write:orders*", "log:admin:orders-eu", False),
+        ("log:write:orders*", "log:write:order*", False),
+        ("log:write:orders*", "queue:read:orders", False),
+        ("*:write", "log:write:x*", True),
+        ("*:write", "store:read", True),
+        ("*:admin", "*:admin", True),
+        ("*:admin", "store:admin", False),
+        ("*:admin:a*", "*:read", False),
+        ("*:admin:a*", "store:read", False),
+        ("store:admin", "store:admin", True),
+        ("log:read", "log:read:?", True),
+        ("log:read:?*", "log:read", False),
+    ],
+)
+def test_a_part_of_what_is_held(held: str, wanted: str, is_part: bool) -> None:
+    assert who(held).grants([parse_permission(wanted)]) is is_part
+
+
+# What a text says, written once more in the plainest way.
+
+LETTERS = st.text("ab*?", max_size=6)
+NAMES = st.text("ab*?:", max_size=6)
+PERMISSIONS = st.builds(
+    Permission,
+    st.sampled_from(["log", "queue", "store", "*"]),
+    st.sampled_from(["read", "write", "admin"]),
+    LETTERS,
+)
+
+
+def means(pattern: str, name: str) -> bool:
+    if not pattern:
+        return not name
+    if pattern[0] == "*":
+        return means(pattern[1:], name) or (bool(name) and means(pattern, name[1:]))
+    return bool(name) and pattern[0] in ("?", name[0]) and means(pattern[1:], name[1:])
+
+
+@given(LETTERS, NAMES)
+def test_a_pattern_matches_what_it_means(pattern: str, name: str) -> None:
+    assert matches(pattern, name) is means(pattern, name)
+
+
+@given(LETTERS, LETTERS, st.lists(NAMES, max_size=20))
+def test_a_pattern_covers_no_more_than_it_means(held: str, other: str, names: list[str]) -> None:
+    if covers(held, other):
+        for name in names:
+            assert not means(other, name) or means(held, name)
+    assert covers(held, held)
+    assert covers("*", other)
+
+
+@given(
+    PERMISSIONS,
+    st.sampled_from(["log", "queue", "store"]),
+    st.sampled_from(["read", "write", "admin"]),
+    NAMES,
+    st.booleans(),
+)
+def test_a_permission_never_allows_more_than_its_text_says(
+    permission: Permission, noun: Any, action: Any, name: str, is_explicit: bool
+) -> None:
+    need = Need(noun, action, name, is_explicit=is_explicit)
+    order = ["read", "write", "admin"]
+    says = (
+        (permission.noun == noun or (permission.noun == "*" and not is_explicit))
+        and order.index(permission.action) >= order.index(action)
+        and means(permission.pattern, name)
+    )
+    assert permission.allows(need) is says
+
+
+@given(st.lists(PERMISSIONS, max_size=3), PERMISSIONS, st.lists(NAMES, max_size=10))
+def test_a_granted_part_allows_nothing_that_the_whole_does_not(
+    held: list[Permission], wanted: Permission, names: list[str]
+) -> None:
+    whole, part = Principal("whole", tuple(held)), Principal("part", (wanted,))
+    if not whole.grants([wanted]):
+        return
+    needs = [Need("store", "read", ""), Need("store", "admin", "")]
+    needs.append(Need("store", "admin", "", is_explicit=True))  # only admin is ever explicit
+    for name in names:
+        needs += [
+            Need("log", "read", name),
+            Need("log", "admin", name),
+            Need("queue", "write", name),
+        ]
+    for need in needs:
+        assert not part.allows(need) or whole.allows(need)
+
+
+def test_a_pattern_of_many_stars_is_not_slow() -> None:
+    assert not matches("*a" * 120, "a" * 119 + "b" * 136)
+    assert not covers("*a" * 120 + "c", "*a" * 119 + "b")
+
+
+def test_listings_show_only_what_one_may_read() -> None:
+    async def test() -> None:
+        async with guarded() as at:
+            for name in ("hidden", "orders", "payments"):
+                at.ms.log(name).append(b"x")
+            at.ms.queue("mail", max_attempts=2).put(b"x")
+            at.ms.queue("other", max_attempts=2)
+            at.token("log:read", name="one")
+            core = at.core
+
+            async def names(principal: Principal, command: Any) -> list[str]:
+                return [info.name for info in await core.execute(principal, command)]
+
+            every = logs.ListLogs("", 1_000)
+            assert await names(who("log:read:orders"), every) == ["orders"]
+            assert await names(who("log:read:orders"), logs.ListLogs("", 1)) == ["orders"]
+            assert await names(who("log:read:orders"), logs.ListLogs("orders", 1)) == []
+            assert await names(who("queue:read:mail"), every) == ["queue:mail"]
+            assert await names(who("store:admin"), every) == ["millstream:tokens"]
+            assert "millstream:tokens" not in await names(ANYONE_HERE, every)
+            assert await names(Principal("nobody", ()), every) == []
+            assert await names(who("queue:read:m*"), queues.ListQueues("", 10)) == ["mail"]
+            assert await names(who("queue:read"), queues.ListQueues("", 10)) == ["mail", "other"]
+            assert visible(who("log:read"), []) == []
+
+    in_loop(test)
+
+
+def test_a_listing_goes_on_past_pages_of_which_nothing_is_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("millstream.server.core.LISTED_AT_ONCE", 3)
+
+    async def test() -> None:
+        async with guarded() as at:
+            for number in range(20):
+                at.ms.log(f"l{number:02}").append(b"x")
+            found = await at.core.execute(who("log:read:l?9"), logs.ListLogs("", 2))
+            assert [info.name for info in found] == ["l09", "l19"]
+            first = await at.core.execute(who("log:read:l?9"), logs.ListLogs("", 1))
+            assert [info.name for info in first] == ["l09"]
+
+    in_loop(test)
+
+
+def test_a_refusal_says_what_is_missing() -> None:
+    with pytest.raises(Denied, match="log:write:orders") as found:
+        who("log:read").check(logs.CreateLog("orders"))
+    assert (found.value.noun, found.value.action, found.value.name) == ("log", "write", "orders")
+    assert needs_of(logs.ListLogs("", 1)) == []

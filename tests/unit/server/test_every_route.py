@@ -1,0 +1,177 @@
+"""Every route of the application, against everybody who may not use it.
+
+The routes are taken from the application itself: one that is added is tested.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Route, WebSocketRoute
+
+from millstream.server import rest
+from millstream.server.app import make_app
+from millstream.server.core import Core
+from millstream.server.guard import Guard
+from millstream.server.settings import Settings
+from millstream.server.tokens import revoke_token
+from millstream.testing import SimulatedClock
+from tests.unit.server.guarded import Guarded, guarded, in_loop
+
+WITHOUT_TOKEN = {("GET", "/health")}
+FOR_ANY_TOKEN = {
+    ("GET", "/health"): "only the status",
+    ("GET", "/logs"): "an empty listing",
+    ("GET", "/queues"): "an empty listing",
+    ("GET", "/openapi.json"): "the same for everybody",
+    ("GET", "/docs"): "the same for everybody",
+    ("DELETE", "/staging/{txn}"): "each token has its own",
+}
+"""What a token without any useful right may ask: nothing here tells of what is stored."""
+
+BODIES: dict[tuple[str, str], Any] = {
+    ("PUT", "/logs/{log}/metadata/{key}"): 1,
+    ("POST", "/logs/{log}/truncate"): {"before": 1},
+    ("POST", "/logs/{log}/records"): {"records": [{"value": 1}]},
+    ("PUT", "/logs/{log}/retention"): {"count": 1},
+    ("POST", "/tickets"): {"permissions": ["*:admin"]},
+}
+"""Bodies that are right, where a wrong one would be refused before the right to send it."""
+
+
+def all_routes(core: Core) -> list[Route | WebSocketRoute]:
+    """What the application serves, and what REST has beside it, each path once."""
+    guard = make_app(core)
+    assert isinstance(guard, Guard)
+    assert isinstance(guard.app, Starlette)
+    found: list[Any] = [*guard.app.routes]
+    known = {route.path for route in found}
+    return [*found, *(route for route in rest.routes(core) if route.path not in known)]
+
+
+def guard_all(at: Guarded) -> None:
+    """Let the guard stand before all of it."""
+    routes = all_routes(at.core)
+    at.app = Guard(Starlette(routes=routes), at.core)
+    at.routes = routes  # type: ignore[attr-defined]
+
+
+def asked(at: Guarded) -> Iterator[tuple[str, str, str]]:
+    """Each method and path, and an address that it answers."""
+    for route in at.routes:  # type: ignore[attr-defined]
+        address = re.sub(r"\{(\w+)(:\w+)?\}", _example, route.path)
+        if isinstance(route, WebSocketRoute):
+            yield "SOCKET", route.path, address
+        else:
+            for method in sorted((route.methods or set()) - {"HEAD"}):
+                yield method, route.path, address
+
+
+def _example(place: re.Match[str]) -> str:
+    return {"log": "orders", "queue": "mail", "offset": "0", "claim_id": "1"}.get(place[1], "x")
+
+
+async def status(at: Guarded, method: str, path: str, address: str, **head: str) -> int:
+    if method == "SOCKET":
+        return (await at.upgrade(address, headers=head))[0]
+    body = BODIES.get((method, path), {})
+    more = {} if method in ("GET", "DELETE") else {"json": body}
+    return (await at.ask(method, address, headers=head, **more)).status_code
+
+
+def fill(at: Guarded) -> None:
+    at.ms.log("orders").append_many([b"1", b"2"])
+    at.ms.log("orders").metadata["x"] = 1
+    at.ms.queue("mail", max_attempts=3).put(b"x")
+    at.ms.queue("mail").claim(1)
+
+
+@pytest.mark.parametrize("kind", ["none", "bad", "revoked", "expired", "basic", "forged ticket"])
+def test_no_route_is_open_without_a_good_token(kind: str) -> None:
+    async def test() -> None:
+        clock = SimulatedClock()
+        async with guarded(clock=clock) as at:
+            guard_all(at)
+            fill(at)
+            texts = {
+                "bad": at.token("*:admin", name="bad") + "x",
+                "revoked": at.token("*:admin", name="revoked"),
+                "expired": at.token("*:admin", name="expired", expires_ms=1),
+                "forged ticket": "mt_gqR0b2tlbqRuYW1l.c2lnbmF0dXJl",
+            }
+            revoke_token(at.ms, "revoked")
+            clock.advance(2)
+            head = {} if kind == "none" else {"authorization": f"Bearer {texts.get(kind)}"}
+            if kind == "basic":
+                head = {"authorization": "Basic bWU6bWU="}
+            before, count = at.core.store.state.seq, 0
+            for method, path, address in asked(at):
+                is_open = kind == "none" and (method, path) in WITHOUT_TOKEN
+                found = await status(at, method, path, address, **head)
+                assert found == (200 if is_open else 401), (method, path, found)
+                count += 1
+            assert count > 40
+            assert at.core.store.state.seq == before
+
+    in_loop(test)
+
+
+def test_no_route_does_anything_for_a_token_without_the_right() -> None:
+    async def test() -> None:
+        async with guarded() as at:
+            guard_all(at)
+            fill(at)
+            token = at.token("log:read:elsewhere", "queue:read:elsewhere")
+            head = {"authorization": f"Bearer {token}", "x-millstream": "1"}
+            before = at.core.store.state.seq
+            denied = 0
+            for method, path, address in asked(at):
+                if method == "SOCKET":
+                    continue  # what is asked on it is refused one by one: see below
+                found = await status(at, method, path, address, **head)
+                if (method, path) in FOR_ANY_TOKEN:
+                    assert found == 200, (method, path)
+                else:
+                    assert found in (400, 403, 411, 413, 415, 422), (method, path, found)
+                    denied += found == 403
+            assert at.core.store.state.seq == before
+            assert denied > 20
+            for address in ("/logs", "/queues", "/health"):
+                answer = await at.ask("GET", address, headers=head)
+                assert "orders" not in answer.text
+                assert "mail" not in answer.text
+
+    in_loop(test)
+
+
+def test_no_route_is_used_by_pages_of_other_origins() -> None:
+    async def test() -> None:
+        async with guarded(Settings()) as at:
+            guard_all(at)
+            fill(at)
+            before = at.core.store.state.seq
+            for method, path, address in asked(at):
+                if method != "GET":
+                    found = await status(at, method, path, address, origin="https://evil.example")
+                    assert found == 403, (method, path, found)
+            assert at.core.store.state.seq == before
+
+    in_loop(test)
+
+
+def test_no_route_is_used_under_a_foreign_name() -> None:
+    async def test() -> None:
+        async with guarded(Settings()) as at:
+            guard_all(at)
+            fill(at)
+            before = at.core.store.state.seq
+            for method, path, address in asked(at):
+                found = await status(at, method, path, address, host="evil.example")
+                assert found == 403, (method, path, found)
+            assert at.core.store.state.seq == before
+
+    in_loop(test)

@@ -1,0 +1,137 @@
+"""`/health`: what is looked at, and who is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.errors import StoreError
+from millstream.limits import Limits, MiB
+from millstream.server.health import (
+    Checkup,
+    Health,
+    check_disk,
+    check_lag,
+    check_stats,
+)
+from millstream.server.settings import Settings
+from millstream.store.faults import Faults
+from millstream.testing import SimulatedClock
+from tests.unit.server.guarded import guarded, in_loop
+
+
+def statuses(found: Health) -> dict[str, str]:
+    return {check.name: check.status for check in found.checks}
+
+
+def test_without_a_token_only_the_status_is_told() -> None:
+    async def test() -> None:
+        async with guarded() as at:
+            answer = await at.ask("GET", "/health")
+            assert (answer.status_code, answer.json()) == (200, {"status": "healthy"})
+            other = await at.ask("GET", "/health", bearer=at.token("log:admin", name="a"))
+            assert other.json() == {"status": "healthy"}
+            at.core.tokens._read_s = None
+            told = await at.ask("GET", "/health", bearer=at.token("store:read", name="b"))
+            names = {check["name"] for check in told.json()["checks"]}
+            assert names == {"event_loop", "store", "upkeep", "fold"}
+            assert (await at.ask("GET", "/health", bearer="ms_wrong_token")).status_code == 401
+
+    in_loop(test)
+
+
+def test_a_closed_store_is_critical() -> None:
+    async def test() -> None:
+        async with guarded(Settings()) as at:
+            await at.core.close()
+            answer = await at.ask("GET", "/health")
+            assert answer.status_code == 503
+            assert answer.json()["status"] == "critical"
+
+    in_loop(test)
+
+
+def test_a_poisoned_store_is_critical() -> None:
+    async def test() -> None:
+        async with guarded(Settings()) as at:
+            at.core.store._poison(OSError("the disk"))
+            answer = await at.ask("GET", "/health")
+            assert (answer.status_code, answer.json()["status"]) == (503, "critical")
+            (check,) = [one for one in answer.json()["checks"] if one["name"] == "store"]
+            assert "open the store again" in check["detail"]
+
+    in_loop(test)
+
+
+def test_a_finding_is_kept_for_a_second() -> None:
+    async def test() -> None:
+        clock = SimulatedClock()
+        async with guarded(Settings(), clock=clock) as at:
+            checkup = Checkup(at.core)
+            first = await checkup.health()
+            clock.advance(0.9)
+            assert await checkup.health() is first
+            clock.advance(0.1)
+            assert await checkup.health() is not first
+
+    in_loop(test)
+
+
+def test_a_message_that_waits_for_long_is_a_warning_if_asked_for() -> None:
+    async def test() -> None:
+        clock = SimulatedClock()
+        async with guarded(Settings(queue_age_s_max=60), clock=clock) as at:
+            at.ms.queue("mail", max_attempts=3).put(b"x")
+            checkup = Checkup(at.core)
+            assert statuses(await checkup.health())["queues"] == "healthy"
+            clock.advance(61)
+            found = await checkup.health()
+            assert found.status == statuses(found)["queues"] == "warning"
+            assert "'mail'" in found.checks[-1].detail
+
+    in_loop(test)
+
+
+@pytest.mark.parametrize(
+    ("free", "status"), [(50 * MiB, "critical"), (500 * MiB, "warning"), (5_000 * MiB, "healthy")]
+)
+def test_a_disk_that_fills_up_is_told(tmp_path: Path, free: int, status: str) -> None:
+    async def test() -> None:
+        asked: list[Path] = []
+
+        def disk_free(place: Path) -> int:
+            asked.append(place)
+            return free
+
+        async with guarded(Settings(), path=tmp_path / "a.db") as at:
+            found = await Checkup(at.core, disk_free=disk_free).health()
+            assert found.status == statuses(found)["disk"] == status
+            assert asked == [tmp_path]
+            assert (await Checkup(at.core).health()).status in ("healthy", "warning", "critical")
+
+    in_loop(test)
+    assert check_disk(free).status == status
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "status"),
+    [
+        ({}, "fold", "healthy"),
+        ({"unfolded_commits": 5_000}, "fold", "warning"),
+        ({"unfolded_bytes": 9 * MiB}, "fold", "warning"),
+        ({"unfolded_commits": 20_000}, "fold", "critical"),
+        ({}, "upkeep", "healthy"),
+        ({"last_upkeep_failure": "it broke"}, "upkeep", "warning"),
+    ],
+)
+def test_what_the_store_says_of_itself(change: dict[str, Any], name: str, status: str) -> None:
+    stats = {"unfolded_commits": 1, "unfolded_bytes": 1, "last_upkeep_failure": None, **change}
+    found = {check.name: check for check in check_stats(stats, Limits())}
+    assert found[name].status == status
+
+
+@pytest.mark.parametrize(("lag_s", "status"), [(0, "healthy"), (1, "warning"), (9, "critical")])
+def test_a_loop_that_is_late_is_told(lag_s: float, status: str) -> None:
+    assert check_lag(lag_s).status == status

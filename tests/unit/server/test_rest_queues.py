@@ -1,0 +1,189 @@
+"""Queues over REST: specs, messages in, looking after them."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from tests.unit.server.asking import Rest, looped, problem, served, serving
+
+
+async def claim(rest: Rest, **body: Any) -> list[dict[str, Any]]:
+    answer = await rest.post("/queues/q/claims", json=body)
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()["messages"]
+    return found
+
+
+@served
+async def test_a_queue_is_specified_altered_and_deleted(rest: Rest) -> None:
+    problem(await rest.get("/queues/q"), 404, "NotFound")
+    spec = {"sources": ["orders"], "max_attempts": 3, "backoff": {"kind": "fixed", "first_ms": 7}}
+    made = await rest.put("/queues/q", json=spec)
+    assert (made.status_code, made.json()["spec"]) == (201, {**spec})
+    assert (await rest.put("/queues/q", json=spec)).status_code == 200
+    problem(await rest.put("/queues/q", json={"max_attempts": 4}), 409, "Conflict")
+    altered = (await rest.patch("/queues/q", json={"lease_ms": 5_000})).json()["spec"]
+    assert (altered["lease_ms"], altered["max_attempts"]) == (5_000, 3)
+    assert [one["name"] for one in (await rest.get("/queues")).json()["queues"]] == ["q"]
+    assert (await rest.delete("/queues/q")).json() == {"deleted": True}
+    problem(await rest.patch("/queues/q", json={}), 404, "NotFound")
+
+
+@served
+async def test_a_bad_filter_is_told_by_line_and_column(rest: Rest) -> None:
+    answer = await rest.put("/queues/q", json={"filter": "colour = 'red' AND\n AND"})
+    data = problem(answer, 422, "InvalidFilter")["data"]
+    assert (data["line"], data["column"]) == (2, 2)
+    problem(await rest.get("/queues/q"), 404, "NotFound")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"max_attempts": 0},
+        {"max_attempts": "many"},
+        {"colour": "red"},
+        {"backoff": {"colour": "red"}},
+        {"start": "middle"},
+        {"start_ms": 2**80},
+        {"sources": [""]},
+        {"lease_ms": 10**15},
+    ],
+    ids=str,
+)
+@looped
+async def test_a_bad_spec_is_refused(spec: dict[str, Any]) -> None:
+    async with serving() as rest:
+        answer = await rest.put("/queues/q", json=spec)
+        assert answer.status_code == 422, answer.text
+        assert answer.json()["title"].startswith("Invalid")
+
+
+@served
+async def test_a_spec_may_be_left_out(rest: Rest) -> None:
+    assert (await rest.put("/queues/q")).status_code == 201
+    assert (await rest.put("/queues/q")).status_code == 200
+
+
+@served
+async def test_messages_are_put_one_by_one_in_batches_and_raw(rest: Rest) -> None:
+    await rest.put("/queues/q")
+    one = await rest.post("/queues/q/messages", json={"value": 1, "headers": {"h": 1}})
+    assert (one.status_code, one.json()) == (201, {"offset": 0, "count": 1})
+    many = {"messages": [{"value": 2}, {"base64": "/w==", "key": "k"}]}
+    assert (await rest.post("/queues/q/messages", json=many)).json() == {"offset": 1, "count": 2}
+    await rest.post("/queues/q/messages", content=b"raw", headers={"content-type": "x/y"})
+    found = await claim(rest, n=10)
+    assert [one.get("value") for one in found[:2]] == [1, 2]
+    assert (found[2]["base64"], found[2]["key"]) == ("/w==", "k")
+    assert base64.b64decode(found[3]["base64"]) == b"raw"
+    assert found[3]["headers"] == {"content-type": "x/y"}
+    assert (await rest.post("/queues/q/messages", json={"messages": []})).json()["count"] == 0
+
+
+@served
+async def test_a_put_to_no_queue_is_not_found(rest: Rest) -> None:
+    problem(await rest.post("/queues/q/messages", json={"value": 1}), 404, "NotFound")
+    assert (await rest.get("/logs")).json()["logs"] == []
+
+
+@served
+async def test_priorities_groups_and_repeats_go_where_the_spec_looks(rest: Rest) -> None:
+    spec = {"priority_by": "p", "group_by": "g", "dedup_by": "d", "group_in_flight": 0}
+    await rest.put("/queues/q", json=spec)
+    body = {
+        "messages": [
+            {"value": "low", "priority": 1, "group": "a", "dedup": "1"},
+            {"value": "again", "priority": 1, "group": "a", "dedup": "1"},
+            {"value": "high", "priority": 9, "group": "b", "dedup": "2"},
+        ]
+    }
+    assert (await rest.post("/queues/q/messages", json=body)).status_code == 201
+    await rest.post("/queues/q/messages?priority=5&group=c&dedup=3", content=b"mid")
+    found = await claim(rest, n=10)
+    assert [one["headers"]["p"] for one in found] == [9, 5, 1]
+    assert [one["headers"]["g"] for one in found] == ["b", "c", "a"]
+
+
+@served
+async def test_wishes_that_the_spec_does_not_know_are_refused(rest: Rest) -> None:
+    await rest.put("/queues/q")
+    for body in (
+        {"value": 1, "priority": 3},
+        {"value": 1, "priority": 11},
+        {"value": 1, "group": "a"},
+        {"value": 1, "delay": 1, "at": 5},
+        {"value": 1, "delay": -1},
+        {"value": 1, "delay": 1e11},
+        {"value": 1, "at": "2030-01-01T00:00:00"},
+        {"value": 1, "messages": []},
+        {"value": 1, "delay": 1, "producer": {"name": "p", "sequence": 0}},
+    ):
+        problem(await rest.post("/queues/q/messages", json=body), 422, "InvalidInput")
+    both = await rest.post("/queues/q/messages?delay=1", json={"value": 1})
+    problem(both, 422, "InvalidInput")
+
+
+@served
+async def test_messages_for_later_wait_for_their_time(rest: Rest) -> None:
+    await rest.put("/queues/q")
+    await rest.post("/queues/q/messages", json={"value": "soon", "delay": 10})
+    at = {"value": "later", "at": "2023-11-14T22:13:40Z"}  # twenty seconds after the clock began
+    await rest.post("/queues/q/messages", json=at)
+    assert await claim(rest, n=10) == []
+    assert (await rest.get("/queues/q")).json()["delayed"] == 2
+    rest.clock.advance(10)
+    assert [one["value"] for one in await claim(rest, n=10)] == ["soon"]
+    rest.clock.advance(10)
+    assert [one["value"] for one in await claim(rest, n=10)] == ["later"]
+
+
+@served
+async def test_a_paused_queue_gives_nothing_out(rest: Rest) -> None:
+    await rest.put("/queues/q")
+    await rest.post("/queues/q/messages", json={"value": 1})
+    assert (await rest.post("/queues/q/pause")).json()["paused"] is True
+    assert await claim(rest) == []
+    assert (await rest.post("/queues/q/resume")).json()["paused"] is False
+    assert len(await claim(rest)) == 1
+    problem(await rest.post("/queues/none/pause"), 404, "NotFound")
+    problem(await rest.post("/queues/none/resume"), 404, "NotFound")
+
+
+@served
+async def test_messages_are_looked_at_page_by_page(rest: Rest) -> None:
+    await rest.put("/queues/q")
+    await rest.post("/queues/q/messages", json={"messages": [{"value": i} for i in range(5)]})
+    page = (await rest.get("/queues/q/messages?limit=2")).json()["messages"]
+    assert [one["value"] for one in page] == [0, 1]
+    after = page[-1]["claim_id"]
+    page = (await rest.get(f"/queues/q/messages?after={after}")).json()["messages"]
+    assert [one["value"] for one in page] == [2, 3, 4]
+    await claim(rest, n=2)
+    flying = (await rest.get("/queues/q/messages?state=in_flight")).json()["messages"]
+    assert [one["value"] for one in flying] == [0, 1]
+    problem(await rest.get("/queues/q/messages?state=lost"), 422, "InvalidInput")
+    problem(await rest.get("/queues/none/messages"), 404, "NotFound")
+
+
+@served
+async def test_failed_messages_are_redriven_and_purged(rest: Rest) -> None:
+    await rest.put("/queues/q")
+    for colour in ("red", "red", "blue"):
+        await rest.post("/queues/q/messages", json={"value": 1, "headers": {"colour": colour}})
+    claims = [one["claim"] for one in await claim(rest, n=3)]
+    await rest.post("/queues/q/fail", json={"claims": claims, "reason": "no"})
+    where = {"where": "colour = 'red'"}
+    dry = await rest.post("/queues/q/redrive", json={**where, "dry_run": True})
+    assert dry.json() == {"count": 2}
+    assert (await rest.post("/queues/q/redrive", json={**where, "limit": 1})).json()["count"] == 1
+    assert (await rest.post("/queues/q/purge", json={"state": "failed"})).json() == {"count": 2}
+    assert (await rest.post("/queues/q/purge")).json() == {"count": 1}
+    problem(await rest.post("/queues/q/redrive", json={"where": "("}), 422, "InvalidFilter")
+    problem(await rest.post("/queues/q/redrive", json={"rate": 0}), 422, "InvalidInput")
+    problem(await rest.post("/queues/q/purge", json={"state": "done"}), 422, "InvalidInput")
+    problem(await rest.post("/queues/none/redrive"), 404, "NotFound")
+    problem(await rest.post("/queues/none/purge"), 404, "NotFound")

@@ -1,0 +1,218 @@
+"""Records over REST: JSON, base64 and raw bodies, batches, ranges, long polls."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+
+import httpx
+import pytest
+
+from millstream.clock import SystemClock
+from millstream.server.rest import arrow
+from tests.unit.server.asking import Rest, looped, problem, served, serving
+
+ARROW = "application/vnd.apache.arrow.stream"
+
+
+@served
+async def test_json_values_come_back_as_json_and_bytes_as_base64(rest: Rest) -> None:
+    values = [{"a": [1, 2.5, None]}, "text", 12345678901234567890123, None, True]
+    for offset, value in enumerate(values):
+        answer = await rest.post("/logs/a/records", json={"value": value})
+        assert (answer.status_code, answer.json()) == (201, {"offset": offset, "count": 1})
+    data = base64.b64encode(b"\xff\x00").decode()
+    await rest.post("/logs/a/records", json={"base64": data, "key": "k", "headers": {"n": 1}})
+    found = (await rest.get("/logs/a/records")).json()
+    assert [record.get("value") for record in found["records"][:5]] == values
+    last = found["records"][5]
+    assert (last["base64"], last["key"], last["headers"]) == (data, "k", {"n": 1})
+    assert (found["next"], found["end_offset"]) == (6, 6)
+
+
+@served
+async def test_a_batch_is_appended_at_once(rest: Rest) -> None:
+    records = [{"value": i, "key_base64": "/w==", "timestamp": 5 + i} for i in range(3)]
+    answer = await rest.post("/logs/a/records", json={"records": records})
+    assert answer.json() == {"offset": 0, "count": 3}
+    found = (await rest.get("/logs/a/records?start=1&stop=2")).json()["records"]
+    assert [(one["offset"], one["value"], one["timestamp"]) for one in found] == [(1, 1, 6)]
+    assert found[0]["key_base64"] == "/w=="
+    assert (await rest.post("/logs/a/records", json={"records": []})).json()["count"] == 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"value": 1, "base64": ""},
+        {"value": 1, "records": []},
+        {"records": [{}]},
+        {"value": 1, "colour": "red"},
+        {"base64": "!"},
+        {"value": 1, "key": "a", "key_base64": "YQ=="},
+        {"value": 1, "headers": {"a": {"deep": 1}}},
+        {"value": 1, "headers": {"a": 2**70}},
+        {"value": 1, "timestamp": -1},
+        {"records": [{"value": 1, "timestamp": 1}, {"value": 1}]},
+        {"value": 1, "producer": {"name": "", "sequence": 0}},
+    ],
+    ids=str,
+)
+@looped
+async def test_what_is_no_record_is_refused(body: object) -> None:
+    async with serving() as rest:
+        answer = await rest.post("/logs/a/records", json=body)
+        assert problem(answer, 422, answer.json()["title"])["title"].startswith("Invalid")
+        assert (await rest.get("/logs/a/records")).json()["records"] == []
+
+
+@served
+async def test_a_raw_body_is_one_record_and_comes_back_so(rest: Rest) -> None:
+    headers = {
+        "content-type": "image/png",
+        "millstream-key": "a%2Fb",
+        "millstream-headers": json.dumps({"ü": "ä🌊", "n": 1}),
+        "millstream-timestamp": "77",
+    }
+    await rest.post("/logs/a/records", content=b"\x89PNG", headers=headers)
+    raw = await rest.get("/logs/a/records/0")
+    assert (raw.content, raw.headers["content-type"]) == (b"\x89PNG", "image/png")
+    assert raw.headers["millstream-offset"] == "0"
+    assert (raw.headers["millstream-key"], raw.headers["millstream-timestamp"]) == ("a%2Fb", "77")
+    told = json.loads(raw.headers["millstream-headers"])
+    assert told == {"content-type": "image/png", "ü": "ä🌊", "n": 1}
+    shown = await rest.get("/logs/a/records/0", headers={"accept": "application/json"})
+    assert base64.b64decode(shown.json()["base64"]) == b"\x89PNG"
+    assert shown.json()["key"] == "a/b"
+
+
+@served
+async def test_a_raw_body_of_html_cannot_run_in_the_servers_origin(rest: Rest) -> None:
+    await rest.post("/logs/a/records", content=b"<script>", headers={"content-type": "text/html"})
+    raw = await rest.get("/logs/a/records/0", headers={"accept": "text/html"})
+    assert raw.headers["content-security-policy"] == "sandbox; default-src 'none'"
+    assert raw.headers["x-content-type-options"] == "nosniff"
+
+
+@served
+async def test_bad_headers_beside_a_raw_body_are_refused(rest: Rest) -> None:
+    for bad in ({"millstream-headers": "[1]"}, {"millstream-timestamp": "soon"}):
+        answer = await rest.post("/logs/a/records", content=b"x", headers=bad)
+        problem(answer, 422, "InvalidInput")
+
+
+@served
+async def test_appends_are_compared_and_repeated_safely(rest: Rest) -> None:
+    await rest.post("/logs/a/records", json={"value": 1, "expect_end": 0})
+    moved = await rest.post("/logs/a/records", json={"value": 1, "expect_end": 0})
+    assert problem(moved, 409, "EndMoved")["data"]["end"] == 1
+    body = {"value": 2, "producer": {"name": "p", "sequence": 0}}
+    for _ in range(2):
+        assert (await rest.post("/logs/a/records", json=body)).json()["offset"] == 1
+    raw = "/logs/a/records?producer=p&sequence=1"
+    for _ in range(2):
+        assert (await rest.post(raw, content=b"x")).json()["offset"] == 2
+    problem(await rest.post("/logs/a/records?producer=p", content=b"x"), 422, "InvalidInput")
+    gap = {"value": 2, "producer": {"name": "p", "sequence": 9}}
+    problem(await rest.post("/logs/a/records", json=gap), 409, "OutOfSequence")
+
+
+@served
+async def test_a_record_that_is_not_there_is_not_found(rest: Rest) -> None:
+    problem(await rest.get("/logs/a/records/0"), 404, "NotFound")
+    await rest.post("/logs/a/records", json={"value": 1})
+    problem(await rest.get("/logs/a/records/1"), 404, "NotFound")
+    problem(await rest.get(f"/logs/a/records/{2**63 - 1}"), 404, "NotFound")
+    problem(await rest.get("/logs/a/records/x"), 422, "InvalidInput")
+    problem(await rest.get(f"/logs/a/records/{2**63}"), 422, "InvalidInput")
+
+
+@served
+async def test_reading_is_paged(rest: Rest) -> None:
+    await rest.post("/logs/a/records", json={"records": [{"value": i} for i in range(10)]})
+    found, start = [], 0
+    while page := (await rest.get(f"/logs/a/records?start={start}&limit=3")).json()["records"]:
+        found += [record["value"] for record in page]
+        start = page[-1]["offset"] + 1
+    assert found == list(range(10))
+
+
+@looped
+async def test_a_long_poll_is_woken_by_an_append() -> None:
+    async with serving(clock=SystemClock()) as rest:
+        poll = asyncio.create_task(rest.get("/logs/new/records?wait=30"))
+        await asyncio.sleep(0)
+        await rest.post("/logs/new/records", json={"value": "here"})
+        assert [one["value"] for one in (await poll).json()["records"]] == ["here"]
+
+
+@looped
+async def test_a_long_poll_ends_when_its_time_or_the_server_does() -> None:
+    async with serving(clock=SystemClock()) as rest:
+        assert (await rest.get("/logs/a/records?wait=0.01")).json()["records"] == []
+        poll = asyncio.create_task(rest.get("/logs/a/records?wait=30"))
+        await asyncio.sleep(0)
+        rest.core.closing.set()
+        assert (await poll).json()["records"] == []
+        assert (await rest.get("/logs/a/records?wait=30")).json()["records"] == []
+        problem(await rest.get("/logs/a/records?wait=-1"), 422, "InvalidInput")
+
+
+@served
+async def test_forms_that_are_not_there_are_not_acceptable(rest: Rest) -> None:
+    answer = await rest.get("/logs/a/records", headers={"accept": "image/png"})
+    assert problem(answer, 406, "NotAcceptable")["data"]["offered"] == ["application/json", ARROW]
+    browser = "text/html,application/xhtml+xml,*/*;q=0.8"
+    assert (await rest.get("/logs/a/records", headers={"accept": browser})).status_code == 200
+
+
+@served
+async def test_arrow_without_pyarrow_is_refused_with_advice(rest: Rest) -> None:
+    if arrow.find_spec("pyarrow") is not None:
+        pytest.skip("pyarrow is installed here")
+    answer = await rest.get("/logs/a/records", headers={"accept": ARROW})
+    assert "millstream[spark]" in problem(answer, 406, "NotAcceptable")["detail"]
+
+
+@served
+async def test_arrow_streams_a_range(rest: Rest) -> None:
+    pa = pytest.importorskip("pyarrow")
+    headers = {"s": "x", "i": 1, "d": 0.5, "b": True, "n": None}
+    records = [{"base64": "/w==", "key": "k", "headers": headers}, {"value": 1}]
+    await rest.post("/logs/a/records", json={"records": records})
+    await rest.post("/logs/a/records", json={"value": 2})
+    answer = await rest.get("/logs/a/records", headers={"accept": ARROW})
+    table = pa.ipc.open_stream(answer.content).read_all()
+    assert table.column("offset").to_pylist() == [0, 1, 2]
+    assert table.column("value").to_pylist() == [b"\xff", b"1", b"2"]
+    assert table.column("key").to_pylist() == [b"k", None, None]
+    shown = dict(table.column("headers").to_pylist()[0])
+    assert shown["i"] == {"s": None, "i": 1, "d": None, "b": None}
+    assert shown["n"] == dict.fromkeys("sidb")
+
+
+@served
+async def test_json_that_is_not_json_is_malformed(rest: Rest) -> None:
+    kind = {"content-type": "application/json"}
+    for body in (b"", b"{", b'{"value": nope}', b'{"value": "\xff"}', b'{"value": 1} x'):
+        answer = await rest.post("/logs/a/records", content=body, headers=kind)
+        problem(answer, 400, "Malformed")
+    lone = await rest.post("/logs/a/records", content=b'{"value": "\\ud800"}', headers=kind)
+    assert lone.status_code in (400, 422)
+
+
+@served
+async def test_deep_and_dense_json_is_refused(rest: Rest) -> None:
+    kind = {"content-type": "application/json"}
+    deep = b'{"value": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    answer = await rest.post("/logs/a/records", content=deep, headers=kind)
+    problem(answer, 422, "InvalidInput")
+    dense = b'{"value": [' + b"1," * 600_000 + b"1]}"
+    answer = await rest.post("/logs/a/records", content=dense, headers=kind)
+    problem(answer, 413, "TooLarge")
+
+
+def test_httpx_sends_what_these_tests_mean() -> None:
+    assert httpx.Request("GET", "http://here/a%2Fb").url.raw_path == b"/a%2Fb"

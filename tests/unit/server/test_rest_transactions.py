@@ -1,0 +1,88 @@
+"""Transactions over REST: operations of every kind, all of them or none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.server.asking import Rest, looped, problem, served, serving
+from tests.unit.server.test_rest_queues import claim
+
+
+async def transact(rest: Rest, *operations: dict[str, Any]) -> Any:
+    answer = await rest.post("/transactions", json={"operations": operations})
+    assert answer.status_code == 200, answer.text
+    return answer.json()["results"]
+
+
+@served
+async def test_every_operation_answers_in_its_place(rest: Rest) -> None:
+    await rest.put("/queues/q", json={"priority_by": "p"})
+    await rest.put("/logs/a/cursors/c")
+    results = await transact(
+        rest,
+        {"op": "create_log", "log": "b"},
+        {"op": "append", "log": "a", "value": {"x": 1}, "expect_end": 0},
+        {"op": "append", "log": "a", "records": [{"value": 1}, {"value": 2}]},
+        {"op": "cursor_ack", "log": "a", "cursor": "c", "offsets": [0]},
+        {"op": "cursor_seek", "log": "a", "cursor": "c", "offset": 2},
+        {"op": "set_metadata", "log": "a", "key": "k", "value": [1]},
+        {"op": "truncate", "log": "a", "before": 1},
+        {"op": "put", "queue": "q", "value": "m", "priority": 3},
+        {"op": "put", "queue": "q", "messages": [{"value": "n"}]},
+        {"op": "delete_log", "log": "b"},
+    )
+    assert results == [True, 0, 1, 1, 2, None, 1, 0, 1, True]
+    claims = [one["claim"] for one in await claim(rest, n=2)]
+    ended = await transact(
+        rest,
+        {"op": "ack", "queue": "q", "claims": claims[0]},
+        {"op": "nack", "queue": "q", "claims": [claims[1]], "delay": 0},
+        {"op": "append", "log": "out", "value": "done"},
+    )
+    assert ended == [None, None, 0]
+    (again,) = await claim(rest)
+    assert await transact(rest, {"op": "fail", "queue": "q", "claims": again["claim"]}) == [None]
+
+
+@served
+async def test_one_refusal_undoes_all(rest: Rest) -> None:
+    await rest.put("/queues/q")
+    operations = [
+        {"op": "append", "log": "a", "value": 1},
+        {"op": "ack", "queue": "q", "claims": "1000:1"},
+    ]
+    answer = await rest.post("/transactions", json={"operations": operations})
+    problem(answer, 409, "LeaseLost")
+    assert (await rest.get("/logs/a/records")).json()["records"] == []
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [
+        [],
+        [{"op": "sql", "statement": "drop"}],
+        [{"log": "a", "value": 1}],
+        [{"op": "append", "log": "a"}],
+        [{"op": "append", "log": "", "value": 1}],
+        [{"op": "append", "log": "a", "records": []}],
+        [{"op": "append", "log": "a", "value": 1, "queue": "q"}],
+        [{"op": "truncate", "log": "a"}],
+        [{"op": "ack", "queue": "q", "claims": "x"}],
+        [{"op": "create_log", "log": "a"}] * 1_001,
+    ],
+    ids=lambda operations: str(operations)[:60],
+)
+@looped
+async def test_what_is_no_transaction_is_refused(operations: list[Any]) -> None:
+    async with serving() as rest:
+        answer = await rest.post("/transactions", json={"operations": operations})
+        assert answer.status_code == 422, answer.text
+        assert (await rest.get("/logs")).json()["logs"] == []
+
+
+@served
+async def test_a_put_to_no_queue_is_not_found(rest: Rest) -> None:
+    body = {"operations": [{"op": "put", "queue": "none", "value": 1}]}
+    problem(await rest.post("/transactions", json=body), 404, "NotFound")

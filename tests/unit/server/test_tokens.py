@@ -1,0 +1,192 @@
+"""Tokens: made, listed, revoked, expired; and tickets made from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.errors import AlreadyExists, InvalidInput, NotFound, TooLarge
+from millstream.limits import Limits
+from millstream.log.commands import GetBounds
+from millstream.server import tickets
+from millstream.server.access import Principal, Unauthenticated, parse_permission
+from millstream.server.tokens import LOG, create_token, list_tokens, revoke_token
+from millstream.testing import SimulatedClock, memory_store
+from tests.unit.server.guarded import guarded, in_loop, other_handle
+
+HOUR_MS = 3_600_000
+
+
+def test_a_token_is_listed_without_its_secret() -> None:
+    clock = SimulatedClock()
+    with memory_store(clock=clock) as ms:
+        made, text = create_token(ms, "ci", ["log:write:orders*"], expires_ms=HOUR_MS, clock=clock)
+        secret = text.split("_", 2)[2]
+        assert text.startswith(f"ms_{made.id}_")
+        assert len(secret) >= 43
+        assert list_tokens(ms) == [made]
+        assert made.expires == clock.wall_ms() + HOUR_MS
+        assert secret not in repr(dict(ms.log(LOG).metadata))
+
+
+def test_no_two_secrets_are_alike() -> None:
+    with memory_store() as ms:
+        texts = {create_token(ms, f"t{n}", ["store:read"])[1] for n in range(20)}
+        assert len({text.split("_", 2)[2] for text in texts}) == 20
+
+
+def test_a_name_is_taken_until_its_token_is_revoked() -> None:
+    with memory_store() as ms:
+        first, _ = create_token(ms, "ci", ["store:read"])
+        with pytest.raises(AlreadyExists) as found:
+            create_token(ms, "ci", ["*:admin"])
+        assert "digest" not in f"{found.value}{found.value.data}"
+        assert revoke_token(ms, "ci") == first
+        with pytest.raises(NotFound):
+            revoke_token(ms, "ci")
+        second, _ = create_token(ms, "ci", ["store:read"])
+        assert revoke_token(ms, second.id) == second
+        assert list_tokens(ms) == []
+
+
+@pytest.mark.parametrize("expires_ms", [0, -1, 10**15])
+def test_a_token_lasts_for_a_sensible_time(expires_ms: int) -> None:
+    with memory_store() as ms, pytest.raises(InvalidInput):
+        create_token(ms, "ci", ["store:read"], expires_ms=expires_ms)
+
+
+def test_too_many_tokens_are_refused_with_advice() -> None:
+    with memory_store(limits=Limits(metadata_entries_max=2)) as ms:
+        create_token(ms, "a", ["store:read"])
+        create_token(ms, "b", ["store:read"])
+        with pytest.raises(TooLarge, match="revoke some"):
+            create_token(ms, "c", ["store:read"])
+
+
+def test_a_token_names_who_comes_until_it_expires() -> None:
+    async def test() -> None:
+        clock = SimulatedClock()
+        async with guarded(clock=clock) as at:
+            text = at.token("log:read", name="ci", expires_ms=HOUR_MS)
+            tokens = at.core.tokens
+            principal = await tokens.authenticate(text)
+            assert principal.name == "ci"
+            assert principal.permissions == (parse_permission("log:read"),)
+            await tokens.confirm(principal)
+            clock.advance(3_601)
+            for refused in (tokens.authenticate(text), tokens.confirm(principal)):
+                with pytest.raises(Unauthenticated):
+                    await refused
+
+    in_loop(test)
+
+
+def test_anything_but_the_text_itself_is_refused() -> None:
+    async def test() -> None:
+        async with guarded() as at:
+            text = at.token("log:read")
+            prefix, identity, secret = text.split("_", 2)
+            for wrong in (
+                "",
+                "ms_",
+                "ms__",
+                text[:-1],
+                f"{text}x",
+                f"{prefix}_{identity}_",
+                f"{prefix}_{identity[:-1]}_{secret}",
+                f"{prefix}_{'0' * 16}_{secret}",
+                f"{prefix}_{identity}_é",
+                f"{prefix}_\ud800_\ud800",
+            ):
+                with pytest.raises(Unauthenticated):
+                    await at.core.tokens.authenticate(wrong)
+
+    in_loop(test)
+
+
+def test_a_server_knows_within_a_second_what_another_process_revoked(tmp_path: Path) -> None:
+    async def test() -> None:
+        clock = SimulatedClock()
+        path = tmp_path / "shared.db"
+        async with guarded(path=path, clock=clock) as at:
+            with other_handle(path) as elsewhere:
+                _, text = create_token(elsewhere, "ci", ["log:read"], clock=clock)
+                principal = await at.core.tokens.authenticate(text)
+                await at.core.execute(principal, GetBounds("orders"))
+                revoke_token(elsewhere, "ci")
+                clock.advance(1.0)
+                with pytest.raises(Unauthenticated):
+                    await at.core.execute(principal, GetBounds("orders"))
+                with pytest.raises(Unauthenticated):
+                    await at.core.tokens.authenticate(text)
+                _, again = create_token(elsewhere, "ci", ["log:read"], clock=clock)
+                clock.advance(1.0)
+                assert (await at.core.tokens.authenticate(again)).name == "ci"
+
+    in_loop(test)
+
+
+def test_entries_are_not_read_again_for_every_request() -> None:
+    async def test() -> None:
+        clock = SimulatedClock()
+        async with guarded(clock=clock) as at:
+            text = at.token("log:read")
+            principal = await at.core.tokens.authenticate(text)
+            revoke_token(at.ms, "t")
+            clock.advance(0.4)
+            await at.core.tokens.confirm(principal)  # still what was read
+            clock.advance(0.2)
+            await at.core.tokens.confirm(principal)  # begins to read, beside
+            await at.core.tokens.close()
+            with pytest.raises(Unauthenticated):
+                await at.core.tokens.confirm(principal)
+
+    in_loop(test)
+
+
+# Tickets.
+
+KEY = bytes(32)
+
+
+def scoped(**change: Any) -> Principal:
+    facts = {"name": "ci", "token": "1", "expires_ms": 2_000, "is_ticket": True, **change}
+    return Principal(permissions=(parse_permission("log:read:a*"),), **facts)
+
+
+def test_a_ticket_says_who_comes_and_for_what() -> None:
+    assert tickets.verify(KEY, tickets.sign(KEY, scoped()), wall_ms=1_999) == scoped()
+
+
+def test_a_ticket_of_another_key_time_or_content_is_refused() -> None:
+    text = tickets.sign(KEY, scoped())
+    content, _, signature = text.rpartition(".")
+    other = tickets.sign(KEY, scoped(name="me"))
+    for key, wrong, wall_ms in (
+        (bytes(31) + b"x", text, 0),
+        (KEY, text, 2_000),
+        (KEY, text[:-2] + ("aa" if text[-2:] != "aa" else "bb"), 0),
+        (KEY, f"{other.rpartition('.')[0]}.{signature}", 0),
+        (KEY, content, 0),
+        (KEY, f"{content}.", 0),
+        (KEY, f".{signature}", 0),
+        (KEY, "mt_é.ü", 0),
+    ):
+        with pytest.raises(Unauthenticated):
+            tickets.verify(key, wrong, wall_ms=wall_ms)
+
+
+def test_servers_of_one_store_share_the_key(tmp_path: Path) -> None:
+    async def test() -> None:
+        path = tmp_path / "shared.db"
+        async with guarded(path=path) as one, guarded(path=path) as two:
+            with pytest.raises(Unauthenticated):
+                await one.core.tokens.ticket_key()  # whoever shows a ticket makes no key
+            key = await one.core.tokens.make_ticket_key()
+            assert len(key) == 32
+            assert await two.core.tokens.make_ticket_key() == key
+            assert await one.core.tokens.ticket_key() == key
+
+    in_loop(test)
