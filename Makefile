@@ -22,9 +22,9 @@ help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' \
 		| while IFS='|' read -r target text; do printf '  make %-8s %s\n' "$$target" "$$text"; done
 
-run: ## install the light set and show Millstream at work
+run: ## install the light set and serve millstream.db on 127.0.0.1:8080
 	@$(SETUP) $(RUN_EXTRAS)
-	@$(BIN)/millstream demo $(ARGS)
+	@exec $(BIN)/millstream serve $(ARGS)
 
 setup: ## create .venv with everything the tests and checks need
 	@$(SETUP) $(SETUP_EXTRAS)

@@ -26,6 +26,13 @@ from millstream.queue.message import Message, QueueInfo, Reject, Retry
 from millstream.queue.queue import Queue
 from millstream.queue.spec import QueueSpec
 from millstream.record import CursorInfo, Item, LogInfo, Producer, Record, Retention
+from millstream.remote.address import is_address
+from millstream.remote.opening import (
+    CONNECT_TIMEOUT_S,
+    RETRY_FOR_S,
+    check_no_address_options,
+    open_remote,
+)
 from millstream.store.engine import Durability
 
 __version__ = "0.1.0"
@@ -64,11 +71,35 @@ def open(
     durability: Durability = "full",
     limits: Limits | None = None,
     clock: Clock | None = None,
+    token: str | None = None,
+    ca: str | None = None,
+    connect_timeout: float = CONNECT_TIMEOUT_S,
+    retry_for: float = RETRY_FOR_S,
 ) -> Millstream:
     """Open the store in a file, or make one; everything is durable when a call returns.
 
     With `durability="relaxed"` a commit survives the death of the process but not of the machine.
+
+    The address of a server (`http://`, `https://`) opens the store behind it. The server is shown
+    `token`, or the one in MILLSTREAM_TOKEN; `ca` names a file with the certificates to trust. One
+    attempt to connect may take `connect_timeout` seconds. A lost connection is made anew for up to
+    `retry_for` seconds: reads, and appends under a `Producer`, are then asked again; of other
+    changes that were not answered the caller learns by `OutcomeUnknown`.
     """
+    if is_address(path):
+        return Millstream(
+            open_remote(
+                str(path),
+                durability=durability,
+                limits=limits,
+                clock=clock,
+                token=token,
+                ca=ca,
+                connect_timeout=connect_timeout,
+                retry_for=retry_for,
+            )
+        )
+    check_no_address_options(token=token, ca=ca)
     from millstream.embedded import EmbeddedSession, open_store
     from millstream.store import forking
     from millstream.store.sqlite import SqliteEngine

@@ -12,6 +12,7 @@ stored, as whole blocks: the server checks them without taking them apart.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar, Union, get_args
 
@@ -102,24 +103,46 @@ class _Failure(Struct, frozen=True, array_like=True):
 
 
 def _plain(value: Any) -> Any:
-    return str(value)
+    return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 _encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
 _requests = msgspec.msgpack.Decoder(list[tuple[int, Union[STEPS + ALONE]]])  # type: ignore[misc]  # noqa: UP007
+_command: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Union[STEPS + ALONE])  # noqa: UP007
 _answers = msgspec.msgpack.Decoder(list[tuple[int, int, Raw]])
 _failure = msgspec.msgpack.Decoder(_Failure)
 _hello = msgspec.msgpack.Decoder(Hello)
 
 
-def encode_requests(requests: list[tuple[int, Command[Any]]]) -> bytes:
+def encode_command(command: Command[Any]) -> Raw:
+    """A command's part of a frame, for `encode_requests`.
+
+    What a server would not take is refused here: its refusal would concern the whole frame.
+    """
+    _check_offered(command)
+    try:
+        data = _encode(command)
+        _command.decode(data)
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidInput(
+            f"{type(command).__name__} cannot be asked like this: {error}"
+        ) from error
+    return Raw(data)
+
+
+def encode_requests(requests: Sequence[tuple[int, Command[Any] | Raw]]) -> bytes:
     """A frame of requests; a command that only an open file can answer is refused."""
     for _, command in requests:
-        steps = command.steps if isinstance(command, base.Transact) else [command]
-        for step in steps:
-            if isinstance(step, base.Sql):
-                raise InvalidInput("tx.sql needs the store's own file; a server does not offer it")
+        if not isinstance(command, Raw):
+            _check_offered(command)
     return _encode(requests)
+
+
+def _check_offered(command: Command[Any]) -> None:
+    steps = command.steps if isinstance(command, base.Transact) else [command]
+    for step in steps:
+        if isinstance(step, base.Sql):
+            raise InvalidInput("tx.sql needs the store's own file; a server does not offer it")
 
 
 def decode_requests(data: bytes) -> list[tuple[int, Command[Any]]]:
@@ -184,7 +207,14 @@ def _error(data: bytes) -> MillstreamError:
     kind = getattr(errors, failure.name, MillstreamError)
     if not (isinstance(kind, type) and issubclass(kind, MillstreamError)):
         kind = MillstreamError
-    return kind(failure.message, **failure.data)
+    return kind(failure.message, **{key: _unlisted(found) for key, found in failure.data.items()})
+
+
+def _unlisted(value: Any) -> Any:
+    """Lists of lists as lists of tuples: runs and ranges, which the wire knows no better."""
+    if isinstance(value, list):
+        return [tuple(one) if isinstance(one, list) else one for one in value]
+    return value
 
 
 @cache

@@ -160,7 +160,9 @@ class QueueMachine(RuleBasedStateMachine):
             if take:
                 self.entries.append(Entry(log, self.ends[log], value))
             self.ends[log] += 1
-        if self.delay_ms:  # else the background routes sooner or later, and a delay counts from then
+        if (
+            self.delay_ms
+        ):  # else the background routes sooner or later, and a delay counts from then
             self.queue(0).peek(0)
             for entry in self.in_state("unrouted"):
                 entry.state, entry.due_ms = "available", self.now_ms + self.delay_ms

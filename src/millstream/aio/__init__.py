@@ -26,6 +26,13 @@ from millstream.aio.queue import Queue
 from millstream.aio.stage import Stage
 from millstream.clock import Clock
 from millstream.limits import Limits
+from millstream.remote.address import is_address
+from millstream.remote.opening import (
+    CONNECT_TIMEOUT_S,
+    RETRY_FOR_S,
+    check_no_address_options,
+    open_async_remote,
+)
 from millstream.store.engine import Durability
 from millstream.store.store import Store
 
@@ -38,8 +45,26 @@ async def open(
     durability: Durability = "full",
     limits: Limits | None = None,
     clock: Clock | None = None,
+    token: str | None = None,
+    ca: str | None = None,
+    connect_timeout: float = CONNECT_TIMEOUT_S,
+    retry_for: float = RETRY_FOR_S,
 ) -> Millstream:
-    """Open the store in a file, or make one, as `millstream.open`; for the running event loop."""
+    """Open a store in a file or behind a server, as `millstream.open`; for the running event loop."""
+    if is_address(path):
+        return Millstream(
+            await open_async_remote(
+                str(path),
+                durability=durability,
+                limits=limits,
+                clock=clock,
+                token=token,
+                ca=ca,
+                connect_timeout=connect_timeout,
+                retry_for=retry_for,
+            )
+        )
+    check_no_address_options(token=token, ca=ca)
     from millstream.aio.session import AsyncEmbeddedSession
 
     opening = asyncio.get_running_loop().run_in_executor(

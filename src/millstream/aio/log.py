@@ -10,6 +10,7 @@ from millstream.aio.stage import Stage, open_stage
 from millstream.command import AsyncSession
 from millstream.errors import InvalidInput, Truncated
 from millstream.format.packing import Single, check_json, pack_single
+from millstream.limits import MESSAGE_ID_MAX
 from millstream.log import commands as c
 from millstream.log.block import Block
 from millstream.log.cursor import SECTION
@@ -87,7 +88,7 @@ class Log:
 
     async def get(self, offset: int) -> Record | None:
         """The record at an offset; None if it was truncated or is not there yet."""
-        if offset < 0:
+        if not 0 <= offset <= MESSAGE_ID_MAX:
             return None
         try:
             blocks = await self._blocks(offset, offset + 1)
@@ -178,7 +179,7 @@ class Log:
     async def retention(self) -> Retention:
         """What the log may forget."""
         info = await self.info()
-        return info.retention if info else Retention()
+        return Retention() if info is None else info.retention
 
     async def retain(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,14 @@ from millstream.cli.options import takes
 if TYPE_CHECKING:
     from millstream.server.serving import Serving
     from millstream.server.settings import Settings
+
+
+class Auth(StrEnum):
+    """Whether tokens are needed."""
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,9 @@ class Bounds:
     claims_max: Annotated[
         int, typer.Option(metavar="N", min=1, help="Messages that one client may have claimed.")
     ] = 100_000
+    per_token_max: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Connections of one token at once.")
+    ] = 5_000
     rate: Annotated[
         float,
         typer.Option(metavar="N", min=0, help="Requests per second of one token; 0: any number."),
@@ -74,6 +86,13 @@ def serve(
         list[str] | None,
         typer.Option(metavar="ORIGIN", help="Whose pages may connect too: https://example.org."),
     ] = None,
+    auth: Annotated[
+        Auth,
+        typer.Option(help="Whether tokens are needed; auto: unless only this machine can connect."),
+    ] = Auth.AUTO,
+    log_requests: Annotated[
+        bool, typer.Option("--log-requests", help="A line of JSON per request, on stderr.")
+    ] = False,
     json: AsJson = False,
     *,
     bounds: Bounds,
@@ -83,46 +102,53 @@ def serve(
     On loopback without tokens, whoever can connect may do everything; elsewhere tokens are needed:
     `millstream token create` makes one. SIGTERM or Ctrl-C: requests finish, then it ends.
     """
+    from msgspec.structs import replace
+
     try:
         from millstream.server.serving import Serving
     except ModuleNotFoundError as error:
         raise _missing(error) from error
-    serving = Serving(
-        path or store,
-        _settings(bounds, host=host, port=port, files=(certificate, key), origins=origin or []),
+    settings = replace(
+        _settings(bounds),
+        host=host,
+        port=port,
+        certificate=str(certificate or ""),
+        key=str(key or ""),
+        origins=tuple(origin or ()),
+        auth=auth.value,
+        log_requests=log_requests,
     )
+    serving = Serving(path or store, settings)
+    if log_requests:
+        _log_requests()
     serving.run(on_ready=lambda: _announce(serving, path or store, json=json), with_signals=True)
 
 
-def _settings(
-    bounds: Bounds,
-    *,
-    host: str,
-    port: int,
-    files: tuple[Path | None, Path | None],
-    origins: list[str],
-) -> Settings:
+def _settings(bounds: Bounds) -> Settings:
     from millstream.cli.arguments import parse_duration, parse_size
     from millstream.server.settings import Settings
 
-    certificate, key = (str(file) if file else "" for file in files)
     return Settings(
-        host=host,
-        port=port,
-        certificate=certificate,
-        key=key,
-        origins=tuple(origins),
         body_bytes_max=parse_size(bounds.body_max),
         head_bytes_max=parse_size(bounds.head_max),
         frame_bytes_max=parse_size(bounds.frame_max),
         send_bytes_max=parse_size(bounds.unsent_max),
         connections_max=bounds.connections_max,
         requests_in_flight_max=bounds.in_flight_max,
+        connections_per_token_max=bounds.per_token_max,
         claims_open_max=bounds.claims_max,
         requests_per_second=bounds.rate,
         wait_ms_max=round(parse_duration(bounds.wait_max) * 1000),
         stop_s=parse_duration(bounds.stop_within),
     )
+
+
+def _log_requests() -> None:
+    import logging
+
+    log = logging.getLogger("millstream.access")
+    log.addHandler(logging.StreamHandler())
+    log.setLevel(logging.INFO)
 
 
 def _announce(serving: Serving, path: Path, *, json: bool) -> None:

@@ -31,8 +31,11 @@ def create(
     store: StorePath = Path(DEFAULT_STORE),
     expires: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="How long it is good for, such as 30d.",
-                     show_default="without end"),
+        typer.Option(
+            metavar="DURATION",
+            help="How long it is good for, such as 30d.",
+            show_default="without end",
+        ),
     ] = None,
     json: AsJson = False,
 ) -> None:
@@ -44,7 +47,7 @@ def create(
 
     expires_ms = None if expires is None else to_ms(parse_duration(expires))
     with opened(store, create=True) as ms:
-        made, text = create_token(ms.session, name, allow, expires_ms=expires_ms)
+        made, text = create_token(ms, name, allow, expires_ms=expires_ms)
     if json:
         display.say_json({**_plain(made), "token": text})
         return
@@ -60,7 +63,7 @@ def list_(store: StorePath = Path(DEFAULT_STORE), json: AsJson = False) -> None:
     from millstream.server.tokens import list_tokens
 
     with opened(store) as ms:
-        found = list_tokens(ms.session)
+        found = list_tokens(ms)
     if json:
         display.say_json([_plain(one) for one in found])
         return
@@ -96,7 +99,7 @@ def revoke(
 
     with opened(store) as ms:
         confirm(f"Revoke the token {name!r}? Whoever uses it is shut out.", yes=yes)
-        gone = revoke_token(ms.session, name)
+        gone = revoke_token(ms, name)
     if json:
         display.say_json({"token": gone.name, "id": gone.id, "revoked": True})
     else:

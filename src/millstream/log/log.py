@@ -15,7 +15,7 @@ from millstream.format.packing import (
     pack_batch,
     pack_single,
 )
-from millstream.limits import Limits
+from millstream.limits import MESSAGE_ID_MAX, Limits
 from millstream.log import commands as c
 from millstream.log.block import Block
 from millstream.log.cursor import SECTION, Cursor
@@ -97,7 +97,7 @@ class Log:
 
     def get(self, offset: int) -> Record | None:
         """The record at an offset; None if it was truncated or is not there yet."""
-        if offset < 0:
+        if not 0 <= offset <= MESSAGE_ID_MAX:
             return None
         try:
             blocks = self._blocks(offset, offset + 1)
@@ -183,7 +183,7 @@ class Log:
     def retention(self) -> Retention:
         """What the log may forget."""
         info = self.info()
-        return info.retention if info else Retention()
+        return Retention() if info is None else info.retention
 
     def retain(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 
-from millstream.errors import InvalidInput, LeaseLost
+from millstream.errors import InvalidInput, LeaseLost, TooLarge
 from millstream.format.ids import bucket_of, split_id
 from millstream.log.names import check_text
 from millstream.queue import commands as c
@@ -23,6 +23,9 @@ from millstream.store.transaction import Transaction
 
 EXPIRE_PER_COMMIT = 10_000
 EXPIRED = "lease expired"
+RUN_MAX = 1_000_000
+"""Claims side by side that one call may name."""
+
 REASON_CHARS_MAX = 1_000
 """Of a reason, so much is kept."""
 
@@ -237,6 +240,8 @@ def parts_of(runs: Iterable[c.Run]) -> Iterator[Part]:
     for claim_id, count, attempt in sorted(runs):
         if count < 1 or attempt < 1:
             raise InvalidInput(f"({claim_id}, {count}, {attempt}) is no run of claims")
+        if count > RUN_MAX:
+            raise TooLarge(f"a run of {count:,} claims", size=count, limit=RUN_MAX)
         last = claim_id + count
         claim_id = max(claim_id, end.get(attempt, 0))
         end[attempt] = max(last, end.get(attempt, 0))

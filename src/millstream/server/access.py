@@ -1,24 +1,64 @@
-"""Access: who asks, and what they may do."""
+"""Access: who asks, and what they may do.
+
+A permission is a noun, an action and a pattern of names, written `log:write:orders*`. What no
+permission names is denied. A queue's inbox is reached only by rights on the queue, and logs whose
+names begin with `millstream:` only by `store:admin`, said in so many words.
+"""
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
-from typing import Any, Literal
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, Literal, TypeVar, get_args
 
 from msgspec import Struct
 
 from millstream import command as base
 from millstream.command import Command, Mutation
-from millstream.errors import MillstreamError
+from millstream.errors import InvalidInput, MillstreamError
+from millstream.limits import NAME_CHARS_MAX
 from millstream.log import commands as logs
 from millstream.queue import commands as queues
+from millstream.queue.message import QueueInfo
+from millstream.queue.routing import INBOX, LATER
+from millstream.queue.spec import QueueSpec
+from millstream.record import LogInfo
 
 Noun = Literal["log", "queue", "store"]
 Action = Literal["read", "write", "admin"]
+Info = TypeVar("Info", LogInfo, QueueInfo)
+
+RESERVED = "millstream:"
+"""Logs in which the server keeps what is its own."""
+
+PERMISSIONS_MAX = 100
+"""Of one token or ticket: each is looked at for each command."""
+
+_NOUNS = (*get_args(Noun), "*")
+_RANK = {"read": 0, "write": 1, "admin": 2}
 
 
 class Denied(MillstreamError):
     """A token that may not do this. Data: `noun`, `action`, `name`."""
+
+
+class Unauthenticated(Denied):
+    """No, a wrong, a revoked or an expired token or ticket; the answer is the same for all."""
+
+    def __init__(self, message: str = "a valid token is needed", **data: Any) -> None:
+        super().__init__(message, **data)
+
+
+class Need(Struct, frozen=True):
+    """What a command needs; `name` is a pattern for a queue's sources, else a name."""
+
+    noun: Noun
+    action: Action
+    name: str
+    is_pattern: bool = False
+    is_explicit: bool = False
+    """Whether a permission must name the noun; one for `*` does not count."""
 
 
 class Permission(Struct, frozen=True):
@@ -30,19 +70,17 @@ class Permission(Struct, frozen=True):
 
     def allows(self, need: Need) -> bool:
         """Whether it covers a need."""
-        return (
-            self.noun in ("*", need.noun)
-            and _RANK[self.action] >= _RANK[need.action]
-            and fnmatchcase(need.name, self.pattern)
-        )
+        if self.noun != need.noun and (self.noun != "*" or need.is_explicit):
+            return False
+        if _RANK[self.action] < _RANK[need.action]:
+            return False
+        if need.is_pattern:
+            return covers(self.pattern, need.name)
+        return self.pattern == "*" or matches(self.pattern, need.name)
 
-
-class Need(Struct, frozen=True):
-    """What a command needs."""
-
-    noun: Noun
-    action: Action
-    name: str
+    def __str__(self) -> str:
+        """As it is written: `parse_permission` reads it."""
+        return f"{self.noun}:{self.action}" + ("" if self.pattern == "*" else f":{self.pattern}")
 
 
 class Principal(Struct, frozen=True):
@@ -50,23 +88,57 @@ class Principal(Struct, frozen=True):
 
     name: str
     permissions: tuple[Permission, ...]
+    token: str = ""
+    """The id of the token; empty if none was needed."""
+    expires_ms: int | None = None
+    is_ticket: bool = False
+    """Whether it came with a ticket, which the token was good for."""
+
+    def allows(self, need: Need) -> bool:
+        """Whether any of its permissions covers a need."""
+        return any(permission.allows(need) for permission in self.permissions)
+
+    def require(self, need: Need) -> None:
+        """Refuse what no permission covers."""
+        if not self.allows(need):
+            what = f"{need.noun} {need.name!r}" if need.noun != "store" else "the store"
+            raise Denied(
+                f"{self.name} may not {need.action} {what}; it needs the permission "
+                f"{Permission(need.noun, need.action, need.name or '*')}",
+                noun=need.noun,
+                action=need.action,
+                name=need.name,
+            )
 
     def check(self, command: Command[Any]) -> None:
         """Refuse a command that is not allowed."""
         for need in needs_of(command):
-            if not any(permission.allows(need) for permission in self.permissions):
-                raise Denied(
-                    f"{self.name} may not {need.action} {need.noun} {need.name!r}",
-                    noun=need.noun,
-                    action=need.action,
-                    name=need.name,
-                )
+            self.require(need)
+
+    def grants(self, wanted: Iterable[Permission]) -> bool:
+        """Whether it may do whatever these permissions allow."""
+        return all(self.allows(need) for permission in wanted for need in _worth(permission))
 
 
 ANYONE_HERE = Principal("local", (Permission("*", "admin"),))
 """On loopback without tokens, whoever can connect may do everything."""
 
-_RANK = {"read": 0, "write": 1, "admin": 2}
+NOBODY = Principal("nobody", ())
+"""Whoever asks for what needs no token."""
+
+
+def visible(principal: Principal, infos: list[Info]) -> list[Info]:
+    """Of a listing, what one may read."""
+    return [info for info in infos if principal.allows(_need_to_see(info))]
+
+
+def _need_to_see(info: LogInfo | QueueInfo) -> Need:
+    if isinstance(info, QueueInfo):
+        return Need("queue", "read", info.name)
+    return need_of_log("read", info.name)
+
+
+# Which command needs what.
 
 _ADMIN = (
     logs.Truncate,
@@ -82,7 +154,11 @@ _ADMIN = (
 
 
 def needs_of(command: Command[Any]) -> list[Need]:
-    """What a command needs; a transaction needs what its steps need."""
+    """What a command needs; a transaction needs what its steps need.
+
+    Listings need nothing: they show only what is `visible`. What is not known here needs
+    `store:admin`.
+    """
     if isinstance(command, base.Transact):
         return [need for step in command.steps for need in needs_of(step)]
     action: Action = "read"
@@ -90,9 +166,122 @@ def needs_of(command: Command[Any]) -> list[Need]:
         action = "admin"
     elif isinstance(command, Mutation | queues.PutForLater | queues.ClaimMessages):
         action = "write"
-    log, queue = getattr(command, "log", None), getattr(command, "queue", None)
+    queue, log = getattr(command, "queue", None), getattr(command, "log", None)
     if queue is not None:
-        return [Need("queue", action, queue)]
+        own = Need("queue", action, queue)
+        if isinstance(command, queues.SpecifyQueue):
+            return [own, *_needs_of_spec(command.spec)]
+        return [own]
     if log is not None:
-        return [Need("log", action, log)]
-    return [Need("store", "admin" if isinstance(command, base.Fold) else action, "")]
+        return [need_of_log(action, log)]
+    if isinstance(command, logs.ListLogs | queues.ListQueues):
+        return []
+    return [Need("store", "read" if isinstance(command, base.Stats) else "admin", "")]
+
+
+def need_of_log(action: Action, name: str, *, is_pattern: bool = False) -> Need:
+    """What it needs to do something to a log: an inbox is its queue's, a reserved one the store's."""
+    if name.startswith(RESERVED):
+        return Need("store", "admin", "", is_explicit=True)
+    for prefix in (INBOX, LATER):
+        if name.startswith(prefix):
+            return Need("queue", action, name.removeprefix(prefix), is_pattern=is_pattern)
+    return Need("log", action, name, is_pattern=is_pattern)
+
+
+def _needs_of_spec(spec: QueueSpec) -> list[Need]:
+    found = [
+        need_of_log("read", source, is_pattern="*" in source or "?" in source)
+        for source in spec.sources
+    ]
+    if spec.dead_letter:
+        found.append(need_of_log("write", spec.dead_letter))
+    return found
+
+
+# Permissions as text.
+
+
+def parse_permission(text: str) -> Permission:
+    """A permission such as `log:write:orders*`, `queue:admin:mail`, `store:read` or `*:admin`."""
+    noun, _, rest = text.partition(":")
+    action, colon, pattern = rest.partition(":")
+    if noun not in _NOUNS or action not in _RANK or (colon and not pattern):
+        raise InvalidInput(
+            f"a permission is NOUN:ACTION or NOUN:ACTION:PATTERN, with the nouns "
+            f"{', '.join(_NOUNS)} and the actions {', '.join(_RANK)}, such as "
+            f"log:write:orders*; not {text[:300]!r}"
+        )
+    pattern = pattern or "*"
+    if len(pattern) > NAME_CHARS_MAX or not pattern.isprintable():
+        raise InvalidInput(f"a pattern has up to {NAME_CHARS_MAX} characters that can be printed")
+    if noun == "store" and pattern != "*":
+        raise InvalidInput(f"there is one store: write store:{action}, without a pattern")
+    if noun == "log" and pattern.startswith((INBOX, LATER)):
+        queue = pattern.partition(":")[2]
+        raise InvalidInput(
+            f"the log {pattern!r} belongs to a queue: write queue:{action}:{queue or '*'}"
+        )
+    if noun == "log" and pattern.startswith(RESERVED):
+        raise InvalidInput(f"logs named {RESERVED}… are the store's own: only store:admin has them")
+    return Permission(noun, action, pattern)  # type: ignore[arg-type]
+
+
+def parse_permissions(texts: Iterable[str]) -> tuple[Permission, ...]:
+    """Permissions in the order given, each once; at least one."""
+    found = tuple(dict.fromkeys(parse_permission(text) for text in texts))
+    if not found:
+        raise InvalidInput("without a permission it could do nothing; name one: log:read:orders*")
+    if len(found) > PERMISSIONS_MAX:
+        raise InvalidInput(f"{len(found)} permissions; the limit is {PERMISSIONS_MAX}")
+    return found
+
+
+def _worth(permission: Permission) -> list[Need]:
+    """The most that a permission allows."""
+    action, pattern = permission.action, permission.pattern
+    if permission.noun == "store":
+        return [Need("store", action, "", is_explicit=action == "admin")]
+    if permission.noun != "*":
+        return [Need(permission.noun, action, pattern, is_pattern=True)]
+    nouns: tuple[Noun, ...] = ("log", "queue")
+    found = [Need(noun, action, pattern, is_pattern=True) for noun in nouns]
+    return [*found, Need("store", action, "")] if matches(pattern, "") else found
+
+
+# Patterns: `*` is any text, `?` one character, everything else itself.
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether a name is one that the pattern means."""
+    return _expression(pattern, any_one=".").fullmatch(name) is not None
+
+
+def covers(pattern: str, other: str) -> bool:
+    """Whether every name that `other` means is one that `pattern` means.
+
+    `other` is read as text in which a `*` can be covered only by a `*`, and a `?` by either. It
+    never says yes wrongly; of some patterns with several stars it says no although they cover.
+    """
+    return _expression(_sorted(pattern), any_one="[^*]").fullmatch(_sorted(other)) is not None
+
+
+@lru_cache(maxsize=4_096)
+def _expression(pattern: str, *, any_one: str) -> re.Pattern[str]:
+    """Stars are possessive up to where the text behind them first occurs: no backtracking."""
+    head, *parts = re.split(r"\*+", pattern)
+    text = [_literal(head, any_one)]
+    for part in parts[:-1]:
+        text.append(f"(?>.*?{_literal(part, any_one)})")
+    if parts:
+        text.append(f".*{_literal(parts[-1], any_one)}")
+    return re.compile("".join(text), re.DOTALL)
+
+
+def _literal(text: str, any_one: str) -> str:
+    return "".join(any_one if char == "?" else re.escape(char) for char in text)
+
+
+def _sorted(pattern: str) -> str:
+    """Wildcards side by side mean the same in any order: question marks first, then one star."""
+    return re.sub(r"[*?]{2,}", lambda run: "?" * run[0].count("?") + "*" * ("*" in run[0]), pattern)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
+
+from millstream.errors import InvalidInput
 
 KiB = 1024
 MiB = 1024 * KiB
@@ -19,6 +23,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     key: str = ""
     """PEM files; with both, the server speaks TLS only."""
 
+    auth: Literal["auto", "on", "off"] = "auto"
+    """Whether tokens are needed: by themselves, unless only this machine can connect."""
+
     origins: tuple[str, ...] = ()
     """Other origins whose pages may connect; a page from the server itself always may."""
 
@@ -32,6 +39,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Of a socket's frame."""
 
     connections_max: int = 10_000
+    connections_per_token_max: int = 5_000
+    """Requests and sockets that one token may have open."""
+
     requests_in_flight_max: int = 256
     """Of one socket, without an answer: its credit."""
 
@@ -49,6 +59,24 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     stop_s: float = 5.0
     """How long a server that is told to stop lets requests finish."""
+
+    log_requests: bool = False
+    """One line of JSON per request, to the logger `millstream.access`."""
+
+    queue_age_s_max: float = 0.0
+    """A message that waits for longer makes the server's health a warning; 0 is any time."""
+
+    def check(self) -> None:
+        """Refuse what would leave a store open to everybody."""
+        if self.auth == "off" and not self.is_loopback():
+            raise InvalidInput(
+                f"a server that others can reach at {self.host} needs tokens: leave auth on, and "
+                "make one with `millstream token create`; or serve on 127.0.0.1"
+            )
+
+    def needs_tokens(self) -> bool:
+        """Whether whoever connects must show a token."""
+        return self.auth == "on" or (self.auth == "auto" and not self.is_loopback())
 
     def is_loopback(self) -> bool:
         """Whether only this machine can reach it; only then may it run without tokens."""

@@ -291,6 +291,24 @@ def test_requests_are_noted_without_secrets_if_asked_to(caplog: pytest.LogCaptur
     in_loop(test)
 
 
+def test_nobody_behind_the_guard_sees_a_ticket() -> None:
+    async def test() -> None:
+        async with guarded(Settings()) as at:
+            body = {"permissions": ["log:read"]}
+            ticket = (await at.ask("POST", "/tickets", json=body)).json()["ticket"]
+            seen: list[bytes] = []
+
+            async def app(scope: Any, receive: Any, send: Any) -> None:
+                seen.append(scope["query_string"])
+                await send({"type": "websocket.accept"})
+
+            at.app.app = app
+            await at.upgrade(query=f"a=1&ticket={ticket}&b=2")
+            assert seen == [b"a=1&b=2"]
+
+    in_loop(test)
+
+
 def test_a_route_that_breaks_leaves_nothing_behind() -> None:
     async def test() -> None:
         async with guarded(Settings()) as at:

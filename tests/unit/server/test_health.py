@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from millstream.errors import StoreError
 from millstream.limits import Limits, MiB
 from millstream.server.health import (
     Checkup,
@@ -17,7 +16,6 @@ from millstream.server.health import (
     check_stats,
 )
 from millstream.server.settings import Settings
-from millstream.store.faults import Faults
 from millstream.testing import SimulatedClock
 from tests.unit.server.guarded import guarded, in_loop
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millstream.errors import InvalidInput
+from millstream.errors import InvalidInput, TooLarge
 from millstream.log import commands as logs
 from millstream.queue import commands as queues
 from millstream.queue.spec import QueueSpec
@@ -167,6 +167,18 @@ ODD = st.one_of(
 )
 
 
+def test_a_run_of_claims_without_end_is_refused(server: Serving) -> None:
+    with talking(server) as talk:
+        talk.ask(queues.SpecifyQueue("q", QueueSpec(sources=("a",))))
+        for command in (
+            queues.FinishClaims("q", [(0, 2**62, 1)], "ack", each=True),
+            queues.RenewClaims("q", [(0, 99_999, 1), (0, 2, 1)], 5),
+            queues.ClaimMessages("q", 1, None, "me", None, [(0, 2**62, 1)]),
+        ):
+            with pytest.raises(TooLarge):
+                talk.ask(command)
+
+
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(command=ODD)
 def test_odd_numbers_and_names_never_make_the_server_fail(
@@ -194,6 +206,8 @@ def test_a_damaged_frame_never_makes_the_server_fail(server: Serving, data: Any)
     with talking(server) as talk:
         for info in talk.ask(logs.ListLogs("", 1_000)):
             for block in talk.ask(
-                logs.ReadBlocks(info.name, max(info.start, info.end - 2), info.end, 1_000)
+                logs.ReadBlocks(
+                    info.name, max(info.start_offset, info.end_offset - 2), info.end_offset, 1_000
+                )
             ):
                 assert block.records()  # whatever was let in can be read

@@ -1,0 +1,222 @@
+"""The link: keeps a connection to a server, and everybody's requests going over it.
+
+It lives in one event loop. Whatever is asked for while a frame is being sent goes out in the next
+one. When the connection is lost it dials again, at once and then at growing, uneven intervals;
+`repeats.py` says what becomes of requests meanwhile. If the server stays away for too long,
+everybody is told, and the link rests until somebody asks for something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import Raw
+from websockets.exceptions import ConnectionClosed
+from websockets.protocol import State
+
+from millstream import wire
+from millstream.clock import SystemClock
+from millstream.errors import CannotOpen, Closed, InvalidInput, MillstreamError
+from millstream.remote.address import Address
+from millstream.remote.dialing import Line, dial
+from millstream.remote.pipeline import Asked, Pipeline
+
+DELAY_S_FIRST = 0.05
+DELAY_S_MAX = 5.0
+"""Between attempts to connect: doubled each time, and between half and all of that by chance."""
+
+FINISH_S = 5.0
+"""How long a session that is closed waits for answers to what it has sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a session waits for its server, in seconds."""
+
+    connect_timeout_s: float = 10.0
+    """For one attempt to connect, up to the greeting."""
+    retry_for_s: float = 30.0
+    """For a server that went away to come back."""
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("connect_timeout", self.connect_timeout_s),
+            ("retry_for", self.retry_for_s),
+        ):
+            if not value >= 0:
+                raise InvalidInput(f"{name} is a number of seconds, not {value!r}")
+
+
+def delay_s(attempt: int, chance: float) -> float:
+    """How long to wait before an attempt: not at all before the first."""
+    if attempt == 0:
+        return 0.0
+    return float(min(DELAY_S_MAX, DELAY_S_FIRST * 2 ** min(attempt, 20)) * (0.5 + chance / 2))
+
+
+class Link:
+    """One server, for the tasks of one event loop."""
+
+    def __init__(self, address: Address, patience: Patience, line: Line) -> None:
+        self.address = address
+        self.hello = line.hello
+        self.line: Line | None = line
+        self._patience = patience
+        self._clock = SystemClock()
+        self._pipeline = Pipeline(waiting_max=line.hello.limits.waiting_operations_max)
+        self._news = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._closing = False
+        self._attempt = 0
+        """Attempts to connect since the server last answered anything, or stood for a while."""
+        self._keeping = asyncio.create_task(self._keep(line))
+
+    @classmethod
+    async def open(cls, address: Address, patience: Patience) -> Link:
+        """Connect; raises `CannotOpen` rather than try for long."""
+        line = await dial(address, timeout_s=patience.connect_timeout_s)
+        return cls(address, patience, line)
+
+    def ask(self, asked: Asked) -> None:
+        """Send a request as soon as may be; it is settled in any case."""
+        if self._closing:
+            asked.settle(self._closed())
+            return
+        self._pipeline.add(asked)
+        self._news.set()
+
+    def wait_ms(self) -> int:
+        """How long a request that waits may stay with the server."""
+        return self._pipeline.wait_ms(self.hello)
+
+    async def close(self) -> None:
+        """Hear the answers to what was sent, for a while, and hang up. A second call waits too."""
+        if not self._closing:
+            self._closing = True
+            self._pipeline.drop_waiting(self._closed())
+            if self.line is not None and len(self._pipeline):
+                self._idle.clear()
+                try:
+                    async with asyncio.timeout(FINISH_S):
+                        await self._idle.wait()
+                except TimeoutError:
+                    pass  # they are told below
+            self._keeping.cancel()
+        await asyncio.wait([self._keeping])
+
+    async def _keep(self, line: Line) -> None:
+        """Talk, and dial again whenever the connection is lost."""
+        try:
+            while True:
+                async with self._on(line):
+                    since_s = self._clock.seconds()
+                    why = await self._talk(line)
+                if self._clock.seconds() - since_s > DELAY_S_MAX:
+                    self._attempt = 0
+                self._pipeline.lost(why)
+                self._idle.set()
+                line = await self._dial_again()
+        finally:
+            self._closing = True
+            self._pipeline.give_up(self._closed())
+            self._idle.set()
+
+    @asynccontextmanager
+    async def _on(self, line: Line) -> AsyncIterator[None]:
+        if line.hello.instance != self.hello.instance:
+            self._pipeline.forget_sent(f"another store answers at {self.address.shown} now")
+        self.line, self.hello = line, line.hello
+        try:
+            yield
+        finally:
+            self.line = None
+            if line.socket.state is State.OPEN:
+                await line.socket.close()
+            else:
+                line.socket.transport.abort()
+
+    # One connection.
+
+    async def _talk(self, line: Line) -> str:
+        """Send and hear until the connection is lost; answers why."""
+        sending = asyncio.create_task(self._send(line))
+        try:
+            while True:
+                self._hear(await line.socket.recv(decode=False))
+        except ConnectionClosed:
+            return f"the connection to {self.address.shown} was lost"
+        except InvalidInput as error:
+            return f"{self.address.shown} sent something strange: {error.message}"
+        finally:
+            sending.cancel()
+            await asyncio.wait([sending])
+
+    async def _send(self, line: Line) -> None:
+        """Send frames for as long as the connection stands; the hearing side notices its end."""
+        while line.socket.state is State.OPEN:
+            frame = self._pipeline.next_frame(line.hello)
+            if frame is None:
+                self._news.clear()
+                await self._news.wait()
+                continue
+            try:
+                await line.socket.send(frame)
+            except ConnectionClosed:
+                return
+
+    def _hear(self, frame: bytes) -> None:
+        answers = wire.decode_answers(frame)
+        self._attempt = 0
+        self._pipeline.answered(answers)
+        self._news.set()
+        if not len(self._pipeline):
+            self._idle.set()
+
+    # Between connections.
+
+    async def _dial_again(self) -> Line:
+        since_s = self._clock.seconds()
+        while True:
+            await asyncio.sleep(delay_s(self._attempt, random.random()))
+            self._attempt += 1
+            try:
+                return await dial(self.address, timeout_s=self._patience.connect_timeout_s)
+            except CannotOpen as error:
+                away_s = self._clock.seconds() - since_s
+                if error.again and away_s < self._patience.retry_for_s:
+                    continue
+                self._pipeline.give_up(error)
+            self._news.clear()
+            await self._news.wait()  # until somebody asks
+            since_s, self._attempt = self._clock.seconds(), 0
+
+    def _closed(self) -> Closed:
+        return Closed(f"the connection to {self.address.shown} was closed here")
+
+
+class Answer(Asked):
+    """A request of a coroutine in the link's own loop."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, command: Any, *, waits: bool = False) -> None:
+        super().__init__(command, waits=waits)
+        self.future: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
+
+    def is_wanted(self) -> bool:
+        """Not if it was cancelled."""
+        return not self.future.done()
+
+    def settle(self, outcome: Raw | MillstreamError) -> None:
+        """Give the answer, unless nobody waits any more."""
+        if self.future.done():
+            return
+        if isinstance(outcome, MillstreamError):
+            self.future.set_exception(outcome)
+        else:
+            self.future.set_result(outcome)

@@ -1,0 +1,73 @@
+"""Opening: from an address and its options to a session."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from millstream.errors import CannotOpen, InvalidInput
+from millstream.remote.address import parse_address
+
+if TYPE_CHECKING:
+    from millstream.remote.session import AsyncRemoteSession
+    from millstream.remote.threads import RemoteSession
+
+CONNECT_TIMEOUT_S = 10.0
+"""For one attempt to connect, up to the server's greeting."""
+
+RETRY_FOR_S = 30.0
+"""For a server that went away to come back."""
+
+
+def open_remote(
+    url: str,
+    *,
+    token: str | None,
+    ca: str | None,
+    connect_timeout: float,
+    retry_for: float,
+    **of_files: Any,
+) -> RemoteSession:
+    """A session for threads; options that are for files are refused."""
+    _check_options(url, of_files)
+    from millstream.remote.link import Patience
+    from millstream.remote.threads import RemoteSession
+
+    patience = Patience(connect_timeout_s=connect_timeout, retry_for_s=retry_for)
+    return RemoteSession(parse_address(url, token=token, ca=ca), patience)
+
+
+async def open_async_remote(
+    url: str,
+    *,
+    token: str | None,
+    ca: str | None,
+    connect_timeout: float,
+    retry_for: float,
+    **of_files: Any,
+) -> AsyncRemoteSession:
+    """A session for the coroutines of the running event loop; as `open_remote`."""
+    _check_options(url, of_files)
+    from millstream.remote.link import Patience
+    from millstream.remote.session import AsyncRemoteSession
+
+    patience = Patience(connect_timeout_s=connect_timeout, retry_for_s=retry_for)
+    return await AsyncRemoteSession.open(parse_address(url, token=token, ca=ca), patience)
+
+
+def check_no_address_options(*, token: str | None, ca: str | None) -> None:
+    """For a file: it knows no tokens."""
+    for name, value in (("token", token), ("ca", ca)):
+        if value is not None:
+            raise InvalidInput(f"{name}= is for the address of a server, not for a file")
+
+
+def _check_options(url: str, of_files: dict[str, Any]) -> None:
+    for name, value in of_files.items():
+        if value not in (None, "full"):
+            raise InvalidInput(f"{name}= is for a file; a server was given its own when it started")
+    if find_spec("websockets") is None:
+        raise CannotOpen(
+            "a server is reached with the package `websockets`: pip install 'millstream[client]'",
+            path=url.rpartition("@")[2],
+        )

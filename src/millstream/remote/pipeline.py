@@ -1,0 +1,204 @@
+"""The pipeline: requests on their way to a server, as a state machine without I/O.
+
+    waiting ──next_frame──► in flight ──answered──► settled
+       ▲                        │
+       └────── asked again ─────┴──lost──► settled with `OutcomeUnknown`
+
+Never more is in flight than the server allows. Requests that wait for something to happen have a
+lane of their own, with half of that: however many wait, there is room for what they wait for.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import Raw
+
+from millstream import wire
+from millstream.command import Command
+from millstream.errors import CannotOpen, MillstreamError, Overloaded, TooLarge
+from millstream.remote.repeats import (
+    Fate,
+    Interrupted,
+    changes,
+    fate_of,
+    unknown,
+    unreachable,
+)
+
+FRAME_BYTES = 1 << 20
+"""A frame is sent once it holds so much: the server can begin with it."""
+
+FRAME_OVERHEAD_BYTES = 8
+REQUEST_OVERHEAD_BYTES = 16
+"""More than MessagePack needs around a frame, and around a request and its id."""
+
+WAIT_MS = 20_000
+CONTENDED_WAIT_MS = 500
+"""How long a waiting request stays with the server before it is asked anew: a while; or not long,
+if there are more of them than may be in flight."""
+
+REPEATS_MAX = 10
+"""Connections that may be lost over one request before it is given up."""
+
+Outcome = Raw | MillstreamError
+
+
+class Asked(ABC):
+    """One command on its way, and whoever waits for its answer."""
+
+    __slots__ = ("body", "command", "losses", "sent", "waits")
+
+    def __init__(self, command: Command[Any], *, waits: bool = False) -> None:
+        self.command = command
+        self.body = wire.encode_command(command)
+        self.waits = waits
+        self.sent = False
+        """Whether it may ever have reached a server."""
+        self.losses = 0
+        """Connections that were lost while it was in flight."""
+
+    @abstractmethod
+    def is_wanted(self) -> bool:
+        """Whether somebody still waits for the answer."""
+
+    @abstractmethod
+    def settle(self, outcome: Outcome) -> None:
+        """Hand over the answer; called once."""
+
+
+class Pipeline:
+    """Requests that wait, and requests that were sent and not answered."""
+
+    def __init__(self, *, waiting_max: int) -> None:
+        self.waiting_max = waiting_max
+        self._ready: deque[Asked] = deque()
+        self._waits: deque[Asked] = deque()
+        self._in_flight: dict[int, Asked] = {}
+        self._waits_in_flight = 0
+        self._next_id = 0
+
+    def __len__(self) -> int:
+        return len(self._ready) + len(self._waits) + len(self._in_flight)
+
+    def add(self, asked: Asked) -> None:
+        """Take a request in; too many are refused with `Overloaded`."""
+        lane = self._waits if asked.waits else self._ready
+        if len(lane) >= self.waiting_max:
+            asked.settle(Overloaded(f"{len(lane):,} requests wait to be sent; slow down"))
+        else:
+            lane.append(asked)
+
+    def next_frame(self, hello: wire.Hello) -> bytes | None:
+        """What can be sent now, as one frame; None if there is nothing, or no credit."""
+        requests: list[tuple[int, Raw]] = []
+        size = FRAME_OVERHEAD_BYTES
+        for asked in self._sendable(hello):
+            needed = len(asked.body) + REQUEST_OVERHEAD_BYTES
+            if needed + FRAME_OVERHEAD_BYTES > hello.frame_bytes_max:
+                asked.settle(_too_large(needed, hello.frame_bytes_max))
+                continue
+            if requests and size + needed > min(FRAME_BYTES, hello.frame_bytes_max):
+                (self._waits if asked.waits else self._ready).appendleft(asked)
+                break
+            requests.append((self._launch(asked), asked.body))
+            size += needed
+        return wire.encode_requests(requests) if requests else None
+
+    def wait_ms(self, hello: wire.Hello) -> int:
+        """How long a waiting request may stay with the server, as things are."""
+        held = len(self._waits) + self._waits_in_flight
+        return WAIT_MS if held < _waits_max(hello) < hello.requests_max else CONTENDED_WAIT_MS
+
+    def answered(self, answers: list[tuple[int, Outcome]]) -> None:
+        """Hand over answers; one that nobody asked for is passed over."""
+        for number, outcome in answers:
+            asked = self._in_flight.pop(number, None)
+            if asked is not None:
+                self._waits_in_flight -= asked.waits
+                asked.settle(outcome)
+
+    def lost(self, why: str) -> None:
+        """The connection is gone: ask again what can be, in order, and tell the others."""
+        again = []
+        for asked in self._empty_flight():
+            fate = fate_of(asked.command)
+            asked.losses += 1
+            if asked.losses > REPEATS_MAX:
+                error = CannotOpen(f"{why}, {asked.losses} times at {type(asked.command).__name__}")
+                asked.settle(unreachable(asked.command, sent=True, why=error))
+            elif fate is Fate.ASK_AGAIN:
+                again.append(asked)
+            elif fate is Fate.WAIT_AGAIN:
+                asked.settle(Interrupted(why))
+            else:
+                asked.settle(unknown(asked.command, why))
+        self._ready.extendleft(reversed(again))
+
+    def give_up(self, why: MillstreamError) -> None:
+        """The server stays away, or the session ends: settle everything."""
+        waiting = [*self._ready, *self._waits]
+        self._ready.clear()
+        self._waits.clear()
+        for asked in [*self._empty_flight(), *waiting]:
+            asked.settle(unreachable(asked.command, sent=asked.sent, why=why))
+
+    def forget_sent(self, why: str) -> None:
+        """Another store answers now: what the one before may have done is not repeated."""
+        for asked in [*self._ready]:
+            if asked.sent and changes(asked.command):
+                self._ready.remove(asked)
+                asked.settle(unknown(asked.command, why))
+
+    def drop_waiting(self, why: MillstreamError) -> None:
+        """Settle what was never sent, and every wait; what else is in flight stays."""
+        waits = {number for number, asked in self._in_flight.items() if asked.waits}
+        dropped = [*self._ready, *self._waits, *(self._in_flight.pop(n) for n in waits)]
+        self._waits_in_flight = 0
+        self._ready.clear()
+        self._waits.clear()
+        for asked in dropped:
+            asked.settle(unreachable(asked.command, sent=asked.sent, why=why))
+
+    def _sendable(self, hello: wire.Hello) -> Iterator[Asked]:
+        """Requests in the order in which they go out, for as long as there is credit."""
+        while len(self._in_flight) < hello.requests_max and self._ready:
+            if (asked := self._ready.popleft()).is_wanted():
+                yield asked
+        waits_max = _waits_max(hello)
+        while (
+            len(self._in_flight) < hello.requests_max
+            and self._waits_in_flight < waits_max
+            and self._waits
+        ):
+            if (asked := self._waits.popleft()).is_wanted():
+                yield asked
+
+    def _launch(self, asked: Asked) -> int:
+        self._next_id += 1
+        self._in_flight[self._next_id] = asked
+        self._waits_in_flight += asked.waits
+        asked.sent = True
+        return self._next_id
+
+    def _empty_flight(self) -> list[Asked]:
+        flown = [*self._in_flight.values()]
+        self._in_flight.clear()
+        self._waits_in_flight = 0
+        return flown
+
+
+def _waits_max(hello: wire.Hello) -> int:
+    return max(1, hello.requests_max // 2)
+
+
+def _too_large(size: int, limit: int) -> TooLarge:
+    return TooLarge(
+        f"a request of {size:,} bytes; the server takes frames of {limit:,}: "
+        "send fewer records at once",
+        size=size,
+        limit=limit,
+    )

@@ -1,0 +1,77 @@
+"""What becomes of a request whose connection was lost: rules, without I/O.
+
+A request that changes nothing is asked again. So is an append under a producer's sequence: the
+server knows it, and stores it once. Of everything else nobody can tell whether it happened; its
+caller is told just that, never that it failed.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Any
+
+from millstream.command import Command, Mutation
+from millstream.errors import Closed, MillstreamError, OutcomeUnknown
+from millstream.log.commands import Append, WaitForOffset
+from millstream.queue.commands import ClaimMessages, PutForLater
+
+
+class Fate(Enum):
+    """What to do with a request that was sent, and not answered."""
+
+    ASK_AGAIN = auto()
+    """It changes nothing, or the server recognises the repeat."""
+    WAIT_AGAIN = auto()
+    """It waits: whoever asked asks again, for as long as is left."""
+    TELL = auto()
+    """It may have happened."""
+
+
+class Interrupted(MillstreamError):
+    """A wait whose connection was lost; never seen by users."""
+
+
+def fate_of(command: Command[Any]) -> Fate:
+    """What to do with a command of which nobody knows whether it was carried out."""
+    if isinstance(command, WaitForOffset):
+        return Fate.WAIT_AGAIN
+    if isinstance(command, Append):
+        return Fate.TELL if command.producer is None else Fate.ASK_AGAIN
+    if isinstance(command, Mutation | ClaimMessages | PutForLater):
+        return Fate.TELL
+    return Fate.ASK_AGAIN
+
+
+def changes(command: Command[Any]) -> bool:
+    """Whether a command leaves something behind."""
+    return isinstance(command, Mutation | ClaimMessages | PutForLater)
+
+
+def unknown(command: Command[Any], why: str) -> OutcomeUnknown:
+    """What the caller of a command is told that may have happened."""
+    name = type(command).__name__
+    return OutcomeUnknown(f"{why}: {name} may have been carried out, or not. {_advice(command)}")
+
+
+def unreachable(command: Command[Any], *, sent: bool, why: MillstreamError) -> MillstreamError:
+    """What the caller of a command is told when the server stays away, or the session ends."""
+    if sent and changes(command) and not (isinstance(why, Closed) and _only_leases(command)):
+        return unknown(command, why.message)
+    return type(why)(why.message, **why.data)
+
+
+def _only_leases(command: Command[Any]) -> bool:
+    """Whether all that it can leave behind ends by itself."""
+    return isinstance(command, ClaimMessages) and not command.pop and not command.acked
+
+
+def _advice(command: Command[Any]) -> str:
+    if isinstance(command, ClaimMessages):
+        if command.pop:
+            return "Messages that it popped are gone; claim and acknowledge those that must not be"
+        return "Messages that it took come again by themselves when their lease ends"
+    if isinstance(command, Append):
+        if command.producer is not None:
+            return "Repeat it under the same producer sequence: it is then stored exactly once"
+        return "Look before you repeat it; under a Producer's sequence a repeat is stored once"
+    return "Look before you repeat it"

@@ -1,0 +1,124 @@
+"""The remote session for coroutines: answers commands from a server.
+
+The server bounds how long a request may wait; whoever asks to wait for longer is asked for again
+and again, and sees what a caller of an open file sees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from millstream import wire
+from millstream.clock import Clock, SystemClock
+from millstream.command import Command
+from millstream.errors import CannotOpen, MillstreamError
+from millstream.log.commands import WaitForOffset
+from millstream.queue.commands import ClaimMessages
+from millstream.remote.address import Address
+from millstream.remote.link import Answer, Link, Patience
+from millstream.remote.repeats import Interrupted
+
+T = TypeVar("T")
+
+EARLY_S = 0.02
+"""A pause after an answer that came long before its time: the server is about to stop."""
+
+
+def waits(command: Command[Any]) -> bool:
+    """Whether a command waits for something to happen."""
+    if isinstance(command, WaitForOffset):
+        return command.timeout_ms is None or command.timeout_ms > 0
+    return isinstance(command, ClaimMessages) and bool(command.wait_ms)
+
+
+def result_of(command: Command[T], answer: Raw) -> T:
+    """The answer as the value that the command's type names."""
+    try:
+        return wire.decode_result(command, answer)
+    except msgspec.MsgspecError as error:
+        raise MillstreamError(
+            f"the server carried out {type(command).__name__}, but its answer cannot be read: "
+            f"{error}; client and server should be of the same version"
+        ) from error
+
+
+async def wait_for(link: Link, command: Command[Any]) -> Raw:
+    """The answer to a command that waits, after as many requests as it takes."""
+    clock = SystemClock()
+    wanted_ms = command.timeout_ms if isinstance(command, WaitForOffset) else command.wait_ms  # type: ignore[attr-defined]
+    deadline_s = math.inf if wanted_ms is None else clock.seconds() + wanted_ms / 1000
+    while True:
+        asked_s = clock.seconds()
+        left_ms = max(0.0, deadline_s - asked_s) * 1000
+        piece_ms = link.wait_ms() if left_ms > link.wait_ms() else math.ceil(left_ms)
+        piece = _piece_of(command, piece_ms)
+        request = Answer(piece, waits=True)
+        link.ask(request)
+        try:
+            answer = await request.future
+        except Interrupted:
+            continue
+        if wire.decode_result(piece, answer) or clock.seconds() >= deadline_s:
+            return answer
+        if isinstance(command, ClaimMessages):
+            command = replace(command, acked=[])
+        if (clock.seconds() - asked_s) * 1000 < piece_ms / 2:
+            await asyncio.sleep(EARLY_S)
+
+
+def _piece_of(command: Command[Any], piece_ms: int) -> Command[Any]:
+    if isinstance(command, WaitForOffset):
+        return replace(command, timeout_ms=piece_ms)
+    return replace(command, wait_ms=piece_ms)
+
+
+class AsyncRemoteSession:
+    """Answers the coroutines of one event loop: the one that it was opened in."""
+
+    def __init__(self, link: Link) -> None:
+        self.limits = link.hello.limits
+        self.clock: Clock = SystemClock()
+        self._link = link
+        self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
+
+    def __repr__(self) -> str:
+        return f"AsyncRemoteSession({self._link.address.shown!r})"
+
+    @classmethod
+    async def open(cls, address: Address, patience: Patience) -> AsyncRemoteSession:
+        """Connect to a server; `CannotOpen` if that cannot be done."""
+        return cls(await Link.open(address, patience))
+
+    async def execute(self, command: Command[T]) -> T:
+        """Answer a command; a mutation is durable then.
+
+        If the caller is cancelled, a mutation may still happen; other callers notice nothing.
+        """
+        self._check_home()
+        if waits(command):
+            return result_of(command, await wait_for(self._link, command))
+        asked = Answer(command)
+        self._link.ask(asked)
+        return result_of(command, await asked.future)
+
+    async def close(self) -> None:
+        """Hang up; whoever still waits gets `Closed`."""
+        if os.getpid() == self._pid:
+            await self._link.close()
+
+    def _check_home(self) -> None:
+        if os.getpid() != self._pid:
+            raise CannotOpen(
+                "this connection belongs to the process that forked; open one in the child",
+                path=self._link.address.shown,
+            )
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError("a connection that was opened in one event loop is used in another")

@@ -1,0 +1,154 @@
+"""Connections: what a server does on each, below any request.
+
+Bounds that hold before a request is understood: how many connections there are, how large a
+request's head may be, and how long it may take to come. Whoever reads nothing is let go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from millstream.server.settings import Settings
+
+HEAD_S = 10.0
+"""How long a request's head may take to arrive; slower senders only hold a connection."""
+
+REFUSED_MAX = 64
+"""Connections past the bound that are still told so; beyond, they are just cut."""
+
+_PLAIN = b"content-type: text/plain; charset=utf-8\r\nconnection: close\r\n"
+
+
+class Config(uvicorn.Config):
+    """Uvicorn's settings, with ours beside them."""
+
+    def __init__(self, app: Any, settings: Settings, **options: Any) -> None:
+        self.settings = settings
+        super().__init__(app, http=HttpConnection, ws=SocketConnection, **options)
+
+
+class HttpConnection(HttpToolsProtocol):
+    """An HTTP connection with a bound on heads, and its place among all connections."""
+
+    if TYPE_CHECKING:
+        config: Config
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._in_head = True
+        self._head_bytes = 0
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._refused = False
+
+    def connection_made(self, transport: Any) -> None:
+        """Take a place, or be told that there is none."""
+        over = len(self.connections) - self.config.settings.connections_max
+        super().connection_made(transport)
+        if over >= REFUSED_MAX:
+            transport.abort()
+        self._refused = over >= 0
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Leave the place to somebody else."""
+        self._stop_expecting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came, unless it is the start of too much."""
+        if self._refused:
+            self._refuse(503, "Too many connections; try again later.", b"retry-after: 1\r\n")
+            return
+        if self._in_head:
+            self._head_bytes += len(data)
+            self._expect_head()
+        super().data_received(data)
+        if self._in_head and self._head_bytes > self.config.settings.head_bytes_max:
+            self._refuse_head()
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._in_head = True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """A head has come; its size is known now."""
+        self._in_head = False
+        self._head_bytes = 0
+        self._stop_expecting()
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > self.config.settings.head_bytes_max:
+            raise ValueError("the head is too large")  # the parser stops, and answers below
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """A request has come whole; the next bytes are another's head."""
+        super().on_message_complete()
+        self._in_head = True
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse a request that does not parse, or whose head was too large."""
+        size = sum(len(name) + len(value) + 4 for name, value in self.headers or [])
+        if size + len(getattr(self, "url", b"")) > self.config.settings.head_bytes_max:
+            self._refuse_head()
+        else:
+            super().send_400_response(msg)
+
+    def _expect_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_S, self.transport.abort)
+
+    def _stop_expecting(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _refuse_head(self) -> None:
+        limit = self.config.settings.head_bytes_max
+        self._refuse(431, f"The request's head is larger than {limit:,} bytes.")
+
+    def _refuse(self, status: int, why: str, fields: bytes = b"") -> None:
+        if self.transport.is_closing():
+            return
+        phrase = {431: b"Request Header Fields Too Large", 503: b"Service Unavailable"}[status]
+        body = why.encode()
+        head = b"HTTP/1.1 %d %s\r\n%s%scontent-length: %d\r\n\r\n" % (
+            status,
+            phrase,
+            _PLAIN,
+            fields,
+            len(body),
+        )
+        self.transport.write(head + body)
+        self.transport.close()
+
+
+class SocketConnection(WebSocketsSansIOProtocol):
+    """A WebSocket that can be cut, and is cut when its reader has stopped reading."""
+
+    _unsent_at_ping = 0
+
+    async def run_asgi(self) -> None:
+        """Serve it; the application finds in its state how to cut the connection."""
+        self.scope["state"]["abort"] = self.transport.abort
+        await super().run_asgi()
+
+    def send_keepalive_ping(self) -> None:
+        """Ask whether the other side is there; remember how much it has yet to read."""
+        self._unsent_at_ping = self.transport.get_write_buffer_size()
+        super().send_keepalive_ping()
+
+    def keepalive_timeout(self) -> None:
+        """Let go of a silent peer, but not of one that is slowly working through its answers."""
+        if 0 < self.transport.get_write_buffer_size() < self._unsent_at_ping:
+            self.pong_timer = None
+            self.pending_ping_payload = None
+            self.schedule_ping()
+            return
+        super().keepalive_timeout()
+        self.transport.abort()

@@ -1,0 +1,80 @@
+"""Holdings: the messages that one client has claimed and not finished, counted.
+
+Runs of claims were checked for their length before. A claim takes no more than there is room for. What is finished makes room, and so does a lease
+that has ended, since somebody else may have that message by now.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from millstream.command import Command, Transact
+from millstream.errors import Overloaded
+from millstream.queue.commands import ClaimMessages, FinishClaims, RenewClaims, Run
+
+
+class Holdings:
+    """Claims of one connection: of each, until when its lease runs, in store time."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: dict[tuple[str, int], int] = {}
+        self._asked = 0
+        """Messages that claims under way may still bring."""
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def reserve(self, command: ClaimMessages, now_ms: int) -> ClaimMessages:
+        """The claim, for as many messages as there is room for; `Overloaded` if there is none."""
+        if command.pop or command.count < 1:
+            return command
+        for run in command.acked:
+            self._drop(command.queue, run)
+        if self._room() < command.count:
+            self._held = {key: until for key, until in self._held.items() if until > now_ms}
+        if self._room() < 1:
+            raise Overloaded(
+                f"{len(self._held):,} messages are claimed on this connection, or being claimed; "
+                "finish some of them first"
+            )
+        command = replace(command, count=min(command.count, self._room()))
+        self._asked += command.count
+        return command
+
+    def release(self, command: ClaimMessages) -> None:
+        """A claim that was reserved for has ended, whatever it brought."""
+        if not command.pop and command.count >= 1:
+            self._asked -= command.count
+
+    def note(self, command: Command[Any], answer: Any) -> None:
+        """Count what a command's answer gave or took."""
+        if isinstance(command, ClaimMessages):
+            if not command.pop:
+                for message in answer:
+                    self._held[message.queue, message.claim_id] = message.until_ms
+        elif isinstance(command, FinishClaims):
+            for run in command.claims:
+                self._drop(command.queue, run)
+        elif isinstance(command, RenewClaims):
+            for run in command.claims:
+                self._prolong(command.queue, run, answer)
+        elif isinstance(command, Transact):
+            for step, result in zip(command.steps, answer, strict=True):
+                self.note(step, result)
+
+    def _room(self) -> int:
+        return self._most - len(self._held) - self._asked
+
+    def _drop(self, queue: str, run: Run) -> None:
+        first, count, _ = run
+        for claim_id in range(first, first + count):
+            self._held.pop((queue, claim_id), None)
+
+    def _prolong(self, queue: str, run: Run, until_ms: int) -> None:
+        first, count, _ = run
+        for claim_id in range(first, first + count):
+            if (queue, claim_id) in self._held:
+                self._held[queue, claim_id] = until_ms

@@ -1,0 +1,102 @@
+"""The meter: what a server counts while it works.
+
+Each server has a registry of its own, so that several in one process do not count for each other.
+What the store and its queues know by themselves is asked for at a scrape: see `metrics.py`.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from millstream.command import Mutation
+
+SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+GROUPS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
+
+
+class Meter:
+    """Counters of one server; belongs to its event loop."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._commands = Histogram(
+            "millstream_command_seconds",
+            "How long commands took, waiting included where a command waits for something.",
+            ["command"],
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._failures = Counter(
+            "millstream_command_failures",
+            "Commands that were answered with an error, by its name.",
+            ["command", "error"],
+            registry=registry,
+        )
+        self._group_sizes = Histogram(
+            "millstream_commit_group_operations",
+            "Mutations asked of this server that one commit made durable together.",
+            buckets=GROUPS,
+            registry=registry,
+        )
+        self._commit_times = Histogram(
+            "millstream_commit_seconds",
+            "From handing in to durable, sync included: the quickest mutation of each commit.",
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self.requests = Counter(
+            "millstream_http_requests",
+            "Requests answered, by status.",
+            ["status"],
+            registry=registry,
+        )
+        self.denied = Counter(
+            "millstream_denied_requests",
+            "Requests refused before they were looked at, by reason.",
+            ["reason"],
+            registry=registry,
+        )
+        self.connections = Gauge(
+            "millstream_connections",
+            "Requests and sockets that are open now.",
+            registry=registry,
+        )
+        self.sockets = Gauge(
+            "millstream_sockets", "WebSockets that are open now.", registry=registry
+        )
+        self.received_bytes = Counter(
+            "millstream_received_bytes", "Bytes of bodies and frames received.", registry=registry
+        )
+        self.sent_bytes = Counter(
+            "millstream_sent_bytes", "Bytes of bodies and frames sent.", registry=registry
+        )
+        self._children: dict[type, Histogram] = {}
+        self._seq = -1
+        self._group = 0
+        self._quickest_s = 0.0
+
+    def answered(self, kind: type, seconds: float, seq: int) -> None:
+        """A command was carried out; `seq` is the store's newest commit."""
+        child = self._children.get(kind)
+        if child is None:
+            child = self._children[kind] = self._commands.labels(kind.__name__)
+        child.observe(seconds)
+        if not issubclass(kind, Mutation):
+            return
+        # Those whom one commit answers come here one after the other, with no other between them.
+        if seq != self._seq:
+            self.close_group()
+            self._seq, self._quickest_s = seq, seconds
+        self._group += 1
+        self._quickest_s = min(self._quickest_s, seconds)
+
+    def failed(self, kind: type, error: Exception) -> None:
+        """A command was answered with an error."""
+        self._failures.labels(kind.__name__, type(error).__name__).inc()
+
+    def close_group(self) -> None:
+        """Count the mutations of the last commit; called at a scrape as well."""
+        if self._group:
+            self._group_sizes.observe(self._group)
+            self._commit_times.observe(self._quickest_s)
+            self._group = 0

@@ -1,0 +1,116 @@
+"""The outbox of a socket: answers on their way to one client.
+
+What is done in one turn of the loop goes into one frame. Frames wait while the client reads
+slowly, but only so many bytes of them: then the outbox is full, and the connection is cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from starlette.types import Send
+
+from millstream import wire
+from millstream.errors import MillstreamError
+
+FRAME_BYTES = 1024 * 1024
+"""A frame is larger only if one answer is: so a slow reader is seen to be slow."""
+
+Sent = Callable[[], object]
+
+
+class Outbox:
+    """Answers that are done, and frames that are not yet sent."""
+
+    def __init__(self, send: Send, bytes_max: int) -> None:
+        self.is_full = False
+        """Whether the client does not read: more is waiting for it than is kept."""
+        self._send = send
+        self._sender: asyncio.Task[Any] | None = None
+        self._blocked = False
+        """While a frame waits for the client to read those before it."""
+        self._bytes_max = bytes_max
+        self._loop = asyncio.get_running_loop()
+        self._done: list[tuple[int, Any]] = []
+        self._when_sent: list[Sent] = []
+        self._frames: deque[tuple[bytes, list[Sent]]] = deque()
+        self._bytes = 0
+        self._news = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def answer(self, number: int, found: Any, when_sent: Sent | None = None) -> None:
+        """Send an answer soon, together with what else is done by then."""
+        if not self._done:
+            self._empty.clear()
+            self._loop.call_soon(self._flush)
+        self._done.append((number, found))
+        if when_sent is not None:
+            self._when_sent.append(when_sent)
+
+    def put(self, frame: bytes, when_sent: list[Sent] | None = None) -> None:
+        """Send a frame after those before it."""
+        self._empty.clear()
+        self._frames.append((frame, when_sent or []))
+        self._bytes += len(frame)
+        self._news.set()
+        if self._blocked and self._bytes > self._bytes_max:
+            self.is_full = True
+            if self._sender is not None:
+                self._sender.cancel()
+
+    async def run(self) -> None:
+        """Send frames as fast as they are read; ends when the outbox is full."""
+        self._sender = asyncio.current_task()
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._frames:
+                frame, when_sent = self._frames.popleft()
+                self._bytes -= len(frame)
+                self._blocked = True
+                await self._send({"type": "websocket.send", "bytes": frame})
+                self._blocked = False
+                for call in when_sent:
+                    call()
+            if not self._done:
+                self._empty.set()
+
+    async def drained(self) -> None:
+        """Wait until everything is sent."""
+        await self._empty.wait()
+
+    def _flush(self) -> None:
+        done, self._done = self._done, []
+        when_sent, self._when_sent = self._when_sent, []
+        *others, last = _frames(done)
+        for frame in others:
+            self.put(frame)
+        self.put(last, when_sent)
+
+
+def _frames(done: list[tuple[int, Any]]) -> list[bytes]:
+    """Answers as one frame; as several, if there is much of them."""
+    frame = _encode(done)
+    if len(frame) <= FRAME_BYTES or len(done) == 1:
+        return [frame]
+    middle = len(done) // 2
+    return _frames(done[:middle]) + _frames(done[middle:])
+
+
+def _encode(done: list[tuple[int, Any]]) -> bytes:
+    try:
+        return wire.encode_answers(done)
+    except Exception:
+        return wire.encode_answers([(number, _encodable(number, found)) for number, found in done])
+
+
+def _encodable(number: int, found: Any) -> Any:
+    try:
+        wire.encode_answers([(number, found)])
+    except Exception as error:
+        return MillstreamError(f"an answer that cannot be sent: {type(error).__name__}")
+    return found

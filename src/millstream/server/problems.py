@@ -1,0 +1,216 @@
+"""Problems: errors as HTTP tells them, RFC 9457 documents with our error's name and data.
+
+One table says which status each error has; what is not in it is a mistake of ours, and is told
+without any of its insides.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from millstream import errors
+from millstream.errors import MillstreamError
+from millstream.server.access import Denied, Unauthenticated
+
+MEDIA_TYPE = "application/problem+json"
+RETRY_AFTER_S = 1
+"""What a client that came at a bad time is told to wait."""
+LOST_TOLD_MAX = 1_000
+"""Lost claims that an error lists."""
+
+_logger = logging.getLogger("millstream.server")
+
+
+class Malformed(MillstreamError):
+    """A request whose bytes cannot be read: JSON that does not parse, a body that ends early."""
+
+
+class NotAcceptable(MillstreamError):
+    """No form of the answer is one that the client accepts. Data: `offered`."""
+
+
+class UnsupportedMedia(MillstreamError):
+    """A body in a form that this address does not take. Data: `offered`."""
+
+
+class TooSlow(MillstreamError):
+    """A body that did not arrive in time."""
+
+    retry = True
+
+
+class NotAllowed(MillstreamError):
+    """A method that this address does not have. Data: `allow`."""
+
+
+STATUSES: dict[type[MillstreamError], int] = {
+    Malformed: 400,
+    Unauthenticated: 401,
+    Denied: 403,
+    errors.NotFound: 404,
+    NotAllowed: 405,
+    NotAcceptable: 406,
+    TooSlow: 408,
+    errors.Conflict: 409,
+    errors.Truncated: 410,
+    errors.TooLarge: 413,
+    UnsupportedMedia: 415,
+    errors.OutOfRange: 416,
+    errors.InvalidInput: 422,
+    errors.Locked: 423,
+    errors.Overloaded: 429,
+    errors.CorruptionError: 500,
+    errors.OutcomeUnknown: 500,
+    errors.StoreError: 503,
+    MillstreamError: 500,
+}
+"""The status of each error; one that is not listed has its parent's."""
+
+TITLES = {
+    401: "Unauthenticated",
+    404: "NotFound",
+    405: "NotAllowed",
+    426: "UpgradeRequired",
+}
+"""Names of what HTTP's own machinery refuses."""
+
+
+class Problem(Struct, kw_only=True, omit_defaults=True):
+    """What went wrong. `title` is the error's name; `data` are the facts behind `detail`."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    data: dict[str, Any] = {}
+    retry: bool | UnsetType = UNSET
+    """Whether the same request may succeed later."""
+    outcome: str | UnsetType = UNSET
+    """'unknown', if what was asked may have been done all the same."""
+
+
+def status_of(error: MillstreamError) -> int:
+    """The status that tells an error."""
+    return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
+
+
+def problem_of(error: MillstreamError) -> Problem:
+    """An error as a document."""
+    name = type(error).__name__
+    return Problem(
+        type=_type(name),
+        title=name,
+        status=status_of(error),
+        detail=_clean(error.message),
+        data=_plain(error.data),
+        retry=error.retry,
+        outcome="unknown" if isinstance(error, errors.OutcomeUnknown) else UNSET,
+    )
+
+
+def respond(error: MillstreamError) -> Response:
+    """The answer that tells an error."""
+    problem = problem_of(error)
+    headers = {}
+    if problem.status in (429, 503) and error.retry:
+        headers["retry-after"] = str(error.data.get("retry_after_s", RETRY_AFTER_S))
+    if isinstance(error, Unauthenticated):
+        headers["www-authenticate"] = "Bearer"
+    if isinstance(error, NotAllowed):
+        headers["allow"] = ", ".join(error.data["allow"])
+    if isinstance(error, TooSlow):
+        headers["connection"] = "close"
+    return _response(problem, headers)
+
+
+def respond_unexpected(error: Exception) -> Response:
+    """The answer to a mistake of ours: it is logged by its kind and place, and told without."""
+    _logger.error(
+        "request_failed",
+        extra={"error": type(error).__name__, "where": _place(error)},
+    )
+    return _response(
+        Problem(
+            type=_type("InternalError"),
+            title="InternalError",
+            status=500,
+            detail="the server made a mistake; its log says where",
+            retry=False,
+        )
+    )
+
+
+async def on_millstream_error(request: Request, error: Exception) -> Response:
+    """For an application's `exception_handlers`."""
+    return respond(error) if isinstance(error, MillstreamError) else respond_unexpected(error)
+
+
+async def on_http_exception(request: Request, error: Exception) -> Response:
+    """For an application's `exception_handlers`: an address or a method that does not exist."""
+    assert isinstance(error, HTTPException)
+    name = TITLES.get(error.status_code, "HttpError")
+    detail = error.detail
+    if error.status_code == 404:
+        detail = "there is nothing at this address; /docs lists what there is"
+    problem = Problem(
+        type=_type(name), title=name, status=error.status_code, detail=detail, retry=False
+    )
+    return _response(problem, error.headers)
+
+
+def _response(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(
+        msgspec.json.encode(problem),
+        status_code=problem.status,
+        headers=headers,
+        media_type=MEDIA_TYPE,
+    )
+
+
+def _type(name: str) -> str:
+    """A reference that the server itself answers: the page about its errors."""
+    return f"/docs#error-{name}"
+
+
+def _place(error: Exception) -> str:
+    """The file and line that raised."""
+    step = error.__traceback__
+    while step is not None and step.tb_next is not None:
+        step = step.tb_next
+    return "" if step is None else f"{step.tb_frame.f_code.co_filename}:{step.tb_lineno}"
+
+
+def _plain(data: dict[str, Any]) -> dict[str, Any]:
+    """Data that JSON can hold; claims as the tokens that clients know."""
+    found = {key: _value(value) for key, value in data.items()}
+    if isinstance(data.get("lost"), list):
+        tokens = (
+            f"{claim_id + i}:{attempt}"
+            for claim_id, count, attempt in data["lost"]
+            for i in range(min(count, LOST_TOLD_MAX))
+        )
+        found["lost"] = [token for token, _ in zip(tokens, range(LOST_TOLD_MAX), strict=False)]
+    return found
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, str):
+        return _clean(value)
+    try:
+        msgspec.json.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return _clean(str(value))
+    return value
+
+
+def _clean(text: str) -> str:
+    """Text without what UTF-8 cannot hold."""
+    return text.encode("utf-8", "backslashreplace").decode()

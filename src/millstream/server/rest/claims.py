@@ -1,0 +1,281 @@
+"""Claims: messages in the hands of consumers; claim, pop, and how attempts end.
+
+A claim is told as "CLAIM_ID:ATTEMPT", text because its first number has 64 bits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from millstream.errors import InvalidInput, LeaseLost
+from millstream.queue import commands as c
+from millstream.queue.claims import CLAIM_MAX
+from millstream.server.rest.ask import Ask, milliseconds
+from millstream.server.rest.endpoint import Answer, Endpoint
+from millstream.server.rest.messages import Delay, MessagePage
+from millstream.server.rest.payload import show_message
+
+CLAIMS_MAX = 10_000
+"""Claims that one request names."""
+
+_TOKEN = re.compile(r"([0-9]{1,20}):([0-9]{1,10})")
+
+Token = Annotated[str, Meta(pattern=f"^{_TOKEN.pattern}$")]
+Tokens = Token | list[Token]
+Count = Annotated[int, Meta(ge=1, le=CLAIM_MAX)]
+Wait = Annotated[float, Meta(ge=0, le=1e6)]
+Lease = Annotated[float, Meta(gt=0, le=1e12)]
+
+
+class ClaimBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """How many messages, for how long, for whom; `ack` ends claims before in the same commit."""
+
+    n: Count = 1
+    lease: Lease | None = None
+    """Seconds; without one, as the queue's spec says."""
+    wait: Wait | None = None
+    """Seconds to wait for the first message, if there is none yet."""
+    consumer: str | None = None
+    ack: list[Token] = []
+
+
+class PopBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """How many messages."""
+
+    n: Count = 1
+    wait: Wait | None = None
+
+
+class AckBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """One claim, or several: all of them, or none; with `each`, those whose lease still holds."""
+
+    claims: Tokens
+    each: bool = False
+
+
+class NackBody(AckBody, forbid_unknown_fields=True, kw_only=True):
+    """Claims to be tried again."""
+
+    delay: Delay | None = None
+    """Seconds; without one, the queue's backoff."""
+    reason: str = ""
+
+
+class FailBody(AckBody, forbid_unknown_fields=True, kw_only=True):
+    """Claims to give up on."""
+
+    reason: str = ""
+
+
+class RenewBody(AckBody, forbid_unknown_fields=True, kw_only=True):
+    """Claims to be prolonged."""
+
+    lease: Lease | None = None
+    """Seconds from now; without one, as the queue's spec says."""
+
+
+class Finished(Struct, kw_only=True):
+    """How many attempts ended so, and with `each` the claims whose lease was lost."""
+
+    count: int
+    lost: list[str]
+
+
+class Renewed(Struct, kw_only=True):
+    """Until when the leases last, in store time, and with `each` the claims that were lost."""
+
+    until_ms: int | None
+    lost: list[str]
+
+
+async def claim(ask: Ask) -> MessagePage:
+    """Claim messages for a while."""
+    body: ClaimBody = ask.body
+    consumer = body.consumer if body.consumer is not None else ask.principal.name
+    command = c.ClaimMessages(
+        ask.name("queue"),
+        body.n,
+        _ms(body.lease),
+        consumer,
+        ask.wait_ms(body.wait) or None,
+        runs_of(body.ack),
+    )
+    return await _messages(ask, command)
+
+
+async def pop(ask: Ask) -> MessagePage:
+    """Claim and acknowledge in one: each message at most once."""
+    body: PopBody = ask.body
+    wait_ms = ask.wait_ms(body.wait) or None
+    command = c.ClaimMessages(
+        ask.name("queue"), body.n, None, ask.principal.name, wait_ms, [], pop=True
+    )
+    return await _messages(ask, command)
+
+
+async def _messages(ask: Ask, command: c.ClaimMessages) -> MessagePage:
+    if command.wait_ms:
+        found = await ask.unless_over(command) or []
+    else:
+        found = await ask.execute(command)
+    return MessagePage(messages=[show_message(message) for message in found])
+
+
+async def ack(ask: Ask) -> Finished:
+    """The work is done."""
+    return await _finish(ask, "ack")
+
+
+async def nack(ask: Ask) -> Finished:
+    """Try again."""
+    return await _finish(ask, "nack", delay_ms=_ms(ask.body.delay), reason=ask.body.reason)
+
+
+async def fail(ask: Ask) -> Finished:
+    """Give up."""
+    return await _finish(ask, "fail", reason=ask.body.reason)
+
+
+async def _finish(
+    ask: Ask, outcome: str, *, delay_ms: int | None = None, reason: str = ""
+) -> Finished:
+    body: AckBody = ask.body
+    claims = claims_of(body.claims)
+    runs = runs_of(body.claims)
+    lost = await ask.execute(
+        c.FinishClaims(ask.name("queue"), runs, outcome, delay_ms, reason, body.each)
+    )
+    gone = tokens_of(lost)
+    return Finished(count=len(set(claims)) - len(gone), lost=gone)
+
+
+async def renew(ask: Ask) -> Renewed:
+    """Prolong leases."""
+    queue, body = ask.name("queue"), ask.body
+    runs, lease_ms = runs_of(body.claims), _ms(body.lease)
+    if not body.each:
+        until_ms = await ask.execute(c.RenewClaims(queue, runs, lease_ms))
+        return Renewed(until_ms=until_ms, lost=[])
+    claims = sorted(set(claims_of(body.claims)))
+    answers = await asyncio.gather(
+        *(
+            ask.execute(c.RenewClaims(queue, [(claim_id, 1, attempt)], lease_ms))
+            for claim_id, attempt in claims
+        ),
+        return_exceptions=True,
+    )
+    lost, until = [], []
+    for (claim_id, attempt), answer in zip(claims, answers, strict=True):
+        if isinstance(answer, LeaseLost):
+            lost.append(f"{claim_id}:{attempt}")
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            until.append(answer)
+    return Renewed(until_ms=min(until, default=None), lost=lost)
+
+
+def claims_of(tokens: str | list[str]) -> list[tuple[int, int]]:
+    """Claim ids and attempts from their tokens."""
+    chosen = [tokens] if isinstance(tokens, str) else tokens
+    if len(chosen) > CLAIMS_MAX:
+        raise InvalidInput(f"a request names up to {CLAIMS_MAX:,} claims, not {len(chosen):,}")
+    return [_claim_of(token) for token in chosen]
+
+
+def _claim_of(token: str) -> tuple[int, int]:
+    found = _TOKEN.fullmatch(token)
+    if found is None or int(found[1]) >= 2**63:
+        raise InvalidInput(f"a claim is 'CLAIM_ID:ATTEMPT' as a claim answered it, not {token!r}")
+    return int(found[1]), int(found[2])
+
+
+def runs_of(tokens: str | list[str]) -> list[c.Run]:
+    """Claims as the fewest runs: adjacent claim ids of the same attempt."""
+    runs: list[c.Run] = []
+    for claim_id, attempt in sorted(set(claims_of(tokens))):
+        if runs:
+            first, count, before = runs[-1]
+            if claim_id == first + count and attempt == before:
+                runs[-1] = (first, count + 1, attempt)
+                continue
+        runs.append((claim_id, 1, attempt))
+    return runs
+
+
+def tokens_of(runs: list[c.Run]) -> list[str]:
+    """Claims as the tokens that clients know."""
+    return [f"{first + i}:{attempt}" for first, count, attempt in runs for i in range(count)]
+
+
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else milliseconds(seconds)
+
+
+def _endpoint(**about: Any) -> Endpoint:
+    return Endpoint(tag="claims", method="POST", **about)
+
+
+ENDPOINTS = (
+    _endpoint(
+        path="/queues/{queue}/claims",
+        name="claimMessages",
+        summary="Claim messages for a while, waiting for the first if asked",
+        run=claim,
+        body=ClaimBody,
+        body_optional=True,
+        answers=(Answer(MessagePage),),
+        errors=(404, 409, 410),
+    ),
+    _endpoint(
+        path="/queues/{queue}/pop",
+        name="popMessages",
+        summary="Claim and acknowledge in one commit: each message at most once",
+        run=pop,
+        body=PopBody,
+        body_optional=True,
+        answers=(Answer(MessagePage),),
+        errors=(404, 410),
+    ),
+    _endpoint(
+        path="/queues/{queue}/ack",
+        name="ackClaims",
+        summary="The work is done",
+        detail="Repeating it is a success; coming late is `LeaseLost`.",
+        run=ack,
+        body=AckBody,
+        answers=(Answer(Finished),),
+        errors=(404, 409),
+    ),
+    _endpoint(
+        path="/queues/{queue}/nack",
+        name="nackClaims",
+        summary="Try again, after the queue's backoff or a delay; or fail, at last",
+        run=nack,
+        body=NackBody,
+        answers=(Answer(Finished),),
+        errors=(404, 409),
+    ),
+    _endpoint(
+        path="/queues/{queue}/fail",
+        name="failClaims",
+        summary="Give up on messages, whatever attempts are left",
+        run=fail,
+        body=FailBody,
+        answers=(Answer(Finished),),
+        errors=(404, 409),
+    ),
+    _endpoint(
+        path="/queues/{queue}/renew",
+        name="renewClaims",
+        summary="Prolong leases",
+        run=renew,
+        body=RenewBody,
+        answers=(Answer(Renewed),),
+        errors=(404, 409),
+    ),
+)

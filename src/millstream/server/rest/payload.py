@@ -1,0 +1,191 @@
+"""Payloads: records and messages as JSON takes and shows them.
+
+A value is JSON under `value`, or bytes under `base64`. Text is a JSON string: it is stored as
+UTF-8 under `text/plain`, everything else as it was sent under `application/json`; so it comes back
+the same way. What has another content type comes back as base64.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from millstream.errors import InvalidInput
+from millstream.format.packing import CONTENT_TYPE, JSON, TEXT, TIMESTAMP_MS_MAX
+from millstream.queue.message import Message
+from millstream.record import Headers, Item, Record
+
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Position = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Timestamp = Annotated[int, Meta(ge=0, le=TIMESTAMP_MS_MAX)]
+HeaderMap = dict[str, str | Int64 | float | bool | None]
+
+_TYPE = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,250}")
+_json_type = re.compile(r"application/(?:[\w.-]+\+)?json(?:\s*;.*)?", re.I)
+
+
+class NewRecord(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """A record to be appended: a value as JSON or as base64, and what belongs to it."""
+
+    value: Raw | UnsetType = UNSET
+    base64: bytes | UnsetType = UNSET
+    key: str | None = None
+    key_base64: bytes | None = None
+    headers: HeaderMap | None = None
+    timestamp: Timestamp | None = None
+    """Milliseconds since the epoch; without one, the time at which it is appended."""
+
+
+class ReadRecord(Struct, kw_only=True, omit_defaults=True):
+    """A record as it was read; `value` if its content type is JSON or text, else `base64`."""
+
+    offset: int
+    timestamp: int
+    appended: int
+    value: Raw | UnsetType = UNSET
+    base64: bytes | UnsetType = UNSET
+    key: str | UnsetType = UNSET
+    key_base64: bytes | UnsetType = UNSET
+    headers: dict[str, Any] = {}
+
+
+class ReadMessage(Struct, kw_only=True, omit_defaults=True):
+    """A message of a queue; `claim` names this attempt at it, for ack, nack, fail and renew."""
+
+    claim: str
+    claim_id: str
+    attempt: int
+    log: str
+    offset: int
+    timestamp: int
+    value: Raw | UnsetType = UNSET
+    base64: bytes | UnsetType = UNSET
+    key: str | UnsetType = UNSET
+    key_base64: bytes | UnsetType = UNSET
+    headers: dict[str, Any] = {}
+    until_ms: int = 0
+    """When the lease ends, in store time; in a peek, when the message is due, or ended."""
+    reason: str = ""
+
+
+def item_of(record: NewRecord, where: str = "") -> Item:
+    """A record as the packing takes it."""
+    value, headers = value_of(record, where)
+    return Item(value, key_of(record), headers, record.timestamp)
+
+
+def value_of(record: NewRecord, where: str = "") -> tuple[bytes | str, Headers | None]:
+    """The value as it is stored, and the headers with its content type."""
+    if (record.value is UNSET) == (record.base64 is UNSET):
+        raise InvalidInput(f"{where}a record has a 'value' (JSON) or 'base64' (bytes), one of them")
+    if not isinstance(record.value, Raw):
+        assert isinstance(record.base64, bytes)
+        return record.base64, record.headers
+    data = bytes(record.value).strip(b" \t\r\n")
+    if data.startswith(b'"'):
+        try:
+            return msgspec.json.decode(data, type=str), record.headers
+        except msgspec.MsgspecError as error:
+            raise InvalidInput(f"{where}a text that is not valid Unicode: {error}") from error
+    return data, {CONTENT_TYPE: JSON, **(record.headers or {})}
+
+
+def key_of(record: NewRecord) -> bytes | str | None:
+    """The key, from either form."""
+    if record.key is not None and record.key_base64 is not None:
+        raise InvalidInput("a key is text under 'key' or bytes under 'key_base64', not both")
+    return record.key if record.key_base64 is None else record.key_base64
+
+
+def item_of_raw(data: bytes, sent: dict[str, str]) -> Item:
+    """A raw body as a record; its key, headers and timestamp are HTTP headers."""
+    headers: dict[str, Any] = {}
+    if told := sent.get("millstream-headers"):
+        try:
+            headers = msgspec.json.decode(told.encode(), type=HeaderMap)
+        except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+            raise InvalidInput(f"Millstream-Headers is a JSON object: {error}") from error
+    kind = sent.get("content-type", "")
+    if kind and _TYPE.fullmatch(kind):
+        headers = {CONTENT_TYPE: kind, **headers}
+    timestamp = sent.get("millstream-timestamp")
+    if timestamp is not None and not (timestamp.isascii() and timestamp.isdigit()):
+        raise InvalidInput("Millstream-Timestamp is milliseconds since the epoch")
+    if timestamp is not None and len(timestamp) > 15:
+        raise InvalidInput("Millstream-Timestamp is too far away")
+    key = sent.get("millstream-key")
+    return Item(
+        data,
+        None if key is None else unquote_to_bytes(key),
+        headers or None,
+        None if timestamp is None else int(timestamp),
+    )
+
+
+def show_record(record: Record) -> ReadRecord:
+    """A record as JSON shows it."""
+    return ReadRecord(
+        offset=record.offset,
+        timestamp=record.timestamp,
+        appended=record.appended,
+        headers=dict(record.headers),
+        **_shown(record.value, record.key, record.headers),
+    )
+
+
+def show_message(message: Message) -> ReadMessage:
+    """A message as JSON shows it."""
+    return ReadMessage(
+        claim=f"{message.claim_id}:{message.attempt}",
+        claim_id=str(message.claim_id),
+        attempt=message.attempt,
+        log=message.log,
+        offset=message.offset,
+        timestamp=message.timestamp,
+        headers=dict(message.headers),
+        until_ms=message.until_ms,
+        reason=message.reason,
+        **_shown(message.value, message.key, message.headers),
+    )
+
+
+def media_type_of(headers: Headers) -> str:
+    """The content type of a value, if it can stand in a header."""
+    kind = headers.get(CONTENT_TYPE)
+    if isinstance(kind, str) and _TYPE.fullmatch(kind) and "/" in kind:
+        return kind
+    return "application/octet-stream"
+
+
+def _shown(value: bytes, key: bytes | None, headers: Headers) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    kind = headers.get(CONTENT_TYPE)
+    as_json = _as_json(value, kind) if isinstance(kind, str) else None
+    if as_json is not None:
+        shown["value"] = as_json
+    else:
+        shown["base64"] = value
+    if key is not None:
+        try:
+            shown["key"] = key.decode()
+        except UnicodeDecodeError:
+            shown["key_base64"] = key
+    return shown
+
+
+def _as_json(value: bytes, kind: str) -> Raw | None:
+    """The value as JSON, if its content type says so and it is true."""
+    try:
+        if kind == TEXT:
+            return Raw(msgspec.json.encode(value.decode()))
+        if _json_type.fullmatch(kind):
+            value.decode()
+            msgspec.json.decode(value, type=Raw)
+            return Raw(value)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass  # bytes that are not what they are called come back as bytes
+    return None

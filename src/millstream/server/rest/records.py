@@ -1,0 +1,295 @@
+"""Records of a log: append one or many, read a range or one, wait for the next."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Meta, Struct
+from starlette.responses import Response
+
+from millstream.errors import InvalidInput, NotFound, Truncated
+from millstream.format.packing import Single
+from millstream.log import commands as c
+from millstream.log.block import Block
+from millstream.log.log import pack_many
+from millstream.record import Item, Producer, Record
+from millstream.server.problems import NotAcceptable
+from millstream.server.rest import arrow
+from millstream.server.rest.ask import Ask
+from millstream.server.rest.endpoint import ANY, ARROW, JSON, Answer, Endpoint, Header
+from millstream.server.rest.payload import (
+    NewRecord,
+    Position,
+    ReadRecord,
+    item_of,
+    item_of_raw,
+    media_type_of,
+    show_record,
+)
+
+READ_MAX = 10_000
+HEADER_CHARS_MAX = 8_000
+"""Of a record's headers in a header of the answer; longer ones are told as JSON only."""
+
+RAW_HEADERS = (
+    Header("Millstream-Key", "The record's key, percent-encoded, beside a raw body"),
+    Header("Millstream-Headers", "The record's headers as a JSON object, beside a raw body"),
+    Header("Millstream-Timestamp", "The record's timestamp in ms, beside a raw body"),
+)
+
+
+class ProducerBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Who appends, and which append this is: makes a repeat harmless."""
+
+    name: str
+    sequence: Position
+    epoch: Position = 0
+
+
+class AppendBody(NewRecord, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """One record, or several under `records`: all of them, or none."""
+
+    records: list[NewRecord] | None = None
+    expect_end: Position | None = None
+    """Append only if the log ends there."""
+    producer: ProducerBody | None = None
+
+
+class AppendQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Beside a raw body; in a JSON body the same stands in the body."""
+
+    expect_end: Position | None = None
+    producer: str | None = None
+    sequence: Position | None = None
+    epoch: Position = 0
+
+
+class Appended(Struct, kw_only=True):
+    """Where records went: `count` offsets from `offset` on."""
+
+    offset: int
+    count: int
+
+
+class ReadQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which records."""
+
+    start: Position | None = None
+    """The first offset; without one, the first record that is there."""
+    stop: Position | None = None
+    """Before this offset."""
+    limit: Annotated[int, Meta(ge=1, le=READ_MAX)] = 1_000
+    wait: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    """Seconds to wait for the first record, if there is none yet."""
+
+
+class RecordPage(Struct, kw_only=True):
+    """Records in order."""
+
+    records: list[ReadRecord]
+    next: int
+    """Ask with this as `start` for what follows."""
+    start_offset: int
+    end_offset: int
+
+
+async def append(ask: Ask) -> Appended:
+    """Append one record or several."""
+    if ask.raw is not None:
+        query: AppendQuery = ask.query
+        items = [item_of_raw(ask.raw, dict(ask.request.headers))]
+        expect_end, producer = query.expect_end, _raw_producer(query)
+    else:
+        body: AppendBody = ask.body
+        if ask.query != AppendQuery():
+            raise InvalidInput("beside a JSON body, expect_end and producer stand in the body")
+        items, expect_end, producer = items_of(body), body.expect_end, producer_of(body.producer)
+    return await append_items(ask, items, expect_end=expect_end, producer=producer)
+
+
+async def append_items(
+    ask: Ask, items: list[Item], *, expect_end: int | None, producer: Producer | None
+) -> Appended:
+    """Append what was read; nothing at all answers the log's end."""
+    log = ask.name("log")
+    packed = pack_many(items, keys=None, headers=None, timestamps=None, limits=ask.session.limits)
+    if packed is None:
+        _, end = await ask.execute(c.GetBounds(log))
+        return Appended(offset=end, count=0)
+    first = await ask.execute(c.Append(log, packed, expect_end, producer))
+    return Appended(offset=first, count=1 if isinstance(packed, Single) else packed.count)
+
+
+def items_of(body: AppendBody) -> list[Item]:
+    """The records of a body: the one that it is, or those that it lists."""
+    if body.records is None:
+        return [item_of(body)]
+    alone = (body.value, body.base64, body.key, body.key_base64, body.headers, body.timestamp)
+    if alone != (msgspec.UNSET, msgspec.UNSET, None, None, None, None):
+        raise InvalidInput("a body is one record, or has 'records'; not both")
+    return [item_of(record, f"records[{i}]: ") for i, record in enumerate(body.records)]
+
+
+def producer_of(body: ProducerBody | None) -> Producer | None:
+    """A producer as the store knows it."""
+    return None if body is None else Producer(body.name, body.sequence, body.epoch)
+
+
+def _raw_producer(query: AppendQuery) -> Producer | None:
+    if (query.producer is None) != (query.sequence is None):
+        raise InvalidInput("a producer has a sequence: ?producer=NAME&sequence=NUMBER")
+    if query.producer is None or query.sequence is None:
+        return None
+    return Producer(query.producer, query.sequence, query.epoch)
+
+
+async def read(ask: Ask) -> RecordPage | Response:
+    """Read a range, as JSON or as Arrow."""
+    log, query = ask.name("log"), ask.query
+    wanted = accepted(ask.request.headers.get("accept", ""), (JSON, ARROW))
+    if wanted == ARROW:
+        arrow.check_installed()
+    start, end = await ask.execute(c.GetBounds(log))
+    first = start if query.start is None else query.start
+    if first >= end and (wait_ms := ask.wait_ms(query.wait)):
+        await ask.unless_over(c.WaitForOffset(log, first, wait_ms))
+        start, end = await ask.execute(c.GetBounds(log))
+    stop = min(end, first + query.limit, end if query.stop is None else query.stop)
+    if wanted == ARROW:
+        return arrow.stream(ask.session, log, first, stop)
+    blocks = await read_blocks(ask, log, first, stop)
+    records = [show_record(record) for block in blocks for record in block.records()]
+    following = records[-1].offset + 1 if records else first
+    return RecordPage(records=records, next=following, start_offset=start, end_offset=end)
+
+
+async def read_blocks(
+    ask: Ask, log: str, start: int, stop: int, bytes_max: int | None = None
+) -> list[Block]:
+    """Some of the records in a range, from the first on."""
+    if start >= stop:
+        return []
+    most = ask.session.limits.read_bytes_max
+    return await ask.execute(
+        c.ReadBlocks(log, start, stop, most if bytes_max is None else bytes_max)
+    )
+
+
+async def get_record(ask: Ask) -> ReadRecord | Response:
+    """One record: its value as it is, or all of it as JSON."""
+    log, offset = ask.name("log"), ask.number("offset")
+    wanted = accepted(ask.request.headers.get("accept", ""), (ANY, JSON))
+    try:
+        blocks = await read_blocks(ask, log, offset, min(offset + 1, 2**63 - 1))
+    except Truncated:
+        blocks = []
+        start, _ = await ask.execute(c.GetBounds(log))
+        if offset < start:
+            raise
+    if not blocks:
+        raise NotFound(f"log {log!r} has no record at {offset}", name=log, offset=offset)
+    record = blocks[0].records()[0]
+    return show_record(record) if wanted == JSON else raw_response(record)
+
+
+def raw_response(record: Record) -> Response:
+    """A value as a body; nothing in it may run in a page of this server's own origin."""
+    headers = {
+        "millstream-offset": str(record.offset),
+        "millstream-timestamp": str(record.timestamp),
+        "x-content-type-options": "nosniff",
+        "content-security-policy": "sandbox; default-src 'none'",
+    }
+    if record.key is not None and 3 * len(record.key) <= HEADER_CHARS_MAX:
+        headers["millstream-key"] = quote(record.key, safe="")
+    if record.headers:
+        told = _ascii_json(dict(record.headers))
+        if len(told) <= HEADER_CHARS_MAX:
+            headers["millstream-headers"] = told
+    headers["content-type"] = media_type_of(record.headers)
+    return Response(record.value, headers=headers)
+
+
+def _ascii_json(value: dict[str, Any]) -> str:
+    text = msgspec.json.encode(value).decode()
+    return "".join(char if " " <= char <= "~" else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    """As JSON writes a character outside ASCII."""
+    units = char.encode("utf-16-be")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+
+
+def accepted(accept: str, offered: tuple[str, ...]) -> str:
+    """The first form that a client accepts, in the order of its wishes; the first if it has none."""
+    wishes = []
+    for position, one in enumerate(accept.split(",")):
+        kind, *settings = (part.strip().lower() for part in one.split(";"))
+        weight = next((s[2:] for s in settings if s.startswith("q=")), "1")
+        try:
+            wishes.append((-float(weight), position, kind))
+        except ValueError:
+            continue
+    for weight_, _, kind in sorted(wishes):
+        if weight_ == 0.0:
+            continue
+        if kind in offered:
+            return kind
+        if kind in ("", "*/*") or ANY in offered:
+            return offered[0]
+        for form in offered:
+            if kind.endswith("/*") and form.startswith(kind[:-1]):
+                return form
+    raise NotAcceptable(
+        f"the answer is {' or '.join(offered)}; ask for one of them", offered=list(offered)
+    )
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="POST",
+        path="/logs/{log}/records",
+        name="appendRecords",
+        summary="Append one record or a batch; answered once it is durable",
+        detail="A JSON body holds one record (`value` or `base64`) or several (`records`). A body "
+        "of any other type is one record as it is, with its content type.",
+        run=append,
+        tag="records",
+        query=AppendQuery,
+        body=AppendBody,
+        raw=(ANY,),
+        headers=RAW_HEADERS,
+        answers=(Answer(Appended, status=201),),
+        errors=(409, 423),
+    ),
+    Endpoint(
+        method="GET",
+        path="/logs/{log}/records",
+        name="readRecords",
+        summary="Read a range of records, waiting for the first if asked",
+        detail="An answer holds up to `limit` records and about 4 MiB; go on at `next`. A log "
+        f"that does not exist reads as empty. With `Accept: {ARROW}` the answer is a stream of "
+        "Arrow record batches.",
+        run=read,
+        tag="records",
+        query=ReadQuery,
+        answers=(Answer(RecordPage, media_types=(ARROW,)),),
+        errors=(404, 406, 410),
+    ),
+    Endpoint(
+        method="GET",
+        path="/logs/{log}/records/{offset}",
+        name="getRecord",
+        summary="One record: its value as the body, or all of it as JSON",
+        detail=f"With `Accept: {JSON}` the answer is JSON; else it is the value itself, with its "
+        "content type, and `Millstream-Offset`, `-Timestamp`, `-Key` (percent-encoded) and "
+        "`-Headers` (JSON) beside it.",
+        run=get_record,
+        tag="records",
+        answers=(Answer(ReadRecord, media_types=(ANY,)),),
+        errors=(404, 406, 410),
+    ),
+)

@@ -1,0 +1,145 @@
+"""What bulk writers have staged and not yet committed: parts in unlinked files beside the store.
+
+Parts are not durable: they are gone when the server stops, and their writers stage them again. A
+file without a name leaves nothing behind, however the server ends. Everything has a bound: bytes
+of one transaction, because it is published by one commit; bytes of all; and the time for which an
+idle transaction is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import weakref
+from pathlib import Path
+
+from msgspec import Struct
+
+from millstream.clock import Clock
+from millstream.errors import Conflict, Overloaded, TooLarge
+
+MiB = 1024 * 1024
+
+TRANSACTION_BYTES_MAX = 256 * MiB
+"""Of one transaction, replaced attempts included: one commit holds it in memory."""
+
+STAGED_BYTES_MAX = 1024 * MiB
+"""Of all transactions together, on the disk."""
+
+TRANSACTIONS_MAX = 100
+PARTS_MAX = 1_000
+"""Of one transaction: as many appends of a producer are remembered."""
+
+IDLE_S = 15 * 60.0
+"""How long a transaction that nothing happens to is kept."""
+
+
+class Part(Struct, frozen=True):
+    """One attempt at a part: where it lies in the file, and what must be said to commit it."""
+
+    position: int
+    size: int
+    count: int
+    crc: int
+
+
+class Staged:
+    """The parts of one transaction, in a file of their own."""
+
+    def __init__(self, folder: str | None) -> None:
+        self.parts: dict[tuple[str, int], Part] = {}
+        self.size = 0
+        self.touched_s = 0.0
+        self.descriptor, path = tempfile.mkstemp(prefix="millstream-staging-", dir=folder)
+        self.close = weakref.finalize(self, os.close, self.descriptor)
+        os.unlink(path)
+
+    def write(self, data: bytes, position: int) -> None:
+        """Put bytes into the file; called on a thread."""
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self.descriptor, view, position)
+            position += written
+            view = view[written:]
+
+    def read(self, part: Part) -> bytes:
+        """The bytes of a part; called on a thread."""
+        chunks, position, left = [], part.position, part.size
+        while left:
+            chunk = os.pread(self.descriptor, left, position)
+            if not chunk:
+                raise Conflict("a staged part was cut short; stage it again")
+            chunks.append(chunk)
+            position += len(chunk)
+            left -= len(chunk)
+        return b"".join(chunks)
+
+
+class Shelf:
+    """Everything that is staged at one server, by who staged it and the transaction's name."""
+
+    def __init__(self, clock: Clock, store_path: str | None) -> None:
+        self.committing = asyncio.Lock()
+        """One commit at a time: it looks first whether there was one, and it is large."""
+        self._clock = clock
+        self._folder = str(Path(store_path).absolute().parent) if store_path else None
+        self._staged: dict[tuple[str, str], Staged] = {}
+
+    def total_bytes(self) -> int:
+        """Bytes of all transactions."""
+        return sum(staged.size for staged in self._staged.values())
+
+    async def add(
+        self, key: tuple[str, str], name: tuple[str, int], data: bytes, *, count: int, crc: int
+    ) -> None:
+        """Keep a part; the same attempt again replaces it."""
+        self.sweep()
+        staged = self._place_for(key, name, len(data))
+        position = staged.size
+        staged.size += len(data)
+        staged.touched_s = self._clock.seconds()
+        await asyncio.to_thread(staged.write, data, position)
+        staged.parts[name] = Part(position, len(data), count, crc)
+
+    def _place_for(self, key: tuple[str, str], name: tuple[str, int], size: int) -> Staged:
+        staged = self._staged.get(key)
+        before = staged.size if staged else 0
+        if before + size > TRANSACTION_BYTES_MAX:
+            raise TooLarge(
+                f"a staged transaction has up to {TRANSACTION_BYTES_MAX:,} bytes; use several",
+                size=before + size,
+                limit=TRANSACTION_BYTES_MAX,
+            )
+        if staged and len(staged.parts) >= PARTS_MAX and name not in staged.parts:
+            raise TooLarge(
+                f"a staged transaction has up to {PARTS_MAX:,} parts; make them larger",
+                size=len(staged.parts) + 1,
+                limit=PARTS_MAX,
+            )
+        if self.total_bytes() + size > STAGED_BYTES_MAX:
+            raise Overloaded("too much is staged and not committed; try again later")
+        if staged is None:
+            if len(self._staged) >= TRANSACTIONS_MAX:
+                raise Overloaded("too many transactions are staged; try again later")
+            staged = self._staged[key] = Staged(self._folder)
+            asyncio.get_running_loop().call_later(IDLE_S + 1, self.sweep)
+        return staged
+
+    def find(self, key: tuple[str, str]) -> Staged | None:
+        """What is staged under a name."""
+        self.sweep()
+        staged = self._staged.get(key)
+        if staged is not None:
+            staged.touched_s = self._clock.seconds()
+        return staged
+
+    def drop(self, key: tuple[str, str]) -> bool:
+        """Forget a transaction; False if there was none."""
+        return self._staged.pop(key, None) is not None
+
+    def sweep(self) -> None:
+        """Forget what nobody has touched for long."""
+        late_s = self._clock.seconds() - IDLE_S
+        for key in [key for key, one in self._staged.items() if one.touched_s < late_s]:
+            del self._staged[key]

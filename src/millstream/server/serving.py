@@ -1,0 +1,311 @@
+"""Serving: a store behind one port, from the first connection to a clean stop.
+
+The address is taken first, then the store is opened inside the loop that serves. When told to
+stop, nothing new is taken, whoever waits is told, commits finish, and the store is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import os
+import signal
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import uvicorn
+import uvloop
+
+from millstream.clock import Clock
+from millstream.database import Millstream
+from millstream.embedded import EmbeddedSession, open_store
+from millstream.errors import InvalidInput, MillstreamError
+from millstream.limits import Limits
+from millstream.server.app import make_app
+from millstream.server.connection import Config, SocketConnection
+from millstream.server.core import Core
+from millstream.server.settings import Settings
+from millstream.server.tokens import list_tokens
+from millstream.store.engine import Durability
+from millstream.store.sqlite import SqliteEngine
+from millstream.store.store import Store
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+BACKLOG = 2048
+
+GRACE = 0.7
+"""The part of `stop_s` that requests get to finish; the rest is for closing the store."""
+
+TURN_S = 0.01
+"""How often a stopping server looks whether everybody has gone."""
+
+WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+class CannotListen(MillstreamError):
+    """An address that cannot be listened on. Data: `host`, `port`."""
+
+
+class Serving:
+    """One server. Everything but `stop` belongs to the thread that runs it."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        settings: Settings | None = None,
+        *,
+        durability: Durability = "full",
+        limits: Limits | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.settings = settings or Settings()
+        self.settings.check()
+        self.core: Core | None = None
+        self._path = path
+        self._options: dict[str, Any] = {"limits": limits, "clock": clock}
+        self._durability: Durability = durability
+        self._tls = tls_context(self.settings)
+        self._socket = listen(self.settings.host, self.settings.port)
+        self.port: int = self._socket.getsockname()[1]
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._stop_asked = False
+
+    @property
+    def url(self) -> str:
+        """Where it is reached, without a slash at the end."""
+        host = WILDCARDS.get(self.settings.host, self.settings.host)
+        return (
+            f"http{'s' if self._tls else ''}://{f'[{host}]' if ':' in host else host}:{self.port}"
+        )
+
+    @property
+    def socket_url(self) -> str:
+        """Where the streaming socket is."""
+        return f"ws{self.url.removeprefix('http')}/socket"
+
+    def run(
+        self, *, on_ready: Callable[[], object] | None = None, with_signals: bool = False
+    ) -> None:
+        """Serve until told to stop, by `stop` or, in the main thread, by a signal."""
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(self._serve(on_ready, with_signals))
+        finally:
+            self._socket.close()
+            self._loop = self._stopping = self.core = None  # nothing of the loop outlives it
+            gc.collect()
+
+    def stop(self) -> None:
+        """Tell the server to stop; from any thread, any number of times."""
+        self._stop_asked = True
+        loop = self._loop
+        if loop is not None:
+            try:
+                loop.call_soon_threadsafe(self._stop)
+            except RuntimeError:
+                pass  # the loop is closed: it has stopped
+
+    def _stop(self) -> None:
+        if self._stopping is not None:
+            self._stopping.set()
+
+    async def _serve(self, on_ready: Callable[[], object] | None, with_signals: bool) -> None:
+        self._loop = loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        if self._stop_asked:
+            return
+        if with_signals:
+            for number in SIGNALS:
+                loop.add_signal_handler(number, self._stop)
+        self.core = core = Core(self._open(), self.settings)
+        try:
+            server = _Server(self._config(core), core, self._stopping, on_ready)
+            await server.serve(sockets=[self._socket])
+        finally:
+            await core.close()
+            if with_signals:
+                for number in SIGNALS:
+                    loop.remove_signal_handler(number)
+
+    def _open(self) -> Store:
+        engine = SqliteEngine(self._path, durability=self._durability, **self._options)
+        try:
+            store = open_store(engine, **self._options)
+        except BaseException:
+            engine.close()
+            raise
+        try:
+            self._check_tokens(store)
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def _check_tokens(self, store: Store) -> None:
+        """A server that needs tokens must have one, else it would serve nobody."""
+        if not self.settings.needs_tokens():
+            return
+        now_ms = store.clock.wall_ms()
+        if all(one.has_expired(now_ms) for one in list_tokens(Millstream(EmbeddedSession(store)))):
+            raise InvalidInput(
+                f"a server at {self.settings.host} lets nobody in without a token, and this store "
+                "has none; `millstream token create` makes one, on 127.0.0.1 none is needed"
+            )
+
+    def _config(self, core: Core) -> Config:
+        tls = self._tls
+        return Config(
+            make_app(core),
+            self.settings,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            backlog=BACKLOG,
+            ws_max_size=self.settings.frame_bytes_max,
+            ws_per_message_deflate=False,
+            ssl_context_factory=None if tls is None else lambda *_: tls,
+        )
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn's server, with our way to stop."""
+
+    def __init__(
+        self,
+        config: Config,
+        core: Core,
+        stopping: asyncio.Event,
+        on_ready: Callable[[], object] | None,
+    ) -> None:
+        super().__init__(config)
+        self._core = core
+        self._stopping = stopping
+        self._on_ready = on_ready
+
+    def capture_signals(self) -> Any:
+        """Signals are ours."""
+        return nullcontext()
+
+    async def main_loop(self) -> None:
+        """Until it is told to stop; once per second the date in answers moves on."""
+        await self.on_tick(0)
+        if self._on_ready is not None:
+            self._on_ready()
+        while not self._stopping.is_set():
+            try:
+                async with asyncio.timeout(1.0):
+                    await self._stopping.wait()
+            except TimeoutError:
+                await self.on_tick(0)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take nothing new, tell everybody, wait a little, then cut whoever is left."""
+        for server in self.servers:
+            server.close()
+        self._core.closing.set()
+        for connection in list(self.server_state.connections):
+            if not isinstance(connection, SocketConnection):
+                connection.shutdown()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._core.settings.stop_s * GRACE
+        while self.server_state.tasks and loop.time() < deadline:
+            await asyncio.sleep(TURN_S)
+        for task in list(self.server_state.tasks):
+            task.cancel()
+        while self.server_state.connections and loop.time() < deadline:
+            await asyncio.sleep(TURN_S)  # their last answers are on the way
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        if self.server_state.tasks:
+            await asyncio.wait(self.server_state.tasks, timeout=TURN_S)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens; port 0 takes any free one."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise _cannot_listen(host, port, error) from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise _cannot_listen(host, port, error) from error
+    return listener
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """What the certificate files say; None without them."""
+    if not settings.certificate and not settings.key:
+        return None
+    if not settings.certificate or not settings.key:
+        raise InvalidInput("TLS needs both a certificate and its key: --certificate and --key")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(settings.certificate, settings.key)
+    except OSError as error:
+        raise InvalidInput(
+            f"no TLS with the certificate {settings.certificate} and the key {settings.key}: "
+            f"{error.strerror or error}"
+        ) from error
+    return context
+
+
+@contextmanager
+def running(
+    path: str | os.PathLike[str], settings: Settings | None = None, **options: Any
+) -> Iterator[Serving]:
+    """A server in a thread of its own, with its own loop, while the block runs.
+
+    with running("orders.db", Settings(port=0)) as server:
+        print(server.url)
+    """
+    serving = Serving(path, settings, **options)
+    ready: Future[None] = Future()
+    ended: list[BaseException] = []
+
+    def serve() -> None:
+        try:
+            serving.run(on_ready=lambda: ready.set_result(None))
+        except BaseException as error:
+            ended.append(error)
+        finally:
+            if not ready.done():
+                ready.set_result(None)
+
+    thread = threading.Thread(target=serve, name="millstream-server")
+    thread.start()
+    try:
+        ready.result()
+        if not ended:
+            yield serving
+    finally:
+        serving.stop()
+        thread.join()
+    if ended:
+        raise ended[0]
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> CannotListen:
+    if error.errno == errno.EADDRINUSE:
+        why = "something else listens there; stop it, or choose another port with --port"
+    elif error.errno == errno.EACCES:
+        why = "this user may not; choose a port above 1023 with --port"
+    else:
+        why = error.strerror or str(error)
+    return CannotListen(f"cannot listen on {host}:{port}: {why}", host=host, port=port)

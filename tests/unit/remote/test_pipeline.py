@@ -1,0 +1,191 @@
+"""The pipeline: order, credit, sizes, and what becomes of requests whose connection is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millstream import Limits, Producer, wire
+from millstream.command import Command, Fold, Sql, Stats, Transact
+from millstream.errors import CannotOpen, Closed, InvalidInput, OutcomeUnknown, Overloaded, TooLarge
+from millstream.format.packing import Single
+from millstream.log.commands import Append, GetBounds, Truncate, WaitForOffset
+from millstream.queue.commands import ClaimMessages, FinishClaims, PutForLater
+from millstream.remote.link import delay_s
+from millstream.remote.pipeline import CONTENDED_WAIT_MS, WAIT_MS, Asked, Pipeline
+from millstream.remote.repeats import Fate, Interrupted, fate_of
+
+RECORD = Single(b"x", None, b"", None)
+CLAIM = ClaimMessages("q", 1, None, "", None, [])
+
+
+class Noted(Asked):
+    """A request that notes how it was settled."""
+
+    def __init__(self, command: Command[Any], *, waits: bool = False) -> None:
+        super().__init__(command, waits=waits)
+        self.wanted = True
+        self.outcome: Any = None
+
+    def is_wanted(self) -> bool:
+        return self.wanted
+
+    def settle(self, outcome: Any) -> None:
+        assert self.outcome is None, "settled twice"
+        self.outcome = outcome
+
+
+def hello(*, requests: int = 4, frame_bytes: int = 1_000) -> wire.Hello:
+    return wire.Hello(wire.VERSION, "store", Limits(), requests, frame_bytes)
+
+
+def pipeline_of(*commands: Command[Any], waits: bool = False) -> tuple[Pipeline, list[Noted]]:
+    pipeline = Pipeline(waiting_max=100)
+    asked = [Noted(command, waits=waits) for command in commands]
+    for one in asked:
+        pipeline.add(one)
+    return pipeline, asked
+
+
+def sent(pipeline: Pipeline, greeting: wire.Hello) -> list[tuple[int, Command[Any]]]:
+    frame = pipeline.next_frame(greeting)
+    return wire.decode_requests(frame) if frame else []
+
+
+def test_what_waits_goes_out_together_in_order_within_the_credit() -> None:
+    pipeline, asked = pipeline_of(*(GetBounds(name) for name in "abcdef"))
+    frame = sent(pipeline, hello(requests=4))
+    assert [command.log for _, command in frame] == [*"abcd"]  # type: ignore[attr-defined]
+    assert sent(pipeline, hello(requests=4)) == []
+
+    pipeline.answered(wire.decode_answers(wire.encode_answers([(frame[1][0], (0, 7))])))
+    assert wire.decode_result(asked[1].command, asked[1].outcome) == (0, 7)
+    assert [command.log for _, command in sent(pipeline, hello(requests=4))] == ["e"]  # type: ignore[attr-defined]
+
+
+def test_a_frame_is_no_larger_than_the_server_takes() -> None:
+    pipeline, _ = pipeline_of(*(Append(name * 50, RECORD) for name in "abcd"))
+    frames = []
+    while frame := pipeline.next_frame(hello(frame_bytes=300)):
+        frames.append(frame)
+    assert len(frames) > 1
+    assert all(len(frame) <= 300 for frame in frames)
+
+
+def test_a_request_that_can_never_fit_is_refused_unsent() -> None:
+    large = Single(b"x" * 2_000, None, b"", None)
+    pipeline, asked = pipeline_of(Append("a", large), GetBounds("b"))
+    assert [command for _, command in sent(pipeline, hello())] == [GetBounds("b")]
+    assert isinstance(asked[0].outcome, TooLarge)
+    assert asked[0].outcome.limit == 1_000
+
+
+def test_too_many_that_wait_are_refused() -> None:
+    _, asked = pipeline_of(*(GetBounds("a") for _ in range(101)))
+    assert isinstance(asked[100].outcome, Overloaded)
+
+
+def test_waits_leave_half_of_the_credit_to_others() -> None:
+    pipeline, _ = pipeline_of(*(WaitForOffset("a", 1, 1) for _ in range(9)), waits=True)
+    assert len(sent(pipeline, hello(requests=4))) == 2
+    pipeline.add(Noted(GetBounds("b")))
+    assert [command for _, command in sent(pipeline, hello(requests=4))] == [GetBounds("b")]
+    assert pipeline.wait_ms(hello(requests=4)) == CONTENDED_WAIT_MS
+    assert pipeline.wait_ms(hello(requests=256)) == WAIT_MS
+
+
+def test_what_nobody_wants_any_more_is_not_sent() -> None:
+    pipeline, asked = pipeline_of(GetBounds("a"), GetBounds("b"))
+    asked[0].wanted = False
+    assert [command for _, command in sent(pipeline, hello())] == [GetBounds("b")]
+
+
+@pytest.mark.parametrize(
+    ("command", "fate"),
+    [
+        (GetBounds("a"), Fate.ASK_AGAIN),
+        (Stats(), Fate.ASK_AGAIN),
+        (Fold(), Fate.ASK_AGAIN),
+        (Append("a", RECORD, producer=Producer("p", 0)), Fate.ASK_AGAIN),
+        (WaitForOffset("a", 1, None), Fate.WAIT_AGAIN),
+        (Append("a", RECORD), Fate.TELL),
+        (Append("a", RECORD, expect_end=0), Fate.TELL),
+        (Truncate("a", 1), Fate.TELL),
+        (Transact([Append("a", RECORD, producer=Producer("p", 0))]), Fate.TELL),
+        (FinishClaims("q", [(0, 1, 1)], "ack"), Fate.TELL),
+        (CLAIM, Fate.TELL),
+        (PutForLater("q", RECORD, []), Fate.TELL),
+    ],
+)
+def test_what_becomes_of_each_command(command: Command[Any], fate: Fate) -> None:
+    assert fate_of(command) is fate
+
+
+def test_a_lost_connection_repeats_in_order_before_what_came_later() -> None:
+    once = [Append("a", RECORD, producer=Producer("p", n)) for n in range(3)]
+    pipeline, asked = pipeline_of(once[0], Truncate("a", 1), once[1], GetBounds("a"), once[2])
+    sent(pipeline, hello(requests=4))
+    pipeline.lost("gone")
+
+    again = [command for _, command in sent(pipeline, hello(requests=9))]
+    assert again == [once[0], once[1], GetBounds("a"), once[2]]
+    assert isinstance(asked[1].outcome, OutcomeUnknown)
+
+
+def test_a_lost_wait_is_handed_back() -> None:
+    pipeline, asked = pipeline_of(WaitForOffset("a", 1, 1), waits=True)
+    sent(pipeline, hello())
+    pipeline.lost("gone")
+    assert isinstance(asked[0].outcome, Interrupted)
+
+
+def test_a_request_that_breaks_every_connection_is_given_up() -> None:
+    pipeline, asked = pipeline_of(GetBounds("a"), Append("a", RECORD, producer=Producer("p", 0)))
+    for _ in range(11):
+        assert asked[0].outcome is None
+        assert len(sent(pipeline, hello())) == 2
+        pipeline.lost("gone")
+    assert isinstance(asked[0].outcome, CannotOpen)
+    assert isinstance(asked[1].outcome, OutcomeUnknown)
+
+
+def test_giving_up_tells_unsent_and_sent_apart() -> None:
+    pipeline, asked = pipeline_of(
+        Append("a", RECORD, producer=Producer("p", 0)), GetBounds("a"), Truncate("a", 1)
+    )
+    sent(pipeline, hello(requests=2))
+    pipeline.lost("gone")
+    pipeline.give_up(CannotOpen("away", path="x"))
+    assert [type(one.outcome) for one in asked] == [OutcomeUnknown, CannotOpen, CannotOpen]
+    assert len(pipeline) == 0
+
+
+def test_closing_tells_a_claim_that_it_was_closed_unless_more_is_at_stake() -> None:
+    pop = ClaimMessages("q", 1, None, "", None, [], pop=True)
+    acking = ClaimMessages("q", 1, None, "", None, [(0, 1, 1)])
+    pipeline, asked = pipeline_of(CLAIM, pop, acking)
+    sent(pipeline, hello())
+    pipeline.give_up(Closed("closed"))
+    assert [type(one.outcome) for one in asked] == [Closed, OutcomeUnknown, OutcomeUnknown]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Truncate("a", 1.5),  # type: ignore[arg-type]
+        Truncate("a", 2**70),
+        Append("a", RECORD, producer="p"),  # type: ignore[arg-type]
+        Sql("SELECT 1", []),
+        Transact([Sql("SELECT 1", [])]),
+    ],
+)
+def test_what_a_server_would_not_take_is_refused_alone(command: Command[Any]) -> None:
+    with pytest.raises(InvalidInput):
+        Noted(command)
+
+
+def test_delays_grow_up_to_a_bound_and_are_uneven() -> None:
+    assert delay_s(0, 1.0) == 0
+    assert [delay_s(n, 1.0) for n in (1, 2, 3, 50)] == [0.1, 0.2, 0.4, 5.0]
+    assert delay_s(50, 0.0) == 2.5

@@ -1,0 +1,186 @@
+"""One handle over a server: waits, many callers, bounds, cancellation, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from pathlib import Path
+
+import pytest
+
+import millstream
+from millstream import Producer, aio
+from millstream.clock import SystemClock
+from millstream.errors import Closed, InvalidInput, NotFound, TooLarge
+from millstream.server.serving import Serving, running
+from millstream.server.settings import Settings
+from tests.unit.remote.conftest import Call
+
+HASTY = Settings(port=0, wait_ms_max=10, stop_s=1.0)
+NARROW = Settings(port=0, requests_in_flight_max=4, stop_s=1.0)
+
+
+def until_waiting(server: Serving, count: int) -> None:
+    """Until so many wait in the store for a change."""
+    assert server.core is not None
+    waiters = server.core.store.watch._waiters
+    while sum(map(len, list(waiters.values()))) < count:
+        threading.Event().wait(0.001)
+
+
+def test_limits_are_those_of_the_server(server: Serving) -> None:
+    with millstream.open(server.url) as ms:
+        assert server.core is not None
+        assert ms._session.limits == server.core.store.limits
+
+
+def test_a_wait_takes_as_long_as_its_caller_says_not_the_server(tmp_path: Path) -> None:
+    clock = SystemClock()
+    with running(tmp_path / "a.db", HASTY) as server, millstream.open(server.url) as ms:
+        log, queue = ms.log("a"), ms.queue("q", lease=10)
+        began = clock.seconds()
+        assert log.wait(0, timeout=0.15) is False
+        assert clock.seconds() - began >= 0.15
+        began = clock.seconds()
+        assert queue.claim(wait=0.15) == []
+        assert clock.seconds() - began >= 0.15
+
+        for_ever = Call(lambda: log.wait(0))
+        claiming = Call(lambda: [message.value for message in queue.claim(wait=60)])
+        until_waiting(server, 2)
+        log.append(b"x")
+        queue.put(b"job")
+        assert for_ever.result() is True
+        assert claiming.result() == [b"job"]
+
+
+async def test_a_coroutines_wait_takes_as_long_as_it_says(tmp_path: Path) -> None:
+    clock = SystemClock()
+    with running(tmp_path / "a.db", HASTY) as server:
+        async with await aio.open(server.url) as ms:
+            log = ms.log("a")
+            began = clock.seconds()
+            assert await log.wait(0, timeout=0.15) is False
+            assert clock.seconds() - began >= 0.15
+            waiting = asyncio.ensure_future(log.wait(0))
+            await log.append(b"x")
+            assert await waiting is True
+
+
+def test_more_may_wait_than_may_be_in_flight(tmp_path: Path) -> None:
+    with running(tmp_path / "a.db", NARROW) as server, millstream.open(server.url) as ms:
+        log = ms.log("a")
+        waiting = [Call(lambda: log.wait(0)) for _ in range(12)]
+        until_waiting(server, 2)
+        assert log.append(b"x") == 0
+        assert [call.result() for call in waiting] == [True] * 12
+
+
+def test_many_threads_share_a_handle(tmp_path: Path) -> None:
+    def work(name: str) -> list[int]:
+        return [ms.log(name).append(b"x") for _ in range(20)]
+
+    with running(tmp_path / "a.db", NARROW) as server, millstream.open(server.url) as ms:
+        calls = [Call(lambda n=n: work(f"log-{n}")) for n in range(40)]  # type: ignore[misc]
+        assert [call.result() for call in calls] == [[*range(20)]] * 40
+
+
+def test_a_frame_over_the_servers_bound_is_refused_here(tmp_path: Path) -> None:
+    settings = Settings(port=0, frame_bytes_max=10_000, stop_s=1.0)
+    with running(tmp_path / "a.db", settings) as server, millstream.open(server.url) as ms:
+        log = ms.log("a")
+        with pytest.raises(TooLarge) as refused:
+            log.append(b"x" * 10_000)
+        assert refused.value.limit == 10_000
+        assert log.append(b"x" * 9_000) == 0
+        waiting = [Call(lambda: log.append(b"x" * 5_000)) for _ in range(10)]
+        assert sorted(call.result() for call in waiting) == [*range(1, 11)]
+
+
+def test_errors_come_back_as_they_are(server: Serving) -> None:
+    with millstream.open(server.url) as ms:
+        with pytest.raises(NotFound) as missing:
+            ms.queue("none").claim()
+        assert missing.value.name == "none"
+        with pytest.raises(InvalidInput, match="server does not offer"), ms.transaction() as tx:
+            tx.sql("SELECT 1")
+        assert ms.log("a").append(b"x", producer=Producer("p", 5)) == 0
+
+
+def test_a_closed_handle_says_so(server: Serving) -> None:
+    ms = millstream.open(server.url)
+    log = ms.log("a")
+    waiting = Call(lambda: log.wait(0))
+    until_waiting(server, 1)
+    ms.close()
+    ms.close()
+    assert isinstance(waiting.result(), Closed)
+    with pytest.raises(Closed):
+        log.append(b"x")
+    with pytest.raises(Closed):
+        log.wait(0)
+
+
+def test_closing_lets_what_was_sent_finish(server: Serving) -> None:
+    ms = millstream.open(server.url)
+    assert server.core is not None
+    transactor = server.core.store._transactor
+    with transactor.mutex:
+        appending = Call(lambda: ms.log("a").append(b"x"))
+        while not transactor._leading:
+            threading.Event().wait(0.001)
+        closing = Call(ms.close)
+    assert appending.result() == 0
+    assert closing.result() is None
+
+
+def test_a_handle_that_is_forgotten_hangs_up(server: Serving) -> None:
+    before = threading.active_count()
+    ms = millstream.open(server.url)
+    ms.log("a").append(b"x")
+    threads = [t for t in threading.enumerate() if t.name == "millstream-remote"]
+    assert threads
+    del ms
+    gc.collect()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert threading.active_count() <= before + 8
+
+
+async def test_cancelling_one_caller_leaves_the_others_alone(tmp_path: Path) -> None:
+    with running(tmp_path / "a.db", NARROW) as server:
+        async with await aio.open(server.url) as ms:
+            log = ms.log("a")
+            waits = [asyncio.ensure_future(log.wait(0)) for _ in range(10)]
+            appends = [asyncio.ensure_future(log.append(b"x")) for _ in range(10)]
+            await asyncio.sleep(0)
+            for task in (*waits[::2], *appends[::2]):
+                task.cancel()
+            found = await asyncio.gather(*waits, *appends, return_exceptions=True)
+            assert [type(one) for one in found[0:10:2]] == [asyncio.CancelledError] * 5
+            assert found[1:10:2] == [True] * 5
+            assert all(isinstance(one, int) for one in found[11::2])
+            assert await log.append(b"after") == await log.end_offset() - 1
+
+
+async def test_a_closed_handle_says_so_to_coroutines(server: Serving) -> None:
+    ms = await aio.open(server.url)
+    waiting = asyncio.ensure_future(ms.log("a").wait(0))
+    await ms.log("a").end_offset()
+    await ms.close()
+    await ms.close()
+    with pytest.raises(Closed):
+        await waiting
+    with pytest.raises(Closed):
+        await ms.log("a").append(b"x")
+
+
+def test_another_event_loop_is_refused(server: Serving) -> None:
+    loop = asyncio.new_event_loop()
+    ms = loop.run_until_complete(aio.open(server.url))
+    with pytest.raises(RuntimeError, match="event loop"):
+        asyncio.run(ms.log("a").end_offset())
+    loop.run_until_complete(ms.close())
+    loop.close()

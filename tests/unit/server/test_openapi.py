@@ -1,0 +1,127 @@
+"""The OpenAPI document and its page: complete, consistent, and true to what is answered."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from starlette.routing import Route
+
+from millstream.server.openapi import error_table
+from millstream.server.rest import ENDPOINTS, document, page
+from tests.unit.server.asking import Rest, served
+
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+
+
+def references(node: Any) -> set[str]:
+    if isinstance(node, dict):
+        own = {node["$ref"]} if "$ref" in node else set()
+        return own.union(*(references(value) for value in node.values()))
+    if isinstance(node, list):
+        return set().union(*(references(value) for value in node))
+    return set()
+
+
+def test_every_reference_leads_somewhere_and_no_schema_is_left_over() -> None:
+    found = document()
+    known = {f"#/components/schemas/{name}" for name in found["components"]["schemas"]}
+    assert references(found) == known
+
+
+def test_every_endpoint_is_in_the_document_with_its_own_id() -> None:
+    paths = document()["paths"]
+    operations = [one for methods in paths.values() for one in methods.values()]
+    assert len(operations) == len(ENDPOINTS) == len({one["operationId"] for one in operations})
+    for endpoint in ENDPOINTS:
+        operation = paths[endpoint.path][endpoint.method.lower()]
+        assert operation["summary"]
+        names = {p["name"] for p in operation.get("parameters", []) if p["in"] == "path"}
+        assert names == set(re.findall(r"\{(\w+)\}", endpoint.path))
+
+
+@served
+async def test_the_routes_are_those_of_the_table(rest: Rest) -> None:
+    routes = {
+        (route.path, method)
+        for route in rest.app.routes
+        if isinstance(route, Route)
+        for method in (route.methods or set()) - {"HEAD"}
+    }
+    assert routes == {(one.path, one.method) for one in ENDPOINTS}
+
+
+@served
+async def test_the_document_is_served(rest: Rest) -> None:
+    answer = await rest.get("/openapi.json")
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json()["openapi"] == "3.1.0"
+    assert answer.json() == msgspec.json.decode(msgspec.json.encode(document()))
+
+
+class Tags(HTMLParser):
+    """Checks that tags are closed in order, and gathers ids and what is linked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value or "")
+            if name in ("href", "src"):
+                self.links.add(value or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_needs_nothing_from_outside() -> None:
+    tags = Tags()
+    tags.feed(page().html)
+    assert tags.open == []
+    assert len(tags.ids) == len(set(tags.ids))
+    outside = {link for link in tags.links if not link.startswith("#")}
+    assert outside == {"openapi.json"}
+    assert {link[1:] for link in tags.links if link.startswith("#")} <= set(tags.ids)
+    assert "<script" not in page().html
+    assert "@import" not in page().html
+    assert "url(" not in page().html
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda one: one.name)
+def test_the_page_shows_every_endpoint(endpoint: Any) -> None:
+    assert f"<details id={endpoint.name}>" in page().html
+
+
+def test_the_page_explains_every_error() -> None:
+    names = {name for name, _, _ in error_table()}
+    assert {"NotFound", "LeaseLost", "Denied", "OutcomeUnknown", "TooSlow"} <= names
+    for name in names:
+        assert f"id=error-{name}" in page().html
+
+
+@served
+async def test_the_page_is_served_with_a_policy_that_lets_only_its_style_in(rest: Rest) -> None:
+    answer = await rest.get("/docs")
+    assert answer.headers["content-type"].startswith("text/html")
+    assert answer.headers["content-security-policy"].startswith(
+        "default-src 'none'; style-src 'sha256-"
+    )
+
+
+def test_the_document_in_the_package_is_made_from_the_table() -> None:
+    tool = Path(__file__).parents[3] / "tools" / "openapi.py"
+    done = subprocess.run([sys.executable, tool, "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,35 @@
+"""docs/PROTOCOL.md says what the socket does, byte for byte."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from millstream import wire
+from millstream.log.commands import Append
+from millstream.server.serving import running
+from millstream.server.settings import Settings
+from tests.unit.server.talking import single, talking
+
+TEXT = (Path(__file__).resolve().parents[3] / "docs" / "PROTOCOL.md").read_text(encoding="utf-8")
+
+
+def test_the_example_is_what_travels(tmp_path: Path) -> None:
+    lines = re.findall(r"```\n(.*?)```", TEXT, re.DOTALL)[-1].splitlines()
+    asked, told = "", ""
+    for line in lines:
+        shown = re.sub(r"[^0-9a-f]", "", re.split(r"\s{3,}(?=\S)", line[2:].strip())[0])
+        if line.startswith("←") or told:
+            told += shown
+        else:
+            asked += shown
+    append = Append("a", single(b"hi"))
+    assert bytes.fromhex(asked) == wire.encode_requests([(1, append)])
+    with running(tmp_path / "store.db", Settings(port=0)) as server, talking(server) as talk:
+        talk.socket.send(bytes.fromhex(asked))
+        assert talk.socket.recv() == bytes.fromhex(told)
+
+
+def test_every_key_of_the_greeting_is_explained() -> None:
+    for name in wire.Hello.__struct_fields__:
+        assert f"| `{name}` |" in TEXT
