@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import os
 import signal
 import socket
@@ -99,8 +98,7 @@ class Serving:
                 runner.run(self._serve(on_ready, with_signals))
         finally:
             self._socket.close()
-            self._loop = self._stopping = self.core = None  # nothing of the loop outlives it
-            gc.collect()
+            self._loop = self._stopping = self.core = None
 
     def stop(self) -> None:
         """Tell the server to stop; from any thread, any number of times."""
