@@ -17,6 +17,8 @@
     │   ├── LeaseLost           the lease ended; somebody else may have the message
     │   ├── NotOwner            the log is written elsewhere
     │   └── ForkDetected        two copies of a log differ below both ends
+    ├── Denied                  a token that may not do this
+    │   └── Unauthenticated     no token, or one that is not known
     ├── Locked                  somebody holds the log exclusively           (retry)
     ├── Overloaded              a bound was reached; slow down               (retry)
     ├── CorruptionError         bytes that are not what was written: what, and where
@@ -115,6 +117,17 @@ class NotOwner(Conflict):
 
 class ForkDetected(Conflict):
     """Two copies of a log differ below both ends. Data: `offset`."""
+
+
+class Denied(MillstreamError):
+    """A token that may not do this. Data: `noun`, `action`, `name`."""
+
+
+class Unauthenticated(Denied):
+    """No, a wrong, a revoked or an expired token or ticket; the answer is the same for all."""
+
+    def __init__(self, message: str = "a valid token is needed", **data: Any) -> None:
+        super().__init__(message, **data)
 
 
 class Locked(MillstreamError):

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from millstream import command as base
 from millstream.command import Command, Mutation
-from millstream.errors import InvalidInput, MillstreamError
+from millstream.errors import Denied, InvalidInput
 from millstream.limits import NAME_CHARS_MAX
 from millstream.log import commands as logs
 from millstream.queue import commands as queues
@@ -37,17 +37,6 @@ PERMISSIONS_MAX = 100
 
 _NOUNS = (*get_args(Noun), "*")
 _RANK = {"read": 0, "write": 1, "admin": 2}
-
-
-class Denied(MillstreamError):
-    """A token that may not do this. Data: `noun`, `action`, `name`."""
-
-
-class Unauthenticated(Denied):
-    """No, a wrong, a revoked or an expired token or ticket; the answer is the same for all."""
-
-    def __init__(self, message: str = "a valid token is needed", **data: Any) -> None:
-        super().__init__(message, **data)
 
 
 class Need(Struct, frozen=True):

@@ -21,9 +21,9 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from millstream.errors import MillstreamError
+from millstream.errors import Denied, MillstreamError, Unauthenticated
 from millstream.server import tickets
-from millstream.server.access import ANYONE_HERE, NOBODY, Denied, Principal, Unauthenticated
+from millstream.server.access import ANYONE_HERE, NOBODY, Principal
 from millstream.server.problems import MEDIA_TYPE, Problem, respond
 from millstream.server.tokens import TEXT_CHARS_MAX
 from millstream.server.tracing import request_span

@@ -17,8 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from millstream import errors
-from millstream.errors import MillstreamError
-from millstream.server.access import Denied, Unauthenticated
+from millstream.errors import Denied, MillstreamError, Unauthenticated
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1

@@ -17,12 +17,12 @@ from starlette.types import Message, Receive, Scope, Send
 
 from millstream import wire
 from millstream.command import Command
-from millstream.errors import InvalidInput, MillstreamError
+from millstream.errors import InvalidInput, MillstreamError, Unauthenticated
 from millstream.format.keys import STORE_KEY
 from millstream.limits import Limits
 from millstream.log.commands import ReadBlocks, WaitForOffset
 from millstream.queue.commands import ClaimMessages, PeekMessages
-from millstream.server.access import Principal, Unauthenticated
+from millstream.server.access import Principal
 from millstream.server.bounds import bounded, check_command
 from millstream.server.core import Core
 from millstream.server.holdings import Holdings

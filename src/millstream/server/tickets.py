@@ -19,8 +19,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from millstream.errors import InvalidInput, MillstreamError, TooLarge
-from millstream.server.access import Denied, Principal, Unauthenticated, parse_permissions
+from millstream.errors import Denied, InvalidInput, MillstreamError, TooLarge, Unauthenticated
+from millstream.server.access import Principal, parse_permissions
 from millstream.server.problems import respond
 from millstream.server.tokens import TEXT_CHARS_MAX
 

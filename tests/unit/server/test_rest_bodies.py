@@ -11,9 +11,8 @@ import msgspec
 import pytest
 
 from millstream import errors
-from millstream.errors import MillstreamError
+from millstream.errors import Denied, MillstreamError
 from millstream.server import problems
-from millstream.server.access import Denied
 from millstream.server.rest import routing
 from millstream.server.settings import Settings
 from tests.unit.server.asking import Rest, looped, problem, served, serving

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from millstream.errors import AlreadyExists, InvalidInput, NotFound, TooLarge
+from millstream.errors import AlreadyExists, InvalidInput, NotFound, TooLarge, Unauthenticated
 from millstream.limits import Limits
 from millstream.log.commands import GetBounds
 from millstream.server import tickets
-from millstream.server.access import Principal, Unauthenticated, parse_permission
+from millstream.server.access import Principal, parse_permission
 from millstream.server.tokens import LOG, create_token, list_tokens, revoke_token
 from millstream.testing import SimulatedClock, memory_store
 from tests.unit.server.guarded import guarded, in_loop, other_handle

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from millstream.command import Transact
-from millstream.errors import Conflict, EndMoved, InvalidInput, MetadataConflict, Truncated
+from millstream.errors import Conflict, Denied, EndMoved, InvalidInput, MetadataConflict, Truncated
 from millstream.format.block import checksum
 from millstream.format.checking import check_packed
 from millstream.format.packing import Batch, Single
@@ -24,7 +24,7 @@ from millstream.log import commands as c
 from millstream.log.log import pack_many
 from millstream.log.names import NUMBER_MAX, check_name
 from millstream.record import Producer, Retention
-from millstream.server.access import Denied, Permission, Principal
+from millstream.server.access import Permission, Principal
 from millstream.server.core import Core
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import BATCH, Answer, Endpoint
