@@ -23,14 +23,20 @@ from msgspec import Struct
 from millstream.clock import Clock, SystemClock
 from millstream.command import AsyncSession, Session
 from millstream.database import Millstream
-from millstream.errors import AlreadyExists, InvalidInput, MetadataConflict, NotFound, TooLarge
+from millstream.errors import (
+    AlreadyExists,
+    InvalidInput,
+    MetadataConflict,
+    NotFound,
+    TooLarge,
+    Unauthenticated,
+)
 from millstream.log.commands import GetMetadata, SetMetadata
 from millstream.log.names import check_name
 from millstream.server.access import (
     RESERVED,
     Permission,
     Principal,
-    Unauthenticated,
     parse_permissions,
 )
 
