@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from msgspec import Struct
 
 from millstream.command import Session
-from millstream.errors import InvalidInput, LeaseLost, MillstreamError, NotFound
+from millstream.errors import (
+    InvalidInput,
+    LeaseLost,
+    MillstreamError,
+    NotFound,
+    OutcomeUnknown,
+)
 from millstream.queue.crew import (
     Crew,
     Handler,
@@ -246,7 +252,9 @@ class Worker:
             self._acknowledge()
             return True
         except MillstreamError as error:
-            if not error.retry:
+            # What was finished is acknowledged again then, which is harmless; what was claimed and
+            # never arrived comes back when its lease ends.
+            if not (error.retry or isinstance(error, OutcomeUnknown)):
                 raise
             self._take_outcomes(LOOK_S)
             return True

@@ -18,13 +18,7 @@ FIELDS = {"workload", "payload_bytes", "per_second", "p50_ms", "p99_ms", "requir
 BESIDE = {"reference_per_second", "ratio"}
 DETAILS = {
     "claim_threads": {"threads", "one_thread_per_second", "times_one_thread"},
-    "claim_deep": {
-        "backlog",
-        "shallow_backlog",
-        "shallow_per_second",
-        "share_of_shallow",
-        "memory_growth_mib",
-    },
+    "claim_deep": {"backlog", "shallow_backlog", *workloads.KINDS},
     "route_many": {"queues", "evaluations_per_second"},
 }
 
