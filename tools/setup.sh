@@ -101,8 +101,11 @@ fi
 
 extras=$(printf '%s\n' "${missing[@]}" | grep -vx core | paste -sd, || true)
 say "installing millstream${extras:+[$extras]}"
-.venv/bin/python -m pip install --quiet --disable-pip-version-check \
+# Only what is used is compiled, when it is used: that keeps .venv small.
+.venv/bin/python -B -m pip install --quiet --disable-pip-version-check --no-compile \
     --constraint constraints.txt --editable ".${extras:+[$extras]}"
+
+find .venv -path '*/site-packages/pip/*' -name __pycache__ -prune -exec rm -rf {} +
 
 for name in "${missing[@]}"; do
     printf '%s\n' "$key" >".venv/.stamps/$name"
