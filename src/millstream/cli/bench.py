@@ -37,14 +37,7 @@ def core(
     """Appends, reads and opening, beside a raw file that is synced as often."""
     from millstream.bench import core as workloads
 
-    rows = workloads.run(
-        _chosen(only, workloads.WORKLOADS),
-        directory=directory,
-        seconds_each=seconds,
-        sync_delay_ms=sync_delay_ms,
-        started=_progress,
-    )
-    _report(rows, json=json)
+    _run(workloads, only, json, seconds, directory, sync_delay_ms=sync_delay_ms)
 
 
 @bench.command()
@@ -58,14 +51,7 @@ def queue(
     """Claims and routing, beside a plain queue in an SQLite table."""
     from millstream.bench import queue as workloads
 
-    rows = workloads.run(
-        _chosen(only, workloads.WORKLOADS),
-        directory=directory,
-        seconds_each=seconds,
-        sync_delay_ms=sync_delay_ms,
-        started=_progress,
-    )
-    _report(rows, json=json)
+    _run(workloads, only, json, seconds, directory, sync_delay_ms=sync_delay_ms)
 
 
 @bench.command()
@@ -78,11 +64,21 @@ def server(
     """A server process over loopback: its socket, REST, latency and memory."""
     from millstream.bench import server as workloads
 
+    _run(workloads, only, json, seconds, directory)
+
+
+def _run(
+    workloads: Any,
+    only: list[str] | None,
+    json: bool,
+    seconds: float,
+    directory: Path | None,
+    **more: float,
+) -> None:
+    """Run the workloads of a module that were asked for, and report them."""
+    names = _chosen(only, workloads.WORKLOADS)
     rows = workloads.run(
-        _chosen(only, workloads.WORKLOADS),
-        directory=directory,
-        seconds_each=seconds,
-        started=_progress,
+        names, directory=directory, seconds_each=seconds, started=_progress, **more
     )
     _report(rows, json=json)
 

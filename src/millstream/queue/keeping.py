@@ -16,7 +16,7 @@ from millstream.log.sparse import LIVE_DIVISOR, Needed
 from millstream.queue.bucket import Bucket
 from millstream.queue.endings import expire
 from millstream.queue.ledger import Ledger
-from millstream.queue.routing import inbox_of, later_of
+from millstream.queue.routing import may_match, own_logs
 from millstream.queue.service import route_some
 from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT
 from millstream.queue.state import Counts, Moved, QueueState
@@ -75,11 +75,6 @@ def needed_by(state: State, snapshot: Snapshot, queue: QueueState, log_id: int) 
     return needed
 
 
-def own_logs(queue: str) -> tuple[str, str]:
-    """The logs of what is put straight to a queue, at once and for later."""
-    return inbox_of(queue), later_of(queue)
-
-
 def _takes(queue: QueueState, head: Head) -> bool:
     """Whether routing will go on in a log: not in a deleted one, which nothing leads to."""
     name, spec = head.name, queue.spec
@@ -87,8 +82,7 @@ def _takes(queue: QueueState, head: Head) -> bool:
         return False
     if name in (*own_logs(queue.name), *spec.sources):
         return True
-    own = name.startswith(own_logs(""))
-    return not own and name != spec.dead_letter and spec.takes_from(name)
+    return may_match(name, spec)
 
 
 def _buckets(state: State, snapshot: Snapshot, queue: QueueState) -> dict[bytes, tuple[int, ...]]:

@@ -19,7 +19,7 @@ from millstream.queue.commands import PutForLater
 from millstream.queue.routing import inbox_of, mark_of
 from millstream.queue.slots import Mark
 from millstream.queue.spec import KEY, PRIORITY_MAX, QueueSpec
-from millstream.record import Headers, Producer, Seconds, to_ms
+from millstream.record import Headers, Item, Producer, Seconds, to_ms
 
 
 class Wishes(Struct, frozen=True, kw_only=True):
@@ -86,7 +86,7 @@ def put_batch(
     limits: Limits,
 ) -> tuple[Command[int] | None, int]:
     """The command that puts a batch, and how many messages it has; None for an empty one."""
-    rows = list(values)
+    rows = values if isinstance(values, str | bytes | bytearray | memoryview) else list(values)
     records = pack_many(rows, keys=keys, headers=headers, timestamps=None, limits=limits)
     if records is None:
         return None, 0
@@ -94,8 +94,9 @@ def put_batch(
     if spec is None or not wishes.later:
         return Append(inbox_of(queue), records), count
     times = wishes.times()
-    if rows and not isinstance(rows[0], str | bytes) and hasattr(rows[0], "headers"):
-        keys, headers = [row.key for row in rows], [row.headers for row in rows]
+    items = [row for row in rows if isinstance(row, Item)]
+    if items:
+        keys, headers = [item.key for item in items], [item.headers for item in items]
     marks = [
         marked(spec, keys[i] if keys else None, headers[i] if headers else None, times)
         for i in range(count)

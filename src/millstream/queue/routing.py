@@ -90,8 +90,7 @@ def facts_of(state: State, snapshot: Snapshot, name: str) -> Facts | None:
         assert isinstance(head, Head)
         position = max(queue.positions.get(log_id, 0), head.dropped)
         sources.append(Source(log_id, head.name, position, head.end))
-    own = (inbox_of(name), later_of(name))
-    return Facts(name, queue.spec, queue.paused, queue.counts.fresh, sources, own)
+    return Facts(name, queue.spec, queue.paused, queue.counts.fresh, sources, own_logs(name))
 
 
 def inbox_of(queue: str) -> str:
@@ -104,10 +103,15 @@ def later_of(queue: str) -> str:
     return f"{LATER}{queue}"
 
 
+def own_logs(queue: str) -> tuple[str, str]:
+    """The logs of what is put straight to a queue, at once and for later."""
+    return inbox_of(queue), later_of(queue)
+
+
 def find_sources(state: State, snapshot: Snapshot, queue: str, spec: QueueSpec) -> list[int]:
     """The ids of the logs that a queue takes from: its inbox, names, and what patterns match."""
     found: dict[int, None] = {}
-    for source in (inbox_of(queue), later_of(queue), *spec.sources):
+    for source in (*own_logs(queue), *spec.sources):
         literal = source.split("*")[0].split("?")[0]
         if literal == source:
             names = [keys.log_name(source)]
@@ -118,12 +122,12 @@ def find_sources(state: State, snapshot: Snapshot, queue: str, spec: QueueSpec) 
             name = state.entity(key, snapshot)
             assert isinstance(name, Name)
             text = key[2:].decode()
-            if name.log_id and (text == source or _may_match(text, spec)):
+            if name.log_id and (text == source or may_match(text, spec)):
                 found[name.log_id] = None
     return list(found)
 
 
-def _may_match(log: str, spec: QueueSpec) -> bool:
+def may_match(log: str, spec: QueueSpec) -> bool:
     """Whether a pattern takes a log; inboxes and the dead letters are taken only by name."""
     return (
         not log.startswith((INBOX, LATER, OWN)) and log != spec.dead_letter and spec.takes_from(log)

@@ -113,7 +113,7 @@ def error_table() -> list[tuple[str, int, str]]:
 
 def _errors(root: type[MillstreamError]) -> Iterator[type[MillstreamError]]:
     for kind in root.__subclasses__():
-        if kind.__module__.startswith("millstream."):
+        if kind.__module__.startswith(("millstream.errors", "millstream.server")):
             yield kind
             yield from _errors(kind)
 

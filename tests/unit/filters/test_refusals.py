@@ -123,4 +123,4 @@ def test_a_filter_over_a_cap_is_too_large(text: str, limit: int) -> None:
     ],
 )
 def test_a_filter_at_a_cap_is_accepted(text: str) -> None:
-    parse(text).evaluate({"a": 1})
+    assert parse(text).evaluate({"a": 1}) in (True, False, None)

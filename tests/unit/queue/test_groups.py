@@ -163,7 +163,10 @@ def test_a_group_may_be_named_by_the_key(ms: Millstream) -> None:
 
 
 def test_a_group_may_repeat_a_key_of_bytes(ms: Millstream) -> None:
-    ms.queue("jobs", group_by="_key").put(b"1", key=b"a", group="a")
+    queue = ms.queue("jobs", group_by="_key")
+    queue.put(b"1", key=b"a", group="a")
+    queue.put(b"2", group="a")
+    assert [(m.value, m.key) for m in queue.claim(9)] == [(b"1", b"a")], "one group, one in flight"
 
 
 def test_names_of_groups_never_run_into_each_other(ms: Millstream) -> None:
@@ -412,3 +415,10 @@ def test_who_waits_does_not_sleep_over_what_became_ready_before_it_watched(
     settle(queue)
     store = ms._session.store  # type: ignore[attr-defined]
     assert patience(store, "jobs", 60.0) == 0
+
+
+def test_a_text_is_no_batch_of_its_letters(queue: Queue) -> None:
+    with pytest.raises(InvalidInput, match="several values"):
+        queue.put_many("abc")
+    with pytest.raises(InvalidInput, match="several values"):
+        queue.put_many(b"abc", delay=5)  # type: ignore[arg-type]

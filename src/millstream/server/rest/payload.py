@@ -15,14 +15,12 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from millstream.errors import InvalidInput
-from millstream.format.packing import CONTENT_TYPE, JSON, TEXT, TIMESTAMP_MS_MAX
+from millstream.format.packing import CONTENT_TYPE, JSON, TEXT, TIMESTAMP_MS_MAX, HeaderMap
 from millstream.queue.message import Message
 from millstream.record import Headers, Item, Record
 
-Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Position = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Timestamp = Annotated[int, Meta(ge=0, le=TIMESTAMP_MS_MAX)]
-HeaderMap = dict[str, str | Int64 | float | bool | None]
 
 _TYPE = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,250}")
 _json_type = re.compile(r"application/(?:[\w.-]+\+)?json(?:\s*;.*)?", re.I)
