@@ -25,6 +25,9 @@ their numbers do. Types 0x01 to 0x06 are the RFC's (see `rfc`); ours start at 0x
     0x18  member           queue id, group*, claim (u64) rank and due ms: waits behind its group's head
     0x19  seen             queue id (u64), digest (16)   until when a repeat is dropped (u64)
     0x1a  seen until       queue id, until ms, digest    (nothing): the same, by time
+    0x1b  fork             log id (u64)                  its parent, the fork point, what was merged
+    0x1c  forks            parent's id, fork's id (u64)  (nothing): which forks a log has
+    0x1d  marks            log id, first mark's offset   offsets and hashes of the log's chain
 
     * as TerminatedBytes. In 0x14 to 0x18 a claim is written number first, then bucket size, so
       that claims sort by number.
@@ -60,11 +63,16 @@ GROUP = 0x17
 MEMBER = 0x18
 SEEN = 0x19
 SEEN_UNTIL = 0x1A
+FORK = 0x1B
+FORKS = 0x1C
+MARKS = 0x1D
 
 _NUMBERED = struct.Struct(">BBQ")
 _ENTRY = struct.Struct(">BBQQ")
 _RETRY = struct.Struct(">BBQQQ")
 _READY = struct.Struct(">BBQBQQ")
+
+_NAME_PREFIX = bytes((VERSION, NAME))
 
 ID_BLOCK_KEY = bytes((VERSION, ID_BLOCK))
 STORE_KEY = bytes((VERSION, STORE))
@@ -133,7 +141,7 @@ def entry_position(key: bytes) -> tuple[int, int]:
 
 def log_name(name: str) -> bytes:
     """The key under which a log's name is listed."""
-    return prefix(NAME) + name.encode()
+    return _NAME_PREFIX + name.encode()
 
 
 def head(log_id: int) -> bytes:
@@ -240,6 +248,26 @@ def seen_until(queue_id: int, until_ms: int, digest: bytes) -> bytes:
 def seen_time(key: bytes) -> int:
     """The time in a key of what was seen."""
     return int.from_bytes(key[10:18], "big")
+
+
+def fork(log_id: int) -> bytes:
+    """The key of what says where a fork's first records lie."""
+    return _NUMBERED.pack(VERSION, FORK, log_id)
+
+
+def forks(parent_id: int, log_id: int) -> bytes:
+    """The key under which a log's fork is listed."""
+    return _ENTRY.pack(VERSION, FORKS, parent_id, log_id)
+
+
+def marks(log_id: int, offset: int) -> bytes:
+    """The key of a row of marks, by the first of them."""
+    return _ENTRY.pack(VERSION, MARKS, log_id, offset)
+
+
+def of_log(kind: int, log_id: int) -> tuple[bytes, bytes]:
+    """The range of all records of a type that belong to one log."""
+    return of_queue(kind, log_id)
 
 
 def of_queue(kind: int, queue_id: int) -> tuple[bytes, bytes]:

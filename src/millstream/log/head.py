@@ -132,7 +132,8 @@ class Head(Entity, array_like=True):
             case Appended():
                 self.end += change.count
                 self.bytes += change.bytes
-                self.timestamp_ms = max(self.timestamp_ms, change.at_ms)
+                if change.at_ms > self.timestamp_ms:
+                    self.timestamp_ms = change.at_ms
             case Created():
                 self.name = change.name
                 self.created_ms = self.timestamp_ms = change.at_ms

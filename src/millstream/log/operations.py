@@ -75,27 +75,29 @@ def create_log(tx: Transaction, command: c.CreateLog) -> bool:
 
 def append(tx: Transaction, command: c.Append) -> int:
     """Add records at the end; the offset of the first."""
-    name, expected = command.log, command.expect_end
-    if command.producer is not None:
-        _check_producer(command.producer)
+    name, expected, producer = command.log, command.expect_end, command.producer
     found = find_log(tx, name)
     end = found[1].end if found else 0
     records = command.records
     count = 1 if isinstance(records, Single) else records.count
-    if command.producer is not None and found is not None:
-        repeated = _repeated(tx, found[0], command.producer, count)
-        if repeated is not None:
-            return repeated
+    if producer is not None:
+        _check_producer(producer)
+        if found is not None:
+            repeated = _repeated(tx, found[0], producer, count)
+            if repeated is not None:
+                return repeated
     if expected is not None and end != expected:
         raise EndMoved(
             f"log {name!r} ends at {end}, not at {expected}", log=name, expected=expected, end=end
         )
     log_id, head = found or make_log(tx, name)
-    _check_free(tx, head, command.token)
-    if command.token:
-        _hold(tx, log_id, command.token)
-    if command.producer is not None:
-        _note_sequence(tx, log_id, command.producer, first=end, count=count)
+    token = command.token
+    if token or head.token:
+        _check_free(tx, head, token)
+        if token:
+            _hold(tx, log_id, token)
+    if producer is not None:
+        _note_sequence(tx, log_id, producer, first=end, count=count)
     if isinstance(records, Single):
         size = _put_single(tx, log_id, end, records)
     else:

@@ -48,6 +48,10 @@ class Transaction:
         self.writer = writer
         self.limits = limits
         self._wrote = False
+        self._rows: dict[bytes, bytes] = {}
+        self._drops: list[tuple[bytes, bytes]] = []
+        self._dropped: set[bytes] = set()
+        """Of these, single rows."""
         self.wall_ms = state.clock.wall_ms()
         boot_ms, self.store_ms = state.time.now()
         self.delta = Delta(
@@ -103,7 +107,9 @@ class Transaction:
 
     def change(self, key: bytes, change: Any) -> None:
         """Move an entity, None removes it; the change becomes part of the commit."""
-        self.state.change(key, change, self.writer)
+        state = self.state
+        state.change(key, change, self.writer)
+        state.touched.add(key)
         self.delta.changes.append((key, change))
 
     def put(self, key: bytes, value: bytes, *, home: bool = False) -> None:
@@ -177,31 +183,33 @@ class Transaction:
         return delta
 
     def _begin(self) -> None:
-        self._first_change = len(self.delta.changes)
-        self._next_id = self.delta.next_id
-        self._next_log = self.delta.next_log
+        delta = self.delta
+        self._first_change = len(delta.changes)
+        self._next_id = delta.next_id
+        self._next_log = delta.next_log
         self._inline: dict[bytes, bytes] = {}
-        self._rows: dict[bytes, bytes] = {}
-        self._drops: list[tuple[bytes, bytes]] = []
-        self._dropped: set[bytes] = set()
-        """Of these, single rows."""
+        if self._rows:
+            self._rows = {}
+        if self._drops:
+            self._drops, self._dropped = [], set()
 
     def _accept(self) -> None:
         """Take over what the operation put and dropped: drops first, in the replay as well."""
-        delta, state = self.delta, self.state
-        for key, _ in delta.changes[self._first_change :]:
-            state.touched.add(key)
-        for key in self._rows:
-            if state.overlay.get(key) is not None:
-                self.drop(key)
+        overlay = self.state.overlay
+        rows = self._rows
+        if rows:
+            for key in rows:
+                if overlay.get(key) is not None:
+                    self.drop(key)
         if self._drops:
             self._delete(self._drops)
-        if self._rows:
-            self.writer.put(self._rows.items())
+        if rows:
+            self.writer.put(rows.items())
             self._wrote = True
         if self._inline:
-            state.overlay.put(delta.seq, self._inline.items())
-            delta.puts += self._inline.items()
+            put = self._inline.items()
+            overlay.put(self.delta.seq, put)
+            self.delta.puts += put
 
     def _delete(self, drops: list[tuple[bytes, bytes]]) -> None:
         single = []

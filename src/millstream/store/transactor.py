@@ -14,7 +14,7 @@ import threading
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable
-from itertools import islice
+from itertools import islice, pairwise
 from time import sleep
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -40,7 +40,7 @@ _NOBODY: deque[Any] = deque()
 class Ticket(Generic[T]):
     """One operation that waits for its commit, and the place where its answer will stand."""
 
-    __slots__ = ("_wake", "done", "error", "lead", "on_done", "operation", "result")
+    __slots__ = ("_wake", "done", "error", "lead", "on_done", "operation", "result", "successor")
 
     def __init__(
         self, operation: Operation[T], on_done: Callable[[Ticket[T]], None] | None = None
@@ -51,6 +51,8 @@ class Ticket(Generic[T]):
         self.error: BaseException | None = None
         self.done = False
         self.lead = False
+        self.successor: Ticket[Any] | None = None
+        """Who was answered together with it and sleeps until its caller has woken up."""
         self._wake: Any = None
 
     def prepare_to_wait(self) -> None:
@@ -62,6 +64,10 @@ class Ticket(Generic[T]):
         """Sleep until the ticket is done, or its caller is asked to lead; False after so long."""
         return bool(self._wake.acquire(timeout=timeout_s))
 
+    def sleeps(self) -> bool:
+        """Whether its caller is a thread that waits, and does not lead."""
+        return self._wake is not None and not self.lead
+
     def wake(self) -> None:
         """End the wait."""
         if self.on_done is not None:
@@ -69,12 +75,6 @@ class Ticket(Generic[T]):
                 self.on_done(self)
         elif self._wake is not None and self._wake.locked():
             self._wake.release()
-
-    def finish(self) -> None:
-        """It is answered: wake whoever waits. A second call does nothing."""
-        if not self.done:
-            self.done = True
-            self.wake()
 
     def answer(self) -> T:
         """The result, or the error raised anew."""
@@ -138,13 +138,16 @@ class Transactor:
         has waited for long and finds the mutex free leads in its place.
         """
         try:
-            while not ticket.wait(ORPHANED_S):
+            while not ticket.wait(ORPHANED_S) and not ticket.done:
                 if self.mutex.acquire(blocking=False):
                     self.mutex.release()
                     return not ticket.done
         except BaseException:
             self._abandon(ticket)
             raise
+        finally:
+            if ticket.successor is not None:
+                ticket.successor.wake()
         return ticket.lead and not ticket.done
 
     def submit(self, tickets: list[Ticket[Any]]) -> None:
@@ -216,11 +219,9 @@ class Transactor:
 
     def _answer(self, group: list[Ticket[Any]]) -> None:
         try:
-            for ticket in group:
-                ticket.finish()
+            _finish(group)
         except BaseException:
-            for ticket in group:
-                ticket.finish()
+            _finish(group)
             raise
 
     def _withdraw(self, ticket: Ticket[Any] | None) -> None:
@@ -282,6 +283,23 @@ class Transactor:
             if self._stopping:
                 return
             self._lead()
+
+
+def _finish(group: list[Ticket[Any]]) -> None:
+    """Everybody is answered; a second call does what the first has left undone.
+
+    Threads are woken one by the other: all at once they would only fight for the interpreter.
+    """
+    asleep = [ticket for ticket in group if ticket.sleeps()]
+    for ticket, successor in pairwise(asleep):
+        ticket.successor = successor
+    for ticket in group:
+        if not ticket.done:
+            ticket.done = True
+            if ticket.on_done is not None:
+                ticket.wake()
+    if asleep:
+        asleep[0].wake()
 
 
 def fresh(error: MillstreamError) -> MillstreamError:
