@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 from typing import Any, TypeVar, Union, get_args
 
 import msgspec
@@ -103,6 +104,8 @@ class _Failure(Struct, frozen=True, array_like=True):
 
 
 def _plain(value: Any) -> Any:
+    if type(value) is MappingProxyType:
+        return value.copy()
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 

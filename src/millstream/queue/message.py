@@ -16,7 +16,7 @@ from millstream.record import Headers
 T = TypeVar("T")
 
 
-class Message(Struct, frozen=True, gc=False):
+class Message(Struct, frozen=True, array_like=True, gc=False):
     """A record of a log as one queue sees it; claimed, unless it was only peeked at."""
 
     queue: str

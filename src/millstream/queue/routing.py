@@ -8,6 +8,7 @@ chooses by priority or group is routed to the end, for the best message may be t
 
 from __future__ import annotations
 
+import random
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
@@ -17,9 +18,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from millstream.format import block as blocks
 from millstream.format import entries, keys
+from millstream.log.ancestry import FORK_NAME
 from millstream.log.head import Head, Name
 from millstream.log.reader import TRIES, RowMoved, entries_of
 from millstream.queue.commands import Routed
@@ -46,6 +49,9 @@ LATER = "queue-later:"
 OWN = "millstream:"
 """Logs that Millstream keeps its own books in."""
 
+UNKNOWN_LOOKED_AT = 32
+"""Of the records of an entry that do not match, so many are asked whether that is certain."""
+
 PLACE_RECORDS = 2_000
 """Messages that one commit enters into an index."""
 
@@ -64,6 +70,7 @@ class Source(Struct, frozen=True):
     name: str
     position: int
     end: int
+    setbacks: int = 0
 
 
 class Facts(Struct, frozen=True):
@@ -77,6 +84,11 @@ class Facts(Struct, frozen=True):
     own: tuple[str, str]
     """The logs of messages that were put straight to it; no filter applies to them."""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether what waits in its turn can be claimed now."""
+        return not (self.paused or self.spec.indexed)
+
 
 def facts_of(state: State, snapshot: Snapshot, name: str) -> Facts | None:
     """Where a queue stands; None if there is no such queue."""
@@ -89,7 +101,7 @@ def facts_of(state: State, snapshot: Snapshot, name: str) -> Facts | None:
         head = state.entity(keys.head(log_id), snapshot)
         assert isinstance(head, Head)
         position = max(queue.positions.get(log_id, 0), head.dropped)
-        sources.append(Source(log_id, head.name, position, head.end))
+        sources.append(Source(log_id, head.name, position, head.end, head.setbacks))
     return Facts(name, queue.spec, queue.paused, queue.counts.fresh, sources, own_logs(name))
 
 
@@ -128,10 +140,10 @@ def find_sources(state: State, snapshot: Snapshot, queue: str, spec: QueueSpec) 
 
 
 def may_match(log: str, spec: QueueSpec) -> bool:
-    """Whether a pattern takes a log; inboxes and the dead letters are taken only by name."""
-    return (
-        not log.startswith((INBOX, LATER, OWN)) and log != spec.dead_letter and spec.takes_from(log)
-    )
+    """Whether a pattern takes a log; inboxes, dead letters and nameless forks only by name."""
+    if log.startswith((INBOX, LATER, OWN)) or log == spec.dead_letter or FORK_NAME in log:
+        return False
+    return spec.takes_from(log)
 
 
 def route(store: Store, facts: Facts, want: int) -> list[Routed]:
@@ -188,7 +200,10 @@ def _cut(routed: Routed, until_ms: int) -> Routed:
     spans = routed.spans[:kept]
     count = sum(span.count for span in spans)
     marks = None if routed.marks is None else routed.marks[:count]
-    return Routed(routed.log_id, routed.start, routed.spans[kept].offset, spans, marks)
+    stop = routed.spans[kept].offset
+    share = (stop - routed.start) / (routed.stop - routed.start)
+    unknown = round(routed.unknown * share)
+    return replace(routed, stop=stop, spans=spans, marks=marks, unknown=unknown)
 
 
 @lru_cache(maxsize=256)
@@ -225,7 +240,7 @@ def _look_in(
     spans: list[Span] = []
     marks: list[Mark] | None = [] if spec.looks_at_headers else None
     position = source.position
-    count = 0
+    count = unknown = 0
     for first, value in entries_of(overlay, snapshot, source.log_id, start=position, stop=stop):
         low = position - first
         high = min(stop, first + entries.count(value)) - first
@@ -234,11 +249,14 @@ def _look_in(
         if marks is not None:
             entry, headers = _decoded(value)
             marks += [mark_of(spec, entry.keys[i], headers[i]) for i in taken]
+        if condition is not None and len(taken) < high - low:
+            unknown += _unknown(source, value, range(low, high), taken, condition)
         position = first + high
         count += len(taken)
         if count >= want:
             break
-    return Routed(source.log_id, source.position, position, spans, marks)
+    start = source.position
+    return Routed(source.log_id, start, position, spans, marks, unknown, source.setbacks)
 
 
 def mark_of(spec: QueueSpec, key: bytes | None, headers: Headers) -> Mark:
@@ -291,6 +309,26 @@ def _matching(
         )
         taken = [index for index, yes in zip(wanted, matched, strict=True) if yes]
     return _joined(source.log_id, first, entry, taken), taken
+
+
+def _unknown(
+    source: Source, value: bytes, wanted: range, taken: Sequence[int], condition: Filter
+) -> int:
+    """Of how many records nobody can say whether they match: a header is missing, or is no number.
+
+    It is counted for whoever watches, so of a long entry only some are looked at.
+    """
+    entry, headers = _decoded(value)
+    matched = set(taken)
+    others = [index for index in wanted if index not in matched]
+    some = random.sample(others, min(len(others), UNKNOWN_LOOKED_AT))
+    found = condition.count_unknown(
+        [headers[index] for index in some],
+        keys=[entry.keys[index] for index in some],
+        timestamps=[entry.timestamps[index] for index in some],
+        log=source.name,
+    )
+    return round(found * len(others) / len(some))
 
 
 @lru_cache(maxsize=32)

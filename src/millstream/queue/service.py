@@ -71,12 +71,13 @@ def claim_now(store: Store, query: c.ClaimMessages) -> list[Message]:
     ahead: dict[str, int] = store.scratch.setdefault("routed ahead", {})
     while True:
         routed = []
-        guessed = 0 < count <= ahead.pop(query.queue, 0)
-        if count > 0 and not guessed:
+        trusted = 0 < count <= ahead.pop(query.queue, 0)
+        if count > 0 and not trusted:
             facts = need_facts(store, query.queue)
             if facts.spec.indexed:
                 facts = route_to_end(store, facts)
             routed = route(store, facts, count)
+            trusted = not routed and facts.untouched > 0 and facts.is_plain
         command = c.ClaimRouted(
             query.queue, count, query.lease_ms, query.consumer, routed, acked, query.pop
         )
@@ -89,7 +90,7 @@ def claim_now(store: Store, query: c.ClaimMessages) -> list[Message]:
         grants += granted.grants
         count -= sum(grant.count for grant in granted.grants)
         moved = granted.expired or any(found.stop > found.start for found in routed)
-        short = guessed and not granted.ahead
+        short = trusted and not granted.ahead  # others were faster: look further
         if count <= 0 or not (short or (moved and not grants)):
             ahead[query.queue] = granted.ahead
             return popped if query.pop else read_granted(store, query.queue, grants)

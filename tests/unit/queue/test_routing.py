@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from millstream import Millstream
 from millstream.errors import Conflict, InvalidFilter, InvalidInput, NotFound
+from millstream.queue import routing, service
 from millstream.queue.commands import SpecifyQueue
 from millstream.queue.spec import QueueSpec
 from millstream.testing import SimulatedClock
@@ -207,3 +210,24 @@ def test_dead_letters_do_not_come_back_by_a_pattern(ms: Millstream) -> None:
     ms.log("events").append(b"x")
     queue.fail(queue.claim())
     assert queue.claim() == []
+
+
+@pytest.mark.embedded
+def test_a_claim_that_others_overtook_looks_further(
+    ms: Millstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = ms.queue("work", sources="events", start="earliest")
+    ms.log("events").append_many([b"%d" % number for number in range(2_000)])
+    held = queue.claim(900)  # 100 more are routed, and wait in their turn
+    others = []
+
+    def route_late(*arguments: Any) -> Any:
+        found = routing.route(*arguments)
+        monkeypatch.setattr(service, "route", routing.route)
+        others.extend(queue.claim(100))
+        return found
+
+    monkeypatch.setattr(service, "route", route_late)
+    ms._session.store.scratch.clear()  # type: ignore[attr-defined]
+    assert len(queue.claim(50)) == 50
+    assert len(held) + len(others) == 1_000
