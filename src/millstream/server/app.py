@@ -13,6 +13,7 @@ from millstream.errors import MillstreamError
 from millstream.server import health, metrics, problems, rest, tickets
 from millstream.server.core import Core
 from millstream.server.guard import Guard
+from millstream.server.rest.routing import Paths
 from millstream.server.socket import SocketRoute
 
 
@@ -20,7 +21,7 @@ def make_app(core: Core) -> ASGIApp:
     """Everything that one port answers."""
     routes: list[BaseRoute] = [
         SocketRoute(core),
-        *rest.routes(core),
+        Paths(rest.routes(core)),
         *tickets.routes(core),
         *metrics.routes(core),
         *health.routes(core),

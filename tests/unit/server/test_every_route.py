@@ -13,10 +13,10 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Route, WebSocketRoute
 
-from millstream.server import rest
 from millstream.server.app import make_app
 from millstream.server.core import Core
 from millstream.server.guard import Guard
+from millstream.server.rest.routing import Paths
 from millstream.server.settings import Settings
 from millstream.server.tokens import revoke_token
 from millstream.testing import SimulatedClock
@@ -44,13 +44,14 @@ BODIES: dict[tuple[str, str], Any] = {
 
 
 def all_routes(core: Core) -> list[Route | WebSocketRoute]:
-    """What the application serves, and what REST has beside it, each path once."""
+    """What the application serves."""
     guard = make_app(core)
     assert isinstance(guard, Guard)
     assert isinstance(guard.app, Starlette)
-    found: list[Any] = [*guard.app.routes]
-    known = {route.path for route in found}
-    return [*found, *(route for route in rest.routes(core) if route.path not in known)]
+    found: list[Any] = []
+    for route in guard.app.routes:
+        found += route.routes if isinstance(route, Paths) else [route]
+    return found
 
 
 def guard_all(at: Guarded) -> None:

@@ -29,6 +29,7 @@ from millstream.server.rest import (
     transactions,
 )
 from millstream.server.rest.ask import Ask
+from millstream.server.rest.elsewhere import ELSEWHERE
 from millstream.server.rest.endpoint import JSON, Answer, Endpoint
 from millstream.server.rest.routing import routes_of
 
@@ -96,3 +97,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         answers=(Answer(None, media_types=("text/html",)),),
     ),
 )
+
+DOCUMENTED: tuple[Endpoint, ...] = (*ENDPOINTS, *ELSEWHERE)
+"""What the document describes."""

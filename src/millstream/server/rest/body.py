@@ -11,7 +11,8 @@ import asyncio
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
+from starlette.types import Scope
 
 from millstream.errors import InvalidInput, TooLarge
 from millstream.server.problems import Malformed, TooSlow
@@ -32,22 +33,34 @@ BODY_S = 60.0
 
 async def read_body(request: Request, *, bytes_max: int, seconds: float) -> bytes:
     """The whole body; one that is too large or too slow is refused while it arrives."""
-    _check_length(request.headers.get("content-length"), bytes_max)
+    _check_length(header(request.scope, b"content-length"), bytes_max)
     parts: list[bytes] = []
     size = 0
     try:
         async with asyncio.timeout(seconds):
-            async for part in request.stream():
+            more = True
+            while more:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise Malformed("the client left before the body ended")
+                part = message.get("body", b"")
                 size += len(part)
                 if size > bytes_max:
                     raise _too_large(size, bytes_max)
-                if part:
-                    parts.append(part)
+                parts.append(part)
+                more = message.get("more_body", False)
     except TimeoutError as error:
         raise TooSlow(f"the body did not arrive within {seconds:g} s; send less at once") from error
-    except ClientDisconnect as error:
-        raise Malformed("the client left before the body ended") from error
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def header(scope: Scope, name: bytes) -> str | None:
+    """The first header of a name."""
+    for key, value in scope["headers"]:
+        if key == name:
+            text: str = value.decode("latin-1")
+            return text
+    return None
 
 
 def decode_json(data: bytes, kind: type[T]) -> T:

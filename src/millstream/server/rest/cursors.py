@@ -110,9 +110,9 @@ async def take(ask: Ask) -> Taken:
     progress = Progress(await get_cursor(ask))
     if body.position is not None:
         progress.position = max(progress.position, body.position)
+    _, end = await ask.execute(c.GetBounds(log))  # before: what comes meanwhile ends the wait
     found = await _take(ask, log, progress, body.n)
     if not found and (wait_ms := ask.wait_ms(body.wait)):
-        _, end = await ask.execute(c.GetBounds(log))
         awaited = max(progress.position, end)
         if await ask.unless_over(c.WaitForOffset(log, awaited, wait_ms)):
             found = await _take(ask, log, progress, body.n)

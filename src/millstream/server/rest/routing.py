@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import ExitStack
 from itertools import groupby
 from typing import Any
 from urllib.parse import quote
@@ -15,14 +16,14 @@ from urllib.parse import quote
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match, Route
+from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
 from millstream.errors import MillstreamError
 from millstream.server import problems
 from millstream.server.core import Core
 from millstream.server.rest.ask import Ask, decoded_segment
-from millstream.server.rest.body import BODY_S, decode_json, decode_query, read_body
+from millstream.server.rest.body import BODY_S, decode_json, decode_query, header, read_body
 from millstream.server.rest.endpoint import JSON, Endpoint, Reply
 
 _encode = msgspec.json.Encoder().encode
@@ -35,6 +36,41 @@ def routes_of(core: Core, endpoints: Iterable[Endpoint]) -> list[Route]:
         PathRoute(core, path, {endpoint.method: endpoint for endpoint in found})
         for path, found in groupby(ordered, key=lambda one: one.path)
     ]
+
+
+class Paths(BaseRoute):
+    """Many paths as one route, found by their first part and their length."""
+
+    def __init__(self, routes: list[Route]) -> None:
+        self.routes = routes
+        self._by_shape: dict[tuple[bytes, int], list[Route]] = {}
+        for route in routes:
+            self._by_shape.setdefault(_shape(route.path.encode()), []).append(route)
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Whether a request is for one of the paths."""
+        if scope["type"] != "http":
+            return Match.NONE, {}
+        for route in self._by_shape.get(_shape(_sent_path(scope)), ()):
+            match, found = route.matches(scope)
+            if match is Match.FULL:
+                return match, {**found, "path_route": route}
+        return Match.NONE, {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer by the path that matched."""
+        await scope["path_route"].handle(scope, receive, send)
+
+
+def _shape(path: bytes) -> tuple[bytes, int]:
+    """The first part of a path, and how many there are."""
+    return path[1:].partition(b"/")[0], path.count(b"/")
+
+
+def _sent_path(scope: Scope) -> bytes:
+    """The path as it came, before percent-decoding."""
+    sent: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+    return sent
 
 
 def _rank(path: str) -> tuple[str, ...]:
@@ -67,8 +103,7 @@ class PathRoute(Route):
         """Whether a request is for this path, whatever its method."""
         if scope["type"] != "http":
             return Match.NONE, {}
-        raw = scope.get("raw_path") or quote(scope["path"]).encode()
-        found = self._pattern.fullmatch(raw)
+        found = self._pattern.fullmatch(_sent_path(scope))
         if found is None:
             return Match.NONE, {}
         return Match.FULL, {"endpoint": self.endpoint, "path_params": found.groupdict()}
@@ -82,7 +117,17 @@ class PathRoute(Route):
             response = problems.respond(error)
         except Exception as error:  # told without its insides, and logged
             response = problems.respond_unexpected(error)
-        await response(scope, receive, send)
+        if request.method != "GET":  # an answer that changed something is sent in any case
+            await response(scope, receive, send)
+            return
+        with ExitStack() as sending:
+            size = len(getattr(response, "body", b""))  # one that streams has none yet
+            quota = self._core.quota
+            try:
+                sending.enter_context(quota.sending(request.state.principal, size))
+            except MillstreamError as error:
+                response = problems.respond(error)
+            await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
         endpoint = self._endpoints.get(request.method)
@@ -95,7 +140,8 @@ class PathRoute(Route):
             name: decoded_segment(segment) for name, segment in request.scope["path_params"].items()
         }
         ask = Ask(self._core, request, path=path)
-        ask.query = decode_query(request.query_params.multi_items(), endpoint.query)
+        given = request.query_params.multi_items() if request.scope["query_string"] else []
+        ask.query = decode_query(given, endpoint.query)
         if endpoint.takes_body:
             await _read(ask, endpoint)
         return _written(await endpoint.run(ask), endpoint)
@@ -104,7 +150,7 @@ class PathRoute(Route):
 async def _read(ask: Ask, endpoint: Endpoint) -> None:
     """Read the body, as JSON or as it is."""
     request = ask.request
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = (header(request.scope, b"content-type") or "").partition(";")[0].strip().lower()
     is_json = kind == JSON or (not kind and not endpoint.raw)
     if endpoint.body is None or not is_json:
         is_json = False
