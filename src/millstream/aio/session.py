@@ -8,6 +8,7 @@ few threads of the session's own. Whoever waits for a log to grow holds no threa
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -18,12 +19,13 @@ from msgspec.structs import replace
 
 from millstream.command import Command, Mutation
 from millstream.embedded import TIDIES, operation, query
-from millstream.errors import MillstreamError
+from millstream.errors import Closed, MillstreamError
 from millstream.log import commands as c
 from millstream.log.queries import past_offset, waiting_key
 from millstream.queue import service
 from millstream.queue.commands import ClaimMessages
 from millstream.queue.message import Message
+from millstream.replica import following
 from millstream.store.store import Store
 from millstream.store.transaction import Operation
 from millstream.store.transactor import Ticket, fresh
@@ -79,6 +81,50 @@ class _Group:
             one.settle()
 
 
+class _Later:
+    """A question that a thread of the pool answers as soon as any thread says so.
+
+    The event loop is not woken before there is an answer.
+    """
+
+    def __init__(
+        self,
+        question: Callable[[], Any],
+        pool: ThreadPoolExecutor,
+        call_soon: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._question = question
+        self._pool = pool
+        self._call_soon = call_soon
+        self._begun = threading.Lock()
+
+    def begin(self) -> None:
+        """Answer now; a second call does nothing."""
+        if self.withdraw():
+            try:
+                self._pool.submit(self._run)
+            except RuntimeError:
+                self._call_soon(self._give_up)  # the session was closed
+
+    def withdraw(self) -> bool:
+        """Never begin; False if it has begun."""
+        return self._begun.acquire(blocking=False)
+
+    def _give_up(self) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(Closed("the store was closed"))
+
+    def _run(self) -> None:
+        if self.answer.done():
+            return  # nobody waits any more
+        try:
+            settle = partial(self.answer.set_result, self._question())
+        except BaseException as error:
+            settle = partial(self.answer.set_exception, error)
+        self._call_soon(lambda: None if self.answer.done() else settle())
+
+
 class AsyncEmbeddedSession:
     """Answers the coroutines of one event loop: the one that runs when it is made."""
 
@@ -107,6 +153,8 @@ class AsyncEmbeddedSession:
             return await self._wait(command)  # type: ignore[return-value]
         if isinstance(command, ClaimMessages):
             return await self._claim(command)  # type: ignore[return-value]
+        if isinstance(command, following.WaitForChange):
+            return await self._wait_for_logs(command)  # type: ignore[return-value]
         return await self._ask(query, self.store, command)
 
     async def close(self) -> None:
@@ -180,6 +228,21 @@ class AsyncEmbeddedSession:
                 pass  # the caller looks at its own clock
         return await self._ask(_standing, self.store, command)
 
+    async def _wait_for_logs(self, command: following.WaitForChange) -> int:
+        """As `following.wait_for_change`, without a thread while it waits."""
+        changed = asyncio.Event()
+        with ExitStack() as watches:
+            for key in following.WATCHED:
+                watches.enter_context(self.store.watch.waiting(key, partial(self._wake, changed)))
+            sequence = await self._ask(following.newest, self.store)
+            if sequence <= command.sequence:
+                try:
+                    async with asyncio.timeout(following.bounded_s(command)):
+                        await changed.wait()
+                except TimeoutError:
+                    return sequence
+        return await self._ask(following.newest, self.store)
+
     async def _claim(self, command: ClaimMessages) -> list[Message]:
         """As `service.claim_messages`, without a thread while it waits."""
         clock, wait_ms = self.store.clock, command.wait_ms
@@ -190,21 +253,25 @@ class AsyncEmbeddedSession:
             if found or left_s <= 0:
                 return found
             command = replace(command, acked=[])
-            await self._wait_for_queue(command.queue, left_s)
+            found = await self._claim_at_change(command, left_s)
+            if found:
+                return found
 
-    async def _wait_for_queue(self, name: str, left_s: float) -> None:
-        changed = asyncio.Event()
-        wake = partial(self._wake, changed)
-        with ExitStack() as watches:
-            for key in await self._ask(service.watched_keys, self.store, name):
-                watches.enter_context(self.store.watch.waiting(key, wake))
-            # What came before the watch began woke nobody: look once more.
-            patience_s = await self._ask(service.patience, self.store, name, left_s)
-            try:
+    async def _claim_at_change(self, command: ClaimMessages, left_s: float) -> list[Message]:
+        """Claim once there may be something; nothing if there was none, or the time is up."""
+        later = _Later(partial(service.claim_now, self.store, command), self._pool, self._call_soon)
+        try:
+            with ExitStack() as watches:
+                for key in await self._ask(service.watched_keys, self.store, command.queue):
+                    watches.enter_context(self.store.watch.waiting(key, later.begin))
+                # What came before the watch began woke nobody: look once more.
+                patience_s = await self._ask(service.patience, self.store, command.queue, left_s)
                 async with asyncio.timeout(patience_s):
-                    await changed.wait()
-            except TimeoutError:
-                pass  # the caller looks at its own clock
+                    return await asyncio.shield(later.answer)
+        except TimeoutError:
+            return [] if later.withdraw() else await later.answer
+        finally:
+            later.answer.cancel()
 
     def _wake(self, changed: asyncio.Event) -> None:
         if not changed.is_set():

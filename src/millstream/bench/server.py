@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from time import sleep
 
+import uvloop
+
 import millstream
 from millstream import aio
 from millstream.aio.database import Millstream as AsyncMillstream
@@ -189,7 +191,7 @@ def rest_publish(bench: Bench) -> Row:
             for _, writer in connections:
                 writer.close()
 
-    row = _row("rest_publish", asyncio.run(work()), batch=1)
+    row = _row("rest_publish", uvloop.run(work()), batch=1)
     row.details = {"connections": CONNECTIONS}
     return _judged(row, "≥ 3,000/s", row.per_second >= 3_000)
 
@@ -212,7 +214,7 @@ def delivery_latency(bench: Bench) -> Row:
 
     syncs.run(append_raw, 0.5)
     raw.close()
-    sync_ms = syncs.percentile_ms(0.5)
+    sync_ms = 2 * syncs.percentile_ms(0.5)  # of the publish, and of the claim
 
     async def work(ms: AsyncMillstream) -> Meter:
         queue = await ms.queue("latency", lease=3_600)
@@ -253,7 +255,7 @@ def idle_sockets(bench: Bench) -> Row:
             await ms.close()
         return after - before
 
-    growth = asyncio.run(work())
+    growth = uvloop.run(work())
     row = Row(workload="idle_sockets", per_second=0, details={"memory_mib": round(growth, 1)})
     return _judged(row, f"{IDLE:,} sockets in < 100 MiB", growth < 100)
 
@@ -284,7 +286,7 @@ def _in_loop(bench: Bench, work: Callable[[AsyncMillstream], Awaitable[Meter]]) 
         finally:
             await ms.close()
 
-    return asyncio.run(run())
+    return uvloop.run(run())
 
 
 def _row(workload: str, meter: Meter, *, batch: int) -> Row:
