@@ -128,15 +128,18 @@ class Bucket(Entity):
         more = slots - len(self.states)
         if more > 0:
             self.states.extend(bytes(more))
-            self.attempts.extend([0] * more)
-            self.until_ms.extend([0] * more)
+            self.attempts.extend(array("H", (0,)) * more)
+            self.until_ms.extend(array("q", (0,)) * more)
 
     def _fill(self, start: int, stop: int, state: int, at_ms: int) -> None:
         self.states[start:stop] = FILL[state] * (stop - start)
         self.until_ms[start:stop] = array("q", [at_ms]) * (stop - start)
 
     def _count(self, start: int, stop: int) -> None:
-        found = self.attempts
+        found, before = self.attempts, self.attempts[start]
+        if found[start:stop].count(before) == stop - start:
+            found[start:stop] = array("H", (before + 1,)) * (stop - start)
+            return
         for slot in range(start, stop):
             found[slot] += 1
 

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -301,12 +302,24 @@ class Queue:
         )
 
 
+_queue_of = attrgetter("queue")
+_claim_id_of = attrgetter("claim_id")
+_attempt_of = attrgetter("attempt")
+
+
 def runs_of(messages: Messages, queue: str | None = None) -> list[c.Run]:
     """Claims, all of one queue, as the fewest runs: adjacent claim ids of the same attempt."""
+    if isinstance(messages, Message) and messages.queue == queue:
+        return [(messages.claim_id, 1, messages.attempt)]
     chosen = [messages] if isinstance(messages, Message) else list(messages)
-    strangers = {message.queue for message in chosen} - {queue}
+    strangers = set(map(_queue_of, chosen)) - {queue}
     if queue is not None and strangers:
         raise InvalidInput(f"a message of queue {strangers.pop()!r} was handed to {queue!r}")
+    count = len(chosen)
+    ids = list(map(_claim_id_of, chosen))
+    attempts = set(map(_attempt_of, chosen))
+    if len(attempts) == 1 and ids == list(range(ids[0], ids[0] + count)):
+        return [(ids[0], count, attempts.pop())]
     runs: list[c.Run] = []
     first, count, attempt = 0, 0, 0
     for message in chosen:
