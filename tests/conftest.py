@@ -42,11 +42,7 @@ def _missing_spark() -> str | None:
 def _missing_browser() -> str | None:
     if reason := _missing_modules("playwright"):
         return reason
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = Path(playwright.chromium.executable_path)
-    return None if browser.exists() else "Chromium is not installed"
+    return None if shutil.which("chromium") else "Chromium is not installed"
 
 
 def _missing_s3() -> str | None:
@@ -68,6 +64,7 @@ def _missing_fuse() -> str | None:
 # Each answers why the part cannot be used here, or None if it can.
 PARTS: dict[str, Callable[[], str | None]] = {
     "spark": functools.cache(_missing_spark),
+    "arrow": functools.partial(_missing_modules, "pyarrow"),
     "browser": functools.cache(_missing_browser),
     "s3": functools.cache(_missing_s3),
     "nats": functools.cache(_missing_nats),

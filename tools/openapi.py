@@ -16,14 +16,14 @@ from pathlib import Path
 import msgspec
 
 from millstream.server import openapi
-from millstream.server.rest import ENDPOINTS
+from millstream.server.rest import DOCUMENTED
 
 PLACE = Path(__file__).resolve().parent.parent / "src" / "millstream" / "server" / "openapi.json"
 
 
 def main(arguments: list[str]) -> int:
     """Write it, or compare; 1 if it is not up to date."""
-    made = msgspec.json.format(msgspec.json.encode(openapi.document(ENDPOINTS)), indent=1) + b"\n"
+    made = msgspec.json.format(msgspec.json.encode(openapi.document(DOCUMENTED)), indent=1) + b"\n"
     if "--check" in arguments:
         same = PLACE.exists() and PLACE.read_bytes() == made
         print("up to date" if same else f"{PLACE.name} is old: run python tools/openapi.py")

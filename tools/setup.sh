@@ -107,6 +107,16 @@ say "installing millstream${extras:+[$extras]}"
 
 find .venv -path '*/site-packages/pip/*' -name __pycache__ -prune -exec rm -rf {} +
 
+# The tests of pages drive the system's Chromium.
+if [[ " ${missing[*]} " == *" browser "* ]] && ! command -v chromium >/dev/null; then
+    if [[ $(id -u) -eq 0 ]] && command -v apt-get >/dev/null; then
+        say "installing chromium"
+        { apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+            apt-get install -y -qq --no-install-recommends chromium; } >/dev/null || true
+    fi
+    command -v chromium >/dev/null || say "no chromium: tests of pages will be skipped"
+fi
+
 for name in "${missing[@]}"; do
     printf '%s\n' "$key" >".venv/.stamps/$name"
 done

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 
 from millstream.clock import Clock
-from millstream.database import Later, Millstream, Transaction
+from millstream.database import Later, Millstream, Transaction, peers_opened_by
 from millstream.errors import MillstreamError
 from millstream.limits import Limits
 from millstream.log.block import Block
@@ -112,3 +112,6 @@ def open(
             engine.close()
             raise
     return Millstream(EmbeddedSession(store))
+
+
+peers_opened_by.append(open)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
 from millstream.command import Fold, Session, Stats, Transact
+from millstream.errors import InvalidInput
 from millstream.log import commands as c
 from millstream.log.log import Log
 from millstream.queue.commands import ListQueues
 from millstream.queue.message import QueueInfo
 from millstream.queue.queue import Queue, spec_of
 from millstream.record import LogInfo
+from millstream.replica.commands import GetStoreId
+from millstream.replica.following import follow
+from millstream.replica.outcome import Direction, OnFork, Options, Outcome, Tell
+from millstream.replica.sync import synced
 from millstream.steps import Later, Steps
 
 __all__ = ["Later", "Millstream", "Transaction"]
@@ -66,6 +74,55 @@ class Millstream:
         """Several mutations in one commit: they are gathered, and happen when the block ends."""
         return Transaction(self._session)
 
+    def sync(
+        self,
+        peer: Millstream | str | os.PathLike[str],
+        *,
+        direction: Direction = "both",
+        logs: str = "*",
+        on_fork: OnFork = "refuse",
+        compress: bool = False,
+        truncate: bool = True,
+        progress: Tell | None = None,
+        token: str | None = None,
+    ) -> Outcome:
+        """Exchange with another store what one has and the other lacks; docs/REPLICAS.md says how.
+
+        `peer` is an open store, a file, or the address of a server, which is shown `token`. A log
+        that cannot be brought together raises its error once all the others are done.
+        """
+        options = Options(
+            direction=direction, logs=logs, on_fork=on_fork, compress=compress, truncate=truncate
+        )
+        options.check()
+        with _session_of(peer, token) as session:
+            return synced(self._session, session, options, progress)
+
+    def follow(
+        self,
+        peer: Millstream | str | os.PathLike[str],
+        *,
+        direction: Direction = "both",
+        logs: str = "*",
+        on_fork: OnFork = "refuse",
+        compress: bool = False,
+        truncate: bool = True,
+        progress: Tell | None = None,
+        token: str | None = None,
+        stop: threading.Event | None = None,
+    ) -> Iterator[Outcome]:
+        """Sync now and after every change, until `stop` is set; gives each outcome with news."""
+        options = Options(
+            direction=direction, logs=logs, on_fork=on_fork, compress=compress, truncate=truncate
+        )
+        options.check()
+        with _session_of(peer, token) as session:
+            yield from follow(self._session, session, options, tell=progress, stop=stop)
+
+    def store_id(self) -> str:
+        """The name of this store among its peers: what a log is handed over to."""
+        return self._session.execute(GetStoreId())
+
     def stats(self) -> dict[str, Any]:
         """Facts and counters: durability, sizes, what is unfolded."""
         return self._session.execute(Stats())
@@ -77,6 +134,24 @@ class Millstream:
     def close(self) -> None:
         """Let go of the store; a second call does nothing."""
         self._session.close()
+
+
+peers_opened_by: list[Callable[..., Millstream]] = []
+"""`millstream.open`, which knows every kind of store; it says so when the package is imported."""
+
+
+@contextmanager
+def _session_of(peer: Millstream | str | os.PathLike[str], token: str | None) -> Iterator[Session]:
+    """The session of a peer; one that is opened here is closed here."""
+    if isinstance(peer, Millstream):
+        yield peer._session
+        return
+    if not isinstance(peer, str | os.PathLike):
+        raise InvalidInput(
+            f"a peer is an open store, a path or an address, not {type(peer).__name__}"
+        )
+    with peers_opened_by[-1](peer, token=token) as opened:
+        yield opened._session
 
 
 class Transaction(Steps):

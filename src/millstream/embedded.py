@@ -15,22 +15,37 @@ from millstream.command import Command, Mutation
 from millstream.errors import InvalidInput
 from millstream.format import keys
 from millstream.limits import Limits
+from millstream.log import ancestry, queries
 from millstream.log import commands as c
 from millstream.log import cursor_operations as cursors
 from millstream.log import operations as rules
-from millstream.log import queries
 from millstream.log.cursor_state import CursorState
 from millstream.log.head import Head, Name
 from millstream.log.metadata import MetadataState
 from millstream.log.producer import ProducerState
 from millstream.log.retention import LogUpkeep
-from millstream.queue import claims, endings, info, service
+from millstream.queue import assigning, claims, endings, info, scanning, service, standing
 from millstream.queue import commands as q
 from millstream.queue import operations as queues
 from millstream.queue.bucket import Bucket
 from millstream.queue.group import Group
 from millstream.queue.keeping import QueueUpkeep, pin
+from millstream.queue.passing import queue_past
 from millstream.queue.state import QueueState
+from millstream.replica import (
+    adopting,
+    aside,
+    copying,
+    following,
+    fork,
+    marks,
+    metadata,
+    owner,
+    parcel,
+    roster,
+    truncation,
+)
+from millstream.replica import commands as r
 from millstream.store.engine import Engine
 from millstream.store.entity import Kind, Kinds
 from millstream.store.store import Store
@@ -65,10 +80,18 @@ _MUTATIONS: dict[type, Callable[[Transaction, Any], Any]] = {
     c.SetRetention: rules.set_retention,
     c.TakeLog: rules.take_log,
     c.FreeLog: rules.free_log,
+    c.ForkLog: fork.fork_log,
+    c.HandOver: owner.hand_over,
+    c.TakeOver: owner.take_over,
+    r.StartReplica: adopting.start_replica,
+    r.AdoptOwner: adopting.adopt_owner,
+    r.AdoptMetadata: metadata.adopt_metadata,
+    r.SetAside: lambda tx, command: aside.set_aside(tx, command, queue_past),
     c.OpenCursor: cursors.open_cursor,
     c.Acknowledge: cursors.acknowledge,
     c.MoveCursor: cursors.move_cursor,
     c.DeleteCursor: cursors.delete_cursor,
+    truncation.AdoptStart: truncation.adopt_start,
     q.SpecifyQueue: queues.specify,
     q.DeleteQueue: queues.delete,
     q.PauseQueue: queues.pause,
@@ -91,6 +114,25 @@ _QUERIES: dict[type, Callable[[Store, Any], Any]] = {
     c.DescribeCursor: queries.describe_cursor,
     c.ListCursors: queries.list_cursors,
     c.EnforceRetention: queries.enforce_retention,
+    c.GetOwner: owner.get_owner,
+    c.MergeFork: lambda store, query: fork.merge_fork(store, query, queue_past),
+    r.GetStoreId: copying.get_store_id,
+    r.SummarizeLogs: copying.summarize_logs,
+    r.SummarizeLog: copying.summarize_log,
+    r.GetMarks: copying.get_marks,
+    r.GetChain: copying.get_chain,
+    r.DigestRange: copying.digest_range,
+    r.TransferBlocks: copying.transfer_blocks,
+    r.GetStampedMetadata: metadata.stamped_metadata,
+    r.AdoptBlocks: adopting.adopt_blocks,
+    roster.SummarizeNamed: roster.summarize_named,
+    parcel.SendBlocks: parcel.send_blocks,
+    parcel.AdoptParcel: parcel.adopt_parcel,
+    following.WaitForChange: following.wait_for_change,
+    assigning.AssignMessages: assigning.assign_messages,
+    scanning.ListAttempts: scanning.list_attempts,
+    scanning.ListUnrouted: scanning.list_unrouted,
+    standing.ListStandings: standing.list_standings,
     q.PutForLater: service.put_later,
     q.ClaimMessages: service.claim_messages,
     q.PeekMessages: service.peek_messages,
@@ -115,7 +157,7 @@ def open_store(
         limits=limits,
         clock=clock,
         upkeep=(LogUpkeep(), QueueUpkeep()),
-        pins=(pin,),
+        pins=(pin, ancestry.pin, marks.pin),
     )
 
 

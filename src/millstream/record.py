@@ -121,3 +121,29 @@ class Producer(Struct, frozen=True):
     name: str
     sequence: int
     epoch: int = 0
+
+
+class Owner(Struct, frozen=True, kw_only=True):
+    """Which store may append to a log."""
+
+    store: str
+    """The store's id."""
+    epoch: int
+    """How often the owner has changed."""
+    here: bool
+    """Whether it is the store that was asked."""
+
+
+class Merged(Struct, frozen=True, kw_only=True):
+    """What became of a fork that was merged."""
+
+    parent: str
+    """The log that it was merged into."""
+    adopted: int
+    """Records that the parent took over."""
+    start: int
+    """Where the parent begins."""
+    end: int
+    """Where the parent ends."""
+    set_aside: str | None = None
+    """The log that holds what was the parent's own behind the fork point, if the fork won."""

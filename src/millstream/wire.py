@@ -27,6 +27,14 @@ from millstream.errors import InvalidInput, MillstreamError
 from millstream.limits import Limits
 from millstream.log import commands as logs
 from millstream.queue import commands as queues
+from millstream.queue.assigning import AssignMessages
+from millstream.queue.scanning import ListAttempts, ListUnrouted
+from millstream.queue.standing import ListStandings
+from millstream.replica import commands as copies
+from millstream.replica.following import WaitForChange
+from millstream.replica.parcel import AdoptParcel, SendBlocks
+from millstream.replica.roster import SummarizeNamed
+from millstream.replica.truncation import AdoptStart
 
 T = TypeVar("T")
 
@@ -51,6 +59,11 @@ STEPS: tuple[type[Command[Any]], ...] = (
     queues.RedriveClaims,
     queues.FinishClaims,
     queues.RenewClaims,
+    copies.StartReplica,
+    copies.AdoptOwner,
+    copies.AdoptMetadata,
+    copies.SetAside,
+    AdoptStart,
 )
 """What may be asked alone, or as a step of a transaction."""
 
@@ -74,12 +87,34 @@ ALONE: tuple[type[Any], ...] = (
     logs.DescribeCursor,
     logs.ListCursors,
     logs.EnforceRetention,
+    logs.ForkLog,
+    logs.MergeFork,
+    logs.GetOwner,
+    logs.HandOver,
+    logs.TakeOver,
     queues.PutForLater,
     queues.ClaimMessages,
     queues.PeekMessages,
     queues.GetAttempts,
     queues.DescribeQueue,
     queues.ListQueues,
+    AssignMessages,
+    ListAttempts,
+    ListUnrouted,
+    ListStandings,
+    copies.GetStoreId,
+    copies.SummarizeLogs,
+    copies.SummarizeLog,
+    copies.GetMarks,
+    copies.GetChain,
+    copies.DigestRange,
+    copies.TransferBlocks,
+    copies.GetStampedMetadata,
+    copies.AdoptBlocks,
+    SummarizeNamed,
+    SendBlocks,
+    AdoptParcel,
+    WaitForChange,
     base.Stats,
     base.Fold,
 )

@@ -8,8 +8,6 @@ test again: seeds are fixed, and the message names the filter, the row and the S
 from __future__ import annotations
 
 import math
-import os
-import sys
 from collections.abc import Iterator
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -30,12 +28,7 @@ from tests.unit.filters.cases import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.slow,
-    pytest.mark.requires("spark"),
-    pytest.mark.filterwarnings("default"),
-]
+pytestmark = pytest.mark.slow
 
 SCHEMA = (
     "id int, headers map<string, struct<s string, i bigint, d double, b boolean>>, "
@@ -59,24 +52,6 @@ CHOSEN = [
     "_key = 'a'", "_key IS NULL", "_key >= ''", "_timestamp + 1 > 1", "_log LIKE 'a_'",
     "a + b + a + b + a + b + a + b + a + b + a + b > 0", "a / b / a / b / a / b / a IS NULL",
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    from pyspark.sql import SparkSession
-
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("filter agreement")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "1")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
 
 
 @pytest.fixture(params=["true", "false"], ids=["ansi", "not ansi"])

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
 from millstream.aio.log import Log
 from millstream.aio.queue import Queue
+from millstream.aio.sync import follow, synced
 from millstream.command import AsyncSession, Fold, Stats, Transact
 from millstream.database import LOGS_PER_PAGE
+from millstream.errors import InvalidInput
 from millstream.log import commands as c
 from millstream.queue.commands import ListQueues
 from millstream.queue.message import QueueInfo
 from millstream.queue.queue import spec_of
 from millstream.record import LogInfo
+from millstream.replica.commands import GetStoreId
+from millstream.replica.outcome import Direction, OnFork, Options, Outcome, Tell
 from millstream.steps import Steps
 
 
@@ -66,6 +73,56 @@ class Millstream:
         """Several mutations in one commit: they are gathered, and happen when the block ends."""
         return Transaction(self._session)
 
+    async def sync(
+        self,
+        peer: Millstream | str | os.PathLike[str],
+        *,
+        direction: Direction = "both",
+        logs: str = "*",
+        on_fork: OnFork = "refuse",
+        compress: bool = False,
+        truncate: bool = True,
+        progress: Tell | None = None,
+        token: str | None = None,
+    ) -> Outcome:
+        """Exchange with another store what one has and the other lacks; docs/REPLICAS.md says how.
+
+        `peer` is an open store, a file, or the address of a server, which is shown `token`. A log
+        that cannot be brought together raises its error once all the others are done.
+        """
+        options = Options(
+            direction=direction, logs=logs, on_fork=on_fork, compress=compress, truncate=truncate
+        )
+        options.check()
+        async with _session_of(peer, token) as session:
+            return await synced(self._session, session, options, progress)
+
+    async def follow(
+        self,
+        peer: Millstream | str | os.PathLike[str],
+        *,
+        direction: Direction = "both",
+        logs: str = "*",
+        on_fork: OnFork = "refuse",
+        compress: bool = False,
+        truncate: bool = True,
+        progress: Tell | None = None,
+        token: str | None = None,
+        stop: asyncio.Event | None = None,
+    ) -> AsyncIterator[Outcome]:
+        """Sync now and after every change, until `stop` is set; gives each outcome with news."""
+        options = Options(
+            direction=direction, logs=logs, on_fork=on_fork, compress=compress, truncate=truncate
+        )
+        options.check()
+        async with _session_of(peer, token) as session:
+            async for outcome in follow(self._session, session, options, tell=progress, stop=stop):
+                yield outcome
+
+    async def store_id(self) -> str:
+        """The name of this store among its peers: what a log is handed over to."""
+        return await self._session.execute(GetStoreId())
+
     async def stats(self) -> dict[str, Any]:
         """Facts and counters: durability, sizes, what is unfolded."""
         return await self._session.execute(Stats())
@@ -77,6 +134,24 @@ class Millstream:
     async def close(self) -> None:
         """Let go of the store; a second call does nothing."""
         await self._session.close()
+
+
+@asynccontextmanager
+async def _session_of(
+    peer: Millstream | str | os.PathLike[str], token: str | None
+) -> AsyncIterator[AsyncSession]:
+    """The session of a peer; one that is opened here is closed here."""
+    if isinstance(peer, Millstream):
+        yield peer._session
+        return
+    from millstream import aio
+
+    if not isinstance(peer, str | os.PathLike):
+        raise InvalidInput(
+            f"a peer is an open store, a path or an address, not {type(peer).__name__}"
+        )
+    async with await aio.open(peer, token=token) as opened:
+        yield opened._session
 
 
 class Transaction(Steps):

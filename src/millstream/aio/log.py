@@ -20,6 +20,8 @@ from millstream.record import (
     CursorInfo,
     Headers,
     LogInfo,
+    Merged,
+    Owner,
     Producer,
     Record,
     Retention,
@@ -221,6 +223,35 @@ class Log:
     async def stage(self, *, section: int = SECTION) -> Stage:
         """Hold the log exclusively, to append now and commit later: `async with await …`."""
         return await open_stage(self._session, self, section=section)
+
+    async def fork(self, name: str | None = None) -> Log:
+        """A log of its own that begins as this one is now; nothing is copied.
+
+        It reads what this log holds now, and what is appended to it; this log goes on without it.
+        """
+        if name is not None:
+            check_name(name)
+        return Log(self._session, await self._session.execute(c.ForkLog(self.name, name)))
+
+    async def merge(self, *, on_fork: str = "refuse") -> Merged:
+        """Bring the records of this fork into the log that it was forked from.
+
+        If that has gone on meanwhile, `ForkDetected`; with `on_fork="rebase"` this fork's records are
+        appended to it again, with `"longest"` those of the longer one count.
+        """
+        return await self._session.execute(c.MergeFork(self.name, on_fork))
+
+    async def owner(self) -> Owner:
+        """Which store may append to the log."""
+        return await self._session.execute(c.GetOwner(self.name))
+
+    async def hand_over(self, to: str) -> Owner:
+        """Let the store of that id append from now on, and this one no longer."""
+        return await self._session.execute(c.HandOver(self.name, check_name(to, "store")))
+
+    async def take_over(self) -> Owner:
+        """Append here from now on, whoever did so far: it learns of it by the next sync."""
+        return await self._session.execute(c.TakeOver(self.name))
 
     async def info(self) -> LogInfo | None:
         """What a listing says of it; None if it does not exist."""

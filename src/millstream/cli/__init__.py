@@ -26,6 +26,7 @@ from millstream.cli.queue import queue
 from millstream.cli.read import read
 from millstream.cli.serve import serve
 from millstream.cli.store import fold, stats
+from millstream.cli.sync import sync
 from millstream.cli.token import token
 from millstream.cli.worker import worker
 from millstream.errors import MillstreamError
@@ -135,6 +136,7 @@ app.add_typer(log, name="log")
 app.command()(put)
 app.add_typer(queue, name="queue")
 app.command()(worker)
+app.command()(sync)
 app.command()(serve)
 app.add_typer(token, name="token")
 app.command()(doctor)

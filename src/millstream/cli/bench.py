@@ -67,6 +67,34 @@ def server(
     _run(workloads, only, json, seconds, directory)
 
 
+@bench.command()
+def spark(
+    json: Json = False,
+    only: Only = None,
+    seconds: Length = 20.0,
+    records: Annotated[int, typer.Option(min=1, help="Records per workload.")] = 1_000_000,
+    directory: Directory = None,
+) -> None:
+    """Spark's source, sink and routing, beside Spark's own Parquet files."""
+    from millstream.bench import spark as workloads
+
+    _run(workloads, only, json, seconds, directory, records=records)
+
+
+@bench.command()
+def replica(
+    json: Json = False,
+    only: Only = None,
+    seconds: Length = 5.0,
+    records: Annotated[int, typer.Option(min=1, help="Records in the large log.")] = 1_000_000,
+    directory: Directory = None,
+) -> None:
+    """A sync of a large log between two files, and one with nothing new."""
+    from millstream.bench import replica as workloads
+
+    _run(workloads, only, json, seconds, directory, records=records)
+
+
 def _run(
     workloads: Any,
     only: list[str] | None,

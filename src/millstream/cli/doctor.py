@@ -14,6 +14,7 @@ from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath
 
 if TYPE_CHECKING:
     from millstream.doctor import Problem, Progress, Report
+    from millstream.doctor.environment import Environment
 
 EXIT_DAMAGED = 1
 SHOWN_MAX = 50
@@ -25,16 +26,26 @@ def doctor(
         Path | None, typer.Argument(metavar="PATH", help="The store's file; or --store.")
     ] = None,
     store: StorePath = Path(DEFAULT_STORE),
+    environment: Annotated[
+        bool,
+        typer.Option(
+            "--environment",
+            help="Look at the machine instead: interpreter, Spark, Java, host name, disk.",
+        ),
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Verify every checksum, that nothing is missing, and SQLite's own structure.
 
     Only reads, also while others write. Ends with 0 if the store is healthy, 1 if something is
-    damaged, 2 if it cannot be opened.
+    damaged, 2 if it cannot be opened. With --environment: 1 if something installed cannot work.
     """
     from millstream.cli import display
     from millstream.doctor import examine
 
+    if environment:
+        _look_around(path or store, json=json)
+        return
     with _progress() as progress:
         report = examine(path or store, progress=progress)
     if json:
@@ -43,6 +54,45 @@ def doctor(
         _show(report)
     if not report.healthy:
         raise typer.Exit(EXIT_DAMAGED)
+
+
+def _look_around(store: Path, *, json: bool) -> None:
+    """Report what this machine offers."""
+    from millstream.cli import display
+    from millstream.doctor.environment import survey
+
+    found = survey(store)
+    if json:
+        display.say_json(found)
+    else:
+        _show_environment(found)
+    if found.problems:
+        raise typer.Exit(EXIT_DAMAGED)
+
+
+def _show_environment(found: Environment) -> None:
+    from millstream.cli import display
+
+    java = found.java
+    facts = [
+        ("Python", f"{found.python}, {found.interpreter}"),
+        ("SQLite", found.sqlite),
+        ("machine", f"{found.platform}, {display.plural(found.cores, 'core')}"),
+        ("host name", f"{found.hostname}, {found.address or 'which leads to no address'}"),
+        *((name, version or "not installed") for name, version in found.packages.items()),
+        ("Java", f"{java.major} at {java.home}, by {java.source}" if java else "none of use"),
+        *found.variables.items(),
+        *(
+            (name, f"{display.size(disk.free_bytes)} free of {display.size(disk.total_bytes)}")
+            for name, disk in found.disks.items()
+        ),
+    ]
+    display.say_facts((name, display.safe(fact)) for name, fact in facts)
+    for problem in found.problems:
+        display.say_styled(f"problem: {display.safe(problem)}", "yellow")
+    if not found.problems:
+        ready = "Spark can run here" if found.packages["pyspark"] else "Spark is not installed"
+        display.say_styled(f"no problems; {ready}", "bold green")
 
 
 @contextmanager

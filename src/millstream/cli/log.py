@@ -17,6 +17,7 @@ import typer
 from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath, Yes, opened
 from millstream.cli.confirm import confirm
 from millstream.cli.cursors import cursors
+from millstream.cli.fork import fork, merge, owner
 from millstream.cli.metadata import metadata
 from millstream.cli.read import From, Limit, RecordsJson, Values, choose_printer, existing
 from millstream.cli.retention import retention
@@ -214,3 +215,6 @@ def delete(
 log.command()(retention)
 log.command()(cursors)
 log.command()(metadata)
+log.command()(fork)
+log.command()(merge)
+log.command()(owner)

@@ -47,6 +47,9 @@ class Bounds:
     in_flight_max: Annotated[
         int, typer.Option(metavar="N", min=1, help="Requests of one socket without an answer.")
     ] = 256
+    token_in_flight_max: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Requests of one token at once.")
+    ] = 2_500
     claims_max: Annotated[
         int, typer.Option(metavar="N", min=1, help="Messages that one client may have claimed.")
     ] = 100_000
@@ -102,9 +105,12 @@ def serve(
     On loopback without tokens, whoever can connect may do everything; elsewhere tokens are needed:
     `millstream token create` makes one. SIGTERM or Ctrl-C: requests finish, then it ends.
     """
+    import sys
+
     from msgspec.structs import replace
 
     try:
+        from millstream.server import journal
         from millstream.server.serving import Serving
     except ModuleNotFoundError as error:
         raise _missing(error) from error
@@ -119,8 +125,7 @@ def serve(
         log_requests=log_requests,
     )
     serving = Serving(path or store, settings)
-    if log_requests:
-        _log_requests()
+    journal.write_to(sys.stderr, requests=log_requests)
     serving.run(on_ready=lambda: _announce(serving, path or store, json=json), with_signals=True)
 
 
@@ -136,19 +141,12 @@ def _settings(bounds: Bounds) -> Settings:
         connections_max=bounds.connections_max,
         requests_in_flight_max=bounds.in_flight_max,
         connections_per_token_max=bounds.per_token_max,
+        requests_per_token_max=bounds.token_in_flight_max,
         claims_open_max=bounds.claims_max,
         requests_per_second=bounds.rate,
         wait_ms_max=round(parse_duration(bounds.wait_max) * 1000),
         stop_s=parse_duration(bounds.stop_within),
     )
-
-
-def _log_requests() -> None:
-    import logging
-
-    log = logging.getLogger("millstream.access")
-    log.addHandler(logging.StreamHandler())
-    log.setLevel(logging.INFO)
 
 
 def _announce(serving: Serving, path: Path, *, json: bool) -> None:

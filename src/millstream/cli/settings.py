@@ -131,6 +131,10 @@ class Settings:
         ),
     ] = None
     description: Annotated[str | None, typer.Option(metavar="TEXT", help="What it is for.")] = None
+    router: Annotated[
+        str | None,
+        typer.Option(metavar="WHO", help="Who routes it: 'spark', or '' for the queue itself."),
+    ] = None
 
     def fields(self) -> dict[str, Any]:
         """What was named, as fields of a spec."""

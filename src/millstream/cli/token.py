@@ -11,7 +11,7 @@ from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath, Yes, opened
 from millstream.cli.confirm import confirm
 
 if TYPE_CHECKING:
-    from millstream.server.tokens import Token
+    from millstream.server.register import Token
 
 token = typer.Typer(no_args_is_help=True, help="Who may use a server of this store.")
 
@@ -24,7 +24,7 @@ def create(
         typer.Option(
             metavar="PERMISSION",
             help="NOUN:ACTION or NOUN:ACTION:PATTERN, such as log:write:orders*, queue:admin:mail, "
-            "store:read or *:admin. Nouns: log, queue, store, *. Actions: read, write, admin; "
+            "store:read or *:admin. Nouns: log, queue, replica, store, *. Actions: read, write, admin; "
             "each includes those before it. May be repeated.",
         ),
     ],

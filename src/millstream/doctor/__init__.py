@@ -61,6 +61,8 @@ def _examine(rows: Rows, findings: Findings) -> Report:
     queues = QueueExamination(rows, replay, findings, logs)
     queues.check_messages()
     queues.check_records()
+    rows.enter("hashes")
+    logs.check_marks()
     rows.enter("cursors")
     logs.check_readers()
     _check_rest(rows, replay, findings)
@@ -89,7 +91,8 @@ def _check_rest(rows: Rows, replay: Replay, findings: Findings) -> None:
         (b"", keys.prefix(rfc.RecordType.ACTIVE)),
         (keys.prefix(rfc.RecordType.QUEUE_SPEC), keys.prefix(keys.ENTRY)),
         (keys.ID_BLOCK_KEY, keys.prefix(keys.QUEUE)),
-        (keys.after(keys.prefix(keys.RETRY)), b"\xff" * 32),
+        (keys.after(keys.prefix(keys.RETRY)), keys.prefix(keys.FORKS)),
+        (keys.prefix(keys.SET_BACK), b"\xff" * 32),
     )
     for start, stop in bounds:
         for found in rows.walk(start, stop):

@@ -23,6 +23,12 @@ class Coverage:
             self._starts.append(start)
             self._stops.append(stop)
 
+    def up_to(self, stop: int) -> Iterator[tuple[int, int]]:
+        """The sound ranges below an offset."""
+        for start, end in zip(self._starts, self._stops, strict=True):
+            if start < stop:
+                yield start, min(end, stop)
+
     def missing(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """The parts of [start, stop) that are not sound."""
         at = bisect_right(self._starts, start) - 1

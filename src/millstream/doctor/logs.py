@@ -13,12 +13,14 @@ from itertools import groupby
 
 from millstream.doctor.coverage import Coverage
 from millstream.doctor.findings import Findings
+from millstream.doctor.lineage import Lineage
 from millstream.doctor.replay import Replay
 from millstream.doctor.rows import Found, Rows
 from millstream.doctor.visited import Visited
 from millstream.errors import CorruptionError
 from millstream.format import block as blocks
 from millstream.format import entries, keys
+from millstream.format.lineage import Fork
 from millstream.log.cursor_state import CursorState
 from millstream.log.head import Head, Name
 from millstream.log.marks import Marks
@@ -36,6 +38,8 @@ class LogExamination:
         self._report = findings.report
         self._heads: dict[int, Head] = {}
         self._names: dict[int, str] = {}
+        self._lineage = Lineage(rows, replay, findings)
+        self._forks: dict[int, Fork] = {}
         self._seen = {keys.PAYLOAD: Visited(), keys.PAYLOAD_BLOCK: Visited()}
         self.highest_id = -1
         self.sound: dict[int, Coverage] = {}
@@ -59,6 +63,7 @@ class LogExamination:
                 self._findings.add(
                     "name", f"the name {name!r} stands for log {log_id}, which is not it", log=name
                 )
+        self._forks = self._lineage.find_forks(self._heads)
         for log_id, head in self._heads.items():
             if head.deleted:
                 continue
@@ -84,6 +89,12 @@ class LogExamination:
             if log_id not in checked and not head.deleted:
                 self._check_log(log_id, head, ())
             self._lost_behind(log_id, head)
+        self._lineage.check_prefixes(self._heads, self._forks, self.sound)
+
+    def check_marks(self) -> None:
+        """The hashes that logs keep fit their records."""
+        if not self._replay.broken_at:
+            self._lineage.check_marks(self._heads, self.sound)
 
     def check_payloads(self) -> None:
         """What no entry points to: checked as well, and counted as waste."""
@@ -166,7 +177,9 @@ class LogExamination:
             )
 
     def _check_log(self, log_id: int, head: Head, rows: Iterable[Found]) -> None:
-        position, size, kept, doubtful = head.start, 0, 0, False
+        fork = self._forks.get(log_id)
+        position = head.start if fork is None else max(head.start, min(fork.point, head.end))
+        size, kept, doubtful = 0, 0, False
         why = "the entry is missing"
         for row in rows:
             try:

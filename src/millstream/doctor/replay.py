@@ -172,6 +172,12 @@ def describe(key: bytes) -> str:
         if kind in (keys.CURSOR, keys.PRODUCER):
             what = "cursor" if kind == keys.CURSOR else "producer"
             return f"the {what} {keys.trailing_name(key)!r} of log {keys.number(key[:10])}"
+        if kind == keys.FORK:
+            return f"the fork point of log {keys.number(key)}"
+        if kind == keys.FORKS:
+            return f"the fork {keys.entry_position(key)[1]} in the list of log {keys.number(key[:10])}"
+        if kind == keys.MARKS:
+            return f"marks of log {keys.number(key[:10])}"
         if kind == keys.QUEUE:
             return f"the queue {key[2:].decode()!r}"
         if kind == keys.BUCKET:

@@ -86,6 +86,18 @@ class Filter:
         columns = zip(headers, keys or absent, timestamps or absent, strict=True)
         return [self._holds(_row(each, key, at, log)) for each, key, at in columns]
 
+    def count_unknown(
+        self,
+        headers: Sequence[Mapping[str, Scalar]],
+        *,
+        keys: Sequence[bytes | str | None],
+        timestamps: Sequence[int | None],
+        log: str | None,
+    ) -> int:
+        """For how many messages that do not match the condition is not false either."""
+        columns = zip(headers, keys, timestamps, strict=True)
+        return sum(self.evaluate(each, key, at, log) is None for each, key, at in columns)
+
     @property
     def matcher(self) -> Callable[[Mapping[str, Scalar]], bool]:
         """The bare test over headers, for tight loops; the record's own fields are NULL to it."""

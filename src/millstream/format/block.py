@@ -197,6 +197,10 @@ class Block:
         """How many records it holds."""
         return self.header.count
 
+    def body(self) -> bytes:
+        """All columns, without the header."""
+        return self._data[HEADER_BYTES:]
+
     def column(self, column: int, first: int = 0, count: int | None = None) -> list[bytes] | None:
         """A variable-width column, or some rows of it, as a list; None if absent."""
         found = self._cells.get(column)
@@ -252,6 +256,13 @@ class Block:
             return None
         data = self._data
         return [bool(data[start + i // 8] >> (i % 8) & 1) for i in range(self.header.count)]
+
+    def validity_bits(self) -> memoryview | None:
+        """The same as bits, as Arrow wants them, without a copy."""
+        start = self._starts.get(KEY_VALIDITY)
+        if start is None:
+            return None
+        return memoryview(self._data)[start : start + (self.header.count + 7) // 8]
 
     def key(self, index: int) -> bytes | None:
         """One record's key, in O(1)."""

@@ -77,6 +77,36 @@ def _check_batch(batch: Batch, limits: Limits) -> None:
             raise InvalidInput("a timestamp is milliseconds since the epoch, up to the year 9999")
 
 
+def check_stored(metadata: block.Block, payload: block.Block, limits: Limits) -> None:
+    """Refuse a stored block of another store that could not have been stored here."""
+    count, columns = metadata.count, metadata.header.columns
+    if count < 1:
+        raise InvalidInput("a block without records")
+    _check_size("a block", count, limits.batch_records_max, unit="records")
+    size = metadata.header.body_bytes + payload.header.body_bytes
+    _check_size("a block", size, limits.batch_bytes_max)
+    if columns & ~(_HANDED_IN | block.APPENDED) or payload.header.columns != block.VALUE:
+        raise InvalidInput(f"a block with the columns {columns} and {payload.header.columns}")
+    _check_column(payload, block.VALUE, "a value", limits.value_bytes_max)
+    _check_column(metadata, block.KEY, "a key", limits.key_bytes_max)
+    _check_column(metadata, block.HEADERS, "a record's headers", limits.headers_bytes_max)
+    if columns & block.HEADERS:
+        _check_headers(metadata)
+    if columns & block.KEY_VALIDITY:
+        _check_absent_keys(metadata)
+    for numbers in (metadata.timestamps(), metadata.appended()):
+        if min(numbers) < 0 or max(numbers) > TIMESTAMP_MS_MAX:
+            raise InvalidInput("a time is milliseconds since the epoch, up to the year 9999")
+
+
+def _check_absent_keys(metadata: block.Block) -> None:
+    keys, valid = metadata.column(block.KEY), metadata.validity()
+    if keys is None or valid is None:
+        raise InvalidInput("a block that says which records have keys, but has no keys")
+    if any(key and not yes for key, yes in zip(keys, valid, strict=True)):
+        raise InvalidInput("a block with the key of a record that has none")
+
+
 def _place(body: bytes, crc: int, count: int, kind: int, columns: int) -> block.Block:
     if not 0 <= crc <= _U32_MAX:
         raise InvalidInput(f"a checksum has 32 bits, not {crc}")

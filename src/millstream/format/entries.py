@@ -167,6 +167,80 @@ def decode_some(value: bytes, start: int, stop: int) -> Entry:
     )
 
 
+def head_of(value: bytes, count: int) -> bytes:
+    """An entry as if it had only its first `count` records; see `with_payload` for its payload."""
+    if not block.is_block(value):
+        return _COUNT.pack(count) + value[ARRAY_HEAD_BYTES : _elements(value)[count - 1][2]]
+    return _block_of(value, 0, count)
+
+
+def tail_of(value: bytes, start: int) -> bytes:
+    """An entry as if it had only the records from `start` on; see `with_payload` for its payload."""
+    if not block.is_block(value):
+        elements = _elements(value)
+        begin = elements[start][1] - ELEMENT_HEAD_BYTES
+        return _COUNT.pack(len(elements) - start) + value[begin:]
+    return _block_of(value, start, count(value))
+
+
+def encode_some(found: block.Block, start: int, total: int) -> tuple[int, bytes]:
+    """The columns bitmap and body of some records of a metadata block."""
+    columns = found.header.columns
+    return block.encode_metadata(
+        timestamps=found.timestamps(start, total) if columns & block.TIMESTAMP else None,
+        keys=found.keys(start, total) if columns & block.KEY else None,
+        headers=found.column(block.HEADERS, start, total),
+        appended=found.appended(start, total) if columns & block.APPENDED else None,
+    )
+
+
+def _block_of(value: bytes, start: int, stop: int) -> bytes:
+    found = block.Block(value, kind=block.METADATA)
+    head, some = found.header, stop - start
+    columns, body = encode_some(found, start, some)
+    return block.place(
+        body,
+        kind=block.METADATA,
+        count=some,
+        first_id=head.first_id + start,
+        columns=columns,
+        body_crc=block.checksum(body),
+        appended_ms=head.appended_ms,
+        timestamp_ms=head.timestamp_ms,
+        payload_bytes=0,
+    )
+
+
+def with_payload(value: bytes, payload: bytes, start: int = 0) -> tuple[bytes, bytes]:
+    """Of a block that was cut, metadata and payload as if its records had been appended so.
+
+    `payload` is the whole block's, in which the records begin at `start`.
+    """
+    head = block.decode_header(value, kind=block.METADATA)
+    cells = block.Block(payload, kind=block.PAYLOAD).column(block.VALUE, start, head.count)
+    values, body = block.encode_values(cells or []), value[block.HEADER_BYTES :]
+    metadata = block.place(
+        body,
+        kind=block.METADATA,
+        count=head.count,
+        first_id=head.first_id,
+        columns=head.columns,
+        body_crc=head.body_crc,
+        appended_ms=head.appended_ms,
+        timestamp_ms=head.timestamp_ms,
+        payload_bytes=len(values),
+    )
+    placed = block.place(
+        values,
+        kind=block.PAYLOAD,
+        count=head.count,
+        first_id=head.first_id,
+        columns=block.VALUE,
+        body_crc=block.checksum(values),
+    )
+    return metadata, placed
+
+
 def _decode_array(value: bytes, start: int = 0, stop: int | None = None) -> Entry:
     ids, found_keys, headers, timestamps, appended = [], [], [], [], []
     for message_id, begin, end in _elements(value)[start:stop]:

@@ -28,6 +28,7 @@ their numbers do. Types 0x01 to 0x06 are the RFC's (see `rfc`); ours start at 0x
     0x1b  fork             log id (u64)                  its parent, the fork point, what was merged
     0x1c  forks            parent's id, fork's id (u64)  (nothing): which forks a log has
     0x1d  marks            log id, first mark's offset   offsets and hashes of the log's chain
+    0x1e  set back         log id (u64)                  how often the log's end went back (u64)
 
     * as TerminatedBytes. In 0x14 to 0x18 a claim is written number first, then bucket size, so
       that claims sort by number.
@@ -66,6 +67,7 @@ SEEN_UNTIL = 0x1A
 FORK = 0x1B
 FORKS = 0x1C
 MARKS = 0x1D
+SET_BACK = 0x1E
 
 _NUMBERED = struct.Struct(">BBQ")
 _ENTRY = struct.Struct(">BBQQ")
@@ -265,9 +267,14 @@ def marks(log_id: int, offset: int) -> bytes:
     return _ENTRY.pack(VERSION, MARKS, log_id, offset)
 
 
+def set_back(log_id: int) -> bytes:
+    """The key of how often a log's end went back."""
+    return _NUMBERED.pack(VERSION, SET_BACK, log_id)
+
+
 def of_log(kind: int, log_id: int) -> tuple[bytes, bytes]:
-    """The range of all records of a type that belong to one log."""
-    return of_queue(kind, log_id)
+    """The range of all records of a type whose keys are a log and another number."""
+    return _ENTRY.pack(VERSION, kind, log_id, 0), _ENTRY.pack(VERSION, kind, log_id, 2**64 - 1)
 
 
 def of_queue(kind: int, queue_id: int) -> tuple[bytes, bytes]:

@@ -55,6 +55,10 @@ class Block(Struct, frozen=True, array_like=True, gc=False):
         """Every record's timestamp, in ms."""
         return list(self._metadata().timestamps(self.skip, self.count))
 
+    def appended(self) -> list[int]:
+        """When each record was appended, in ms."""
+        return list(self._metadata().appended(self.skip, self.count))
+
     def headers(self) -> list[Headers]:
         """Every record's headers."""
         return self._headers(self._metadata())
@@ -126,6 +130,20 @@ def pack(log: str, first_offset: int, columns: Columns) -> Block:
             body_crc=blocks.checksum(payload),
         ),
     )
+
+
+def pack_metadata(
+    log: str,
+    first_offset: int,
+    keys: Sequence[bytes | None],
+    headers: Sequence[bytes],
+    timestamps: Sequence[int],
+    appended: Sequence[int],
+) -> Block:
+    """The metadata of records that were stored apart, without their values."""
+    values = [b""] * len(keys)
+    found = pack(log, first_offset, Columns(values, keys, headers, timestamps, appended))
+    return Block(log, first_offset, 0, len(keys), found.metadata, b"")
 
 
 class Columns(Struct):

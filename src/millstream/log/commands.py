@@ -8,7 +8,7 @@ from millstream.command import Mutation, Query
 from millstream.format.packing import Batch, Single
 from millstream.log.block import Block
 from millstream.log.marks import Range
-from millstream.record import CursorInfo, LogInfo, Producer, Retention
+from millstream.record import CursorInfo, LogInfo, Merged, Owner, Producer, Retention
 
 
 class CreateLog(Mutation[bool], frozen=True):
@@ -74,6 +74,26 @@ class FreeLog(Mutation[None], frozen=True):
     token: str
 
 
+class ForkLog(Mutation[str], frozen=True):
+    """Make a log that begins as another one is now, without copying; answers its name."""
+
+    log: str
+    name: str | None = None
+
+
+class HandOver(Mutation[Owner], frozen=True):
+    """Let another store append to a log from now on."""
+
+    log: str
+    to: str
+
+
+class TakeOver(Mutation[Owner], frozen=True):
+    """Append to a log here from now on."""
+
+    log: str
+
+
 class OpenCursor(Mutation[CursorInfo], frozen=True):
     """Make a cursor if there is none; answers how it stands."""
 
@@ -121,6 +141,8 @@ class ReadBlocks(Query[list[Block]], frozen=True):
     start: int
     stop: int
     bytes_max: int
+    values: bool = True
+    """Without them the payloads are not read: the blocks' `payload` is empty."""
 
 
 class WaitForOffset(Query[bool], frozen=True):
@@ -167,3 +189,16 @@ class EnforceRetention(Query[int], frozen=True):
     """Forget now what the log may forget; answers how many records went."""
 
     log: str
+
+
+class GetOwner(Query[Owner], frozen=True):
+    """Which store may append to a log."""
+
+    log: str
+
+
+class MergeFork(Query[Merged], frozen=True):
+    """Bring a fork's records into its parent, in as many commits as it takes."""
+
+    log: str
+    on_fork: str = "refuse"

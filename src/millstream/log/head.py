@@ -95,6 +95,29 @@ class Deleted(Struct, array_like=True, frozen=True, tag=7):
     """The log is gone; its bytes follow."""
 
 
+class Owned(Struct, array_like=True, frozen=True, tag=8):
+    """Who may append has changed: the id of a store, empty for this one; and the epoch."""
+
+    owner: str
+    epoch: int
+
+
+class Placed(Struct, array_like=True, frozen=True, tag=9):
+    """A log that was just created begins and ends elsewhere: a fork, or a copy from another store."""
+
+    start: int
+    dropped: int
+    end: int
+
+
+class SetBack(Struct, array_like=True, frozen=True, tag=10):
+    """Records from `end` on now belong to another log."""
+
+    end: int
+    bytes: int
+    """How many bytes went with them."""
+
+
 class Bounds(Struct, frozen=True):
     """What readers see of a log, replaced whole by each commit."""
 
@@ -102,6 +125,14 @@ class Bounds(Struct, frozen=True):
     start: int = 0
     end: int = 0
     deleted: bool = True
+    setbacks: int = 0
+    dropped: int = 0
+
+
+Change = (
+    Created | Appended | Truncated | Dropped | Retained | Taken | Deleted | Owned | Placed | SetBack
+)
+"""What can happen to a head."""
 
 
 class Head(Entity, array_like=True):
@@ -121,12 +152,16 @@ class Head(Entity, array_like=True):
     """Gone for users; removed when the last of its bytes is."""
     kept: int = 0
     """Of `bytes`, those of entries below `dropped`."""
+    owner: str = ""
+    """The store that may append, empty for this one."""
+    epoch: int = 0
+    """How often the owner has changed; the highest is right."""
+    setbacks: int = 0
+    """How often the end went back: offsets above may mean something else since."""
 
-    changes: ClassVar = Created | Appended | Truncated | Dropped | Retained | Taken | Deleted
+    changes: ClassVar = Change
 
-    def apply(
-        self, change: Created | Appended | Truncated | Dropped | Retained | Taken | Deleted
-    ) -> None:
+    def apply(self, change: Change) -> None:
         """Move to the next state."""
         match change:
             case Appended():
@@ -153,6 +188,14 @@ class Head(Entity, array_like=True):
             case Deleted():
                 self.deleted = True
                 self.start = self.end
+            case Owned():
+                self.owner, self.epoch = change.owner, change.epoch
+            case Placed():
+                self.start, self.dropped, self.end = change.start, change.dropped, change.end
+            case SetBack():
+                self.end = change.end
+                self.bytes -= change.bytes
+                self.setbacks += 1
 
     def exists(self) -> bool:
         """Whether it was created."""
@@ -160,19 +203,22 @@ class Head(Entity, array_like=True):
 
     def view(self) -> Bounds:
         """The ends as they are now."""
-        return Bounds(self.name, self.start, self.end, self.deleted)
+        return Bounds(self.name, self.start, self.end, self.deleted, self.setbacks, self.dropped)
 
     def wants_dropping(self) -> bool:
         """Whether bytes lie on disk that nobody can read any more, and that were not looked at."""
         return self.dropped < self.start or (self.deleted and not self.kept)
 
     def records(self, key: Bytes, overlay: Overlay, snapshot: Snapshot) -> list[Written]:
-        """The record; where nothing is kept, without the field that says so."""
+        """The record, without the fields at its end that say nothing: most logs have none."""
         if not self.exists():
             return [(key, None)]
         data = msgspec.msgpack.encode(self)
-        return [(key, data if self.kept else _FEWER + data[1:-1])]
+        if self.owner or self.epoch or self.setbacks:
+            return [(key, data)]
+        fewer = 3 if self.kept else 4
+        return [(key, _ARRAYS[fewer] + data[3:-fewer])]
 
 
-_FEWER = bytes((0x90 + len(Head.__struct_fields__) - 1,))
-"""The first byte of a MessagePack array that lacks the last field."""
+_ARRAYS = [bytes((0x90 + len(Head.__struct_fields__) - n,)) if n else b"" for n in range(5)]
+"""The first byte of a MessagePack array that lacks so many of the last fields, each of one byte."""

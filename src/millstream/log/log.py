@@ -26,6 +26,8 @@ from millstream.record import (
     Headers,
     Item,
     LogInfo,
+    Merged,
+    Owner,
     Producer,
     Record,
     Retention,
@@ -223,6 +225,35 @@ class Log:
     def stage(self, *, section: int = SECTION) -> Stage:
         """Hold the log exclusively, to append now and commit later."""
         return Stage(self._session, self, section=section)
+
+    def fork(self, name: str | None = None) -> Log:
+        """A log of its own that begins as this one is now; nothing is copied.
+
+        It reads what this log holds now, and what is appended to it; this log goes on without it.
+        """
+        if name is not None:
+            check_name(name)
+        return Log(self._session, self._session.execute(c.ForkLog(self.name, name)))
+
+    def merge(self, *, on_fork: str = "refuse") -> Merged:
+        """Bring the records of this fork into the log that it was forked from.
+
+        If that has gone on meanwhile, `ForkDetected`; with `on_fork="rebase"` this fork's records are
+        appended to it again, with `"longest"` those of the longer one count.
+        """
+        return self._session.execute(c.MergeFork(self.name, on_fork))
+
+    def owner(self) -> Owner:
+        """Which store may append to the log."""
+        return self._session.execute(c.GetOwner(self.name))
+
+    def hand_over(self, to: str) -> Owner:
+        """Let the store of that id append from now on, and this one no longer."""
+        return self._session.execute(c.HandOver(self.name, check_name(to, "store")))
+
+    def take_over(self) -> Owner:
+        """Append here from now on, whoever did so far: it learns of it by the next sync."""
+        return self._session.execute(c.TakeOver(self.name))
 
     def info(self) -> LogInfo | None:
         """What a listing says of it; None if it does not exist."""

@@ -19,6 +19,7 @@ from millstream.errors import (
 from millstream.format import block, entries, keys
 from millstream.format.packing import Batch, Single
 from millstream.log import commands as c
+from millstream.log.ancestry import forget_rows
 from millstream.log.head import (
     Appended,
     Created,
@@ -32,6 +33,7 @@ from millstream.log.head import (
 )
 from millstream.log.metadata import Meta, MetadataState, Set
 from millstream.log.names import check_integer, check_name
+from millstream.log.ownership import not_owner
 from millstream.log.producer import Produced, ProducerState
 from millstream.record import Producer
 from millstream.store.instance import instance_id
@@ -91,9 +93,11 @@ def append(tx: Transaction, command: c.Append) -> int:
             f"log {name!r} ends at {end}, not at {expected}", log=name, expected=expected, end=end
         )
     log_id, head = found or make_log(tx, name)
+    if head.owner:
+        raise not_owner(head)
     token = command.token
     if token or head.token:
-        _check_free(tx, head, token)
+        check_free(tx, head, token)
         if token:
             _hold(tx, log_id, token)
     if producer is not None:
@@ -200,7 +204,10 @@ def truncate(tx: Transaction, command: c.Truncate) -> int:
     if before <= head.start:
         return 0
     if before > head.end:
-        _check_free(tx, head, "")
+        if head.owner:
+            raise not_owner(head)
+        check_free(tx, head, "")
+        forget_rows(tx, keys.MARKS, log_id)
     gone = min(before, head.end) - head.start
     tx.change(keys.head(log_id), Truncated(before))
     return gone
@@ -212,12 +219,13 @@ def delete_log(tx: Transaction, command: c.DeleteLog) -> bool:
     if found is None:
         return False
     log_id, head = found
-    _check_free(tx, head, "")
+    check_free(tx, head, "")
     for prefix in (keys.cursor(log_id, ""), keys.producer(log_id, "")):
         start, stop = keys.range_of(prefix)
         while found_keys := tx.state.find(start, stop, tx.writer, limit=FOUND_PER_STEP):
             for key in found_keys:
                 tx.change(key, None)
+    forget_rows(tx, keys.MARKS, log_id)
     tx.change(keys.metadata(log_id), None)
     tx.change(keys.log_name(command.log), None)
     tx.change(keys.head(log_id), Deleted())
@@ -277,7 +285,9 @@ def set_retention(tx: Transaction, command: c.SetRetention) -> None:
 def take_log(tx: Transaction, command: c.TakeLog) -> int:
     """Hold a log exclusively for a while; whoever holds it may go on."""
     log_id, head = make_log(tx, command.log)
-    _check_free(tx, head, head.token and command.token)
+    if head.owner:
+        raise not_owner(head)
+    check_free(tx, head, head.token and command.token)
     _hold(tx, log_id, command.token)
     return head.end
 
@@ -294,7 +304,7 @@ def free_log(tx: Transaction, command: c.FreeLog) -> None:
         tx.change(keys.head(found[0]), Taken("", 0))
 
 
-def _check_free(tx: Transaction, head: Head, token: str) -> None:
+def check_free(tx: Transaction, head: Head, token: str) -> None:
     """Let the holder pass, and everybody while nobody holds; a hold that has run out is broken."""
     if head.token == token:
         return

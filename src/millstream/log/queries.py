@@ -32,7 +32,12 @@ def get_bounds(store: Store, query: c.GetBounds) -> tuple[int, int]:
 def read_blocks(store: Store, query: c.ReadBlocks) -> list[Block]:
     """Some of the records that were asked for."""
     return reader.read_blocks(
-        store, query.log, start=query.start, stop=query.stop, bytes_max=query.bytes_max
+        store,
+        query.log,
+        start=query.start,
+        stop=query.stop,
+        bytes_max=query.bytes_max,
+        values=query.values,
     )
 
 

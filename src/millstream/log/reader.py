@@ -12,7 +12,9 @@ from collections.abc import Iterator, Sequence
 from millstream.errors import CorruptionError, Truncated
 from millstream.format import block as blocks
 from millstream.format import entries, keys
-from millstream.log.block import Block, Columns, pack
+from millstream.format.lineage import Fork
+from millstream.log.ancestry import fork_of
+from millstream.log.block import Block, Columns, pack, pack_metadata
 from millstream.log.head import Bounds
 from millstream.record import Record
 from millstream.store.engine import Row, Snapshot
@@ -45,14 +47,19 @@ def bounds_of(store: Store, log_id: int) -> Bounds:
     return found
 
 
-def read_blocks(store: Store, name: str, *, start: int, stop: int, bytes_max: int) -> list[Block]:
-    """Some of the records in [start, stop), from the first on: at least one, if there is any."""
+def read_blocks(
+    store: Store, name: str, *, start: int, stop: int, bytes_max: int, values: bool = True
+) -> list[Block]:
+    """Some of the records in [start, stop), from the first on: at least one, if there is any.
+
+    Without `values` the payloads are not read, and the blocks' `payload` is empty.
+    """
     log_id = log_id_of(store, name)
     bounds = bounds_of(store, log_id)
-    stop = min(stop, bounds.end)
-    if start >= stop:
-        return []
     for _ in range(TRIES):
+        stop = min(stop, bounds.end)
+        if start >= stop:
+            return []
         if start < bounds.start:
             raise Truncated(
                 f"log {name!r} begins at {bounds.start}: offset {start} was truncated",
@@ -62,9 +69,8 @@ def read_blocks(store: Store, name: str, *, start: int, stop: int, bytes_max: in
             )
         try:
             with store.engine.read() as snapshot:
-                return _read(
-                    store.state.overlay, snapshot, bounds.name, log_id, start, stop, bytes_max
-                )
+                overlay, look = store.state.overlay, _read if values else _read_metadata
+                return look(overlay, snapshot, bounds.name, log_id, start, stop, bytes_max)
         except RowMoved:
             store.refresh()
             bounds = bounds_of(store, log_id)
@@ -101,13 +107,29 @@ def read_records(
     return found
 
 
-def fetch_blocks(store: Store, log_id: int, name: str, *, start: int, stop: int) -> list[Block]:
+def find_blocks(
+    overlay: Overlay,
+    snapshot: Snapshot,
+    log_id: int,
+    name: str,
+    *,
+    start: int,
+    stop: int,
+    bytes_max: int,
+) -> list[Block]:
+    """Blocks from `start` on as a snapshot has them; `RowMoved` if the first is not there."""
+    return _read(overlay, snapshot, name, log_id, start, stop, bytes_max)
+
+
+def fetch_blocks(
+    store: Store, log_id: int, name: str, *, start: int, stop: int, bytes_max: int = SOME_BYTES
+) -> list[Block]:
     """Blocks from `start` on, whatever the log's start; looks again if a row moved meanwhile."""
     for _ in range(TRIES):
         try:
             with store.engine.read() as snapshot:
                 overlay = store.state.overlay
-                return _read(overlay, snapshot, name, log_id, start, stop, bytes_max=SOME_BYTES)
+                return _read(overlay, snapshot, name, log_id, start, stop, bytes_max=bytes_max)
         except RowMoved:
             store.refresh()
     raise CorruptionError(
@@ -167,6 +189,33 @@ def _read(
     return found
 
 
+def _read_metadata(
+    overlay: Overlay,
+    snapshot: Snapshot,
+    name: str,
+    log_id: int,
+    start: int,
+    stop: int,
+    bytes_max: int,
+) -> list[Block]:
+    found: list[Block] = []
+    size = 0
+    for first, value in entries_of(overlay, snapshot, log_id, start=start, stop=stop):
+        begin, end = max(start, first), min(stop, first + entries.count(value))
+        if blocks.is_block(value):
+            made = Block(name, begin, begin - first, end - begin, value, b"")
+        else:
+            entry = entries.decode_some(value, begin - first, end - first)
+            made = pack_metadata(
+                name, begin, entry.keys, entry.headers, entry.timestamps, entry.appended
+            )
+        found.append(made)
+        size += len(made.metadata)
+        if size >= bytes_max:
+            break
+    return found
+
+
 def entries_of(
     overlay: Overlay, snapshot: Snapshot, log_id: int, *, start: int, stop: int
 ) -> Iterator[tuple[int, bytes]]:
@@ -188,7 +237,23 @@ def entries_of(
                 yield first, row[1]
                 position = first + entries.count(row[1])
         if position == before:
-            raise RowMoved
+            fork = fork_of(overlay, snapshot, log_id)
+            if fork is None or position >= fork.point:
+                raise RowMoved
+            for first, value in _of_parent(overlay, snapshot, fork, start=position, stop=stop):
+                yield first, value
+                position = first + entries.count(value)
+
+
+def _of_parent(
+    overlay: Overlay, snapshot: Snapshot, fork: Fork, *, start: int, stop: int
+) -> Iterator[tuple[int, bytes]]:
+    """Entries of a fork that lie in its parent; of the last, no more than what is the fork's."""
+    stop = min(stop, fork.point)
+    for first, value in entries_of(overlay, snapshot, fork.parent_id, start=start, stop=stop):
+        if first + entries.count(value) > fork.point:
+            value = entries.head_of(value, fork.point - first)
+        yield first, value
 
 
 def _stored(snapshot: Snapshot, log_id: int, position: int, stop: int) -> list[Row]:
@@ -216,6 +281,8 @@ def _stored_block(
     payload = overlay.get(key) or snapshot.get(key)
     if payload is None:
         raise RowMoved
+    if not header.payload_bytes:  # a fork has only the first records of this block
+        value, payload = entries.with_payload(value, payload)
     return Block(name, first + wanted.start, wanted.start, len(wanted), value, payload)
 
 

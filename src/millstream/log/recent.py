@@ -1,7 +1,8 @@
 """Recent blocks: the parsed blocks that consumers are working through.
 
 Messages are claimed a few at a time from blocks of many; a block is read, checked and parsed once,
-not once per claim. Blocks never change and ids of logs are never reused, so nothing here goes stale.
+not once per claim. Blocks never change and ids of logs are never reused, so nothing here goes stale, unless
+a log is set back: then what was read before is not looked at again.
 What a claim gets is cut and decoded for it alone: nobody sees what another does to headers.
 """
 
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 from millstream.format import block as blocks
 from millstream.log.block import Block, headers_of
-from millstream.log.reader import fetch_blocks
+from millstream.log.reader import bounds_of, fetch_blocks
 from millstream.record import Headers
 from millstream.store.store import Store
 
@@ -70,7 +71,19 @@ class RecentBlocks:
         self._found: OrderedDict[tuple[int, int], Parsed] = OrderedDict()
         self._last: dict[int, Parsed] = {}
         """Of each log, the block that was used last; the next claim mostly wants it again."""
+        self._setbacks: dict[int, int] = {}
+        """Of logs that were set back, how often."""
         self._lock = Lock()
+
+    def note(self, log_id: int, setbacks: int) -> None:
+        """Forget the blocks of a log that was set back since."""
+        if not setbacks or self._setbacks.get(log_id) == setbacks:
+            return
+        with self._lock:
+            self._setbacks[log_id] = setbacks
+            self._last.pop(log_id, None)
+            for key in [key for key in self._found if key[0] == log_id]:
+                del self._found[key]
 
     def find(self, log_id: int, offset: int) -> Parsed | None:
         """The block that holds a record, if it is remembered."""
@@ -111,9 +124,9 @@ def recent_columns(
     store: Store, log_id: int, name: str, *, start: int, stop: int
 ) -> Iterator[Columns]:
     """The records in [start, stop) of a log, also below its start while their bytes are there."""
-    cache: RecentBlocks | None = store.scratch.get(_KEY)
-    if cache is None:
-        cache = store.scratch.setdefault(_KEY, RecentBlocks())
+    known: RecentBlocks | None = store.scratch.get(_KEY)
+    cache = known or store.scratch.setdefault(_KEY, RecentBlocks())
+    cache.note(log_id, bounds_of(store, log_id).setbacks)
     while start < stop:
         parsed = cache.find(log_id, start)
         if parsed is not None:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from millstream.errors import CorruptionError
 from millstream.format import block as blocks
 from millstream.format import entries, keys
+from millstream.log.ancestry import release
 from millstream.log.cursor_state import CursorState
 from millstream.log.head import Dropped, Head, Truncated
 from millstream.log.producer import ProducerState
@@ -274,6 +275,7 @@ def _drop_slice(tx: Transaction, log_id: int) -> bool:
         tx.put(row_key, value)
     kept = left - before if through > head.dropped else 0
     if head.deleted and through >= head.end and not head.kept + kept:
+        release(tx, log_id)
         tx.change(key, None)
     elif through > head.dropped:
         tx.change(key, Dropped(through, (size - left, kept) if kept else size - left))

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from millstream.errors import CorruptionError
 from millstream.format import block as blocks
 from millstream.format import entries, keys, rfc
+from millstream.log.ancestry import release
 from millstream.log.head import Dropped, Head
 from millstream.store.engine import Row, Snapshot
 from millstream.store.overlay import Overlay
@@ -208,6 +209,7 @@ class Sweep:
                 for again in cut.again:
                     tx.put(*again)
         if head.deleted and head.dropped >= head.end and gone == head.kept:
+            release(tx, self._log_id)
             tx.change(key, None)
         elif gone:
             tx.change(key, Dropped(head.dropped, (gone, -gone)))

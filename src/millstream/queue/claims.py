@@ -56,10 +56,11 @@ def place_later(tx: Transaction, command: c.PutLater) -> int:
         _check_times(mark)
     first_id = tx.delta.next_id
     first = append(tx, Append(later_of(queue.name), records))
-    log_id, _ = need_log(tx, later_of(queue.name))
+    log_id, head = need_log(tx, later_of(queue.name))
     spans = [Span(0, count, log_id, first, first_id, tx.wall_ms)]
     if queue.positions.get(log_id, 0) == first:
-        place(ledger, [c.Routed(log_id, first, first + count, spans, marks)])
+        routed = c.Routed(log_id, first, first + count, spans, marks, setbacks=head.setbacks)
+        place(ledger, [routed])
         ledger.close()
     return first
 

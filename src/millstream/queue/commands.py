@@ -23,6 +23,10 @@ class Routed(Struct, frozen=True):
     spans: list[Span]
     marks: list[Mark] | None = None
     """One per message, for queues that look at more than whether it matches."""
+    unknown: int = 0
+    """Records of which the queue's filter could not say whether they match."""
+    setbacks: int = 0
+    """How often the log's end had gone back when it was looked at."""
 
 
 class Grant(Struct, frozen=True, array_like=True):
@@ -158,6 +162,8 @@ class PeekMessages(Query[list[Message]], frozen=True):
     state: str
     count: int
     after: int = -1
+    route: bool = True
+    """Whether to look for available messages in the logs first, which changes the store."""
 
 
 class GetAttempts(Query[list[Try]], frozen=True):

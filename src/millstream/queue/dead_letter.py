@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import msgspec
 
-from millstream.errors import InvalidInput, Locked
+from millstream.errors import InvalidInput, Locked, NotOwner
 from millstream.format import keys
 from millstream.format.packing import Single, pack_single
 from millstream.log.commands import Append
@@ -51,7 +51,7 @@ def publish_failed(
                 letter = _pack(tx, record, headers)
             except InvalidInput:
                 letter = _pack(tx, record, {"dead-letter-queue": queue.name})
-            with suppress(Locked):  # a staging handle holds the log: the message is only failed
+            with suppress(Locked, NotOwner):  # held, or a copy: the message is only failed
                 append(tx, Append(queue.spec.dead_letter, letter))
 
 

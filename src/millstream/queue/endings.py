@@ -198,6 +198,7 @@ def _settle(
         ended = Ended([(start, stop)], tx.store_ms, final, due_ms, reason)
         ledger.change_bucket(bucket_id, ended)
         counts.in_flight -= total
+        counts.expired += total if reason == EXPIRED else 0
         if final == DONE:
             counts.done += total
             ledger.lives(bucket_id, -total)
@@ -208,7 +209,6 @@ def _settle(
         else:
             counts.available += total
             counts.retried += total
-            counts.expired += total if reason == EXPIRED else 0
         ledger.busy[bucket_id] = _earliest(bucket)
 
 

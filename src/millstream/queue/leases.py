@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from millstream.clock import Clock
-from millstream.errors import LeaseLost, MillstreamError
+from millstream.errors import CannotOpen, LeaseLost, MillstreamError, OutcomeUnknown
 from millstream.queue.message import Message
 
 if TYPE_CHECKING:
@@ -28,6 +28,20 @@ Claim = tuple[int, int]
 def claim_of(message: Message) -> Claim:
     """What identifies a claim: its id and its attempt."""
     return message.claim_id, message.attempt
+
+
+def may_pass(error: MillstreamError) -> bool:
+    """Whether a worker goes on after an error: what it does may be repeated, and succeed later.
+
+    So it is with a server that is away, and with an outcome that nobody knows: an attempt that was
+    ended is ended again without harm.
+    """
+    return error.retry or isinstance(error, OutcomeUnknown) or is_away(error)
+
+
+def is_away(error: MillstreamError) -> bool:
+    """Whether there is a server that cannot be reached now."""
+    return isinstance(error, CannotOpen) and bool(error.data.get("again"))
 
 
 class Leases:
@@ -93,7 +107,7 @@ class Leases:
             for message in messages:
                 self._prolong_one(message)
         except MillstreamError as error:
-            if not error.retry:
+            if not may_pass(error):
                 raise
             with self._changed:
                 self._changed.wait_for(lambda: self._closed, AGAIN_S)
@@ -107,7 +121,7 @@ class Leases:
         except LeaseLost:
             self.drop([message])
         except MillstreamError as error:
-            if not error.retry:
+            if not may_pass(error):
                 raise
         else:
             self._note([message], now_s)

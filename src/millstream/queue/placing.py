@@ -50,10 +50,11 @@ def place(ledger: Ledger, routed: list[c.Routed]) -> int:
     repeats = _Repeats(tx, queue)
     logs = 0
     for found in routed:
-        dropped = tx.entity(keys.head(found.log_id), Head).dropped
+        head = tx.entity(keys.head(found.log_id), Head)
         position = queue.positions.get(found.log_id, 0)
-        if max(position, dropped) == found.start:
+        if max(position, head.dropped) == found.start and head.setbacks == found.setbacks:
             ledger.counts.lost += found.start - position
+            ledger.counts.unknown += found.unknown
             before = len(came)
             came += _arrivals(tx, queue, found)
             ledger.positions.append((found.log_id, found.stop))

@@ -360,6 +360,7 @@ def spec_of(
     dead_letter: str = "",
     lossy: bool = False,
     description: str = "",
+    router: str = "",
 ) -> QueueSpec:
     """A spec from what users say: durations in seconds, one source or several."""
     if backoff is None:
@@ -394,4 +395,5 @@ def spec_of(
         dead_letter=dead_letter,
         lossy=lossy,
         description=description,
+        router=router,
     )

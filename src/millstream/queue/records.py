@@ -17,6 +17,7 @@ from millstream.errors import CorruptionError
 from millstream.format import entries, rfc
 from millstream.format.ids import make_claim_id, split_id
 from millstream.format.stretch import Scattered, Stretch
+from millstream.log.ancestry import setbacks_of
 from millstream.log.reader import entries_of
 from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Attempt, Slots, Span
 from millstream.store.engine import Snapshot
@@ -64,6 +65,7 @@ class BucketRecords:
         self._overlay = overlay
         self._snapshot = snapshot
         self._recent = _recent.setdefault(overlay, OrderedDict())
+        self._setbacks: dict[int, int] = {}
         self._last: tuple[int, int, entries.MetadataColumn] = (0, 0, _NOTHING)
         """Log, first offset and metadata of the entry that was used last."""
 
@@ -185,11 +187,18 @@ class BucketRecords:
         last_log, first, metadata = self._last
         if last_log == log_id and first <= offset < first + len(metadata.rests):
             return first, metadata
+        known = self._known_as(log_id)
         for (last_log, first), metadata in reversed(self._recent.items()):
-            if last_log == log_id and first <= offset < first + len(metadata.rests):
-                self._last = last_log, first, metadata
+            if last_log == known and first <= offset < first + len(metadata.rests):
+                self._last = log_id, first, metadata
                 return first, metadata
         return None
+
+    def _known_as(self, log_id: int) -> int:
+        """By what its entries are remembered: otherwise than before, if its end went back."""
+        if log_id not in self._setbacks:
+            self._setbacks[log_id] = setbacks_of(self._overlay, self._snapshot, log_id)
+        return log_id + (self._setbacks[log_id] << 64)
 
     def _read(self, log_id: int, offset: int) -> tuple[int, entries.MetadataColumn]:
         """As `_remembered`, from the log."""
@@ -199,7 +208,7 @@ class BucketRecords:
             metadata = entries.decode_metadata_column(value)
             if len(metadata.rests) == 1:
                 return first, metadata
-            self._recent[log_id, first] = metadata
+            self._recent[self._known_as(log_id), first] = metadata
             self._last = log_id, first, metadata
             if len(self._recent) > ENTRIES_KEPT:
                 self._recent.popitem(last=False)

@@ -100,6 +100,8 @@ def facts_of(state: State, snapshot: Snapshot, name: str) -> Facts | None:
     for log_id in find_sources(state, snapshot, name, queue.spec):
         head = state.entity(keys.head(log_id), snapshot)
         assert isinstance(head, Head)
+        if queue.spec.router and head.name not in own_logs(name):
+            continue  # somebody else assigns what it is to have: see `assigning`
         position = max(queue.positions.get(log_id, 0), head.dropped)
         sources.append(Source(log_id, head.name, position, head.end, head.setbacks))
     return Facts(name, queue.spec, queue.paused, queue.counts.fresh, sources, own_logs(name))

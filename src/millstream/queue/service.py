@@ -167,7 +167,7 @@ def peek_messages(store: Store, query: c.PeekMessages) -> list[Message]:
         raise InvalidInput(f"a state is one of {', '.join(STATES)}, not {query.state!r}")
     if not 0 <= query.count <= PEEK_MAX:
         raise InvalidInput(f"a peek is at up to {PEEK_MAX:,} messages")
-    if query.state == "available":
+    if query.state == "available" and query.route:
         _route_ahead(store, query.queue, query.count)
     found = store.look(lambda state, snapshot: _find(state, snapshot, query))
     messages = []

@@ -30,6 +30,7 @@ PRIORITY_MAX = 9
 PRIORITY_STEP_MS_MAX = 30 * DAY_S * 1000
 DEDUP_WINDOW_MS_MAX = 7 * DAY_S * 1000
 IN_FLIGHT_MAX = 10_000_000
+ROUTERS = ("", "spark")
 RATE_MIN, RATE_MAX = 1e-6, 1e9
 
 
@@ -72,6 +73,8 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     lossy: bool = False
     """Whether a log may forget records before this queue has looked at them; they are counted."""
     description: str = ""
+    router: str = ""
+    """Who routes: '' for the queue itself; 'spark' has messages assigned by a pipeline."""
 
     def check(self) -> None:
         """Refuse what makes no sense, before anything is stored."""
@@ -91,6 +94,8 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
             check_name(self.dead_letter, "dead-letter log")
         if len(self.description) > DESCRIPTION_CHARS_MAX:
             raise InvalidInput(f"a description has at most {DESCRIPTION_CHARS_MAX} characters")
+        if self.router not in ROUTERS:
+            raise InvalidInput(f"a router is 'spark', or '' for none, not {self.router!r}")
         self.backoff.check()
         _within("max_attempts", self.max_attempts, 1, ATTEMPTS_MAX)
         _within("lease_max_ms", self.lease_max_ms, 1, LEASE_MS_MAX)

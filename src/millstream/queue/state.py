@@ -54,6 +54,8 @@ class Counts(Struct, array_like=True):
     duplicates: int = 0
     lost: int = 0
     """Records that a log forgot before a lossy queue had looked at them."""
+    unknown: int = 0
+    """Records of which the filter could not say whether they match; of many, an estimate."""
 
     def add(self, by: Counts) -> None:
         """Change by so much."""
@@ -71,6 +73,7 @@ class Counts(Struct, array_like=True):
         self.expired += by.expired
         self.duplicates += by.duplicates
         self.lost += by.lost
+        self.unknown += by.unknown
 
 
 class Specified(Struct, array_like=True, frozen=True, tag=1):
@@ -159,6 +162,10 @@ class QueueState(Entity, array_like=True):
     paused: bool = False
     paid_until_ms: float = NEVER_MS
     rates: Rates = field(default_factory=Rates)
+    done_ever: int = 0
+    """Also what is forgotten by now."""
+    failed_ever: int = 0
+    """Also what was driven again, or purged."""
 
     changes: ClassVar = Specified | Moved | Paused
 
@@ -190,6 +197,8 @@ class QueueState(Entity, array_like=True):
         counts.add(by)
         if by.placed or by.done > 0:
             self.rates.note(by, change.at_ms)
+        self.done_ever += max(0, by.done)
+        self.failed_ever += max(0, by.failed)
         if change.next >= 0:
             self.next = change.next
         if change.paid_until_ms is not None:

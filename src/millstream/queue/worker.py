@@ -24,7 +24,6 @@ from millstream.errors import (
     LeaseLost,
     MillstreamError,
     NotFound,
-    OutcomeUnknown,
 )
 from millstream.queue.crew import (
     Crew,
@@ -35,7 +34,7 @@ from millstream.queue.crew import (
     is_async,
     make_crew,
 )
-from millstream.queue.leases import Claim, Leases, claim_of
+from millstream.queue.leases import Claim, Leases, claim_of, is_away, may_pass
 from millstream.queue.message import Message, QueueInfo, Reject, Retry
 from millstream.queue.stopping import stopped_by_signals
 from millstream.record import Seconds, to_ms
@@ -133,7 +132,7 @@ class Worker:
         Empty is a queue in which nothing waits, is delayed, or is in flight anywhere. In the main
         thread SIGTERM and SIGINT stop it as `stop` does; a second one has its usual effect.
         """
-        info = self._need_info()
+        info = self._patiently(self._need_info)
         lease_ms = info.spec.lease_ms if self._lease is None else to_ms(self._lease)
         self._lease_s = max(1, min(lease_ms, info.spec.lease_max_ms)) / 1000
         self._attempts_max = info.spec.max_attempts
@@ -254,7 +253,7 @@ class Worker:
         except MillstreamError as error:
             # What was finished is acknowledged again then, which is harmless; what was claimed and
             # never arrived comes back when its lease ends.
-            if not (error.retry or isinstance(error, OutcomeUnknown)):
+            if not may_pass(error):
                 raise
             self._take_outcomes(LOOK_S)
             return True
@@ -311,7 +310,7 @@ class Worker:
 
     def _refuse(self, messages: list[Message], how: str, reason: str) -> None:
         messages.sort(key=claim_of)
-        gone = _patiently(lambda: self._queue.finish_each(messages, how, reason=reason))
+        gone = self._patiently(lambda: self._queue.finish_each(messages, how, reason=reason))
         lost = {claim_of(message) for message in gone}
         held = [m for m in messages if claim_of(m) not in lost]
         failed = sum(how == "fail" or m.attempt >= self._attempts_max for m in held)
@@ -322,7 +321,7 @@ class Worker:
         """Acknowledge what is finished, without claiming; lost leases are counted."""
         acked = sorted(self._finished, key=claim_of)
         if acked:
-            lost = _patiently(lambda: self._queue.finish_each(acked, "ack"))
+            lost = self._patiently(lambda: self._queue.finish_each(acked, "ack"))
             self._note_acknowledged(acked, lost=len(lost))
 
     def _note_acknowledged(self, messages: list[Message], *, lost: int) -> None:
@@ -351,6 +350,22 @@ class Worker:
                     self._queue.nack(message, delay=0, reason="given back by a worker that stopped")
                 self._leases.drop([message])
         self._waiting = deque(last)
+
+    def _patiently(self, commit: Callable[[], T]) -> T:
+        """Repeat a commit that failed for a reason that may pass.
+
+        A server that is away is waited for until the worker is stopped: its session has been
+        patient already.
+        """
+        tries = 0
+        while True:
+            try:
+                return commit()
+            except MillstreamError as error:
+                tries += not is_away(error)
+                if not may_pass(error) or tries > REPEATS or (is_away(error) and self._stopped):
+                    raise
+            threading.Event().wait(LOOK_S)
 
     # Telling.
 
@@ -381,20 +396,8 @@ class Worker:
         return info
 
     def _is_empty(self) -> bool:
-        info = self._need_info()
+        info = self._patiently(self._need_info)
         return not (info.available or info.unrouted or info.delayed or info.in_flight)
-
-
-def _patiently(commit: Callable[[], T]) -> T:
-    """Repeat a commit that failed for a reason that may pass; nothing of it was stored."""
-    for _ in range(REPEATS):
-        try:
-            return commit()
-        except MillstreamError as error:
-            if not error.retry:
-                raise
-            threading.Event().wait(LOOK_S)
-    return commit()
 
 
 def reason_of(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from millstream.command import Command, Mutation
 from millstream.errors import Closed, MillstreamError, OutcomeUnknown
-from millstream.log.commands import Append, WaitForOffset
+from millstream.log.commands import Append, MergeFork, WaitForOffset
 from millstream.queue.commands import ClaimMessages, PutForLater
 
 
@@ -44,7 +44,7 @@ def fate_of(command: Command[Any]) -> Fate:
 
 def changes(command: Command[Any]) -> bool:
     """Whether a command leaves something behind."""
-    return isinstance(command, Mutation | ClaimMessages | PutForLater)
+    return isinstance(command, Mutation | ClaimMessages | PutForLater | MergeFork)
 
 
 def unknown(command: Command[Any], why: str) -> OutcomeUnknown:

@@ -20,14 +20,20 @@ from millstream.errors import Denied, InvalidInput
 from millstream.limits import NAME_CHARS_MAX
 from millstream.log import commands as logs
 from millstream.queue import commands as queues
+from millstream.queue.assigning import AssignMessages
 from millstream.queue.message import QueueInfo
 from millstream.queue.routing import INBOX, LATER
 from millstream.queue.spec import QueueSpec
 from millstream.record import LogInfo
+from millstream.replica import commands as copies
+from millstream.replica.following import WaitForChange
+from millstream.replica.parcel import AdoptParcel, SendBlocks
+from millstream.replica.roster import SummarizeNamed
+from millstream.replica.truncation import AdoptStart
 
-Noun = Literal["log", "queue", "store"]
+Noun = Literal["log", "queue", "replica", "store"]
 Action = Literal["read", "write", "admin"]
-Info = TypeVar("Info", LogInfo, QueueInfo)
+Info = TypeVar("Info", LogInfo, QueueInfo, copies.Summary)
 
 RESERVED = "millstream:"
 """Logs in which the server keeps what is its own."""
@@ -118,13 +124,20 @@ NOBODY = Principal("nobody", ())
 
 def visible(principal: Principal, infos: list[Info]) -> list[Info]:
     """Of a listing, what one may read."""
-    return [info for info in infos if principal.allows(_need_to_see(info))]
+    return [info for info in infos if all(map(principal.allows, _needs_to_see(info)))]
 
 
-def _need_to_see(info: LogInfo | QueueInfo) -> Need:
+def copyable(principal: Principal, names: list[str]) -> list[str]:
+    """Of some logs, those that one may copy."""
+    return [name for name in names if all(map(principal.allows, _needs_of_copy("read", name)))]
+
+
+def _needs_to_see(info: LogInfo | QueueInfo | copies.Summary) -> list[Need]:
     if isinstance(info, QueueInfo):
-        return Need("queue", "read", info.name)
-    return need_of_log("read", info.name)
+        return [Need("queue", "read", info.name)]
+    if isinstance(info, copies.Summary):
+        return _needs_of_copy("read", info.name)
+    return [need_of_log("read", info.name)]
 
 
 # Which command needs what.
@@ -132,6 +145,8 @@ def _need_to_see(info: LogInfo | QueueInfo) -> Need:
 _ADMIN = (
     logs.Truncate,
     logs.DeleteLog,
+    logs.HandOver,
+    logs.TakeOver,
     logs.SetRetention,
     logs.EnforceRetention,
     queues.SpecifyQueue,
@@ -142,6 +157,39 @@ _ADMIN = (
 )
 
 
+_COPIED = (
+    copies.SummarizeLog,
+    copies.GetMarks,
+    copies.GetChain,
+    copies.DigestRange,
+    copies.TransferBlocks,
+    copies.GetStampedMetadata,
+    SendBlocks,
+)
+"""What a peer reads of a log to copy it."""
+
+_ADOPTED = (
+    copies.StartReplica,
+    copies.AdoptBlocks,
+    copies.AdoptOwner,
+    copies.AdoptMetadata,
+    copies.SetAside,
+    AdoptParcel,
+    AdoptStart,
+)
+"""What a peer changes of a log's copy."""
+
+_FREE = (
+    logs.ListLogs,
+    queues.ListQueues,
+    copies.SummarizeLogs,
+    copies.GetStoreId,
+    SummarizeNamed,
+    WaitForChange,
+)
+"""What needs nothing: it tells only what one may see, or next to nothing."""
+
+
 def needs_of(command: Command[Any]) -> list[Need]:
     """What a command needs; a transaction needs what its steps need.
 
@@ -150,10 +198,21 @@ def needs_of(command: Command[Any]) -> list[Need]:
     """
     if isinstance(command, base.Transact):
         return [need for step in command.steps for need in needs_of(step)]
+    if isinstance(command, _COPIED):
+        return _needs_of_copy("read", command.log)
+    if isinstance(command, _ADOPTED):
+        return _needs_of_copy("write", command.log)
+    if isinstance(command, AssignMessages):
+        named = {(one.queue, one.log) for one in command.assignments}
+        queues_named, logs_named = {q for q, _ in named}, {name for _, name in named}
+        return [
+            *(Need("queue", "write", queue) for queue in sorted(queues_named)),
+            *(need_of_log("read", name) for name in sorted(logs_named)),
+        ]
     action: Action = "read"
     if isinstance(command, _ADMIN):
         action = "admin"
-    elif isinstance(command, Mutation | queues.PutForLater | queues.ClaimMessages):
+    elif isinstance(command, Mutation | queues.PutForLater | queues.ClaimMessages | logs.MergeFork):
         action = "write"
     queue, log = getattr(command, "queue", None), getattr(command, "log", None)
     if queue is not None:
@@ -162,8 +221,11 @@ def needs_of(command: Command[Any]) -> list[Need]:
             return [own, *_needs_of_spec(command.spec)]
         return [own]
     if log is not None:
-        return [need_of_log(action, log)]
-    if isinstance(command, logs.ListLogs | queues.ListQueues):
+        own = need_of_log(action, log)
+        if isinstance(command, logs.ForkLog) and command.name is not None:
+            return [own, need_of_log(action, command.name)]
+        return [own]
+    if isinstance(command, _FREE):
         return []
     return [Need("store", "read" if isinstance(command, base.Stats) else "admin", "")]
 
@@ -176,6 +238,15 @@ def need_of_log(action: Action, name: str, *, is_pattern: bool = False) -> Need:
         if name.startswith(prefix):
             return Need("queue", action, name.removeprefix(prefix), is_pattern=is_pattern)
     return Need("log", action, name, is_pattern=is_pattern)
+
+
+def _needs_of_copy(action: Action, name: str) -> list[Need]:
+    """To copy a log it needs a right of its own; to copy what is a queue's, that on the queue too."""
+    own = need_of_log(action, name)
+    if own.noun == "store":
+        return [own]
+    copy = Need("replica", action, name)
+    return [copy] if own.noun == "log" else [copy, own]
 
 
 def _needs_of_spec(spec: QueueSpec) -> list[Need]:
@@ -233,7 +304,7 @@ def _worth(permission: Permission) -> list[Need]:
         return [Need("store", action, "", is_explicit=action == "admin")]
     if permission.noun != "*":
         return [Need(permission.noun, action, pattern, is_pattern=True)]
-    nouns: tuple[Noun, ...] = ("log", "queue")
+    nouns: tuple[Noun, ...] = ("log", "queue", "replica")
     found = [Need(noun, action, pattern, is_pattern=True) for noun in nouns]
     return [*found, Need("store", action, "")] if matches(pattern, "") else found
 

@@ -1,11 +1,13 @@
 """Bounds: a command from elsewhere, checked as the nouns check what their callers hand in.
 
 Commands that were decoded from a frame have the right types, and nothing more. Here names are
-checked, numbers, records and JSON; and what would wait or answer without end is cut to size.
+checked, numbers, records and JSON; and what would wait or answer without end is cut to size. The
+core does so for whatever it is asked, but for records: those are checked where they came in packed.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from msgspec.structs import replace
@@ -18,6 +20,8 @@ from millstream.limits import Limits
 from millstream.log import commands as logs
 from millstream.log.names import check_integer, check_name
 from millstream.queue import commands as queues
+from millstream.replica.commands import GetMarks, SummarizeLogs, TransferBlocks
+from millstream.replica.parcel import SendBlocks
 from millstream.server.settings import Settings
 
 PAGE_MAX = 10_000
@@ -31,29 +35,46 @@ _NAMES = ("log", "cursor", "queue")
 _NUMBERS = ("start", "stop", "offset", "expect_end", "floor", "before", "claim_id", "count")
 
 
-def check_command(command: Command[Any], limits: Limits) -> None:
-    """Refuse what no noun would have built."""
+def check_command(command: Command[Any]) -> None:
+    """Refuse what no noun would have built; its records apart, see `check_records`."""
     if isinstance(command, Transact):
         for step in command.steps:
-            check_command(step, limits)
+            check_command(step)
         return
-    for name in _NAMES:
-        if (found := getattr(command, name, None)) is not None:
+    names, numbers, runs = _fields(type(command))
+    for name in names:
+        if (found := getattr(command, name)) is not None:
             check_name(found, name)
-    for name in _NUMBERS:
-        if isinstance(found := getattr(command, name, None), int):
+    for name in numbers:
+        if isinstance(found := getattr(command, name), int):
             check_integer(name, found)
-    for name in _RUNS:
-        if (runs := getattr(command, name, None)) is not None:
-            _check_runs(runs)
-    if isinstance(command, logs.Append | queues.PutForLater):
-        check_packed(command.records, limits)
-    if isinstance(command, queues.PutForLater):
-        _check_marks(command)
-    elif isinstance(command, logs.SetMetadata):
+    for name in runs:
+        if (found := getattr(command, name)) is not None:
+            _check_runs(found)
+    if isinstance(command, logs.SetMetadata):
         check_name(command.key, "metadata")
         check_json(command.value)
         check_json(command.expect)
+
+
+def check_records(command: Command[Any], limits: Limits) -> None:
+    """Refuse records that were packed elsewhere, and could not have been packed here."""
+    if isinstance(command, Transact):
+        for step in command.steps:
+            check_records(step, limits)
+    elif isinstance(command, logs.Append | queues.PutForLater):
+        check_packed(command.records, limits)
+        if isinstance(command, queues.PutForLater):
+            _check_marks(command)
+
+
+@cache
+def _fields(kind: type[Command[Any]]) -> tuple[tuple[str, ...], ...]:
+    """Which names, numbers and runs of claims a command has."""
+    own = kind.__struct_fields__
+    return tuple(
+        tuple(name for name in known if name in own) for known in (_NAMES, _NUMBERS, _RUNS)
+    )
 
 
 def bounded(command: Command[Any], settings: Settings, limits: Limits) -> Command[Any]:
@@ -62,9 +83,9 @@ def bounded(command: Command[Any], settings: Settings, limits: Limits) -> Comman
         return replace(command, timeout_ms=_at_most(command.timeout_ms, settings.wait_ms_max))
     if isinstance(command, queues.ClaimMessages) and command.wait_ms is not None:
         return replace(command, wait_ms=_at_most(command.wait_ms, settings.wait_ms_max))
-    if isinstance(command, logs.ReadBlocks):
+    if isinstance(command, logs.ReadBlocks | TransferBlocks | SendBlocks):
         return replace(command, bytes_max=_at_most(command.bytes_max, limits.read_bytes_max))
-    if isinstance(command, logs.ListLogs | queues.ListQueues):
+    if isinstance(command, logs.ListLogs | queues.ListQueues | SummarizeLogs | GetMarks):
         return replace(command, limit=_at_most(command.limit, PAGE_MAX))
     if isinstance(command, queues.PeekMessages):
         return replace(command, count=_at_most(command.count, PAGE_MAX))

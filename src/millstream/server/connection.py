@@ -18,6 +18,17 @@ from millstream.server.settings import Settings
 HEAD_S = 10.0
 """How long a request's head may take to arrive; slower senders only hold a connection."""
 
+IDLE_S = 5.0
+"""How long a connection is kept for the next request."""
+
+PING_S = 20.0
+PONG_S = 20.0
+"""How often a WebSocket is asked whether it is there, and how long it has to answer."""
+
+READ_S = 20.0
+READ_BYTES_MIN = 64 * 1024
+"""A client that has an answer to read takes so many bytes of it in so long, or is let go."""
+
 REFUSED_MAX = 64
 """Connections past the bound that are still told so; beyond, they are just cut."""
 
@@ -29,7 +40,12 @@ class Config(uvicorn.Config):
 
     def __init__(self, app: Any, settings: Settings, **options: Any) -> None:
         self.settings = settings
-        super().__init__(app, http=HttpConnection, ws=SocketConnection, **options)
+        times: dict[str, Any] = {
+            "timeout_keep_alive": IDLE_S,
+            "ws_ping_interval": PING_S,
+            "ws_ping_timeout": PONG_S,
+        }
+        super().__init__(app, http=HttpConnection, ws=SocketConnection, **times, **options)
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -44,6 +60,8 @@ class HttpConnection(HttpToolsProtocol):
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._refused = False
+        self._unread_bytes = 0
+        self._read_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """Take a place, or be told that there is none."""
@@ -57,6 +75,7 @@ class HttpConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Leave the place to somebody else."""
         self._stop_expecting()
+        self._stop_watching()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -91,6 +110,17 @@ class HttpConnection(HttpToolsProtocol):
         super().on_message_complete()
         self._in_head = True
 
+    def pause_writing(self) -> None:
+        """More of an answer is there than the client has taken: see that it goes on reading."""
+        super().pause_writing()
+        if self._read_timer is None:
+            self._watch_reader()
+
+    def resume_writing(self) -> None:
+        """The client has taken nearly all of it."""
+        self._stop_watching()
+        super().resume_writing()
+
     def send_400_response(self, msg: str) -> None:
         """Refuse a request that does not parse, or whose head was too large."""
         size = sum(len(name) + len(value) + 4 for name, value in self.headers or [])
@@ -107,6 +137,21 @@ class HttpConnection(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _watch_reader(self) -> None:
+        self._unread_bytes = self.transport.get_write_buffer_size()
+        self._read_timer = self.loop.call_later(READ_S, self._look_at_reader)
+
+    def _look_at_reader(self) -> None:
+        if self.transport.get_write_buffer_size() > self._unread_bytes - READ_BYTES_MIN:
+            self.transport.abort()
+        else:
+            self._watch_reader()
+
+    def _stop_watching(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
 
     def _refuse_head(self) -> None:
         limit = self.config.settings.head_bytes_max

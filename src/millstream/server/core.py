@@ -8,10 +8,14 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from millstream.aio.session import AsyncEmbeddedSession
-from millstream.command import Command
-from millstream.log.commands import ListLogs
-from millstream.queue.commands import ListQueues
-from millstream.server.access import Principal, visible
+from millstream.command import Command, Mutation, Transact
+from millstream.log.commands import ListLogs, WaitForOffset
+from millstream.queue.commands import ClaimMessages, FinishClaims, ListQueues, RenewClaims
+from millstream.replica.commands import SummarizeLogs
+from millstream.replica.roster import SummarizeNamed
+from millstream.server.access import Principal, copyable, visible
+from millstream.server.bounds import bounded, check_command
+from millstream.server.holdings import Holdings
 from millstream.server.meter import Meter
 from millstream.server.quota import Quota
 from millstream.server.settings import Settings
@@ -20,6 +24,12 @@ from millstream.server.tracing import Tracer
 from millstream.store.store import Store
 
 T = TypeVar("T")
+
+HOLDING = (ClaimMessages, FinishClaims, RenewClaims, Transact)
+"""Commands that change what somebody has claimed."""
+
+HOLDERS_KEPT = 1_000
+"""Tokens whose claims are counted; beyond, those that hold none are forgotten."""
 
 LISTED_AT_ONCE = 1_000
 """Names looked at in one step of a listing, of which somebody may see only a few."""
@@ -38,25 +48,82 @@ class Core:
         self.tokens = Tokens(self.session)
         self.quota = Quota(settings, store.clock)
         self.meter = Meter()
+        store.on_commit = self.meter.committed
         self.tracer = Tracer()
+        self._holdings: dict[str, Holdings] = {}
+        """What the requests of each token have claimed; a socket has holdings of its own."""
 
-    async def execute(self, principal: Principal, command: Command[T]) -> T:
-        """Answer a command for somebody, if they may ask it."""
+    async def execute(
+        self, principal: Principal, command: Command[T], holdings: Holdings | None = None
+    ) -> T:
+        """Answer a command for somebody, if they may ask it.
+
+        `holdings` are the claims of whoever asks; without, those of all requests of its token.
+        """
         began_s, kind = self.store.clock.seconds(), type(command)
         try:
             await self.tokens.confirm(principal)
             principal.check(command)
+            check_command(command)
+            command = bounded(command, self.settings, self.store.limits)
             with self.tracer.command(command):
-                if isinstance(command, ListLogs | ListQueues):
-                    answer: T = await self._list(principal, command)
+                if not principal.token or _waits(command):
+                    answer: T = await self._answer(principal, command, holdings)
+                    if principal.token:
+                        await self.tokens.confirm(principal)  # it may have waited for long
                 else:
-                    answer = await self.session.execute(command)
+                    self.quota.begin(principal)
+                    try:
+                        if isinstance(command, Mutation):
+                            answer = await self._answer(principal, command, holdings)
+                        else:
+                            async with self.quota.turn(principal):
+                                answer = await self._answer(principal, command, holdings)
+                    finally:
+                        self.quota.end(principal)
         except Exception as error:
             self.meter.failed(kind, error)
             raise
-        self.meter.answered(kind, self.store.clock.seconds() - began_s, self.store.state.seq)
+        self.meter.answered(kind, self.store.clock.seconds() - began_s)
         self.tracer.answered(command, answer)
         return answer
+
+    async def _answer(
+        self, principal: Principal, command: Command[T], holdings: Holdings | None
+    ) -> T:
+        if isinstance(command, HOLDING):
+            held = self._holdings_of(principal) if holdings is None else holdings
+            return await self._hold(command, held)  # type: ignore[no-any-return]
+        if isinstance(command, ListLogs | ListQueues | SummarizeLogs):
+            return await self._list(principal, command)  # type: ignore[no-any-return]
+        if isinstance(command, SummarizeNamed):
+            named: Any = SummarizeNamed(copyable(principal, command.names))
+            return await self.session.execute(named)  # type: ignore[no-any-return]
+        return await self.session.execute(command)
+
+    async def _hold(self, command: Any, holdings: Holdings) -> Any:
+        """Answer a command by which claims are taken, kept or given back, and count them."""
+        if not isinstance(command, ClaimMessages):
+            answer = await self.session.execute(command)
+        else:
+            _, now_ms = self.store.state.time.now()
+            command = holdings.reserve(command, now_ms)
+            try:
+                answer = await self.session.execute(command)
+            finally:
+                holdings.release(command)
+        holdings.note(command, answer)
+        return answer
+
+    def _holdings_of(self, principal: Principal) -> Holdings:
+        found = self._holdings.get(principal.token)
+        if found is None:
+            if len(self._holdings) >= HOLDERS_KEPT:
+                _, now_ms = self.store.state.time.now()
+                kept = self._holdings.items()
+                self._holdings = {key: one for key, one in kept if not one.is_empty(now_ms)}
+            found = self._holdings[principal.token] = Holdings(self.settings.claims_open_max)
+        return found
 
     async def _list(self, principal: Principal, command: Any) -> Any:
         """A page of what somebody may see: an empty one means that there is no more."""
@@ -75,3 +142,10 @@ class Core:
         self.closing.set()
         await self.tokens.close()
         await self.session.close()
+
+
+def _waits(command: Command[Any]) -> bool:
+    """Whether it may wait for something to happen; while it does, nobody else has to."""
+    return isinstance(command, WaitForOffset) or (
+        isinstance(command, ClaimMessages) and bool(command.wait_ms)
+    )

@@ -13,6 +13,7 @@ import re
 import secrets
 from collections.abc import Iterable
 from contextlib import ExitStack
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -24,6 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from millstream.errors import Denied, MillstreamError, Unauthenticated
 from millstream.server import tickets
 from millstream.server.access import ANYONE_HERE, NOBODY, Principal
+from millstream.server.journal import ACCESS
 from millstream.server.problems import MEDIA_TYPE, Problem, respond
 from millstream.server.tokens import TEXT_CHARS_MAX
 from millstream.server.tracing import request_span
@@ -37,10 +39,12 @@ PUBLIC = frozenset({"/health"})
 REQUEST_ID = b"x-request-id"
 PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
-_access = logging.getLogger("millstream.access")
+_access = logging.getLogger(ACCESS)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SAFE = ("GET", "HEAD", "OPTIONS")
 """Methods by which a page elsewhere can change nothing, and whose answer it cannot read."""
+_FROM_ELSEWHERE = ("cross-site", "same-site")
+"""What a browser says in `Sec-Fetch-Site` of a request that another origin's page has made."""
 
 
 class WrongOrigin(Denied):
@@ -121,7 +125,10 @@ class Guard:
             return
         found = [value for name, value in scope["headers"] if name == b"origin"]
         if not found:
-            return  # no browser
+            # No browser; or one that hides the origin, but says that it is another.
+            if _only(scope, b"sec-fetch-site") in _FROM_ELSEWHERE:
+                raise WrongOrigin("pages of other origins may not change anything here")
+            return
         origin = _origin(found[0].decode("latin-1"))
         scheme = {"ws": "http", "wss": "https"}.get(scope["scheme"], scope["scheme"])
         own = _origin(f"{scheme}://{_only(scope, b'host') or ''}")
@@ -150,11 +157,11 @@ class _Watched:
 
     def __enter__(self) -> None:
         self._began_s = self._core.store.clock.seconds()
-        self._core.meter.connections.inc()
+        self._core.meter.requests_open.inc()
 
     def __exit__(self, *_: object) -> None:
         meter = self._core.meter
-        meter.connections.dec()
+        meter.requests_open.dec()
         if self._is_socket and self._status == 101:
             meter.sockets.dec()
         meter.requests.labels(self._status or 500).inc()
@@ -285,6 +292,7 @@ def _with_id(message: Message, request_id: str) -> Message:
     return {**message, "headers": [*headers, (REQUEST_ID, request_id.encode())]}
 
 
+@lru_cache(maxsize=64)
 def _is_loopback(host: str) -> bool:
     """Whether a Host header names this machine as only itself does."""
     try:

@@ -72,7 +72,8 @@ class Health(Struct, frozen=True):
     """The worst of all checks, and the checks."""
 
     status: Status
-    checks: list[Check]
+    checks: list[Check] = []
+    """Left out for whoever may not read the store."""
 
 
 class Checkup:

@@ -1,7 +1,8 @@
 """Holdings: the messages that one client has claimed and not finished, counted.
 
-Runs of claims were checked for their length before. A claim takes no more than there is room for. What is finished makes room, and so does a lease
-that has ended, since somebody else may have that message by now.
+Runs of claims were checked for their length before. A claim takes no more than there is room for,
+and one that waits no more than a part of it, so that those who wait leave room for others. What is
+finished makes room, and so does a lease that has ended, since somebody else may have that message.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ from millstream.command import Command, Transact
 from millstream.errors import Overloaded
 from millstream.queue.commands import ClaimMessages, FinishClaims, RenewClaims, Run
 
+WAITING_SHARE = 10
+"""A claim that waits takes at most this part of the room that is left."""
+
 
 class Holdings:
-    """Claims of one connection: of each, until when its lease runs, in store time."""
+    """Claims of one client: of each, until when its lease runs, in store time."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -26,6 +30,10 @@ class Holdings:
 
     def __len__(self) -> int:
         return len(self._held)
+
+    def is_empty(self, now_ms: int) -> bool:
+        """Whether nothing is claimed whose lease still runs, or being claimed."""
+        return not self._asked and all(until <= now_ms for until in self._held.values())
 
     def reserve(self, command: ClaimMessages, now_ms: int) -> ClaimMessages:
         """The claim, for as many messages as there is room for; `Overloaded` if there is none."""
@@ -37,10 +45,12 @@ class Holdings:
             self._held = {key: until for key, until in self._held.items() if until > now_ms}
         if self._room() < 1:
             raise Overloaded(
-                f"{len(self._held):,} messages are claimed on this connection, or being claimed; "
-                "finish some of them first"
+                f"{len(self._held):,} messages are claimed by this client, and "
+                f"{self._asked:,} are asked for; the limit is {self._most:,}: finish some first",
+                limit=self._most,
             )
-        command = replace(command, count=min(command.count, self._room()))
+        room = max(1, self._room() // WAITING_SHARE) if command.wait_ms else self._room()
+        command = replace(command, count=min(command.count, room))
         self._asked += command.count
         return command
 

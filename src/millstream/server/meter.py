@@ -8,14 +8,31 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from millstream.command import Mutation
-
-SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+SECONDS = (
+    0.0001,
+    0.0002,
+    0.0005,
+    0.001,
+    0.002,
+    0.005,
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1,
+    2,
+    5,
+    10,
+    30,
+    60,
+)
 GROUPS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
 
 
 class Meter:
-    """Counters of one server; belongs to its event loop."""
+    """Counters of one server; they may be counted up on any thread."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -34,13 +51,19 @@ class Meter:
         )
         self._group_sizes = Histogram(
             "millstream_commit_group_operations",
-            "Mutations asked of this server that one commit made durable together.",
+            "Operations that one commit of this process made durable together.",
             buckets=GROUPS,
             registry=registry,
         )
         self._commit_times = Histogram(
             "millstream_commit_seconds",
-            "From handing in to durable, sync included: the quickest mutation of each commit.",
+            "How long a commit took: its operations, its rows, its sync.",
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._sync_times = Histogram(
+            "millstream_sync_seconds",
+            "How long a commit's sync took, which makes it durable.",
             buckets=SECONDS,
             registry=registry,
         )
@@ -56,10 +79,13 @@ class Meter:
             ["reason"],
             registry=registry,
         )
-        self.connections = Gauge(
-            "millstream_connections",
-            "Requests and sockets that are open now.",
+        self.requests_open = Gauge(
+            "millstream_requests_open",
+            "Requests and sockets that are being answered now.",
             registry=registry,
+        )
+        self.connections = Gauge(
+            "millstream_connections", "Connections that are open now.", registry=registry
         )
         self.sockets = Gauge(
             "millstream_sockets", "WebSockets that are open now.", registry=registry
@@ -71,32 +97,20 @@ class Meter:
             "millstream_sent_bytes", "Bytes of bodies and frames sent.", registry=registry
         )
         self._children: dict[type, Histogram] = {}
-        self._seq = -1
-        self._group = 0
-        self._quickest_s = 0.0
 
-    def answered(self, kind: type, seconds: float, seq: int) -> None:
-        """A command was carried out; `seq` is the store's newest commit."""
+    def answered(self, kind: type, seconds: float) -> None:
+        """A command was carried out."""
         child = self._children.get(kind)
         if child is None:
             child = self._children[kind] = self._commands.labels(kind.__name__)
         child.observe(seconds)
-        if not issubclass(kind, Mutation):
-            return
-        # Those whom one commit answers come here one after the other, with no other between them.
-        if seq != self._seq:
-            self.close_group()
-            self._seq, self._quickest_s = seq, seconds
-        self._group += 1
-        self._quickest_s = min(self._quickest_s, seconds)
+
+    def committed(self, operations: int, commit_s: float, sync_s: float) -> None:
+        """The store has committed a group; called on the thread that did."""
+        self._group_sizes.observe(operations)
+        self._commit_times.observe(commit_s)
+        self._sync_times.observe(sync_s)
 
     def failed(self, kind: type, error: Exception) -> None:
         """A command was answered with an error."""
         self._failures.labels(kind.__name__, type(error).__name__).inc()
-
-    def close_group(self) -> None:
-        """Count the mutations of the last commit; called at a scrape as well."""
-        if self._group:
-            self._group_sizes.observe(self._group)
-            self._commit_times.observe(self._quickest_s)
-            self._group = 0

@@ -9,6 +9,7 @@ from heapq import nlargest
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from starlette.requests import Request
@@ -22,7 +23,7 @@ from millstream.format import keys
 from millstream.log.commands import ListLogs
 from millstream.queue.commands import ListQueues
 from millstream.queue.message import QueueInfo
-from millstream.queue.state import Counts, QueueState
+from millstream.queue.state import QueueState
 from millstream.record import LogInfo
 from millstream.server.access import Need
 from millstream.server.health import loop_lag_s
@@ -45,12 +46,16 @@ _LOGS = f"Of the {NAMES_MAX:,} largest logs, among the first {LISTED_MAX:,} by n
 _QUEUES = f"Of the {NAMES_MAX:,} longest queues, among the first {LISTED_MAX:,} by name."
 _STATES = ("available", "unrouted", "delayed", "in_flight", "done", "failed")
 _TOTALS = {
+    "done": "Messages that were ever done, also those that are forgotten by now.",
+    "failed": "Messages that ever failed, also those that were driven again.",
     "placed": "Messages that were routed or put to a queue.",
     "claimed": "Messages that were handed out, repeats included.",
     "retried": "Attempts that ended without success, and are to be repeated.",
     "expired": "Leases that ended before the message was finished.",
     "duplicates": "Repeats that were dropped.",
     "lost": "Records that a log forgot before a lossy queue had looked at them.",
+    "filter_errors": "Records for which the filter was unknown: a header was missing, of another "
+    "type, or no number came out. Of long blocks it is an estimate.",
 }
 
 
@@ -77,7 +82,6 @@ def routes(core: Core) -> list[Route]:
             families = await _families(core)
         except MillstreamError as error:
             return respond(error)
-        core.meter.close_group()
         collected.families = families
         encode, media_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(core.meter.registry), headers={"content-type": media_type})
@@ -90,12 +94,12 @@ async def _families(core: Core) -> list[Metric]:
     stats = await core.session.execute(Stats())
     found = await _largest(core, ListLogs, attrgetter("bytes"))
     queues: list[QueueInfo] = await _largest(core, ListQueues, _length)
-    counts = await asyncio.to_thread(_counts_of, core.store, [queue.name for queue in queues])
+    totals = await asyncio.to_thread(_totals_of, core.store, [queue.name for queue in queues])
     return [
         *_of_server(await loop_lag_s()),
         *_of_store(stats),
         *_of_logs(found),
-        *_of_queues(queues, counts),
+        *_of_queues(queues, totals),
     ]
 
 
@@ -115,17 +119,21 @@ def _length(queue: QueueInfo) -> int:
     return queue.available + queue.unrouted + queue.delayed + queue.in_flight
 
 
-def _counts_of(store: Store, names: list[str]) -> dict[str, Counts]:
-    """What queues count beyond what their listing says."""
+def _totals_of(store: Store, names: list[str]) -> dict[str, dict[str, int]]:
+    """What queues count beyond what their listing says, by name."""
 
-    def ask(state: State, snapshot: Snapshot) -> dict[str, Counts]:
+    def ask(state: State, snapshot: Snapshot) -> dict[str, dict[str, int]]:
         found = {}
         for name in names:
             queue = state.entity(keys.queue(name), snapshot)
             assert isinstance(queue, QueueState)
             if queue.exists():
-                found[name] = Counts()
-                found[name].add(queue.counts)
+                found[name] = {
+                    **msgspec.structs.asdict(queue.counts),
+                    "filter_errors": queue.counts.unknown,
+                    "done": queue.done_ever,
+                    "failed": queue.failed_ever,
+                }
         return found
 
     return store.look(ask)
@@ -171,7 +179,7 @@ def _of_logs(logs: list[LogInfo]) -> Iterator[Metric]:
     yield from (ends, kept, sizes)
 
 
-def _of_queues(queues: list[QueueInfo], counts: dict[str, Counts]) -> Iterator[Metric]:
+def _of_queues(queues: list[QueueInfo], totals: dict[str, dict[str, int]]) -> Iterator[Metric]:
     depth = GaugeMetricFamily(
         "millstream_queue_messages",
         f"Messages by state; done ones while they are remembered. {_QUEUES}",
@@ -202,8 +210,8 @@ def _of_queues(queues: list[QueueInfo], counts: dict[str, Counts]) -> Iterator[M
         total = CounterMetricFamily(
             f"millstream_queue_{name}", f"{text} {_QUEUES}", labels=["queue"]
         )
-        for queue_name, found in counts.items():
-            total.add_metric([queue_name], getattr(found, name))
+        for queue_name, found in totals.items():
+            total.add_metric([queue_name], found[name])
         yield total
 
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from millstream.errors import MillstreamError
-from millstream.server import problems
+from millstream.server import examples, glossary, problems
 from millstream.server.problems import Problem
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ TAGS = {
     "transactions": "Several operations in one commit",
     "staging": "Bulk writes from many tasks, published at once",
     "store": "The store as a whole",
+    "access": "Rights for those who cannot keep a token",
     "about": "About this interface",
 }
 
@@ -189,6 +190,8 @@ def _body(endpoint: Endpoint, references: dict[Any, Any]) -> dict[str, Any]:
     content: dict[str, Any] = {}
     if endpoint.body is not None:
         content[JSON] = {"schema": references[endpoint.body]}
+        if endpoint.name in examples.BODIES:
+            content[JSON]["example"] = examples.BODIES[endpoint.name]
     for kind in endpoint.raw:
         for named in ("application/octet-stream", "text/plain") if kind == ANY else (kind,):
             content[named] = {"schema": {"type": "string", "format": "binary"}}
@@ -200,6 +203,8 @@ def _responses(endpoint: Endpoint, references: dict[Any, Any]) -> dict[str, Any]
     for answer in endpoint.answers:
         found[str(answer.status)] = _good(answer, references)
     for status in endpoint.statuses():
+        if str(status) in found:
+            continue
         found[str(status)] = {
             "description": _STATUS_WORDS[status],
             "content": {problems.MEDIA_TYPE: {"schema": references[Problem]}},
@@ -254,15 +259,15 @@ def _structs(types: Iterable[Any]) -> list[type[Struct]]:
 def _describe_fields(kind: type[Struct], schemas: dict[str, Any]) -> None:
     """Put the words beneath a struct's fields into its schema."""
     properties = schemas.get(kind.__name__, {}).get("properties", {})
-    for parent in reversed(kind.__mro__):
-        for name, text in _words(parent).items():
-            if name not in properties:
-                continue
-            schema = properties[name]
-            if "$ref" in schema:
-                properties[name] = {"allOf": [schema], "description": text}
-            else:
-                schema["description"] = text
+    said = {
+        name: text for parent in reversed(kind.__mro__) for name, text in _words(parent).items()
+    }
+    for name, schema in properties.items():
+        text = said.get(name) or glossary.WORDS.get(name)
+        if text and "$ref" in schema:
+            properties[name] = {"allOf": [schema], "description": text}
+        elif text:
+            schema["description"] = text
 
 
 def _words(kind: type) -> dict[str, str]:

@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from millstream import errors
 from millstream.errors import Denied, MillstreamError, Unauthenticated
+from millstream.server.journal import place
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
@@ -134,7 +135,7 @@ def respond_unexpected(error: Exception) -> Response:
     """The answer to a mistake of ours: it is logged by its kind and place, and told without."""
     _logger.error(
         "request_failed",
-        extra={"error": type(error).__name__, "where": _place(error)},
+        extra={"error": type(error).__name__, "where": place(error.__traceback__)},
     )
     return _response(
         Problem(
@@ -177,14 +178,6 @@ def _response(problem: Problem, headers: Mapping[str, str] | None = None) -> Res
 def _type(name: str) -> str:
     """A reference that the server itself answers: the page about its errors."""
     return f"/docs#error-{name}"
-
-
-def _place(error: Exception) -> str:
-    """The file and line that raised."""
-    step = error.__traceback__
-    while step is not None and step.tb_next is not None:
-        step = step.tb_next
-    return "" if step is None else f"{step.tb_frame.f_code.co_filename}:{step.tb_lineno}"
 
 
 def _plain(data: dict[str, Any]) -> dict[str, Any]:

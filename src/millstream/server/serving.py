@@ -188,6 +188,7 @@ class _Server(uvicorn.Server):
         self._core = core
         self._stopping = stopping
         self._on_ready = on_ready
+        core.meter.connections.set_function(lambda: len(self.server_state.connections))
 
     def capture_signals(self) -> Any:
         """Signals are ours."""

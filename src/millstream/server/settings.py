@@ -45,6 +45,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     requests_in_flight_max: int = 256
     """Of one socket, without an answer: its credit."""
 
+    requests_per_token_max: int = 2_500
+    """Of one token, being carried out at once: a quarter of what may wait to be committed."""
+
     claims_open_max: int = 100_000
     """Messages that one client may have in flight at once."""
 

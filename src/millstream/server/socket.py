@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import traceback
 from typing import Any
 
 from starlette.routing import WebSocketRoute
@@ -17,15 +16,18 @@ from starlette.types import Message, Receive, Scope, Send
 
 from millstream import wire
 from millstream.command import Command
-from millstream.errors import InvalidInput, MillstreamError, Unauthenticated
+from millstream.errors import InvalidInput, MillstreamError, Overloaded, Unauthenticated
 from millstream.format.keys import STORE_KEY
 from millstream.limits import Limits
 from millstream.log.commands import ReadBlocks, WaitForOffset
 from millstream.queue.commands import ClaimMessages, PeekMessages
+from millstream.replica.commands import TransferBlocks
+from millstream.replica.parcel import SendBlocks
 from millstream.server.access import Principal
-from millstream.server.bounds import bounded, check_command
+from millstream.server.bounds import check_records
 from millstream.server.core import Core
 from millstream.server.holdings import Holdings
+from millstream.server.journal import place
 from millstream.server.outbox import Outbox, Sent
 from millstream.store.instance import Instance
 from millstream.wire import decode_requests
@@ -39,6 +41,8 @@ REFUSED_TEXT = 1003
 NOT_A_FRAME = 1007
 POLICY = 1008
 
+NO_TOKEN = "the token has expired, or was revoked"
+
 REASON_BYTES_MAX = 123
 """Of a close frame's reason, by RFC 6455."""
 
@@ -50,6 +54,9 @@ READS_MAX = 4
 
 ENDING = 0.5
 """The part of `stop_s` that what was begun gets to finish when the server stops."""
+
+LOOK_S = 0.5
+"""How often it is looked whether the tokens of open connections still count."""
 
 CLOSE_S = 1.0
 """How long a close frame may wait behind answers that the client does not read."""
@@ -80,6 +87,8 @@ class _Endpoint:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._hello = b""
+        self._with_token: set[Conversation] = set()
+        self._looking: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect
@@ -90,11 +99,28 @@ class _Endpoint:
             self._hello = await asyncio.to_thread(_greeting, self._core)
         await send({"type": "websocket.accept", "subprotocol": wire.SUBPROTOCOL})
         talk = Conversation(self._core, scope["state"]["principal"], receive, send)
+        if talk.principal.token:
+            self._with_token.add(talk)
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.create_task(self._look())
         try:
             await talk.run(self._hello)
         finally:
+            self._with_token.discard(talk)
             if talk.is_cut or talk.outbox.is_full:
                 scope["state"]["abort"]()
+
+    async def _look(self) -> None:
+        """End conversations whose tokens were revoked, also those that only listen."""
+        while self._with_token and not self._core.closing.is_set():
+            await asyncio.sleep(LOOK_S)
+            for talk in [*self._with_token]:
+                try:
+                    await self._core.tokens.confirm(talk.principal)
+                except Unauthenticated:
+                    talk.shut_out()
+                except MillstreamError:
+                    break  # the store does not answer now: look again later
 
 
 class Conversation:
@@ -105,8 +131,8 @@ class Conversation:
         self.outbox = Outbox(send, settings.send_bytes_max)
         self.is_cut = False
         """Whether the client does not even read that this is the end."""
+        self.principal = principal
         self._core = core
-        self._principal = principal
         self._receive = receive
         self._send = send
         self._loop = asyncio.get_running_loop()
@@ -115,6 +141,7 @@ class Conversation:
         """Those of the running that may wait for something to happen."""
         self._holdings = Holdings(settings.claims_open_max)
         self._reads = asyncio.Semaphore(READS_MAX)
+        self._shut_out: asyncio.Future[None] = self._loop.create_future()
 
     async def run(self, hello: bytes) -> None:
         """Talk until one side ends it."""
@@ -122,10 +149,12 @@ class Conversation:
         reading = asyncio.create_task(self._read_frames())
         sending = asyncio.create_task(self.outbox.run())
         closing = asyncio.create_task(self._core.closing.wait())
-        parts: set[asyncio.Task[Any]] = {reading, sending, closing}
+        parts: set[asyncio.Future[Any]] = {reading, sending, closing, self._shut_out}
         try:
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-            if reading.done():
+            if self._shut_out.done():
+                await self._close(POLICY, NO_TOKEN)
+            elif reading.done():
                 await self._end(reading.exception())
             elif closing.done() and not sending.done():
                 reading.cancel()
@@ -135,6 +164,11 @@ class Conversation:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    def shut_out(self) -> None:
+        """Whoever this is may not be here any more."""
+        if not self._shut_out.done():
+            self._shut_out.set_result(None)
 
     # Requests come in.
 
@@ -148,15 +182,24 @@ class Conversation:
             requests = await self._parse(message)
             if len(self._running) + len(requests) > most:
                 raise Violation(POLICY, f"more than {most} requests without an answer")
+            refusal = self._spend(len(requests))
             for number, command in requests:
-                self._begin(number, command)
+                self._begin(number, refusal or command)
 
     async def _confirm(self) -> None:
         """Also who stays connected for days needs a token that counts."""
         try:
-            await self._core.tokens.confirm(self._principal)
+            await self._core.tokens.confirm(self.principal)
         except Unauthenticated:
-            raise Violation(POLICY, "the token has expired, or was revoked") from None
+            raise Violation(POLICY, NO_TOKEN) from None
+
+    def _spend(self, requests: int) -> MillstreamError | None:
+        """Pay for a frame as so many requests are paid for; or why they are refused."""
+        try:
+            self._core.quota.spend(self.principal, max(1, requests))
+        except Overloaded as error:
+            return error
+        return None
 
     async def _parse(self, message: Message) -> list[Request]:
         data = message.get("bytes")
@@ -179,7 +222,6 @@ class Conversation:
         if isinstance(command, MillstreamError):
             self.outbox.answer(number, command)
             return
-        command = bounded(command, self._core.settings, self._core.store.limits)
         self._running[number] = self._loop.create_task(self._execute(number, command))
         if isinstance(command, WaitForOffset | ClaimMessages):
             self._waiting.add(number)
@@ -187,7 +229,7 @@ class Conversation:
     # Requests are carried out.
 
     async def _execute(self, number: int, command: Command[Any]) -> None:
-        if isinstance(command, ReadBlocks | PeekMessages):
+        if isinstance(command, ReadBlocks | PeekMessages | SendBlocks | TransferBlocks):
             await self._reads.acquire()
             when_sent: Sent | None = self._reads.release
         else:
@@ -199,26 +241,12 @@ class Conversation:
 
     async def _result(self, command: Command[Any]) -> Any:
         try:
-            if isinstance(command, ClaimMessages):
-                return await self._claim(command)
-            found = await self._core.execute(self._principal, command)
-            self._holdings.note(command, found)
-            return found
+            return await self._core.execute(self.principal, command, self._holdings)
         except MillstreamError as error:
             return error
         except Exception as error:
             _report(command, error)
             return MillstreamError("the server failed at this request; its log says where")
-
-    async def _claim(self, command: ClaimMessages) -> Any:
-        _, now_ms = self._core.store.state.time.now()
-        command = self._holdings.reserve(command, now_ms)
-        try:
-            found = await self._core.execute(self._principal, command)
-        finally:
-            self._holdings.release(command)
-        self._holdings.note(command, found)
-        return found
 
     # The end.
 
@@ -254,7 +282,7 @@ class Conversation:
 
 def _checked(command: Command[Any], limits: Limits) -> Command[Any] | MillstreamError:
     try:
-        check_command(command, limits)
+        check_records(command, limits)
     except MillstreamError as error:
         return error
     return command
@@ -283,8 +311,10 @@ async def _refuse(send: Send, why: str) -> None:
 def _report(command: Command[Any], error: Exception) -> None:
     """What went wrong and where, without what was asked: it may hold payloads."""
     log.error(
-        "request failed: %s at %s\n%s",
-        type(error).__name__,
-        type(command).__name__,
-        "".join(traceback.format_tb(error.__traceback__)),
+        "request_failed",
+        extra={
+            "command": type(command).__name__,
+            "error": type(error).__name__,
+            "where": place(error.__traceback__),
+        },
     )

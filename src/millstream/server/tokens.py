@@ -1,11 +1,10 @@
-"""Tokens: who may come in, kept in the store itself.
+"""Tokens: who may come in.
 
-The text of a token is `ms_` + id + `_` + secret, and is shown once. The store holds a digest of the
-secret, in the metadata of a log of its own, one entry per token under its name. The secret has 256
-random bits, so that a plain digest of it tells nothing.
+The text of a token is `ms_` + id + `_` + secret, and is shown once. The store's register holds a
+digest of the secret. The secret has 256 random bits, so that a plain digest of it tells nothing.
 
-Any process with the file may create and revoke. A server reads the entries again when they are half
-a second old, and waits for that when they are a whole one.
+Any process with the file may create and revoke. A server looks for new entries of the register when
+it last did so half a second ago, and waits for that when it is a whole one.
 """
 
 from __future__ import annotations
@@ -15,32 +14,16 @@ import hmac
 import secrets
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import Any
-
-import msgspec
-from msgspec import Struct
 
 from millstream.clock import Clock, SystemClock
-from millstream.command import AsyncSession, Session
+from millstream.command import AsyncSession
 from millstream.database import Millstream
-from millstream.errors import (
-    AlreadyExists,
-    InvalidInput,
-    MetadataConflict,
-    NotFound,
-    TooLarge,
-    Unauthenticated,
-)
-from millstream.log.commands import GetMetadata, SetMetadata
+from millstream.errors import InvalidInput, MetadataConflict, Truncated, Unauthenticated
+from millstream.log.commands import DescribeLog, GetMetadata, ReadBlocks, SetMetadata
 from millstream.log.names import check_name
-from millstream.server.access import (
-    RESERVED,
-    Permission,
-    Principal,
-    parse_permissions,
-)
+from millstream.server.access import Principal, parse_permissions
+from millstream.server.register import LOG, Made, Register, Registrar, Token
 
-LOG = f"{RESERVED}tokens"
 PREFIX = "ms_"
 SECRET_BYTES = 32
 ID_BYTES = 8
@@ -56,34 +39,8 @@ STALE_S = 0.5
 WAIT_S = 1.0
 """After so long whoever asks waits for that: so soon a revoked token is refused."""
 
-_ENTRY = "token:"
 _KEY = "ticket-key"
 _NO_DIGEST = "0" * 64
-
-
-class Token(Struct, frozen=True, kw_only=True):
-    """What is known of a token; nothing in it lets anybody in."""
-
-    id: str
-    name: str
-    permissions: tuple[Permission, ...]
-    created: int
-    expires: int | None = None
-    """Milliseconds since the epoch."""
-
-    def has_expired(self, wall_ms: int) -> bool:
-        """Whether its time is over."""
-        return self.expires is not None and self.expires <= wall_ms
-
-
-class _Entry(Struct, frozen=True, omit_defaults=True):
-    """A token as the store holds it."""
-
-    id: str
-    digest: str
-    permissions: list[str]
-    created: int
-    expires: int | None = None
 
 
 def create_token(
@@ -104,39 +61,26 @@ def create_token(
         raise InvalidInput("a token is good for a positive time of up to 100 years, or without end")
     now_ms = (clock or SystemClock()).wall_ms()
     identity, secret = secrets.token_hex(ID_BYTES), secrets.token_urlsafe(SECRET_BYTES)
-    expires = None if expires_ms is None else now_ms + expires_ms
-    entry = _Entry(identity, digest_of(secret), [str(one) for one in allowed], now_ms, expires)
-    try:
-        ms.log(LOG).metadata.compare_and_set(
-            _ENTRY + name, expect=None, value=msgspec.to_builtins(entry)
-        )
-    except MetadataConflict:
-        raise AlreadyExists(
-            f"there is a token {name!r} already; revoke it first, or take another name", name=name
-        ) from None
-    except TooLarge as error:
-        raise TooLarge(
-            f"there is no room for another token: revoke some first ({error.message})", **error.data
-        ) from None
-    return _to_token(name, entry), f"{PREFIX}{identity}_{secret}"
+    made = Made(
+        name=name,
+        id=identity,
+        digest=digest_of(secret),
+        permissions=[str(one) for one in allowed],
+        created=now_ms,
+        expires=None if expires_ms is None else now_ms + expires_ms,
+    )
+    Registrar(ms).add(made)
+    return made.token(), f"{PREFIX}{identity}_{secret}"
 
 
-def list_tokens(store: Millstream | Session) -> list[Token]:
+def list_tokens(ms: Millstream) -> list[Token]:
     """Every token, by name; expired ones too, until they are revoked."""
-    if isinstance(store, Millstream):
-        entries = dict(store.log(LOG).metadata)
-    else:
-        entries = store.execute(GetMetadata(LOG))
-    return sorted((token for token, _ in _tokens(entries)), key=lambda token: token.name)
+    return Registrar(ms).tokens()
 
 
 def revoke_token(ms: Millstream, name: str) -> Token:
     """Let a token, known by its name or id, in no more."""
-    tokens = list_tokens(ms)
-    for token in (one for by in ("name", "id") for one in tokens if getattr(one, by) == name):
-        ms.log(LOG).metadata.pop(_ENTRY + token.name, None)
-        return token
-    raise NotFound(f"there is no token {name!r}; `millstream token list` shows them", name=name)
+    return Registrar(ms).revoke(name)
 
 
 def digest_of(secret: str) -> str:
@@ -150,7 +94,9 @@ class Tokens:
     def __init__(self, session: AsyncSession) -> None:
         self._session = session
         self._clock: Clock = session.clock
-        self._by_id: dict[str, tuple[Token, str]] = {}
+        self._register = Register()
+        self._known: dict[str, Token] = {}
+        """Tokens that have come in, so that their permissions are parsed once."""
         self._key: bytes | None = None
         self._read_s: float | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -160,9 +106,14 @@ class Tokens:
         await self.freshen()
         _, _, rest = text.partition("_")
         identity, _, secret = rest.partition("_")
-        token, digest = self._by_id.get(identity, (None, _NO_DIGEST))
-        is_right = hmac.compare_digest(digest_of(secret), digest)
-        if token is None or not is_right or token.has_expired(self._clock.wall_ms()):
+        made = self._register.by_id.get(identity)
+        is_right = hmac.compare_digest(digest_of(secret), made.digest if made else _NO_DIGEST)
+        if made is None or not is_right:
+            raise Unauthenticated
+        token = self._known.get(identity)
+        if token is None:
+            token = self._known[identity] = made.token()
+        if token.has_expired(self._clock.wall_ms()):
             raise Unauthenticated
         return Principal(token.name, token.permissions, token.id, token.expires)
 
@@ -172,7 +123,7 @@ class Tokens:
             raise Unauthenticated
         if principal.token:
             await self.freshen()
-            if principal.token not in self._by_id:
+            if principal.token not in self._register.by_id:
                 raise Unauthenticated
 
     async def ticket_key(self) -> bytes:
@@ -212,32 +163,26 @@ class Tokens:
 
     async def _read(self) -> None:
         began_s = self._clock.seconds()
-        found = await self._session.execute(GetMetadata(LOG))
-        self._by_id = {token.id: (token, digest) for token, digest in _tokens(found)}
-        self._key = bytes.fromhex(found[_KEY]) if _KEY in found else None
+        await self._read_on()
+        if self._key is None:
+            found = await self._session.execute(GetMetadata(LOG))
+            self._key = bytes.fromhex(found[_KEY]) if _KEY in found else None
+        by_id = self._register.by_id
+        self._known = {key: token for key, token in self._known.items() if key in by_id}
         self._read_s = began_s
+
+    async def _read_on(self) -> None:
+        register, bytes_max = self._register, self._session.limits.read_bytes_max
+        while unread := register.unread(await self._session.execute(DescribeLog(LOG))):
+            command = ReadBlocks(LOG, unread.start, unread.stop, bytes_max)
+            try:
+                blocks = await self._session.execute(command)
+            except Truncated:
+                continue  # it was begun anew meanwhile
+            register.take(blocks)
 
 
 def _looked_at(reading: asyncio.Task[None]) -> None:
     """A read that fails while nobody waits for it is repeated by the next who does."""
     if not reading.cancelled():
         reading.exception()
-
-
-def _tokens(entries: dict[str, Any]) -> list[tuple[Token, str]]:
-    found = []
-    for key, value in entries.items():
-        if key.startswith(_ENTRY):
-            entry = msgspec.convert(value, _Entry)
-            found.append((_to_token(key.removeprefix(_ENTRY), entry), entry.digest))
-    return found
-
-
-def _to_token(name: str, entry: _Entry) -> Token:
-    return Token(
-        id=entry.id,
-        name=name,
-        permissions=parse_permissions(entry.permissions),
-        created=entry.created,
-        expires=entry.expires,
-    )

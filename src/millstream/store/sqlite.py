@@ -70,8 +70,10 @@ class SqliteEngine:
         limits: Limits | None = None,
         clock: Clock | None = None,
         vfs: str | None = None,
+        read_only: bool = False,
     ) -> None:
         self.path = Path(path).absolute()
+        self._read_only = read_only
         self.durability: Durability = durability
         self.commits = 0
         self._limits = limits or Limits()
@@ -92,12 +94,17 @@ class SqliteEngine:
         self._real_path = os.path.realpath(self.path)
         if not is_open_here(self.path):
             inspect(self.path)
-        create(self.path, busy=self._busy_handler(), vfs=vfs)
-        self._writer = self._connect_writer()
+        if not read_only:
+            create(self.path, busy=self._busy_handler(), vfs=vfs)
+            self._writer = self._connect_writer()
+        elif not self.path.exists() or not self.path.stat().st_size:
+            raise CannotOpen(f"{self.path}: there is no store", path=str(self.path))
         _open_paths[self._real_path] += 1
 
     def write(self) -> SqliteWriter:
         """Wait for the turn to write; leaving without a commit undoes it all."""
+        if self._read_only:
+            raise CannotOpen(f"{self.path} was opened to be read only", path=str(self.path))
         return self._writer or self._reopen_writer()
 
     def read(self) -> Reading:
@@ -208,6 +215,9 @@ class SqliteEngine:
         connection = connect(self.path, busy=self._busy_handler(), vfs=self._vfs)
         level = "FULL" if self.durability == "full" else "NORMAL"
         connection.execute(f"PRAGMA synchronous = {level}")
+        if self._read_only:
+            connection.execute("PRAGMA query_only = 1")
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         return connection
 
     def _connect_writer(self) -> SqliteWriter:

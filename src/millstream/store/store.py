@@ -40,6 +40,9 @@ T = TypeVar("T")
 Upkeep = Callable[["Store"], bool]
 """A view's background work, a bounded piece per call; True if there is more to do now."""
 
+Observer = Callable[[int, float, float], None]
+"""Told of each group that was committed: its operations, its time and that of its sync, in seconds."""
+
 
 class Store:
     """One open store. All methods may be called from any thread."""
@@ -72,7 +75,10 @@ class Store:
         self._sent = False
         self.scratch: dict[Any, Any] = {}
         """What views remember to be faster; anything in it may be forgotten at any time."""
+        self.on_commit: Observer | None = None
+        """Called under the mutex, on whichever thread commits: it must be quick."""
         self._upkeep_due = 0.0
+        self._sync_s = 0.0
         self._begin()
         with self._transactor.mutex:
             self._initialise()
@@ -189,6 +195,7 @@ class Store:
     def commit_group(self, group: list[Ticket[Any]]) -> None:
         """Run the operations of a group and commit them; called under the mutex."""
         self._sent = False
+        began_s = 0.0 if self.on_commit is None else self.clock.seconds()
         try:
             with self.engine.write() as writer:
                 self._advance(writer)
@@ -210,6 +217,8 @@ class Store:
                 raise
             return
         self._operations += len(group)
+        if self.on_commit is not None and self._sent:
+            self.on_commit(len(group), self.clock.seconds() - began_s, self._sync_s)
         self._after_commit()
 
     def _write(self, delta: deltas.Delta, writer: Writer) -> None:
@@ -217,7 +226,9 @@ class Store:
         self.state.check(delta.seq, data)
         writer.put([(keys.delta(delta.seq), data)])
         self._sent = True
+        began_s = 0.0 if self.on_commit is None else self.clock.seconds()
         writer.commit()
+        self._sync_s = 0.0 if self.on_commit is None else self.clock.seconds() - began_s
         self.state.committed(delta, len(data))
         self._groups += 1
 

@@ -123,6 +123,17 @@ class Transaction:
         else:
             self._rows[key] = value
 
+    def flush(self) -> None:
+        """Write the large rows of this operation now, for one that puts more than memory should hold.
+
+        They cannot be taken back one by one: if the operation fails after this, it must raise a
+        `StoreError`, which undoes the whole group.
+        """
+        if self._rows:
+            self.writer.put(self._rows.items())
+            self._rows = {}
+            self._wrote = True
+
     def drop(self, start: bytes, stop: bytes | None = None) -> None:
         """Delete one row, or a range, wherever they lie."""
         if stop is None:

@@ -28,6 +28,7 @@ from millstream.log.cursor_state import CursorState
 from millstream.log.head import Head
 from millstream.queue.bucket import Bucket
 from millstream.queue.state import QueueState
+from millstream.replica.commands import SummarizeLog
 from millstream.store import delta as deltas
 from millstream.store.engine import Engine
 from millstream.store.entity import Entity
@@ -39,6 +40,7 @@ from millstream.testing import MemoryEngine, SimulatedClock
 FORMAT_MD = Path(__file__).parents[3] / "docs" / "FORMAT.md"
 SECTION = "## Our own records (from 0x07)"
 QUEUES = "### Records of queues (0x12 to 0x1a)"
+COPIES = "### Records of forks and copies (0x1b to 0x1e)"
 BYTES = r"(?:[0-9a-f]{2}|\?\?)(?: (?:[0-9a-f]{2}|\?\?))*"
 LINE = re.compile(rf"(?P<part>key|value)?\s*(?P<bytes>{BYTES})(?:\s{{2,}}.*)?")
 CHANGE = re.compile(rf"\| `0x(?P<kind>..)` \| (?P<name>[^|]+) \| [^|]+ \| `(?P<bytes>{BYTES})` \|")
@@ -49,6 +51,7 @@ TAGGED: dict[int, type[Entity]] = {
     keys.BUCKET: Bucket,
 }
 QUEUE_TYPES = range(keys.QUEUE, keys.SEEN_UNTIL + 1)
+COPY_TYPES = range(keys.FORK, keys.SET_BACK + 1)
 TYPE = re.compile(r"\| `0x(?P<kind>..)` \| (?P<name>[^|]+) \| [^|]+ \| [^|]+ \|")
 
 
@@ -74,13 +77,15 @@ def section() -> str:
     return text
 
 
-def parts() -> tuple[str, str]:
-    """What the document says of the store with logs, and of the one with a queue."""
+def parts() -> tuple[str, str, str]:
+    """What the document says of the store with logs, of the one with a queue, and of that with forks."""
     before, found, rest = section().partition(QUEUES)
     assert found
-    queues, found, after = rest.partition("\n### ")
+    queues, found, rest = rest.partition(COPIES)
     assert found
-    return before + after, queues
+    copies, found, after = rest.partition("\n### ")
+    assert found
+    return before + after, queues, copies
 
 
 def shown_rows(text: str) -> list[tuple[bytes, Golden]]:
@@ -211,6 +216,29 @@ def with_queue() -> Stored:
         return Stored({**first, **second}, dict(engine.survivors()))
 
 
+@pytest.fixture(scope="module")
+def with_forks() -> Stored:
+    """The store with forks, a hash, and a log that is owned elsewhere."""
+    engine = MemoryEngine()
+    store = open_store(engine, clock=SimulatedClock(1_000))
+    store._keeper.stop()
+    with Millstream(EmbeddedSession(store)) as ms:
+        log = ms.log("a")
+        log.append(b"x" * 2**20)
+        EmbeddedSession(store).execute(SummarizeLog("a"))
+        fork = log.fork("b")
+        fork.append_many([b"1", b"2"])
+        log.append(b"one")
+        fork.merge(on_fork="longest")
+        log.append(b"three")
+        fork.append(b"3")
+        fork.merge(on_fork="rebase")
+        log.hand_over("0123456789abcdef")
+        before = unfolded(engine)
+        ms.fold()
+        return Stored(before, dict(engine.survivors()))
+
+
 def named(rows: list[tuple[bytes, Golden]]) -> list[object]:
     return [pytest.param(key, golden, id=key.hex(" ", 8)) for key, golden in rows]
 
@@ -231,6 +259,22 @@ def test_a_row_of_a_queue_has_the_bytes_that_the_document_shows(
     assert golden.matches(value), f"the code writes {value.hex(' ')}"
 
 
+@pytest.mark.parametrize(("key", "golden"), named(shown_rows(parts()[2])))
+def test_a_row_of_a_fork_has_the_bytes_that_the_document_shows(
+    key: bytes, golden: Golden, with_forks: Stored
+) -> None:
+    value = with_forks.folded[key]
+    assert golden.matches(value), f"the code writes {value.hex(' ')}"
+
+
+def test_the_document_shows_every_row_of_forks(with_forks: Stored) -> None:
+    shown = [key for key, _ in shown_rows(parts()[2])]
+    assert len(shown) == len(set(shown))
+    written = {key for key in with_forks.folded if key[1] in COPY_TYPES}
+    assert written <= set(shown)
+    assert {key[1] for key in written} == set(COPY_TYPES)
+
+
 def test_the_document_shows_every_row_of_the_folded_store(stored: Stored) -> None:
     shown = [key for key, _ in shown_rows(parts()[0])]
     assert len(shown) == len(set(shown))
@@ -249,13 +293,13 @@ def test_the_document_lists_every_type_that_the_store_knows() -> None:
     table, _, _ = section().partition("###")
     listed = {int(row["kind"], 16) for row in TYPE.finditer(table)}
     assert {keys.PAYLOAD_BLOCK, keys.ENTRY, keys.DELTA, keys.ID_BLOCK, keys.FOLD} <= listed
-    assert {keys.STORE, *kinds()} <= listed
+    assert {keys.STORE, *kinds(), *COPY_TYPES} <= listed
 
 
 def test_each_change_has_the_bytes_that_the_document_shows(
-    stored: Stored, with_queue: Stored
+    stored: Stored, with_queue: Stored, with_forks: Stored
 ) -> None:
-    written = [*stored.changes(), *with_queue.changes()]
+    written = [*stored.changes(), *with_queue.changes(), *with_forks.changes()]
     shown = shown_changes()
     for kind, name, golden in shown:
         assert any(k == kind and golden.matches(raw) for k, raw in written), name

@@ -17,12 +17,17 @@ from millstream.log import commands as logs
 from millstream.queue import commands as queues
 from millstream.queue.spec import QueueSpec
 from millstream.record import Retention
+from millstream.replica import commands as copies
+from millstream.replica.chain import ZERO, Mark
+from millstream.replica.parcel import AdoptParcel, Parcel, SendBlocks
+from millstream.replica.truncation import AdoptStart
 from millstream.server.access import (
     ANYONE_HERE,
     Denied,
     Need,
     Permission,
     Principal,
+    copyable,
     covers,
     matches,
     needs_of,
@@ -32,6 +37,7 @@ from millstream.server.access import (
 )
 from tests.unit.server.guarded import guarded, in_loop
 
+MARK = Mark(0, ZERO)
 ONE = pack_single(b"x", key=None, headers=None, timestamp=None, limits=Limits())
 
 
@@ -83,6 +89,25 @@ TABLE: list[tuple[Any, str]] = [
     (logs.Append("queue:mail", ONE), "queue:write:mail"),
     (logs.ReadBlocks("queue-later:mail", 0, 1, 1), "queue:read:mail"),
     (logs.Truncate("queue:mail", 1), "queue:admin:mail"),
+    (logs.ForkLog("orders"), "log:write:orders"),
+    (logs.HandOver("orders", "s"), "log:admin:orders"),
+    (logs.TakeOver("orders"), "log:admin:orders"),
+    (logs.MergeFork("orders"), "log:write:orders"),
+    (logs.GetOwner("orders"), "log:read:orders"),
+    (copies.SummarizeLog("orders"), "replica:read:orders"),
+    (copies.GetMarks("orders", 0, 1, 1), "replica:read:orders"),
+    (copies.GetChain("orders", 0), "replica:read:orders"),
+    (copies.DigestRange("orders", 0, 1), "replica:read:orders"),
+    (copies.TransferBlocks("orders", 0, 1, 1), "replica:read:orders"),
+    (copies.GetStampedMetadata("orders"), "replica:read:orders"),
+    (SendBlocks("orders", 0, 1, 1), "replica:read:orders"),
+    (copies.StartReplica("orders", MARK, "s", 0), "replica:write:orders"),
+    (copies.AdoptBlocks("orders", [], 0, b"", 0), "replica:write:orders"),
+    (copies.AdoptOwner("orders", "s", 1), "replica:write:orders"),
+    (copies.AdoptMetadata("orders", {}), "replica:write:orders"),
+    (copies.SetAside("orders", 0, 0), "replica:write:orders"),
+    (AdoptParcel("orders", Parcel(0, b""), 0, 0), "replica:write:orders"),
+    (AdoptStart("orders", 1), "replica:write:orders"),
     (Stats(), "store:read"),
     (Fold(), "store:admin"),
     (Sql("SELECT 1", []), "store:admin"),
@@ -98,7 +123,7 @@ def test_a_command_needs_exactly_this_permission(command: Any, needed: str) -> N
     assert may(who(f"*:{action}"), command)
     assert not may(Principal("nobody", ()), command)
     assert not may(
-        who(*(f"{other}:admin" for other in {"log", "queue", "store"} - {noun})), command
+        who(*(f"{other}:admin" for other in {"log", "queue", "replica", "store"} - {noun})), command
     )
     if action in LESS:
         assert not may(who(":".join([noun, LESS[action], *pattern])), command)
@@ -109,7 +134,45 @@ def test_a_command_needs_exactly_this_permission(command: Any, needed: str) -> N
 def test_the_table_names_every_command_that_can_be_sent() -> None:
     sent = {kind.__name__ for kind in (*wire.STEPS, *wire.ALONE)}
     known = {type(command).__name__ for command, _ in TABLE}
-    assert sent - known == {"_Transact", "ListLogs", "ListQueues"}
+    free = {
+        "ListLogs",
+        "ListQueues",
+        "SummarizeLogs",
+        "SummarizeNamed",
+        "GetStoreId",
+        "WaitForChange",
+    }
+    assert sent - known == {"_Transact"} | free
+
+
+def test_a_listing_of_copies_shows_what_may_be_copied() -> None:
+    logs_found = [summary("a"), summary("b"), summary("queue:b"), summary("millstream:tokens")]
+    assert [s.name for s in visible(who("replica:read:b"), logs_found)] == ["b"]
+    assert [s.name for s in visible(who("replica:read"), logs_found)] == ["a", "b"]
+    both = who("replica:read", "queue:read:b")
+    assert [s.name for s in visible(both, logs_found)] == ["a", "b", "queue:b"]
+    assert visible(who("log:admin", "queue:admin"), logs_found) == []
+    names = [s.name for s in logs_found]
+    assert copyable(both, names) == ["a", "b", "queue:b"]
+    assert copyable(who("log:admin", "queue:admin"), names) == []
+
+
+def summary(name: str) -> copies.Summary:
+    return copies.Summary(name, 0, 0, MARK, ZERO, "s", 0, 0, None)
+
+
+def test_a_named_fork_needs_the_right_to_write_it() -> None:
+    fork = logs.ForkLog("orders", "other")
+    assert not may(who("log:write:orders"), fork)
+    assert may(who("log:write:orders", "log:write:other"), fork)
+
+
+def test_a_queues_own_log_is_copied_by_whoever_may_do_both() -> None:
+    copy = copies.GetChain("queue:mail", 0)
+    assert not may(who("replica:read"), copy)
+    assert not may(who("queue:read:mail"), copy)
+    assert may(who("replica:read", "queue:read:mail"), copy)
+    assert not may(who("*:admin"), copies.GetChain("millstream:tokens", 0))
 
 
 def test_a_transaction_needs_what_its_steps_need() -> None:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from millstream.errors import InvalidInput
+from millstream.server import rest
 from millstream.server.core import Core
 from millstream.server.settings import Settings
 from millstream.server.tokens import revoke_token
@@ -121,6 +122,34 @@ def test_on_loopback_only_names_of_this_machine_are_answered(host: str, is_ours:
             answer = await at.ask("GET", "/echo", headers={"host": host})
             assert answer.status_code == (200 if is_ours else 403)
             assert (await at.upgrade(headers={"host": host}))[0] == (101 if is_ours else 403)
+
+    in_loop(test)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://127.0.0.1:9999", "sec-fetch-site": "same-site"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ],
+)
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+def test_a_page_elsewhere_writes_nothing_though_nobody_needs_a_token(
+    head: dict[str, str], method: str
+) -> None:
+    async def test() -> None:
+        async with guarded(Settings(), extra=rest.routes) as at:
+            simple = {**head, "content-type": "text/plain"}
+            for path in ("/logs/a/records", "/logs/a", "/queues/q"):
+                answer = await at.ask(method, path, headers=simple, content=b"x")
+                assert (answer.status_code, answer.json()["title"]) == (403, "WrongOrigin")
+            assert [log.name for log in at.ms.logs()] == []
+            own = {"origin": "http://127.0.0.1:8080", "sec-fetch-site": "same-origin"}
+            answer = await at.ask("POST", "/logs/a/records", headers=own, content=b"x")
+            assert answer.status_code == 201, answer.text
 
     in_loop(test)
 
@@ -320,7 +349,7 @@ def test_a_route_that_breaks_leaves_nothing_behind() -> None:
             with pytest.raises(RuntimeError):
                 await at.ask("GET", "/echo")
             registry = at.core.meter.registry
-            assert registry.get_sample_value("millstream_connections") == 0
+            assert registry.get_sample_value("millstream_requests_open") == 0
             found = registry.get_sample_value("millstream_http_requests_total", {"status": "500"})
             assert found == 1
             assert not at.core.quota._connections

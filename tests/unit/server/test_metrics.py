@@ -76,6 +76,54 @@ def test_a_scrape_says_how_logs_and_queues_stand() -> None:
     in_loop(test)
 
 
+def test_what_was_done_and_failed_is_counted_for_ever() -> None:
+    async def test() -> None:
+        clock = SimulatedClock()
+        async with guarded(Settings(), clock=clock) as at:
+            queue = at.ms.queue("mail", max_attempts=1, done_retention=60, bucket_exponent=0)
+            queue.put_many([b"a", b"b", b"c", b"d"])
+            done, given_up, _ = queue.claim(3, lease=1)
+            queue.ack(done)
+            queue.ack(done)  # once more: it was done once
+            queue.fail(given_up)
+            clock.advance(2)  # the third runs out of time, at its last attempt
+            assert queue.redrive() == 1
+            queue.pop(1)
+            queue.purge(state="failed")
+            clock.advance(3_600)
+            at.ms.fold()
+            while sum(task(at.core.store) for task in at.core.store._upkeep):
+                pass
+            found = await scrape(at)
+            assert found["millstream_queue_messages", "mail", "done"] == 0  # forgotten
+            assert found["millstream_queue_done_total", "mail"] == 2
+            assert found["millstream_queue_failed_total", "mail"] == 2
+            assert found["millstream_queue_expired_total", "mail"] == 1
+
+    in_loop(test)
+
+
+def test_what_a_filter_cannot_tell_is_counted() -> None:
+    async def test() -> None:
+        async with guarded(Settings()) as at:
+            queue = at.ms.queue("large", sources=["orders"], start="earliest", filter="amount > 10")
+            orders = at.ms.log("orders")
+            orders.append(b"no header")
+            orders.append(b"text", headers={"amount": "11"})
+            orders.append(b"small", headers={"amount": 1})
+            orders.append(b"large", headers={"amount": 11})
+            orders.append_many([b"unknown"] * 1_000, headers=[{"amount": None}] * 1_000)
+            orders.append_many([b"small"] * 1_000, headers=[{"amount": 2}] * 1_000)
+            assert [message.value for message in queue.claim(10)] == [b"large"]
+            at.ms.fold()
+            errors = (await scrape(at))["millstream_queue_filter_errors_total", "large"]
+            assert errors == 1_002
+            assert not queue.claim(10)
+            assert (await scrape(at))["millstream_queue_filter_errors_total", "large"] == errors
+
+    in_loop(test)
+
+
 def test_commands_are_timed_and_errors_counted() -> None:
     async def test() -> None:
         async with guarded(Settings()) as at:
@@ -103,10 +151,13 @@ def test_mutations_of_one_commit_are_one_group() -> None:
             append = [at.core.execute(ANYONE_HERE, Append("orders", ONE)) for _ in range(10)]
             await asyncio.gather(*append)
             await at.core.execute(ANYONE_HERE, Append("orders", ONE))
+            at.ms.log("orders").append(b"x")  # by whomever in this process
             found = await scrape(at)
-            assert found["millstream_commit_group_operations_sum",] == 11
-            assert found["millstream_commit_group_operations_count",] == 2
-            assert found["millstream_commit_seconds_count",] == 2
+            assert found["millstream_commit_group_operations_sum",] == 12
+            assert found["millstream_commit_group_operations_count",] == 3
+            assert found["millstream_commit_seconds_count",] == 3
+            assert found["millstream_sync_seconds_count",] == 3
+            assert found["millstream_sync_seconds_sum",] <= found["millstream_commit_seconds_sum",]
 
     in_loop(test)
 
@@ -123,7 +174,7 @@ def test_requests_sockets_bytes_and_refusals_are_counted() -> None:
             assert found["millstream_received_bytes_total",] == 10
             assert found["millstream_sent_bytes_total",] > 5
             assert found["millstream_sockets",] == 0
-            assert found["millstream_connections",] == 1  # this one
+            assert found["millstream_requests_open",] == 1  # this one
             assert found["millstream_http_requests_total", "200"] == 1
             assert found["millstream_http_requests_total", "101"] == 1
             for reason in ("WrongOrigin", "Unauthenticated", "WrongHost"):

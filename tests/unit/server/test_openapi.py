@@ -13,8 +13,9 @@ import msgspec
 import pytest
 from starlette.routing import Route
 
+from millstream.server import examples
 from millstream.server.openapi import error_table
-from millstream.server.rest import ENDPOINTS, document, page
+from millstream.server.rest import DOCUMENTED, ENDPOINTS, document, page
 from tests.unit.server.asking import Rest, served
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -38,8 +39,8 @@ def test_every_reference_leads_somewhere_and_no_schema_is_left_over() -> None:
 def test_every_endpoint_is_in_the_document_with_its_own_id() -> None:
     paths = document()["paths"]
     operations = [one for methods in paths.values() for one in methods.values()]
-    assert len(operations) == len(ENDPOINTS) == len({one["operationId"] for one in operations})
-    for endpoint in ENDPOINTS:
+    assert len(operations) == len(DOCUMENTED) == len({one["operationId"] for one in operations})
+    for endpoint in DOCUMENTED:
         operation = paths[endpoint.path][endpoint.method.lower()]
         assert operation["summary"]
         names = {p["name"] for p in operation.get("parameters", []) if p["in"] == "path"}
@@ -95,14 +96,27 @@ def test_the_page_is_whole_and_needs_nothing_from_outside() -> None:
     outside = {link for link in tags.links if not link.startswith("#")}
     assert outside == {"openapi.json"}
     assert {link[1:] for link in tags.links if link.startswith("#")} <= set(tags.ids)
-    assert "<script" not in page().html
+    assert page().html.count("<script") == 1
+    assert "<script>" in page().html
     assert "@import" not in page().html
     assert "url(" not in page().html
 
 
-@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda one: one.name)
+@pytest.mark.parametrize("endpoint", DOCUMENTED, ids=lambda one: one.name)
 def test_the_page_shows_every_endpoint(endpoint: Any) -> None:
-    assert f"<details id={endpoint.name}>" in page().html
+    assert f"<details id={endpoint.name} class=operation>" in page().html
+
+
+def test_every_field_that_is_asked_for_is_explained() -> None:
+    found = document()
+    for name, schema in found["components"]["schemas"].items():
+        for field, one in schema.get("properties", {}).items():
+            assert one.get("description"), f"{name}.{field}"
+    for methods in found["paths"].values():
+        for operation in methods.values():
+            for one in operation.get("parameters", []):
+                if one["in"] != "path":
+                    assert one.get("description"), f"{operation['operationId']}: {one['name']}"
 
 
 def test_the_page_explains_every_error() -> None:
@@ -119,9 +133,64 @@ async def test_the_page_is_served_with_a_policy_that_lets_only_its_style_in(rest
     assert answer.headers["content-security-policy"].startswith(
         "default-src 'none'; style-src 'sha256-"
     )
+    assert "unsafe" not in answer.headers["content-security-policy"]
 
 
 def test_the_document_in_the_package_is_made_from_the_table() -> None:
     tool = Path(__file__).parents[3] / "tools" / "openapi.py"
     done = subprocess.run([sys.executable, tool, "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+# Examples.
+
+LATER = {"deleteLog", "deleteMetadata", "deleteCursor", "deleteQueue", "truncateLog", "purgeQueue"}
+"""What would take away what other examples need."""
+
+
+def request_of(endpoint: Any) -> dict[str, Any]:
+    path = endpoint.path
+    for name, value in examples.NAMES.items():
+        path = path.replace(f"{{{name}}}", value)
+    found = {"method": endpoint.method, "url": path, "params": examples.QUERIES.get(endpoint.name)}
+    if endpoint.body is not None:
+        found["json"] = examples.BODIES[endpoint.name]
+    return found
+
+
+@served
+async def test_every_example_is_one_that_works(rest: Rest) -> None:
+    first = ("createLog", "specifyQueue", "openCursor", "appendRecords", "putMessages")
+    order = sorted(ENDPOINTS, key=lambda one: (one.name in LATER, one.name not in first))
+    order.sort(key=lambda one: -len(one.path) if one.name.startswith("delete") else -999)
+    claim = examples.NAMES["claim_id"]
+    for endpoint in order:
+        if endpoint.name in ("ackClaims", "nackClaims", "failClaims", "renewClaims"):
+            await rest.post("/queues/invoices/messages", json={"value": 1})
+            (message,) = (await rest.post("/queues/invoices/claims", json={})).json()["messages"]
+            asked = request_of(endpoint)
+            asked["json"] = {**asked["json"], "claims": [message["claim"]]}
+        else:
+            asked = request_of(endpoint)
+        if endpoint.name in ("takeRecords", "claimMessages"):
+            asked["json"] = {**asked["json"], "wait": 0}
+        if "claim_id" in endpoint.path:
+            (message,) = (await rest.get("/queues/invoices/messages?limit=1")).json()["messages"]
+            asked["url"] = asked["url"].replace(claim, str(message["claim_id"]))
+        if endpoint.name == "mergeFork":
+            fork = (await rest.post("/logs/orders/fork", json={})).json()["fork"]
+            asked["url"] = asked["url"].replace("orders", fork)
+        answer = await rest.request(**asked)
+        assert answer.status_code < 300, (endpoint.name, answer.text)
+
+
+def test_there_is_an_example_of_every_body() -> None:
+    with_body = {endpoint.name for endpoint in DOCUMENTED if endpoint.body is not None}
+    assert with_body == set(examples.BODIES)
+    for name, body in examples.BODIES.items():
+        (endpoint,) = (one for one in DOCUMENTED if one.name == name)
+        assert msgspec.json.decode(msgspec.json.encode(body), type=endpoint.body) is not None
+
+
+def test_the_claim_in_the_examples_is_one_that_could_be() -> None:
+    assert re.fullmatch(r"[0-9]{19}", examples.NAMES["claim_id"])

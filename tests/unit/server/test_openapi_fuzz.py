@@ -25,6 +25,7 @@ from schemathesis.specs.openapi.checks import (
 from starlette.applications import Starlette
 
 from millstream.embedded import open_store
+from millstream.server import health, metrics, tickets
 from millstream.server.access import ANYONE_HERE
 from millstream.server.core import Core
 from millstream.server.rest import document, routes
@@ -57,7 +58,17 @@ class ServerThread(threading.Thread):
 
     async def _serve(self) -> None:
         core = Core(open_store(MemoryEngine()), Settings(wait_ms_max=1))
-        app = AsSomebody(Starlette(routes=[*routes(core)]), ANYONE_HERE)
+        app = AsSomebody(
+            Starlette(
+                routes=[
+                    *routes(core),
+                    *tickets.routes(core),
+                    *health.routes(core),
+                    *metrics.routes(core),
+                ]
+            ),
+            ANYONE_HERE,
+        )
         with socket.socket() as listening:
             listening.bind(("127.0.0.1", 0))
             self.port = listening.getsockname()[1]

@@ -20,6 +20,7 @@ from millstream.server.core import Core
 from millstream.server.rest import (
     claims,
     cursors,
+    forks,
     logs,
     messages,
     queues,
@@ -70,6 +71,7 @@ async def _get_page(ask: Ask) -> Response:
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     *logs.ENDPOINTS,
+    *forks.ENDPOINTS,
     *records.ENDPOINTS,
     *cursors.ENDPOINTS,
     *queues.ENDPOINTS,

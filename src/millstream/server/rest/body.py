@@ -8,6 +8,7 @@ more memory than the body itself.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -31,8 +32,13 @@ BODY_S = 60.0
 """How long a body may take to arrive, whatever its size: a slow sender is cut."""
 
 
-async def read_body(request: Request, *, bytes_max: int, seconds: float) -> bytes:
-    """The whole body; one that is too large or too slow is refused while it arrives."""
+async def read_body(
+    request: Request, *, bytes_max: int, seconds: float, grow: Callable[[int], None] | None = None
+) -> bytes:
+    """The whole body; one that is too large or too slow is refused while it arrives.
+
+    `grow` is told the size of each piece, and may refuse it too.
+    """
     _check_length(header(request.scope, b"content-length"), bytes_max)
     parts: list[bytes] = []
     size = 0
@@ -47,6 +53,8 @@ async def read_body(request: Request, *, bytes_max: int, seconds: float) -> byte
                 size += len(part)
                 if size > bytes_max:
                     raise _too_large(size, bytes_max)
+                if grow is not None:
+                    grow(len(part))
                 parts.append(part)
                 more = message.get("more_body", False)
     except TimeoutError as error:

@@ -215,7 +215,7 @@ ENDPOINTS = (
         tag="logs",
         body=TruncateBody,
         answers=(Answer(Removed),),
-        errors=(423,),
+        errors=(409, 423),
     ),
     Endpoint(
         method="GET",

@@ -26,6 +26,10 @@ _TYPE = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,250}")
 _json_type = re.compile(r"application/(?:[\w.-]+\+)?json(?:\s*;.*)?", re.I)
 
 
+_UNSAID = "application/x-www-form-urlencoded"
+"""What curl says of a body when nobody said anything; nobody means a form by it here."""
+
+
 class NewRecord(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """A record to be appended: a value as JSON or as base64, and what belongs to it."""
 
@@ -108,6 +112,8 @@ def item_of_raw(data: bytes, sent: dict[str, str]) -> Item:
         except (msgspec.MsgspecError, RecursionError, ValueError) as error:
             raise InvalidInput(f"Millstream-Headers is a JSON object: {error}") from error
     kind = sent.get("content-type", "")
+    if kind == _UNSAID:
+        kind = TEXT if _is_text(data) else ""
     if kind and _TYPE.fullmatch(kind):
         headers = {CONTENT_TYPE: kind, **headers}
     timestamp = sent.get("millstream-timestamp")
@@ -122,6 +128,14 @@ def item_of_raw(data: bytes, sent: dict[str, str]) -> Item:
         headers or None,
         None if timestamp is None else int(timestamp),
     )
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def show_record(record: Record) -> ReadRecord:
@@ -178,7 +192,7 @@ def _shown(value: bytes, key: bytes | None, headers: Headers) -> dict[str, Any]:
 def _as_json(value: bytes, kind: str) -> Raw | None:
     """The value as JSON, if its content type says so and it is true."""
     try:
-        if kind == TEXT:
+        if kind == TEXT or kind.lower() == "text/plain":
             return Raw(msgspec.json.encode(value.decode()))
         if _json_type.fullmatch(kind):
             value.decode()

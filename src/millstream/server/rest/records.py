@@ -14,6 +14,7 @@ from millstream.format.packing import Single
 from millstream.log import commands as c
 from millstream.log.block import Block
 from millstream.log.log import pack_many
+from millstream.log.names import NUMBER_MAX
 from millstream.record import Item, Producer, Record
 from millstream.server.problems import NotAcceptable
 from millstream.server.rest import arrow
@@ -29,6 +30,7 @@ from millstream.server.rest.payload import (
     show_record,
 )
 
+READ_DEFAULT = 1_000
 READ_MAX = 10_000
 HEADER_CHARS_MAX = 8_000
 """Of a record's headers in a header of the answer; longer ones are told as JSON only."""
@@ -80,7 +82,8 @@ class ReadQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     """The first offset; without one, the first record that is there."""
     stop: Position | None = None
     """Before this offset."""
-    limit: Annotated[int, Meta(ge=1, le=READ_MAX)] = 1_000
+    limit: Annotated[int, Meta(ge=1, le=NUMBER_MAX)] | None = None
+    """How many at most. JSON has 1,000 by default and up to 10,000; Arrow has no bound."""
     wait: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     """Seconds to wait for the first record, if there is none yet."""
 
@@ -156,9 +159,12 @@ async def read(ask: Ask) -> RecordPage | Response:
     if first >= end and (wait_ms := ask.wait_ms(query.wait)):
         await ask.unless_over(c.WaitForOffset(log, first, wait_ms))
         start, end = await ask.execute(c.GetBounds(log))
-    stop = min(end, first + query.limit, end if query.stop is None else query.stop)
+    stop = end if query.stop is None else min(end, query.stop)
     if wanted == ARROW:
+        stop = stop if query.limit is None else min(stop, first + query.limit)
+        await read_blocks(ask, log, first, min(stop, first + 1), 0)  # refused now, or not at all
         return arrow.stream(ask.session, log, first, stop)
+    stop = min(stop, first + min(query.limit or READ_DEFAULT, READ_MAX))
     blocks = await read_blocks(ask, log, first, stop)
     records = [show_record(record) for block in blocks for record in block.records()]
     following = records[-1].offset + 1 if records else first

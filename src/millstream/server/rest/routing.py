@@ -7,7 +7,7 @@ as `%2F`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from itertools import groupby
 from typing import Any
@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 from millstream.errors import MillstreamError
 from millstream.server import problems
 from millstream.server.core import Core
+from millstream.server.quota import SMALL_BYTES
 from millstream.server.rest.ask import Ask, decoded_segment
 from millstream.server.rest.body import BODY_S, decode_json, decode_query, header, read_body
 from millstream.server.rest.endpoint import JSON, Endpoint, Reply
@@ -142,12 +143,22 @@ class PathRoute(Route):
         ask = Ask(self._core, request, path=path)
         given = request.query_params.multi_items() if request.scope["query_string"] else []
         ask.query = decode_query(given, endpoint.query)
-        if endpoint.takes_body:
-            await _read(ask, endpoint)
-        return _written(await endpoint.run(ask), endpoint)
+        if not endpoint.takes_body or _is_small(request):
+            if endpoint.takes_body:
+                await _read(ask, endpoint)
+            return _written(await endpoint.run(ask), endpoint)
+        with self._core.quota.receiving(request.state.principal) as grow:
+            await _read(ask, endpoint, grow)
+            return _written(await endpoint.run(ask), endpoint)
 
 
-async def _read(ask: Ask, endpoint: Endpoint) -> None:
+def _is_small(request: Request) -> bool:
+    """Whether a body says that it is too small to be counted."""
+    told = header(request.scope, b"content-length") or ""
+    return told.isascii() and told.isdigit() and len(told) <= 6 and int(told) <= SMALL_BYTES
+
+
+async def _read(ask: Ask, endpoint: Endpoint, grow: Callable[[int], None] | None = None) -> None:
     """Read the body, as JSON or as it is."""
     request = ask.request
     kind = (header(request.scope, b"content-type") or "").partition(";")[0].strip().lower()
@@ -162,7 +173,9 @@ async def _read(ask: Ask, endpoint: Endpoint) -> None:
                     f"{' or '.join(offered)}",
                     offered=offered,
                 )
-    data = await read_body(request, bytes_max=ask.core.settings.body_bytes_max, seconds=BODY_S)
+    data = await read_body(
+        request, bytes_max=ask.core.settings.body_bytes_max, seconds=BODY_S, grow=grow
+    )
     ask.data = data
     if is_json:
         if not data and endpoint.body_optional:

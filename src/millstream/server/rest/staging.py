@@ -37,8 +37,11 @@ BOOK = "millstream:staging"
 
 REMEMBERED_MS = 7 * 24 * 3600 * 1000
 TXN_CHARS_MAX = 200
-_SERVER = Principal("staging", (Permission("log", "admin"), Permission("store", "admin")))
-"""The book is the server's own; who commits needs to write the log that they publish to."""
+_SERVER = Principal(
+    "staging",
+    (Permission("log", "admin"), Permission("queue", "admin"), Permission("store", "admin")),
+)
+"""The book is the server's own; who commits needs to write the log or queue that they publish to."""
 
 _NOTHING = Single(b"", None, b"", None)
 _packed = msgspec.msgpack.Decoder(Single | Batch)
@@ -149,8 +152,9 @@ def _unpacked(data: bytes) -> Single | Batch:
 
 
 def _check_writes_logs(principal: Principal) -> None:
-    """Staging needs disk: only for those who can publish to some log."""
-    if not any(one.noun in ("*", "log") and one.action != "read" for one in principal.permissions):
+    """Staging needs disk: only for those who can publish to some log or queue."""
+    nouns = ("*", "log", "queue")
+    if not any(one.noun in nouns and one.action != "read" for one in principal.permissions):
         raise Denied(f"{principal.name} may not write any log", noun="log", action="write", name="")
 
 

@@ -1,0 +1,143 @@
+"""The replicas' workloads: two stores in files, from nothing to the same, and then nothing new.
+
+Everything that is taken over is checked against the running hash and durable when it counts.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import millstream
+from millstream.bench.measure import Meter, Row, seconds
+from millstream.database import Millstream
+
+PAYLOAD_BYTES = 100
+BATCH = 1_000
+RECORDS = 1_000_000
+LOGS = 100
+"""Beside the large one, of one record each: what a first look at many costs."""
+
+
+class Bench:
+    """One run: a store with a large log, and what is synced with it."""
+
+    def __init__(self, directory: Path, *, seconds_each: float, records: int) -> None:
+        self.directory = directory
+        self.seconds = seconds_each
+        self.records = records
+        self._made = 0
+        self.source: Millstream = millstream.open(directory / "source.db")
+        values = [os.urandom(PAYLOAD_BYTES) for _ in range(BATCH)]
+        log = self.source.log("large")
+        for first in range(0, records, BATCH):
+            log.append_many(values[: min(BATCH, records - first)])
+
+    def target(self) -> Millstream:
+        """Another empty store."""
+        self._made += 1
+        return millstream.open(self.directory / f"target-{self._made}.db")
+
+    def close(self) -> None:
+        """Close the source."""
+        self.source.close()
+
+
+def sync_full(bench: Bench) -> Row:
+    """A whole log into an empty store."""
+    meter = Meter()
+    carried = 0
+    while not meter.messages or meter.elapsed_s < bench.seconds:
+        with bench.target() as target:
+            began = seconds()
+            outcome = target.sync(bench.source, direction="pull", logs="large")
+            took = seconds() - began
+            if target.log("large").end_offset() != bench.records:
+                raise RuntimeError("a sync ended early")
+        meter.messages += outcome.pulled
+        meter.elapsed_s += took
+        meter.step_s.append(took)
+        carried = outcome.bytes
+    row = Row(
+        workload="sync_full",
+        payload_bytes=PAYLOAD_BYTES,
+        batch=BATCH,
+        per_second=round(meter.per_second()),
+        p50_ms=meter.percentile_ms(0.5),
+        p99_ms=meter.percentile_ms(0.99),
+        required="≥ 500,000/s",
+        details={"records": bench.records, "bytes_per_record": round(carried / bench.records, 1)},
+    )
+    row.passed = row.per_second >= 500_000
+    return row
+
+
+def sync_nothing(bench: Bench) -> Row:
+    """The same two stores once more, with nothing new; then with many small logs beside."""
+    with bench.target() as target:
+        target.sync(bench.source, direction="pull", logs="large")
+        meter, bytes_per_log = _idle(bench, target, bench.seconds / 2)
+        for number in range(LOGS):
+            bench.source.log(f"small/{number}").append(b"x")
+        target.sync(bench.source)
+        many, many_bytes = _idle(bench, target, bench.seconds / 2)
+    row = Row(
+        workload="sync_nothing",
+        payload_bytes=PAYLOAD_BYTES,
+        per_second=round(meter.per_second()),
+        p50_ms=meter.percentile_ms(0.5),
+        p99_ms=meter.percentile_ms(0.99),
+        required="p99 < 50 ms, < 1,000 bytes per log",
+        details={
+            "bytes_per_log": round(bytes_per_log),
+            "logs": LOGS + 1,
+            "logs_p50_ms": many.percentile_ms(0.5),
+            "logs_bytes_per_log": round(many_bytes),
+        },
+    )
+    row.passed = row.p99_ms < 50 and bytes_per_log < 1_000
+    return row
+
+
+def _idle(bench: Bench, target: Millstream, total_s: float) -> tuple[Meter, float]:
+    """Sync again and again; how long it takes, and how much is said per log."""
+    meter = Meter()
+    said = 0.0
+
+    def step() -> int:
+        nonlocal said
+        outcome = target.sync(bench.source)
+        if outcome.pulled or outcome.pushed:
+            raise RuntimeError("there was something new")
+        said = outcome.bytes / outcome.looked_at
+        return outcome.looked_at
+
+    meter.run(step, total_s)
+    return meter, said
+
+
+WORKLOADS: dict[str, Callable[[Bench], Row]] = {
+    "sync_full": sync_full,
+    "sync_nothing": sync_nothing,
+}
+
+
+def run(
+    names: list[str],
+    *,
+    directory: Path | None,
+    seconds_each: float,
+    started: Callable[[str], None],
+    records: int = RECORDS,
+) -> Iterator[Row]:
+    """Run workloads one after the other on one store; `started` is told the name of each."""
+    with tempfile.TemporaryDirectory(prefix="millstream-bench-", dir=directory) as found:
+        bench = Bench(Path(found), seconds_each=seconds_each, records=int(records))
+        try:
+            for name in names:
+                started(name)
+                yield WORKLOADS[name](bench)
+        finally:
+            bench.close()

@@ -1,0 +1,200 @@
+"""The examination of what logs come from: forks find their first records, and hashes fit the records.
+
+A fork's records below its fork point lie in its parent: they must be sound there. The marks of a log's
+running hash are computed again from the records, as far as these are sound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from millstream.doctor.coverage import Coverage
+from millstream.doctor.findings import Findings
+from millstream.doctor.replay import Replay
+from millstream.doctor.rows import Found, Rows
+from millstream.errors import CorruptionError, InvalidInput
+from millstream.format import keys
+from millstream.format.lineage import Fork, decode_marks
+from millstream.log.ancestry import fork_of
+from millstream.log.head import Head
+from millstream.log.reader import RowMoved, find_blocks
+from millstream.replica.chain import Chain, Mark
+
+READ_BYTES = 4 * 1024 * 1024
+DEPTH_MAX = 1_000
+"""Forks of forks; more would be a circle."""
+
+
+class Lineage:
+    """What is known of forks and marks."""
+
+    def __init__(self, rows: Rows, replay: Replay, findings: Findings) -> None:
+        self._rows = rows
+        self._replay = replay
+        self._findings = findings
+
+    def find_forks(self, heads: dict[int, Head]) -> dict[int, Fork]:
+        """Where the first records of forks lie."""
+        found: dict[int, Fork] = {}
+        for log_id, head in heads.items():
+            try:
+                fork = fork_of(self._replay.overlay, self._rows, log_id)
+            except CorruptionError as error:
+                self._findings.add("log", f"where it was forked from: {error}", log=head.name)
+                continue
+            if fork is not None:
+                found[log_id] = fork
+                self._check_fork(log_id, head, fork, heads)
+        for parent_id, child_id in self._listed():
+            if child_id in heads and found.get(child_id, Fork(0, 0)).parent_id != parent_id:
+                self._findings.add(
+                    "log",
+                    f"it is listed as a fork of log {parent_id}, and does not say so itself",
+                    log=heads[child_id].name,
+                )
+        return found
+
+    def _check_fork(self, log_id: int, head: Head, fork: Fork, heads: dict[int, Head]) -> None:
+        if fork.point > head.end or fork.merged > head.end:
+            self._findings.add(
+                "log",
+                f"its fork point is {fork.point}, merged up to {fork.merged}, and it ends at "
+                f"{head.end}",
+                log=head.name,
+            )
+        key = keys.forks(fork.parent_id, log_id)
+        if self._replay.overlay.get(key) is None and not self._is_stored(key):
+            self._findings.add(
+                "log",
+                f"log {fork.parent_id} does not know that it is a fork of it: what it needs may go",
+                log=head.name,
+            )
+        if fork.parent_id not in heads and head.dropped < fork.point:
+            self._findings.lose(
+                "log",
+                f"log {fork.parent_id}, which it was forked from, is gone",
+                log=head.name,
+                start=max(head.start, head.dropped),
+                stop=max(fork.point, head.start),
+            )
+
+    def _is_stored(self, key: bytes) -> bool:
+        try:
+            return self._rows.get(key) is not None
+        except CorruptionError:
+            return True  # reported with the other rows
+
+    def _sound(self, start: bytes, stop: bytes) -> Iterator[Found]:
+        """The rows of a range whose checksum fits; the others are reported."""
+        for row in self._rows.walk(start, stop):
+            if row.problem:
+                self._replay.report_row(row.key, row.problem)
+            else:
+                yield row
+
+    def _listed(self) -> Iterator[tuple[int, int]]:
+        start, stop = keys.range_of(keys.prefix(keys.FORKS))
+        listed = {row.key for row in self._sound(start, stop)}
+        listed.update(self._replay.overlay.keys(start, stop))
+        for key in sorted(listed):
+            try:
+                yield keys.entry_position(key)
+            except CorruptionError as error:
+                self._findings.add("row", f"a fork is listed under a damaged key: {error}")
+
+    def check_prefixes(
+        self, heads: dict[int, Head], forks: dict[int, Fork], sound: dict[int, Coverage]
+    ) -> None:
+        """What a fork reads of its parent is there; then it is sound for the fork as well."""
+        done: set[int] = set()
+
+        def settle(log_id: int, depth: int) -> None:
+            fork = forks.get(log_id)
+            if fork is None or log_id in done or depth > DEPTH_MAX:
+                return
+            done.add(log_id)
+            settle(fork.parent_id, depth + 1)
+            parent = sound.get(fork.parent_id, Coverage())
+            own = sound.get(log_id, Coverage())
+            sound[log_id] = joined = Coverage()
+            for start, stop in sorted((*parent.up_to(fork.point), *own.up_to(2**63))):
+                joined.add(start, stop)
+            head = heads[log_id]
+            if head.deleted or fork.parent_id not in heads:
+                return
+            for start, stop in joined.missing(head.start, min(fork.point, head.end)):
+                why = (
+                    f"it is missing in log {heads[fork.parent_id].name!r}, which it was forked from"
+                )
+                self._findings.lose("log", why, log=head.name, start=start, stop=stop)
+
+        for log_id in heads:
+            settle(log_id, 0)
+
+    def check_marks(self, heads: dict[int, Head], sound: dict[int, Coverage]) -> None:
+        """The marks of each log, computed again."""
+        start, stop = keys.range_of(keys.prefix(keys.MARKS))
+        stored = {row.key: row.value for row in self._sound(start, stop)}
+        held = self._replay.overlay
+        stored.update((key, held.get(key) or b"") for key in held.keys(start, stop))
+        marks: dict[int, list[Mark]] = {}
+        for key, value in sorted(stored.items()):
+            try:
+                log_id, _ = keys.entry_position(key)
+                found = [Mark(*one) for one in decode_marks(value)]
+            except CorruptionError as error:
+                self._findings.add("row", f"the marks {key.hex()}: {error}")
+                continue
+            marks.setdefault(log_id, []).extend(found)
+        for log_id, found in marks.items():
+            head = heads.get(log_id)
+            if head is None or head.deleted:
+                self._findings.add("log", f"log {log_id} has marks, and is gone", severity="waste")
+            else:
+                self._check_chain(log_id, head, found, sound.get(log_id, Coverage()))
+
+    def _check_chain(self, log_id: int, head: Head, marks: list[Mark], sound: Coverage) -> None:
+        known = [mark for mark in marks if mark.offset >= head.dropped]
+        if not known or known[-1].offset > head.end:
+            self._findings.add(
+                "log",
+                f"its marks reach from {marks[0].offset} to {marks[-1].offset}, the log from "
+                f"{head.dropped} to {head.end}",
+                log=head.name,
+            )
+            return
+        base, last = known[0], known[-1]
+        if any(sound.missing(base.offset, last.offset)):
+            return  # what is lost was told already
+        try:
+            wrong = self._first_wrong(log_id, head, base, known[1:])
+        except (CorruptionError, RowMoved, InvalidInput) as error:
+            self._findings.add("log", f"its hash cannot be computed: {error}", log=head.name)
+            return
+        if wrong is not None:
+            self._findings.add(
+                "log",
+                f"its records up to offset {wrong} are not those whose hash was kept there",
+                log=head.name,
+            )
+
+    def _first_wrong(self, log_id: int, head: Head, base: Mark, marks: list[Mark]) -> int | None:
+        chain, position = Chain(base), base.offset
+        expected = iter(marks)
+        while marks and position < marks[-1].offset:
+            for block in find_blocks(
+                self._replay.overlay,
+                self._rows,
+                log_id,
+                head.name,
+                start=position,
+                stop=marks[-1].offset,
+                bytes_max=READ_BYTES,
+            ):
+                for found in chain.extend(block):
+                    mark = next(expected, None)
+                    if mark != found:
+                        return found.offset if mark is None else mark.offset
+                position = block.offsets.stop
+        left = next(expected, None)
+        return None if left is None else left.offset

@@ -1,0 +1,117 @@
+"""Forks, as the store knows them: where the first records of a fork lie, and who needs whose.
+
+A fork's records below its fork point lie in its parent, the others are its own. What a fork may still
+read is needed of its parent, and so on upwards. A fork whose parent is deleted keeps what it needs of it;
+once nothing is left of a parent, its forks are forks of the parent's own parent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from millstream.format import keys
+from millstream.format.lineage import Fork, decode_fork, encode_fork
+from millstream.log.head import Head
+from millstream.store.engine import Snapshot
+from millstream.store.overlay import Overlay
+from millstream.store.state import State
+from millstream.store.transaction import Transaction
+
+FORKS_PER_STEP = 1_000
+
+FORK_NAME = "~fork-"
+"""In the name of a fork for which nobody chose one."""
+
+
+def fork_of(overlay: Overlay, snapshot: Snapshot, log_id: int) -> Fork | None:
+    """Where a log's first records lie, if it is a fork."""
+    key = keys.fork(log_id)
+    found = overlay.get(key)
+    if found is None:
+        found = snapshot.get(key)
+    return None if found is None else decode_fork(found)
+
+
+def find_fork(tx: Transaction, log_id: int) -> Fork | None:
+    """The same, as an operation leaves it."""
+    found = tx.get(keys.fork(log_id))
+    return None if found is None else decode_fork(found)
+
+
+def put_fork(tx: Transaction, log_id: int, fork: Fork) -> None:
+    """Say where a fork's first records lie."""
+    before = find_fork(tx, log_id)
+    if before is not None and before.parent_id != fork.parent_id:
+        tx.erase(keys.forks(before.parent_id, log_id))
+    if before is None or before.parent_id != fork.parent_id:
+        tx.put(keys.forks(fork.parent_id, log_id), b"")
+    tx.put(keys.fork(log_id), encode_fork(fork))
+
+
+def children(tx: Transaction, log_id: int) -> Iterator[tuple[int, Fork]]:
+    """The forks of a log, as an operation leaves them; what it does to one changes nothing here."""
+    start, stop = keys.of_log(keys.FORKS, log_id)
+    while rows := tx.scan(start, stop, limit=FORKS_PER_STEP):
+        for key, _ in rows:
+            child_id = keys.entry_position(key)[1]
+            found = find_fork(tx, child_id)
+            if found is not None:
+                yield child_id, found
+        start = rows[-1][0] + b"\x00"
+
+
+def release(tx: Transaction, log_id: int) -> None:
+    """The last of a log goes: its forks are its parent's now."""
+    own = find_fork(tx, log_id)
+    for child_id, fork in list(children(tx, log_id)):
+        if own is not None:
+            point = min(own.point, fork.point)
+            put_fork(tx, child_id, fork._replace(parent_id=own.parent_id, point=point))
+        else:
+            tx.erase(keys.forks(log_id, child_id))
+            tx.erase(keys.fork(child_id))
+    if own is not None:
+        tx.erase(keys.forks(own.parent_id, log_id))
+        tx.erase(keys.fork(log_id))
+    if tx.get(keys.set_back(log_id)) is not None:
+        tx.erase(keys.set_back(log_id))
+    forget_rows(tx, keys.MARKS, log_id)
+
+
+def forget_rows(tx: Transaction, kind: int, log_id: int) -> None:
+    """Drop the rows of a type that a log has, if it has any."""
+    start, stop = keys.of_log(kind, log_id)
+    if tx.scan(start, stop, limit=1):
+        tx.drop(start, stop)
+
+
+def setbacks_of(overlay: Overlay, snapshot: Snapshot, log_id: int) -> int:
+    """How often a log's end went back, for whoever remembers what it has read."""
+    key = keys.set_back(log_id)
+    found = overlay.get(key) or snapshot.get(key)
+    return 0 if found is None else int.from_bytes(found, "little")
+
+
+def pin(state: State, snapshot: Snapshot, log_id: int) -> list[tuple[int, int]]:
+    """The offsets of a log that its forks need, and those that need theirs."""
+    needed: list[tuple[int, int]] = []
+    start, stop = keys.of_log(keys.FORKS, log_id)
+    while rows := state.scan(start, stop, snapshot, limit=FORKS_PER_STEP):
+        for key, _ in rows:
+            child_id = keys.entry_position(key)[1]
+            fork = fork_of(state.overlay, snapshot, child_id)
+            if fork is not None:
+                needed += _needed_by(state, snapshot, child_id, fork.point)
+        start = rows[-1][0] + b"\x00"
+    return needed
+
+
+def _needed_by(
+    state: State, snapshot: Snapshot, child_id: int, point: int
+) -> list[tuple[int, int]]:
+    head = state.entity(keys.head(child_id), snapshot)
+    assert isinstance(head, Head)
+    ranges = state.pinned(child_id, snapshot)
+    if not head.deleted:
+        ranges.append((head.dropped, point))
+    return [(start, min(stop, point)) for start, stop in ranges if start < min(stop, point)]

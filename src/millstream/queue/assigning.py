@@ -1,0 +1,275 @@
+"""Assigning: somebody else says which stored messages belong to which queues.
+
+A queue whose spec names a `router` is left alone by the routing of its own. Whoever routes it hands in
+stretches of a log with the offsets in them that match. Each is taken over from where the queue stands in
+that log, so what was assigned before is passed over, however often it is handed in: by whom, and what
+they remember, makes no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from millstream.command import Query
+from millstream.errors import Conflict, InvalidInput, NotFound, OutOfRange
+from millstream.format import keys
+from millstream.format.entries import Entry
+from millstream.log.head import Head, Name
+from millstream.log.names import check_integer, check_text
+from millstream.log.reader import TRIES, RowMoved, bounds_of, entries_of, log_id_of
+from millstream.queue.commands import Routed
+from millstream.queue.ledger import Ledger
+from millstream.queue.placing import place
+from millstream.queue.routing import _decoded, _joined, mark_of, may_match
+from millstream.queue.slots import Mark, Span
+from millstream.queue.spec import DELAY_MS_MAX, PRIORITY_MAX, QueueSpec
+from millstream.queue.state import QueueState
+from millstream.record import Headers
+from millstream.store.engine import Snapshot
+from millstream.store.overlay import Overlay
+from millstream.store.state import State
+from millstream.store.store import Store
+from millstream.store.transaction import Transaction
+
+ASSIGNED_MAX = 50_000
+"""Messages in one command: they are placed in one commit."""
+
+
+class Wish(Struct, frozen=True, array_like=True):
+    """How one message is to be treated, where that is not what its headers say."""
+
+    priority: int | None = None
+    group: str | None = None
+    delay_ms: int | None = None
+
+
+class Assignment(Struct, frozen=True, array_like=True):
+    """Of the offsets [start, stop) of a log, those that belong to a queue; the others do not."""
+
+    queue: str
+    log: str
+    start: int
+    stop: int
+    runs: list[tuple[int, int]]
+    """(first offset, count), in order, apart from each other."""
+    wishes: list[Wish] | None = None
+    """One per message."""
+    gapless: bool = False
+    """Refuse if the queue has not come as far as `start`: something would be passed over."""
+
+
+class AssignMessages(Query[int], frozen=True):
+    """Assign stored messages to queues, in one commit; answers how many were new.
+
+    It changes the store, and may be repeated: nothing is assigned twice.
+    """
+
+    assignments: list[Assignment]
+
+
+class _Found(Struct, frozen=True):
+    """An assignment, with what the log says about its messages."""
+
+    assignment: Assignment
+    log_id: int
+    setbacks: int
+    spans: list[Span]
+    marks: list[Mark] | None
+
+
+def assign_messages(store: Store, query: AssignMessages) -> int:
+    """Look the messages up outside the write lock, then place them all."""
+    total = sum(count for one in query.assignments for _, count in one.runs)
+    if total > ASSIGNED_MAX:
+        raise InvalidInput(
+            f"{total:,} messages are assigned at once; the limit is {ASSIGNED_MAX:,}"
+        )
+    found = [_look_up(store, one) for one in query.assignments]
+    return store.run(partial(_place, found=found))
+
+
+def _look_up(store: Store, assignment: Assignment) -> _Found:
+    spec = store.look(partial(_spec, name=assignment.queue))
+    _check(assignment, spec)
+    log_id = log_id_of(store, assignment.log)
+    bounds = bounds_of(store, log_id)
+    if not log_id or assignment.stop > bounds.end:
+        raise OutOfRange(
+            f"log {assignment.log!r} ends at {bounds.end}: there is no offset "
+            f"{assignment.stop - 1} to assign",
+            position=assignment.stop - 1,
+            end=bounds.end,
+        )
+    for _ in range(TRIES):
+        try:
+            with store.engine.read() as snapshot:
+                spans, marks = _spans(
+                    store.state.overlay, snapshot, log_id, assignment, spec, bounds.dropped
+                )
+                return _Found(assignment, log_id, bounds.setbacks, spans, marks)
+        except RowMoved:
+            store.refresh()
+            bounds = bounds_of(store, log_id)
+    raise Conflict(f"log {assignment.log!r} was truncated meanwhile; assign again")
+
+
+def _spec(state: State, snapshot: Snapshot, name: str) -> QueueSpec:
+    queue = state.entity(keys.queue(name), snapshot)
+    assert isinstance(queue, QueueState)
+    if not queue.exists():
+        raise NotFound(f"there is no queue {name!r}", name=name)
+    return queue.spec
+
+
+def _check(one: Assignment, spec: QueueSpec) -> None:
+    if not spec.router:
+        raise InvalidInput(
+            f"queue {one.queue!r} routes its messages itself; specify it with router='spark' to "
+            "have them assigned"
+        )
+    if one.log not in spec.sources and not may_match(one.log, spec):
+        raise InvalidInput(
+            f"queue {one.queue!r} does not take from log {one.log!r}: name it in its sources"
+        )
+    last = check_integer("an offset", one.start)
+    check_integer("an offset", one.stop)
+    for at, count in one.runs:
+        if count < 1 or at < last or at + count > one.stop:
+            raise InvalidInput("runs are in order, apart, and between start and stop")
+        last = at + count
+    _check_wishes(one, spec)
+
+
+def _check_wishes(one: Assignment, spec: QueueSpec) -> None:
+    if one.wishes is None:
+        return
+    if len(one.wishes) != sum(count for _, count in one.runs):
+        raise InvalidInput("there is one wish per message, or none at all")
+    for wish in one.wishes:
+        for what in ("priority", "group"):
+            if getattr(wish, what) is not None and not getattr(spec, f"{what}_by"):
+                raise InvalidInput(
+                    f"queue {one.queue!r} does not look at a {what}: specify it with {what}_by"
+                )
+        if wish.priority is not None and not 0 <= wish.priority <= PRIORITY_MAX:
+            raise InvalidInput(f"a priority is an integer from 0 to {PRIORITY_MAX}")
+        if wish.delay_ms is not None and not 0 <= wish.delay_ms <= DELAY_MS_MAX:
+            raise InvalidInput(f"a delay is from 0 to {DELAY_MS_MAX / 1000:,.0f} s")
+        if wish.group is not None:
+            check_text("a group", wish.group)
+
+
+def _spans(
+    overlay: Overlay,
+    snapshot: Snapshot,
+    log_id: int,
+    one: Assignment,
+    spec: QueueSpec,
+    dropped: int,
+) -> tuple[list[Span], list[Mark] | None]:
+    """Where the messages lie; one span each if they have marks, else as few as can be."""
+    spans: list[Span] = []
+    marks: list[Mark] | None = [] if spec.looks_at_headers or one.wishes is not None else None
+    wishes = iter(one.wishes) if one.wishes is not None else None
+    for first, entry, headers, taken in _taken(overlay, snapshot, log_id, one.runs, dropped):
+        spans += _joined(log_id, first, entry, taken)
+        if marks is not None:
+            marks += [mark_of(spec, entry.keys[i], headers[i]) for i in taken]
+    if marks is not None and wishes is not None:
+        # What is gone was first: the wishes of the messages that are left are the last ones.
+        left = list(wishes)[-len(marks) :] if marks else []
+        marks = [_wished(mark, wish) for mark, wish in zip(marks, left, strict=True)]
+    return spans, marks
+
+
+def _taken(
+    overlay: Overlay,
+    snapshot: Snapshot,
+    log_id: int,
+    runs: Sequence[tuple[int, int]],
+    dropped: int,
+) -> Iterator[tuple[int, Entry, list[Headers], list[int]]]:
+    """Each entry that runs lie in, read once, and which of its records they take.
+
+    What the log has dropped is not there any more and cannot be assigned.
+    """
+    left = iter(runs)
+    start, count = next(left, (0, 0))
+    while count:
+        gone = min(max(0, dropped - start), count)
+        start, count = start + gone, count - gone
+        if not count:
+            start, count = next(left, (0, 0))
+            continue
+        ((first, value),) = entries_of(overlay, snapshot, log_id, start=start, stop=start + 1)
+        entry, headers = _decoded(value)
+        end = first + len(entry)
+        taken: list[int] = []
+        while count and start < end:
+            stop = start + count
+            taken += range(start - first, min(stop, end) - first)
+            start, count = (end, stop - end) if stop > end else next(left, (0, 0))
+        yield first, entry, headers, taken
+
+
+def _wished(mark: Mark, wish: Wish) -> Mark:
+    if wish.priority is not None:
+        mark = replace(mark, priority=wish.priority)
+    if wish.group is not None:
+        mark = replace(mark, group=wish.group)
+    if wish.delay_ms is not None:
+        mark = replace(mark, delay_ms=wish.delay_ms)
+    return mark
+
+
+def _place(tx: Transaction, found: Sequence[_Found]) -> int:
+    """Compare where each queue stands, set where it stands then, and place what is new."""
+    total = 0
+    for one in found:
+        assignment = one.assignment
+        ledger = Ledger(tx, assignment.queue)
+        named = tx.entity(keys.log_name(assignment.log), Name).log_id
+        head = tx.entity(keys.head(one.log_id), Head)
+        if named != one.log_id or head.setbacks != one.setbacks:
+            raise Conflict(f"log {assignment.log!r} is another one by now; assign again")
+        position = max(ledger.queue.positions.get(one.log_id, 0), head.dropped)
+        if assignment.gapless and position < assignment.start:
+            raise Conflict(
+                f"queue {assignment.queue!r} stands at offset {position} of log "
+                f"{assignment.log!r}, and what is assigned begins at {assignment.start}: the "
+                "records between would be passed over; begin there",
+                position=position,
+                start=assignment.start,
+            )
+        if position >= assignment.stop:
+            continue
+        spans, marks = _from(one, position)
+        routed = Routed(one.log_id, position, assignment.stop, spans, marks, setbacks=one.setbacks)
+        total += place(ledger, [routed])
+        ledger.close()
+    return total
+
+
+def _from(one: _Found, position: int) -> tuple[list[Span], list[Mark] | None]:
+    """The messages at and after a position."""
+    spans: list[Span] = []
+    passed = 0
+    for span in one.spans:
+        skip = min(max(0, position - span.offset), span.count)
+        passed += skip
+        if skip < span.count:
+            spans.append(
+                Span(
+                    0,
+                    span.count - skip,
+                    span.log_id,
+                    span.offset + skip,
+                    span.message_id + skip,
+                    span.at_ms,
+                )
+            )
+    return spans, None if one.marks is None else one.marks[passed:]

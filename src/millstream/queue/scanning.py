@@ -1,0 +1,143 @@
+"""Scanning: a queue's messages and their attempts in bulk, without changing anything.
+
+For analytics. Times are wall time, as far as store time can be told as such.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from msgspec import Struct
+
+from millstream.command import Query
+from millstream.errors import InvalidInput
+from millstream.format.ids import split_id
+from millstream.queue.message import Try
+from millstream.queue.reading import log_name
+from millstream.queue.routing import facts_of
+from millstream.queue.service import (
+    _OUTCOMES,
+    PEEK_MAX,
+    STATES,
+    _bucket,
+    _buckets,
+    _queue,
+)
+from millstream.queue.slots import DONE
+from millstream.store.engine import Snapshot
+from millstream.store.state import State
+from millstream.store.store import Store
+
+
+class Attempted(Struct, frozen=True, array_like=True):
+    """A message, and how its attempts went."""
+
+    claim_id: int
+    state: str
+    log: str
+    offset: int
+    appended_ms: int
+    tries: list[Try]
+
+
+class ListAttempts(Query[list[Attempted]], frozen=True):
+    """Messages that were ever claimed and are not forgotten, by claim number, with their attempts."""
+
+    queue: str
+    count: int
+    after: int = -1
+
+
+class Unrouted(Struct, frozen=True, array_like=True):
+    """What of a log a queue has not looked at."""
+
+    log: str
+    start: int
+    stop: int
+    own: bool
+    """Whether it is the queue's inbox, to which no filter applies."""
+
+
+class ListUnrouted(Query[list[Unrouted]], frozen=True):
+    """Where routing stands in the logs of a queue."""
+
+    queue: str
+
+
+def list_unrouted(store: Store, query: ListUnrouted) -> list[Unrouted]:
+    """The stretches that are not routed; those of somebody else's routing are not looked for."""
+
+    def ask(state: State, snapshot: Snapshot) -> list[Unrouted]:
+        _queue(state, snapshot, query.queue)  # there must be one
+        facts = facts_of(state, snapshot, query.queue)
+        assert facts is not None
+        return [
+            Unrouted(one.name, one.position, one.end, one.name in facts.own)
+            for one in facts.sources
+            if one.position < one.end
+        ]
+
+    return store.look(ask)
+
+
+def list_attempts(store: Store, query: ListAttempts) -> list[Attempted]:
+    """A page of messages with their attempts."""
+    if not 0 < query.count <= PEEK_MAX:
+        raise InvalidInput(f"a page has from 1 to {PEEK_MAX:,} messages")
+    found = store.look(partial(_attempts, query=query))
+    names: dict[int, str] = {}
+    for _, _, log_id, *_ in found:
+        if log_id not in names:
+            names[log_id] = log_name(store, log_id)
+    return [
+        Attempted(claim_id, state, names[log_id], offset, at_ms, tries)
+        for claim_id, state, log_id, offset, at_ms, tries in found
+    ]
+
+
+_Row = tuple[int, str, int, int, int, list[Try]]
+_NAMES = {number: name for name, number in STATES.items()}
+
+
+def _attempts(state: State, snapshot: Snapshot, query: ListAttempts) -> list[_Row]:
+    queue = _queue(state, snapshot, query.queue)
+    first = 0 if query.after < 0 else split_id(query.after)[1] + 1
+    _, now_ms = state.time.now()
+    to_wall_ms = state.clock.wall_ms() - now_ms
+    found: list[_Row] = []
+    for bucket_id in _buckets(state, snapshot, queue, _NAMES[DONE], first):
+        bucket = _bucket(state, snapshot, queue, bucket_id)
+        tries = _by_slot(bucket.tries)
+        ends = _by_slot(bucket.ends)
+        low = max(0, first - split_id(bucket_id)[1])
+        for span in bucket.sources(low, len(bucket.states)):
+            for slot in range(span.slot, span.slot + span.count):
+                name = _NAMES.get(bucket.states[slot])
+                if name is None or slot not in tries:
+                    continue
+                ended = ends.get(slot, [])
+                made = [
+                    Try(
+                        one.at_ms + to_wall_ms,
+                        one.consumer,
+                        ended[i].at_ms + to_wall_ms if i < len(ended) else None,
+                        _OUTCOMES[ended[i].state] if i < len(ended) else "in flight",
+                        ended[i].reason if i < len(ended) else "",
+                    )
+                    for i, one in enumerate(tries[slot])
+                ]
+                offset = span.offset + slot - span.slot
+                claim_id = queue.claim_id(bucket_id, slot)
+                found.append((claim_id, name, span.log_id, offset, span.at_ms, made))
+                if len(found) == query.count:
+                    return found
+    return found
+
+
+def _by_slot(ranges: list) -> dict[int, list]:  # type: ignore[type-arg]
+    """Ranges of slots, in order, for each slot that they cover."""
+    found: dict[int, list] = {}  # type: ignore[type-arg]
+    for one in ranges:
+        for slot in range(one.start, one.stop):
+            found.setdefault(slot, []).append(one)
+    return found

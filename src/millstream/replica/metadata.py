@@ -1,0 +1,68 @@
+"""Metadata of a log between copies: handed out with its stamps, and joined by them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from millstream.errors import TooLarge
+from millstream.format import keys
+from millstream.log.head import Name
+from millstream.log.metadata import TOMBSTONES_MAX, Meta, MetadataState, Set
+from millstream.log.operations import need_log
+from millstream.replica.stamp import check_entries, join, news
+from millstream.store.engine import Snapshot
+from millstream.store.state import State
+from millstream.store.store import Store
+from millstream.store.transaction import Transaction
+
+if TYPE_CHECKING:
+    from millstream.replica.commands import AdoptMetadata, GetStampedMetadata
+
+
+def adopt_metadata(tx: Transaction, command: AdoptMetadata) -> int:
+    """Take over what counts of another copy's metadata; answers how many entries that were."""
+    check_entries(command.entries)
+    log_id, _ = need_log(tx, command.log)
+    key = keys.metadata(log_id)
+    own = tx.entity(key, MetadataState).entries
+    found = news(own, command.entries)
+    if not found:
+        return 0
+    _check_size(tx, command.log, join(own, found))
+    for name, meta in sorted(found.items(), key=lambda item: (item[1].stamp, item[0])):
+        tx.change(key, Set(name, meta))
+    return len(found)
+
+
+def _check_size(tx: Transaction, log: str, entries: dict[str, Meta]) -> None:
+    values = {key: meta.value for key, meta in entries.items() if meta.present}
+    limits = tx.limits
+    for what, size, most in (
+        ("entries", len(values), limits.metadata_entries_max),
+        ("deleted entries", len(entries) - len(values), 2 * TOMBSTONES_MAX),
+        ("bytes", len(msgspec.msgpack.encode(values)), limits.metadata_bytes_max),
+    ):
+        if size > most:
+            raise TooLarge(
+                f"the joined metadata of log {log!r} would have {size:,} {what}; "
+                f"the limit is {most:,}",
+                size=size,
+                limit=most,
+            )
+
+
+def stamped_metadata(store: Store, query: GetStampedMetadata) -> dict[str, Meta]:
+    """Every entry with its stamp, deleted ones included; none if there is no such log."""
+
+    def ask(state: State, snapshot: Snapshot) -> dict[str, Meta]:
+        name = state.entity(keys.log_name(query.log), snapshot)
+        assert isinstance(name, Name)
+        if not name.log_id:
+            return {}
+        found = state.entity(keys.metadata(name.log_id), snapshot)
+        assert isinstance(found, MetadataState)
+        return dict(found.entries)
+
+    return store.look(ask)

@@ -1,0 +1,129 @@
+"""Moving records between a log and its fork: entries change hands, payloads stay where they are.
+
+A fork's records below its fork point lie in its parent. So if the first own records of a fork become
+the parent's next ones, and the fork point moves up behind them, neither log reads differently; the same
+holds the other way round for the parent's end. Nothing is copied but the entries' own rows.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from millstream.errors import CorruptionError
+from millstream.format import block as blocks
+from millstream.format import entries, keys
+from millstream.format.lineage import Fork
+from millstream.log.ancestry import forget_rows, put_fork
+from millstream.log.head import Appended, Dropped, Head, SetBack, Truncated
+from millstream.log.sparse import bytes_below, payloads_of, rows_of
+from millstream.store.engine import Row
+from millstream.store.transaction import Transaction
+
+ENTRIES_PER_SLICE = 1_000
+BYTES_PER_SLICE = 8 * 1024 * 1024
+"""Of entries, without their payloads: what one commit moves."""
+
+ENTRIES_MAX = 2**31
+
+
+def raise_point(tx: Transaction, log_id: int, fork: Fork) -> int:
+    """Give some of a fork's first own records to its parent, which ends at the fork point; how many.
+
+    Where the fork has forgotten its first own records, the parent begins behind them.
+    """
+    head = tx.entity(keys.head(log_id), Head)
+    rows = _rows_from(tx, log_id, max(fork.point, head.dropped), head.end, ENTRIES_PER_SLICE)
+    first = keys.entry_position(rows[0][0])[1] if rows else head.end
+    if not rows and head.start < head.end:
+        raise CorruptionError(
+            f"log {head.name!r}: its own records are missing", what="log entry", where=fork.point
+        )
+    if first > fork.point:
+        forget_rows(tx, keys.MARKS, fork.parent_id)
+        tx.change(keys.head(fork.parent_id), Truncated(first))
+    moved = size = kept = carried = 0
+    for key, value in rows:
+        offset = keys.entry_position(key)[1]
+        if carried >= BYTES_PER_SLICE or offset != first + moved:
+            break
+        if offset < head.dropped:
+            kept += bytes_below(tx.state.overlay, tx.writer, (key, value), head.dropped)
+        tx.drop(key)
+        tx.put(keys.entry(fork.parent_id, offset), value)
+        size += payloads_of(tx.state.overlay, tx.writer, value)[1]
+        moved += entries.count(value)
+        carried += len(value)
+    if moved:
+        tx.change(keys.head(fork.parent_id), Appended(moved, size, tx.wall_ms))
+        tx.change(keys.head(log_id), Dropped(head.dropped, (size, -kept) if kept else size))
+    put_fork(tx, log_id, fork._replace(point=first + moved))
+    return moved
+
+
+def lower_end(tx: Transaction, from_id: int, to_id: int, at: int) -> None:
+    """Give a log's own records from `at` on to another log that has none there."""
+    head = tx.entity(keys.head(from_id), Head)
+    gone = came = 0
+    for key, value in _rows_from(tx, from_id, at, head.end, ENTRIES_MAX):
+        offset = keys.entry_position(key)[1]
+        size = payloads_of(tx.state.overlay, tx.writer, value)[1]
+        gone += size
+        if offset >= at:
+            tx.drop(key)
+            tx.put(keys.entry(to_id, offset), value)
+            came += size
+            continue
+        halves = split(tx, value, at - offset)
+        for row in halves.payloads:
+            tx.drop(row[0])
+            tx.put(*row)
+        tx.drop(key)
+        tx.put(key, halves.head)
+        tx.put(keys.entry(to_id, at), halves.tail)
+        gone -= halves.head_size
+        came += halves.tail_size
+    tx.change(keys.head(from_id), SetBack(at, gone))
+    tx.put(keys.set_back(from_id), head.setbacks.to_bytes(8, "little"))
+    tx.change(keys.head(to_id), Dropped(tx.entity(keys.head(to_id), Head).dropped, -came))
+
+
+def _rows_from(tx: Transaction, log_id: int, start: int, stop: int, limit: int) -> list[Row]:
+    """The entries of a log that hold something in [start, stop), in order."""
+    overlay, key = tx.state.overlay, keys.entry(log_id, start)
+    rows = rows_of(overlay, tx.writer, log_id, start, stop, limit)
+    before = tx.writer.scan(keys.entry(log_id, 0), key, limit=1, reverse=True)
+    for row in (overlay.floor(key), *before):
+        if row is not None and row[0] < key:
+            first = keys.entry_position(row[0])[1]
+            if start < first + entries.count(row[1]):
+                return [row, *rows]
+    return rows
+
+
+class Halves(NamedTuple):
+    """An entry in two; the payloads are rows to be written, if they lie together."""
+
+    head: bytes
+    head_size: int
+    tail: bytes
+    tail_size: int
+    payloads: list[Row]
+
+
+def split(tx: Transaction, value: bytes, count: int) -> Halves:
+    """Cut an entry behind its first `count` records."""
+    head, tail = entries.head_of(value, count), entries.tail_of(value, count)
+    if not blocks.is_block(value):
+        sizes = [payloads_of(tx.state.overlay, tx.writer, half)[1] for half in (head, tail)]
+        return Halves(head, sizes[0], tail, sizes[1], [])
+    found = blocks.decode_header(value, kind=blocks.METADATA)
+    stored = tx.get(keys.payload_block(found.first_id))
+    if stored is None:
+        raise CorruptionError("a payload is missing", what="payload", where=found.first_id)
+    rows: list[Row] = []
+    halves: list[tuple[bytes, int]] = []
+    for half, start in ((head, 0), (tail, count)):
+        metadata, payload = entries.with_payload(half, stored, start)
+        rows.append((keys.payload_block(found.first_id + start), payload))
+        halves.append((metadata, payloads_of(tx.state.overlay, tx.writer, metadata)[1]))
+    return Halves(*halves[0], *halves[1], rows)

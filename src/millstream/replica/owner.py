@@ -1,0 +1,65 @@
+"""Owners: which store may append to a log, and how that changes.
+
+A log is owned by the store that made it, at epoch 0, without a byte being written. Whoever hands a log
+over, or takes it over, raises the epoch: of two stores that both believe to own a log, the one with the
+higher epoch does.
+"""
+
+from __future__ import annotations
+
+from millstream.errors import InvalidInput, NotFound
+from millstream.format import keys
+from millstream.log import commands as c
+from millstream.log.head import Head, Name, Owned
+from millstream.log.names import check_name
+from millstream.log.operations import check_free, need_log
+from millstream.log.ownership import not_owner
+from millstream.record import Owner
+from millstream.store.engine import Snapshot
+from millstream.store.instance import Instance, instance_id
+from millstream.store.state import State
+from millstream.store.store import Store
+from millstream.store.transaction import Transaction
+
+
+def get_owner(store: Store, query: c.GetOwner) -> Owner:
+    """Who owns a log."""
+
+    def ask(state: State, snapshot: Snapshot) -> Owner:
+        name = state.entity(keys.log_name(query.log), snapshot)
+        assert isinstance(name, Name)
+        if not name.log_id:
+            raise NotFound(f"there is no log {query.log!r}", name=query.log)
+        head = state.entity(keys.head(name.log_id), snapshot)
+        here = state.entity(keys.STORE_KEY, snapshot)
+        assert isinstance(head, Head)
+        assert isinstance(here, Instance)
+        return _owner(head, here.id)
+
+    return store.look(ask)
+
+
+def hand_over(tx: Transaction, command: c.HandOver) -> Owner:
+    """Let another store append from now on; only the owner can."""
+    check_name(command.to, "store")
+    log_id, head = need_log(tx, command.log)
+    here = instance_id(tx)
+    if head.owner:
+        raise not_owner(head)
+    if command.to == here:
+        raise InvalidInput(f"log {command.log!r} is owned by this store already")
+    check_free(tx, head, "")
+    tx.change(keys.head(log_id), Owned(command.to, head.epoch + 1))
+    return _owner(head, here)
+
+
+def take_over(tx: Transaction, command: c.TakeOver) -> Owner:
+    """Append here from now on; whoever owns the log already stays as it is."""
+    log_id, head = need_log(tx, command.log)
+    if head.owner:
+        tx.change(keys.head(log_id), Owned("", head.epoch + 1))
+    return _owner(head, instance_id(tx))
+
+
+def _owner(head: Head, here: str) -> Owner:
+    return Owner(store=head.owner or here, epoch=head.epoch, here=not head.owner)

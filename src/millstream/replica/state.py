@@ -1,0 +1,179 @@
+"""The state of a log as a value: what `merge` takes and gives.
+
+A state never changes; `append`, `truncate` and `set` give the next one. States that grew from one
+another share their entries, so neither growing nor comparing them costs what is the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from types import MappingProxyType
+from typing import Any, overload
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from millstream.errors import InvalidInput
+from millstream.format.packing import check_json, check_timestamp
+from millstream.log.names import check_integer
+from millstream.record import NO_HEADERS, Headers
+from millstream.replica.stamp import Entries, Meta, Stamp, check_entries
+
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+_growing = threading.Lock()
+"""Two threads may grow one run, and only one of them may have the shared list."""
+
+
+class Entry(Struct, frozen=True, gc=False):
+    """One record, wherever it lies."""
+
+    value: bytes
+    key: bytes | None = None
+    timestamp: int = 0
+    headers: Headers = NO_HEADERS
+
+    def __post_init__(self) -> None:
+        """Refuse what a log cannot hold."""
+        if type(self.value) is not bytes or not isinstance(self.key, bytes | None):
+            raise InvalidInput("an entry's value is bytes, its key bytes or nothing")
+        check_timestamp(self.timestamp)
+        if not isinstance(self.headers, dict | MappingProxyType):
+            raise InvalidInput(f"headers are a mapping, not {type(self.headers).__name__}")
+
+    def packed(self) -> bytes:
+        """Its bytes, the same for the same entry: what ties are broken by."""
+        return _encode((self.key, self.value, self.timestamp, dict(self.headers)))
+
+
+class Run:
+    """Entries in a row: a stretch of a list that only ever grows, and that runs share."""
+
+    __slots__ = ("_first", "_shared", "_stop")
+
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        shared = list(entries)
+        for entry in shared:
+            if not isinstance(entry, Entry):
+                raise InvalidInput(f"a log holds entries, not {type(entry).__name__}")
+        self._shared = shared
+        self._first, self._stop = 0, len(shared)
+
+    def __len__(self) -> int:
+        return self._stop - self._first
+
+    def __iter__(self) -> Iterator[Entry]:
+        shared = self._shared
+        return (shared[i] for i in range(self._first, self._stop))
+
+    @overload
+    def __getitem__(self, index: int) -> Entry: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Entry]: ...
+    def __getitem__(self, index: int | slice) -> Entry | list[Entry]:
+        places = range(self._first, self._stop)[index]
+        if isinstance(places, int):
+            return self._shared[places]
+        return [self._shared[i] for i in places]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Run):
+            return NotImplemented
+        return len(self) == len(other) and self.difference(other) is None
+
+    def __hash__(self) -> int:
+        return hash((len(self), self[0].value if len(self) else b""))
+
+    def __repr__(self) -> str:
+        return f"Run({list(self)!r})"
+
+    def grown(self, entries: Iterable[Entry]) -> Run:
+        """This run and more; the list is shared, unless it has grown another way already."""
+        more = Run(entries)._shared
+        with _growing:
+            if self._stop == len(self._shared):
+                self._shared.extend(more)
+                return self._part(self._first, self._stop + len(more))
+        return Run([*self, *more])
+
+    def trimmed(self, count: int) -> Run:
+        """Without its first entries; nothing is copied."""
+        return self._part(min(self._first + count, self._stop), self._stop) if count > 0 else self
+
+    def difference(self, other: Run) -> int | None:
+        """The first place at which both have an entry and not the same; None if there is none."""
+        if self._shared is other._shared and self._first == other._first:
+            return None
+        for index in range(min(len(self), len(other))):
+            one, two = self[index], other[index]
+            if one is not two and one.packed() != two.packed():
+                return index
+        return None
+
+    def is_above(self, other: Run) -> bool:
+        """Of two of the same length: whether the last entry in which they differ is greater here.
+
+        From the end, so that trimming both alike never turns it round.
+        """
+        for index in range(len(self) - 1, -1, -1):
+            one, two = self[index].packed(), other[index].packed()
+            if one != two:
+                return one > two
+        return True
+
+    def _part(self, first: int, stop: int) -> Run:
+        made = object.__new__(Run)
+        made._shared, made._first, made._stop = self._shared, first, stop
+        return made
+
+
+class LogState(Struct, frozen=True):
+    """One copy of a log: `entries[i]` is at the offset `start + i`. The empty one is the least."""
+
+    entries: Run = Run()
+    metadata: Entries = {}
+    timestamp: int = 0
+    """Of the last change, in ms."""
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a state that cannot be."""
+        if not isinstance(self.entries, Run):
+            raise InvalidInput("the entries of a state are a Run: LogState(Run([Entry(...), ...]))")
+        check_entries(self.metadata)
+        check_timestamp(self.timestamp)
+        check_integer("a start", self.start)
+        check_integer("an end", self.start + len(self.entries))
+
+    @property
+    def end(self) -> int:
+        """The offset that the next entry gets."""
+        return self.start + len(self.entries)
+
+    def __getitem__(self, offset: int) -> Entry:
+        """The entry at an offset."""
+        if not self.start <= offset < self.end:
+            raise IndexError(offset)
+        return self.entries[offset - self.start]
+
+    def appended(self, *entries: Entry, timestamp: int = 0) -> LogState:
+        """With more entries at the end."""
+        latest = max([self.timestamp, timestamp, *(entry.timestamp for entry in entries)])
+        return replace(self, entries=self.entries.grown(entries), timestamp=latest)
+
+    def truncated(self, before: int) -> LogState:
+        """Without what lies before an offset; past the end, both ends move. Never backwards."""
+        check_integer("an offset", before)
+        if before <= self.start:
+            return self
+        return replace(self, entries=self.entries.trimmed(before - self.start), start=before)
+
+    def with_metadata(self, key: str, value: Any, stamp: Stamp) -> LogState:
+        """With one entry set."""
+        meta = Meta(stamp, True, check_json(value))
+        return replace(self, metadata={**self.metadata, key: meta})
+
+    def without_metadata(self, key: str, stamp: Stamp) -> LogState:
+        """With one entry deleted: what stays says so to merges."""
+        return replace(self, metadata={**self.metadata, key: Meta(stamp, False)})

@@ -1,0 +1,21 @@
+"""Truncations travel: a copy forgets what another one has forgotten."""
+
+from __future__ import annotations
+
+from millstream.command import Mutation
+from millstream.log.commands import Truncate
+from millstream.log.operations import need_log, truncate
+from millstream.store.transaction import Transaction
+
+
+class AdoptStart(Mutation[int], frozen=True):
+    """Begin where another copy begins, if that is later; answers how many records went."""
+
+    log: str
+    start: int
+
+
+def adopt_start(tx: Transaction, command: AdoptStart) -> int:
+    """As a truncation, of a log that must be there."""
+    need_log(tx, command.log)
+    return truncate(tx, Truncate(command.log, command.start))

@@ -1,0 +1,81 @@
+"""Examples of requests, as the document and its page show them; a test asks every one of them.
+
+They are about a shop: its log of orders, a cursor of its reports, a queue of invoices. In the order
+of the table of endpoints one could ask them one after the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+NAMES = {
+    "log": "orders",
+    "cursor": "reports",
+    "key": "owner",
+    "queue": "invoices",
+    "offset": "0",
+    "claim_id": "3458764513820540928",
+    "txn": "nightly-17",
+    "part": "0",
+}
+"""What stands in the place of a path's parameters."""
+
+QUERIES = {
+    "listLogs": {"limit": "20"},
+    "readRecords": {"start": "0", "limit": "100", "wait": "20"},
+    "listQueues": {"limit": "20"},
+    "peekMessages": {"state": "available", "limit": "10"},
+    "stagePart": {"attempt": "1"},
+}
+
+_CLAIM = f"{NAMES['claim_id']}:1"
+
+BODIES: dict[str, Any] = {
+    "truncateLog": {"before": 1},
+    "forkLog": {"name": "orders-trial"},
+    "mergeFork": {"on_fork": "rebase"},
+    "setOwner": {"store": None},
+    "setMetadata": {"value": "billing"},
+    "setRetention": {"age": 604800, "consumed": True},
+    "appendRecords": {
+        "records": [
+            {"value": {"order": 7}, "key": "ada", "headers": {"amount": 120}},
+            {"base64": "AAEC", "headers": {"amount": 5}},
+        ],
+        "producer": {"name": "shop", "sequence": 0},
+    },
+    "openCursor": {"start": "earliest"},
+    "takeRecords": {"n": 100, "wait": 20},
+    "acknowledgeRecords": {"up_to": 2},
+    "seekCursor": {"offset": 0},
+    "specifyQueue": {
+        "sources": ["orders"],
+        "filter": "amount > 100",
+        "start": "earliest",
+        "max_attempts": 3,
+        "dead_letter": "orders.failed",
+    },
+    "alterQueue": {"max_attempts": 5, "rate": 50.0},
+    "purgeQueue": {"state": "failed"},
+    "redriveQueue": {"where": "amount > 1000", "limit": 100, "dry_run": True},
+    "putMessages": {"value": {"invoice": 7}, "headers": {"amount": 120}, "delay": 1.5},
+    "claimMessages": {"n": 10, "lease": 30, "wait": 20, "consumer": "worker-1"},
+    "popMessages": {"n": 1},
+    "ackClaims": {"claims": [_CLAIM]},
+    "nackClaims": {"claims": [_CLAIM], "delay": 60, "reason": "the printer is busy"},
+    "failClaims": {"claims": [_CLAIM], "reason": "no such customer"},
+    "renewClaims": {"claims": [_CLAIM], "lease": 60},
+    "transact": {
+        "operations": [
+            {"op": "append", "log": "orders", "value": {"order": 8}},
+            {"op": "put", "queue": "invoices", "value": {"invoice": 8}},
+        ]
+    },
+    "stagePart": {"records": [{"value": {"order": 9}}]},
+    "commitStaged": {
+        "log": "orders",
+        "parts": [{"part": "0", "attempt": 1, "count": 1, "crc": 2880577365}],
+    },
+    "makeTicket": {"permissions": ["log:read:orders"], "seconds": 60},
+}
+"""The JSON body of each operation that has one."""

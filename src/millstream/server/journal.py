@@ -1,0 +1,58 @@
+"""The journal: what a server writes down, a line of JSON for each event.
+
+Events and facts, never payloads, queries or secrets: of an exception its kind and its place are
+told, not its text, which may hold what somebody sent.
+"""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+from typing import Any, TextIO
+
+import msgspec
+
+ACCESS = "millstream.access"
+"""The logger of requests."""
+
+_NAMES = ("millstream", "uvicorn")
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
+
+
+class JsonLines(logging.Formatter):
+    """An event as one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The event, when and where it was, and the facts that were given with it."""
+        event = record.getMessage()
+        if record.name == ACCESS:
+            return event  # a line already
+        facts: dict[str, Any] = {
+            "event": event,
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "time_ms": int(record.created * 1000),
+        }
+        facts |= {key: value for key, value in vars(record).items() if key not in _STANDARD}
+        if record.exc_info and record.exc_info[0] is not None:
+            facts |= {"error": record.exc_info[0].__name__, "where": place(record.exc_info[2])}
+        return msgspec.json.encode(facts, enc_hook=str).decode()
+
+
+def place(trace: TracebackType | None) -> str:
+    """The file and line that raised."""
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+
+
+def write_to(stream: TextIO, *, requests: bool) -> None:
+    """Have everything that this process notes written to a stream; requests only if asked for."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines())
+    for name in _NAMES:
+        logger = logging.getLogger(name)
+        logger.addHandler(handler)
+        logger.setLevel(logging.WARNING)
+        logger.propagate = False
+    logging.getLogger(ACCESS).setLevel(logging.INFO if requests else logging.WARNING)

@@ -1,0 +1,1 @@
+"""Millstream on Spark: the data source, and pipelines over it."""

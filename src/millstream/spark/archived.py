@@ -1,0 +1,206 @@
+"""The option `archive`: an archive and the live log behind it, read as one table.
+
+What is archived is read from its files, and the log from there on: it is truncated only behind the
+archive, so nothing that was planned can vanish, and no offset is read twice.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+from pyarrow import parquet
+
+from millstream.errors import CannotOpen, Conflict, InvalidInput, NotFound
+from millstream.filters import parse
+from millstream.spark.archive import Archive, Segment
+from millstream.spark.columns import ROWS_PER_BATCH, header_column
+from millstream.spark.options import EARLIEST, LATEST, Positions, ReadOptions
+from millstream.spark.planning import Range, find_logs, lost
+from millstream.spark.reading import Choice
+
+if TYPE_CHECKING:
+    from millstream.command import Session
+    from millstream.record import LogInfo
+    from millstream.spark.pushdown import Pushed
+
+
+class Piece(Struct, frozen=True):
+    """Offsets [start, stop) of one archived file."""
+
+    archive: str
+    file: str
+    start: int
+    stop: int
+
+
+class Plan(Struct):
+    """What is read from files, and what from logs."""
+
+    pieces: list[tuple[str, Piece]]
+    """With the log of each."""
+    ranges: list[Range]
+    infos: dict[str, LogInfo]
+
+
+def plan_archived(session: Session, options: ReadOptions) -> Plan:
+    """Plan a read of logs whose beginnings are in an archive."""
+    archive = Archive(options.archive)
+    archive.check()
+    for positions, side in ((options.starting, "starting"), (options.ending, "ending")):
+        if positions.time is not None or positions.times:
+            raise InvalidInput(
+                f"option {side}Timestamp: does not go with the option archive; filter the column "
+                "appendTimestamp instead"
+            )
+    infos = find_logs(session, options)
+    plan = Plan([], [], infos)
+    for name in dict.fromkeys((*options.logs, *infos)):
+        segments = archive.segments(name)
+        info = infos.get(name)
+        if info is None and not segments and options.fail_on_data_loss:
+            raise NotFound(
+                f"option subscribe: there is no log {name!r}, neither in the store nor in the "
+                "archive; with failOnDataLoss=false it is taken for an empty one",
+                name=name,
+            )
+        _plan_log(plan, archive, segments, name, info, options)
+    return plan
+
+
+def _plan_log(
+    plan: Plan,
+    archive: Archive,
+    segments: list[Segment],
+    name: str,
+    info: LogInfo | None,
+    options: ReadOptions,
+) -> None:
+    if info is not None and segments and segments[-1].created != info.created:
+        raise Conflict(
+            f"option archive: {archive.path} holds another log {name!r}, which was deleted since; "
+            "read one of them without the other"
+        )
+    seam = segments[-1].stop if segments else (info.start_offset if info else 0)
+    end = info.end_offset if info else seam
+    first = segments[0].start if segments else seam
+    start = _bound(options.starting, name, earliest=first, latest=end)
+    stop = _bound(options.ending, name, earliest=first, latest=end)
+    if options.fail_on_data_loss:
+        _check_whole(segments, name, info, start, min(stop, end))
+    for segment in segments:
+        for file in segment.files:
+            low, high = max(start, file.start), min(stop, file.stop)
+            if low < high:
+                plan.pieces.append((name, Piece(str(archive.path), file.path, low, high)))
+    if info is not None:
+        live = Range(name, max(start, seam, info.start_offset), min(stop, info.end_offset))
+        if live.start < live.stop:
+            plan.ranges.append(live)
+
+
+def _bound(positions: Positions, name: str, *, earliest: int, latest: int) -> int:
+    offset = positions.offsets.get(name, positions.default)
+    return {EARLIEST: earliest, LATEST: latest}.get(offset, offset)
+
+
+def _check_whole(
+    segments: list[Segment], name: str, info: LogInfo | None, start: int, stop: int
+) -> None:
+    """Refuse a read with a gap in it."""
+    at = start
+    for segment in segments:
+        if segment.start <= at < segment.stop:
+            at = segment.stop
+    if at < stop and info is not None and info.start_offset <= at:
+        at = info.end_offset
+    if at < stop:
+        later = [segment.start for segment in segments if segment.start > at]
+        if info is not None and info.start_offset > at:
+            later.append(info.start_offset)
+        raise lost(name, at, min(later, default=stop), stop, "option archive")
+
+
+def kept_pieces(plan: Plan, pushed: Pushed) -> Iterator[tuple[str, Piece]]:
+    """Of the archived files, what Spark's filters may keep."""
+    for log, piece in plan.pieces:
+        if pushed.topics is not None and log not in pushed.topics:
+            continue
+        start, stop = pushed.cut(piece.start, piece.stop)
+        if start < stop:
+            yield log, Piece(piece.archive, piece.file, start, stop)
+
+
+def read_piece(
+    piece: Piece, schema: pa.Schema, log: str, choice: Choice
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one archived file as record batches."""
+    path = Path(piece.archive) / piece.file
+    wanted = [name for name in schema.names if name not in ("topic", "partition")]
+    needed = dict.fromkeys((*wanted, "offset"))
+    if choice.filter:
+        needed |= dict.fromkeys(("key", "timestamp", "headers"))
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=ROWS_PER_BATCH, columns=list(needed)):
+                found = _kept(batch, piece, log, choice)
+                if found.num_rows:
+                    yield _as(found, schema, log)
+    except OSError as error:
+        raise CannotOpen(
+            f"option archive: {path} cannot be read on {platform.node()}: {error}; every machine "
+            "that runs tasks needs the archive under the same path",
+            path=str(path),
+        ) from None
+
+
+def _kept(batch: pa.RecordBatch, piece: Piece, log: str, choice: Choice) -> pa.RecordBatch:
+    offsets = batch.column(batch.schema.names.index("offset"))
+    ends: Any = pc.min_max(offsets)
+    if ends["min"].as_py() < piece.start or ends["max"].as_py() >= piece.stop:
+        inside = pc.and_(pc.greater_equal(offsets, piece.start), pc.less(offsets, piece.stop))
+        batch = batch.filter(inside)
+    if not choice.filter or not batch.num_rows:
+        return batch
+    times = batch.column(batch.schema.names.index("timestamp")).cast(pa.timestamp("ms"))
+    matched = parse(choice.filter).match_many(
+        _headers(batch.column(batch.schema.names.index("headers"))),
+        keys=batch.column(batch.schema.names.index("key")).to_pylist(),
+        timestamps=times.cast(pa.int64()).to_pylist(),
+        log=log,
+    )
+    return batch.filter(pa.array([bool(one) for one in matched]))
+
+
+def _headers(column: pa.Array) -> list[dict[str, Any]]:
+    """Typed headers as the values that they are."""
+    found = []
+    for pairs in column.to_pylist():
+        found.append(
+            {
+                name: next((v for v in (value or {}).values() if v is not None), None)
+                for name, value in pairs or ()
+            }
+        )
+    return found
+
+
+def _as(batch: pa.RecordBatch, schema: pa.Schema, log: str) -> pa.RecordBatch:
+    """The columns that Spark asks for, of the types that it asks for."""
+    names, columns = batch.schema.names, []
+    for field in schema:
+        if field.name == "topic":
+            columns.append(pa.repeat(pa.scalar(log, field.type), batch.num_rows))
+        elif field.name == "partition":
+            columns.append(pa.repeat(pa.scalar(0, field.type), batch.num_rows))
+        else:
+            column = batch.column(names.index(field.name))
+            if field.name == "headers" and not pa.types.is_map(field.type):
+                column = header_column(_headers(column), field.type)
+            columns.append(column if column.type == field.type else column.cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,245 @@
+"""The assignment sink: rows say which stored messages belong to which queues.
+
+Columns are `log` (or `topic`), `offset`, `queue`, and where wanted `priority`, `group` and `delay` (in
+seconds). A row without a queue says that the record was looked at and belongs to none. Tasks only
+gather; the driver's commit hands the rows in, by log and offset. Each queue goes on from where it
+stands, so neither a repeated batch nor a deleted checkpoint assigns anything twice.
+
+With the option `queues` the rows of a batch are everything there is between the first and the last
+offset of each log: then all those queues are moved past it, and a gap before it is refused.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from millstream.errors import InvalidInput, NotFound
+from millstream.queue.assigning import ASSIGNED_MAX, Assignment, AssignMessages, Wish
+from millstream.queue.commands import DescribeQueue
+from millstream.queue.routing import may_match
+from millstream.queue.spec import QueueSpec
+from millstream.record import to_ms
+from millstream.spark.failures import point
+from millstream.spark.options import WriteOptions
+from millstream.spark.place import writing
+from millstream.spark.rows import check_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from millstream.command import Session
+
+REQUIRED = ("log", "offset", "queue")
+WISHES = ("priority", "group", "delay")
+
+
+@dataclass
+class Gathered(WriterCommitMessage):
+    """The rows of one task: offsets by queue and log, and what is wished for each of them."""
+
+    offsets: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    wishes: dict[tuple[str, str], dict[int, Wish]] = field(default_factory=dict)
+    edges: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Of each log, the first and the last offset that was looked at."""
+
+
+class _Assigner:
+    """What both kinds of writers share."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        self._options = options
+        self._names = ["log" if name == "topic" else name for name in schema.fieldNames()]
+        check_columns(self._names, (*REQUIRED, *WISHES), REQUIRED)
+        if options.version is not None:
+            raise InvalidInput(
+                "options txnAppId and txnVersion: are for records; what is assigned is known by "
+                "its offset"
+            )
+
+    def _gather(self, rows: Iterator[pa.RecordBatch]) -> Gathered:
+        found = Gathered()
+        offsets: dict[tuple[str, str], array[int]] = defaultdict(lambda: array("q"))
+        for batch in rows:
+            _gather(batch.rename_columns(self._names), offsets, found)
+        found.offsets = {key: some.tobytes() for key, some in offsets.items()}
+        point("write")
+        return found
+
+    def _assign(self, messages: Sequence[WriterCommitMessage | None]) -> int:
+        found = [one for one in messages if isinstance(one, Gathered)]
+        point("before commit")
+        total = 0
+        if any(one.edges for one in found):
+            with writing(self._options.place) as session:
+                for some in _commands(session, found, self._options.queues):
+                    total += session.execute(AssignMessages(some))
+        point("after commit")
+        return total
+
+
+def _gather(
+    batch: pa.RecordBatch, offsets: dict[tuple[str, str], array[int]], found: Gathered
+) -> None:
+    names = batch.schema.names
+    logs, numbers = batch.column(names.index("log")), batch.column(names.index("offset"))
+    if logs.null_count or numbers.null_count:
+        raise InvalidInput("a row names no log or no offset; only the queue may be null")
+    queues = batch.column(names.index("queue")).to_pylist()
+    wished = [name for name in WISHES if name in names]
+    columns = [batch.column(names.index(name)).to_pylist() for name in wished]
+    for at, (log, number, queue) in enumerate(
+        zip(logs.to_pylist(), numbers.to_pylist(), queues, strict=True)
+    ):
+        low, high = found.edges.get(log, (number, number))
+        if number <= low or number >= high:
+            found.edges[log] = (min(low, number), max(high, number))
+        if queue is None:
+            continue
+        offsets[queue, log].append(number)
+        if wished:
+            wish = _wish(dict(zip(wished, [column[at] for column in columns], strict=True)))
+            if wish != Wish():
+                found.wishes.setdefault((queue, log), {})[number] = wish
+
+
+def _wish(given: dict[str, Any]) -> Wish:
+    delay = given.get("delay")
+    return Wish(
+        given.get("priority"),
+        given.get("group"),
+        None if delay is None else to_ms(float(delay)),
+    )
+
+
+def _commands(
+    session: Session, found: Sequence[Gathered], queues: Sequence[str]
+) -> Iterator[list[Assignment]]:
+    """Assignments in lists that one commit can take."""
+    waiting: list[Assignment] = []
+    size = 0
+    for one in _assignments(session, found, queues):
+        count = sum(count for _, count in one.runs)
+        if waiting and size + count > ASSIGNED_MAX:
+            yield waiting
+            waiting, size = [], 0
+        waiting.append(one)
+        size += count
+    if waiting:
+        yield waiting
+
+
+def _assignments(
+    session: Session, found: Sequence[Gathered], queues: Sequence[str]
+) -> Iterator[Assignment]:
+    offsets: dict[tuple[str, str], set[int]] = defaultdict(set)
+    wishes: dict[tuple[str, str], dict[int, Wish]] = defaultdict(dict)
+    edges: dict[str, tuple[int, int]] = {}
+    for one in found:
+        for key, data in one.offsets.items():
+            offsets[key].update(array("q", data))
+        for key, some in one.wishes.items():
+            wishes[key].update(some)
+        for log, (low, high) in one.edges.items():
+            before = edges.get(log, (low, high))
+            edges[log] = (min(low, before[0]), max(high, before[1]))
+    specs = {name: _spec(session, name) for name in queues}
+    for key in sorted({*offsets, *_covered(specs, edges)}):
+        queue, log = key
+        if queues and queue not in queues:
+            raise InvalidInput(f"option queues: does not name {queue!r}, to which rows belong")
+        numbers = sorted(offsets.get(key, ()))
+        start, stop = (
+            (edges[log][0], edges[log][1] + 1) if queues else (numbers[0], numbers[-1] + 1)
+        )
+        yield from _cut(queue, log, (start, stop), numbers, wishes.get(key), gapless=bool(queues))
+
+
+def _spec(session: Session, name: str) -> QueueSpec:
+    info = session.execute(DescribeQueue(name))
+    if info is None:
+        raise NotFound(f"option queues: there is no queue {name!r}", name=name)
+    return info.spec
+
+
+def _covered(specs: dict[str, QueueSpec], logs: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Queues and the logs among these that they take from."""
+    for log in logs:
+        for name, spec in specs.items():
+            if log in spec.sources or may_match(log, spec):
+                yield name, log
+
+
+def _cut(
+    queue: str,
+    log: str,
+    edges: tuple[int, int],
+    numbers: Sequence[int],
+    wishes: dict[int, Wish] | None,
+    *,
+    gapless: bool,
+) -> Iterator[Assignment]:
+    """One assignment, or several that go on from each other if there are many messages."""
+    start, stop = edges
+    for first in range(0, max(1, len(numbers)), ASSIGNED_MAX):
+        some = numbers[first : first + ASSIGNED_MAX]
+        is_last = first + ASSIGNED_MAX >= len(numbers)
+        end = stop if is_last else some[-1] + 1
+        wished = None if wishes is None else [wishes.get(one, Wish()) for one in some]
+        yield Assignment(queue, log, start, end, runs_of(some), wished, gapless)
+        start = end
+
+
+def runs_of(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Ascending numbers as runs of neighbours: (first, how many)."""
+    runs: list[tuple[int, int]] = []
+    first = last = -2
+    for number in numbers:
+        if number != last + 1:
+            if first >= 0:
+                runs.append((first, last + 1 - first))
+            first = number
+        last = number
+    if first >= 0:
+        runs.append((first, last + 1 - first))
+    return runs
+
+
+class BatchAssigner(_Assigner, DataSourceArrowWriter):
+    """Assigns in a batch."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Gathered:
+        """Gather the rows of one task."""
+        return self._gather(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Assign what the tasks gathered."""
+        self._assign(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing was handed in."""
+
+
+class StreamAssigner(_Assigner, DataSourceStreamArrowWriter):
+    """Assigns the batches of a stream."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Gathered:
+        """Gather the rows of one task."""
+        return self._gather(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Assign what the tasks gathered."""
+        self._assign(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing was handed in."""

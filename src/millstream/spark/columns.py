@@ -1,0 +1,213 @@
+"""Stored blocks as Arrow record batches.
+
+Values, keys and times are handed over as the buffers that were stored; nothing is done per record
+but for headers, which are decoded where they were asked for. Small blocks are joined into larger
+batches, because each batch costs Spark a fixed time.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.format import block as stored
+from millstream.log.block import Block, headers_of
+from millstream.record import Headers
+
+ROWS_PER_BATCH = 16_384
+"""Rows from which a batch is handed on: larger ones do not make Spark faster."""
+
+BYTES_PER_BATCH = 8 * 1024 * 1024
+
+_TIME = pa.timestamp("us", tz="UTC")
+_SCALAR = pa.struct([("s", pa.string()), ("i", pa.int64()), ("d", pa.float64()), ("b", pa.bool_())])
+
+
+class Piece:
+    """One block, decoded as far as its columns ask for."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self._metadata: stored.Block | None = None
+
+    @property
+    def metadata(self) -> stored.Block:
+        """The block's metadata."""
+        if self._metadata is None:
+            self._metadata = stored.Block(self.block.metadata, kind=stored.METADATA)
+        return self._metadata
+
+    def headers(self) -> list[Headers]:
+        """The headers of its records."""
+        return headers_of(self.metadata, self.block.skip, self.block.count)
+
+
+def batches(blocks: Iterable[Block], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Blocks as record batches with these columns."""
+    return joined((batch_of(block, schema) for block in blocks), schema)
+
+
+def batch_of(block: Block, schema: pa.Schema) -> pa.RecordBatch:
+    """One block as a record batch."""
+    piece = Piece(block)
+    return pa.RecordBatch.from_arrays(
+        [_COLUMNS[field.name](piece, field.type) for field in schema], schema=schema
+    )
+
+
+def joined(found: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Batches as fewer, larger ones."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for one in found:
+        waiting.append(one)
+        rows += one.num_rows
+        size += one.nbytes
+        if rows >= ROWS_PER_BATCH or size >= BYTES_PER_BATCH:
+            yield _joined(waiting, schema)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield _joined(waiting, schema)
+
+
+def _joined(found: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    if len(found) == 1:
+        return found[0]
+    arrays = [pa.concat_arrays([one.column(i) for one in found]) for i in range(len(schema.names))]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+# Each column: a piece and the type that Spark expects → an array.
+
+
+def _value(piece: Piece, _: pa.DataType) -> pa.Array:
+    block = piece.block
+    buffers = stored.Block(block.payload, kind=stored.PAYLOAD).buffers(stored.VALUE)
+    assert buffers is not None
+    return _binary(buffers, block, validity=None)
+
+
+def _key(piece: Piece, _: pa.DataType) -> pa.Array:
+    buffers = piece.metadata.buffers(stored.KEY)
+    if buffers is None:
+        return pa.nulls(piece.block.count, pa.binary())
+    return _binary(buffers, piece.block, validity=piece.metadata.validity_bits())
+
+
+def _binary(
+    buffers: tuple[memoryview, memoryview], block: Block, *, validity: memoryview | None
+) -> pa.Array:
+    offsets, data = map(pa.py_buffer, buffers)
+    bits = None if validity is None else pa.py_buffer(validity)
+    last = block.skip + block.count
+    whole = pa.Array.from_buffers(pa.binary(), last, [bits, offsets, data])
+    return whole.slice(block.skip, block.count) if block.skip else whole
+
+
+def _topic(piece: Piece, kind: pa.DataType) -> pa.Array:
+    return _constant(piece.block.log, piece.block.count, kind)
+
+
+def _partition(piece: Piece, kind: pa.DataType) -> pa.Array:
+    return _constant(0, piece.block.count, kind)
+
+
+@lru_cache(maxsize=256)
+def _constant(value: Any, count: int, kind: pa.DataType) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), count)
+
+
+def _offset(piece: Piece, _: pa.DataType) -> pa.Array:
+    return _int64s(array("q", piece.block.offsets))
+
+
+def _timestamp(piece: Piece, _: pa.DataType) -> pa.Array:
+    return times(piece, stored.TIMESTAMP).view(_TIME)
+
+
+def _appended(piece: Piece, _: pa.DataType) -> pa.Array:
+    return times(piece, stored.APPENDED).view(_TIME)
+
+
+def times(piece: Piece, column: int) -> pa.Array:
+    """The timestamps of a block's records, or when they were appended, in microseconds."""
+    metadata, block = piece.metadata, piece.block
+    is_appended = column == stored.APPENDED
+    if not metadata.header.columns & column:
+        header = metadata.header
+        constant_ms = header.appended_ms if is_appended else header.timestamp_ms
+        return pa.repeat(pa.scalar(constant_ms * 1000, pa.int64()), block.count)
+    ask = metadata.appended if is_appended else metadata.timestamps
+    numbers = ask(block.skip, block.count)
+    return pc.multiply(_int64s(numbers), 1000)
+
+
+def _int64s(numbers: Any) -> pa.Array:
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def header_column(found: Sequence[Headers], kind: pa.DataType) -> pa.Array:
+    """Headers as Spark wants them: Kafka's array of pairs, or a map of typed values."""
+    ends = array("i", [0])
+    names: list[str] = []
+    values: list[Any] = []
+    total = 0
+    for headers in found:
+        total += len(headers)
+        ends.append(total)
+        names += headers
+        values += headers.values()
+    offsets = pa.Array.from_buffers(pa.int32(), len(ends), [None, pa.py_buffer(ends)])
+    keys = pa.array(names, pa.string())
+    if pa.types.is_map(kind):
+        return pa.MapArray.from_arrays(offsets, keys, _typed(values)).cast(kind)
+    entries = pa.StructArray.from_arrays(
+        [keys, pa.array(map(_text, values), pa.binary())], names=["key", "value"]
+    )
+    return pa.ListArray.from_arrays(offsets, entries).cast(kind)
+
+
+def _typed(values: list[Any]) -> pa.StructArray:
+    """Each value under the letter of its type; null has none."""
+    columns = [
+        pa.array([value if type(value) is kind else None for value in values], arrow)
+        for kind, arrow in (
+            (str, pa.string()),
+            (int, pa.int64()),
+            (float, pa.float64()),
+            (bool, pa.bool_()),
+        )
+    ]
+    return pa.StructArray.from_arrays(columns, fields=list(_SCALAR))
+
+
+def _text(value: Any) -> bytes | None:
+    """A header as Kafka would carry it: text as UTF-8, anything else as it is written in JSON."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return b"true" if value else b"false"
+    return str(value).encode()
+
+
+def _headers(piece: Piece, kind: pa.DataType) -> pa.Array:
+    if not piece.metadata.header.columns & stored.HEADERS:
+        return header_column([{}] * piece.block.count, kind)
+    return header_column(piece.headers(), kind)
+
+
+_COLUMNS: dict[str, Callable[[Piece, pa.DataType], pa.Array]] = {
+    "key": _key,
+    "value": _value,
+    "topic": _topic,
+    "partition": _partition,
+    "offset": _offset,
+    "timestamp": _timestamp,
+    "appendTimestamp": _appended,
+    "headers": _headers,
+}

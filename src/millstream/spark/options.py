@@ -1,0 +1,296 @@
+"""Options of `format("millstream")`, read once and checked; names are Kafka's where Kafka has them.
+
+An error names the option and what was expected. An option that is nearly one of ours is taken for
+a slip of the pen and refused; others are Spark's own business.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from millstream.errors import InvalidInput, MillstreamError
+from millstream.filters import parse
+from millstream.log.names import NUMBER_MAX, check_name
+from millstream.spark.place import Place, make_place
+
+EARLIEST, LATEST = -2, -1
+"""Kafka's numbers for both ends of a log, in the JSON of offsets."""
+
+STATES = ("available", "inflight", "done", "failed", "attempts")
+PARTITIONS_MAX = 10_000
+
+NAMES = (
+    "path", "server", "token", "tokenFile", "ca",
+    "subscribe", "subscribePattern", "startingOffsets", "endingOffsets", "startingTimestamp",
+    "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy", "maxOffsetsPerTrigger", "minPartitions",
+    "failOnDataLoss", "includeHeaders", "typedHeaders", "metadataOnly", "filter", "cursor",
+    "queue", "state", "log", "topic", "assign", "queues", "txnAppId", "txnVersion", "archive",
+)  # fmt: skip
+"""Every option that there is."""
+
+_SPARKS = ("checkpointlocation", "queryname", "outputmode", "mode", "paths", "location", "owner")
+
+
+class Positions(Struct, frozen=True):
+    """Where to begin or end: offsets or times by log, and one for all the others."""
+
+    default: int
+    offsets: dict[str, int] = {}
+    times: dict[str, int] = {}
+    time: int | None = None
+
+
+class ReadOptions(Struct, frozen=True, kw_only=True):
+    """What is to be read, and how."""
+
+    place: Place
+    logs: tuple[str, ...]
+    pattern: str
+    starting: Positions
+    ending: Positions
+    late_is_latest: bool
+    max_offsets: int | None
+    min_partitions: int | None
+    fail_on_data_loss: bool
+    headers: str
+    """'' for none, else 'kafka' or 'typed'."""
+    values: bool
+    filter: str
+    cursor: str
+    queue: str
+    state: str
+    archive: str = ""
+    """Where the beginnings of the logs are archived."""
+
+
+class WriteOptions(Struct, frozen=True, kw_only=True):
+    """Where rows go."""
+
+    place: Place
+    log: str
+    queue: str
+    assigns: bool
+    """Whether rows assign stored messages to queues."""
+    queues: tuple[str, ...]
+    app_id: str
+    version: int | None
+
+
+def place_of(options: Mapping[str, str]) -> Place:
+    """Where the store is."""
+    found = _Options(options)
+    return make_place(
+        found.text("path"),
+        server=found.text("server"),
+        token=found.text("token"),
+        token_file=found.text("tokenFile"),
+        ca=found.text("ca"),
+    )
+
+
+def read_options(options: Mapping[str, str], *, streaming: bool | None = None) -> ReadOptions:
+    """Check the options of a read; Spark asks for columns before it says if it streams."""
+    found = _Options(options)
+    queue, state = found.text("queue"), found.text("state")
+    logs = tuple(dict.fromkeys(_names(found, "subscribe")))
+    pattern = found.text("subscribePattern")
+    asked = [name for name in ("subscribe", "subscribePattern", "queue") if found.text(name)]
+    if len(asked) != 1:
+        raise InvalidInput(
+            "expected exactly one of the options subscribe (names of logs, with commas between), "
+            f"subscribePattern (a regular expression) and queue; got {' and '.join(asked) or 'none'}"
+        )
+    _check_queue(found, queue, state, streaming=streaming)
+    _check_pattern(pattern)
+    condition = found.text("filter")
+    if condition:
+        found.checked("filter", lambda: parse(condition))
+    cursor = found.text("cursor")
+    if cursor:
+        found.checked("cursor", lambda: check_name(cursor, "cursor"))
+    if cursor and streaming is False:
+        raise InvalidInput("option cursor: is for readStream; a batch read leaves no trace")
+    if streaming and (
+        ended := found.given("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+    ):
+        raise InvalidInput(f"option {ended}: is for batch reads; a stream has no end")
+    archive = found.text("archive")
+    if archive and (streaming or queue):
+        raise InvalidInput("option archive: is for batch reads of logs")
+    strategy = found.text("startingOffsetsByTimestampStrategy") or "error"
+    if strategy not in ("error", "latest"):
+        raise found.wrong("startingOffsetsByTimestampStrategy", "'error' or 'latest'")
+    headers = "kafka" if found.flag("includeHeaders", False) else ""
+    if found.flag("typedHeaders", False):
+        if headers:
+            raise InvalidInput("options includeHeaders and typedHeaders: expected only one of them")
+        headers = "typed"
+    return ReadOptions(
+        place=place_of(options),
+        logs=logs,
+        pattern=pattern,
+        starting=_positions(found, "starting", default=LATEST if streaming else EARLIEST),
+        ending=_positions(found, "ending", default=LATEST),
+        late_is_latest=bool(streaming) or strategy == "latest",
+        max_offsets=found.number("maxOffsetsPerTrigger", 1, NUMBER_MAX),
+        min_partitions=found.number("minPartitions", 1, PARTITIONS_MAX),
+        fail_on_data_loss=found.flag("failOnDataLoss", True),
+        headers=headers,
+        values=not found.flag("metadataOnly", False),
+        filter=condition,
+        cursor=cursor,
+        queue=queue,
+        state=state,
+        archive=archive,
+    )
+
+
+def write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Check the options of a write."""
+    found = _Options(options)
+    log, topic, queue = found.text("log"), found.text("topic"), found.text("queue")
+    assigns = found.flag("assign", False)
+    if log and topic:
+        raise InvalidInput("options log and topic mean the same: expected only one of them")
+    log = log or topic
+    if (bool(log), bool(queue), assigns).count(True) != 1:
+        raise InvalidInput(
+            "expected exactly one of the options log (the name of a log), queue (the name of a "
+            "queue) and assign=true (rows name a log, an offset and a queue)"
+        )
+    for name, value in (("log", log), ("queue", queue)):
+        if value:
+            found.checked(name, lambda value=value, name=name: check_name(value, name))
+    queues = _names(found, "queues")
+    if queues and not assigns:
+        raise InvalidInput("option queues: is for assign=true")
+    app_id, version = found.text("txnAppId"), found.number("txnVersion", 0, NUMBER_MAX)
+    if bool(app_id) != (version is not None):
+        raise InvalidInput("options txnAppId and txnVersion: expected both or neither")
+    return WriteOptions(
+        place=place_of(options),
+        log=log,
+        queue=queue,
+        assigns=assigns,
+        queues=tuple(queues),
+        app_id=app_id,
+        version=version,
+    )
+
+
+class _Options:
+    """Options by name, whatever the case of their letters."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._values = {name.lower(): value for name, value in options.items()}
+        known = {name.lower(): name for name in NAMES}
+        for name in self._values:
+            if name in known or name in _SPARKS:
+                continue
+            close = get_close_matches(name, known, n=1, cutoff=0.85)
+            if close:
+                raise InvalidInput(f"unknown option {name}; did you mean {known[close[0]]}?")
+
+    def text(self, name: str) -> str:
+        return str(self._values.get(name.lower()) or "").strip()
+
+    def given(self, *names: str) -> str:
+        """The first of these options that is set."""
+        return next((name for name in names if self.text(name)), "")
+
+    def wrong(self, name: str, expected: str) -> InvalidInput:
+        return InvalidInput(f"option {name}: expected {expected}, not {self.text(name)[:200]!r}")
+
+    def flag(self, name: str, default: bool) -> bool:
+        text = self.text(name).lower()
+        if text not in ("", "true", "false"):
+            raise self.wrong(name, "true or false")
+        return default if not text else text == "true"
+
+    def number(self, name: str, least: int, most: int) -> int | None:
+        text = self.text(name)
+        if not text:
+            return None
+        if not re.fullmatch(r"[0-9]{1,19}", text) or not least <= int(text) <= most:
+            raise self.wrong(name, f"a whole number from {least:,} to {most:,}")
+        return int(text)
+
+    def checked(self, name: str, check: Any) -> None:
+        """Run a check whose error is to name the option."""
+        try:
+            check()
+        except MillstreamError as error:
+            raise InvalidInput(f"option {name}: {error.message}") from error
+
+
+def _names(found: _Options, option: str) -> list[str]:
+    names = [name.strip() for name in found.text(option).split(",") if name.strip()]
+    for name in names:
+        found.checked(option, lambda name=name: check_name(name))
+    return names
+
+
+def _check_queue(found: _Options, queue: str, state: str, *, streaming: bool | None) -> None:
+    if not queue:
+        if state:
+            raise InvalidInput("option state: is for the option queue")
+        return
+    found.checked("queue", lambda: check_name(queue, "queue"))
+    if streaming:
+        raise InvalidInput("option queue: the states of a queue are read in batches, not streamed")
+    if state not in STATES:
+        raise found.wrong("state", f"one of {', '.join(STATES)}")
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise InvalidInput(
+            f"option subscribePattern: expected a regular expression: {error}"
+        ) from error
+
+
+def _positions(found: _Options, side: str, *, default: int) -> Positions:
+    """Kafka's order: a time for all, times by log, offsets."""
+    names = (f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets")
+    if (time := found.number(names[0], 0, NUMBER_MAX)) is not None:
+        return Positions(default, time=time)
+    if found.text(names[1]):
+        return Positions(default, times=_by_log(found, names[1], least=0))
+    text = found.text(names[2])
+    if text.lower() in ("earliest", "latest"):
+        if side == "ending" and text.lower() == "earliest":
+            raise found.wrong(names[2], "'latest' or JSON such as {\"orders\": 100}")
+        return Positions(EARLIEST if text.lower() == "earliest" else LATEST)
+    if text:
+        return Positions(default, offsets=_by_log(found, names[2], least=EARLIEST))
+    return Positions(default)
+
+
+def _by_log(found: _Options, option: str, *, least: int) -> dict[str, int]:
+    """{"log": 5}, or with Kafka's partitions, of which a log has one: {"log": {"0": 5}}."""
+    expected = 'JSON such as {"orders": 100}'
+    if least < 0:
+        expected = f"'earliest', 'latest' or {expected}; -2 is earliest, -1 latest"
+    try:
+        given = msgspec.json.decode(found.text(option), type=dict[str, int | dict[str, int]])
+    except msgspec.MsgspecError as error:
+        raise found.wrong(option, expected) from error
+    result = {}
+    for log, value in given.items():
+        if isinstance(value, dict):
+            if list(value) != ["0"]:
+                raise found.wrong(option, f"{expected}; a log has the one partition 0")
+            value = value["0"]
+        if not least <= value <= NUMBER_MAX:
+            raise found.wrong(option, expected)
+        result[log] = value
+    return result

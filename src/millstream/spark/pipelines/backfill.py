@@ -1,0 +1,113 @@
+"""Backfilling: new queues get what their logs have forgotten, as copies from an archive.
+
+What a log no longer holds cannot be assigned by reference, so it is put to the queue's inbox: in one
+transaction, once. Where the copies end is noted with the inbox before the first is made, and counts
+for every later run.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from millstream.errors import Conflict
+from millstream.log import commands as c
+from millstream.queue.assigning import Assignment, AssignMessages
+from millstream.queue.message import QueueInfo
+from millstream.queue.routing import inbox_of
+from millstream.queue.standing import ListStandings
+from millstream.spark.archive import Archive
+from millstream.spark.failures import point
+from millstream.spark.pipelines.target import Tell, options_of, read
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from millstream.command import Session
+    from millstream.spark.place import Place
+
+NOTE = "backfilled"
+"""The metadata entry of an inbox: the queue that was backfilled, and up to which offsets."""
+
+
+def backfill_queues(
+    spark: SparkSession,
+    place: Place,
+    session: Session,
+    infos: dict[str, QueueInfo],
+    archive: str | os.PathLike[str],
+    progress: Tell,
+) -> dict[str, int]:
+    """Copy to each new queue what it takes of the archive, before where it begins; how many."""
+    found = Archive(archive)
+    found.check()
+    copied = {}
+    for number, (name, info) in enumerate(infos.items()):
+        progress("backfill", number, len(infos))
+        stops = _note(session, info, found)
+        stops = {log: stop for log, stop in stops.items() if stop}
+        if stops:
+            copied[name] = _copy(spark, place, session, info, found, stops)
+        for one in session.execute(ListStandings(name)):
+            if one.position < one.start and stops.get(one.log, 0) >= one.start:
+                passed = Assignment(name, one.log, one.position, one.start, [])
+                session.execute(AssignMessages([passed]))
+    return copied
+
+
+def _note(session: Session, info: QueueInfo, archive: Archive) -> dict[str, int]:
+    """Up to which offset of each log a queue is backfilled; fixed by the first run."""
+    inbox = inbox_of(info.name)
+    noted: dict[str, Any] | None = session.execute(c.GetMetadata(inbox)).get(NOTE)
+    if noted is not None and noted["created"] == info.created:
+        stops: dict[str, int] = noted["stops"]
+        return stops
+    if info.available + info.delayed + info.in_flight + info.done + info.failed:
+        raise Conflict(
+            f"queue {info.name!r} has messages already, and some of the archive may be among them; "
+            "make a new queue to backfill"
+        )
+    stops = {}
+    for one in session.execute(ListStandings(info.name)):
+        segments = archive.segments(one.log)
+        if segments:
+            stops[one.log] = min(max(one.position, one.start), segments[-1].stop)
+    note = {"created": info.created, "stops": stops}
+    session.execute(c.SetMetadata(inbox, NOTE, note, expect=noted, compare=True))
+    return stops
+
+
+def _copy(
+    spark: SparkSession,
+    place: Place,
+    session: Session,
+    info: QueueInfo,
+    archive: Archive,
+    stops: dict[str, int],
+) -> int:
+    from pyspark.sql import functions as f
+
+    from millstream.spark.pipelines.route import matches
+
+    inbox = inbox_of(info.name)
+    before = session.execute(c.GetBounds(inbox))[1]
+    rows = read(
+        spark,
+        place,
+        list(stops),
+        archive=archive.path,
+        endingOffsets=stops,
+        typedHeaders=True,
+        failOnDataLoss=False,
+    )
+    taken = matches(rows, {info.name: info}, list(stops)).select(
+        f.col("log").alias("topic"), "offset"
+    )
+    chosen = rows.join(taken, ["topic", "offset"], "left_semi").orderBy("appendTimestamp", "topic", "offset")
+    point("backfill noted")
+    writer = chosen.select("key", "value", "timestamp", "headers").write.format("millstream")
+    writer = writer.mode("append").options(**options_of(place)).option("queue", info.name)
+    app = f"backfill:{info.name}:{info.created}"
+    writer.option("txnAppId", app).option("txnVersion", "0").save()
+    point("backfill written")
+    return int(session.execute(c.GetBounds(inbox))[1]) - before

@@ -1,0 +1,161 @@
+"""The pipeline `compact`: of each key the last record → a new log, or Parquet.
+
+A new log notes in its metadata of which log, up to which offset, it is the compaction; and it gets its
+records in one transaction. So a run that was killed is run again with the same result.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from millstream.errors import AlreadyExists, InvalidInput, NotFound
+from millstream.log import commands as c
+from millstream.log.names import check_name
+from millstream.spark.archive import archive_path
+from millstream.spark.failures import point
+from millstream.spark.pipelines.target import (
+    Stopwatch,
+    Target,
+    Tell,
+    configured,
+    options_of,
+    place_of,
+    quiet,
+    read,
+)
+from millstream.spark.place import Place, writing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from millstream.command import Session
+
+NOTE = "compacted"
+"""The metadata entry of a log that was made by compaction."""
+
+
+class CompactSummary(Struct, frozen=True, kw_only=True):
+    """What a run did."""
+
+    log: str
+    to: str
+    """The new log, or the directory of Parquet files."""
+    read: int
+    """Offsets that were looked at."""
+    kept: int
+    end: int
+    """The compaction says how things stood at this offset of the log."""
+    seconds: float
+
+
+def compact(
+    spark: SparkSession,
+    store: Target,
+    log: str,
+    *,
+    to_log: str = "",
+    to_parquet: str | os.PathLike[str] = "",
+    archive: str | os.PathLike[str] = "",
+    keyless: bool = True,
+    empty_deletes: bool = False,
+    progress: Tell = quiet,
+) -> CompactSummary:
+    """Keep the last record of each key, in the order of their offsets.
+
+    Records without a key are all kept, or none if `keyless` is off. With `empty_deletes` a last
+    record with an empty value deletes its key. `archive` names the directory with the log's
+    beginning. The new log must not exist, or be empty.
+    """
+    watch, place = Stopwatch(), place_of(store)
+    check_name(log)
+    if bool(to_log) == bool(to_parquet):
+        raise InvalidInput("expected either a new log or a directory for Parquet, to compact to")
+    if to_log == log:
+        raise InvalidInput(f"log {log!r} cannot be compacted onto itself; name a new one")
+    with writing(place) as session:
+        info = session.execute(c.DescribeLog(log))
+        if info is None:
+            raise NotFound(f"there is no log {log!r} to compact", name=log)
+        end = info.end_offset
+        if to_log:
+            end = _note(session, check_name(to_log), log, info.created, end)
+    options: dict[str, Any] = {"archive": os.fspath(archive)} if archive else {}
+    rows = read(spark, place, [log], endingOffsets={log: end}, typedHeaders=True, **options)
+    chosen = last_by_key(rows, keyless=keyless, empty_deletes=empty_deletes)
+    progress("compact", 0, end)
+    if to_log:
+        kept = _to_log(spark, place, chosen, to_log, f"compact:{log}:{info.created}:{to_log}")
+    else:
+        kept = _to_parquet(spark, chosen, archive_path(to_parquet))
+    progress("compact", end, end)
+    first = 0 if archive else info.start_offset
+    return CompactSummary(
+        log=log,
+        to=to_log or str(archive_path(to_parquet)),
+        read=max(0, end - first),
+        kept=kept,
+        end=end,
+        seconds=watch.seconds,
+    )
+
+
+def last_by_key(rows: DataFrame, *, keyless: bool, empty_deletes: bool) -> DataFrame:
+    """The last row of each key, and rows without a key; in the order of their offsets."""
+    from pyspark.sql import functions as f
+
+    columns = ["key", "value", "timestamp", "headers", "offset"]
+    keyed = rows.where("key is not null").groupBy("key")
+    last = keyed.agg(f.max_by(f.struct(*columns[1:]), "offset").alias("last"))
+    chosen = last.select("key", "last.*").select(*columns)
+    if empty_deletes:
+        chosen = chosen.where("length(value) > 0")
+    if keyless:
+        chosen = chosen.unionByName(rows.where("key is null").select(*columns))
+    return chosen.orderBy("offset")
+
+
+def _note(session: Session, name: str, log: str, created: int, end: int) -> int:
+    """Say in the new log what it is of; if a run before has said so, that is what counts."""
+    noted = session.execute(c.GetMetadata(name)).get(NOTE)
+    if noted is not None and (noted["log"], noted["created"]) == (log, created):
+        return int(noted["end"])
+    info = session.execute(c.DescribeLog(name))
+    if noted is not None or (info is not None and info.end_offset):
+        raise AlreadyExists(
+            f"log {name!r} exists already and is not a compaction of {log!r}; choose a new name",
+            name=name,
+        )
+    note = {"log": log, "created": created, "end": end}
+    session.execute(c.SetMetadata(name, NOTE, note, expect=None, compare=True))
+    return end
+
+
+def _to_log(spark: SparkSession, place: Place, rows: DataFrame, name: str, app: str) -> int:
+    point("compact noted")
+    writer = rows.drop("offset").write.format("millstream").mode("append")
+    writer = writer.options(**options_of(place)).option("log", name)
+    writer.option("txnAppId", app).option("txnVersion", "0").save()
+    point("compact appended")
+    with writing(place) as session:
+        info = session.execute(c.DescribeLog(name))
+    return 0 if info is None else info.end_offset
+
+
+def _to_parquet(spark: SparkSession, rows: DataFrame, path: Path) -> int:
+    if path.exists():
+        raise AlreadyExists(
+            f"{path} exists already; choose a new directory, or remove it", name=str(path)
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.partial")
+    shutil.rmtree(draft, ignore_errors=True)
+    with configured(spark, {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}):
+        rows.write.option("compression", "zstd").parquet(str(draft))
+    kept = spark.read.parquet(str(draft)).count()
+    draft.rename(path)
+    return kept

@@ -1,0 +1,102 @@
+"""The pipeline `redrive`: failed messages chosen by SQL → available again.
+
+A message that was redriven is no longer failed, so a run that was killed is run again with the same
+condition and finds only those that are left.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from millstream.errors import InvalidInput, NotFound
+from millstream.log.names import check_name
+from millstream.queue.commands import DescribeQueue, RedriveClaims
+from millstream.queue.queue import REDRIVE_PER_COMMIT
+from millstream.spark.failures import point
+from millstream.spark.pipelines.target import (
+    Stopwatch,
+    Target,
+    Tell,
+    options_of,
+    place_of,
+    quiet,
+)
+from millstream.spark.place import writing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class RedriveSummary(Struct, frozen=True, kw_only=True):
+    """What a run did."""
+
+    queue: str
+    failed: int
+    """Messages that were failed when the run began."""
+    chosen: int
+    redriven: int
+    """Fewer than chosen, if somebody else redrove or purged some meanwhile."""
+    dry_run: bool
+    seconds: float
+
+
+def redrive(
+    spark: SparkSession,
+    store: Target,
+    queue: str,
+    *,
+    where: str = "true",
+    limit: int | None = None,
+    rate: float | None = None,
+    dry_run: bool = False,
+    progress: Tell = quiet,
+) -> RedriveSummary:
+    """Make those failed messages of a queue available again for which a SQL condition is true.
+
+    Its columns are those of the source with `queue`, `state=failed` and `typedHeaders`, and `text`,
+    the value as text. The oldest come first. With a `rate` they become due so many per second.
+    """
+    watch, place = Stopwatch(), place_of(store)
+    check_name(queue, "queue")
+    if limit is not None and limit < 1:
+        raise InvalidInput(f"a limit is at least 1, not {limit}")
+    if rate is not None and not rate > 0:
+        raise InvalidInput(f"a rate is a number of messages per second above 0, not {rate!r}")
+    with writing(place) as session:
+        info = session.execute(DescribeQueue(queue))
+        if info is None:
+            raise NotFound(f"there is no queue {queue!r}", name=queue)
+        reader = spark.read.format("millstream").options(**options_of(place))
+        rows = reader.options(queue=queue, state="failed", typedHeaders="true").load()
+        progress("choosing", 0, info.failed)
+        claims = _chosen(rows, where, limit)
+        total = 0
+        if not dry_run:
+            for first in range(0, len(claims), REDRIVE_PER_COMMIT):
+                some = claims[first : first + REDRIVE_PER_COMMIT]
+                total += session.execute(RedriveClaims(queue, some, rate, first))
+                point("redrive some")
+                progress("redrive", first + len(some), len(claims))
+    return RedriveSummary(
+        queue=queue,
+        failed=info.failed,
+        chosen=len(claims),
+        redriven=total,
+        dry_run=dry_run,
+        seconds=watch.seconds,
+    )
+
+
+def _chosen(rows: DataFrame, where: str, limit: int | None) -> list[int]:
+    """The claims for which the condition is true, in their order."""
+    from pyspark.errors import AnalysisException, ParseException
+
+    try:
+        found = rows.withColumn("text", rows["value"].cast("string")).where(where).select("claimId")
+    except (AnalysisException, ParseException) as error:
+        what = " ".join(str(error).split(";")[0].split())
+        raise InvalidInput(f"the condition cannot be asked: {what[:500]}") from error
+    claims = [int(row[0]) for row in found.collect()]  # read in one task, so in their order
+    return claims if limit is None else claims[:limit]

@@ -1,0 +1,320 @@
+"""The pipeline `replay`: rows of files or of a table → a log, once, at a rate if one is wished.
+
+The rows are first written aside, into files of one step each, in a directory of the run's own. Then
+each step is appended in a transaction that has the step's number. So a run that was killed goes on
+with the step at which it stopped, whatever became of its source meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from millstream.errors import Conflict, InvalidInput, NotFound
+from millstream.log.names import check_name
+from millstream.spark.failures import point
+from millstream.spark.pipelines.target import (
+    Stopwatch,
+    Target,
+    Tell,
+    configured,
+    options_of,
+    place_of,
+    quiet,
+)
+from millstream.spark.place import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
+
+FORMATS = ("parquet", "json", "csv", "orc", "table")
+COLUMNS = ("key", "value", "timestamp", "headers")
+STEP_RECORDS = 100_000
+STEP_S = 1.0
+"""How long one step's records last at the wished rate."""
+
+_READ = {"csv": {"header": "true", "inferSchema": "true"}}
+_PLAN, _ROWS, _DONE = "plan.json", "rows", "done.json"
+
+
+class ReplaySummary(Struct, frozen=True, kw_only=True):
+    """What a run did."""
+
+    log: str
+    records: int
+    """Appended by this run."""
+    total: int
+    """Rows that there were to append, those of runs before included."""
+    steps: int
+    resumed: bool
+    """Whether a run before it had begun the same."""
+    seconds: float
+
+
+class _Step(Struct, frozen=True):
+    """Files whose rows are appended together."""
+
+    files: list[str]
+    rows: int
+
+
+class _Plan(Struct, frozen=True, kw_only=True):
+    """What is to be appended, fixed before the first record is."""
+
+    app: str
+    wish: dict[str, Any]
+    steps: list[_Step]
+
+
+class _Done(Struct, frozen=True):
+    """How many steps are known to be appended."""
+
+    steps: int
+
+
+def replay(
+    spark: SparkSession,
+    store: Target,
+    source: str | os.PathLike[str],
+    log: str,
+    *,
+    checkpoint: str | os.PathLike[str],
+    format: str = "parquet",
+    columns: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+    where: str = "",
+    order_by: str = "",
+    options: Mapping[str, str] | None = None,
+    rate: float | None = None,
+    step_records: int = STEP_RECORDS,
+    progress: Tell = quiet,
+) -> ReplaySummary:
+    """Append the rows of a source to a log: files of a format, or `format="table"` and its name.
+
+    `columns` gives SQL expressions for key, value, timestamp and headers; `headers` one for each
+    header by its name. What is not given is the source's column of that name; if it has no column
+    `value`, the value is the whole row as JSON. `checkpoint` is a directory of this one replay: run
+    again with it, a finished replay appends nothing, and one that was killed goes on.
+    """
+    watch, place = Stopwatch(), place_of(store)
+    check_name(log)
+    if format not in FORMATS:
+        raise InvalidInput(f"a format is one of {', '.join(FORMATS)}, not {format!r}")
+    if rate is not None and not rate > 0:
+        raise InvalidInput(f"a rate is a number of records per second above 0, not {rate!r}")
+    if step_records < 1:
+        raise InvalidInput(f"a step has at least 1 record, not {step_records}")
+    unknown = [name for name in columns or () if name not in COLUMNS]
+    if unknown:
+        raise InvalidInput(
+            f"there is no column {unknown[0]!r} in a log; expected {', '.join(COLUMNS)}"
+        )
+    wish = {
+        "source": os.fspath(source), "log": log, "store": place.shown, "format": format,
+        "columns": dict(columns or {}), "headers": dict(headers or {}), "where": where,
+        "order_by": order_by, "options": dict(options or {}),
+    }  # fmt: skip
+    folder = Path(os.fspath(checkpoint)).absolute()
+    plan = _load(folder / _PLAN, _Plan)
+    resumed = plan is not None
+    if plan is None:
+        progress("reading", 0, 0)
+        rows = _rows(spark, os.fspath(source), format, dict(options or {}))
+        chosen = mapped(rows, columns or {}, headers or {}, where=where, order_by=order_by)
+        each = step_records if rate is None else max(1, min(step_records, int(rate * STEP_S)))
+        plan = _prepare(spark, folder, chosen, each, wish)
+    elif plan.wish != wish:
+        raise Conflict(
+            f"{folder} belongs to another replay, of {plan.wish['source']} to log "
+            f"{plan.wish['log']!r}; choose another directory, or remove it to begin anew"
+        )
+    return _append(spark, place, folder, plan, rate, progress, watch, resumed=resumed)
+
+
+def _rows(spark: SparkSession, source: str, format: str, options: dict[str, str]) -> DataFrame:
+    if format == "table":
+        return spark.table(source)
+    if "://" not in source and not Path(source).exists() and not _matches(source):
+        raise NotFound(f"there is nothing at {source} to replay; a path or a pattern of files", name=source)
+    return spark.read.format(format).options(**{**_READ.get(format, {}), **options}).load(source)
+
+
+def _matches(source: str) -> bool:
+    """Whether a pattern of files matches any."""
+    from glob import glob
+
+    return bool(glob(source))
+
+
+def mapped(
+    rows: DataFrame,
+    columns: Mapping[str, str],
+    headers: Mapping[str, str],
+    *,
+    where: str = "",
+    order_by: str = "",
+) -> DataFrame:
+    """Rows with the columns that a log takes."""
+    from pyspark.errors import AnalysisException, ParseException
+    from pyspark.sql import functions as f
+
+    found = {name: name for name in COLUMNS if name in rows.columns}
+    if "value" not in found and "value" not in columns:
+        # Whatever the row has, key and timestamp included, is in its JSON.
+        found["value"] = "to_json(struct(*))"
+    wanted = {**found, **columns}
+    if headers:
+        wanted.pop("headers", None)
+    try:
+        if where:
+            rows = rows.where(where)
+        if order_by:
+            rows = rows.orderBy(*(f.expr(part) for part in order_by.split(",")))
+        chosen = [f.expr(wanted[name]).alias(name) for name in COLUMNS if name in wanted]
+        if headers:
+            kinds = rows.select(*(f.expr(e).alias(n) for n, e in headers.items())).schema
+            typed = {n: _typed(e, kinds[n].dataType, n) for n, e in headers.items()}
+            chosen.append(_header_map(typed))
+        made = rows.select(*chosen)
+        if "timestamp" in made.columns and made.schema["timestamp"].dataType.typeName() == "string":
+            made = made.withColumn("timestamp", f.expr("cast(timestamp as timestamp)"))
+        return made
+    except (AnalysisException, ParseException) as error:
+        what = " ".join(str(error).split(";")[0].split())
+        raise InvalidInput(f"the rows cannot be mapped to a log: {what[:500]}") from error
+
+
+_LETTERS = {
+    "string": "s", "varchar": "s", "char": "s", "byte": "i", "short": "i", "integer": "i",
+    "long": "i", "float": "d", "double": "d", "decimal": "d", "boolean": "b",
+}  # fmt: skip
+_TYPES = {"s": "string", "i": "bigint", "d": "double", "b": "boolean"}
+
+
+def _typed(expression: str, kind: DataType, name: str) -> str:
+    """A header's value as the struct of its type."""
+    letter = _LETTERS.get(kind.typeName())
+    if letter is None and kind.typeName() in ("timestamp", "timestamp_ntz", "date", "void"):
+        letter = "s"
+    if letter is None:
+        raise InvalidInput(
+            f"header {name!r} would be {kind.simpleString()}; expected text, a number or a boolean"
+        )
+    fields = [
+        f"'{one}', cast({f'({expression})' if one == letter else 'null'} as {_TYPES[one]})"
+        for one in "sidb"
+    ]
+    return f"if(({expression}) is null, null, named_struct({', '.join(fields)}))"
+
+
+def _header_map(typed: Mapping[str, str]) -> Any:
+    """A map of the headers that are not null."""
+    from pyspark.sql import functions as f
+
+    pairs = [part for name, one in typed.items() for part in (f.lit(name), f.expr(one))]
+    return f.map_filter(f.create_map(*pairs), lambda _, value: value.isNotNull()).alias("headers")
+
+
+def _prepare(
+    spark: SparkSession, folder: Path, rows: DataFrame, each: int, wish: dict[str, Any]
+) -> _Plan:
+    """Write the rows aside and fix what is appended in which step."""
+    from pyarrow import parquet
+
+    files = folder / _ROWS
+    shutil.rmtree(files, ignore_errors=True)  # a run was killed before it had a plan
+    folder.mkdir(parents=True, exist_ok=True)
+    with configured(spark, {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}):
+        rows.write.option("maxRecordsPerFile", each).parquet(str(files))
+    point("replay staged")
+    steps: list[_Step] = []
+    waiting: list[str] = []
+    count = 0
+    for path in sorted(files.glob("part-*.parquet")):
+        size = parquet.read_metadata(path).num_rows
+        if not size:
+            continue
+        if waiting and count + size > each:
+            steps.append(_Step(waiting, count))
+            waiting, count = [], 0
+        waiting.append(path.name)
+        count += size
+    if waiting:
+        steps.append(_Step(waiting, count))
+    plan = _Plan(app=f"replay:{secrets.token_hex(16)}", wish=wish, steps=steps)
+    _store(folder / _PLAN, plan)
+    return plan
+
+
+def _append(
+    spark: SparkSession,
+    place: Place,
+    folder: Path,
+    plan: _Plan,
+    rate: float | None,
+    progress: Tell,
+    watch: Stopwatch,
+    *,
+    resumed: bool,
+) -> ReplaySummary:
+    """Append the steps that are left, each in a transaction of its own."""
+    before = _load(folder / _DONE, _Done) or _Done(0)
+    total = sum(step.rows for step in plan.steps)
+    skipped = sum(step.rows for step in plan.steps[: before.steps])
+    log: str = plan.wish["log"]
+    done, pace = 0, Stopwatch()
+    progress("replay", skipped, total)
+    for number, step in enumerate(plan.steps[before.steps :], before.steps):
+        rows = spark.read.parquet(*(str(folder / _ROWS / name) for name in step.files))
+        writer = rows.write.format("millstream").mode("append").options(**options_of(place))
+        writer.options(log=log, txnAppId=plan.app, txnVersion=str(number)).save()
+        point("replay appended")
+        _store(folder / _DONE, _Done(number + 1))
+        done += step.rows
+        progress("replay", skipped + done, total)
+        if rate is not None and (ahead_s := done / rate - pace.seconds) > 0:
+            threading.Event().wait(ahead_s)
+    shutil.rmtree(folder / _ROWS, ignore_errors=True)
+    return ReplaySummary(
+        log=log,
+        records=done,
+        total=total,
+        steps=len(plan.steps),
+        resumed=resumed,
+        seconds=watch.seconds,
+    )
+
+
+def _load(path: Path, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError as error:
+        raise Conflict(
+            f"{path} is not what a replay left there: {error}; choose another directory"
+        ) from error
+
+
+def _store(path: Path, value: Struct) -> None:
+    """Write a small file so that it is there as a whole or not at all, also after a power cut."""
+    draft = path.with_name(f".{path.name}.tmp")
+    with draft.open("wb") as file:
+        file.write(msgspec.json.encode(value))
+        file.flush()
+        os.fsync(file.fileno())
+    draft.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,304 @@
+"""The pipeline `route`: every queue's filter in one pass of Spark SQL, over the assignment sink.
+
+The distributed form of the built-in routing, for queues whose spec says `router="spark"`. How far each
+queue has come in each log is known by the queue itself, and moved by the commit that assigns. So there
+is no checkpoint to lose: a run that was killed is run again, and begins where every queue stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from millstream.errors import InvalidInput, NotFound, Truncated
+from millstream.filters import parse
+from millstream.filters.spark_value import Columns, header, string
+from millstream.queue.assigning import Assignment, AssignMessages
+from millstream.queue.commands import DescribeQueue, ListQueues
+from millstream.queue.message import QueueInfo
+from millstream.queue.routing import may_match
+from millstream.queue.standing import ListStandings
+from millstream.spark.pipelines.target import (
+    Stopwatch,
+    Target,
+    Tell,
+    check_names,
+    options_of,
+    place_of,
+    quiet,
+    read,
+)
+from millstream.spark.place import Place, writing
+from millstream.spark.planning import Range
+from millstream.spark.stream import shares
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from millstream.command import Session
+
+ROUND_RECORDS = 250_000
+QUEUES_PER_PAGE = 1_000
+ROUTER = "spark"
+AT_MS = "at_ms"
+"""The column that filters know as `_timestamp`."""
+
+Enrich = Callable[["DataFrame"], "DataFrame"]
+
+
+class RoutedQueue(Struct, frozen=True, kw_only=True):
+    """What became of one queue."""
+
+    queue: str
+    assigned: int
+    backfilled: int = 0
+    behind: int = 0
+    """Records of its logs that it has not looked at: appended since the run began."""
+
+
+class RouteSummary(Struct, frozen=True, kw_only=True):
+    """What a run did."""
+
+    records: int
+    """Records that were looked at, once for all queues."""
+    assigned: int
+    backfilled: int
+    rounds: int
+    seconds: float
+    queues: list[RoutedQueue]
+
+
+def route(
+    spark: SparkSession,
+    store: Target,
+    *,
+    queues: Sequence[str] = (),
+    enrich: Enrich | str | None = None,
+    values: bool = False,
+    backfill: str = "",
+    round_records: int = ROUND_RECORDS,
+    fail_on_data_loss: bool = True,
+    progress: Tell = quiet,
+) -> RouteSummary:
+    """Assign to queues, or to all that Spark routes, what their logs hold up to now.
+
+    `enrich` changes what filters see: a function of the records, or a SQL query over the view
+    `records`, that gives them with other `headers`; with `values` they have their values. `backfill`
+    names an archive: new queues first get what their logs have forgotten, as copies of their own.
+    Records that were truncated before they were looked at raise `Truncated`, unless
+    `fail_on_data_loss` is off or the queue is lossy.
+    """
+    from millstream.spark.pipelines.backfill import backfill_queues
+
+    watch, place = Stopwatch(), place_of(store)
+    if round_records < 1:
+        raise InvalidInput(f"a round has at least 1 record, not {round_records}")
+    with writing(place) as session:
+        infos = routed_queues(session, check_names(queues, "queue"))
+        if commas := [name for name in infos if "," in name]:
+            raise InvalidInput(f"queue {commas[0]!r} has a comma in its name: the sink cannot name it")
+        before = {name: _messages(info) for name, info in infos.items()}
+        copied: dict[str, int] = {}
+        if backfill:
+            copied = backfill_queues(spark, place, session, infos, backfill, progress)
+        ends = _skip_lost(session, infos, fail_on_data_loss)
+        done = rounds = 0
+        while ranges := _next(session, infos, ends, round_records):
+            left = _left(session, infos, ends)
+            progress("route", done, done + left)
+            chosen = {one.log for one in ranges}
+            some = [n for n, logs in _logs(session, infos).items() if chosen & logs.keys()]
+            _pass(spark, place, ranges, {name: infos[name] for name in some}, enrich, values)
+            done += sum(map(len, ranges))
+            rounds += 1
+        progress("route", done, done)
+        after = routed_queues(session, tuple(infos))
+        behind = {
+            name: sum(one.end - one.position for one in session.execute(ListStandings(name)))
+            for name in infos
+        }
+    found = [
+        RoutedQueue(
+            queue=name,
+            assigned=max(0, _messages(info) - before[name] - copied.get(name, 0)),
+            backfilled=copied.get(name, 0),
+            behind=behind[name],
+        )
+        for name, info in after.items()
+    ]
+    return RouteSummary(
+        records=done,
+        assigned=sum(one.assigned for one in found),
+        backfilled=sum(copied.values()),
+        rounds=rounds,
+        seconds=watch.seconds,
+        queues=found,
+    )
+
+
+def routed_queues(session: Session, names: Sequence[str]) -> dict[str, QueueInfo]:
+    """The queues that Spark routes: these, or all there are."""
+    if not names:
+        found: dict[str, QueueInfo] = {}
+        after = ""
+        while page := session.execute(ListQueues(after, QUEUES_PER_PAGE)):
+            found |= {info.name: info for info in page if info.spec.router == ROUTER}
+            after = page[-1].name
+        if not found:
+            raise NotFound(
+                "no queue of this store is routed by Spark; specify one with router='spark'"
+            )
+        return found
+    chosen = {}
+    for name in names:
+        info = session.execute(DescribeQueue(name))
+        if info is None:
+            raise NotFound(f"there is no queue {name!r} to route to", name=name)
+        if info.spec.router != ROUTER:
+            raise InvalidInput(
+                f"queue {name!r} routes its messages itself; specify it with router='spark'"
+            )
+        chosen[name] = info
+    return chosen
+
+
+def _messages(info: QueueInfo) -> int:
+    """Messages that a queue holds, whatever their state; duplicates were messages too."""
+    return info.available + info.delayed + info.in_flight + info.done + info.failed
+
+
+def _logs(session: Session, infos: dict[str, QueueInfo]) -> dict[str, dict[str, int]]:
+    """Where each queue stands in its logs."""
+    return {
+        name: {one.log: one.position for one in session.execute(ListStandings(name))}
+        for name in infos
+    }
+
+
+def _skip_lost(
+    session: Session, infos: dict[str, QueueInfo], fail_on_data_loss: bool
+) -> dict[str, int]:
+    """Move queues past what their logs have forgotten, if that is allowed; the ends of the logs."""
+    ends: dict[str, int] = {}
+    for name, info in infos.items():
+        for one in session.execute(ListStandings(name)):
+            ends[one.log] = max(ends.get(one.log, 0), one.end)
+            if one.position >= one.start:
+                continue
+            if fail_on_data_loss and not info.spec.lossy:
+                raise Truncated(
+                    f"log {one.log!r} begins at {one.start}, and queue {name!r} has come to "
+                    f"{one.position} only: the records between were truncated before they were "
+                    "routed; backfill them from an archive, or allow the loss",
+                    log=one.log,
+                    offset=one.position,
+                    start=one.start,
+                )
+            passed = Assignment(name, one.log, one.position, one.start, [])
+            session.execute(AssignMessages([passed]))
+    return ends
+
+
+def _next(
+    session: Session, infos: dict[str, QueueInfo], ends: dict[str, int], most: int
+) -> list[Range]:
+    """The offsets of the next round: of each log from where the last of its queues stands."""
+    starts: dict[str, int] = {}
+    for logs in _logs(session, infos).values():
+        for log, position in logs.items():
+            if log in ends:
+                starts[log] = min(starts.get(log, ends[log]), position)
+    taken = shares({log: ends[log] - start for log, start in starts.items()}, most)
+    return [Range(log, starts[log], starts[log] + count) for log, count in taken.items() if count]
+
+
+def _left(session: Session, infos: dict[str, QueueInfo], ends: dict[str, int]) -> int:
+    """Records that are still to be looked at."""
+    return sum(map(len, _next(session, infos, ends, sum(ends.values()) + 1)))
+
+
+def _pass(
+    spark: SparkSession,
+    place: Place,
+    ranges: Sequence[Range],
+    infos: dict[str, QueueInfo],
+    enrich: Enrich | str | None,
+    values: bool,
+) -> None:
+    """Look at some records once, for all queues, and assign what matches."""
+    rows = read(
+        spark,
+        place,
+        [one.log for one in ranges],
+        startingOffsets={one.log: one.start for one in ranges},
+        endingOffsets={one.log: one.stop for one in ranges},
+        typedHeaders=True,
+        metadataOnly=not values,
+    )
+    matched = matches(enriched(spark, rows, enrich), infos, [one.log for one in ranges])
+    # The first and the last offset, so that every queue comes as far as this round goes.
+    edges = [(one.log, at, None) for one in ranges for at in (one.start, one.stop - 1)]
+    whole = matched.unionByName(
+        spark.createDataFrame(edges, "log string, offset bigint, queue string")
+    )
+    writer = whole.write.format("millstream").mode("append").options(**options_of(place))
+    writer.option("assign", "true").option("queues", ",".join(infos)).save()
+
+
+def enriched(spark: SparkSession, rows: DataFrame, enrich: Enrich | str | None) -> DataFrame:
+    """The records as filters are to see them."""
+    if enrich is None:
+        return rows
+    if callable(enrich):
+        found = enrich(rows)
+    else:
+        rows.createOrReplaceTempView("records")
+        found = spark.sql(enrich)
+    lacking = [n for n in ("topic", "offset", "key", "timestamp", "headers") if n not in found.columns]
+    if lacking:
+        raise InvalidInput(
+            f"the enriched records have no column {lacking[0]!r}; keep those of the records"
+        )
+    return found
+
+
+def matches(
+    rows: DataFrame, infos: dict[str, QueueInfo], logs: Sequence[str]
+) -> DataFrame:
+    """One row (log, offset, queue) for each queue that takes a record, by its filter as Spark SQL."""
+    from pyspark.sql import functions as f
+
+    names: dict[str, str] = {}
+    conditions = [_condition(info, logs, names) for info in infos.values()]
+    # Each header is looked up once, however many filters ask for it.
+    looked_up = [f.expr(text).alias(column) for text, column in names.items()]
+    seen = rows.select(
+        "topic", "offset", "key", f.unix_millis("timestamp").alias(AT_MS), *looked_up
+    )
+    queues = [
+        f"if({condition}, {string(name)}, null)"
+        for name, condition in zip(infos, conditions, strict=True)
+    ]
+    found = seen.select(
+        f.col("topic").alias("log"), "offset", f.expr(f"array_compact(array({', '.join(queues)}))").alias("queues")
+    )
+    return found.select("log", "offset", f.explode("queues").alias("queue"))
+
+
+def _condition(info: QueueInfo, logs: Sequence[str], names: dict[str, str]) -> str:
+    """A queue's filter as Spark SQL; headers become columns, which `names` gathers."""
+    own = [log for log in logs if log in info.spec.sources or may_match(log, info.spec)]
+    parts = []
+    if len(own) < len(logs):
+        parts.append(f"topic IN ({', '.join(map(string, own))})" if own else "FALSE")
+    if info.spec.filter:
+        condition = parse(info.spec.filter)
+        text = condition.spark_sql(timestamp=AT_MS, log="topic")
+        for name in sorted(condition.names):
+            # No literal can hold these words: what is not plain is written in hexadecimal.
+            lookup = header(name, Columns())
+            text = text.replace(lookup, names.setdefault(lookup, f"h{len(names)}"))
+        parts.append(f"coalesce({text}, FALSE)")
+    return " AND ".join(parts) or "TRUE"

@@ -1,0 +1,152 @@
+"""The place of a store as Spark's options name it: a path on this machine, or a server's address.
+
+A place travels from the driver to the tasks. A path means the same file only on the machine that
+named it, so it carries the host, and is refused elsewhere. Tasks open a path to read only. Secrets
+are shown by no representation and no error.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from millstream.embedded import EmbeddedSession, open_store
+from millstream.errors import CannotOpen, InvalidInput
+from millstream.remote.address import is_address
+from millstream.remote.opening import CONNECT_TIMEOUT_S, RETRY_FOR_S, open_remote
+from millstream.store import forking
+from millstream.store.sqlite import SqliteEngine
+
+if TYPE_CHECKING:
+    from millstream.command import Session
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """Where a store is, and what a server is to be shown."""
+
+    url: str
+    """An absolute path, or the address of a server."""
+    host: str = ""
+    """Of a path: the machine that it is on."""
+    token: str = ""
+    token_file: str = ""
+    ca: str = ""
+
+    def __repr__(self) -> str:
+        """The place without its secrets."""
+        return f"Place({self.shown})"
+
+    @property
+    def shown(self) -> str:
+        """The address or path, without a token that stands in it."""
+        return self.url.rpartition("@")[2] if self.is_server else self.url
+
+    @property
+    def is_server(self) -> bool:
+        """Whether it is the address of a server."""
+        return is_address(self.url)
+
+    def secret(self) -> str | None:
+        """The token to show: given, or from its file, which is read each time."""
+        if not self.token_file:
+            return self.token or None
+        try:
+            return Path(self.token_file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise CannotOpen(
+                f"option tokenFile: {self.token_file} cannot be read on {platform.node()}: "
+                f"{getattr(error, 'strerror', None) or 'not text'}; every machine that runs tasks "
+                "needs it",
+                path=self.token_file,
+            ) from None
+
+
+def make_place(
+    path: str, *, server: str, token: str = "", token_file: str = "", ca: str = ""
+) -> Place:
+    """A place from the options `path` and `server`; exactly one of them says where."""
+    if bool(path) == bool(server):
+        raise InvalidInput(
+            "one option says where the store is: path (a file on this machine) or "
+            "server (http://… or https://…); expected exactly one"
+        )
+    where = server or path
+    if token and token_file:
+        raise InvalidInput("options token and tokenFile: expected only one of them")
+    if is_address(where):
+        return Place(url=where, token=token, token_file=token_file, ca=ca)
+    if server:
+        raise InvalidInput(
+            "option server: expected an address that begins with http:// or https://"
+        )
+    for name, value in (("token", token), ("tokenFile", token_file), ("ca", ca)):
+        if value:
+            raise InvalidInput(f"option {name}: is for the address of a server, not for a path")
+    plain = where.removeprefix("file://") if where.startswith("file:///") else where
+    plain = plain.removeprefix("file:") if plain.startswith("file:/") else plain
+    return Place(url=str(Path(plain).absolute()), host=platform.node())
+
+
+def check_here(place: Place) -> None:
+    """Refuse a path of another machine."""
+    here = platform.node()
+    if place.host == here:
+        return
+    raise CannotOpen(
+        f"{place.url} is a file on {place.host}, and this task runs on {here}: serve the store "
+        f"there (`millstream serve {place.url}`) and give its address in the option server",
+        path=place.url,
+        host=place.host,
+    )
+
+
+@contextmanager
+def reading(place: Place) -> Iterator[Session]:
+    """A session that only reads: for tasks, and for planning."""
+    with _opened(place, read_only=True) as session:
+        yield session
+
+
+@contextmanager
+def writing(place: Place) -> Iterator[Session]:
+    """A session that may write: for the driver alone."""
+    with _opened(place, read_only=False) as session:
+        yield session
+
+
+@contextmanager
+def _opened(place: Place, *, read_only: bool) -> Iterator[Session]:
+    session = open_session(place, read_only=read_only)
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+def open_session(place: Place, *, read_only: bool) -> Session:
+    """A session that whoever asked for it closes; one to a server may always write."""
+    if place.is_server:
+        return open_remote(
+            place.url,
+            token=place.secret(),
+            ca=place.ca or None,
+            connect_timeout=CONNECT_TIMEOUT_S,
+            retry_for=RETRY_FOR_S,
+        )
+    check_here(place)
+    try:
+        with forking.opening:
+            engine = SqliteEngine(place.url, read_only=read_only)
+            try:
+                store = open_store(engine)
+            except BaseException:
+                engine.close()
+                raise
+    except CannotOpen as error:
+        raise CannotOpen(f"{error.message} (on {place.host})", path=place.url) from None
+    return EmbeddedSession(store)

@@ -1,0 +1,203 @@
+"""Planning a read: which logs, which offsets of each, cut into how many pieces."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from millstream.errors import InvalidInput, NotFound, OutOfRange, Truncated
+from millstream.log import commands as c
+from millstream.queue.routing import INBOX, LATER, OWN
+from millstream.record import LogInfo
+from millstream.spark.options import EARLIEST, LATEST, Positions, ReadOptions
+
+if TYPE_CHECKING:
+    from millstream.command import Session
+
+LOGS_PER_PAGE = 1_000
+BYTES_PER_PARTITION = 32 * 1024 * 1024
+"""So much is read by one task, unless `minPartitions` asks for more tasks."""
+
+RECORDS_PER_PARTITION = 250_000
+"""The same in records, for small ones."""
+
+
+class Range(Struct, frozen=True):
+    """Some offsets of a log, half-open."""
+
+    log: str
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+def find_logs(session: Session, options: ReadOptions) -> dict[str, LogInfo]:
+    """The logs that are asked for and exist, by name; a pattern takes none of our own books."""
+    if options.pattern:
+        pattern = re.compile(options.pattern)
+        return {
+            info.name: info
+            for info in _all_logs(session)
+            if pattern.fullmatch(info.name) and not info.name.startswith((INBOX, LATER, OWN))
+        }
+    found = {name: session.execute(c.DescribeLog(name)) for name in options.logs}
+    return {name: info for name, info in found.items() if info is not None}
+
+
+def _all_logs(session: Session) -> Iterable[LogInfo]:
+    after = ""
+    while page := session.execute(c.ListLogs(after, LOGS_PER_PAGE)):
+        yield from page
+        after = page[-1].name
+
+
+def plan_batch(session: Session, options: ReadOptions) -> tuple[list[Range], dict[str, LogInfo]]:
+    """The ranges of a batch read, and what is known of their logs."""
+    infos = find_logs(session, options)
+    missing = [name for name in options.logs if name not in infos]
+    if missing and options.fail_on_data_loss:
+        raise NotFound(
+            f"option subscribe: there is no log {missing[0]!r}; with failOnDataLoss=false it is "
+            "taken for an empty one",
+            name=missing[0],
+        )
+    check_named(options.starting, infos, "startingOffsets")
+    check_named(options.ending, infos, "endingOffsets")
+    ranges = []
+    for name, info in infos.items():
+        start = starting_offset(session, info, options)
+        stop = _ending_offset(session, info, options)
+        if start < stop:
+            ranges.append(Range(name, start, stop))
+    return ranges, infos
+
+
+def check_named(positions: Positions, infos: Iterable[str], option: str) -> None:
+    """Refuse offsets of a log that is not read."""
+    known = set(infos)
+    for name in (*positions.offsets, *positions.times):
+        if name not in known:
+            raise InvalidInput(
+                f"option {option}: names the log {name!r}, which is not read; expected some of "
+                f"{', '.join(sorted(known)[:10]) or 'none'}"
+            )
+
+
+def starting_offset(session: Session, info: LogInfo, options: ReadOptions) -> int:
+    """The first offset to be read of a log."""
+    positions = options.starting
+    time_ms = positions.times.get(info.name, positions.time)
+    if time_ms is not None:
+        found = offset_at(session, info, time_ms)
+        if found == info.end_offset and not options.late_is_latest:
+            raise OutOfRange(
+                f"option startingTimestamp: log {info.name!r} has no record appended at or after "
+                f"{time_ms} ms; with startingOffsetsByTimestampStrategy=latest the read begins "
+                "at its end",
+                position=time_ms,
+                end=info.end_offset,
+            )
+        return found
+    offset = positions.offsets.get(info.name, positions.default)
+    if offset == EARLIEST:
+        return info.start_offset
+    if offset == LATEST:
+        return info.end_offset
+    return checked_start(info, offset, options, "startingOffsets")
+
+
+def checked_start(info: LogInfo, offset: int, options: ReadOptions, what: str) -> int:
+    """An offset to begin with, if its record is there; else as `failOnDataLoss` says."""
+    if info.start_offset <= offset <= info.end_offset:
+        return offset
+    if options.fail_on_data_loss:
+        raise lost(info.name, offset, info.start_offset, info.end_offset, what)
+    return min(max(offset, info.start_offset), info.end_offset)
+
+
+def lost(log: str, offset: int, start: int, end: int, what: str) -> Truncated | OutOfRange:
+    """Records that should be there are not."""
+    advice = "set failOnDataLoss=false to go on with what is there"
+    if offset < start:
+        return Truncated(
+            f"{what}: log {log!r} begins at {start}, so offsets {offset} to {start - 1} are lost; "
+            f"{advice}",
+            log=log,
+            offset=offset,
+            start=start,
+        )
+    return OutOfRange(
+        f"{what}: log {log!r} ends at {end}, before offset {offset}: it may have been deleted and "
+        f"made anew; {advice}",
+        position=offset,
+        end=end,
+    )
+
+
+def _ending_offset(session: Session, info: LogInfo, options: ReadOptions) -> int:
+    positions = options.ending
+    time_ms = positions.times.get(info.name, positions.time)
+    if time_ms is not None:
+        return offset_at(session, info, time_ms)
+    offset = positions.offsets.get(info.name, positions.default)
+    if offset == LATEST:
+        return info.end_offset
+    if offset == EARLIEST:
+        raise InvalidInput(f"option endingOffsets: -2 (earliest) is no end for log {info.name!r}")
+    if offset > info.end_offset and options.fail_on_data_loss:
+        raise lost(info.name, offset, info.start_offset, info.end_offset, "endingOffsets")
+    return min(offset, info.end_offset)
+
+
+def offset_at(session: Session, info: LogInfo, time_ms: int) -> int:
+    """The first record that was appended at or after a time; the end if there is none.
+
+    Found by halving: where the wall clock once went back, one of the records around is found.
+    """
+    low, high = info.start_offset, info.end_offset
+    while low < high:
+        middle = (low + high) // 2
+        some = session.execute(c.ReadBlocks(info.name, middle, middle + 1, 1, values=False))
+        if not some:
+            return info.end_offset  # deleted meanwhile
+        if some[0].appended()[0] < time_ms:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def split(
+    ranges: Sequence[Range], infos: dict[str, LogInfo], min_partitions: int | None
+) -> list[Range]:
+    """Ranges cut into pieces of about the same size, in order."""
+    total = sum(map(len, ranges))
+    if not total:
+        return []
+    pieces: list[Range] = []
+    for one in ranges:
+        if min_partitions is not None:
+            count = round(min_partitions * len(one) / total)
+        else:
+            count = _default_count(one, infos.get(one.log))
+        pieces += _cut(one, max(1, min(count, len(one))))
+    return pieces
+
+
+def _default_count(one: Range, info: LogInfo | None) -> int:
+    by_records = -(-len(one) // RECORDS_PER_PARTITION)
+    if info is None or not len(info):
+        return by_records
+    size = info.bytes * len(one) // len(info)
+    return max(by_records, -(-size // BYTES_PER_PARTITION))
+
+
+def _cut(one: Range, count: int) -> list[Range]:
+    edges = [one.start + len(one) * i // count for i in range(count + 1)]
+    return [Range(one.log, a, b) for a, b in pairwise(edges) if a < b]

@@ -1,0 +1,117 @@
+"""What Spark's filters let us leave out: offsets, logs, and records by their times.
+
+Every filter is also left to Spark, which looks again at what is read; so it is enough that nothing
+is left out that a filter would keep. A filter that is not understood leaves out nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from msgspec import Struct, field
+from pyspark.sql import datasource as ds
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIMES = ("timestamp", "appendTimestamp")
+
+Bounds = tuple[int | None, int | None]
+"""The least and the greatest number that may be kept, both included."""
+
+
+class Pushed(Struct):
+    """What is to be kept."""
+
+    offset: Bounds = (None, None)
+    timestamp: Bounds = (None, None)
+    """In microseconds."""
+    appendTimestamp: Bounds = (None, None)  # noqa: N815  (the column's name)
+    topics: set[str] | None = None
+    never: bool = False
+    seen: list[str] = field(default_factory=list)
+    """Columns whose filters were understood."""
+
+    @property
+    def times(self) -> dict[str, Bounds]:
+        """The bounds of those times that have any."""
+        found = {name: getattr(self, name) for name in _TIMES}
+        return {name: bounds for name, bounds in found.items() if bounds != (None, None)}
+
+    def cut(self, start: int, stop: int) -> tuple[int, int]:
+        """Of a range of offsets, what may be kept."""
+        low, high = self.offset
+        start = start if low is None else max(start, low)
+        stop = stop if high is None else min(stop, high + 1)
+        return (start, stop) if start < stop and not self.never else (start, start)
+
+
+def push(filters: Iterable[ds.Filter]) -> Pushed:
+    """What a conjunction of filters lets us leave out."""
+    pushed = Pushed()
+    for one in filters:
+        _push(pushed, one)
+    return pushed
+
+
+def _push(pushed: Pushed, one: ds.Filter) -> None:
+    attribute = getattr(one, "attribute", None)
+    if attribute is None or len(attribute) != 1:
+        return
+    (column,) = attribute
+    if column == "topic":
+        _push_topics(pushed, one)
+    elif column == "partition" and isinstance(one, ds.EqualTo) and type(one.value) is int:
+        pushed.never |= one.value != 0
+    elif column == "offset" or column in _TIMES:
+        bounds = _bounds(one, column)
+        if bounds is not None:
+            setattr(pushed, column, _both(getattr(pushed, column), bounds))
+            pushed.seen.append(column)
+
+
+def _push_topics(pushed: Pushed, one: ds.Filter) -> None:
+    if isinstance(one, ds.EqualTo | ds.EqualNullSafe):
+        wanted = {one.value}
+    elif isinstance(one, ds.In):
+        wanted = set(one.value)
+    else:
+        return
+    pushed.topics = wanted if pushed.topics is None else pushed.topics & wanted
+    pushed.seen.append("topic")
+
+
+def _bounds(one: ds.Filter, column: str) -> Bounds | None:
+    if isinstance(one, ds.In):
+        numbers = [_number(value, column) for value in one.value]
+        known = [number for number in numbers if number is not None]
+        return (min(known), max(known)) if known and len(known) == len(numbers) else None
+    number = _number(getattr(one, "value", None), column)
+    if number is None:
+        return None
+    match one:
+        case ds.EqualTo() | ds.EqualNullSafe():
+            return number, number
+        case ds.GreaterThan():
+            return number + 1, None
+        case ds.GreaterThanOrEqual():
+            return number, None
+        case ds.LessThan():
+            return None, number - 1
+        case ds.LessThanOrEqual():
+            return None, number
+    return None
+
+
+def _number(value: Any, column: str) -> int | None:
+    if column == "offset":
+        return value if type(value) is int else None
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        return None
+    return (value - _EPOCH) // timedelta(microseconds=1)
+
+
+def _both(one: Bounds, other: Bounds) -> Bounds:
+    lows = [low for low, _ in (one, other) if low is not None]
+    highs = [high for _, high in (one, other) if high is not None]
+    return max(lows, default=None), min(highs, default=None)

@@ -1,0 +1,183 @@
+"""Batch reads of a queue: its messages in one state, or how every message's attempts went.
+
+Nothing is changed by it, and nothing claimed. Available is also what waits in the logs and was not
+routed yet: such rows have no claim id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from millstream.errors import NotFound
+from millstream.filters import parse
+from millstream.log import commands as c
+from millstream.queue.commands import DescribeQueue, PeekMessages
+from millstream.queue.message import Message
+from millstream.queue.scanning import Attempted, ListAttempts, ListUnrouted
+from millstream.queue.spec import QueueSpec
+from millstream.record import Record
+from millstream.spark.columns import header_column
+from millstream.spark.layout import arrow_schema, check_schema
+from millstream.spark.options import ReadOptions
+from millstream.spark.place import reading
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from millstream.command import Session
+
+PAGE = 1_000
+_STATES = {"available": "available", "inflight": "in flight", "done": "done", "failed": "failed"}
+
+Row = dict[str, Any]
+
+
+class QueueReader(DataSourceReader):
+    """Reads a queue, in the order of its claims, in one task."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        check_schema(schema, options)
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One piece; a queue that is not there is refused before the read begins."""
+        name = self._options.queue
+        with reading(self._options.place) as session:
+            if session.execute(DescribeQueue(name)) is None:
+                raise NotFound(f"option queue: there is no queue {name!r}", name=name)
+        return [InputPartition(name)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The queue's rows."""
+        schema = arrow_schema(self._schema)
+        with reading(self._options.place) as session:
+            rows = iter(self._rows(session))
+            while some := list(islice(rows, PAGE)):
+                yield _batch(some, schema)
+
+    def _rows(self, session: Session) -> Iterable[Row]:
+        options = self._options
+        if options.state == "attempts":
+            yield from _attempts(session, options.queue)
+            return
+        yield from _peeked(session, options)
+        if options.state == "available":
+            yield from _unrouted(session, options.queue)
+
+
+def _batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
+    arrays = []
+    for field in schema:
+        found = [row[field.name] for row in rows]
+        if field.name == "headers":
+            arrays.append(header_column(found, field.type))
+        elif pa.types.is_timestamp(field.type):
+            numbers = [None if ms is None else ms * 1000 for ms in found]
+            arrays.append(pa.array(numbers, pa.int64()).cast(field.type))
+        else:
+            arrays.append(pa.array(found, field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _peeked(session: Session, options: ReadOptions) -> Iterator[Row]:
+    after, state = -1, _STATES[options.state]
+    while page := session.execute(
+        PeekMessages(options.queue, state, PAGE, after=after, route=False)
+    ):
+        yield from (_message(one, options.state) for one in page)
+        after = page[-1].claim_id
+
+
+def _message(one: Message, state: str) -> Row:
+    return {
+        "queue": one.queue,
+        "state": state,
+        "claimId": str(one.claim_id),
+        "attempt": one.attempt,
+        "key": one.key,
+        "value": one.value,
+        "topic": one.log,
+        "offset": one.offset,
+        "timestamp": one.timestamp,
+        "reason": one.reason,
+        "headers": one.headers,
+    }
+
+
+def _unrouted(session: Session, name: str) -> Iterator[Row]:
+    """What the queue will find in its logs, as its filter says."""
+    info = session.execute(DescribeQueue(name))
+    if info is None:
+        return
+    for one in session.execute(ListUnrouted(name)):
+        spec = QueueSpec() if one.own else info.spec
+        yield from _matching(session, name, spec, one.log, one.start, one.stop)
+
+
+def _matching(
+    session: Session, name: str, spec: QueueSpec, log: str, start: int, stop: int
+) -> Iterator[Row]:
+    condition = parse(spec.filter) if spec.filter else None
+    start = max(start, session.execute(c.GetBounds(log))[0])
+    while start < stop:
+        found = session.execute(c.ReadBlocks(log, start, stop, session.limits.read_bytes_max))
+        if not found:
+            return
+        for block in found:
+            matched: Iterable[Any] = [True] * block.count
+            if condition is not None:
+                matched = condition.match_many(
+                    block.headers(), keys=block.keys(), timestamps=block.timestamps(), log=log
+                )
+            for record, yes in zip(block.records(), matched, strict=True):
+                if yes:
+                    yield _waiting(record, name)
+            start = block.offsets.stop
+
+
+def _waiting(record: Record, queue: str) -> Row:
+    return {
+        "queue": queue,
+        "state": "available",
+        "claimId": None,
+        "attempt": 0,
+        "key": record.key,
+        "value": record.value,
+        "topic": record.log,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "reason": "",
+        "headers": record.headers,
+    }
+
+
+def _attempts(session: Session, name: str) -> Iterator[Row]:
+    after = -1
+    while page := session.execute(ListAttempts(name, PAGE, after)):
+        for one in page:
+            yield from _tries(one, name)
+        after = page[-1].claim_id
+
+
+def _tries(one: Attempted, queue: str) -> Iterator[Row]:
+    for number, found in enumerate(one.tries, 1):
+        yield {
+            "queue": queue,
+            "state": one.state.replace(" ", ""),
+            "claimId": str(one.claim_id),
+            "attempt": number,
+            "topic": one.log,
+            "offset": one.offset,
+            "appendedAt": one.appended_ms,
+            "consumer": found.consumer,
+            "claimedAt": found.claimed_ms,
+            "endedAt": found.ended_ms,
+            "outcome": found.outcome,
+            "reason": found.reason,
+        }

@@ -1,0 +1,146 @@
+"""What a task does: reads one range of a log and gives it to Spark in record batches.
+
+Where records are chosen by their times or by a filter, their metadata is looked at first, and values
+are read only around what was chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+
+from millstream.errors import Truncated
+from millstream.filters import Filter, parse
+from millstream.format import block as stored
+from millstream.log import commands as c
+from millstream.log.block import Block
+from millstream.spark.columns import Piece, batch_of, batches, joined, times
+from millstream.spark.place import Place, reading
+from millstream.spark.planning import Range, lost
+
+if TYPE_CHECKING:
+    from millstream.command import Session
+
+Bounds = tuple[int | None, int | None]
+
+
+class Choice(Struct, frozen=True):
+    """Which records of a range are wanted: by their times in microseconds, and by a filter."""
+
+    times: dict[str, Bounds] = {}
+    filter: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.times or self.filter)
+
+
+class Task(Struct, frozen=True, kw_only=True):
+    """How the ranges of one read are to be read."""
+
+    place: Place
+    fail_on_data_loss: bool
+    values: bool
+    choice: Choice = Choice()
+
+
+def read_range(task: Task, wanted: Range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The records of a range as record batches; the store is open until the last is taken."""
+    with reading(task.place) as session:
+        if task.choice:
+            yield from joined(_chosen(session, task, wanted, schema), schema)
+        else:
+            values = task.values and "value" in schema.names
+            yield from batches(_blocks(session, task, wanted, values=values), schema)
+
+
+def _blocks(session: Session, task: Task, wanted: Range, *, values: bool) -> Iterator[Block]:
+    """Blocks of a range, in order; a part that was truncated is an error, or left out."""
+    start, size = wanted.start, session.limits.read_bytes_max
+    while start < wanted.stop:
+        try:
+            found = session.execute(
+                c.ReadBlocks(wanted.log, start, wanted.stop, size, values=values)
+            )
+        except Truncated as error:
+            if task.fail_on_data_loss:
+                raise lost(wanted.log, start, error.data["start"], 0, "while reading") from None
+            start = error.data["start"]
+            continue
+        if not found:
+            if task.fail_on_data_loss:
+                _, end = session.execute(c.GetBounds(wanted.log))
+                raise lost(wanted.log, start, 0, end, "while reading")
+            return
+        for block in found:
+            yield block
+            start = block.offsets.stop
+
+
+def _chosen(
+    session: Session, task: Task, wanted: Range, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    values = task.values and "value" in schema.names
+    choose = _chooser(task.choice)
+    for block in _blocks(session, task, wanted, values=False):
+        mask = choose(block)
+        if not any(mask):
+            continue
+        first = mask.index(True)
+        last = len(mask) - mask[::-1].index(True)
+        inside = Range(block.log, block.first_offset + first, block.first_offset + last)
+        if not values:
+            some = [block]
+        else:
+            some = list(_blocks(session, task, inside, values=True))
+        for one in some:
+            at = one.first_offset - block.first_offset
+            keep = mask[at : at + one.count]
+            found = batch_of(one, schema)
+            yield found if all(keep) else found.filter(pa.array(keep))
+
+
+def _chooser(choice: Choice) -> Callable[[Block], list[bool]]:
+    """A function from a block to which of its records are wanted."""
+    condition = parse(choice.filter) if choice.filter else None
+
+    def choose(block: Block) -> list[bool]:
+        piece = Piece(block)
+        mask = _by_times(piece, choice.times)
+        if condition is not None and any(mask):
+            matched = _by_filter(condition, piece)
+            mask = [a and b for a, b in zip(mask, matched, strict=True)]
+        return mask
+
+    return choose
+
+
+def _by_times(piece: Piece, bounds: dict[str, Bounds]) -> list[bool]:
+    found: Any = None
+    for name, (low, high) in bounds.items():
+        column = stored.TIMESTAMP if name == "timestamp" else stored.APPENDED
+        numbers = times(piece, column)
+        for limit, compare in ((low, pc.greater_equal), (high, pc.less_equal)):
+            if limit is not None:
+                fits = compare(numbers, limit)
+                found = fits if found is None else pc.and_(found, fits)
+    if found is None:
+        return [True] * piece.block.count
+    mask: list[bool] = found.to_pylist()
+    return mask
+
+
+def _by_filter(condition: Filter, piece: Piece) -> Sequence[bool]:
+    block, metadata = piece.block, piece.metadata
+    return [
+        bool(matched)
+        for matched in condition.match_many(
+            piece.headers(),
+            keys=metadata.keys(block.skip, block.count),
+            timestamps=list(metadata.timestamps(block.skip, block.count)),
+            log=block.log,
+        )
+    ]

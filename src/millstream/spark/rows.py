@@ -1,0 +1,217 @@
+"""Rows that Spark writes, as packed blocks: Arrow's buffers become the blocks' bodies.
+
+Columns have Kafka's names: `value` (bytes or text), and where wanted `key`, `headers` and
+`timestamp`. Nothing is done per row but for headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.errors import InvalidInput
+from millstream.format import block as stored
+from millstream.format.packing import Batch, Single
+from millstream.limits import Limits
+
+ROWS_PER_BLOCK = 10_000
+BLOCK_BYTES = 8 * 1024 * 1024
+"""About as large as a block may become: it is read whole."""
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def check_columns(names: Sequence[str], known: Sequence[str], required: Sequence[str]) -> None:
+    """Refuse rows without what is needed, or with what would be lost."""
+    for name in required:
+        if name not in names:
+            raise InvalidInput(
+                f"a column {name!r} is needed; there are {', '.join(names) or 'none'}"
+            )
+    if unknown := [name for name in names if name not in known]:
+        raise InvalidInput(
+            f"the column {unknown[0]!r} would not be written; expected some of {', '.join(known)}; "
+            "leave it out with select(…), or put it into value or headers"
+        )
+
+
+def blocks_of(batch: pa.RecordBatch, limits: Limits) -> Iterator[Single | Batch]:
+    """Rows as packed blocks of a fair size."""
+    rows = batch.num_rows
+    if not rows:
+        return
+    most = min(ROWS_PER_BLOCK, limits.batch_records_max)
+    fair = max(1, rows * BLOCK_BYTES // max(1, batch.nbytes))
+    step = min(most, fair)
+    for start in range(0, rows, step):
+        yield from _fitting(batch.slice(start, step), limits.batch_bytes_max // 2)
+
+
+def _fitting(batch: pa.RecordBatch, most: int) -> Iterator[Single | Batch]:
+    """One block, or halves of it while it is too large: rows may differ much in size."""
+    rows = batch.num_rows
+    if rows > 1 and batch.nbytes > most:
+        yield from _fitting(batch.slice(0, rows // 2), most)
+        yield from _fitting(batch.slice(rows // 2), most)
+    elif rows == 1:
+        yield _single(_packed(batch))
+    else:
+        yield _packed(batch)
+
+
+def _single(batch: Batch) -> Single:
+    """A record that is stored alone has the form of one that was appended alone."""
+    payload = stored.place(
+        batch.payload, kind=stored.PAYLOAD, count=1, first_id=0, columns=stored.VALUE,
+        body_crc=batch.payload_crc,
+    )  # fmt: skip
+    metadata = stored.Block(
+        stored.place(
+            batch.metadata, kind=stored.METADATA, count=1, first_id=0, columns=batch.columns,
+            body_crc=batch.metadata_crc,
+        ),
+        kind=stored.METADATA,
+    )  # fmt: skip
+    values = stored.Block(payload, kind=stored.PAYLOAD).column(stored.VALUE)
+    headers = metadata.column(stored.HEADERS)
+    assert values is not None
+    timed = batch.columns & stored.TIMESTAMP
+    return Single(
+        values[0],
+        metadata.key(0),
+        headers[0] if headers else b"",
+        metadata.timestamps()[0] if timed else None,
+    )
+
+
+def _packed(batch: pa.RecordBatch) -> Batch:
+    names = batch.schema.names
+    values = batch.column(names.index("value"))
+    if values.null_count:
+        at = pc.index(pc.is_null(values), True).as_py()
+        raise InvalidInput(
+            f"row {at} of a batch has no value: a record's value is bytes; filter such rows, or "
+            "write an empty value"
+        )
+    payload = b"".join(_bytes_column(_binary(values)))
+    columns, parts = 0, []
+    times = _column(batch, "timestamp")
+    if times is not None:
+        columns |= stored.TIMESTAMP
+        parts.append(_times(times))
+    keys = _column(batch, "key")
+    if keys is not None:
+        columns |= stored.KEY
+        keys = _binary(keys)
+        if keys.null_count:
+            columns |= stored.KEY_VALIDITY
+            parts.append(_bits(keys))
+            keys = pc.fill_null(keys, b"")
+        parts += _bytes_column(keys)
+    headers = _column(batch, "headers")
+    if headers is not None:
+        columns |= stored.HEADERS
+        parts += _bytes_column(pa.array(pack_headers(headers), pa.binary()))
+    metadata = b"".join(parts)
+    return Batch(
+        batch.num_rows,
+        payload,
+        stored.checksum(payload),
+        columns,
+        metadata,
+        stored.checksum(metadata),
+        None,
+    )
+
+
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
+    """A column that is there and says anything."""
+    names = batch.schema.names
+    if name not in names:
+        return None
+    found = batch.column(names.index(name))
+    return None if found.null_count == len(found) else found
+
+
+def _binary(found: pa.Array) -> pa.Array:
+    """Bytes or text as bytes with offsets of 32 bits."""
+    kind = found.type
+    if not (
+        pa.types.is_binary(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_large_string(kind)
+    ):
+        raise InvalidInput(f"key and value are binary or string, not {kind}; cast them")
+    return found if pa.types.is_binary(kind) else found.cast(pa.binary())
+
+
+def _bytes_column(found: pa.Array) -> list[bytes]:
+    """A block's column of items of any size: offsets from 0 on, then the bytes."""
+    count = len(found)
+    _, offsets, data = found.buffers()
+    ends = pa.Array.from_buffers(pa.int32(), count + 1, [None, offsets], offset=found.offset)
+    first, last = ends[0].as_py(), ends[count].as_py()
+    if first:
+        ends = pc.subtract(ends, pa.scalar(first, pa.int32()))
+    at = 4 * ends.offset
+    raw = memoryview(ends.buffers()[1])[at : at + 4 * (count + 1)]
+    body = memoryview(data)[first:last] if data is not None else b""
+    return [raw, bytes(-len(raw) % 8), body, bytes(-len(body) % 8)]  # type: ignore[list-item]
+
+
+def _bits(found: pa.Array) -> bytes:
+    """Which items are there, a bit each, padded to eight bytes."""
+    flags = pa.concat_arrays([pc.is_valid(found)])
+    fresh = pc.and_(flags, flags)  # starts at bit 0, whatever the slice did
+    size = (len(found) + 7) // 8
+    raw = bytearray(memoryview(fresh.buffers()[1])[:size])
+    if len(found) % 8:
+        raw[-1] &= (1 << len(found) % 8) - 1
+    return bytes(raw) + bytes(-size % 8)
+
+
+def _times(found: pa.Array) -> bytes:
+    if not pa.types.is_timestamp(found.type):
+        raise InvalidInput(f"timestamp is a timestamp, not {found.type}; cast it")
+    if found.null_count:
+        raise InvalidInput(
+            "some rows have a timestamp and some have none: fill them, or leave the column out; "
+            "records are then stamped when they are appended"
+        )
+    numbers = found.cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
+    numbers = pc.add(numbers, 0)  # a buffer of its own, from its first item on
+    return bytes(memoryview(numbers.buffers()[1])[: 8 * len(numbers)])
+
+
+def pack_headers(found: pa.Array) -> list[bytes]:
+    """Headers as MessagePack maps: from Kafka's pairs, a map of texts, or a map of typed values."""
+    return [_encode(_headers(one)) if one else b"" for one in found.to_pylist()]
+
+
+def _headers(pairs: list[Any]) -> dict[str, Any]:
+    headers = {}
+    for pair in pairs:
+        name, value = (pair["key"], pair["value"]) if isinstance(pair, dict) else pair
+        if name is None:
+            raise InvalidInput("a header has no name")
+        headers[name] = _scalar(name, value)
+    return headers
+
+
+def _scalar(name: str, value: Any) -> Any:
+    if isinstance(value, dict):
+        known = [value.get(letter) for letter in "sidb"]
+        return next((one for one in known if one is not None), None)
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidInput(f"header {name!r} is not UTF-8: {error}") from error
+    if isinstance(value, str | int | float | bool) or value is None:
+        return value
+    raise InvalidInput(f"header {name!r} is {type(value).__name__}; expected text, number or bool")

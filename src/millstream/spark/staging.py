@@ -1,0 +1,166 @@
+"""Staging on this machine: tasks leave packed blocks in files beside the store, one per task.
+
+Nothing in a file is part of the store until the driver publishes it. A file begins with who wrote it,
+and every block in it is listed, with its count and checksum, in the message that the task sends to the
+driver: the commit takes exactly what is listed. What was never committed is removed when nothing in
+its directory was touched for a week.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from millstream.clock import SystemClock
+from millstream.errors import Conflict, WriteFailed
+from millstream.format.block import checksum
+from millstream.format.checking import check_packed
+from millstream.format.packing import Batch, Single
+from millstream.limits import Limits
+
+LEFTOVER_MS = 7 * 24 * 3600 * 1000
+"""After so long without a touch, what was staged belongs to a job that is no more."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Single | Batch).decode
+
+
+class Stamp(Struct, frozen=True, array_like=True):
+    """Who wrote a file: the first bytes of it."""
+
+    txn: str
+    partition: int
+    attempt: int
+
+
+class StagedBlock(Struct, frozen=True, array_like=True):
+    """One packed block in a file."""
+
+    size: int
+    count: int
+    crc: int
+
+
+class StagedFile(Struct, frozen=True, array_like=True):
+    """What one task staged."""
+
+    name: str
+    stamp: Stamp
+    blocks: list[StagedBlock]
+
+
+def directory_of(path: str, txn: str) -> Path:
+    """Where the files of one transaction lie."""
+    return _root(path) / blake2b(txn.encode(), digest_size=16).hexdigest()
+
+
+def _root(path: str) -> Path:
+    return Path(f"{path}-staging")
+
+
+def stage(path: str, stamp: Stamp, found: Iterable[Single | Batch], limits: Limits) -> StagedFile:
+    """Write blocks to a file of their own."""
+    directory = directory_of(path, stamp.txn)
+    name = f"{stamp.partition}-{stamp.attempt}-{secrets.token_hex(4)}"
+    listed: list[StagedBlock] = []
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (directory / name).open("xb") as file:
+            file.write(_head(stamp))
+            for packed in found:
+                check_packed(packed, limits)
+                data = _encode(packed)
+                file.write(data)
+                count = packed.count if isinstance(packed, Batch) else 1
+                listed.append(StagedBlock(len(data), count, checksum(data)))
+    except OSError as error:
+        raise WriteFailed(f"{directory / name}: cannot be staged: {error.strerror}") from error
+    return StagedFile(name, stamp, listed)
+
+
+def _head(stamp: Stamp) -> bytes:
+    data = _encode(stamp)
+    return len(data).to_bytes(4, "little") + data
+
+
+def check(path: str, staged: StagedFile) -> None:
+    """Refuse a file that is not what its task listed, before anything is published.
+
+    Tasks check what they pack; here it only has to be the same bytes.
+    """
+    for block, data in _pieces(path, staged):
+        packed = _decode(data)
+        count = packed.count if isinstance(packed, Batch) else 1
+        if count != block.count:
+            raise _other(staged, f"a block of {count} records, not {block.count}")
+
+
+def load(path: str, staged: StagedFile) -> Iterator[Single | Batch]:
+    """The blocks of a file."""
+    for _, data in _pieces(path, staged):
+        yield _decode(data)
+
+
+def _pieces(path: str, staged: StagedFile) -> Iterator[tuple[StagedBlock, bytes]]:
+    file_path = directory_of(path, staged.stamp.txn) / staged.name
+    head = _head(staged.stamp)
+    try:
+        with file_path.open("rb") as file:
+            if file.read(len(head)) != head:
+                raise _other(staged, "another attempt")
+            for block in staged.blocks:
+                data = file.read(block.size)
+                if len(data) != block.size or checksum(data) != block.crc:
+                    raise _other(staged, "a block whose bytes are not what was staged")
+                yield block, data
+    except FileNotFoundError:
+        raise Conflict(
+            f"what task {staged.stamp.partition} staged is gone ({file_path}): it lay there longer "
+            "than a week, or somebody removed it; nothing was published, run the job again",
+            part=staged.name,
+        ) from None
+
+
+def _other(staged: StagedFile, what: str) -> Conflict:
+    return Conflict(
+        f"staged file {staged.name} holds {what}; nothing was published, run the job again",
+        part=staged.name,
+    )
+
+
+def discard(path: str, txn: str) -> None:
+    """Forget what was staged for a transaction, and what others left behind long ago."""
+    shutil.rmtree(directory_of(path, txn), ignore_errors=True)
+    sweep(path)
+
+
+def drop(path: str, staged: StagedFile) -> None:
+    """Forget one file."""
+    with suppress(OSError):
+        (directory_of(path, staged.stamp.txn) / staged.name).unlink()
+
+
+def sweep(path: str, *, now_ms: int | None = None) -> None:
+    """Remove directories in which nothing was touched for a week."""
+    root = _root(path)
+    late_s = ((SystemClock().wall_ms() if now_ms is None else now_ms) - LEFTOVER_MS) / 1000
+    with suppress(OSError):
+        for directory in root.iterdir():
+            if _touched_s(directory) < late_s:
+                shutil.rmtree(directory, ignore_errors=True)
+        root.rmdir()  # only if it is empty
+
+
+def _touched_s(directory: Path) -> float:
+    times = [directory.stat().st_mtime]
+    with os.scandir(directory) as entries:
+        times += [entry.stat().st_mtime for entry in entries]
+    return max(times)

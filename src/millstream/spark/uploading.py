@@ -1,0 +1,139 @@
+"""Staging at a server: tasks send packed blocks to it, and the driver asks it to publish them."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from millstream import errors
+from millstream.errors import CannotOpen, MillstreamError
+from millstream.format.block import checksum
+from millstream.format.packing import Batch, Single
+from millstream.remote.address import Address, parse_address
+from millstream.spark.place import Place
+
+MEDIA_TYPE = "application/x-millstream-batch"
+TIMEOUT_S = 120.0
+TRIES = 3
+"""How often a part is sent: a repeat replaces it."""
+
+_SCHEMES = {"ws": "http", "wss": "https"}
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class SentPart(Struct, frozen=True):
+    """A block that a server keeps until the commit; named as the server names it."""
+
+    part: str
+    attempt: int
+    count: int
+    crc: int
+
+
+def send(
+    place: Place, txn: str, found: Iterable[Single | Batch], *, partition: int, attempt: int
+) -> list[SentPart]:
+    """Stage blocks, each a part of its own."""
+    sent = []
+    with Caller(place) as server:
+        for number, packed in enumerate(found):
+            data = _encode(packed)
+            part, crc = f"{partition}-{number}", checksum(data)
+            query = urlencode({"attempt": attempt, "crc": crc})
+            path = f"/staging/{quote(txn, safe='')}/{part}?{query}"
+            server.ask("POST", path, data, MEDIA_TYPE)
+            count = packed.count if isinstance(packed, Batch) else 1
+            sent.append(SentPart(part, attempt, count, crc))
+    return sent
+
+
+def commit(place: Place, txn: str, log: str, parts: list[SentPart]) -> dict[str, Any]:
+    """Publish parts in the order in which they are listed; once, however often it is asked."""
+    body = msgspec.json.encode({"log": log, "parts": parts})
+    with Caller(place) as server:
+        return server.ask(
+            "POST", f"/staging/{quote(txn, safe='')}/commit", body, "application/json"
+        )
+
+
+def abandon(place: Place, txn: str) -> None:
+    """Forget what was staged."""
+    with Caller(place) as server:
+        server.ask("DELETE", f"/staging/{quote(txn, safe='')}", b"", "")
+
+
+class Caller:
+    """One kept-alive connection to a server."""
+
+    def __init__(self, place: Place) -> None:
+        self._address: Address = parse_address(place.url, token=place.secret(), ca=place.ca or None)
+        parts = urlsplit(self._address.socket_url)
+        self._base = parts.path.removesuffix("/socket")
+        self._host, self._port = parts.hostname or "", parts.port
+        self._secure = parts.scheme == "wss"
+        self._connection: http.client.HTTPConnection | None = None
+
+    def __enter__(self) -> Caller:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def ask(self, method: str, path: str, body: bytes, media_type: str) -> dict[str, Any]:
+        """Ask, again where the connection was lost; raises our errors."""
+        for left in reversed(range(TRIES)):
+            try:
+                return self._ask(method, path, body, media_type)
+            except (OSError, http.client.HTTPException) as error:
+                self._close()
+                if not left:
+                    raise CannotOpen(
+                        f"{self._address.shown} cannot be reached: {type(error).__name__}: {error}",
+                        path=self._address.shown,
+                    ) from None
+        raise AssertionError
+
+    def _ask(self, method: str, path: str, body: bytes, media_type: str) -> dict[str, Any]:
+        if self._connection is None:
+            self._connection = self._connect()
+        headers = {**self._address.headers(), "Accept": "application/json"}
+        if media_type:
+            headers["Content-Type"] = media_type
+        self._connection.request(method, self._base + path, body=body, headers=headers)
+        answer = self._connection.getresponse()
+        data = answer.read()
+        if answer.status >= 300:
+            raise _problem(answer.status, data)
+        found: dict[str, Any] = json.loads(data) if data else {}
+        return found
+
+    def _connect(self) -> http.client.HTTPConnection:
+        if not self._secure:
+            return http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
+        tls: ssl.SSLContext | None = self._address.tls
+        return http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT_S, context=tls)
+
+
+def _problem(status: int, data: bytes) -> MillstreamError:
+    """A server's refusal as the error that it was there."""
+    try:
+        told = json.loads(data)
+        name, text = str(told.get("title", "")), str(told.get("detail", ""))
+    except (ValueError, AttributeError):
+        name, text = "", ""
+    kind = getattr(errors, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, MillstreamError)):
+        kind = MillstreamError
+    return kind(text or f"the server answered {status}")

@@ -1,0 +1,310 @@
+"""Forks and copies in a store that is stopped, or fails, at every single step of a workload.
+
+Promised, wherever the stop comes:
+- a fork, a merge, a hand-over and blocks that were adopted are wholly there or wholly absent;
+- every log reads as it should, whichever log its records lie in;
+- the hash that a log keeps is that of its records;
+- what no log needs any more is gone once everything was done, and nothing else is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from millstream.database import Millstream
+from millstream.embedded import EmbeddedSession, open_store
+from millstream.errors import CorruptionError, MillstreamError, StoreError, WriteFailed
+from millstream.format import keys
+from millstream.limits import Limits
+from millstream.log.retention import tend
+from millstream.replica import aside
+from millstream.replica import commands as r
+from millstream.replica.chain import ZERO, Chain, Mark
+from millstream.store.store import Store
+from millstream.testing import Crash, Faults, MemoryEngine, SimulatedClock, memory_store
+
+pytestmark = pytest.mark.faults
+
+LIMITS = Limits(
+    inline_bytes_max=200,
+    fold_slice_deltas=2,
+    tail_deltas_max=6,
+    fold_deltas_min=1_000_000,
+    entities_cached_max=2,
+)
+LARGE = b"large" * 100
+
+Held = tuple[int, list[bytes], str, int]
+"""Start, values, owner (empty for the store itself) and epoch of a log."""
+Model = dict[str, Held]
+Do = Callable[[Millstream], Any]
+
+ASIDE = "a~fork-0-00000000"
+
+
+@pytest.fixture(autouse=True)
+def the_same_names_in_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aside.secrets, "token_hex", lambda _: "0" * 8)
+
+
+def origin() -> tuple[list[Any], bytes]:
+    """Blocks of another store, and the hash with them."""
+    with memory_store(clock=SimulatedClock(7_000)) as ms:
+        log = ms.log("copy")
+        log.append(b"0")
+        log.append_many([b"1", LARGE, b"3"])
+        session = ms._session
+        blocks = session.execute(r.TransferBlocks("copy", 0, 99, 10**6))
+        return blocks, session.execute(r.GetChain("copy", 4))
+
+
+BLOCKS, DIGEST = origin()
+
+
+def store_of(ms: Millstream) -> Store:
+    store: Store = ms._session.store  # type: ignore[attr-defined]
+    return store
+
+
+def drop_bytes(ms: Millstream) -> None:
+    store = store_of(ms)
+    start, stop = keys.range_of(keys.prefix(keys.HEAD))
+    for _ in range(3):
+        heads = store.look(lambda state, snap: state.find(start, stop, snap, limit=99))
+        for key in heads:
+            while tend(store, keys.number(key)):
+                pass
+
+
+def asked(command: Any) -> Do:
+    return lambda ms: ms._session.execute(command)
+
+
+def forked(parent: str, name: str) -> Do:
+    def do(ms: Millstream) -> None:
+        if ms.log(name).info() is None:  # the outcome of an earlier try may have been unknown
+            ms.log(parent).fork(name)
+
+    return do
+
+
+def appended(log: str, *values: bytes) -> Do:
+    if len(values) == 1:
+        return lambda ms: ms.log(log).append(values[0])
+    return lambda ms: ms.log(log).append_many(values)
+
+
+WORKLOAD: list[Do] = [
+    appended("a", b"0", LARGE, b"2"),
+    appended("a", b"3"),
+    forked("a", "b"),
+    appended("b", b"b4"),
+    appended("b", LARGE, b"b6"),
+    appended("a", b"a4"),
+    lambda ms: ms.fold(),
+    asked(r.SummarizeLog("a")),
+    asked(r.SetAside("a", 4, 0)),
+    lambda ms: ms.log("b").merge(),
+    forked("b", "c"),
+    appended("c", b"c7"),
+    appended("b", b"b7"),
+    lambda ms: ms.log("b").merge(),
+    lambda ms: ms.fold(),
+    lambda ms: ms.log("c").merge(on_fork="rebase"),
+    asked(r.SetAside("c", 1, 0)),
+    lambda ms: ms.log("a").truncate(before=5),
+    drop_bytes,
+    asked(r.StartReplica("copy", Mark(0, ZERO), "elsewhere", 2)),
+    asked(r.AdoptBlocks("copy", BLOCKS, 0, DIGEST, 2)),
+    lambda ms: ms.log("b").hand_over("elsewhere"),
+    lambda ms: ms.log("copy").take_over(),
+    appended("copy", b"4"),
+    lambda ms: ms.fold(),
+    lambda ms: ms.log("a").delete(),
+    drop_bytes,
+    lambda ms: ms.log(ASIDE).delete(),
+    lambda ms: ms.log("b").truncate(before=7),
+    drop_bytes,
+    lambda ms: ms.fold(),
+    drop_bytes,
+]
+
+
+def holdings(ms: Millstream) -> Model:
+    """What a store holds, as readers see it."""
+    found: Model = {}
+    for info in ms.logs():
+        log = ms.log(info.name)
+        records = list(log.read())
+        assert [one.offset for one in records] == [*range(info.start_offset, info.end_offset)]
+        owner = log.owner()
+        found[info.name] = (
+            info.start_offset,
+            [one.value for one in records],
+            "" if owner.here else owner.store,
+            owner.epoch,
+        )
+    return found
+
+
+def open_over(engine: MemoryEngine) -> Millstream:
+    """A store whose background thread never starts: every step is taken by the test."""
+    store = open_store(engine, limits=LIMITS, clock=SimulatedClock())
+    store._keeper.stop()
+    return Millstream(EmbeddedSession(store))
+
+
+def check_hashes(ms: Millstream) -> None:
+    """What a store says of its logs' hashes is what their records give."""
+    for info in ms.logs():
+        found = ms._session.execute(r.SummarizeLog(info.name))
+        assert found is not None
+        chain = Chain(found.base)
+        while chain.end < found.end:
+            command = r.TransferBlocks(info.name, chain.end, found.end, 10**6)
+            for block in ms._session.execute(command):
+                chain.extend(block)
+        assert chain.digest() == found.digest
+
+
+def rows_left(engine: MemoryEngine) -> Counter[int]:
+    kinds = (keys.PAYLOAD, keys.PAYLOAD_BLOCK, keys.HEAD, keys.NAME, keys.FORK, keys.FORKS)
+    return Counter(key[1] for key, _ in engine.survivors() if key[1] in kinds)
+
+
+@pytest.fixture
+def models() -> list[Model]:
+    """What a store holds before the first operation, and after each of them."""
+    ms = open_over(MemoryEngine())
+    found = [holdings(ms)]
+    for do in WORKLOAD:
+        do(ms)
+        found.append(holdings(ms))
+    return found
+
+
+@pytest.fixture
+def steps() -> list[str]:
+    faults = Faults()
+    ms = open_over(MemoryEngine(faults=faults))
+    for do in WORKLOAD:
+        do(ms)
+    return faults.steps
+
+
+def finish(ms: Millstream, *, done: int, models: list[Model]) -> None:
+    for do in WORKLOAD[done:]:
+        do(ms)
+    drop_bytes(ms)
+    ms.fold()
+    assert holdings(ms) == models[-1]
+
+
+def test_the_workload_does_what_it_should(models: list[Model]) -> None:
+    assert models[9]["a"] == (0, [b"0", LARGE, b"2", b"3"], "", 0)
+    assert models[9][ASIDE][1][4:] == [b"a4"]
+    assert models[10]["a"] == models[10]["b"] == (0, [b"0", LARGE, b"2", b"3", b"b4", LARGE, b"b6"], "", 0)  # fmt: skip
+    assert models[16]["b"][1][7:] == [b"b7", b"c7"]
+    assert models[17]["c"][1] == [b"0"]
+    assert models[21]["copy"] == (0, [b"0", b"1", LARGE, b"3"], "elsewhere", 2)
+    assert models[24]["copy"] == (0, [b"0", b"1", LARGE, b"3", b"4"], "", 3)
+    assert models[-1]["b"] == (7, [b"b7", b"c7"], "elsewhere", 1)
+    assert "a" not in models[-1]
+
+
+def crashes(steps: list[str]) -> Iterator[tuple[int, bool]]:
+    for index, step in enumerate(steps):
+        yield index, False
+        if step == "sent":
+            yield index, True
+
+
+def test_whatever_step_it_is_stopped_at_forks_are_whole(
+    models: list[Model], steps: list[str]
+) -> None:
+    untouched = MemoryEngine()
+    finish(open_over(untouched), done=0, models=models)
+    assert len(steps) > 300
+
+    for index, kept in crashes(steps):
+        faults = Faults()
+        faults.at(index, Crash(kept=kept))
+        engine = MemoryEngine(faults=faults)
+        done = 0
+        try:
+            ms = open_over(engine)
+            for done, do in enumerate(WORKLOAD):  # noqa: B007
+                do(ms)
+        except Crash:
+            pass
+        where = f"step {index} ({steps[index]}, kept={kept}), in operation {done}"
+        again = engine.reopen()
+        ms = open_over(again)
+        held = holdings(ms)
+        assert held in (models[done], models[done + 1]), where
+        if held == models[done + 1] and held != models[done]:
+            done += 1
+        if index % 7 == 0:
+            check_hashes(open_over(again.reopen()))
+        if index % 3 == 0 or kept:  # every third, for the sake of time
+            finish(ms, done=done, models=models)
+            assert rows_left(again) == rows_left(untouched), where
+
+
+def run_watched(
+    faults: Faults, models: list[Model], failure: type[MillstreamError] | tuple[type, ...] = ()
+) -> int:
+    """Run the workload, looking at the store where it fails, and repeating that; how often."""
+    engine = MemoryEngine(faults=faults)
+    ms = open_over(engine)
+    failed = 0
+    for at, do in enumerate(WORKLOAD):
+        where = f"operation {at}, {len(faults.steps)} steps"
+        try:
+            do(ms)
+        except failure:
+            failed += 1
+            assert quietly(engine, ms) == models[at], f"something is left of {where}"
+            do(ms)
+            assert quietly(engine, ms) == models[at + 1], where
+    assert holdings(open_over(engine.reopen())) == models[-1]
+    return failed
+
+
+def quietly(engine: MemoryEngine, ms: Millstream) -> Model:
+    """What a store holds, asked without faults and without counting steps."""
+    faults, engine.faults = engine.faults, None
+    held = holdings(ms)
+    engine.faults = faults
+    return held
+
+
+@pytest.mark.parametrize(
+    ("names", "failure", "caught"),
+    [
+        (("begin", "put", "delete", "commit"), WriteFailed("the disk is full"), WriteFailed),
+        (
+            ("read", "get", "scan"),
+            CorruptionError("a bit was read wrongly", what="row", where=0),
+            (CorruptionError, StoreError),
+        ),
+    ],
+    ids=["write", "read"],
+)
+def test_a_step_that_fails_once_harms_nothing(
+    models: list[Model], names: tuple[str, ...], failure: Exception, caught: Any
+) -> None:
+    counted = Faults()
+    run_watched(counted, models)
+    made = counted.steps.index("committed") + 1
+    failed = 0
+    for index, step in enumerate(counted.steps):
+        if step in names and index >= made and (index % 2 or step in ("commit", "put")):
+            faults = Faults()
+            faults.at(index, failure)
+            failed += run_watched(faults, models, caught)
+    assert failed > 50

@@ -1,0 +1,105 @@
+"""One Spark for all tests of this suite, and one Java at a time.
+
+A test that asks for `spark` gets the session that all share; what it set or left running is undone
+after it. A test that starts a Spark in another process asks for `no_spark`: the shared one is ended
+before it. Such tests run last, so that the shared one is started once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from millstream.spark.session import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE = Path(__file__).parent
+MEMORY = "1500m"
+
+
+class SharedSpark:
+    """A session that is started when it is first asked for."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._session: SparkSession | None = None
+
+    def get(self) -> SparkSession:
+        """The session, running."""
+        if self._session is None:
+            self._session = local_session(
+                name="tests",
+                master="local[2]",
+                memory=MEMORY,
+                directory=self._directory,
+                settings={
+                    "spark.sql.shuffle.partitions": "2",
+                    "spark.sql.streaming.stopTimeout": "60s",
+                },
+            )
+        return self._session
+
+    def end(self) -> None:
+        """Stop the session and its Java, which `stop()` alone leaves running."""
+        if self._session is None:
+            return
+        from pyspark import SparkContext
+
+        self._session.stop()
+        self._session = None
+        gateway = SparkContext._gateway
+        SparkContext._gateway = SparkContext._jvm = None
+        assert gateway is not None
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(timeout=60)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks this suite's tests, and puts those last that start a Java of their own."""
+    ours = [item for item in items if HERE in item.path.parents]
+    for item in ours:
+        item.add_marker(pytest.mark.spark)
+        item.add_marker(pytest.mark.requires("spark"))
+        # Py4J and Spark leave sockets to the garbage collector.
+        item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+    alone = [item for item in ours if "no_spark" in getattr(item, "fixturenames", ())]
+    if alone:
+        later = set(alone)
+        items[:] = [item for item in items if item not in later] + alone
+
+
+@pytest.fixture(scope="session")
+def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSpark]:
+    """The holder of the one session; ask for `spark` or `no_spark` instead."""
+    shared = SharedSpark(tmp_path_factory.mktemp("spark"))
+    yield shared
+    shared.end()
+
+
+@pytest.fixture
+def spark(shared_spark: SharedSpark) -> Iterator[SparkSession]:
+    """The session that all tests share, as it was started."""
+    session = shared_spark.get()
+    before = session.conf.getAll
+    yield session
+    for query in session.streams.active:
+        query.stop()
+    session.catalog.clearCache()
+    after = session.conf.getAll
+    for name in after.keys() - before.keys():
+        session.conf.unset(name)
+    for name, value in before.items():
+        if after.get(name) != value:
+            session.conf.set(name, value)
+
+
+@pytest.fixture
+def no_spark(shared_spark: SharedSpark) -> None:
+    """Ends the shared session: this test starts a Java of its own."""
+    shared_spark.end()

@@ -1,0 +1,109 @@
+"""Promise: a queue's states can be read as tables, and reading them changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import millstream
+from millstream import Millstream
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Millstream]:
+    """A queue with 3 done, 2 failed, 4 in flight, 2 routed, and 5 not yet looked at."""
+    with millstream.open(tmp_path / "store.db") as opened:
+        queue = opened.queue("work", sources=["jobs"], filter="n <> 1", backoff=0, max_attempts=2)
+        jobs = opened.log("jobs")
+        jobs.append_many([b"%d" % i for i in range(12)], headers=[{"n": i} for i in range(12)])
+        done = queue.claim(3)
+        queue.ack(done)
+        for message in queue.claim(2):
+            queue.fail(message, reason="broken")
+        again = queue.claim(1)
+        queue.nack(again)
+        queue.claim(4, consumer="me")
+        jobs.append_many([b"late"] * 3, headers=[{"n": i} for i in range(3)])
+        queue.put(b"put")
+        yield opened
+
+
+def load(spark: SparkSession, store: Millstream, state: str, **options: Any) -> DataFrame:
+    reader = spark.read.format("millstream").option("path", store.stats()["path"])
+    for name, value in ({"queue": "work", "state": state} | options).items():
+        reader = reader.option(name, value)
+    return reader.load()
+
+
+def test_each_state_has_its_messages(spark: SparkSession, store: Millstream) -> None:
+    sequence = store.stats()["sequence"]
+    found = {
+        state: sorted(bytes(row.value) for row in load(spark, store, state).collect())
+        for state in ("available", "inflight", "done", "failed")
+    }
+    assert store.stats()["sequence"] == sequence
+    assert found["failed"] == [b"4", b"5"]
+    assert len(found["done"]) == 3
+    assert len(found["inflight"]) == 4
+    assert found["available"] == [b"10", b"11", b"late", b"late", b"put"]
+
+
+def test_rows_say_what_is_known_of_a_message(spark: SparkSession, store: Millstream) -> None:
+    failed = load(spark, store, "failed", typedHeaders="true").orderBy("offset").first()
+    assert (failed.queue, failed.state, failed.topic, failed.offset) == (
+        "work",
+        "failed",
+        "jobs",
+        4,
+    )
+    assert (failed.attempt, failed.reason, failed.headers["n"].i) == (1, "broken", 4)
+    message = next(iter(store.queue("work").peek(10, state="failed")))
+    assert failed.claimId == str(message.claim_id)
+
+    unrouted = load(spark, store, "available").where("claimId is null").collect()
+    assert {row.attempt for row in unrouted} == {0}
+
+
+def test_attempts_tell_who_tried_when_and_how_it_ended(
+    spark: SparkSession, store: Millstream
+) -> None:
+    rows = load(spark, store, "attempts").collect()
+    outcomes = sorted(row.outcome for row in rows)
+    assert outcomes == ["again"] + ["done"] * 3 + ["failed"] * 2 + ["in flight"] * 4
+    twice = [row for row in rows if row.attempt == 2]
+    assert [(row.consumer, row.outcome, row.endedAt) for row in twice] == [
+        ("me", "in flight", None)
+    ]
+    for row in rows:
+        assert row.appendedAt <= row.claimedAt
+        assert row.endedAt is None or row.claimedAt <= row.endedAt
+
+
+def test_more_than_a_page(spark: SparkSession, store: Millstream) -> None:
+    queue = store.queue("many", lease=30)
+    queue.put_many([b"%d" % i for i in range(2_500)])
+    for _ in range(5):
+        queue.ack(queue.claim(500))
+    assert load(spark, store, "done", queue="many").count() == 2_500
+    assert load(spark, store, "attempts", queue="many").count() == 2_500
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"state": "asleep"}, "option state: expected one of available, inflight"),
+        ({"queue": "nowhere"}, "there is no queue 'nowhere'"),
+        ({"subscribe": "jobs"}, "got subscribe and queue"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(
+    spark: SparkSession, store: Millstream, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(Exception, match=message):
+        load(spark, store, **({"state": "done"} | options)).collect()

@@ -1,0 +1,136 @@
+"""Promise: logs are tables of SQL: made, read, joined and added to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import millstream
+from millstream import Millstream
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Millstream]:
+    with millstream.open(tmp_path / "store.db") as opened:
+        opened.log("orders").append_many([b"%d" % i for i in range(10)])
+        yield opened
+
+
+@pytest.fixture
+def path(store: Millstream, spark: SparkSession) -> Iterator[str]:
+    yield store.stats()["path"]
+    spark.sql("DROP TABLE IF EXISTS orders")
+    spark.sql("DROP TABLE IF EXISTS sink")
+
+
+def test_a_table_is_read(spark: SparkSession, path: str) -> None:
+    spark.sql(
+        f"CREATE TABLE orders USING millstream OPTIONS (path '{path}', subscribe 'orders')"
+    )
+    found = spark.sql("SELECT max(offset), sum(cast(cast(value AS string) AS int)) FROM orders")
+    assert tuple(found.first()) == (9, 45)
+    assert spark.table("orders").columns[:3] == ["key", "value", "topic"]
+
+
+def test_a_table_sees_what_came_after_it_was_made(
+    spark: SparkSession, store: Millstream, path: str
+) -> None:
+    spark.sql(
+        f"CREATE TABLE orders USING millstream OPTIONS (path '{path}', subscribe 'orders')"
+    )
+    store.log("orders").append(b"10")
+    assert spark.sql("SELECT count(*) FROM orders").first()[0] == 11
+
+
+def test_a_temporary_view_is_read_and_joined(spark: SparkSession, path: str) -> None:
+    spark.sql(
+        "CREATE TEMPORARY VIEW recent USING millstream "
+        f"OPTIONS (path '{path}', subscribe 'orders', startingOffsets '{{\"orders\": 7}}')"
+    )
+    spark.range(20).createOrReplaceTempView("numbers")
+    found = spark.sql(
+        "SELECT n.id FROM recent r JOIN numbers n ON cast(cast(r.value AS string) AS int) = n.id"
+    )
+    assert sorted(row.id for row in found.collect()) == [7, 8, 9]
+    spark.catalog.dropTempView("recent")
+
+
+def test_rows_are_inserted_and_read_again(
+    spark: SparkSession, store: Millstream, path: str
+) -> None:
+    spark.sql(f"CREATE TABLE sink USING millstream OPTIONS (path '{path}', log 'sunk')")
+    spark.sql("INSERT INTO sink (key, value) VALUES (X'61', X'78'), (NULL, X'79')")
+    spark.sql("INSERT INTO sink (value) SELECT cast(cast(id AS string) AS binary) FROM range(3)")
+    found = [(record.key, record.value) for record in store.log("sunk").read()]
+    assert found == [(b"a", b"x"), (None, b"y"), (None, b"0"), (None, b"1"), (None, b"2")]
+    assert spark.sql("SELECT * FROM sink WHERE key IS NULL").count() == 4
+
+
+def test_rows_are_inserted_through_a_temporary_view(
+    spark: SparkSession, store: Millstream, path: str
+) -> None:
+    spark.sql(
+        f"CREATE TEMPORARY VIEW door USING millstream OPTIONS (path '{path}', log 'sunk')"
+    )
+    store.log("sunk").append(b"first")
+    spark.sql(
+        "INSERT INTO door SELECT null, cast('x' AS binary), null, null, null, null, null"
+    )
+    assert [record.value for record in store.log("sunk").read()] == [b"first", b"x"]
+    spark.catalog.dropTempView("door")
+
+
+def test_messages_are_put_to_a_queue(spark: SparkSession, store: Millstream, path: str) -> None:
+    queue = store.queue("work", lease=30)
+    spark.sql(f"CREATE TABLE sink USING millstream OPTIONS (path '{path}', queue 'work')")
+    spark.sql("INSERT INTO sink (value) VALUES (X'78')")
+    assert [message.value for message in queue.claim(5)] == [b"x"]
+
+
+def test_options_are_said_with_a_use_of_a_table(spark: SparkSession, path: str) -> None:
+    spark.sql("CREATE TABLE orders (offset BIGINT) USING millstream OPTIONS (path '/a', log 'b')")
+    with pytest.raises(Exception, match="Spark hands no options over"):
+        spark.sql("SELECT * FROM orders").collect()
+    found = spark.sql(
+        f"SELECT max(offset) FROM orders WITH (`path` = '{path}', `subscribe` = 'orders')"
+    )
+    assert found.first()[0] == 9
+
+
+def test_a_stream_from_a_table_to_a_table(
+    spark: SparkSession, store: Millstream, path: str, tmp_path: Path
+) -> None:
+    spark.sql(
+        "CREATE TABLE orders USING millstream "
+        f"OPTIONS (path '{path}', subscribe 'orders', startingOffsets 'earliest')"
+    )
+    spark.sql(f"CREATE TABLE sink USING millstream OPTIONS (path '{path}', log 'sunk')")
+    rows = spark.readStream.table("orders").select("key", "value", "timestamp")
+    writer = rows.writeStream.option("checkpointLocation", str(tmp_path / "cp"))
+    writer.trigger(availableNow=True).toTable("sink").awaitTermination()
+    assert [int(record.value) for record in store.log("sunk").read()] == list(range(10))
+
+
+def test_a_token_is_kept_out_of_the_catalog(spark: SparkSession) -> None:
+    with pytest.raises(Exception, match="option token: would stand in the catalog") as caught:
+        spark.sql(
+            "CREATE TABLE orders USING millstream "
+            "OPTIONS (server 'http://127.0.0.1:1', subscribe 'a', token 'tiger')"
+        )
+    assert "tiger" not in str(caught.value)
+
+
+def test_inserting_over_what_is_there_is_refused(
+    spark: SparkSession, store: Millstream, path: str
+) -> None:
+    store.log("sunk").append(b"a")
+    spark.sql(f"CREATE TABLE sink USING millstream OPTIONS (path '{path}', log 'sunk')")
+    with pytest.raises(Exception, match=r"cannot be overwritten|does not support"):
+        spark.sql("INSERT OVERWRITE sink VALUES (NULL, X'78', NULL)")
+    assert [record.value for record in store.log("sunk").read()] == [b"a"]

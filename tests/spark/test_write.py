@@ -1,0 +1,242 @@
+"""Promise: what Spark writes is there as a whole, once, or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import millstream
+from millstream import Item, Millstream
+from millstream.errors import Conflict
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Millstream]:
+    with millstream.open(tmp_path / "store.db") as opened:
+        yield opened
+
+
+def write(rows: DataFrame, store: Millstream, mode: str = "append", **options: Any) -> None:
+    writer = rows.write.format("millstream").mode(mode).option("path", store.stats()["path"])
+    for name, value in options.items():
+        writer = writer.option(name, value)
+    writer.save()
+
+
+def numbers(spark: SparkSession, count: int, partitions: int = 2) -> DataFrame:
+    return spark.range(0, count, 1, partitions).selectExpr("cast(id as string) as value")
+
+
+def values(store: Millstream, log: str) -> list[int]:
+    return sorted(int(record.value) for record in store.log(log).read())
+
+
+def staged(store: Millstream) -> Path:
+    return Path(store.stats()["path"] + "-staging")
+
+
+def test_rows_come_back_as_they_were_written(spark: SparkSession, store: Millstream) -> None:
+    store.log("from").append_many(
+        [
+            Item(
+                os.urandom(i % 40),
+                key=None if i % 2 else f"k{i}",
+                headers={"n": i, "s": "ü", "d": 0.5, "b": i % 3 == 0, "none": None}
+                if i % 7
+                else None,
+                timestamp=1_700_000_000_000 + i,
+            )
+            for i in range(2_000)
+        ]
+    )
+    path = store.stats()["path"]
+    reader = spark.read.format("millstream").option("path", path).option("subscribe", "from")
+    rows = reader.option("typedHeaders", "true").option("minPartitions", 3).load()
+
+    write(rows.select("headers", "value", "timestamp", "key"), store, log="to")
+
+    def of(log: str) -> list[Any]:
+        found = store.log(log).read()
+        return [(r.offset, r.value, r.key, dict(r.headers), r.timestamp) for r in found]
+
+    assert of("to") == of("from")
+    assert not staged(store).exists()
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 25_000])
+def test_any_number_of_rows(spark: SparkSession, store: Millstream, count: int) -> None:
+    write(numbers(spark, count), store, log="to")
+    assert values(store, "to") == list(range(count))
+
+
+def test_kafkas_headers_and_plain_maps_can_be_written(
+    spark: SparkSession, store: Millstream
+) -> None:
+    row = spark.range(1).selectExpr(
+        "'v' as value", "array(named_struct('key', 'a', 'value', cast('1' as binary))) as headers"
+    )
+    write(row, store, log="to")
+    write(spark.range(1).selectExpr("'v' as value", "map('b', 2L) as headers"), store, log="to")
+    assert [dict(record.headers) for record in store.log("to").read()] == [{"a": "1"}, {"b": 2}]
+
+
+def test_a_queue_gets_messages(spark: SparkSession, store: Millstream) -> None:
+    queue = store.queue("work", lease=30)
+    write(numbers(spark, 100), store, queue="work")
+    claimed = queue.claim(200)
+    assert sorted(int(message.value) for message in claimed) == list(range(100))
+
+
+def test_a_failed_job_leaves_nothing(spark: SparkSession, store: Millstream) -> None:
+    broken = spark.range(0, 40_000, 1, 2).selectExpr(
+        "if(id = 39999, cast(raise_error('no luck') as string), cast(id as string)) as value"
+    )
+    with pytest.raises(Exception, match="no luck"):
+        write(broken, store, log="to")
+    assert store.log("to").end_offset() == 0
+    assert not staged(store).exists()
+
+
+def test_the_same_version_is_written_once(spark: SparkSession, store: Millstream) -> None:
+    for version, count in ((3, 5), (3, 9), (2, 9), (4, 1)):
+        write(numbers(spark, count), store, log="to", txnAppId="app", txnVersion=version)
+    write(numbers(spark, 2), store, log="to", txnAppId="other", txnVersion=0)
+    assert values(store, "to") == [0, 0, 0, 1, 1, 2, 3, 4]
+
+
+def test_a_stream_writes_each_batch_once(
+    spark: SparkSession, store: Millstream, tmp_path: Path
+) -> None:
+    store.log("from").append_many([b"%d" % i for i in range(300)])
+
+    def run() -> None:
+        reader = spark.readStream.format("millstream").option("path", store.stats()["path"])
+        rows = reader.option("subscribe", "from").option("startingOffsets", "earliest")
+        query = (
+            rows.option("maxOffsetsPerTrigger", 100)
+            .load()
+            .select("value")
+            .writeStream.format("millstream")
+            .option("path", store.stats()["path"])
+            .option("log", "to")
+            .option("checkpointLocation", str(tmp_path / "cp"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    run()
+    assert values(store, "to") == list(range(300))
+
+    # As if the driver had died after the commit, before Spark noted it.
+    commits = sorted((tmp_path / "cp" / "commits").glob("[0-9]*"), key=lambda one: int(one.name))
+    commits[-1].unlink()
+    (commits[-1].parent / f".{commits[-1].name}.crc").unlink(missing_ok=True)
+    store.log("from").append_many([b"%d" % i for i in range(300, 310)])
+    run()
+    assert values(store, "to") == list(range(310))
+
+
+@pytest.mark.parametrize(
+    ("select", "options", "message"),
+    [
+        ("'x' as v", {"log": "to"}, "a column 'value' is needed; there are v"),
+        ("'x' as value, 1 as extra", {"log": "to"}, "the column 'extra' would not be written"),
+        ("1 as value", {"log": "to"}, "key and value are binary or string, not int"),
+        ("cast(null as string) as value", {"log": "to"}, "has no value"),
+        ("'x' as value", {}, "exactly one of the options log"),
+        ("'x' as value", {"log": "a", "queue": "b"}, "exactly one of the options log"),
+        ("'x' as value", {"queue": "nowhere"}, "there is no queue 'nowhere'"),
+        ("'x' as value", {"log": "to", "txnAppId": "a"}, "expected both or neither"),
+        ("'x' as value, 5 as timestamp", {"log": "to"}, "timestamp is a timestamp"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(
+    spark: SparkSession, store: Millstream, select: str, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(Exception, match=message):
+        write(spark.range(1).selectExpr(*select.split(", ")), store, **options)
+    assert store.log("to").end_offset() == 0
+
+
+def test_overwriting_is_refused_with_advice(spark: SparkSession, store: Millstream) -> None:
+    store.log("to").append(b"1")
+    with pytest.raises(Exception, match="cannot be overwritten: write with"):
+        write(numbers(spark, 1), store, mode="overwrite", log="to")
+    assert values(store, "to") == [1]
+
+
+# What the commit checks, without Spark.
+
+
+def staged_file(store: Millstream, txn: str = "t") -> Any:
+    from millstream.format.packing import pack_batch
+    from millstream.limits import Limits
+    from millstream.spark.staging import Stamp, stage
+
+    batch = pack_batch([b"1", b"2"], keys=None, headers=None, timestamps=None, limits=Limits())
+    return stage(store.stats()["path"], Stamp(txn, 0, 7), [batch], Limits())
+
+
+def commit(store: Millstream, *files: Any) -> Any:
+    from millstream.spark.publishing import publish
+
+    return publish(store._session, store.stats()["path"], "to", list(files), None)  # type: ignore[arg-type]
+
+
+def test_a_listed_block_must_be_what_was_staged(store: Millstream) -> None:
+    from msgspec.structs import replace
+
+    good = staged_file(store)
+    block = good.blocks[0]
+    lies = [
+        replace(good, stamp=replace(good.stamp, attempt=8)),
+        replace(good, blocks=[replace(block, count=3)]),
+        replace(good, blocks=[replace(block, crc=block.crc ^ 1)]),
+        replace(good, blocks=[block, block]),
+        replace(good, name="gone"),
+    ]
+    for lie in lies:
+        with pytest.raises(Conflict, match="nothing was published"):
+            commit(store, good, lie)
+    file = next(staged(store).rglob("0-7-*"))
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(Conflict, match="bytes are not what was staged"):
+        commit(store, good)
+    assert store.log("to").end_offset() == 0
+
+    assert commit(store, staged_file(store)).count == 2
+    assert values(store, "to") == [1, 2]
+
+
+def test_leftovers_go_after_a_week_and_not_before(store: Millstream) -> None:
+    from millstream.clock import SystemClock
+    from millstream.spark.staging import LEFTOVER_MS, sweep
+
+    staged_file(store)
+    path, now_ms = store.stats()["path"], SystemClock().wall_ms()
+    sweep(path, now_ms=now_ms + LEFTOVER_MS - 60_000)
+    assert staged(store).exists()
+    sweep(path, now_ms=now_ms + LEFTOVER_MS + 60_000)
+    assert not staged(store).exists()
+
+
+def test_more_than_memory_should_hold_is_one_commit(
+    store: Millstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from millstream.spark import publishing
+
+    monkeypatch.setattr(publishing, "FLUSH_BYTES", 1)
+    before = store.stats()["sequence"]
+    assert commit(store, staged_file(store), staged_file(store)).count == 4
+    assert store.stats()["sequence"] == before + 1
+    assert values(store, "to") == [1, 1, 2, 2]

@@ -1,0 +1,74 @@
+"""`millstream sync`: what it prints, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+import millstream
+from tests.unit.cli.conftest import Cli
+
+
+@pytest.fixture
+def stores(cli: Cli) -> None:
+    """Two stores with a log each; `b.db` has none of `a.db`'s."""
+    cli("append", "x", "1", "2", "--store", "a.db")
+    cli("append", "y", "3", "--store", "b.db")
+
+
+def test_it_goes_both_ways_and_says_what_came(cli: Cli, stores: None) -> None:
+    out = cli("sync", "b.db", "--store", "a.db")
+    assert out.splitlines()[0].split("\t")[:3] == ["log", "pulled", "pushed"]
+    assert [line.split("\t")[:3] for line in out.splitlines()[1:]] == [
+        ["x", "0", "2"],
+        ["y", "1", "0"],
+    ]
+    assert "2 logs in step" in cli.stderr
+    assert cli("sync", "b.db", "--store", "a.db") == ""
+    assert cli("read", "x", "--values", "--store", "b.db") == "1\n2\n"
+
+
+def test_json_has_all_of_it(cli: Cli, stores: None) -> None:
+    found = cli.json("sync", "b.db", "--store", "a.db", "--push", "--compress", "--logs", "x*")
+    assert (found["pushed"], found["pulled"], found["looked_at"]) == (2, 0, 1)
+    assert found["logs"][0]["log"] == "x"
+    assert found["bytes"] > 0
+    assert cli.json("sync", "b.db", "--store", "a.db", "--pull")["pulled"] == 1
+
+
+def test_a_log_that_failed_is_shown_and_told_by_the_exit_code(cli: Cli, stores: None) -> None:
+    cli("append", "x", "other", "--store", "b.db")
+    out = cli("sync", "b.db", "--store", "a.db", code=1)
+    assert "ForkDetected" in out
+    assert "1 log failed" in cli.stderr
+    assert cli("read", "y", "--values", "--store", "a.db") == "3\n"
+    found = cli.json("sync", "b.db", "--store", "a.db", code=1)
+    assert found["logs"][0]["error"].startswith("ForkDetected")
+
+
+def test_truncations_can_be_kept_out(cli: Cli, stores: None) -> None:
+    cli("sync", "b.db", "--store", "a.db")
+    with millstream.open("a.db") as ms:
+        ms.log("x").truncate(before=1)
+    cli("sync", "b.db", "--store", "a.db", "--keep")
+    assert cli("read", "x", "--values", "--store", "b.db") == "1\n2\n"
+    cli("sync", "b.db", "--store", "a.db")
+    assert cli("read", "x", "--values", "--store", "b.db") == "2\n"
+
+
+def test_a_file_is_made_only_on_request(cli: Cli, stores: None) -> None:
+    assert "--create makes one" in cli.error("sync", "c.db", "--store", "a.db", code=2)
+    assert cli.json("sync", "c.db", "--store", "a.db", "--create")["pushed"] == 2
+    assert "there is no store" in cli.error("sync", "a.db", "--store", "none.db", code=2)
+
+
+def test_what_contradicts_itself_is_refused(cli: Cli, stores: None) -> None:
+    cli("sync", "b.db", "--store", "a.db", "--push", "--pull", code=2)
+    assert "goes both ways" in cli.stderr
+    cli("sync", "b.db", "--store", "a.db", "--on-fork", "mine", code=2)
+    assert "refuse, longest or rebase" in cli.stderr
+    assert "itself" in cli.error("sync", "a.db", "--store", "a.db")
+
+
+def test_a_server_that_is_not_there_is_told(cli: Cli, stores: None) -> None:
+    line = cli.error("sync", "http://127.0.0.1:9", "--store", "a.db", code=2)
+    assert "cannot reach" in line

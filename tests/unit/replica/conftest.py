@@ -1,0 +1,43 @@
+"""Three stores without a disk, and as many more as a test wants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from millstream import Millstream
+from millstream.testing import SimulatedClock, memory_store
+
+
+@pytest.fixture
+def clock() -> SimulatedClock:
+    return SimulatedClock()
+
+
+@pytest.fixture
+def make(clock: SimulatedClock) -> Iterator[Callable[[], Millstream]]:
+    made: list[Millstream] = []
+
+    def one() -> Millstream:
+        made.append(memory_store(clock=clock))
+        return made[-1]
+
+    yield one
+    for ms in made:
+        ms.close()
+
+
+@pytest.fixture
+def a(make: Callable[[], Millstream]) -> Millstream:
+    return make()
+
+
+@pytest.fixture
+def b(make: Callable[[], Millstream]) -> Millstream:
+    return make()
+
+
+@pytest.fixture
+def c(make: Callable[[], Millstream]) -> Millstream:
+    return make()

@@ -1,0 +1,73 @@
+"""The journal: lines of JSON with what happened, and nothing that somebody sent."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from millstream.server import journal
+from tests.unit.server.asking import Rest, served
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    names = ("millstream", "uvicorn", journal.ACCESS)
+    before = [
+        (one, one.level, one.propagate, [*one.handlers]) for one in map(logging.getLogger, names)
+    ]
+    found = io.StringIO()
+    journal.write_to(found, requests=True)
+    yield found
+    for logger, level, propagate, handlers in before:
+        logger.setLevel(level)
+        logger.propagate = propagate
+        logger.handlers[:] = handlers
+
+
+def lines(stream: io.StringIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_an_event_is_told_with_its_facts(stream: io.StringIO) -> None:
+    logging.getLogger("millstream.server").warning("something", extra={"count": 3})
+    (line,) = lines(stream)
+    assert (line["event"], line["level"], line["count"]) == ("something", "warning", 3)
+    assert isinstance(line["time_ms"], int)
+
+
+def test_of_an_exception_its_kind_and_place_are_told(stream: io.StringIO) -> None:
+    try:
+        raise ValueError("a payload\nof two lines")
+    except ValueError:
+        logging.getLogger("uvicorn.error").exception("Exception in ASGI application")
+    (line,) = lines(stream)
+    assert line["error"] == "ValueError"
+    assert "test_journal.py:" in str(line["where"])
+    assert "payload" not in stream.getvalue()
+
+
+def test_requests_are_lines_of_their_own(stream: io.StringIO) -> None:
+    logging.getLogger(journal.ACCESS).info('{"event":"request"}')
+    assert lines(stream) == [{"event": "request"}]
+
+
+def test_a_mistake_of_ours_is_noted_without_what_was_sent(stream: io.StringIO) -> None:
+    @served
+    async def ask(rest: Rest) -> None:
+        async def fail(*_: object) -> None:
+            raise ZeroDivisionError("secret payload")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rest.core.session, "execute", fail)
+            answer = await rest.post("/logs/a/records", content=b"secret payload")
+        assert answer.status_code == 500
+        assert "secret" not in answer.text
+
+    ask()
+    (line,) = lines(stream)
+    assert (line["event"], line["error"]) == ("request_failed", "ZeroDivisionError")
+    assert "secret" not in stream.getvalue()

