@@ -115,6 +115,7 @@ _QUERIES: dict[type, Callable[[Store, Any], Any]] = {
     c.ListCursors: queries.list_cursors,
     c.EnforceRetention: queries.enforce_retention,
     c.GetOwner: owner.get_owner,
+    c.GetParent: fork.get_parent,
     c.MergeFork: lambda store, query: fork.merge_fork(store, query, queue_past),
     r.GetStoreId: copying.get_store_id,
     r.SummarizeLogs: copying.summarize_logs,

@@ -89,6 +89,7 @@ ALONE: tuple[type[Any], ...] = (
     logs.EnforceRetention,
     logs.ForkLog,
     logs.MergeFork,
+    logs.GetParent,
     logs.GetOwner,
     logs.HandOver,
     logs.TakeOver,

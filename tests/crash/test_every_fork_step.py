@@ -21,7 +21,7 @@ from millstream.errors import CorruptionError, MillstreamError, StoreError, Writ
 from millstream.format import keys
 from millstream.limits import Limits
 from millstream.log.retention import tend
-from millstream.replica import aside
+from millstream.replica import aside, fork, moving
 from millstream.replica import commands as r
 from millstream.replica.chain import ZERO, Chain, Mark
 from millstream.store.store import Store
@@ -308,3 +308,53 @@ def test_a_step_that_fails_once_harms_nothing(
             faults.at(index, failure)
             failed += run_watched(faults, models, caught)
     assert failed > 50
+
+
+# Merges of several commits.
+
+
+@pytest.mark.parametrize("rule", ["refuse", "rebase", "longest"])
+def test_a_merge_that_is_stopped_between_its_commits_is_finished_by_another_one(
+    rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each commit both logs are whole, and nothing is appended twice."""
+    monkeypatch.setattr(moving, "ENTRIES_PER_SLICE", 1)
+    monkeypatch.setattr(fork, "REBASE_BYTES", 1)
+    before = [b"0", b"1"]
+    own = [b"b2", LARGE, b"b4", b"b5", b"b6"]
+    parents = [] if rule == "refuse" else [b"a2"]
+    final = before + (own if rule == "longest" else [*parents, *own])
+
+    def prepare(engine: MemoryEngine) -> Millstream:
+        ms = open_over(engine)
+        ms.log("a").append_many(before)
+        ms.log("a").fork("b")
+        for value in (own[:1], own[1:3], own[3:4], own[4:]):
+            ms.log("b").append_many(value)
+        for value in parents:
+            ms.log("a").append(value)
+        return ms
+
+    counted = MemoryEngine()
+    ms = prepare(counted)
+    faults = counted.faults = Faults()
+    ms.log("b").merge(on_fork=rule)
+    assert faults.steps.count("committed") >= 4
+
+    for index, step in enumerate(faults.steps):
+        engine = MemoryEngine()
+        ms = prepare(engine)
+        engine.faults = Faults()
+        engine.faults.at(index, Crash(kept=step == "sent"))
+        with pytest.raises(Crash):
+            ms.log("b").merge(on_fork=rule)
+        ms = open_over(engine.reopen())
+        held = holdings(ms)
+        assert held["b"][1] == before + own
+        assert held["a"][1] in (before + parents, *(final[:n] for n in range(2, len(final) + 1)))
+        ms.log("b").merge(on_fork=rule)
+        held = holdings(ms)
+        assert (held["a"][1], held["b"][1]) == (final, before + own)
+        aside = [name for name in held if name not in ("a", "b")]
+        assert [held[name][1] for name in aside] == [before + parents] * (rule == "longest")
+        check_hashes(ms)

@@ -89,9 +89,7 @@ def test_a_log_goes_to_files_that_others_can_read(
         f"from read_parquet('{into}/**/*.parquet', hive_partitioning=true) "
         "where log = 'orders' order by 1"
     ).fetchall()
-    assert found == [
-        (r.offset, r.key, r.value, r.timestamp, r.headers.get("n")) for r in expected
-    ]
+    assert found == [(r.offset, r.key, r.value, r.timestamp, r.headers.get("n")) for r in expected]
     plain = spark.read.parquet(str(into)).where("log = 'orders'")
     assert offsets(plain) == list(range(300))
 

@@ -30,9 +30,7 @@ def path(store: Millstream, spark: SparkSession) -> Iterator[str]:
 
 
 def test_a_table_is_read(spark: SparkSession, path: str) -> None:
-    spark.sql(
-        f"CREATE TABLE orders USING millstream OPTIONS (path '{path}', subscribe 'orders')"
-    )
+    spark.sql(f"CREATE TABLE orders USING millstream OPTIONS (path '{path}', subscribe 'orders')")
     found = spark.sql("SELECT max(offset), sum(cast(cast(value AS string) AS int)) FROM orders")
     assert tuple(found.first()) == (9, 45)
     assert spark.table("orders").columns[:3] == ["key", "value", "topic"]
@@ -41,9 +39,7 @@ def test_a_table_is_read(spark: SparkSession, path: str) -> None:
 def test_a_table_sees_what_came_after_it_was_made(
     spark: SparkSession, store: Millstream, path: str
 ) -> None:
-    spark.sql(
-        f"CREATE TABLE orders USING millstream OPTIONS (path '{path}', subscribe 'orders')"
-    )
+    spark.sql(f"CREATE TABLE orders USING millstream OPTIONS (path '{path}', subscribe 'orders')")
     store.log("orders").append(b"10")
     assert spark.sql("SELECT count(*) FROM orders").first()[0] == 11
 
@@ -61,36 +57,43 @@ def test_a_temporary_view_is_read_and_joined(spark: SparkSession, path: str) -> 
     spark.catalog.dropTempView("recent")
 
 
-def test_rows_are_inserted_and_read_again(
-    spark: SparkSession, store: Millstream, path: str
-) -> None:
-    spark.sql(f"CREATE TABLE sink USING millstream OPTIONS (path '{path}', log 'sunk')")
-    spark.sql("INSERT INTO sink (key, value) VALUES (X'61', X'78'), (NULL, X'79')")
-    spark.sql("INSERT INTO sink (value) SELECT cast(cast(id AS string) AS binary) FROM range(3)")
-    found = [(record.key, record.value) for record in store.log("sunk").read()]
-    assert found == [(b"a", b"x"), (None, b"y"), (None, b"0"), (None, b"1"), (None, b"2")]
-    assert spark.sql("SELECT * FROM sink WHERE key IS NULL").count() == 4
-
-
 def test_rows_are_inserted_through_a_temporary_view(
     spark: SparkSession, store: Millstream, path: str
 ) -> None:
-    spark.sql(
-        f"CREATE TEMPORARY VIEW door USING millstream OPTIONS (path '{path}', log 'sunk')"
-    )
-    store.log("sunk").append(b"first")
-    spark.sql(
-        "INSERT INTO door SELECT null, cast('x' AS binary), null, null, null, null, null"
-    )
-    assert [record.value for record in store.log("sunk").read()] == [b"first", b"x"]
+    spark.sql(f"CREATE TEMPORARY VIEW door USING millstream OPTIONS (path '{path}', log 'sunk')")
+    spark.sql("INSERT INTO door (key, value) VALUES (X'61', X'78'), (NULL, X'79')")
+    spark.sql("INSERT INTO door (value) SELECT cast(cast(id AS string) AS binary) FROM range(3)")
+    found = [(record.key, record.value) for record in store.log("sunk").read()]
+    assert found == [(b"a", b"x"), (None, b"y"), (None, b"0"), (None, b"1"), (None, b"2")]
+    assert spark.sql("SELECT * FROM door WHERE key IS NULL").count() == 4
     spark.catalog.dropTempView("door")
 
 
-def test_messages_are_put_to_a_queue(spark: SparkSession, store: Millstream, path: str) -> None:
+def test_rows_are_inserted_into_a_table_that_is_told_where_it_is(
+    spark: SparkSession, store: Millstream, path: str
+) -> None:
     queue = store.queue("work", lease=30)
     spark.sql(f"CREATE TABLE sink USING millstream OPTIONS (path '{path}', queue 'work')")
-    spark.sql("INSERT INTO sink (value) VALUES (X'78')")
+    with pytest.raises(Exception, match="hands the options of a table to no write"):
+        spark.sql("INSERT INTO sink (value) VALUES (X'78')")
+    spark.sql(f"INSERT INTO sink WITH (`path` = '{path}', `queue` = 'work') (value) VALUES (X'78')")
     assert [message.value for message in queue.claim(5)] == [b"x"]
+
+
+def test_rows_never_go_back_to_where_they_come_from(
+    spark: SparkSession, store: Millstream, path: str
+) -> None:
+    """What a table notes of itself travels with its rows, and must not decide where they go."""
+    for table, log in (("orders", "orders"), ("sink", "sunk")):
+        spark.sql(f"CREATE TABLE {table} USING millstream OPTIONS (path '{path}', log '{log}')")
+    with pytest.raises(Exception, match="hands the options of a table to no write"):
+        spark.sql("INSERT INTO sink SELECT * FROM orders")
+    rows = spark.table("orders")
+    writer = rows.write.format("millstream").mode("append").option("path", path)
+    writer.option("log", "sunk").save()
+    rows.writeTo("sink").option("path", path).option("log", "sunk").append()
+    assert store.log("orders").end_offset() == 10
+    assert store.log("sunk").end_offset() == 20
 
 
 def test_options_are_said_with_a_use_of_a_table(spark: SparkSession, path: str) -> None:
@@ -103,17 +106,19 @@ def test_options_are_said_with_a_use_of_a_table(spark: SparkSession, path: str) 
     assert found.first()[0] == 9
 
 
-def test_a_stream_from_a_table_to_a_table(
+def test_a_stream_reads_a_table_and_says_where_it_writes(
     spark: SparkSession, store: Millstream, path: str, tmp_path: Path
 ) -> None:
     spark.sql(
         "CREATE TABLE orders USING millstream "
         f"OPTIONS (path '{path}', subscribe 'orders', startingOffsets 'earliest')"
     )
-    spark.sql(f"CREATE TABLE sink USING millstream OPTIONS (path '{path}', log 'sunk')")
     rows = spark.readStream.table("orders").select("key", "value", "timestamp")
-    writer = rows.writeStream.option("checkpointLocation", str(tmp_path / "cp"))
-    writer.trigger(availableNow=True).toTable("sink").awaitTermination()
+    writer = rows.writeStream.format("millstream").trigger(availableNow=True)
+    writer = writer.option("checkpointLocation", str(tmp_path / "cp"))
+    with pytest.raises(Exception, match="exactly one of the options log"):
+        writer.start().awaitTermination()
+    writer.option("path", path).option("log", "sunk").start().awaitTermination()
     assert [int(record.value) for record in store.log("sunk").read()] == list(range(10))
 
 
@@ -130,7 +135,8 @@ def test_inserting_over_what_is_there_is_refused(
     spark: SparkSession, store: Millstream, path: str
 ) -> None:
     store.log("sunk").append(b"a")
-    spark.sql(f"CREATE TABLE sink USING millstream OPTIONS (path '{path}', log 'sunk')")
+    spark.sql(f"CREATE TEMPORARY VIEW door USING millstream OPTIONS (path '{path}', log 'sunk')")
     with pytest.raises(Exception, match=r"cannot be overwritten|does not support"):
-        spark.sql("INSERT OVERWRITE sink VALUES (NULL, X'78', NULL)")
+        spark.sql("INSERT OVERWRITE door VALUES (NULL, X'78', NULL)")
     assert [record.value for record in store.log("sunk").read()] == [b"a"]
+    spark.catalog.dropTempView("door")

@@ -35,6 +35,16 @@ def test_the_follower_prints_what_was_written(
     assert capsys.readouterr().out.splitlines() == [f"{n} {{'tick': {n}}}" for n in range(3)]
 
 
+def test_devices_feed_one_queue_and_push_only_what_is_new(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main = load("devices")["main"]
+    for _ in range(2):
+        main(str(tmp_path / "fleet"), 30)
+    line = "30 devices pushed 90 readings, the queue handled 90\n"
+    assert capsys.readouterr().out == line * 2
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda p: p.name)
 def test_every_example_is_known_here(path: Path) -> None:
-    assert path.stem in {"pipeline", "follow"}
+    assert path.stem in {"devices", "pipeline", "follow"}

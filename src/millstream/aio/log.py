@@ -241,6 +241,10 @@ class Log:
         """
         return await self._session.execute(c.MergeFork(self.name, on_fork))
 
+    async def parent(self) -> str | None:
+        """The name of the log that this one was forked from; None if it is no fork."""
+        return await self._session.execute(c.GetParent(self.name))
+
     async def owner(self) -> Owner:
         """Which store may append to the log."""
         return await self._session.execute(c.GetOwner(self.name))

@@ -25,6 +25,7 @@ from millstream.cli.put import put
 from millstream.cli.queue import queue
 from millstream.cli.read import read
 from millstream.cli.serve import serve
+from millstream.cli.spark import spark
 from millstream.cli.store import fold, stats
 from millstream.cli.sync import sync
 from millstream.cli.token import token
@@ -139,6 +140,7 @@ app.command()(worker)
 app.command()(sync)
 app.command()(serve)
 app.add_typer(token, name="token")
+app.add_typer(spark, name="spark")
 app.command()(doctor)
 app.command()(stats)
 app.command()(fold)

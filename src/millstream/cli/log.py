@@ -79,9 +79,17 @@ def info(log: LogName, store: StorePath = Path(DEFAULT_STORE), json: AsJson = Fa
         assert facts is not None
         readers = found.cursors()
         entries = dict(found.metadata)
+        parent = found.parent()
     if json:
         listed = [display.cursor_json(cursor) for cursor in readers]
-        display.say_json({**display.log_json(facts), "cursors": listed, "metadata": entries})
+        display.say_json(
+            {
+                **display.log_json(facts),
+                "parent": parent,
+                "cursors": listed,
+                "metadata": entries,
+            }
+        )
         return
     display.say_facts(
         [
@@ -92,6 +100,7 @@ def info(log: LogName, store: StorePath = Path(DEFAULT_STORE), json: AsJson = Fa
             ("created", display.time_of(facts.created)),
             ("last append", display.time_of(facts.timestamp)),
             ("retention", display.rules(facts.retention)),
+            *([("forked from", display.safe(parent))] if parent is not None else []),
             *(
                 (f"cursor {display.safe(c.name)}", f"floor {c.floor}, {c.lag:,} behind")
                 for c in readers

@@ -94,9 +94,17 @@ def check_stored(metadata: block.Block, payload: block.Block, limits: Limits) ->
         _check_headers(metadata)
     if columns & block.KEY_VALIDITY:
         _check_absent_keys(metadata)
-    for numbers in (metadata.timestamps(), metadata.appended()):
-        if min(numbers) < 0 or max(numbers) > TIMESTAMP_MS_MAX:
-            raise InvalidInput("a time is milliseconds since the epoch, up to the year 9999")
+    header = metadata.header
+    times: list[int] = [header.timestamp_ms, header.appended_ms]
+    for column, numbers in (
+        (block.TIMESTAMP, metadata.timestamps),
+        (block.APPENDED, metadata.appended),
+    ):
+        if columns & column:
+            found = numbers()
+            times += (min(found), max(found))
+    if min(times) < 0 or max(times) > TIMESTAMP_MS_MAX:
+        raise InvalidInput("a time is milliseconds since the epoch, up to the year 9999")
 
 
 def _check_absent_keys(metadata: block.Block) -> None:

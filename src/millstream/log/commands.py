@@ -197,6 +197,12 @@ class GetOwner(Query[Owner], frozen=True):
     log: str
 
 
+class GetParent(Query[str | None], frozen=True):
+    """The name of the log that one was forked from; None if it is no fork."""
+
+    log: str
+
+
 class MergeFork(Query[Merged], frozen=True):
     """Bring a fork's records into its parent, in as many commits as it takes."""
 

@@ -126,7 +126,6 @@ class Bounds(Struct, frozen=True):
     end: int = 0
     deleted: bool = True
     setbacks: int = 0
-    dropped: int = 0
 
 
 Change = (
@@ -203,7 +202,7 @@ class Head(Entity, array_like=True):
 
     def view(self) -> Bounds:
         """The ends as they are now."""
-        return Bounds(self.name, self.start, self.end, self.deleted, self.setbacks, self.dropped)
+        return Bounds(self.name, self.start, self.end, self.deleted, self.setbacks)
 
     def wants_dropping(self) -> bool:
         """Whether bytes lie on disk that nobody can read any more, and that were not looked at."""

@@ -243,6 +243,10 @@ class Log:
         """
         return self._session.execute(c.MergeFork(self.name, on_fork))
 
+    def parent(self) -> str | None:
+        """The name of the log that this one was forked from; None if it is no fork."""
+        return self._session.execute(c.GetParent(self.name))
+
     def owner(self) -> Owner:
         """Which store may append to the log."""
         return self._session.execute(c.GetOwner(self.name))

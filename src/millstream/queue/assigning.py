@@ -105,10 +105,11 @@ def _look_up(store: Store, assignment: Assignment) -> _Found:
             end=bounds.end,
         )
     for _ in range(TRIES):
+        dropped = store.look(partial(_dropped, log_id=log_id))
         try:
             with store.engine.read() as snapshot:
                 spans, marks = _spans(
-                    store.state.overlay, snapshot, log_id, assignment, spec, bounds.dropped
+                    store.state.overlay, snapshot, log_id, assignment, spec, dropped
                 )
                 return _Found(assignment, log_id, bounds.setbacks, spans, marks)
         except RowMoved:
@@ -123,6 +124,13 @@ def _spec(state: State, snapshot: Snapshot, name: str) -> QueueSpec:
     if not queue.exists():
         raise NotFound(f"there is no queue {name!r}", name=name)
     return queue.spec
+
+
+def _dropped(state: State, snapshot: Snapshot, log_id: int) -> int:
+    """Up to where the entries of a log are gone."""
+    head = state.entity(keys.head(log_id), snapshot)
+    assert isinstance(head, Head)
+    return head.dropped
 
 
 def _check(one: Assignment, spec: QueueSpec) -> None:

@@ -67,6 +67,7 @@ class Convergence:
             return
         if own is not None and peer is not None and _same(own, peer):
             return
+        yield from self._refuse_strangers()
         yield from self._meet()
         yield from self._anchor()
         yield from self._converge_records()
@@ -87,18 +88,34 @@ class Convergence:
         return True
 
     def _begin_at(self, side: Side, source: Summary) -> Steps[None]:
-        """Have a side begin where the source can be read from."""
+        """Have a side begin where the source can be read from.
+
+        What it had is below that, and truncated with it. If it was written here, or by somebody
+        who no longer may, the source never vouched for it: then a fork keeps it.
+        """
         base, owner, epoch = source.base, source.owner, source.epoch
         before = self._copies.get(side)
-        if before is not None:
+        if before is not None and not _is_virgin(before):
             owner, epoch = before.owner, before.epoch
-            self.outcome.truncated += before.end - before.start
-        if not (yield from ask(side, StartReplica(self.log, base, owner, epoch))):
+        start = StartReplica(self.log, base, owner, epoch)
+        if before is not None and before.end > before.start and self._may_differ(side, source):
+            aside = SetAside(self.log, before.end, before.epoch)
+            fork, begun = yield from ask(side, Transact([aside, start]))
+            self.outcome.set_aside.append(fork)
+        else:
+            begun = yield from ask(side, start)
+        if not begun:
             raise Conflict(f"log {self.log!r} came to exist meanwhile; sync again", log=self.log)
+        if before is not None:
+            self.outcome.truncated += before.end - before.start
         made = Summary(
             self.log, base.offset, base.offset, base, base.digest, owner, epoch, 0, None, b""
         )
         self._copies[side] = made if before is None else _with_metadata_of(made, before)
+
+    def _may_differ(self, side: Side, source: Summary) -> bool:
+        copy = self._copies[side]
+        return copy.owner == self._stores[side] or _pair(copy) != _pair(source)
 
     def _meet(self) -> Steps[None]:
         """Where one copy ends before the other begins, it has to begin there too."""
@@ -106,7 +123,7 @@ class Convergence:
             copy, other = self._copies[side], self._copies[_OTHER[side]]
             if copy.end >= other.base.offset:
                 continue
-            if _pair(copy) > _pair(other):
+            if _pair(copy) > _pair(other) and not _is_virgin(copy):
                 raise self._truncated_apart(copy, other)
             if side not in self._written or not self._options.truncate:
                 raise Truncated(
@@ -129,8 +146,9 @@ class Convergence:
             return
         side = min(apart, key=lambda one: (_pair(self._copies[one]), self._copies[one].digest))
         other = self._copies[_OTHER[side]]
-        if _pair(self._copies[side]) > _pair(other):
-            raise self._truncated_apart(self._copies[side], other)
+        copy = self._copies[side]
+        if _pair(copy) > _pair(other) and not _is_virgin(copy):
+            raise self._truncated_apart(copy, other)
         if side in self._written:
             yield from self._begin_at(side, other)
 
@@ -170,12 +188,10 @@ class Convergence:
         leader: Side = max(self._copies, key=lambda side: _pair(self._copies[side]))
         follower = _OTHER[leader]
         ahead, behind = self._copies[leader], self._copies[follower]
-        if ahead.epoch == behind.epoch == 0:
-            yield from self._refuse_strangers()
-            if not ahead.end and not behind.end:
+        if _is_virgin(ahead):
+            if _is_virgin(behind):
                 return
-            if not ahead.end:  # a log that nobody has written to gives way
-                leader, follower, ahead, behind = follower, leader, behind, ahead
+            leader, follower, ahead, behind = follower, leader, behind, ahead
         difference = yield from self._compare(follower)
         at = ahead.end if difference is None else difference
         if follower not in self._written:
@@ -199,7 +215,9 @@ class Convergence:
     def _refuse_strangers(self) -> Steps[None]:
         """Two logs that have nothing but their name in common are no copies of one another."""
         own, peer = self._copies["own"], self._copies["peer"]
-        if not own.end or not peer.end:
+        if own.epoch or peer.epoch or own.owner == peer.owner:
+            return
+        if _is_virgin(own) or _is_virgin(peer):
             return
         found = yield from compare(self.log, self._copies)
         difference = min(own.end, peer.end) if found.difference is None else found.difference
@@ -369,6 +387,11 @@ class Convergence:
 
 def _pair(copy: Summary) -> tuple[int, str]:
     return copy.epoch, copy.owner
+
+
+def _is_virgin(copy: Summary) -> bool:
+    """Whether nobody ever wrote to it: such a log gives way to any other."""
+    return not copy.end and not copy.epoch
 
 
 def _same(own: Summary, peer: Summary) -> bool:

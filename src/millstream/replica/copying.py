@@ -19,6 +19,7 @@ from millstream.log.ancestry import fork_of
 from millstream.log.block import Block
 from millstream.log.head import Head, Name
 from millstream.log.metadata import MetadataState
+from millstream.log.names import check_integer
 from millstream.log.reader import fetch_blocks
 from millstream.replica import commands as c
 from millstream.replica.chain import ZERO, Chain, Mark, Run
@@ -44,6 +45,7 @@ READ_BYTES = 4 * 1024 * 1024
 MARKS_PER_COMMIT = 1_024
 CHAINS_KEPT = 1_000
 NAMES_PER_STEP = 1_000
+MARKS_LISTED_MAX = 10_000
 TRIES = 100
 """How often a chain is advanced anew while others set its log back, truncate or delete it."""
 
@@ -160,17 +162,14 @@ def _advance(store: Store, standing: Standing) -> tuple[Standing, Chain] | None:
         if not store.run(partial(_note, standing=standing, marks=[base])):
             return None
         standing = standing._replace(last=base)
-    last = standing.last
-    assert last is not None
     chain = chains_of(store).find(standing)
+    while chain is None and (inherited := _inherited(store, standing)):
+        if not store.run(partial(_note, standing=standing, marks=inherited)):
+            return None
+        standing = standing._replace(last=inherited[-1])
     if chain is None:
-        inherited = _inherited(store, standing)
-        if inherited:
-            if not store.run(partial(_note, standing=standing, marks=inherited)):
-                return None
-            standing = standing._replace(last=inherited[-1])
-            return _advance(store, standing)
-        chain = Chain(last)
+        assert standing.last is not None
+        chain = Chain(standing.last)
     new: list[Mark] = []
     for block in _blocks(store, standing, chain.end, standing.end):
         new += chain.extend(block)
@@ -279,11 +278,11 @@ def _names(state: State, snapshot: Snapshot, *, after: str, limit: int) -> list[
 def _summary(
     state: State, snapshot: Snapshot, *, standing: Standing, digest: bytes
 ) -> c.Summary | None:
-    """What the state says of a log; None if it is not as it was when it was hashed."""
+    """What the state says of a log up to where it was hashed; None if it is another one by now."""
     head = state.entity(keys.head(standing.log_id), snapshot)
     assert isinstance(head, Head)
     base = base_of(state, snapshot, standing.log_id, head)
-    if base is None or (head.end, head.setbacks) != (standing.end, standing.setbacks):
+    if base is None or head.end < standing.end or head.setbacks != standing.setbacks:
         return None
     metadata = state.entity(keys.metadata(standing.log_id), snapshot)
     store = state.entity(keys.STORE_KEY, snapshot)
@@ -294,7 +293,7 @@ def _summary(
     return c.Summary(
         name=head.name,
         start=head.start,
-        end=head.end,
+        end=standing.end,
         base=base,
         digest=digest,
         owner=owner,
@@ -307,6 +306,8 @@ def _summary(
 
 def get_marks(store: Store, query: c.GetMarks) -> list[Mark]:
     """Some of a log's marks, from its base on."""
+    check_integer("an offset", query.start)
+    limit = min(query.limit, MARKS_LISTED_MAX)
     standing, _ = advance(store, query.log)
 
     def ask(state: State, snapshot: Snapshot) -> list[Mark]:
@@ -314,7 +315,7 @@ def get_marks(store: Store, query: c.GetMarks) -> list[Mark]:
         start = query.start if anchor is None else max(query.start, anchor.offset)
         found: list[Mark] = []
         for mark in read_marks(state, snapshot, standing.log_id, start=start):
-            if mark.offset >= query.stop or len(found) >= query.limit:
+            if mark.offset >= query.stop or len(found) >= limit:
                 break
             found.append(mark)
         return found
@@ -366,6 +367,7 @@ def transfer_blocks(store: Store, query: c.TransferBlocks) -> list[Block]:
 
 def _checked(store: Store, standing: Standing, offset: int) -> Mark:
     """The mark from which the hash at an offset is computed; there must be one, and the offset."""
+    check_integer("an offset", offset)
     if offset > standing.end:
         raise OutOfRange(
             f"log {standing.name!r} ends at {standing.end}: there is no offset {offset}",

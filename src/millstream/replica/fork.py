@@ -55,6 +55,24 @@ def fork_log(tx: Transaction, command: c.ForkLog) -> str:
     return name
 
 
+def get_parent(store: Store, query: c.GetParent) -> str | None:
+    """What a log was forked from, also if that was deleted since."""
+
+    def ask(state: State, snapshot: Snapshot) -> str | None:
+        found = state.entity(keys.log_name(query.log), snapshot)
+        assert isinstance(found, Name)
+        if not found.log_id:
+            raise NotFound(f"there is no log {query.log!r}", name=query.log)
+        fork = fork_of(state.overlay, snapshot, found.log_id)
+        if fork is None:
+            return None
+        parent = state.entity(keys.head(fork.parent_id), snapshot)
+        assert isinstance(parent, Head)
+        return parent.name or None
+
+    return store.look(ask)
+
+
 class Step(NamedTuple):
     """What one commit of a merge did."""
 
@@ -163,6 +181,7 @@ def _sides(state: State, snapshot: Snapshot, name: str) -> Sides:
     parent = state.entity(keys.head(fork.parent_id), snapshot)
     assert isinstance(own, Head)
     assert isinstance(parent, Head)
+    _check_parent(name, parent)
     return Sides(
         fork_id=found.log_id,
         name=name,
@@ -176,6 +195,15 @@ def _sides(state: State, snapshot: Snapshot, name: str) -> Sides:
     )
 
 
+def _check_parent(fork: str, parent: Head) -> None:
+    if not parent.exists() or parent.deleted:
+        raise Conflict(
+            f"log {parent.name!r}, which {fork!r} was forked from, was deleted: there is nothing "
+            "to merge it into; the fork can be used as it is",
+            log=parent.name,
+        )
+
+
 # Commits. Each looks whether the logs are still what they were when it was decided.
 
 
@@ -183,12 +211,7 @@ def _is_as_seen(tx: Transaction, sides: Sides) -> bool:
     """Whether a step may go on; refuses where no step of this merge could."""
     own = tx.entity(keys.head(sides.fork_id), Head)
     parent = tx.entity(keys.head(sides.fork.parent_id), Head)
-    if not parent.exists() or parent.deleted:
-        raise Conflict(
-            f"log {sides.parent!r}, which {sides.name!r} was forked from, was deleted: there is "
-            "nothing to merge it into; the fork can be used as it is",
-            log=sides.parent,
-        )
+    _check_parent(sides.name, parent)
     if parent.owner:
         raise not_owner(parent)
     check_free(tx, parent, "")

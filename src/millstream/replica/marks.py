@@ -19,6 +19,7 @@ from millstream.store.state import NO_END, State
 from millstream.store.transaction import Transaction
 
 ROWS_PER_STEP = 8
+ROWS_PER_ERASURE = 1_000
 
 
 def read_marks(state: State, snapshot: Snapshot, log_id: int, *, start: int = 0) -> Iterator[Mark]:
@@ -69,8 +70,11 @@ def add_marks(tx: Transaction, log_id: int, marks: list[Mark]) -> None:
 
 
 def begin_marks(tx: Transaction, log_id: int, base: Mark) -> None:
-    """Have one mark alone, whatever there was before."""
-    tx.drop(*keys.of_log(keys.MARKS, log_id))
+    """Have one mark alone, whatever there was before, also by the same operation."""
+    start, stop = keys.of_log(keys.MARKS, log_id)
+    while rows := tx.scan(start, stop, limit=ROWS_PER_ERASURE):
+        for key, _ in rows:
+            tx.erase(key)
     tx.put(keys.marks(log_id, base.offset), encode_marks([(base.offset, base.digest)]))
 
 

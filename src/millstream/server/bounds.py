@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from millstream.command import Command, Transact
+from millstream.command import Command, Mutation, Transact
 from millstream.errors import InvalidInput, TooLarge
 from millstream.format.checking import check_packed
 from millstream.format.packing import Batch, check_json
@@ -79,6 +79,8 @@ def _fields(kind: type[Command[Any]]) -> tuple[tuple[str, ...], ...]:
 
 def bounded(command: Command[Any], settings: Settings, limits: Limits) -> Command[Any]:
     """The command, with its waits and its answer within what a server gives."""
+    if isinstance(command, Mutation):
+        return command  # none of them waits, or answers much
     if isinstance(command, logs.WaitForOffset):
         return replace(command, timeout_ms=_at_most(command.timeout_ms, settings.wait_ms_max))
     if isinstance(command, queues.ClaimMessages) and command.wait_ms is not None:

@@ -9,11 +9,12 @@ from msgspec.structs import replace
 
 from millstream.aio.session import AsyncEmbeddedSession
 from millstream.command import Command, Mutation, Transact
-from millstream.log.commands import ListLogs, WaitForOffset
+from millstream.log.commands import GetParent, ListLogs, MergeFork, WaitForOffset
 from millstream.queue.commands import ClaimMessages, FinishClaims, ListQueues, RenewClaims
-from millstream.replica.commands import SummarizeLogs
-from millstream.replica.roster import SummarizeNamed
-from millstream.server.access import Principal, copyable, visible
+from millstream.replica.commands import SummarizeLogs, Summary
+from millstream.replica.pattern import takes
+from millstream.replica.roster import NAMES_MAX, SummarizeNamed
+from millstream.server.access import Principal, copyable, need_of_log, visible
 from millstream.server.bounds import bounded, check_command
 from millstream.server.holdings import Holdings
 from millstream.server.meter import Meter
@@ -94,11 +95,19 @@ class Core:
         if isinstance(command, HOLDING):
             held = self._holdings_of(principal) if holdings is None else holdings
             return await self._hold(command, held)  # type: ignore[no-any-return]
-        if isinstance(command, ListLogs | ListQueues | SummarizeLogs):
+        if isinstance(command, Mutation):
+            return await self.session.execute(command)
+        if isinstance(command, ListLogs | ListQueues):
             return await self._list(principal, command)  # type: ignore[no-any-return]
+        if isinstance(command, SummarizeLogs):
+            return await self._summarize(principal, command)  # type: ignore[return-value]
         if isinstance(command, SummarizeNamed):
             named: Any = SummarizeNamed(copyable(principal, command.names))
-            return await self.session.execute(named)  # type: ignore[no-any-return]
+            return await self.session.execute(named)
+        if isinstance(command, MergeFork):
+            parent = await self.session.execute(GetParent(command.log))
+            if parent is not None:
+                principal.require(need_of_log("write", parent))
         return await self.session.execute(command)
 
     async def _hold(self, command: Any, holdings: Holdings) -> Any:
@@ -136,6 +145,19 @@ class Core:
                 break
             step = replace(step, after=page[-1].name)
         return found[: command.limit]
+
+    async def _summarize(self, principal: Principal, command: SummarizeLogs) -> list[Summary]:
+        """The same of copies; a log that one may not copy is not even hashed."""
+        names: list[str] = []
+        step = ListLogs(command.after, LISTED_AT_ONCE)
+        while len(names) < command.limit:
+            page = [info.name for info in await self.session.execute(step)]
+            names += copyable(principal, [one for one in page if takes(command.pattern, one)])
+            if len(page) < LISTED_AT_ONCE:
+                break
+            step = replace(step, after=page[-1])
+        most = min(command.limit, NAMES_MAX)
+        return await self.session.execute(SummarizeNamed(names[:most]))
 
     async def close(self) -> None:
         """Finish commits and close the store."""

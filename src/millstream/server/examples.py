@@ -26,6 +26,10 @@ QUERIES = {
     "listQueues": {"limit": "20"},
     "peekMessages": {"state": "available", "limit": "10"},
     "stagePart": {"attempt": "1"},
+    "listCopies": {"pattern": "orders*"},
+    "getHash": {"offset": "0"},
+    "getBlocks": {"start": "0", "stop": "1000"},
+    "adoptBlocks": {"expect_end": "0"},
 }
 
 _CLAIM = f"{NAMES['claim_id']}:1"
@@ -35,6 +39,7 @@ BODIES: dict[str, Any] = {
     "forkLog": {"name": "orders-trial"},
     "mergeFork": {"on_fork": "rebase"},
     "setOwner": {"store": None},
+    "startCopy": {"base_offset": 0, "base_hash": "0" * 64, "owner": "4f1c2a9be07d5386"},
     "setMetadata": {"value": "billing"},
     "setRetention": {"age": 604800, "consumed": True},
     "appendRecords": {

@@ -33,6 +33,7 @@ TAGS = {
     "claims": "Messages in the hands of consumers",
     "transactions": "Several operations in one commit",
     "staging": "Bulk writes from many tasks, published at once",
+    "replica": "Copies of logs, for other stores",
     "store": "The store as a whole",
     "access": "Rights for those who cannot keep a token",
     "about": "About this interface",

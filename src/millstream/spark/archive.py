@@ -17,6 +17,7 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -113,7 +114,7 @@ class Archive:
                 f"the archive {self.path} cannot be read: {error.strerror}", path=str(self.path)
             ) from error
         found.sort(key=lambda one: one.start)
-        for one, other in zip(found, found[1:], strict=False):
+        for one, other in pairwise(found):
             if other.start < one.stop or other.created != one.created:
                 raise CorruptionError(
                     f"the manifest of log {log!r} in {self.path} has two segments for offset "

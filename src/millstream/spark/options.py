@@ -15,7 +15,6 @@ import msgspec
 from msgspec import Struct
 
 from millstream.errors import InvalidInput, MillstreamError
-from millstream.filters import parse
 from millstream.log.names import NUMBER_MAX, check_name
 from millstream.spark.place import Place, make_place
 
@@ -111,6 +110,8 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None = None) -
     _check_pattern(pattern)
     condition = found.text("filter")
     if condition:
+        from millstream.filters import parse  # only who uses filters pays for their parser
+
         found.checked("filter", lambda: parse(condition))
     cursor = found.text("cursor")
     if cursor:

@@ -7,6 +7,7 @@ are shown by no representation and no error.
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ from millstream.store.sqlite import SqliteEngine
 
 if TYPE_CHECKING:
     from millstream.command import Session
+
+HOST_VARIABLE = "MILLSTREAM_HOST"
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -59,7 +62,7 @@ class Place(Struct, frozen=True, kw_only=True):
             return Path(self.token_file).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise CannotOpen(
-                f"option tokenFile: {self.token_file} cannot be read on {platform.node()}: "
+                f"option tokenFile: {self.token_file} cannot be read on {this_host()}: "
                 f"{getattr(error, 'strerror', None) or 'not text'}; every machine that runs tasks "
                 "needs it",
                 path=self.token_file,
@@ -89,12 +92,17 @@ def make_place(
             raise InvalidInput(f"option {name}: is for the address of a server, not for a path")
     plain = where.removeprefix("file://") if where.startswith("file:///") else where
     plain = plain.removeprefix("file:") if plain.startswith("file:/") else plain
-    return Place(url=str(Path(plain).absolute()), host=platform.node())
+    return Place(url=str(Path(plain).absolute()), host=this_host())
+
+
+def this_host() -> str:
+    """The name of this machine, or what MILLSTREAM_HOST says: for containers that share a disk."""
+    return os.environ.get(HOST_VARIABLE) or platform.node()
 
 
 def check_here(place: Place) -> None:
     """Refuse a path of another machine."""
-    here = platform.node()
+    here = this_host()
     if place.host == here:
         return
     raise CannotOpen(

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from millstream.errors import Truncated
-from millstream.filters import Filter, parse
 from millstream.format import block as stored
 from millstream.log import commands as c
 from millstream.log.block import Block
@@ -24,6 +23,7 @@ from millstream.spark.planning import Range, lost
 
 if TYPE_CHECKING:
     from millstream.command import Session
+    from millstream.filters import Filter
 
 Bounds = tuple[int | None, int | None]
 
@@ -105,7 +105,11 @@ def _chosen(
 
 def _chooser(choice: Choice) -> Callable[[Block], list[bool]]:
     """A function from a block to which of its records are wanted."""
-    condition = parse(choice.filter) if choice.filter else None
+    condition: Filter | None = None
+    if choice.filter:
+        from millstream.filters import parse  # only who uses filters pays for their parser
+
+        condition = parse(choice.filter)
 
     def choose(block: Block) -> list[bool]:
         piece = Piece(block)

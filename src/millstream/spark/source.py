@@ -14,9 +14,15 @@ from pyspark.sql.datasource import (
 )
 
 from millstream.spark.installed import check_source
-from millstream.spark.layout import schema_of
 from millstream.spark.options import read_options, write_options
-from millstream.spark.table import is_table, options_of, reading_of, table_schema
+from millstream.spark.table import (
+    columns_of,
+    is_table,
+    options_of,
+    reading_of,
+    table_schema,
+    target_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -42,7 +48,7 @@ class MillstreamSource(DataSource):
         """The columns of a read, or of a table of SQL."""
         if is_table(self.options):
             return table_schema(self.options)
-        return schema_of(read_options(reading_of(self.options)))
+        return columns_of(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""
@@ -70,7 +76,7 @@ class MillstreamSource(DataSource):
         from millstream.spark.writer import BatchWriter, refuse_overwrite
 
         refuse_overwrite(overwrite)
-        options = write_options(options_of(self.options, schema))
+        options = write_options(target_of(self.options))
         return BatchAssigner(options, schema) if options.assigns else BatchWriter(options, schema)
 
     def streamWriter(  # noqa: N802
@@ -81,7 +87,7 @@ class MillstreamSource(DataSource):
         from millstream.spark.writer import StreamWriter, refuse_overwrite
 
         refuse_overwrite(overwrite)
-        options = write_options(options_of(self.options, schema))
+        options = write_options(self.options)
         return StreamAssigner(options, schema) if options.assigns else StreamWriter(options, schema)
 
 

@@ -3,13 +3,17 @@
 Spark keeps the options of a table, and hands none of them to a Python source when the table is used.
 What it does hand over is the table's columns with their notes; so when a table is made, its options
 are noted at its first column. Secrets are not among them: a table names a file that holds the token.
+
+Notes travel with rows. Where rows are written, the notes at hand may be those of the table that they
+come from, so a write never believes them: it is told its options, or refused. A temporary view has its
+options handed over in both directions.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
@@ -39,12 +43,7 @@ def table_schema(options: Mapping[str, str]) -> StructType:
             "option token: would stand in the catalog for everybody to see; name a file that holds "
             "it in the option tokenFile"
         )
-    if sink := _sink(kept):
-        write_options(kept)
-        ddl = sink
-    else:
-        ddl = schema_of(read_options(kept))
-    found = [(name, _type(kind)) for name, kind in types_of(ddl).items()]
+    found = [(name, _type(kind)) for name, kind in types_of(columns_of(kept)).items()]
     note = {NOTE: msgspec.json.encode(kept).decode()}
     return StructType(
         [
@@ -54,30 +53,52 @@ def table_schema(options: Mapping[str, str]) -> StructType:
     )
 
 
-def _sink(options: Mapping[str, str]) -> str:
-    """The columns of a table that is written to: one log, or a queue; a log can be read as well."""
-    writes = options.get("log") or options.get("topic")
-    puts = options.get("queue") and not options.get("state")
-    return SINK if writes or puts else ""
+def columns_of(options: Mapping[str, str]) -> str:
+    """The columns of a table or view, as Spark's DDL: of a read, or of what can be written."""
+    found = {name.lower(): value for name, value in options.items()}
+    writes = found.get("log") or found.get("topic")
+    puts = found.get("queue") and not found.get("state")
+    if (writes or puts) and not found.get("subscribe") and not found.get("subscribepattern"):
+        write_options(found)
+        return SINK
+    return schema_of(read_options(found))
 
 
 def options_of(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
-    """The options of a table, and those of this use of it, which come first."""
-    noted = next((field.metadata[NOTE] for field in schema.fields if NOTE in field.metadata), "{}")
-    found: dict[str, str] = msgspec.json.decode(noted, type=dict[str, str])
+    """The options of a table that is read, and those of this use of it, which come first."""
     given = {name.lower(): value for name, value in options.items()}
-    merged = {name: value for name, value in found.items() if name.lower() not in given} | given
-    if not merged:
+    if given.get("path") or given.get("server"):
+        return given
+    merged = {name.lower(): value for name, value in _noted(schema).items()} | given
+    return merged or _refuse()
+
+
+def target_of(options: Mapping[str, str]) -> dict[str, str]:
+    """The options of a write; a table has none of its own."""
+    given = {name.lower(): value for name, value in options.items()}
+    if not given:
         raise InvalidInput(
-            "Spark hands no options over: of a table that was made with a list of columns it "
-            "forgets them. Make it without the list, or say them with each use: "
-            "SELECT … FROM t WITH (path = '…', subscribe = '…')"
+            "Spark hands the options of a table to no write: say INSERT INTO t WITH (`path` = '…', "
+            "`log` = '…') …, or insert into a temporary view, which keeps them"
         )
-    return merged
+    return given
+
+
+def _noted(schema: StructType) -> dict[str, str]:
+    noted = next((field.metadata[NOTE] for field in schema.fields if NOTE in field.metadata), "{}")
+    return msgspec.json.decode(noted, type=dict[str, str])
+
+
+def _refuse() -> NoReturn:
+    raise InvalidInput(
+        "Spark hands no options over: of a table that was made with a list of columns it forgets "
+        "them. Make it without the list, or say them with each use: "
+        "SELECT … FROM t WITH (path = '…', subscribe = '…')"
+    )
 
 
 def reading_of(options: Mapping[str, str]) -> dict[str, str]:
-    """The options to read a table with: of one that is written to, its log."""
+    """The options to read with: of a table that is written to, its log."""
     found = {name.lower(): value for name, value in options.items()}
     log = found.pop("log", "") or found.pop("topic", "")
     if log and not found.get("subscribe") and not found.get("subscribepattern"):

@@ -76,9 +76,7 @@ class _Writer:
         assert context is not None
         partition, attempt = context.partitionId(), context.taskAttemptId()
         packed = (
-            block
-            for batch in rows
-            for block in blocks_of(_named(batch, self._names), Limits())
+            block for batch in rows for block in blocks_of(_named(batch, self._names), Limits())
         )
         place = options.place
         if place.is_server:

@@ -36,6 +36,13 @@ def test_a_log_is_forked_and_merged(cli: Any) -> None:
     assert "0 records merged into orders, which ends at 4" in cli("log", "merge", "trial")
 
 
+def test_info_says_what_a_log_was_forked_from(cli: Any) -> None:
+    cli("log", "fork", "orders", "trial")
+    assert cli.json("log", "info", "trial")["parent"] == "orders"
+    assert cli.json("log", "info", "orders")["parent"] is None
+    assert "forked from" in cli("log", "info", "trial")
+
+
 def test_a_fork_gets_a_name_if_none_is_given(cli: Any) -> None:
     assert cli.json("log", "fork", "orders")["fork"].startswith("orders~fork-")
     assert "is a fork of orders, from 3 on" in cli("log", "fork", "orders")

@@ -13,6 +13,7 @@ def test_a_fork_goes_its_own_way_and_comes_back(ms: Millstream) -> None:
     log = ms.log("orders")
     log.append_many([b"0", b"1"])
     fork = log.fork("trial")
+    assert (fork.parent(), log.parent()) == ("orders", None)
     assert fork.append(b"2") == 2
     assert [record.value for record in fork.read()] == [b"0", b"1", b"2"]
     assert len(log) == 2
@@ -29,6 +30,8 @@ def test_a_fork_goes_its_own_way_and_comes_back(ms: Millstream) -> None:
 def test_what_cannot_be_forked_or_merged(ms: Millstream) -> None:
     with pytest.raises(NotFound):
         ms.log("nowhere").fork()
+    with pytest.raises(NotFound):
+        ms.log("nowhere").parent()
     log = ms.log("orders")
     log.append(b"0")
     with pytest.raises(AlreadyExists):

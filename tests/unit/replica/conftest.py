@@ -41,3 +41,16 @@ def b(make: Callable[[], Millstream]) -> Millstream:
 @pytest.fixture
 def c(make: Callable[[], Millstream]) -> Millstream:
     return make()
+
+
+@pytest.fixture
+def ms() -> Iterator[Millstream]:
+    with memory_store() as one:
+        yield one
+
+
+@pytest.fixture
+def other() -> Iterator[Millstream]:
+    """A store at another time."""
+    with memory_store(clock=SimulatedClock(5_000_000)) as one:
+        yield one

@@ -2,120 +2,40 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from msgspec.structs import replace
 
-import millstream
 from millstream import Millstream
-from millstream.command import Command
-from millstream.doctor import examine
 from millstream.errors import (
-    Conflict,
     CorruptionError,
     EndMoved,
     Fenced,
     InvalidInput,
     Locked,
     NotFound,
-    NotOwner,
     OutOfRange,
     TooLarge,
     Truncated,
 )
 from millstream.format import keys
 from millstream.limits import Limits
-from millstream.log import retention
 from millstream.log.block import Block
 from millstream.replica import commands as r
 from millstream.replica.chain import ZERO, Chain, Mark, Run
 from millstream.store.store import Store
-from millstream.testing import SimulatedClock, memory_store
-
-
-@pytest.fixture
-def ms() -> Millstream:
-    return memory_store()
-
-
-@pytest.fixture
-def other() -> Millstream:
-    return memory_store(clock=SimulatedClock(5_000_000))
-
-
-def ask(ms: Millstream, command: Command[object]) -> object:
-    return ms._session.execute(command)
-
-
-def store_of(ms: Millstream) -> Store:
-    store: Store = ms._session.store  # type: ignore[attr-defined]
-    return store
-
-
-def summary(ms: Millstream, log: str = "a") -> r.Summary:
-    found = ms._session.execute(r.SummarizeLog(log))
-    assert found is not None
-    return found
-
-
-def drop_bytes(ms: Millstream) -> None:
-    store = store_of(ms)
-    ms.fold()
-    heads = store.look(
-        lambda state, snapshot: state.find(
-            *keys.range_of(keys.prefix(keys.HEAD)), snapshot, limit=99
-        )
-    )
-    for key in heads:
-        while retention.tend(store, keys.number(key)):
-            pass
-
-
-def blocks(ms: Millstream, start: int = 0, stop: int = 2**40, size: int = 2**20) -> list[Block]:
-    return ms._session.execute(r.TransferBlocks("a", start, stop, size))
-
-
-def adopt(
-    ms: Millstream, found: list[Block], *, digest: bytes, end: int = 0, epoch: int = 0
-) -> int:
-    return ms._session.execute(r.AdoptBlocks("a", found, end, digest, epoch))
-
-
-def start(source: Millstream, target: Millstream) -> r.Summary:
-    found = summary(source)
-    assert target._session.execute(r.StartReplica("a", found.base, found.owner, found.epoch))
-    return found
-
-
-def copy(source: Millstream, target: Millstream) -> None:
-    """All that a sync does for one log that grows."""
-    found = summary(source)
-    target._session.execute(r.StartReplica("a", found.base, found.owner, found.epoch))
-    while (end := target.log("a").end_offset()) < found.end:
-        some = blocks(source, end, size=100)
-        digest = source._session.execute(r.GetChain("a", some[-1].offsets.stop))
-        adopt(target, some, digest=digest, end=end, epoch=found.epoch)
-
-
-def fill(ms: Millstream, count: int = 3_000) -> None:
-    """A log of blocks and singles."""
-    log = ms.log("a")
-    log.append(b"single", key="k", headers={"n": 1}, timestamp=9)
-    log.append(b"another")
-    log.append_many(
-        [b"%d" % n for n in range(count)], keys=[b"k" if n % 3 else None for n in range(count)]
-    )
-    log.append_many([b"last", b"block"], headers=[{"a": 1}, None], timestamps=[4, 5])
-
-
-def rows(ms: Millstream, kind: int) -> int:
-    store = store_of(ms)
-    start, stop = keys.range_of(keys.prefix(kind))
-    return store.look(lambda state, snapshot: len(state.scan(start, stop, snapshot, limit=999)))
-
-
-# Hashes and marks.
+from millstream.testing import memory_store
+from tests.unit.replica.stores import (
+    adopt,
+    ask,
+    blocks,
+    copy,
+    drop_bytes,
+    fill,
+    rows,
+    start,
+    store_of,
+    summary,
+)
 
 
 def test_a_log_that_nobody_asks_for_has_no_chain(ms: Millstream) -> None:
@@ -208,6 +128,33 @@ def test_hashes_of_offsets_and_ranges(ms: Millstream) -> None:
             ask(ms, command)
     with pytest.raises(NotFound):
         ask(ms, r.GetChain("b", 0))
+    for wrong in (-1, 2**70):
+        for command in (
+            r.GetChain("a", wrong),
+            r.DigestRange("a", wrong, 5),
+            r.TransferBlocks("a", wrong, 5, 100),
+            r.GetMarks("a", wrong, 5, 5),
+        ):
+            with pytest.raises((InvalidInput, OutOfRange)):
+                ask(ms, command)
+
+
+def test_a_log_that_grows_all_the_time_is_summarized_as_it_was(
+    ms: Millstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from millstream.replica import copying
+
+    fill(ms, 5)
+    expected = summary(ms)
+    advance = copying.advance
+
+    def overtaken(store: Store, name: str) -> object:
+        found = advance(store, name)
+        ms.log(name).append(b"meanwhile")
+        return found
+
+    monkeypatch.setattr(copying, "advance", overtaken)
+    assert replace(summary(ms), timestamp_ms=expected.timestamp_ms) == expected
 
 
 def test_logs_are_summarized_by_pattern_and_page(ms: Millstream) -> None:
@@ -219,9 +166,6 @@ def test_logs_are_summarized_by_pattern_and_page(ms: Millstream) -> None:
     assert [found.name for found in some] == ["a/2"]
     matched = ms._session.execute(r.SummarizeLogs("", 10, "a/*"))
     assert [found.name for found in matched] == ["a/1", "a/2"]
-
-
-# Truncation.
 
 
 def test_below_the_start_a_chain_keeps_no_more_than_a_piece(ms: Millstream) -> None:
@@ -267,9 +211,6 @@ def test_a_log_that_is_truncated_past_its_end_begins_anew(ms: Millstream) -> Non
     assert rows(ms, keys.MARKS) == 0
 
 
-# Copies.
-
-
 def test_a_copy_has_the_same_records_times_and_hash(ms: Millstream, other: Millstream) -> None:
     fill(ms)
     copy(ms, other)
@@ -298,30 +239,6 @@ def test_a_copy_of_a_log_that_was_truncated(ms: Millstream, other: Millstream) -
     assert summary(other).base == summary(ms).base
 
 
-def test_a_copy_refuses_appends_and_says_who_may(ms: Millstream, other: Millstream) -> None:
-    fill(ms, 5)
-    copy(ms, other)
-    log, owner = other.log("a"), ms.log("a").owner()
-    assert log.owner() == replace(owner, here=False)
-    with pytest.raises(NotOwner) as caught:
-        log.append(b"x")
-    assert (caught.value.owner, caught.value.epoch, caught.value.log) == (owner.store, 0, "a")
-    with pytest.raises(NotOwner):
-        log.append_many([b"x", b"y"])
-    with pytest.raises(NotOwner):
-        log.stage()
-    tx = other.transaction()
-    tx.append("b", b"never")
-    tx.append("a", b"x")
-    with pytest.raises(NotOwner), tx:
-        pass
-    with pytest.raises(NotOwner):
-        log.truncate(before=1_000)
-    assert other.log("b").info() is None
-    assert log.truncate(before=3) == 3
-    log.cursor("r").ack(3)
-
-
 def test_a_copy_that_ends_before_the_other_begins_begins_anew(
     ms: Millstream, other: Millstream
 ) -> None:
@@ -337,9 +254,6 @@ def test_a_copy_that_ends_before_the_other_begins_begins_anew(
     drop_bytes(other)
     assert summary(other).digest == summary(ms).digest
     assert not other._session.execute(r.StartReplica("a", summary(ms).base, "x", 0))
-
-
-# What is refused, without a trace.
 
 
 def refused(other: Millstream, found: list[Block], error: type[Exception], **facts: object) -> None:
@@ -412,156 +326,3 @@ def test_marks_and_owners_that_cannot_be(ms: Millstream) -> None:
         with pytest.raises(InvalidInput):
             ask(ms, command)
     assert list(ms.logs()) == []
-
-
-# Owners.
-
-
-def test_a_log_is_handed_over_and_taken_over(ms: Millstream, other: Millstream) -> None:
-    fill(ms, 5)
-    copy(ms, other)
-    here, there = (one._session.execute(r.GetStoreId()) for one in (ms, other))
-    found = ms.log("a").hand_over(there)
-    assert (found.store, found.epoch, found.here) == (there, 1, False)
-    with pytest.raises(NotOwner):
-        ms.log("a").append(b"x")
-    with pytest.raises(NotOwner):
-        ms.log("a").hand_over(here)
-    assert other._session.execute(r.AdoptOwner("a", there, 1))
-    assert not other._session.execute(r.AdoptOwner("a", there, 1))
-    assert other.log("a").owner().here
-    assert other.log("a").append(b"x") == 9
-    with pytest.raises(Fenced):
-        other._session.execute(r.AdoptOwner("a", here, 0))
-    assert ms.log("a").take_over().epoch == 2
-    assert ms.log("a").take_over().epoch == 2
-    assert ms.log("a").append(b"y") == 9
-
-
-def test_owners_that_cannot_be(ms: Millstream) -> None:
-    with pytest.raises(NotFound):
-        ms.log("a").owner()
-    with pytest.raises(NotFound):
-        ms.log("a").take_over()
-    fill(ms, 1)
-    with pytest.raises(InvalidInput):
-        ms.log("a").hand_over("")
-    with pytest.raises(InvalidInput):
-        ms.log("a").hand_over(ms.log("a").owner().store)
-    assert ms.log("a").owner().epoch == 0
-
-
-# Setting aside.
-
-
-@pytest.mark.parametrize("at", [0, 1, 2, 3, 1_500, 3_002, 3_003, 3_004])
-@pytest.mark.parametrize("folded", [True, False])
-def test_a_tail_is_set_aside_wherever_it_begins(ms: Millstream, at: int, folded: bool) -> None:
-    fill(ms)
-    if folded:
-        ms.fold()
-    before, whole = summary(ms), list(ms.log("a").read())
-    name = ms._session.execute(r.SetAside("a", at, 0))
-    assert name.startswith("a~fork-0-")
-    aside = ms.log(name)
-    assert list(ms.log("a").read()) == whole[:at]
-    assert [one.value for one in aside.read()] == [one.value for one in whole]
-    assert replace(summary(ms, name), name="a", timestamp_ms=before.timestamp_ms) == before
-    assert summary(ms).end == at
-    assert ms.log("a").append(b"other") == at
-    ms.fold()
-    assert ms.log("a").get(at).value == b"other"
-    assert [one.value for one in aside.read()] == [one.value for one in whole]
-    assert summary(ms, name).digest == before.digest
-
-
-def test_a_tail_that_cannot_be_set_aside(ms: Millstream) -> None:
-    fill(ms, 10)
-    log = ms.log("a")
-    with pytest.raises(OutOfRange):
-        ask(ms, r.SetAside("a", 15, 0))
-    log.truncate(before=3)
-    with pytest.raises(Truncated):
-        ask(ms, r.SetAside("a", 2, 0))
-    log.cursor("r").ack_up_to(8)
-    with pytest.raises(Conflict, match="cursor 'r'"):
-        ask(ms, r.SetAside("a", 7, 0))
-    log.hand_over("elsewhere")
-    with pytest.raises(Fenced):
-        ask(ms, r.SetAside("a", 9, 0))
-    assert ask(ms, r.SetAside("a", 8, 1))
-    assert (log.end_offset(), len(list(ms.logs()))) == (8, 2)
-
-
-def test_a_tail_of_a_fork_that_begins_in_its_parent(ms: Millstream) -> None:
-    fill(ms, 10)
-    log = ms.log("a")
-    fork = log.fork("f")
-    fork.append(b"own")
-    child = fork.fork("child")
-    name = ask(ms, r.SetAside("f", 5, 0))
-    assert fork.append(b"new") == 5
-    whole = [record.value for record in log.read()]
-    assert [record.value for record in fork.read()] == [*whole[:5], b"new"]
-    for log_of in (ms.log(str(name)), child):
-        assert [record.value for record in log_of.read()] == [*whole, b"own"]
-
-
-# The doctor.
-
-
-def test_the_doctor_knows_chains_and_copies(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    with millstream.open(path) as ms:
-        fill(ms)
-        summary(ms)
-        ms.log("a").fork("b").append_many([b"x"] * 2_000)
-        summary(ms, "b")
-        ask(ms, r.SetAside("a", 1_500, 0))
-        assert examine(path).healthy
-        ms.log("a").truncate(before=1_400)
-        ms.fold()
-        drop_bytes(ms)
-        summary(ms)
-    assert examine(path).problems == []
-
-
-def test_the_doctor_finds_records_that_are_not_those_of_their_hash(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    with millstream.open(path) as ms:
-        fill(ms)
-        summary(ms)
-        store = store_of(ms)
-        from millstream.replica.marks import add_marks
-
-        store.run(lambda tx: add_marks(tx, 1, [Mark(3_000, b"w" * 32)]))
-    report = examine(path)
-    assert not report.healthy
-    assert "3000" in report.problems[0].message
-
-
-def test_the_doctor_finds_a_fork_whose_parent_lost_records(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    with millstream.open(path) as ms:
-        fill(ms, 10)
-        ms.log("a").fork("b").append(b"x")
-        ms.fold()
-        ms.log("a").append(b"y")
-        ms.fold()
-        store_of(ms).run(lambda tx: tx.drop(keys.entry(1, 2)))
-    report = examine(path)
-    assert {(one.log, one.lost) for one in report.problems if one.lost} == {
-        ("a", (2, 12)),
-        ("b", (2, 12)),
-    }
-
-
-def test_the_doctor_finds_a_fork_point_that_vanished(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    with millstream.open(path) as ms:
-        fill(ms, 10)
-        ms.log("a").fork("b").append(b"x")
-        store_of(ms).run(lambda tx: tx.drop(keys.fork(2)))
-    report = examine(path)
-    assert not report.healthy
-    assert any("listed as a fork of log 1" in one.message for one in report.problems)

@@ -1,77 +1,27 @@
-"""Forks: isolated copies that cost nothing, and how they are merged."""
+"""Forks: isolated copies that cost nothing, and hold what they need."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
 import millstream
-from millstream import Millstream, Producer
+from millstream import Millstream
 from millstream.doctor import examine
 from millstream.errors import (
     AlreadyExists,
-    Conflict,
-    ForkDetected,
     InvalidInput,
-    Locked,
     NotFound,
-    NotOwner,
-    Truncated,
 )
-from millstream.format import keys
-from millstream.log import retention
-from millstream.store.store import Store
-from millstream.testing import memory_store
-
-
-@pytest.fixture
-def ms() -> Millstream:
-    return memory_store()
-
-
-def store_of(ms: Millstream) -> Store:
-    store: Store = ms._session.store  # type: ignore[attr-defined]
-    return store
-
-
-def values(log: object, start: int | None = None) -> list[bytes]:
-    return [record.value for record in log.read(start)]  # type: ignore[attr-defined]
-
-
-def drop_bytes(ms: Millstream) -> None:
-    """Let every log forget what it may."""
-    store = store_of(ms)
-    ms.fold()
-    for _ in range(3):
-        heads = store.look(
-            lambda state, snapshot: state.find(
-                *keys.range_of(keys.prefix(keys.HEAD)), snapshot, limit=99
-            )
-        )
-        for key in heads:
-            while retention.tend(store, keys.number(key)):
-                pass
-
-
-def filled(ms: Millstream, name: str = "a") -> object:
-    """A log with a block, and singles that the fold has joined."""
-    log = ms.log(name)
-    log.append_many([b"0", b"1", b"2"])
-    for value in (b"3", b"4", b"5"):
-        log.append(value)
-    return log
-
-
-def payload_rows(ms: Millstream) -> int:
-    with store_of(ms).engine.read() as snapshot:
-        rows = 0
-        for kind in (keys.PAYLOAD, keys.PAYLOAD_BLOCK):
-            rows += len(snapshot.scan(*keys.range_of(keys.prefix(kind)), limit=9_999))
-        return rows
-
-
-# Isolation.
+from millstream.replica.commands import SetAside
+from tests.unit.replica.stores import (
+    drop_bytes,
+    filled,
+    payload_rows,
+    values,
+)
 
 
 @pytest.mark.parametrize("folded", [False, True])
@@ -167,9 +117,6 @@ def test_an_empty_log_can_be_forked(ms: Millstream) -> None:
     assert values(log) == [b"first"]
 
 
-# What is held.
-
-
 @pytest.mark.parametrize("delete", [False, True])
 def test_a_fork_holds_what_it_needs_of_its_parent(ms: Millstream, delete: bool) -> None:
     log = filled(ms)
@@ -223,9 +170,6 @@ def test_a_fork_of_a_fork_that_has_nothing_of_its_own(ms: Millstream) -> None:
     assert values(log)[-1] == b"6"
 
 
-# Queues and cursors on forks.
-
-
 def test_queues_and_cursors_work_on_a_fork(ms: Millstream) -> None:
     log = filled(ms)
     fork = log.fork("b")
@@ -249,318 +193,44 @@ def test_a_queue_with_a_pattern_takes_no_forks_that_nobody_named(ms: Millstream)
     assert len(queue.claim(100)) == 12
 
 
-# Merging.
+def test_readers_are_not_disturbed_by_merges_and_folds(tmp_path: Path) -> None:
+    """A read takes no lock: entries change hands, and move home, while it looks for them."""
+    stop, wrong = threading.Event(), []
 
+    def watch(name: str) -> None:
+        while not stop.is_set():
+            try:
+                found = [int(record.value) for record in ms.log(name).read()]
+                assert found == list(range(len(found)))
+            except Exception as error:
+                wrong.append(error)
+                return
 
-def test_a_fork_is_merged_into_a_parent_that_has_not_moved(ms: Millstream) -> None:
-    log = filled(ms)
-    fork = log.fork("b")
-    fork.append(b"6")
-    fork.append_many([b"7", b"8"])
-    before = payload_rows(ms)
-    found = fork.merge()
-    assert (found.parent, found.adopted, found.start, found.end) == ("a", 3, 0, 9)
-    assert values(log) == values(fork) == [b"%d" % n for n in range(9)]
-    ms.fold()
-    assert payload_rows(ms) == before or before == 0
-
-    fork.append(b"9")
-    assert values(log)[-1] == b"8"
-    assert fork.merge().adopted == 1
-    assert fork.merge().adopted == 0
-    assert values(log) == values(fork) == [b"%d" % n for n in range(10)]
-    log.append(b"10")
-    assert values(fork) == [b"%d" % n for n in range(10)]
-
-
-def test_merging_moves_entries_without_copying_payloads(ms: Millstream) -> None:
-    log = filled(ms)
-    fork = log.fork("b")
-    fork.append_many([b"x" * 5_000] * 10)
-    ms.fold()
-    before = payload_rows(ms)
-    fork.merge()
-    ms.fold()
-    assert payload_rows(ms) == before
-    assert [ms.log(name).info().bytes > 50_000 for name in "ab"] == [True, False]
-
-
-def test_a_fork_is_refused_by_a_parent_that_has_moved_and_nothing_is_changed(
-    ms: Millstream,
-) -> None:
-    log = filled(ms)
-    fork = log.fork("b")
-    fork.append(b"own")
-    fork.metadata["m"] = 1
-    log.append(b"parent")
-    with pytest.raises(ForkDetected) as caught:
-        fork.merge()
-    assert caught.value.offset == 6
-    assert values(log)[6:] == [b"parent"]
-    assert values(fork)[6:] == [b"own"]
-    assert not dict(log.metadata)
-
-
-def test_a_parent_that_moved_with_the_same_records_has_not_forked(ms: Millstream) -> None:
-    log = filled(ms)
-    shorter, longer = log.fork("shorter"), log.fork("longer")
-    for fork in (shorter, longer):
-        fork.append(b"6")  # at the same moment: the clock stands still
-    longer.append_many([b"7", b"8"])
-    shorter.merge()
-    assert longer.merge().adopted == 2
-    assert shorter.merge().adopted == 0
-    assert values(log) == values(longer) == [b"%d" % n for n in range(9)]
-
-    late, later = log.fork("late"), log.fork("later")
-    late.append(b"9")
-    store_of(ms).clock.advance(1)  # type: ignore[attr-defined]
-    later.append(b"9")
-    late.merge()
-    with pytest.raises(ForkDetected):
-        later.merge()
-
-
-def test_rebase_appends_the_forks_records_again(ms: Millstream) -> None:
-    log = filled(ms)
-    fork = log.fork("b")
-    fork.append(b"own", key="k", headers={"h": 1}, timestamp=5)
-    fork.append_many([b"x", b"y"])
-    log.append(b"parent")
-    found = fork.merge(on_fork="rebase")
-    assert (found.adopted, found.end) == (3, 10)
-    assert values(log)[6:] == [b"parent", b"own", b"x", b"y"]
-    own = log.get(7)
-    assert (own.key, own.headers, own.timestamp) == (b"k", {"h": 1}, 5)
-    assert values(fork)[6:] == [b"own", b"x", b"y"]
-
-    assert fork.merge(on_fork="rebase").adopted == 0
-    fork.append(b"later")
-    with pytest.raises(ForkDetected):
-        fork.merge()
-    assert fork.merge(on_fork="rebase").adopted == 1
-    assert values(log)[6:] == [b"parent", b"own", b"x", b"y", b"later"]
-
-
-def test_longest_lets_the_longer_one_count_and_keeps_the_other(ms: Millstream) -> None:
-    log = filled(ms)
-    fork = log.fork("b")
-    sibling = log.fork("c")
-    fork.append_many([b"f6", b"f7"])
-    log.append(b"p6")
-    late = log.fork("late")
-    found = fork.merge(on_fork="longest")
-    assert found.set_aside is not None
-    aside = ms.log(found.set_aside)
-    assert values(log)[6:] == [b"f6", b"f7"]
-    assert values(fork)[6:] == [b"f6", b"f7"]
-    assert values(aside)[6:] == values(late)[6:] == [b"p6"]
-    assert values(sibling)[6:] == []
-    assert log.append(b"p8") == 8
-    late.append(b"l7")
-    assert values(late)[5:] == [b"5", b"p6", b"l7"]
-
-
-def test_longest_leaves_a_longer_parent_alone(ms: Millstream) -> None:
-    log = filled(ms)
-    fork = log.fork("b")
-    fork.append(b"f6")
-    log.append_many([b"p6", b"p7"])
-    found = fork.merge(on_fork="longest")
-    assert (found.adopted, found.set_aside) == (0, None)
-    assert values(log)[6:] == [b"p6", b"p7"]
-    assert values(fork)[6:] == [b"f6"]
-
-
-def test_longest_is_refused_where_somebody_has_seen_what_would_be_replaced(
-    ms: Millstream,
-) -> None:
-    log = filled(ms)
-    fork = log.fork("b")
-    fork.append_many([b"f6", b"f7"])
-    log.append(b"p6")
-    reader = log.cursor("r")
-    reader.ack(6)
-    with pytest.raises(Conflict, match="cursor 'r'"):
-        fork.merge(on_fork="longest")
-    log.delete_cursor("r")
-    queue = ms.queue("q", sources="a", start="earliest")
-    queue.claim(7)
-    with pytest.raises(Conflict, match="queue 'q'"):
-        fork.merge(on_fork="longest")
-    assert values(log)[6:] == [b"p6"]
-    assert len(list(ms.logs())) == 2
-
-
-@pytest.mark.parametrize("single", [True, False])
-def test_a_queue_that_stands_at_the_difference_gets_what_takes_its_place(
-    ms: Millstream, single: bool
-) -> None:
-    log = ms.log("a")
-    log.append_many([b"0", b"1"])
-    fork = log.fork("b")
-    fork.append_many([b"f2", b"f3", b"f4"])
-    if single:
-        log.append(b"p2")
-    else:
-        log.append_many([b"p2", b"p3"])
-    queue = ms.queue("q", sources="a", start="earliest", lossy=True)
-    fork.merge(on_fork="longest")
-    claimed = queue.claim(10)
-    assert [message.value for message in claimed] == [b"0", b"1", b"f2", b"f3", b"f4"]
-    queue.ack(claimed)
-    ms.fold()
-
-
-def test_a_log_that_was_set_back_knows_its_producers_no_further(ms: Millstream) -> None:
-    log = ms.log("a")
-    log.append(b"0", producer=Producer("p", 0))
-    fork = log.fork("b")
-    fork.append_many([b"f1", b"f2"])
-    log.append(b"p1", producer=Producer("p", 1))
-    fork.merge(on_fork="longest")
-    assert log.append(b"0", producer=Producer("p", 0)) == 0
-    assert log.append(b"p1", producer=Producer("p", 1)) == 3
-    assert values(log) == [b"0", b"f1", b"f2", b"p1"]
-
-
-def test_metadata_and_starts_are_joined(ms: Millstream) -> None:
-    log = filled(ms)
-    log.metadata["a"] = 1
-    fork = log.fork("b")
-    fork.metadata["a"] = 2
-    fork.metadata["b"] = 3
-    log.metadata["c"] = 4
-    fork.append(b"6")
-    fork.truncate(before=2)
-    fork.merge()
-    assert dict(log.metadata) == {"a": 2, "b": 3, "c": 4}
-    assert log.start_offset() == 2
-
-
-@pytest.mark.parametrize("dropped", [True, False])
-def test_a_fork_that_has_forgotten_its_first_own_records(ms: Millstream, dropped: bool) -> None:
-    log = filled(ms)
-    fork = log.fork("b")
-    for n in range(6, 12):
-        fork.append(b"%d" % n)
-    ms.fold()
-    fork.truncate(before=9)
-    if dropped:
-        drop_bytes(ms)
-    fork.merge()
-    assert (log.start_offset(), values(log)) == (9, [b"9", b"10", b"11"])
-    assert values(fork) == values(log)
-    with pytest.raises(Truncated):
-        values(log, 3)
-
-
-def test_a_fork_that_was_truncated_past_its_end(ms: Millstream) -> None:
-    log = filled(ms)
-    fork = log.fork("b")
-    fork.append(b"6")
-    fork.truncate(before=20)
-    fork.append(b"20")
-    fork.merge()
-    assert (log.start_offset(), log.end_offset(), values(log)) == (20, 21, [b"20"])
-
-
-def test_merges_that_cannot_be(ms: Millstream) -> None:
-    log = filled(ms)
-    with pytest.raises(InvalidInput, match="no fork"):
-        log.merge()
-    with pytest.raises(NotFound):
-        ms.log("nowhere").merge()
-    fork = log.fork("b")
-    fork.append(b"6")
-    with pytest.raises(InvalidInput):
-        fork.merge(on_fork="force")
-    with log.stage(), pytest.raises(Locked):
-        fork.merge()
-    log.hand_over("elsewhere")
-    with pytest.raises(NotOwner):
-        fork.merge()
-    log.delete()
-    drop_bytes(ms)
-    with pytest.raises(Conflict, match="deleted"):
-        fork.merge()
-    assert values(fork)[-1] == b"6"
-
-
-def test_many_entries_are_merged_in_several_commits(
-    ms: Millstream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from millstream.replica import fork as forks
-    from millstream.replica import moving
-
-    monkeypatch.setattr(moving, "ENTRIES_PER_SLICE", 2)
-    monkeypatch.setattr(forks, "REBASE_BYTES", 10)
-    log = filled(ms)
-    fork, other = log.fork("b"), log.fork("c")
-    for n in range(6, 15):
-        fork.append_many([b"%d" % n, b"x"])
-        other.append_many([b"c%d" % n, b"y"])
-    commits = store_of(ms).stats()["commits"]
-    assert fork.merge().adopted == 18
-    assert store_of(ms).stats()["commits"] == commits + 5
-    assert values(log) == values(fork)
-    assert other.merge(on_fork="rebase").adopted == 18
-    assert store_of(ms).stats()["commits"] > commits + 13
-    assert len(log) == 6 + 36
-
-
-def test_what_is_written_during_a_merge_survives(
-    ms: Millstream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from millstream.replica import moving
-
-    monkeypatch.setattr(moving, "ENTRIES_PER_SLICE", 1)
-    log = filled(ms)
-    fork = log.fork("b")
-    fork.append_many([b"6", b"7"])
-    fork.append_many([b"8", b"9"])
-    store = store_of(ms)
-    run, seen = store.run, []
-
-    def interrupted(operation: object) -> object:
-        answer = run(operation)  # type: ignore[arg-type]
-        if not seen:
-            seen.append(1)
-            fork.append(b"meanwhile")
-        return answer
-
-    monkeypatch.setattr(store, "run", interrupted)
-    fork.merge()
-    assert values(log)[6:] == [b"6", b"7", b"8", b"9", b"meanwhile"]
-
-
-def test_a_parent_that_moves_during_a_merge_has_forked(
-    ms: Millstream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from millstream.replica import moving
-
-    monkeypatch.setattr(moving, "ENTRIES_PER_SLICE", 1)
-    log = filled(ms)
-    fork = log.fork("b")
-    fork.append_many([b"6", b"7"])
-    fork.append_many([b"8", b"9"])
-    store = store_of(ms)
-    run, seen = store.run, []
-
-    def interrupted(operation: object) -> object:
-        answer = run(operation)  # type: ignore[arg-type]
-        if not seen:
-            seen.append(1)
-            log.append(b"meanwhile")
-        return answer
-
-    monkeypatch.setattr(store, "run", interrupted)
-    with pytest.raises(ForkDetected):
-        fork.merge()
-    assert values(log)[6:] == [b"6", b"7", b"meanwhile"]
-    assert values(fork)[6:] == [b"6", b"7", b"8", b"9"]
-    fork.merge(on_fork="rebase")
-    assert values(log)[6:] == [b"6", b"7", b"meanwhile", b"8", b"9"]
+    with millstream.open(tmp_path / "s.db", durability="relaxed") as ms:
+        log, at = ms.log("a"), 0
+        log.append(b"0")
+        fork, other = log.fork("b"), log.fork("c")
+        threads = [threading.Thread(target=watch, args=(name,)) for name in "abc"]
+        for thread in threads:
+            thread.start()
+        for turn in range(40):
+            for _ in range(3):
+                at += 1
+                fork.append(b"%d" % at)
+            at += 2
+            fork.append_many([b"%d" % (at - 1), b"%d" % at])
+            if turn % 3 == 0:
+                ms.fold()
+            fork.merge()
+            other.append_many([b"%d" % n for n in range(len(other), at + 1)])
+            if turn % 4 == 0:
+                ms._session.execute(SetAside("c", at - turn % 5, 0))
+                other.append_many([b"%d" % n for n in range(at - turn % 5, at + 9)])
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+        assert len(log) == at + 1
 
 
 def test_two_processes_see_the_same_forks(tmp_path: Path) -> None:
@@ -576,3 +246,73 @@ def test_two_processes_see_the_same_forks(tmp_path: Path) -> None:
         one.fold()
         assert values(other.log("a")) == [b"%d" % n for n in range(8)]
     assert examine(path).healthy
+
+
+# What they may forget.
+
+
+def test_a_fork_forgets_by_rules_of_its_own(ms: Millstream) -> None:
+    log = filled(ms)
+    log.retain(count=2)
+    fork = log.fork("b")
+    assert not fork.retention()
+    log.enforce_retention()
+    assert values(log) == [b"4", b"5"]
+    drop_bytes(ms)
+    assert values(fork) == [b"%d" % n for n in range(6)]
+    fork.retain(count=3)
+    fork.append(b"6")
+    fork.enforce_retention()
+    assert values(fork) == [b"4", b"5", b"6"]
+    assert payload_rows(ms) == 4  # the three singles of the parent share an entry, and one is new
+    assert fork.merge().adopted == 1
+    assert values(log) == [b"4", b"5", b"6"]
+
+
+def test_retention_by_age_looks_at_what_lies_in_the_parent(ms: Millstream) -> None:
+    clock = store_of(ms).clock
+    log = ms.log("a")
+    log.append(b"old")
+    clock.advance(100)  # type: ignore[attr-defined]
+    log.append(b"young")
+    fork = log.fork("b")
+    fork.append(b"own")
+    fork.retain(age=50)
+    fork.enforce_retention()
+    assert values(fork) == [b"young", b"own"]
+    clock.advance(100)  # type: ignore[attr-defined]
+    fork.enforce_retention()
+    assert values(fork) == []
+    assert values(log) == [b"old", b"young"]
+
+
+def test_retention_by_bytes_counts_what_is_the_forks_own(ms: Millstream) -> None:
+    log = ms.log("a")
+    for _ in range(5):
+        log.append_many([b"x" * 100] * 10)
+    fork = log.fork("b")
+    fork.retain(bytes=2_000)
+    fork.enforce_retention()
+    assert len(fork) == 50
+    for _ in range(5):
+        fork.append_many([b"y" * 100] * 10)
+    fork.enforce_retention()
+    assert set(values(fork)) == {b"y" * 100}
+    assert len(fork) <= 20
+    drop_bytes(ms)
+    info = fork.info()
+    assert info is not None
+    assert info.bytes <= 2_500
+    assert len(log) == 50
+
+
+def test_a_fork_can_be_staged_and_written_in_transactions(ms: Millstream) -> None:
+    fork = filled(ms).fork("b")
+    with fork.stage() as stage:
+        stage.append(b"6")
+        stage.commit()
+    with ms.transaction() as tx:
+        tx.append("a", b"a6")
+        tx.append("b", b"7")
+    assert values(fork)[6:] == [b"6", b"7"]
+    assert values(ms.log("a"))[6:] == [b"a6"]

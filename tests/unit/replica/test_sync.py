@@ -329,6 +329,35 @@ def test_two_logs_of_one_name_are_not_mixed_and_the_others_go_on(
     assert failed.error.startswith("ForkDetected")
 
 
+def test_two_logs_of_one_name_are_not_mixed_however_far_apart_they_are(
+    a: Millstream, b: Millstream
+) -> None:
+    a.log("m").append_many([b"a"] * 3)
+    b.log("m").append_many([b"b"] * 9_000)
+    b.log("m").truncate(before=8_000)
+    b.log("m").enforce_retention()
+    before = seen(a), seen(b)
+    for own, peer in ((a, b), (b, a)):
+        with pytest.raises(ForkDetected, match="two logs of one name"):
+            own.sync(peer)
+    assert (seen(a), seen(b)) == before
+
+
+def test_a_log_that_nobody_wrote_to_gives_way_also_to_one_that_begins_late(
+    a: Millstream, b: Millstream
+) -> None:
+    for ours, theirs in ((a, b), (b, a)):
+        name = f"x{store_id(ours)}"
+        theirs.log(name).cursor("early")
+        ours.log(name).append_many([b"v"] * 9_000)
+        ours.log(name).truncate(before=8_000)
+        ours.log(name).enforce_retention()
+        ours.sync(theirs, logs=name)
+        assert records(theirs, name) == records(ours, name)
+        with pytest.raises(NotOwner):
+            theirs.log(name).append(b"2")
+
+
 def test_a_log_that_nobody_wrote_to_gives_way(a: Millstream, b: Millstream) -> None:
     for ours, theirs in ((a, b), (b, a)):
         name = f"x{store_id(ours)}"

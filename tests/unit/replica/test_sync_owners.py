@@ -5,13 +5,17 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import millstream
 from millstream import Millstream
 from millstream.errors import Conflict, Fenced, ForkDetected, NotOwner
-from tests.unit.replica.copies import records, seen, store_id, values
+from millstream.replica.chain import Mark
+from millstream.replica.commands import SummarizeLogs
+from tests.unit.replica.copies import records, seen, store_id, through, values
 
 
 def owner(ms: Millstream, log: str = "x") -> tuple[str, int]:
@@ -146,6 +150,44 @@ def test_what_a_cursor_has_passed_is_not_replaced(a: Millstream, b: Millstream) 
     a.log("x").delete_cursor("reader")
     a.sync(b)
     all_the_same(a, b)
+
+
+def test_what_the_old_owner_alone_had_survives_the_new_ones_truncation(
+    a: Millstream, b: Millstream, c: Millstream
+) -> None:
+    """The new owner has gone on, and forgotten more than the old one ever wrote."""
+    a.log("x").append_many([b"%d" % n for n in range(50)])
+    b.sync(a)
+    a.log("x").append_many([b"only a has it"] * 50)
+    c.sync(a)
+    b.log("x").take_over()
+    b.log("x").append_many([b"b"] * 8_000)
+    b.log("x").truncate(before=7_000)
+    b.log("x").enforce_retention()
+    for ms in (a, c):
+        (log,) = ms.sync(b).logs
+        assert values(ms, log.set_aside[0])[50:] == [b"only a has it"] * 50
+    all_the_same(a, b, c)
+
+
+def test_an_owner_that_is_told_to_begin_later_keeps_what_it_had(
+    a: Millstream, b: Millstream
+) -> None:
+    """A copy cannot make its owner forget what it never had."""
+    a.log("x").append_many([b"1", b"2"])
+    b.sync(a)
+    peer, line = through(b)
+
+    def later(command: Any, answer: Any) -> Any:
+        if not isinstance(command, SummarizeLogs):
+            return answer
+        base = Mark(1_000, bytes(32))
+        return [replace(one, start=1_000, end=1_000, base=base) for one in answer]
+
+    line.tampers = later
+    (log,) = a.sync(peer).logs
+    assert values(a, log.set_aside[0]) == [b"1", b"2"]
+    assert a.log("x").append(b"3") == 1_000
 
 
 # Forks under one owner: an owner that was restored from a backup, and went on.

@@ -15,7 +15,10 @@ from millstream.format.packing import pack_single
 from millstream.limits import Limits
 from millstream.log import commands as logs
 from millstream.queue import commands as queues
+from millstream.queue.assigning import Assignment, AssignMessages
+from millstream.queue.scanning import ListAttempts, ListUnrouted
 from millstream.queue.spec import QueueSpec
+from millstream.queue.standing import ListStandings
 from millstream.record import Retention
 from millstream.replica import commands as copies
 from millstream.replica.chain import ZERO, Mark
@@ -86,6 +89,9 @@ TABLE: list[tuple[Any, str]] = [
     (queues.PeekMessages("mail", "failed", 1), "queue:read:mail"),
     (queues.GetAttempts("mail", 1), "queue:read:mail"),
     (queues.DescribeQueue("mail"), "queue:read:mail"),
+    (ListAttempts("mail", 1), "queue:read:mail"),
+    (ListUnrouted("mail"), "queue:read:mail"),
+    (ListStandings("mail"), "queue:read:mail"),
     (logs.Append("queue:mail", ONE), "queue:write:mail"),
     (logs.ReadBlocks("queue-later:mail", 0, 1, 1), "queue:read:mail"),
     (logs.Truncate("queue:mail", 1), "queue:admin:mail"),
@@ -94,6 +100,7 @@ TABLE: list[tuple[Any, str]] = [
     (logs.TakeOver("orders"), "log:admin:orders"),
     (logs.MergeFork("orders"), "log:write:orders"),
     (logs.GetOwner("orders"), "log:read:orders"),
+    (logs.GetParent("orders"), "log:read:orders"),
     (copies.SummarizeLog("orders"), "replica:read:orders"),
     (copies.GetMarks("orders", 0, 1, 1), "replica:read:orders"),
     (copies.GetChain("orders", 0), "replica:read:orders"),
@@ -142,7 +149,15 @@ def test_the_table_names_every_command_that_can_be_sent() -> None:
         "GetStoreId",
         "WaitForChange",
     }
-    assert sent - known == {"_Transact"} | free
+    assert sent - known == {"_Transact", "AssignMessages"} | free
+
+
+def test_to_assign_messages_needs_the_queue_and_the_log() -> None:
+    command = AssignMessages([Assignment("mail", "orders", 0, 1, [(0, 1)])])
+    assert may(who("queue:write:mail", "log:read:orders"), command)
+    assert not may(who("queue:write:mail", "log:read:other"), command)
+    assert not may(who("queue:read:mail", "log:admin:orders"), command)
+    assert not may(who("queue:admin:other", "log:admin:orders"), command)
 
 
 def test_a_listing_of_copies_shows_what_may_be_copied() -> None:

@@ -180,6 +180,8 @@ async def test_every_example_is_one_that_works(rest: Rest) -> None:
         if endpoint.name == "mergeFork":
             fork = (await rest.post("/logs/orders/fork", json={})).json()["fork"]
             asked["url"] = asked["url"].replace("orders", fork)
+        if endpoint.name == "adoptBlocks":
+            continue  # its body is not JSON; tests/unit/server/test_rest_replica.py sends some
         answer = await rest.request(**asked)
         assert answer.status_code < 300, (endpoint.name, answer.text)
 

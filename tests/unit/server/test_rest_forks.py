@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.unit.server.asking import Rest, problem, served
+from millstream.log.commands import CreateLog, ForkLog
+from millstream.server.access import Permission, Principal
+from tests.unit.server.asking import Rest, looped, problem, served, serving
 
 
 @served
@@ -54,3 +56,20 @@ async def test_the_owner_is_shown_and_changed(rest: Rest) -> None:
     assert problem(refused, 409, "NotOwner")["data"]["owner"] == "elsewhere"
     back = await rest.put("/logs/orders/owner", json={"store": None})
     assert back.json() == {**here, "epoch": 2}
+
+
+@looped
+async def test_whoever_merges_may_write_to_both_logs() -> None:
+    """A right on the fork alone does not reach what it was forked from."""
+    writer = Principal("writer", (Permission("log", "write", "trial*"),))
+    async with serving(principal=writer) as rest:
+        session = rest.core.session
+        await session.execute(CreateLog("orders"))
+        await session.execute(ForkLog("orders", "trial"))
+        assert (await rest.post("/logs/trial/records", json={"value": 1})).status_code == 201
+        denied = problem(await rest.post("/logs/trial/merge", json={}), 403, "Denied")
+        assert denied["data"]["name"] == "orders"
+        problem(await rest.post("/logs/trial/fork", json={"name": "other"}), 403, "Denied")
+        made = await rest.post("/logs/trial/fork", json={"name": "trial2"})
+        assert made.status_code == 201
+        assert (await rest.post("/logs/trial2/merge", json={})).status_code == 200

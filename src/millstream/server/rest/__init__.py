@@ -25,6 +25,7 @@ from millstream.server.rest import (
     messages,
     queues,
     records,
+    replica,
     staging,
     stats,
     transactions,
@@ -79,6 +80,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *claims.ENDPOINTS,
     *transactions.ENDPOINTS,
     *staging.ENDPOINTS,
+    *replica.ENDPOINTS,
     *stats.ENDPOINTS,
     Endpoint(
         method="GET",

@@ -243,9 +243,13 @@ def _round(
         created = infos[one.log].created
         segments.append(
             Segment(
-                log=one.log, created=created, start=one.start, stop=one.stop, files=files,
+                log=one.log,
+                created=created,
+                start=one.start,
+                stop=one.stop,
+                files=files,
                 written=now_ms,
-            )  # fmt: skip
+            )
         )
     point("archive moved")
     return segments
@@ -271,9 +275,13 @@ def _move(into: Archive, wanted: Range, staged: Path) -> list[ArchivedFile]:
         place = into.move_in(wanted.log, path, date=file.date, name=name)
         moved.append(
             ArchivedFile(
-                path=place, date=file.date, start=file.start, stop=file.stop, rows=file.rows,
+                path=place,
+                date=file.date,
+                start=file.start,
+                stop=file.stop,
+                rows=file.rows,
                 bytes=file.bytes,
-            )  # fmt: skip
+            )
         )
     return moved
 
@@ -311,14 +319,16 @@ def _truncate(session: Session, book: _Book, keep: Seconds | None) -> int:
     return gone
 
 
-def _summary(
-    path: Path, books: dict[str, _Book], left_over: int, seconds: float
-) -> ArchiveSummary:
+def _summary(path: Path, books: dict[str, _Book], left_over: int, seconds: float) -> ArchiveSummary:
     logs = [
         ArchivedLog(
-            log=name, start=book.start, stop=book.at, files=book.files, bytes=book.bytes,
+            log=name,
+            start=book.start,
+            stop=book.at,
+            files=book.files,
+            bytes=book.bytes,
             truncated=book.truncated,
-        )  # fmt: skip
+        )
         for name, book in books.items()
     ]
     return ArchiveSummary(

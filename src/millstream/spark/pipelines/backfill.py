@@ -103,7 +103,9 @@ def _copy(
     taken = matches(rows, {info.name: info}, list(stops)).select(
         f.col("log").alias("topic"), "offset"
     )
-    chosen = rows.join(taken, ["topic", "offset"], "left_semi").orderBy("appendTimestamp", "topic", "offset")
+    chosen = rows.join(taken, ["topic", "offset"], "left_semi").orderBy(
+        "appendTimestamp", "topic", "offset"
+    )
     point("backfill noted")
     writer = chosen.select("key", "value", "timestamp", "headers").write.format("millstream")
     writer = writer.mode("append").options(**options_of(place)).option("queue", info.name)

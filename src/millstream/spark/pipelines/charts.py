@@ -133,7 +133,9 @@ def lines(steps: Sequence[int], step_ms: int, series: Sequence[Series], *, width
     slot = (width - LEFT - RIGHT) / max(1, len(steps))
     parts = [_path(one, slot, top) for one in series]
     hints = [
-        ", ".join(f"{one.name} {duration(one.values[i])}" for one in series if one.values[i] is not None)
+        ", ".join(
+            f"{one.name} {duration(one.values[i])}" for one in series if one.values[i] is not None
+        )
         for i in range(len(steps))
     ]
     return _frame(steps, step_ms, ticks, duration, parts, hints, width)
@@ -177,8 +179,12 @@ def _frame(
     grid = []
     for value in ticks:
         y = _y(value, ticks[-1])
-        grid.append(f'<line class="grid" x1="{LEFT}" x2="{width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        grid.append(f'<text class="tick" x="{LEFT - 8}" y="{y + 3.5:.1f}" text-anchor="end">{escape(show(value))}</text>')
+        grid.append(
+            f'<line class="grid" x1="{LEFT}" x2="{width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        )
+        grid.append(
+            f'<text class="tick" x="{LEFT - 8}" y="{y + 3.5:.1f}" text-anchor="end">{escape(show(value))}</text>'
+        )
     slot = (width - LEFT - RIGHT) / max(1, len(steps))
     every = max(1, -(-len(steps) // LABELS))
     for i in range(0, len(steps), every):

@@ -76,7 +76,7 @@ def page_of(figures: Figures) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
         "style-src 'unsafe-inline'\">"
         f"<title>Queues of {escape(figures.store)}</title><style>{_STYLE}{coloured}</style></head>"
         f"<body><main>{''.join(body)}{_foot(figures)}</main></body></html>\n"
@@ -119,7 +119,9 @@ def _table(queues: Sequence[QueueFigures], shown: set[str]) -> str:
         name = escape(one.queue)
         if one.queue in numbers:
             name = f'<a href="#q{numbers[one.queue]}">{name}</a>'
-        rows.append(_row(name, one.messages, one.done, one.failed, one.attempts, one.wait, one.work))
+        rows.append(
+            _row(name, one.messages, one.done, one.failed, one.attempts, one.wait, one.work)
+        )
     return f'<div class="panel scroll">{_numbers("queue", rows)}</div>'
 
 
@@ -154,14 +156,17 @@ def _row(
 
 
 def _section(figures: Figures, one: QueueFigures, number: int) -> str:
-    assert figures.first_ms is not None and figures.last_ms is not None
+    assert figures.first_ms is not None
+    assert figures.last_ms is not None
     steps = charts.steps_between(figures.first_ms, figures.last_ms, figures.step_ms)
     by_time = {minute.at_ms: minute for minute in one.minutes}
     found = [by_time.get(at, Minute(at_ms=at)) for at in steps]
     panels = [
         _throughput(steps, figures.step_ms, found),
         _latency("Waiting", "from append to first claim", "wait", steps, figures.step_ms, found),
-        _latency("Working", "from claim to the attempt's end", "work", steps, figures.step_ms, found),
+        _latency(
+            "Working", "from claim to the attempt's end", "work", steps, figures.step_ms, found
+        ),
         _tries(one),
     ]
     if one.reasons:
@@ -186,9 +191,7 @@ def _section(figures: Figures, one: QueueFigures, number: int) -> str:
 
 def _panel(title: str, sub: str, inside: str, *, wide: bool = False) -> str:
     style = "panel wide" if wide else "panel"
-    return (
-        f'<div class="{style}"><h3>{escape(title)}</h3><p class="sub">{escape(sub)}</p>{inside}</div>'
-    )
+    return f'<div class="{style}"><h3>{escape(title)}</h3><p class="sub">{escape(sub)}</p>{inside}</div>'
 
 
 def _legend(series: Sequence[tuple[str, str]]) -> str:
@@ -207,7 +210,10 @@ def _throughput(steps: Sequence[int], step_ms: int, minutes: Sequence[Minute]) -
     legend = _legend([(one.name, one.style) for one in (line, *series)])
     sub = f"messages that arrived and attempts that ended, per {_step(step_ms)}"
     return _panel(
-        "Throughput", sub, legend + charts.stacked(steps, step_ms, series, line, width=charts.WIDE), wide=True
+        "Throughput",
+        sub,
+        legend + charts.stacked(steps, step_ms, series, line, width=charts.WIDE),
+        wide=True,
     )
 
 
@@ -245,11 +251,18 @@ def _tries(one: QueueFigures) -> str:
 def _reasons(one: QueueFigures) -> str:
     rows = []
     for reason in one.reasons:
-        parts = [("again", float(reason.attempts - reason.failed)), ("failed", float(reason.failed))]
+        parts = [
+            ("again", float(reason.attempts - reason.failed)),
+            ("failed", float(reason.failed)),
+        ]
         note = f"{count(reason.attempts)} ({count(reason.messages)} messages)"
         rows.append((reason.reason, parts, note))
     legend = _legend([("tried again", "again"), ("failed for good", "failed")])
-    return _panel("Why attempts went wrong", "attempts by reason", legend + charts.bars(rows, width=charts.HALF))
+    return _panel(
+        "Why attempts went wrong",
+        "attempts by reason",
+        legend + charts.bars(rows, width=charts.HALF),
+    )
 
 
 def _slices(header: str, slices: Sequence[Slice]) -> str:

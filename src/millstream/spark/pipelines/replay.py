@@ -144,7 +144,9 @@ def _rows(spark: SparkSession, source: str, format: str, options: dict[str, str]
     if format == "table":
         return spark.table(source)
     if "://" not in source and not Path(source).exists() and not _matches(source):
-        raise NotFound(f"there is nothing at {source} to replay; a path or a pattern of files", name=source)
+        raise NotFound(
+            f"there is nothing at {source} to replay; a path or a pattern of files", name=source
+        )
     return spark.read.format(format).options(**{**_READ.get(format, {}), **options}).load(source)
 
 

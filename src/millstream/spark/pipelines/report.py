@@ -118,10 +118,7 @@ def report(
             first_ms=ends[0],
             last_ms=ends[1],
             step_ms=step_ms,
-            queues=[
-                _figures(info, coarse, spreads, reasons, tries, headers)
-                for info in infos
-            ],
+            queues=[_figures(info, coarse, spreads, reasons, tries, headers) for info in infos],
         )
     page = into / PAGE
     draft = page.with_name(f".{PAGE}.tmp")
@@ -180,7 +177,9 @@ def _attempts(
         return found
     logs = [row[0] for row in found.select("topic").distinct().collect()]
     if not logs:
-        return found.select("*", *(f.lit(None).cast("string").alias(_column(h, headers)) for h in headers))
+        return found.select(
+            "*", *(f.lit(None).cast("string").alias(_column(h, headers)) for h in headers)
+        )
     records = read(
         spark, place, logs, typedHeaders=True, metadataOnly=True, failOnDataLoss=False
     ).select(
@@ -206,7 +205,9 @@ def _messages(spark: SparkSession, attempts: DataFrame, into: Path) -> DataFrame
     from pyspark.sql import functions as f
 
     kept = [name for name in attempts.columns if name.startswith("header_")]
-    found = attempts.groupBy("queue", "claimId", "topic", "offset", "appendedAt", "state", *kept).agg(
+    found = attempts.groupBy(
+        "queue", "claimId", "topic", "offset", "appendedAt", "state", *kept
+    ).agg(
         f.min("claimedAt").alias("claimedAt"),
         f.max("endedAt").alias("endedAt"),
         f.max("attempt").alias("attempts"),
@@ -219,9 +220,7 @@ def _seconds(start: str, stop: str) -> Column:
     """The seconds between two columns, never less than none: clocks may differ."""
     from pyspark.sql import functions as f
 
-    return f.greatest(
-        f.lit(0.0), (f.unix_micros(stop) - f.unix_micros(start)).cast("double") / 1e6
-    )
+    return f.greatest(f.lit(0.0), (f.unix_micros(stop) - f.unix_micros(start)).cast("double") / 1e6)
 
 
 def _worked() -> Column:
@@ -257,13 +256,18 @@ def minutes_of(attempts: DataFrame, messages: DataFrame, step_ms: int = MINUTE_M
         step = f.lit(step_ms)
         return f.timestamp_millis(f.floor(f.unix_millis(column) / step) * step)
 
-    def event(rows: DataFrame, column: str, *, waited: Any = None, worked: Any = None, **is_: Any) -> DataFrame:
+    def event(
+        rows: DataFrame, column: str, *, waited: Any = None, worked: Any = None, **is_: Any
+    ) -> DataFrame:
         names = ("arrived", "claimed", "done", "failed", "again")
         null = f.lit(None).cast("double")
         return rows.where(f.col(column).isNotNull()).select(
             "queue",
             at(column).alias("minute"),
-            *(f.coalesce(is_.get(name, f.lit(False)), f.lit(False)).cast("int").alias(name) for name in names),
+            *(
+                f.coalesce(is_.get(name, f.lit(False)), f.lit(False)).cast("int").alias(name)
+                for name in names
+            ),
             (null if waited is None else waited).alias("waited"),
             (null if worked is None else worked).alias("worked"),
         )
@@ -279,7 +283,10 @@ def minutes_of(attempts: DataFrame, messages: DataFrame, step_ms: int = MINUTE_M
     return (
         events.groupBy("queue", "minute")
         .agg(
-            *(f.sum(name).alias(name) for name in ("arrived", "claimed", "done", "failed", "again")),
+            *(
+                f.sum(name).alias(name)
+                for name in ("arrived", "claimed", "done", "failed", "again")
+            ),
             *(
                 f.percentile(column, f.lit(share)).alias(f"{column}_p{round(share * 100)}")
                 for column in ("waited", "worked")
@@ -310,11 +317,15 @@ def _spread(
         return rows.withColumn("header", f.lit(header).cast("string")).withColumn("value", value)
 
     by = ["queue", "header", "value"]
-    waits = keyed(messages).groupBy(*by).agg(
-        f.count("*").alias("messages"),
-        f.sum("attempts").alias("attempts"),
-        *(f.count_if(f.col("state") == s).alias(s) for s in ("done", "failed", "inflight")),
-        *_quantiles(f.col("waited"), "wait"),
+    waits = (
+        keyed(messages)
+        .groupBy(*by)
+        .agg(
+            f.count("*").alias("messages"),
+            f.sum("attempts").alias("attempts"),
+            *(f.count_if(f.col("state") == s).alias(s) for s in ("done", "failed", "inflight")),
+            *_quantiles(f.col("waited"), "wait"),
+        )
     )
     works = keyed(attempts).groupBy(*by).agg(*_quantiles(_worked(), "work"))
     same = reduce(
@@ -339,7 +350,9 @@ def reasons_of(attempts: DataFrame) -> DataFrame:
 
     wrong = attempts.where("outcome in ('failed', 'again')")
     return (
-        wrong.withColumn("reason", f.when(f.col("reason") == "", "(none given)").otherwise(f.col("reason")))
+        wrong.withColumn(
+            "reason", f.when(f.col("reason") == "", "(none given)").otherwise(f.col("reason"))
+        )
         .groupBy("queue", "reason")
         .agg(
             f.count("*").alias("attempts"),

@@ -98,7 +98,9 @@ def route(
     with writing(place) as session:
         infos = routed_queues(session, check_names(queues, "queue"))
         if commas := [name for name in infos if "," in name]:
-            raise InvalidInput(f"queue {commas[0]!r} has a comma in its name: the sink cannot name it")
+            raise InvalidInput(
+                f"queue {commas[0]!r} has a comma in its name: the sink cannot name it"
+            )
         before = {name: _messages(info) for name, info in infos.items()}
         copied: dict[str, int] = {}
         if backfill:
@@ -256,7 +258,9 @@ def enriched(spark: SparkSession, rows: DataFrame, enrich: Enrich | str | None) 
     else:
         rows.createOrReplaceTempView("records")
         found = spark.sql(enrich)
-    lacking = [n for n in ("topic", "offset", "key", "timestamp", "headers") if n not in found.columns]
+    lacking = [
+        n for n in ("topic", "offset", "key", "timestamp", "headers") if n not in found.columns
+    ]
     if lacking:
         raise InvalidInput(
             f"the enriched records have no column {lacking[0]!r}; keep those of the records"
@@ -264,9 +268,7 @@ def enriched(spark: SparkSession, rows: DataFrame, enrich: Enrich | str | None) 
     return found
 
 
-def matches(
-    rows: DataFrame, infos: dict[str, QueueInfo], logs: Sequence[str]
-) -> DataFrame:
+def matches(rows: DataFrame, infos: dict[str, QueueInfo], logs: Sequence[str]) -> DataFrame:
     """One row (log, offset, queue) for each queue that takes a record, by its filter as Spark SQL."""
     from pyspark.sql import functions as f
 
@@ -282,7 +284,9 @@ def matches(
         for name, condition in zip(infos, conditions, strict=True)
     ]
     found = seen.select(
-        f.col("topic").alias("log"), "offset", f.expr(f"array_compact(array({', '.join(queues)}))").alias("queues")
+        f.col("topic").alias("log"),
+        "offset",
+        f.expr(f"array_compact(array({', '.join(queues)}))").alias("queues"),
     )
     return found.select("log", "offset", f.explode("queues").alias("queue"))
 

@@ -52,9 +52,7 @@ def options_of(place: Place) -> dict[str, str]:
     return {"server": place.url, **{name: value for name, value in named.items() if value}}
 
 
-def read(
-    spark: SparkSession, place: Place, logs: Sequence[str], **options: object
-) -> DataFrame:
+def read(spark: SparkSession, place: Place, logs: Sequence[str], **options: object) -> DataFrame:
     """A batch read of logs by their names, whatever is in these."""
     reader = spark.read.format("millstream").options(**options_of(place))
     for name, value in (*subscription(logs).items(), *options.items()):

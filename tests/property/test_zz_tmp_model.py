@@ -1,0 +1,234 @@
+"""Several copies of one log, in any order of writing, truncating, changing hands, forking and meeting.
+
+- While it runs, whoever owns the log can append and nobody else; no offset of the owner's log changes.
+- In the end all copies meet, and are the same: records, start, owner, metadata.
+- No record is lost: what was appended, and never lay below a truncation, is in the log or in a fork.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from millstream import Millstream
+from millstream.errors import Conflict, Fenced, ForkDetected, MillstreamError, NotOwner
+from millstream.replica.commands import GetStampedMetadata, SummarizeLog, Summary
+from millstream.testing import SimulatedClock, memory_store
+from tests.unit.replica.copies import Cut, through, values
+
+STORES = 3
+LOG = "x"
+
+stores = st.integers(0, STORES - 1)
+directions = st.sampled_from(["both", "both", "pull", "push"])
+
+
+class Replicas(RuleBasedStateMachine):
+    """Stores that meet now and then."""
+
+    @initialize(first=stores)
+    def begin(self, first: int) -> None:
+        self.clock = SimulatedClock()
+        self.stores = [memory_store(clock=self.clock) for _ in range(STORES)]
+        self.appended: dict[bytes, int] = {}
+        """Every value, and the offset that it was given."""
+        self.lowest = 0
+        """Everything below may be forgotten."""
+        self.forks: list[tuple[Millstream, str]] = []
+        self.append(first, 3)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "stores"):
+            return
+        try:
+            self.meet()
+        finally:
+            for ms in self.stores:
+                ms.close()
+
+    # What is done to a copy.
+
+    @rule(at=stores, count=st.integers(1, 4))
+    def append(self, at: int, count: int) -> None:
+        log = self.stores[at].log(LOG)
+        new = [b"%d" % (len(self.appended) + n) for n in range(count)]
+        exists, owns = log.info() is not None, self.owns(at)
+        if exists and not owns:
+            with pytest.raises(NotOwner):
+                log.append_many(new)
+            return
+        if not exists and any(ms.log(LOG).info() is not None for ms in self.stores):
+            return  # it would be another log of the same name
+        end = log.end_offset()
+        offsets = log.append_many(new) if count > 1 else [log.append(new[0])]
+        assert list(offsets) == list(range(end, end + count))
+        self.appended |= dict(zip(new, offsets, strict=True))
+
+    @rule(at=stores, share=st.integers(0, 12), drop=st.booleans())
+    def truncate(self, at: int, share: int, drop: bool) -> None:
+        log = self.stores[at].log(LOG)
+        if log.info() is None:
+            return
+        before = log.start_offset() + (len(log) * share) // 10
+        if not self.owns(at):
+            before = min(before, log.end_offset())
+        log.truncate(before=before)
+        self.lowest = max(self.lowest, before)
+        if drop:
+            log.enforce_retention()
+
+    @rule(at=stores)
+    def take_over(self, at: int) -> None:
+        if self.stores[at].log(LOG).info() is not None:
+            self.stores[at].log(LOG).take_over()
+            assert self.owns(at)
+
+    @rule(at=stores, to=stores)
+    def hand_over(self, at: int, to: int) -> None:
+        if at != to and self.stores[at].log(LOG).info() is not None and self.owns(at):
+            self.stores[at].log(LOG).hand_over(self.stores[to].store_id())
+            assert not self.owns(at)
+
+    @rule(at=stores, key=st.sampled_from("kl"), value=st.none() | st.integers(0, 3))
+    def set_metadata(self, at: int, key: str, value: int | None) -> None:
+        log = self.stores[at].log(LOG)
+        self.clock.advance(0.001)
+        if log.info() is None:
+            return
+        if value is None:
+            log.metadata.pop(key, None)
+        else:
+            log.metadata[key] = value
+
+    @rule(at=stores)
+    def fold(self, at: int) -> None:
+        self.stores[at].fold()
+
+    @rule(at=stores)
+    def fork(self, at: int) -> None:
+        ms = self.stores[at]
+        if ms.log(LOG).info() is None or len(self.forks) > 2:
+            return
+        fork = ms.log(LOG).fork()
+        new = b"%d" % len(self.appended)
+        self.appended[new] = fork.append(new)
+        self.forks.append((ms, fork.name))
+
+    @precondition(lambda self: self.forks)
+    @rule(data=st.data(), on_fork=st.sampled_from(["refuse", "rebase"]))
+    def merge(self, data: st.DataObject, on_fork: Any) -> None:
+        ms, name = data.draw(st.sampled_from(self.forks))
+        before = values(ms, LOG)
+        try:
+            ms.log(name).merge(on_fork=on_fork)
+        except (Conflict, NotOwner, MillstreamError):
+            assert values(ms, LOG) == before
+            return
+        assert values(ms, LOG)[: len(before)] == before
+
+    # Copies meet.
+
+    @rule(one=stores, other=stores, direction=directions)
+    def sync(self, one: int, other: int, direction: Any) -> None:
+        if one == other:
+            return
+        own, peer = self.stores[one], self.stores[other]
+        try:
+            own.sync(peer, direction=direction)
+        except ForkDetected as error:
+            self.check_difference(own, peer, error.offset)
+        except (Fenced, Conflict):
+            pass
+
+    @rule(one=stores, other=stores, cut_at=st.integers(1, 12), after=st.booleans())
+    def sync_cut_off(self, one: int, other: int, cut_at: int, after: bool) -> None:
+        if one == other:
+            return
+        own, line = through(self.stores[one])
+        line.cut_at, line.cut_after = cut_at, after
+        try:
+            own.sync(self.stores[other])
+        except (Cut, Conflict, Fenced):
+            pass
+
+    def check_difference(self, own: Millstream, peer: Millstream, offset: int) -> None:
+        found = [
+            {record.offset: record.value for record in ms.log(LOG).read()} for ms in (own, peer)
+        ]
+        start = max(ms.log(LOG).start_offset() for ms in (own, peer))
+        for at in range(start, offset):
+            assert found[0].get(at) == found[1].get(at)
+
+    # What always holds.
+
+    @invariant()
+    def every_value_is_where_it_was_put(self) -> None:
+        if not hasattr(self, "stores"):
+            return
+        for ms in self.stores:
+            log = ms.log(LOG)
+            assert len(list(log.read())) == len(log)
+
+    def owns(self, at: int) -> bool:
+        log = self.stores[at].log(LOG)
+        return log.info() is not None and log.owner().here
+
+    def meet(self) -> None:
+        """Everybody meets everybody, until nothing is new."""
+        for _ in range(8):
+            news = False
+            for one in range(STORES):
+                for other in range(one):
+                    news = self.meeting(self.stores[one], self.stores[other]) or news
+            if not news:
+                break
+        self.check_same()
+        self.check_nothing_lost()
+
+    def meeting(self, own: Millstream, peer: Millstream) -> bool:
+        try:
+            return bool(own.sync(peer, on_fork="longest").logs)
+        except Conflict as error:
+            if "fork it to keep" not in error.message:
+                raise
+            stale = min((own, peer), key=lambda ms: pair(summary(ms)))
+            stale.log(LOG).fork()
+            stale.log(LOG).delete()
+            return True
+
+    def check_same(self) -> None:
+        found = [summary(ms) for ms in self.stores]
+        assert len({(s.start, s.end, s.digest, s.owner, s.epoch, s.metadata) for s in found}) == 1
+        assert len({tuple(values(ms, LOG)) for ms in self.stores}) == 1
+        stamped = [ms._session.execute(GetStampedMetadata(LOG)) for ms in self.stores]
+        assert all(one == stamped[0] for one in stamped)
+
+    def check_nothing_lost(self) -> None:
+        kept = {
+            value for ms in self.stores for info in ms.logs() for value in values(ms, info.name)
+        }
+        lost = {v: at for v, at in self.appended.items() if v not in kept and at >= self.lowest}
+        assert not lost
+
+
+def summary(ms: Millstream) -> Summary:
+    found = ms._session.execute(SummarizeLog(LOG))
+    assert found is not None
+    return found
+
+
+def pair(found: Summary) -> tuple[int, str]:
+    return found.epoch, found.owner
+
+
+Replicas.TestCase.settings = settings(
+    max_examples=400, phases=(Phase.generate,),
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+test_copies_converge = Replicas.TestCase

@@ -1,0 +1,89 @@
+"""Promise: a driver that is killed at any point leaves no row out and none twice when it runs again.
+
+The same query is killed at each named point, one after the other, with everything that it started;
+each time it is asserted that it had come to that point. Then it runs to its end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+
+import millstream
+from millstream.spark.failures import POINTS, VARIABLE
+
+pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(600)]
+
+DRIVER = Path(__file__).with_name("copying_driver.py")
+PATIENCE_S = 240.0
+ROWS = 300
+
+ORDER = ("after commit", "before commit", "write", "planning")
+"""The batch that was committed without Spark's knowledge is repeated at all the other points."""
+
+
+def start(store: Path, checkpoint: Path, log: Path, stop: str = "") -> subprocess.Popen[bytes]:
+    environ = {**os.environ, VARIABLE: stop}
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, DRIVER, store, checkpoint],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def kill_all_of(driver: subprocess.Popen[bytes]) -> None:
+    """The driver, its Java and the workers: whoever is of its session."""
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with suppress(ProcessLookupError, PermissionError):
+                if os.getsid(int(name)) == driver.pid:
+                    os.kill(int(name), signal.SIGKILL)
+    driver.wait(timeout=60)
+
+
+def wait_for(mark: Path, driver: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = monotonic() + PATIENCE_S
+    while not mark.exists():
+        assert driver.poll() is None, log.read_text(errors="replace")[-3_000:]
+        assert monotonic() < deadline, log.read_text(errors="replace")[-3_000:]
+        sleep(0.05)
+
+
+def test_a_query_that_is_killed_at_each_point_copies_every_row_once(
+    no_spark: None, tmp_path: Path
+) -> None:
+    assert sorted(ORDER) == sorted(POINTS)
+    path, checkpoint, log = tmp_path / "store.db", tmp_path / "checkpoint", tmp_path / "log"
+    with millstream.open(path) as store:
+        store.log("from").append_many([b"%d" % i for i in range(ROWS)])
+
+    for point in ORDER:
+        mark = tmp_path / f"hit {point}"
+        driver = start(path, checkpoint, log, f"{point}:{mark}")
+        try:
+            wait_for(mark, driver, log)
+        finally:
+            kill_all_of(driver)
+        assert int(mark.read_text()) > 0
+        with millstream.open(path) as store:
+            copied = [int(record.value) for record in store.log("to").read()]
+            assert copied in (list(range(100)), list(range(200))), point
+
+    driver = start(path, checkpoint, log)
+    try:
+        assert driver.wait(PATIENCE_S) == 0, log.read_text(errors="replace")[-3_000:]
+    finally:
+        kill_all_of(driver)
+    with millstream.open(path) as store:
+        assert [int(record.value) for record in store.log("to").read()] == list(range(ROWS))

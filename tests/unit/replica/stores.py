@@ -1,0 +1,119 @@
+"""What tests of forks and copies ask of a store, and how they fill it."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from millstream import Millstream
+from millstream.command import Command
+from millstream.format import keys
+from millstream.log import retention
+from millstream.log.block import Block
+from millstream.log.log import Log
+from millstream.replica import commands as r
+from millstream.store.store import Store
+
+T = TypeVar("T")
+
+
+def store_of(ms: Millstream) -> Store:
+    """The store behind a handle."""
+    store: Store = ms._session.store  # type: ignore[attr-defined]
+    return store
+
+
+def values(log: Log, start: int | None = None) -> list[bytes]:
+    """The values of a log."""
+    return [record.value for record in log.read(start)]
+
+
+def drop_bytes(ms: Millstream) -> None:
+    """Let every log forget what it may."""
+    store = store_of(ms)
+    ms.fold()
+    for _ in range(3):
+        heads = store.look(
+            lambda state, snapshot: state.find(
+                *keys.range_of(keys.prefix(keys.HEAD)), snapshot, limit=99
+            )
+        )
+        for key in heads:
+            while retention.tend(store, keys.number(key)):
+                pass
+
+
+def filled(ms: Millstream, name: str = "a") -> Log:
+    """A log with a block, and singles that the fold has joined."""
+    log = ms.log(name)
+    log.append_many([b"0", b"1", b"2"])
+    for value in (b"3", b"4", b"5"):
+        log.append(value)
+    return log
+
+
+def payload_rows(ms: Millstream) -> int:
+    """How many payloads and payload blocks are stored at home."""
+    with store_of(ms).engine.read() as snapshot:
+        rows = 0
+        for kind in (keys.PAYLOAD, keys.PAYLOAD_BLOCK):
+            rows += len(snapshot.scan(*keys.range_of(keys.prefix(kind)), limit=9_999))
+        return rows
+
+
+def ask(ms: Millstream, command: Command[T]) -> T:
+    """The answer of a store to a command."""
+    return ms._session.execute(command)
+
+
+def summary(ms: Millstream, log: str = "a") -> r.Summary:
+    """How a log stands."""
+    found = ms._session.execute(r.SummarizeLog(log))
+    assert found is not None
+    return found
+
+
+def blocks(ms: Millstream, start: int = 0, stop: int = 2**40, size: int = 2**20) -> list[Block]:
+    """Some blocks of log "a", as another copy would get them."""
+    return ms._session.execute(r.TransferBlocks("a", start, stop, size))
+
+
+def adopt(
+    ms: Millstream, found: list[Block], *, digest: bytes, end: int = 0, epoch: int = 0
+) -> int:
+    """Take blocks over."""
+    return ms._session.execute(r.AdoptBlocks("a", found, end, digest, epoch))
+
+
+def start(source: Millstream, target: Millstream) -> r.Summary:
+    """Make an empty copy of log "a"."""
+    found = summary(source)
+    assert target._session.execute(r.StartReplica("a", found.base, found.owner, found.epoch))
+    return found
+
+
+def copy(source: Millstream, target: Millstream) -> None:
+    """All that a sync does for one log that grows."""
+    found = summary(source)
+    target._session.execute(r.StartReplica("a", found.base, found.owner, found.epoch))
+    while (end := target.log("a").end_offset()) < found.end:
+        some = blocks(source, end, size=100)
+        digest = source._session.execute(r.GetChain("a", some[-1].offsets.stop))
+        adopt(target, some, digest=digest, end=end, epoch=found.epoch)
+
+
+def fill(ms: Millstream, count: int = 3_000) -> None:
+    """A log of blocks and singles."""
+    log = ms.log("a")
+    log.append(b"single", key="k", headers={"n": 1}, timestamp=9)
+    log.append(b"another")
+    log.append_many(
+        [b"%d" % n for n in range(count)], keys=[b"k" if n % 3 else None for n in range(count)]
+    )
+    log.append_many([b"last", b"block"], headers=[{"a": 1}, None], timestamps=[4, 5])
+
+
+def rows(ms: Millstream, kind: int) -> int:
+    """How many rows of a type there are, wherever they lie."""
+    store = store_of(ms)
+    start, stop = keys.range_of(keys.prefix(kind))
+    return store.look(lambda state, snapshot: len(state.scan(start, stop, snapshot, limit=999)))
