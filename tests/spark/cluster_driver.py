@@ -1,6 +1,6 @@
 """A driver program for tests: reads and writes from executors that are processes of their own.
 
-    python cluster_driver.py DIRECTORY STORE SERVER
+python cluster_driver.py DIRECTORY STORE SERVER
 """
 
 from __future__ import annotations

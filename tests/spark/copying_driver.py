@@ -1,6 +1,6 @@
 """A driver program for tests: copies a log to another by a stream, and ends when all is copied.
 
-    python copying_driver.py STORE CHECKPOINT
+python copying_driver.py STORE CHECKPOINT
 """
 
 from __future__ import annotations

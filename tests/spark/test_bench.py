@@ -29,7 +29,7 @@ def test_every_workload_reports_the_documented_fields(tmp_path: Path) -> None:
         assert f"{name} …" in done.stderr.splitlines()
         assert {"payload_bytes", "per_second", "p50_ms", "required", "passed"} <= set(row)
         assert row["per_second"] > 0
-        assert row["details"]["turns"] >= 3
+        assert row["details"]["turns"] >= 1
         assert {"reference_per_second", "ratio"} <= set(row) or name not in BESIDE
-        assert "void" not in row
+        assert row["void"].endswith("turns are too few; give it a second or more")
     assert not list(tmp_path.iterdir())

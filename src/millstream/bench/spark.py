@@ -35,6 +35,7 @@ class Bench:
 
     def __init__(self, directory: Path, *, seconds_each: float, records: int) -> None:
         self.seconds = seconds_each
+        self.turns_min = TURNS_MIN if seconds_each >= 1 else 1
         self.records = records
         self.directory = directory
         self.store = str(directory / "bench.db")
@@ -230,7 +231,7 @@ def _turns(
                 times.append(seconds() - start)
         if turn < 0:
             began = seconds()
-        elif turn + 1 >= TURNS_MIN and seconds() - began >= bench.seconds:
+        elif turn + 1 >= bench.turns_min and seconds() - began >= bench.seconds:
             break
     return took_s
 
@@ -240,6 +241,8 @@ def _timed(row: Row, bench: Bench, took_s: list[float]) -> Row:
     row.p50_ms = round(median(took_s) * 1000, 1)
     row.p99_ms = round(max(took_s) * 1000, 1)
     row.details = {"records": bench.records, "turns": len(took_s)}
+    if len(took_s) < TURNS_MIN:
+        row.void = f"{len(took_s)} turns are too few; give it a second or more"
     return row
 
 

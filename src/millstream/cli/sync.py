@@ -73,12 +73,14 @@ def sync(
         "compress": compress,
         "truncate": not keep,
     }
-    with opened(store, create=create) as ms, _progress() as progress:
+    with opened(store, create=create) as ms:
         if follow:
-            _follow(ms, peer, {**options, "progress": progress}, json=json)
+            _follow(ms, peer, options, json=json)
             return
-        failed = _once(ms, peer, {**options, "progress": progress}, json=json)
-    if failed:
+        with _progress() as progress:
+            outcome = _once(ms, peer, {**options, "progress": progress})
+    _show(outcome, json=json)
+    if outcome.failed:
         raise typer.Exit(1)
 
 
@@ -90,20 +92,18 @@ def _check_peer(peer: str, *, create: bool) -> None:
         raise CannotOpen(f"there is no store at {peer}; --create makes one", path=peer)
 
 
-def _once(ms: Millstream, peer: str, options: dict[str, Any], *, json: bool) -> bool:
-    """Sync and show; True if some log could not be brought together."""
+def _once(ms: Millstream, peer: str, options: dict[str, Any]) -> Outcome:
+    """Sync; logs that could not be brought together are part of the outcome."""
     from millstream.errors import MillstreamError
     from millstream.replica.outcome import Outcome
 
     try:
-        outcome = ms.sync(peer, **options)
+        return ms.sync(peer, **options)
     except MillstreamError as error:
         found = error.data.get("outcome")
         if not isinstance(found, Outcome):
             raise
-        outcome = found
-    _show(outcome, json=json)
-    return bool(outcome.failed)
+        return found
 
 
 def _follow(ms: Millstream, peer: str, options: dict[str, Any], *, json: bool) -> None:

@@ -8,8 +8,11 @@ they remember, makes no difference.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,7 +20,7 @@ from msgspec.structs import replace
 from millstream.command import Query
 from millstream.errors import Conflict, InvalidInput, NotFound, OutOfRange
 from millstream.format import keys
-from millstream.format.entries import Entry
+from millstream.format.entries import Entry, decode
 from millstream.log.head import Head, Name
 from millstream.log.names import check_integer, check_text
 from millstream.log.reader import TRIES, RowMoved, bounds_of, entries_of, log_id_of
@@ -88,11 +91,35 @@ def assign_messages(store: Store, query: AssignMessages) -> int:
         raise InvalidInput(
             f"{total:,} messages are assigned at once; the limit is {ASSIGNED_MAX:,}"
         )
-    found = [_look_up(store, one) for one in query.assignments]
+    read: dict[tuple[int, int, bool], _Entries] = defaultdict(_Entries)
+    found = [_look_up(store, one, read) for one in query.assignments]
     return store.run(partial(_place, found=found))
 
 
-def _look_up(store: Store, assignment: Assignment) -> _Found:
+class _Entries:
+    """Entries of a log that one command has read: its queues take from the same ones."""
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._found: list[tuple[Entry, list[Headers]]] = []
+
+    def at(self, offset: int) -> tuple[int, Entry, list[Headers]] | None:
+        """The entry that covers an offset, if it was read."""
+        index = bisect_right(self._firsts, offset) - 1
+        if index < 0 or offset >= self._firsts[index] + len(self._found[index][0]):
+            return None
+        return self._firsts[index], *self._found[index]
+
+    def add(self, first: int, entry: Entry, headers: list[Headers]) -> None:
+        """Keep one that was read."""
+        index = bisect_right(self._firsts, first)
+        self._firsts.insert(index, first)
+        self._found.insert(index, (entry, headers))
+
+
+def _look_up(
+    store: Store, assignment: Assignment, read: dict[tuple[int, int, bool], _Entries]
+) -> _Found:
     spec = store.look(partial(_spec, name=assignment.queue))
     _check(assignment, spec)
     log_id = log_id_of(store, assignment.log)
@@ -106,11 +133,13 @@ def _look_up(store: Store, assignment: Assignment) -> _Found:
         )
     for _ in range(TRIES):
         dropped = store.look(partial(_dropped, log_id=log_id))
+        looks = spec.looks_at_headers or assignment.wishes is not None
+        # What is read after a setback is not mixed with what was read before it.
+        known = read[log_id, bounds.setbacks, looks]
         try:
             with store.engine.read() as snapshot:
-                spans, marks = _spans(
-                    store.state.overlay, snapshot, log_id, assignment, spec, dropped
-                )
+                source = _Source(store.state.overlay, snapshot, log_id, dropped, looks, known)
+                spans, marks = _spans(source, assignment, spec)
                 return _Found(assignment, log_id, bounds.setbacks, spans, marks)
         except RowMoved:
             store.refresh()
@@ -171,20 +200,38 @@ def _check_wishes(one: Assignment, spec: QueueSpec) -> None:
             check_text("a group", wish.group)
 
 
+class _Source(NamedTuple):
+    """Where the entries of a log come from."""
+
+    overlay: Overlay
+    snapshot: Snapshot
+    log_id: int
+    dropped: int
+    looks: bool
+    """Whether headers are needed."""
+    known: _Entries
+
+    def entry(self, offset: int) -> tuple[int, Entry, list[Headers]]:
+        """The entry that covers an offset: its first offset, itself, its headers."""
+        if (found := self.known.at(offset)) is not None:
+            return found
+        ((first, value),) = entries_of(
+            self.overlay, self.snapshot, self.log_id, start=offset, stop=offset + 1
+        )
+        entry, headers = _decoded(value) if self.looks else (decode(value), [])
+        self.known.add(first, entry, headers)
+        return first, entry, headers
+
+
 def _spans(
-    overlay: Overlay,
-    snapshot: Snapshot,
-    log_id: int,
-    one: Assignment,
-    spec: QueueSpec,
-    dropped: int,
+    source: _Source, one: Assignment, spec: QueueSpec
 ) -> tuple[list[Span], list[Mark] | None]:
     """Where the messages lie; one span each if they have marks, else as few as can be."""
     spans: list[Span] = []
-    marks: list[Mark] | None = [] if spec.looks_at_headers or one.wishes is not None else None
+    marks: list[Mark] | None = [] if source.looks else None
     wishes = iter(one.wishes) if one.wishes is not None else None
-    for first, entry, headers, taken in _taken(overlay, snapshot, log_id, one.runs, dropped):
-        spans += _joined(log_id, first, entry, taken)
+    for first, entry, headers, taken in _taken(source, one.runs):
+        spans += _joined(source.log_id, first, entry, taken)
         if marks is not None:
             marks += [mark_of(spec, entry.keys[i], headers[i]) for i in taken]
     if marks is not None and wishes is not None:
@@ -195,11 +242,7 @@ def _spans(
 
 
 def _taken(
-    overlay: Overlay,
-    snapshot: Snapshot,
-    log_id: int,
-    runs: Sequence[tuple[int, int]],
-    dropped: int,
+    source: _Source, runs: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, Entry, list[Headers], list[int]]]:
     """Each entry that runs lie in, read once, and which of its records they take.
 
@@ -208,18 +251,20 @@ def _taken(
     left = iter(runs)
     start, count = next(left, (0, 0))
     while count:
-        gone = min(max(0, dropped - start), count)
+        gone = min(max(0, source.dropped - start), count)
         start, count = start + gone, count - gone
         if not count:
             start, count = next(left, (0, 0))
             continue
-        ((first, value),) = entries_of(overlay, snapshot, log_id, start=start, stop=start + 1)
-        entry, headers = _decoded(value)
+        first, entry, headers = source.entry(start)
         end = first + len(entry)
         taken: list[int] = []
         while count and start < end:
             stop = start + count
-            taken += range(start - first, min(stop, end) - first)
+            if count == 1:
+                taken.append(start - first)
+            else:
+                taken += range(start - first, min(stop, end) - first)
             start, count = (end, stop - end) if stop > end else next(left, (0, 0))
         yield first, entry, headers, taken
 
@@ -264,6 +309,8 @@ def _place(tx: Transaction, found: Sequence[_Found]) -> int:
 
 def _from(one: _Found, position: int) -> tuple[list[Span], list[Mark] | None]:
     """The messages at and after a position."""
+    if not one.spans or one.spans[0].offset >= position:
+        return one.spans, one.marks
     spans: list[Span] = []
     passed = 0
     for span in one.spans:

@@ -113,10 +113,10 @@ class Bucket(Entity):
             case Placed():
                 self.queue, self.lane = change.queue, change.lane
                 self.marks.update(change.marks)
-                for span in change.spans:
-                    self._grow(span.slot + span.count)
-                    self._fill(span.slot, span.slot + span.count, AVAILABLE, 0)
-                    self.spans.append(span)
+                for start, stop in _stretches(change.spans):
+                    self._grow(stop)
+                    self._fill(start, stop, AVAILABLE, 0)
+                self.spans += change.spans
             case Renewed():
                 for start, stop in change.ranges:
                     self.until_ms[start:stop] = array("q", [change.until_ms]) * (stop - start)
@@ -255,6 +255,19 @@ class Bucket(Entity):
             self.marks,
         )
         return [(key, msgspec.msgpack.encode(stored)), *literal]
+
+
+def _stretches(spans: list[Span]) -> Iterator[Slots]:
+    """The slots of spans, neighbours joined."""
+    start = stop = 0
+    for span in spans:
+        if span.slot != stop:
+            if start < stop:
+                yield start, stop
+            start = span.slot
+        stop = span.slot + span.count
+    if start < stop:
+        yield start, stop
 
 
 class _Stored(Struct, array_like=True):

@@ -127,7 +127,13 @@ def _append(spans: list[Span], span: Span) -> None:
     if spans:
         last = spans[-1]
         skip = last.count
-        if _cut(last, span.slot, skip, span.count) == span and last.slot + skip == span.slot:
+        if (
+            last.offset + skip == span.offset
+            and last.slot + skip == span.slot
+            and last.message_id + skip == span.message_id
+            and last.log_id == span.log_id
+            and last.at_ms == span.at_ms
+        ):
             spans[-1] = replace(last, count=skip + span.count)
             return
     spans.append(span)
@@ -167,8 +173,10 @@ def _arrivals(
     """What is to be placed, and when it came."""
     times = zip(arrivals_ms(routed), routed.spans, strict=True)
     if routed.marks is None:
+        is_delayed = bool(queue.spec.delay_ms)
         for at_ms, span in times:
-            yield at_ms, _due(tx, queue, Arrival(span), _PLAIN)
+            arrival = Arrival(span)
+            yield at_ms, _due(tx, queue, arrival, _PLAIN) if is_delayed else arrival
         return
     marks = iter(routed.marks)
     for at_ms, span in times:

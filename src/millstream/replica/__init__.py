@@ -1,7 +1,18 @@
 """Replicas: how copies of a log converge. `merge` is the rule, over states that are values."""
 
 from millstream.replica.merge import merge
+from millstream.replica.outcome import LogOutcome, Outcome, Progress
 from millstream.replica.stamp import Meta, Stamp
 from millstream.replica.state import Entry, LogState, Run
 
-__all__ = ["Entry", "LogState", "Meta", "Run", "Stamp", "merge"]
+__all__ = [
+    "Entry",
+    "LogOutcome",
+    "LogState",
+    "Meta",
+    "Outcome",
+    "Progress",
+    "Run",
+    "Stamp",
+    "merge",
+]

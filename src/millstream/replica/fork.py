@@ -32,8 +32,9 @@ from millstream.record import Merged
 from millstream.replica.adopting import put_records
 from millstream.replica.aside import Passed, fork_name, make_fork, set_tail_aside
 from millstream.replica.chain import Parsed, parse
+from millstream.replica.commands import AdoptMetadata
+from millstream.replica.metadata import adopt_metadata
 from millstream.replica.moving import raise_point
-from millstream.replica.stamp import news
 from millstream.store.engine import Snapshot
 from millstream.store.state import State
 from millstream.store.store import Store
@@ -282,9 +283,8 @@ def _join(tx: Transaction, sides: Sides) -> tuple[int, int]:
     """Metadata by its stamps; the later start. Where the parent begins and ends then."""
     parent_id = sides.fork.parent_id
     own = tx.entity(keys.metadata(sides.fork_id), MetadataState).entries
-    known = tx.entity(keys.metadata(parent_id), MetadataState).entries
-    for key, meta in news(known, own).items():
-        tx.change(keys.metadata(parent_id), Set(key, meta))
+    if own:
+        adopt_metadata(tx, AdoptMetadata(sides.parent, dict(own)))
     start = tx.entity(keys.head(sides.fork_id), Head).start
     parent = tx.entity(keys.head(parent_id), Head)
     if parent.start < start <= parent.end:

@@ -8,6 +8,7 @@ unpacked.
 from __future__ import annotations
 
 from importlib.util import find_spec
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -15,8 +16,9 @@ from msgspec import Struct
 
 from millstream.command import Query
 from millstream.errors import CorruptionError, InvalidInput, TooLarge
+from millstream.format import block as blocks
 from millstream.limits import Limits
-from millstream.log.block import Block
+from millstream.log.block import Block, Columns, pack
 from millstream.log.names import check_integer
 from millstream.replica import adopting, copying
 from millstream.replica.commands import AdoptBlocks, GetChain, TransferBlocks
@@ -24,6 +26,9 @@ from millstream.store.store import Store
 
 LEVEL = 3
 """Of zstd: its own default; faster than any network that one would compress for."""
+
+BLOCK_BYTES_MAX = 32 * 1024 * 1024
+"""A larger stored block is sent in parts: a frame of 64 MiB must hold it."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Block]).decode
@@ -42,9 +47,7 @@ class Parcel(Struct, frozen=True, array_like=True):
 
     def weight(self) -> int:
         """Bytes that travel."""
-        return len(self.packed) or sum(
-            len(block.payload) + len(block.metadata) for block in self.blocks
-        )
+        return len(self.packed) or sum(map(weight, self.blocks))
 
 
 class SendBlocks(Query[Parcel], frozen=True):
@@ -79,6 +82,8 @@ def send_blocks(store: Store, query: SendBlocks) -> Parcel:
     )
     if not found:
         return Parcel(query.start, b"")
+    if weight(found[0]) > BLOCK_BYTES_MAX:
+        found = [_first_of(found[0])]
     end = found[-1].offsets.stop
     digest = copying.get_chain(store, GetChain(query.log, end))
     if not query.compress:
@@ -88,16 +93,41 @@ def send_blocks(store: Store, query: SendBlocks) -> Parcel:
     return Parcel(end, digest, [], packed, len(data))
 
 
+def weight(block: Block) -> int:
+    """Bytes of a block that travel."""
+    return len(block.payload) + len(block.metadata)
+
+
+def _first_of(block: Block) -> Block:
+    """As many of a large block's first records as fit well into a frame; at least one."""
+    payload = blocks.Block(block.payload, kind=blocks.PAYLOAD)
+    metadata = blocks.Block(block.metadata, kind=blocks.METADATA)
+    values = payload.column(blocks.VALUE, block.skip, block.count) or []
+    sizes = accumulate(map(len, values))
+    count = max(1, sum(size <= BLOCK_BYTES_MAX // 2 for size in sizes))
+    return pack(
+        block.log,
+        block.first_offset,
+        Columns(
+            values[:count],
+            metadata.keys(block.skip, count),
+            metadata.column(blocks.HEADERS, block.skip, count) or [b""] * count,
+            metadata.timestamps(block.skip, count),
+            metadata.appended(block.skip, count),
+        ),
+    )
+
+
 def adopt_parcel(store: Store, command: AdoptParcel) -> int:
     """Check a parcel and take it over."""
     parcel = command.parcel
-    blocks = unpacked(parcel, store.limits)
-    end = blocks[-1].offsets.stop if blocks else command.expect_end
+    found = unpacked(parcel, store.limits)
+    end = found[-1].offsets.stop if found else command.expect_end
     if end != parcel.end:
         raise InvalidInput(f"a parcel up to {parcel.end} holds records up to {end}")
     return adopting.adopt_blocks(
         store,
-        AdoptBlocks(command.log, blocks, command.expect_end, parcel.digest, command.epoch),
+        AdoptBlocks(command.log, found, command.expect_end, parcel.digest, command.epoch),
     )
 
 

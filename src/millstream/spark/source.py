@@ -13,7 +13,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
-from millstream.spark.installed import check_source
+from millstream.spark.installed import check_source, check_streams
 from millstream.spark.options import read_options, write_options
 from millstream.spark.table import (
     columns_of,
@@ -63,6 +63,7 @@ class MillstreamSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A stream."""
+        check_streams()
         from millstream.spark.stream import LogStreamReader
 
         return LogStreamReader(read_options(self._reading(schema), streaming=True), schema)

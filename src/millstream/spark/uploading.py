@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
+import threading
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -13,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from millstream import errors
-from millstream.errors import CannotOpen, MillstreamError
+from millstream.errors import CannotOpen, MillstreamError, Overloaded
 from millstream.format.block import checksum
 from millstream.format.packing import Batch, Single
 from millstream.remote.address import Address, parse_address
@@ -21,6 +22,9 @@ from millstream.spark.place import Place
 
 MEDIA_TYPE = "application/x-millstream-batch"
 TIMEOUT_S = 120.0
+PAUSE_S = 1.0
+"""Between tries at a server that has too much to do."""
+
 TRIES = 3
 """How often a part is sent: a repeat replaces it."""
 
@@ -96,6 +100,10 @@ class Caller:
         for left in reversed(range(TRIES)):
             try:
                 return self._ask(method, path, body, media_type)
+            except Overloaded:
+                if not left:
+                    raise
+                threading.Event().wait(PAUSE_S)
             except (OSError, http.client.HTTPException) as error:
                 self._close()
                 if not left:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from pyspark.sql.datasource import (
 )
 
 from millstream.embedded import EmbeddedSession
-from millstream.errors import InvalidInput, NotFound
+from millstream.errors import InvalidInput, MillstreamError, NotFound
 from millstream.limits import Limits
 from millstream.queue.commands import DescribeQueue
 from millstream.queue.routing import inbox_of
@@ -116,7 +117,8 @@ class _Writer:
             for one in message.files:
                 staging.drop(place.url, one)
             if message.parts:
-                uploading.abandon(place, message.txn)
+                with suppress(MillstreamError):  # the server forgets it by itself, later
+                    uploading.abandon(place, message.txn)
                 return
 
 
@@ -172,6 +174,14 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """A stream's writes: each batch is a transaction of its query."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        if options.version is not None:
+            raise InvalidInput(
+                "options txnAppId and txnVersion: are for batch writes; a stream's batches are "
+                "known by their query and number"
+            )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage the rows of one task of one batch."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
+import millstream
 from millstream import Millstream
+from millstream.doctor import examine
 from millstream.errors import (
     CorruptionError,
     EndMoved,
@@ -326,3 +331,44 @@ def test_marks_and_owners_that_cannot_be(ms: Millstream) -> None:
         with pytest.raises(InvalidInput):
             ask(ms, command)
     assert list(ms.logs()) == []
+
+
+def test_a_chain_that_many_advance_at_once_while_the_log_grows(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    with (
+        millstream.open(path, durability="relaxed") as ms,
+        millstream.open(path, durability="relaxed") as second,
+    ):
+        log = ms.log("a")
+        log.append(b"0")
+
+        def summarize(handle: Millstream) -> list[r.Summary]:
+            return [summary(handle) for _ in range(15)]
+
+        with ThreadPoolExecutor(4) as pool:
+            asked = [pool.submit(summarize, handle) for handle in (ms, second, ms, second)]
+            for n in range(30):
+                log.append_many([b"%d" % n] * 300)
+            found = [one for future in asked for one in future.result()]
+        whole, digests = Chain(Mark(0, ZERO)), {}
+        for record in log.read_blocks():
+            whole.extend(record)
+            digests[whole.end] = whole.digest()
+        assert all(digests[one.end] == one.digest for one in found)
+        marks = ask(ms, r.GetMarks("a", 0, 2**40, 99))
+        assert [mark.offset for mark in marks] == list(range(0, 9_000, 1_024))
+    assert examine(path).healthy
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 500, 1_024, 1_500, 3_002, 3_003])
+def test_a_copy_goes_on_in_the_middle_of_a_block(
+    ms: Millstream, other: Millstream, cut: int
+) -> None:
+    fill(ms)
+    ms.fold()
+    found = start(ms, other)
+    adopt(other, blocks(ms, 0, cut), digest=ask(ms, r.GetChain("a", cut)))
+    adopt(other, blocks(ms, cut), digest=found.digest, end=cut)
+    assert list(other.log("a").read()) == list(ms.log("a").read())
+    store_of(other).scratch.clear()
+    assert summary(other).digest == found.digest

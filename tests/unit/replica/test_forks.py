@@ -20,6 +20,7 @@ from tests.unit.replica.stores import (
     drop_bytes,
     filled,
     payload_rows,
+    store_of,
     values,
 )
 

@@ -12,8 +12,11 @@ from millstream.errors import (
     Locked,
     NotFound,
     NotOwner,
+    TooLarge,
     Truncated,
 )
+from millstream.limits import Limits
+from millstream.testing import memory_store
 from tests.unit.replica.stores import (
     drop_bytes,
     filled,
@@ -300,3 +303,19 @@ def test_a_parent_that_moves_during_a_merge_has_forked(
     assert values(fork)[6:] == [b"6", b"7", b"8", b"9"]
     fork.merge(on_fork="rebase")
     assert values(log)[6:] == [b"6", b"7", b"meanwhile", b"8", b"9"]
+
+
+def test_metadata_that_would_be_too_large_together_keeps_a_merge_from_happening() -> None:
+    with memory_store(limits=Limits(metadata_entries_max=3)) as ms:
+        log = filled(ms)
+        fork = log.fork("b")
+        fork.append(b"6")
+        for name in "xy":
+            log.metadata[name] = 1
+            fork.metadata[name.upper()] = 2
+        with pytest.raises(TooLarge):
+            fork.merge()
+        assert (len(log), len(log.metadata)) == (6, 2)
+        del fork.metadata["X"]
+        assert fork.merge().adopted == 1
+        assert dict(log.metadata) == {"x": 1, "y": 1, "Y": 2}

@@ -491,3 +491,20 @@ def test_a_queue_works_on_copies(make: Callable[[], Millstream]) -> None:
         device.sync(hub, direction="push")
     assert len(queue.claim(100)) == 10
     assert len(hub._session.execute(SummarizeLogs("", 10))) == 5
+
+
+def test_a_large_block_is_sent_in_parts(
+    a: Millstream, b: Millstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parcel, "BLOCK_BYTES_MAX", 2_000)
+    items = [
+        Item(b"%d" % n * 100, key=b"k" if n % 2 else None, headers={"n": n} if n % 3 else None)
+        for n in range(100)
+    ]
+    a.log("x").append_many(items)
+    a.log("x").append_many([b"one that alone is too large" * 200, b"small"])
+    told: list[Progress] = []
+    b.sync(a, progress=told.append)
+    assert len(told) > 10
+    assert records(a, "x") == records(b, "x")
+    assert b.sync(a).logs == []

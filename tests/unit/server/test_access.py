@@ -70,6 +70,8 @@ TABLE: list[tuple[Any, str]] = [
     (logs.MoveCursor("orders", "c", 0), "log:write:orders"),
     (logs.DeleteCursor("orders", "c"), "log:write:orders"),
     (logs.GetBounds("orders"), "log:read:orders"),
+    (ListAttempts("mail", 1), "queue:read:mail"),
+    (ListUnrouted("mail"), "queue:read:mail"),
     (logs.ReadBlocks("orders", 0, 1, 1), "log:read:orders"),
     (logs.WaitForOffset("orders", 0, 0), "log:read:orders"),
     (logs.GetMetadata("orders"), "log:read:orders"),
@@ -138,12 +140,22 @@ def test_a_command_needs_exactly_this_permission(command: Any, needed: str) -> N
         assert not may(who(f"{noun}:admin:{pattern[0]}x", f"{noun}:admin:x*"), command)
 
 
+def test_assigning_needs_every_queue_and_every_log_that_it_names() -> None:
+    command = AssignMessages([Assignment("mail", "orders", 0, 1, [])])
+    assert may(who("queue:write:mail", "log:read:orders"), command)
+    assert not may(who("queue:write:mail"), command)
+    assert not may(who("queue:read:mail", "log:admin:orders"), command)
+    other = AssignMessages([*command.assignments, Assignment("post", "orders", 0, 1, [])])
+    assert not may(who("queue:write:mail", "log:read:orders"), other)
+
+
 def test_the_table_names_every_command_that_can_be_sent() -> None:
     sent = {kind.__name__ for kind in (*wire.STEPS, *wire.ALONE)}
     known = {type(command).__name__ for command, _ in TABLE}
     free = {
         "ListLogs",
         "ListQueues",
+        "AssignMessages",
         "SummarizeLogs",
         "SummarizeNamed",
         "GetStoreId",

@@ -25,6 +25,7 @@ from millstream.spark.pipelines.target import (
     Target,
     Tell,
     check_names,
+    configured,
     options_of,
     place_of,
     quiet,
@@ -44,6 +45,14 @@ QUEUES_PER_PAGE = 1_000
 ROUTER = "spark"
 AT_MS = "at_ms"
 """The column that filters know as `_timestamp`."""
+
+BETWEEN = "\x01"
+"""Stands between names of queues: none of them can hold a control character."""
+
+_SETTINGS = {
+    # Java leaves larger methods to its interpreter; Spark then makes several smaller ones.
+    "spark.sql.codegen.hugeMethodLimit": "8000",
+}
 
 Enrich = Callable[["DataFrame"], "DataFrame"]
 
@@ -246,7 +255,8 @@ def _pass(
         spark.createDataFrame(edges, "log string, offset bigint, queue string")
     )
     writer = whole.write.format("millstream").mode("append").options(**options_of(place))
-    writer.option("assign", "true").option("queues", ",".join(infos)).save()
+    with configured(spark, _SETTINGS):
+        writer.option("assign", "true").option("queues", ",".join(infos)).save()
 
 
 def enriched(spark: SparkSession, rows: DataFrame, enrich: Enrich | str | None) -> DataFrame:
@@ -279,16 +289,16 @@ def matches(rows: DataFrame, infos: dict[str, QueueInfo], logs: Sequence[str]) -
     seen = rows.select(
         "topic", "offset", "key", f.unix_millis("timestamp").alias(AT_MS), *looked_up
     )
-    queues = [
+    named = [
         f"if({condition}, {string(name)}, null)"
         for name, condition in zip(infos, conditions, strict=True)
     ]
-    found = seen.select(
-        f.col("topic").alias("log"),
-        "offset",
-        f.expr(f"array_compact(array({', '.join(queues)}))").alias("queues"),
-    )
-    return found.select("log", "offset", f.explode("queues").alias("queue"))
+    # One text of all names, taken apart again: a list would be filtered by interpreted code. The outer
+    # form keeps Spark from asking the filters twice, to leave out records that none matches.
+    joined = f.expr(f"concat_ws({string(BETWEEN)}, {', '.join(named)})").alias("queues")
+    found = seen.select(f.col("topic").alias("log"), "offset", joined)
+    one = f.explode_outer(f.split(f.nullif("queues", f.lit("")), BETWEEN)).alias("queue")
+    return found.select("log", "offset", one).where("queue is not null")
 
 
 def _condition(info: QueueInfo, logs: Sequence[str], names: dict[str, str]) -> str:

@@ -1,0 +1,108 @@
+"""Rows of forks and marks, and entries that are cut in two."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.errors import CorruptionError
+from millstream.format import block, entries
+from millstream.format.lineage import Fork, decode_fork, decode_marks, encode_fork, encode_marks
+
+
+def test_a_fork_survives_its_encoding() -> None:
+    for fork in (Fork(1, 0), Fork(2**63, 2**64 - 1, 7)):
+        assert decode_fork(encode_fork(fork)) == fork
+
+
+@pytest.mark.parametrize("wrong", [b"", bytes(23), bytes(25)])
+def test_a_fork_of_another_size_is_refused(wrong: bytes) -> None:
+    with pytest.raises(CorruptionError):
+        decode_fork(wrong)
+
+
+def test_marks_survive_their_encoding() -> None:
+    marks = [(0, bytes(32)), (1_024, b"x" * 32), (2**63, b"y" * 32)]
+    assert decode_marks(encode_marks(marks)) == marks
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        b"",
+        bytes(39),
+        bytes(41),
+        encode_marks([(5, bytes(32)), (5, bytes(32))]),
+        encode_marks([(5, bytes(32)), (4, bytes(32))]),
+    ],
+)
+def test_marks_that_cannot_be_are_refused(wrong: bytes) -> None:
+    with pytest.raises(CorruptionError):
+        decode_marks(wrong)
+
+
+def array(count: int) -> bytes:
+    """An entry of records that were appended one by one."""
+    rows = []
+    for n in range(count):
+        metadata = entries.encode_metadata(
+            key=b"k%d" % n, timestamp_ms=n, headers=b"", appended_ms=n + 1
+        )
+        rows.append(entries.encode_single(10 + n, metadata))
+    return count.to_bytes(2, "little") + b"".join(row[2:] for row in rows)
+
+
+def batch(count: int) -> tuple[bytes, bytes]:
+    """The entry of a batch, and its payload."""
+    columns, body = block.encode_metadata(
+        timestamps=range(count),
+        keys=[None if n % 2 else b"k%d" % n for n in range(count)],
+        headers=[b"\x81\xa1n%c" % n for n in range(count)],
+    )
+    values = block.encode_values([b"v" * n for n in range(count)])
+    metadata = block.place(
+        body,
+        kind=block.METADATA,
+        count=count,
+        first_id=10,
+        columns=columns,
+        body_crc=block.checksum(body),
+        appended_ms=99,
+        payload_bytes=len(values),
+    )
+    payload = block.place(
+        values,
+        kind=block.PAYLOAD,
+        count=count,
+        first_id=10,
+        columns=block.VALUE,
+        body_crc=block.checksum(values),
+    )
+    return metadata, payload
+
+
+def rows_of(value: bytes) -> list[tuple[object, ...]]:
+    found = entries.decode(value)
+    columns = (found.ids, found.keys, found.headers, found.timestamps, found.appended)
+    return list(zip(*columns, strict=True))
+
+
+@pytest.mark.parametrize("cut", [1, 3, 6])
+@pytest.mark.parametrize("value", [array(7), batch(7)[0]], ids=["array", "block"])
+def test_an_entry_is_cut_in_two(value: bytes, cut: int) -> None:
+    head, tail = entries.head_of(value, cut), entries.tail_of(value, cut)
+    assert (entries.count(head), entries.count(tail)) == (cut, 7 - cut)
+    assert rows_of(head) + rows_of(tail) == rows_of(value)
+
+
+@pytest.mark.parametrize("cut", [1, 3, 6])
+def test_a_block_that_was_cut_gets_its_part_of_the_payload(cut: int) -> None:
+    value, payload = batch(7)
+    for part, start in ((entries.head_of(value, cut), 0), (entries.tail_of(value, cut), cut)):
+        metadata, values = entries.with_payload(part, payload, start)
+        found = block.Block(values, kind=block.PAYLOAD)
+        header = block.decode_header(metadata, kind=block.METADATA)
+        expected = [b"v" * n for n in range(start, start + entries.count(part))]
+        assert found.column(block.VALUE) == expected
+        assert (found.header.first_id, header.first_id) == (10 + start, 10 + start)
+        assert header.payload_bytes == found.header.body_bytes
+        assert rows_of(metadata) == rows_of(part)
