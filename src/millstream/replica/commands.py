@@ -119,6 +119,8 @@ class AdoptOwner(Mutation[bool], frozen=True):
     log: str
     owner: str
     epoch: int
+    expect_end: int | None = None
+    """If given, only if the log ends there: what else was appended would be nobody's."""
 
 
 class AdoptMetadata(Mutation[int], frozen=True):

@@ -68,9 +68,9 @@ class Convergence:
         if own is not None and peer is not None and _same(own, peer):
             return
         yield from self._refuse_strangers()
-        yield from self._meet()
-        yield from self._anchor()
-        yield from self._converge_records()
+        if (yield from self._meet()):
+            yield from self._anchor()
+            yield from self._converge_records()
         yield from self._converge_metadata()
         if self._options.truncate:
             yield from self._converge_starts()
@@ -117,23 +117,29 @@ class Convergence:
         copy = self._copies[side]
         return copy.owner == self._stores[side] or _pair(copy) != _pair(source)
 
-    def _meet(self) -> Steps[None]:
-        """Where one copy ends before the other begins, it has to begin there too."""
+    def _meet(self) -> Steps[bool]:
+        """Where one copy ends before the other begins, it has to begin there too.
+
+        False if it is not ours to change: then neither has records for the other.
+        """
         for side in ("own", "peer"):
             copy, other = self._copies[side], self._copies[_OTHER[side]]
             if copy.end >= other.base.offset:
                 continue
             if _pair(copy) > _pair(other) and not _is_virgin(copy):
                 raise self._truncated_apart(copy, other)
-            if side not in self._written or not self._options.truncate:
+            if side not in self._written:
+                return False
+            if not self._options.truncate:
                 raise Truncated(
-                    f"one copy of log {self.log!r} ends at {copy.end}, and the other one has "
-                    f"nothing before {other.base.offset}: sync in both directions, with truncation",
+                    f"this copy of log {self.log!r} ends at {copy.end}, and the other one has nothing "
+                    f"before {other.base.offset}; it cannot go on there and forget nothing",
                     log=self.log,
                     offset=copy.end,
                     start=other.base.offset,
                 )
             yield from self._begin_at(side, other)
+        return True
 
     def _anchor(self) -> Steps[None]:
         """Where one copy ends just where the other begins, their hashes must agree there."""
@@ -209,7 +215,8 @@ class Convergence:
             yield from self._fill(shorter=follower)
         else:
             yield from self._fill(shorter=follower)
-            yield from ask(follower, AdoptOwner(self.log, ahead.owner, ahead.epoch))
+            end = self._copies[follower].end
+            yield from ask(follower, AdoptOwner(self.log, ahead.owner, ahead.epoch, end))
         self.outcome.owner = ahead.owner
 
     def _refuse_strangers(self) -> Steps[None]:
@@ -369,7 +376,7 @@ class Convergence:
     def _converge_starts(self) -> Steps[None]:
         start = max(copy.start for copy in self._copies.values())
         for side, copy in self._copies.items():
-            if copy.start < start and side in self._written:
+            if copy.start < start <= copy.end and side in self._written:
                 gone = yield from ask(side, AdoptStart(self.log, start))
                 self.outcome.truncated += gone
 

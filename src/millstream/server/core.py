@@ -12,6 +12,7 @@ from millstream.command import Command, Mutation, Transact
 from millstream.log.commands import GetParent, ListLogs, MergeFork, WaitForOffset
 from millstream.queue.commands import ClaimMessages, FinishClaims, ListQueues, RenewClaims
 from millstream.replica.commands import SummarizeLogs, Summary
+from millstream.replica.following import WaitForChange
 from millstream.replica.pattern import takes
 from millstream.replica.roster import NAMES_MAX, SummarizeNamed
 from millstream.server.access import Principal, copyable, need_of_log, visible
@@ -168,6 +169,6 @@ class Core:
 
 def _waits(command: Command[Any]) -> bool:
     """Whether it may wait for something to happen; while it does, nobody else has to."""
-    return isinstance(command, WaitForOffset) or (
+    return isinstance(command, WaitForOffset | WaitForChange) or (
         isinstance(command, ClaimMessages) and bool(command.wait_ms)
     )

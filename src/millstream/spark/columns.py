@@ -123,7 +123,16 @@ def _constant(value: Any, count: int, kind: pa.DataType) -> pa.Array:
 
 
 def _offset(piece: Piece, _: pa.DataType) -> pa.Array:
-    return _int64s(array("q", piece.block.offsets))
+    block = piece.block
+    return pc.add(
+        _numbers(-(-block.count // 1024) * 1024).slice(0, block.count), block.first_offset
+    )
+
+
+@lru_cache(maxsize=4)
+def _numbers(count: int) -> pa.Array:
+    """0, 1, 2 and so on."""
+    return _int64s(array("q", range(count)))
 
 
 def _timestamp(piece: Piece, _: pa.DataType) -> pa.Array:

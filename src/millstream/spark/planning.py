@@ -174,7 +174,11 @@ def offset_at(session: Session, info: LogInfo, time_ms: int) -> int:
 
 
 def split(
-    ranges: Sequence[Range], infos: dict[str, LogInfo], min_partitions: int | None
+    ranges: Sequence[Range],
+    infos: dict[str, LogInfo],
+    min_partitions: int | None,
+    *,
+    records: int = RECORDS_PER_PARTITION,
 ) -> list[Range]:
     """Ranges cut into pieces of about the same size, in order."""
     total = sum(map(len, ranges))
@@ -185,13 +189,13 @@ def split(
         if min_partitions is not None:
             count = round(min_partitions * len(one) / total)
         else:
-            count = _default_count(one, infos.get(one.log))
+            count = _default_count(one, infos.get(one.log), records)
         pieces += _cut(one, max(1, min(count, len(one))))
     return pieces
 
 
-def _default_count(one: Range, info: LogInfo | None) -> int:
-    by_records = -(-len(one) // RECORDS_PER_PARTITION)
+def _default_count(one: Range, info: LogInfo | None, records: int) -> int:
+    by_records = -(-len(one) // records)
     if info is None or not len(info):
         return by_records
     size = info.bytes * len(one) // len(info)

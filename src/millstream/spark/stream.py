@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from millstream.command import Session
 
 Position = dict[str, int]
+RECORDS_PER_PARTITION = 50_000
+"""A batch is waited for: it is read by more tasks than as many records of a batch read would be."""
+
 CURSOR_SECTION = 1
 """A cursor that follows a stream only has a floor: what lies between is not acknowledged."""
 
@@ -117,7 +120,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise lost(name, stop, info.start_offset, info.end_offset, "the checkpoint")
             if first < min(stop, info.end_offset):
                 ranges.append(Range(name, first, min(stop, info.end_offset)))
-        return [RangePartition(one) for one in split(ranges, infos, self._options.min_partitions)]
+        least = self._options.min_partitions
+        pieces = split(ranges, infos, least, records=RECORDS_PER_PARTITION)
+        return [RangePartition(one) for one in pieces]
 
     def commit(self, end: Position) -> None:
         """Everything before was processed: move the cursor there."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from millstream.errors import ForkDetected, InvalidInput, NotOwner, TooLarge, Tr
 from millstream.limits import Limits
 from millstream.log.metadata import Meta, Stamp
 from millstream.replica import converge, parcel
-from millstream.replica.commands import AdoptMetadata, GetStampedMetadata, SummarizeLogs
+from millstream.replica.commands import AdoptMetadata, GetStampedMetadata
 from millstream.replica.outcome import Progress
 from millstream.replica.parcel import SendBlocks
 from millstream.testing import SimulatedClock, memory_store
@@ -145,6 +144,23 @@ def test_without_zstandard_one_is_told_what_to_install(
     assert b.sync(a).pulled == 1
 
 
+def test_a_large_block_is_sent_in_parts(
+    a: Millstream, b: Millstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parcel, "BLOCK_BYTES_MAX", 2_000)
+    items = [
+        Item(b"%d" % n * 100, key=b"k" if n % 2 else None, headers={"n": n} if n % 3 else None)
+        for n in range(100)
+    ]
+    a.log("x").append_many(items)
+    a.log("x").append_many([b"one that alone is too large" * 200, b"small"])
+    told: list[Progress] = []
+    b.sync(a, progress=told.append)
+    assert len(told) > 10
+    assert records(a, "x") == records(b, "x")
+    assert b.sync(a).logs == []
+
+
 # Patterns.
 
 
@@ -164,6 +180,18 @@ def test_what_belongs_to_queues_and_forks_stays(a: Millstream, b: Millstream) ->
     assert [info.name for info in b.logs()] == ["x"]
     a.sync(b, logs="queue:mail", direction="push")
     assert values(b, "queue:mail") == [b"m"]
+
+
+def test_a_fork_travels_if_it_is_named(a: Millstream, b: Millstream) -> None:
+    a.log("x").append_many([b"1", b"2"])
+    a.log("x").fork("trial").append(b"3")
+    fork = a.log("x").fork()
+    fork.append(b"4")
+    assert a.sync(b).pushed == 5
+    assert records(b, "trial") == records(a, "trial")
+    assert a.sync(b, logs="x~fork-*").pushed == 3
+    assert values(b, fork.name) == [b"1", b"2", b"4"]
+    assert a.sync(b, logs="*~fork-*").logs == []
 
 
 def test_many_logs_come_page_by_page(
@@ -405,106 +433,3 @@ def test_a_path_is_opened_and_closed_again(tmp_path: Path) -> None:
         assert ms.sync(str(tmp_path / "b.db")).logs == []
     with millstream.open(tmp_path / "b.db") as ms:
         assert values(ms, "x") == [b"1"]
-
-
-# What others do meanwhile.
-
-
-def test_records_appended_while_it_runs_are_not_lost(
-    a: Millstream, b: Millstream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(converge, "PARCEL_BYTES", 500)
-    for n in range(10):
-        a.log("x").append_many([b"%d" % n] * 20)
-    peer, line = through(a)
-
-    def meanwhile(command: Any, answer: Any) -> Any:
-        if isinstance(command, SendBlocks):
-            a.log("x").append(b"meanwhile")
-        return answer
-
-    line.tampers = meanwhile
-    b.sync(peer)
-    line.tampers = lambda command, answer: answer
-    b.sync(peer)
-    assert records(a, "x") == records(b, "x")
-
-
-def test_two_syncs_at_once_end_well(
-    a: Millstream, b: Millstream, c: Millstream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(converge, "PARCEL_BYTES", 500)
-    for n in range(10):
-        a.log("x").append_many([b"%d" % n] * 20)
-    c.sync(a)
-    a.log("x").append_many([b"last"] * 30)
-    peer, line = through(a)
-    busy: list[bool] = []
-
-    def meanwhile(command: Any, answer: Any) -> Any:
-        if isinstance(command, SendBlocks) and not busy:
-            busy.append(True)
-            b.sync(c)  # another sync was quicker
-        return answer
-
-    line.tampers = meanwhile
-    b.sync(peer)
-    assert records(a, "x") == records(b, "x")
-
-
-def test_a_truncation_while_it_runs_is_no_failure(
-    a: Millstream, b: Millstream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(converge, "PARCEL_BYTES", 2_000)
-    log = a.log("x")
-    for _ in range(8):
-        log.append_many([b"v" * 10] * 1_000)
-    peer, line = through(a)
-
-    def meanwhile(command: Any, answer: Any) -> Any:
-        if isinstance(command, SendBlocks) and log.start_offset() == 0:
-            log.truncate(before=6_500)
-            log.enforce_retention()
-        return answer
-
-    line.tampers = meanwhile
-    b.sync(peer)
-    b.sync(peer)
-    assert records(a, "x") == records(b, "x")
-    assert b.log("x").start_offset() == 6_500
-
-
-def test_a_log_deleted_on_one_side_comes_back(a: Millstream, b: Millstream) -> None:
-    a.log("x").append(b"1")
-    b.sync(a)
-    b.log("x").delete()
-    b.sync(a)
-    assert values(b, "x") == [b"1"]
-
-
-def test_a_queue_works_on_copies(make: Callable[[], Millstream]) -> None:
-    hub = make()
-    queue = hub.queue("all", sources=["device/*"], start="earliest")
-    for n in range(5):
-        device = make()
-        device.log(f"device/{n}").append_many([{"n": n}, {"n": n}])
-        device.sync(hub, direction="push")
-    assert len(queue.claim(100)) == 10
-    assert len(hub._session.execute(SummarizeLogs("", 10))) == 5
-
-
-def test_a_large_block_is_sent_in_parts(
-    a: Millstream, b: Millstream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parcel, "BLOCK_BYTES_MAX", 2_000)
-    items = [
-        Item(b"%d" % n * 100, key=b"k" if n % 2 else None, headers={"n": n} if n % 3 else None)
-        for n in range(100)
-    ]
-    a.log("x").append_many(items)
-    a.log("x").append_many([b"one that alone is too large" * 200, b"small"])
-    told: list[Progress] = []
-    b.sync(a, progress=told.append)
-    assert len(told) > 10
-    assert records(a, "x") == records(b, "x")
-    assert b.sync(a).logs == []

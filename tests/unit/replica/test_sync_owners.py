@@ -15,6 +15,7 @@ from millstream import Millstream
 from millstream.errors import Conflict, Fenced, ForkDetected, NotOwner
 from millstream.replica.chain import Mark
 from millstream.replica.commands import SummarizeLogs
+from millstream.replica.parcel import AdoptParcel
 from tests.unit.replica.copies import records, seen, store_id, through, values
 
 
@@ -85,6 +86,26 @@ def test_what_the_old_owner_wrote_after_a_take_over_is_set_aside(
     c.sync(b)
     all_the_same(a, b, c)
     assert owner(c) == (store_id(b), 1)
+
+
+def test_what_the_old_owner_appends_while_it_learns_is_set_aside_too(
+    a: Millstream, b: Millstream
+) -> None:
+    a.log("x").append(b"1")
+    b.sync(a)
+    b.log("x").take_over()
+    b.log("x").append(b"b")
+    own, line = through(a)
+
+    def meanwhile(command: Any, answer: Any) -> Any:
+        if isinstance(command, AdoptParcel):
+            a.log("x").append(b"at the last moment")
+        return answer
+
+    line.tampers = meanwhile
+    (log,) = own.sync(b).logs
+    assert values(a, log.set_aside[0])[-1] == b"at the last moment"
+    all_the_same(a, b)
 
 
 def test_what_was_merely_not_known_at_the_take_over_is_set_aside_too(

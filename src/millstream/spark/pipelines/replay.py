@@ -12,6 +12,7 @@ import secrets
 import shutil
 import threading
 from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 FORMATS = ("parquet", "json", "csv", "orc", "table")
 COLUMNS = ("key", "value", "timestamp", "headers")
 STEP_RECORDS = 100_000
+STEP_FILES = 32
 STEP_S = 1.0
 """How long one step's records last at the wished rate."""
 
@@ -180,7 +182,8 @@ def mapped(
         if where:
             rows = rows.where(where)
         if order_by:
-            rows = rows.orderBy(*(f.expr(part) for part in order_by.split(",")))
+            wished = order_by.replace("{", "{{").replace("}", "}}")
+            rows = rows.sparkSession.sql(f"SELECT * FROM {{rows}} ORDER BY {wished}", rows=rows)
         chosen = [f.expr(wanted[name]).alias(name) for name in COLUMNS if name in wanted]
         if headers:
             kinds = rows.select(*(f.expr(e).alias(n) for n, e in headers.items())).schema
@@ -245,7 +248,7 @@ def _prepare(
         size = parquet.read_metadata(path).num_rows
         if not size:
             continue
-        if waiting and count + size > each:
+        if waiting and (count + size > each or len(waiting) == STEP_FILES):
             steps.append(_Step(waiting, count))
             waiting, count = [], 0
         waiting.append(path.name)
@@ -276,7 +279,9 @@ def _append(
     done, pace = 0, Stopwatch()
     progress("replay", skipped, total)
     for number, step in enumerate(plan.steps[before.steps :], before.steps):
-        rows = spark.read.parquet(*(str(folder / _ROWS / name) for name in step.files))
+        # One after the other: Spark reads several files in an order of its own.
+        some = [spark.read.parquet(str(folder / _ROWS / name)) for name in step.files]
+        rows = reduce(lambda a, b: a.union(b), some)
         writer = rows.write.format("millstream").mode("append").options(**options_of(place))
         writer.options(log=log, txnAppId=plan.app, txnVersion=str(number)).save()
         point("replay appended")

@@ -110,7 +110,7 @@ def route(
             raise InvalidInput(
                 f"queue {commas[0]!r} has a comma in its name: the sink cannot name it"
             )
-        before = {name: _messages(info) for name, info in infos.items()}
+        before = {name: _messages(session, info) for name, info in infos.items()}
         copied: dict[str, int] = {}
         if backfill:
             copied = backfill_queues(spark, place, session, infos, backfill, progress)
@@ -125,19 +125,19 @@ def route(
             done += sum(map(len, ranges))
             rounds += 1
         progress("route", done, done)
-        after = routed_queues(session, tuple(infos))
-        behind = {
-            name: sum(one.end - one.position for one in session.execute(ListStandings(name)))
-            for name in infos
+        after = {
+            name: _messages(session, info)
+            for name, info in routed_queues(session, tuple(infos)).items()
         }
+        behind = {name: _behind(session, name) for name in infos}
     found = [
         RoutedQueue(
             queue=name,
-            assigned=max(0, _messages(info) - before[name] - copied.get(name, 0)),
+            assigned=max(0, count - before[name] - copied.get(name, 0)),
             backfilled=copied.get(name, 0),
             behind=behind[name],
         )
-        for name, info in after.items()
+        for name, count in after.items()
     ]
     return RouteSummary(
         records=done,
@@ -175,9 +175,15 @@ def routed_queues(session: Session, names: Sequence[str]) -> dict[str, QueueInfo
     return chosen
 
 
-def _messages(info: QueueInfo) -> int:
-    """Messages that a queue holds, whatever their state; duplicates were messages too."""
-    return info.available + info.delayed + info.in_flight + info.done + info.failed
+def _messages(session: Session, info: QueueInfo) -> int:
+    """Messages that a queue holds, whatever their state; those in its inbox included."""
+    routed = info.available + info.delayed + info.in_flight + info.done + info.failed
+    return routed + max(0, info.unrouted - _behind(session, info.name))
+
+
+def _behind(session: Session, queue: str) -> int:
+    """Records of its logs that a queue has not looked at."""
+    return sum(one.end - one.position for one in session.execute(ListStandings(queue)))
 
 
 def _logs(session: Session, infos: dict[str, QueueInfo]) -> dict[str, dict[str, int]]:
