@@ -28,7 +28,7 @@ from tests.unit.replica.copies import Cut, through, values
 
 STORES = 3
 LOG = "x"
-PIECE = 3
+PIECE = 2
 """Records of a piece: few, so that bases move and chains are compared at many marks."""
 
 stores = st.integers(0, STORES - 1)
@@ -242,7 +242,7 @@ def pair(found: Summary) -> tuple[int, str]:
 
 Replicas.TestCase.settings = settings(
     max_examples=60,
-    stateful_step_count=25,
+    stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )

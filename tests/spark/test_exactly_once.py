@@ -7,6 +7,7 @@ each time it is asserted that it had come to that point. Then it runs to its end
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -27,6 +28,9 @@ ROWS = 300
 
 ORDER = ("after commit", "before commit", "write", "planning")
 """The batch that was committed without Spark's knowledge is repeated at all the other points."""
+
+KILLS = int(os.environ.get("MILLSTREAM_SPARK_KILLS", "0"))
+"""How often a driver is killed at random; `make faults` says how often."""
 
 
 def start(store: Path, checkpoint: Path, log: Path, stop: str = "") -> subprocess.Popen[bytes]:
@@ -87,3 +91,34 @@ def test_a_query_that_is_killed_at_each_point_copies_every_row_once(
         kill_all_of(driver)
     with millstream.open(path) as store:
         assert [int(record.value) for record in store.log("to").read()] == list(range(ROWS))
+
+
+@pytest.mark.skipif(not KILLS, reason="only `make faults` kills at random")
+@pytest.mark.timeout(60 * (KILLS + 10))
+def test_a_query_that_is_killed_at_random_copies_every_row_once(
+    no_spark: None, tmp_path: Path
+) -> None:
+    seed = random.randrange(2**32)
+    chance = random.Random(seed)
+    path, checkpoint, log = tmp_path / "store.db", tmp_path / "checkpoint", tmp_path / "log"
+    rows = 0
+    for number in range(KILLS):
+        with millstream.open(path) as store:
+            more = chance.randrange(1, 400)
+            store.log("from").append_many([b"%d" % i for i in range(rows, rows + more)])
+            rows += more
+        driver = start(path, checkpoint, log)
+        with suppress(subprocess.TimeoutExpired):
+            driver.wait(chance.uniform(3, 15))
+        kill_all_of(driver)
+        with millstream.open(path) as store:
+            copied = [int(record.value) for record in store.log("to").read()]
+        assert copied == list(range(len(copied))), f"seed {seed}, kill {number}"
+    driver = start(path, checkpoint, log)
+    try:
+        assert driver.wait(PATIENCE_S) == 0, log.read_text(errors="replace")[-3_000:]
+    finally:
+        kill_all_of(driver)
+    with millstream.open(path) as store:
+        copied = [int(record.value) for record in store.log("to").read()]
+    assert copied == list(range(rows)), f"seed {seed}"

@@ -92,6 +92,7 @@ def test_errors_are_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install 'millstream[spark-local]'" in told
 
 
+@pytest.mark.usefixtures("no_spark")
 def test_a_missing_java_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))

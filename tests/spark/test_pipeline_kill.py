@@ -48,6 +48,7 @@ def kill_at(folder: Path, name: str, point: str) -> None:
         process.wait()
 
 
+@pytest.mark.timeout(900)  # four Javas, one after the other
 @pytest.mark.usefixtures("no_spark")
 def test_killed_pipelines_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
     with millstream.open(tmp_path / "store.db") as store:
@@ -65,7 +66,12 @@ def test_killed_pipelines_lose_nothing_and_repeat_nothing(tmp_path: Path) -> Non
         assert store.log("replayed").end_offset() == 300  # killed after it was durable
 
     process = start(tmp_path, "archive", "replay", "route")
-    assert process.wait(PATIENCE_S) == 0, (tmp_path / "output.txt").read_text()
+    try:
+        assert process.wait(PATIENCE_S) == 0, (tmp_path / "output.txt").read_text()
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
     from pyarrow import dataset
 

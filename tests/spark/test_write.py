@@ -218,6 +218,21 @@ def test_a_listed_block_must_be_what_was_staged(store: Millstream) -> None:
     assert values(store, "to") == [1, 2]
 
 
+def test_the_doctor_finds_nothing_wrong(tmp_path: Path) -> None:
+    from millstream.doctor import examine
+    from millstream.spark.publishing import Version, publish
+
+    with millstream.open(tmp_path / "store.db") as store:
+        path = store.stats()["path"]
+        for number in (0, 0, 7):
+            file = staged_file(store)
+            publish(store._session, path, "to", [file], Version("app", number))  # type: ignore[arg-type]
+        store.fold()
+        assert values(store, "to") == [1, 1, 2, 2]
+    report = examine(path)
+    assert (report.healthy, report.problems) == (True, [])
+
+
 def test_leftovers_go_after_a_week_and_not_before(store: Millstream) -> None:
     from millstream.clock import SystemClock
     from millstream.spark.staging import LEFTOVER_MS, sweep

@@ -25,6 +25,8 @@ MEMORY = "2g"
 RECORDS = 1_000_000
 FILL_BATCH = 10_000
 PER_TRIGGER = 100_000
+WARM_TURNS_MAX = 5
+"""Turns at first that do not count; Java compiles what is run often."""
 TURNS_MIN, TURNS_MAX = 3, 9
 ROUTED_QUEUES = 50
 SCALED_PARTITIONS = 4
@@ -217,21 +219,31 @@ def _beside(
 def _turns(
     bench: Bench, sides: list[Callable[[], None]], *, prepare: Callable[[], None] | None = None
 ) -> list[list[float]]:
-    """The times that each side took, after one time that does not count."""
+    """The times that each side took in turns, once Java has compiled what it runs."""
+    _repeat(sides, prepare, turns=(1, WARM_TURNS_MAX), total_s=bench.seconds / 2)
+    return _repeat(sides, prepare, turns=(bench.turns_min, TURNS_MAX), total_s=bench.seconds)
+
+
+def _repeat(
+    sides: list[Callable[[], None]],
+    prepare: Callable[[], None] | None,
+    *,
+    turns: tuple[int, int],
+    total_s: float,
+) -> list[list[float]]:
+    """Let sides take turns until the time is over; at least and at most so many."""
     took_s: list[list[float]] = [[] for _ in sides]
+    least, most = turns
     began = seconds()
-    for turn in range(-1, TURNS_MAX):
+    for turn in range(most):
         order = list(zip(sides, took_s, strict=True))
         for side, times in order if turn % 2 else reversed(order):
             if prepare is not None:
                 prepare()
             start = seconds()
             side()
-            if turn >= 0:
-                times.append(seconds() - start)
-        if turn < 0:
-            began = seconds()
-        elif turn + 1 >= bench.turns_min and seconds() - began >= bench.seconds:
+            times.append(seconds() - start)
+        if turn + 1 >= least and seconds() - began >= total_s:
             break
     return took_s
 

@@ -28,8 +28,10 @@ def compare(log: str, copies: Copies) -> Steps[Comparison]:
     """Look for a difference below both ends."""
     own, peer = copies["own"], copies["peer"]
     low, high = max(own.base.offset, peer.base.offset), min(own.end, peer.end)
-    if low >= high or (yield from _same_at(log, copies, high)):
+    if low > high or (yield from _same_at(log, copies, high)):
         return Comparison()
+    if low == high:
+        return Comparison(None, is_chained=False)
     if (yield from _same_at(log, copies, low)):
         return Comparison((yield from _search(log, copies, low, high, chained=True)))
     # One of them lost its beginning before it had a chain, or was truncated past its end.

@@ -101,7 +101,10 @@ class Archive:
                     f"another run writes to the archive {self.path}; wait until it has ended"
                 ) from None
             shutil.rmtree(self.path / STAGING, ignore_errors=True)
-            yield
+            try:
+                yield
+            finally:
+                shutil.rmtree(self.path / STAGING, ignore_errors=True)
 
     def segments(self, log: str) -> list[Segment]:
         """What is archived of a log, in order; its offsets may have gaps, but never overlap."""

@@ -70,12 +70,12 @@ def is_known(tx: Transaction, version: Version) -> bool:
     return state.exists() and not state.idle(tx.store_ms) and version.number <= state.last
 
 
-def note(tx: Transaction, version: Version, count: int) -> None:
-    """Remember a transaction."""
+def note(tx: Transaction, version: Version) -> None:
+    """Remember a transaction; it has no offsets in the book, which has no records."""
     log_id, _ = make_log(tx, BOOK)
     tx.change(
         keys.producer(log_id, version.app),
-        Produced(0, version.number, 0, count, tx.store_ms, 1, REMEMBERED_MS),
+        Produced(0, version.number, 0, 0, tx.store_ms, 1, REMEMBERED_MS),
     )
 
 
@@ -87,7 +87,7 @@ def _publish(
     found = (packed for one in files for packed in staging.load(path, one))
     count = append_all(tx, log, found)
     if version is not None:
-        note(tx, version, count)
+        note(tx, version)
     return Published(count, False)
 
 

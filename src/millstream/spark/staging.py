@@ -29,6 +29,8 @@ from millstream.limits import Limits
 LEFTOVER_MS = 7 * 24 * 3600 * 1000
 """After so long without a touch, what was staged belongs to a job that is no more."""
 
+MAKING_TRIES = 10
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Single | Batch).decode
 
@@ -72,7 +74,7 @@ def stage(path: str, stamp: Stamp, found: Iterable[Single | Batch], limits: Limi
     name = f"{stamp.partition}-{stamp.attempt}-{secrets.token_hex(4)}"
     listed: list[StagedBlock] = []
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make(directory)
         with (directory / name).open("xb") as file:
             file.write(_head(stamp))
             for packed in found:
@@ -84,6 +86,17 @@ def stage(path: str, stamp: Stamp, found: Iterable[Single | Batch], limits: Limi
     except OSError as error:
         raise WriteFailed(f"{directory / name}: cannot be staged: {error.strerror}") from error
     return StagedFile(name, stamp, listed)
+
+
+def _make(directory: Path) -> None:
+    """Make a directory; another job may remove the empty one above it at the same moment."""
+    for left in reversed(range(MAKING_TRIES)):
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return
+        except FileNotFoundError:
+            if not left:
+                raise
 
 
 def _head(stamp: Stamp) -> bytes:

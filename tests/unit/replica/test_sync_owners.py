@@ -191,6 +191,29 @@ def test_what_the_old_owner_alone_had_survives_the_new_ones_truncation(
     all_the_same(a, b, c)
 
 
+@pytest.mark.parametrize("piece", [1, 2, 1_024])
+def test_a_copy_that_forgot_where_it_parted_is_told_what_to_do(
+    a: Millstream, b: Millstream, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr("millstream.replica.chain.PIECE_RECORDS_MAX", piece)
+    a.log("x").append_many([b"1", b"2", b"3"])
+    b.sync(a)
+    b.log("x").take_over()
+    b.log("x").append_many([b"b"] * 5)
+    a.log("x").append_many([b"a"] * 3)
+    a.log("x").truncate(before=6)
+    a.log("x").enforce_retention()
+    before = seen(a), seen(b)
+    for own, peer in ((a, b), (b, a)):
+        with pytest.raises(Conflict, match="fork it to keep what it has, delete it"):
+            own.sync(peer)
+    assert (seen(a), seen(b)) == before
+    a.log("x").fork()
+    a.log("x").delete()
+    a.sync(b)
+    all_the_same(a, b)
+
+
 def test_an_owner_that_is_told_to_begin_later_keeps_what_it_had(
     a: Millstream, b: Millstream
 ) -> None:

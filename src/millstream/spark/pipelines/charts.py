@@ -20,9 +20,9 @@ LEFT, RIGHT, TOP, BOTTOM = 56, 10, 12, 26
 TICKS = 4
 LABELS = 6
 ROW = 26
-NAME_WIDTH = 220
-NAME_CHARS = 34
-NOTE_WIDTH = 150
+NAME_WIDTH = 230
+NAME_CHARS = 32
+NOTE_WIDTH = 140
 
 
 class Series(Struct, frozen=True, kw_only=True):

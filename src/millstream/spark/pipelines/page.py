@@ -20,7 +20,7 @@ _STYLE = """
 --wait:#3f6fd8;--wait99:#9db7f0;--work:#7a4fc9;--work99:#c4aef0;--tries:#3f6fd8}
 @media (prefers-color-scheme:dark){:root{--ground:#11151c;--card:#191f29;--ink:#e7ebf2;
 --soft:#96a2b5;--edge:#2a3240;--grid:#242c39;--done:#3fbf95;--failed:#ef6a73;--again:#eab75a;
---arrived:#7ba2ff;--wait:#7ba2ff;--wait99:#41598f;--work:#b08cf5;--work99:#5a4688;--tries:#7ba2ff}}
+--arrived:#7ba2ff;--wait:#7ba2ff;--wait99:#5673bd;--work:#b08cf5;--work99:#7a5fc0;--tries:#7ba2ff}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--ground);color:var(--ink);
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",sans-serif}

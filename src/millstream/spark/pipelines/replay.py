@@ -13,6 +13,7 @@ import shutil
 import threading
 from collections.abc import Mapping
 from functools import reduce
+from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -145,18 +146,14 @@ def replay(
 def _rows(spark: SparkSession, source: str, format: str, options: dict[str, str]) -> DataFrame:
     if format == "table":
         return spark.table(source)
-    if "://" not in source and not Path(source).exists() and not _matches(source):
-        raise NotFound(
-            f"there is nothing at {source} to replay; a path or a pattern of files", name=source
-        )
+    if "://" not in source:
+        # Java may have been started in another directory.
+        source = str(Path(source).absolute())
+        if not Path(source).exists() and not glob(source):
+            raise NotFound(
+                f"there is nothing at {source} to replay; a path or a pattern of files", name=source
+            )
     return spark.read.format(format).options(**{**_READ.get(format, {}), **options}).load(source)
-
-
-def _matches(source: str) -> bool:
-    """Whether a pattern of files matches any."""
-    from glob import glob
-
-    return bool(glob(source))
 
 
 def mapped(
