@@ -90,15 +90,15 @@ class Convergence:
     def _begin_at(self, side: Side, source: Summary) -> Steps[None]:
         """Have a side begin where the source can be read from.
 
-        What it had is below that, and truncated with it. If it was written here, or by somebody
-        who no longer may, the source never vouched for it: then a fork keeps it.
+        What it had lies below that. The source no longer has it, and cannot say whether it was
+        the same: a fork keeps it.
         """
         base, owner, epoch = source.base, source.owner, source.epoch
         before = self._copies.get(side)
         if before is not None and not _is_virgin(before):
             owner, epoch = before.owner, before.epoch
         start = StartReplica(self.log, base, owner, epoch)
-        if before is not None and before.end > before.start and self._may_differ(side, source):
+        if before is not None and before.end > before.start:
             aside = SetAside(self.log, before.end, before.epoch)
             fork, begun = yield from ask(side, Transact([aside, start]))
             self.outcome.set_aside.append(fork)
@@ -112,10 +112,6 @@ class Convergence:
             self.log, base.offset, base.offset, base, base.digest, owner, epoch, 0, None, b""
         )
         self._copies[side] = made if before is None else _with_metadata_of(made, before)
-
-    def _may_differ(self, side: Side, source: Summary) -> bool:
-        copy = self._copies[side]
-        return copy.owner == self._stores[side] or _pair(copy) != _pair(source)
 
     def _meet(self) -> Steps[bool]:
         """Where one copy ends before the other begins, it has to begin there too.

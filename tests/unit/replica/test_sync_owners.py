@@ -214,6 +214,29 @@ def test_a_copy_that_forgot_where_it_parted_is_told_what_to_do(
     all_the_same(a, b)
 
 
+def test_two_hand_overs_to_one_store_lose_nothing(
+    a: Millstream, b: Millstream, c: Millstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was handed over to `b`, which did not wait for that and took it over: one epoch, two logs."""
+    monkeypatch.setattr("millstream.replica.chain.PIECE_RECORDS_MAX", 1)
+    a.log("x").append(b"1")
+    b.sync(a)
+    a.log("x").append(b"only a has it")
+    a.log("x").hand_over(store_id(b))
+    b.log("x").take_over()
+    assert owner(a) == owner(b) == (store_id(b), 1)
+    b.log("x").append_many([b"b"] * 5)
+    for before in (2, 4):
+        b.log("x").truncate(before=before)
+        b.log("x").enforce_retention()
+        c.sync(a)
+        (log,) = c.sync(b).logs
+        assert values(c, log.set_aside[0]) == [b"1", b"only a has it"]
+        c.log("x").delete()
+    a.sync(b)
+    all_the_same(a, b)
+
+
 def test_an_owner_that_is_told_to_begin_later_keeps_what_it_had(
     a: Millstream, b: Millstream
 ) -> None:

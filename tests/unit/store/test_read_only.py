@@ -69,7 +69,9 @@ def test_metadata_is_read_without_values(tmp_path: Path) -> None:
             assert [offset for block in blocks for offset in block.offsets] == [2, 3, 4, 5, 6]
             assert {block.payload for block in blocks} == {b""}
             assert [one["n"] for block in blocks for one in block.headers()] == [2, 3, 4, 5, 6]
-            assert [key for block in blocks for key in list(block.keys())] == [b"k"] * 3 + [b"s"] * 2
+            assert [key for block in blocks for key in list(block.keys())] == [b"k"] * 3 + [
+                b"s"
+            ] * 2
             whole = ms._session.execute(ReadBlocks("a", 2, 7, 2**20))
             for name in ("timestamps", "appended"):
                 assert [x for one in blocks for x in getattr(one, name)()] == [

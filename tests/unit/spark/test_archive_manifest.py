@@ -1,0 +1,67 @@
+"""Promise: an archive counts what its manifest names, and says if that cannot be right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millstream.errors import CannotOpen, CorruptionError, InvalidInput
+from millstream.spark.archive import Archive, ArchivedFile, Segment, archive_path
+
+
+def segment(start: int, stop: int, *, created: int = 1, path: str = "f") -> Segment:
+    file = ArchivedFile(path=path, date="2026-01-01", start=start, stop=stop, rows=1, bytes=1)
+    return Segment(log="a/b", created=created, start=start, stop=stop, files=[file], written=5)
+
+
+def test_segments_come_back_in_order(tmp_path: Path) -> None:
+    archive = Archive(tmp_path / "kept")
+    assert archive.segments("a/b") == []
+    archive.add(segment(10, 20))
+    archive.add(segment(0, 10))
+    assert [one.start for one in archive.segments("a/b")] == [0, 10]
+    assert archive.segments("other") == []
+
+
+def test_files_without_a_note_are_removed_and_others_stay(tmp_path: Path) -> None:
+    archive = Archive(tmp_path)
+    staged = tmp_path / "staged"
+    staged.write_bytes(b"rows")
+    place = archive.move_in("a/b", staged, date="2026-01-01", name="0.parquet")
+    assert place == "log=a%2Fb/date=2026-01-01/0.parquet"
+    known = segment(0, 10, path=place)
+    other = tmp_path / "log=a%2Fb" / "date=2026-01-01" / "1.parquet"
+    other.write_bytes(b"half")
+    assert archive.clean("a/b", [known]) == 1
+    assert (tmp_path / place).exists()
+    assert not other.exists()
+
+
+def test_what_cannot_be_right_is_told(tmp_path: Path) -> None:
+    archive = Archive(tmp_path)
+    with pytest.raises(CannotOpen, match="there is no archive"):
+        archive.check()
+    archive.add(segment(0, 10))
+    archive.add(segment(5, 20))
+    with pytest.raises(CorruptionError, match="two segments for offset 5"):
+        archive.segments("a/b")
+    entry = tmp_path / "_manifest" / "log=a%2Fb" / "00000000000000000005.json"
+    entry.write_text("{")
+    with pytest.raises(CorruptionError, match="not an entry of a manifest"):
+        archive.segments("a/b")
+    entry.write_text(
+        '{"log":"a/b","created":1,"start":20,"stop":30,"files":[],"written":1,"format":2}'
+    )
+    with pytest.raises(CannotOpen, match="has format 2"):
+        archive.segments("a/b")
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/kept", "hdfs://host/kept", ""])
+def test_an_archive_is_a_directory(path: str) -> None:
+    with pytest.raises(InvalidInput, match="mounted share"):
+        archive_path(path)
+
+
+def test_file_addresses_are_paths(tmp_path: Path) -> None:
+    assert archive_path(f"file://{tmp_path}/kept") == tmp_path / "kept"
