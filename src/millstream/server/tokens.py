@@ -104,9 +104,8 @@ class Tokens:
     async def authenticate(self, text: str) -> Principal:
         """Who comes with a token. Raises `Unauthenticated`."""
         await self.freshen()
-        _, _, rest = text.partition("_")
-        identity, _, secret = rest.partition("_")
-        made = self._register.by_id.get(identity)
+        identity, _, secret = text.removeprefix(PREFIX).partition("_")
+        made = self._register.by_id.get(identity) if text.startswith(PREFIX) else None
         is_right = hmac.compare_digest(digest_of(secret), made.digest if made else _NO_DIGEST)
         if made is None or not is_right:
             raise Unauthenticated

@@ -207,6 +207,8 @@ def test_anything_but_the_text_itself_is_refused() -> None:
                 "ms__",
                 text[:-1],
                 f"{text}x",
+                f"wrong{text}",
+                f"{identity}_{secret}",
                 f"{prefix}_{identity}_",
                 f"{prefix}_{identity[:-1]}_{secret}",
                 f"{prefix}_{'0' * 16}_{secret}",

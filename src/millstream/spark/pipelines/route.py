@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from millstream.command import Session
 
-ROUND_RECORDS = 250_000
+ROUND_RECORDS = 500_000
 QUEUES_PER_PAGE = 1_000
 ROUTER = "spark"
 AT_MS = "at_ms"
