@@ -442,7 +442,7 @@ def route(
     ] = "",
     round_records: Annotated[
         int, typer.Option(metavar="N", min=1, help="Records per round.")
-    ] = 500_000,
+    ] = 250_000,
     allow_loss: Annotated[
         bool, typer.Option("--allow-loss", help="Go on where records were truncated too early.")
     ] = False,

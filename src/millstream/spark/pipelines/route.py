@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
     from millstream.command import Session
 
-ROUND_RECORDS = 500_000
+ROUND_RECORDS = 250_000
+"""As many as `queue.routing` keeps decoded at once, if blocks are large: queues look one by one."""
 QUEUES_PER_PAGE = 1_000
 ROUTER = "spark"
 AT_MS = "at_ms"
