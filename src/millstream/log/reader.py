@@ -164,12 +164,12 @@ def _read(
     bytes_max: int,
 ) -> list[Block]:
     found: list[Block] = []
-    size = 0
+    position, size = start, 0
     for first, value in entries_of(overlay, snapshot, log_id, start=start, stop=stop):
         try:
-            total = entries.count(value)
-            begin = max(start, first)
-            wanted = range(begin - first, min(stop, first + total) - first)
+            # The fold may have joined this entry with those before it, which were found apart.
+            wanted = range(position - first, min(stop, first + entries.count(value)) - first)
+            position = first + wanted.stop
             if blocks.is_block(value):
                 made = _stored_block(overlay, snapshot, name, first, wanted, value)
             else:
@@ -199,9 +199,10 @@ def _read_metadata(
     bytes_max: int,
 ) -> list[Block]:
     found: list[Block] = []
-    size = 0
+    position, size = start, 0
     for first, value in entries_of(overlay, snapshot, log_id, start=start, stop=stop):
-        begin, end = max(start, first), min(stop, first + entries.count(value))
+        begin, end = position, min(stop, first + entries.count(value))
+        position = end
         if blocks.is_block(value):
             made = Block(name, begin, begin - first, end - begin, value, b"")
         else:
