@@ -83,9 +83,9 @@ class Proxy:
                 if getattr(self, loses):
                     self.lost.set()
                     continue
+                self.carried_bytes += len(data)  # before somebody acts upon them
                 sink.sendall(data[: left[0]])
                 left[0] -= len(data)
-                self.carried_bytes += len(data)
                 if left[0] <= 0:
                     break
         except OSError:
