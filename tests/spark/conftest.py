@@ -91,6 +91,9 @@ def spark(shared_spark: SharedSpark) -> Iterator[SparkSession]:
     for query in session.streams.active:
         query.stop()
     session.catalog.clearCache()
+    for found in session.catalog.listTables():
+        kind = "VIEW" if found.isTemporary else "TABLE"
+        session.sql(f"DROP {kind} `{found.name}`")
     after = session.conf.getAll
     for name in after.keys() - before.keys():
         session.conf.unset(name)
