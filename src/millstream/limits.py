@@ -100,11 +100,11 @@ class Limits:
     busy_timeout_ms: int = 60_000
     """How long a writer waits for other processes before it gives up with `Overloaded`."""
 
-    wal_bytes_checkpoint: int = 8 * MiB
+    wal_bytes_checkpoint: int = 16 * MiB
     """Growth of the write-ahead log after which it is copied into the file, in the background."""
 
-    wal_bytes_left: int = 1 * MiB
+    wal_bytes_left: int = 2 * MiB
     """What may be left after copying for the log to be started anew, under the write lock."""
 
-    wal_bytes_reset: int = 32 * MiB
+    wal_bytes_reset: int = 64 * MiB
     """Size at which the write-ahead log is started anew even if much is left."""
