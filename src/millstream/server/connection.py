@@ -104,6 +104,8 @@ class HttpConnection(HttpToolsProtocol):
         if size > self.config.settings.head_bytes_max:
             raise ValueError("the head is too large")  # the parser stops, and answers below
         super().on_headers_complete()
+        cycle = self.cycle
+        self.scope["state"]["has_come"] = lambda: not cycle.more_body
 
     def on_message_complete(self) -> None:
         """A request has come whole; the next bytes are another's head."""
