@@ -27,7 +27,7 @@ from millstream.log.reader import TRIES, RowMoved, bounds_of, entries_of, log_id
 from millstream.queue.commands import Routed
 from millstream.queue.ledger import Ledger
 from millstream.queue.placing import place
-from millstream.queue.routing import _decoded, _joined, mark_of, may_match
+from millstream.queue.routing import decoded_entry, joined_spans, mark_of, may_match
 from millstream.queue.slots import Mark, Span
 from millstream.queue.spec import DELAY_MS_MAX, PRIORITY_MAX, QueueSpec
 from millstream.queue.state import QueueState
@@ -218,7 +218,7 @@ class _Source(NamedTuple):
         ((first, value),) = entries_of(
             self.overlay, self.snapshot, self.log_id, start=offset, stop=offset + 1
         )
-        entry, headers = _decoded(value) if self.looks else (decode(value), [])
+        entry, headers = decoded_entry(value) if self.looks else (decode(value), [])
         self.known.add(first, entry, headers)
         return first, entry, headers
 
@@ -231,7 +231,7 @@ def _spans(
     marks: list[Mark] | None = [] if source.looks else None
     wishes = iter(one.wishes) if one.wishes is not None else None
     for first, entry, headers, taken in _taken(source, one.runs):
-        spans += _joined(source.log_id, first, entry, taken)
+        spans += joined_spans(source.log_id, first, entry, taken)
         if marks is not None:
             marks += [mark_of(spec, entry.keys[i], headers[i]) for i in taken]
     if marks is not None and wishes is not None:

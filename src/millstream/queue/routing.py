@@ -249,7 +249,7 @@ def _look_in(
         more, taken = _matching(source, first, value, range(low, high), condition)
         spans += more
         if marks is not None:
-            entry, headers = _decoded(value)
+            entry, headers = decoded_entry(value)
             marks += [mark_of(spec, entry.keys[i], headers[i]) for i in taken]
         if condition is not None and len(taken) < high - low:
             unknown += _unknown(source, value, range(low, high), taken, condition)
@@ -299,7 +299,7 @@ def _matching(
             first_id = header.first_id + start
             whole = Span(0, len(wanted), source.log_id, first + start, first_id, at_ms)
             return [whole], wanted
-    entry, headers = _decoded(value)
+    entry, headers = decoded_entry(value)
     taken: Sequence[int] = wanted
     if condition is not None:
         cut = slice(wanted.start, wanted.stop)
@@ -310,7 +310,7 @@ def _matching(
             log=source.name,
         )
         taken = [index for index, yes in zip(wanted, matched, strict=True) if yes]
-    return _joined(source.log_id, first, entry, taken), taken
+    return joined_spans(source.log_id, first, entry, taken), taken
 
 
 def _unknown(
@@ -320,7 +320,7 @@ def _unknown(
 
     It is counted for whoever watches, so of a long entry only some are looked at.
     """
-    entry, headers = _decoded(value)
+    entry, headers = decoded_entry(value)
     matched = set(taken)
     others = [index for index in wanted if index not in matched]
     some = random.sample(others, min(len(others), UNKNOWN_LOOKED_AT))
@@ -334,13 +334,13 @@ def _unknown(
 
 
 @lru_cache(maxsize=32)
-def _decoded(value: bytes) -> tuple[entries.Entry, list[Headers]]:
+def decoded_entry(value: bytes) -> tuple[entries.Entry, list[Headers]]:
     """An entry and its headers; the queues on a log look at the same ones, one after the other."""
     entry = entries.decode(value)
     return entry, [_decode_headers(one) if one else NO_HEADERS for one in entry.headers]
 
 
-def _joined(log_id: int, first: int, entry: entries.Entry, taken: Sequence[int]) -> list[Span]:
+def joined_spans(log_id: int, first: int, entry: entries.Entry, taken: Sequence[int]) -> list[Span]:
     """Records as the fewest spans: neighbours with adjacent ids that were appended together."""
     spans: list[Span] = []
     ids, appended = entry.ids, entry.appended

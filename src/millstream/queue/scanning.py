@@ -19,9 +19,9 @@ from millstream.queue.service import (
     _OUTCOMES,
     PEEK_MAX,
     STATES,
-    _bucket,
-    _buckets,
-    _queue,
+    find_bucket,
+    find_buckets,
+    need_queue,
 )
 from millstream.queue.slots import DONE
 from millstream.store.engine import Snapshot
@@ -68,7 +68,7 @@ def list_unrouted(store: Store, query: ListUnrouted) -> list[Unrouted]:
     """The stretches that are not routed; those of somebody else's routing are not looked for."""
 
     def ask(state: State, snapshot: Snapshot) -> list[Unrouted]:
-        _queue(state, snapshot, query.queue)  # there must be one
+        need_queue(state, snapshot, query.queue)  # there must be one
         facts = facts_of(state, snapshot, query.queue)
         assert facts is not None
         return [
@@ -100,13 +100,13 @@ _NAMES = {number: name for name, number in STATES.items()}
 
 
 def _attempts(state: State, snapshot: Snapshot, query: ListAttempts) -> list[_Row]:
-    queue = _queue(state, snapshot, query.queue)
+    queue = need_queue(state, snapshot, query.queue)
     first = 0 if query.after < 0 else split_id(query.after)[1] + 1
     _, now_ms = state.time.now()
     to_wall_ms = state.clock.wall_ms() - now_ms
     found: list[_Row] = []
-    for bucket_id in _buckets(state, snapshot, queue, _NAMES[DONE], first):
-        bucket = _bucket(state, snapshot, queue, bucket_id)
+    for bucket_id in find_buckets(state, snapshot, queue, _NAMES[DONE], first):
+        bucket = find_bucket(state, snapshot, queue, bucket_id)
         tries = _by_slot(bucket.tries)
         ends = _by_slot(bucket.ends)
         low = max(0, first - split_id(bucket_id)[1])

@@ -221,12 +221,12 @@ Found = tuple[int, Span, list[int], list[int], list[str]]
 
 
 def _find(state: State, snapshot: Snapshot, query: c.PeekMessages) -> list[Found]:
-    queue = _queue(state, snapshot, query.queue)
+    queue = need_queue(state, snapshot, query.queue)
     first = 0 if query.after < 0 else split_id(query.after)[1] + 1
     found: list[Found] = []
     left = query.count
-    for bucket_id in _buckets(state, snapshot, queue, query.state, first):
-        bucket = _bucket(state, snapshot, queue, bucket_id)
+    for bucket_id in find_buckets(state, snapshot, queue, query.state, first):
+        bucket = find_bucket(state, snapshot, queue, bucket_id)
         low = max(0, first - split_id(bucket_id)[1])
         for start, stop in bucket.runs(STATES[query.state], low):
             for span in bucket.sources(start, min(stop, start + left)):
@@ -246,7 +246,7 @@ def _find(state: State, snapshot: Snapshot, query: c.PeekMessages) -> list[Found
     return found
 
 
-def _buckets(
+def find_buckets(
     state: State, snapshot: Snapshot, queue: QueueState, wanted: str, first: int
 ) -> Iterator[int]:
     """The buckets that may hold messages in a state, from a claim number on, in order."""
@@ -272,10 +272,10 @@ def get_attempts(store: Store, query: c.GetAttempts) -> list[Try]:
     """How the attempts at a message went, in order."""
 
     def ask(state: State, snapshot: Snapshot) -> list[Try]:
-        queue = _queue(state, snapshot, query.queue)
+        queue = need_queue(state, snapshot, query.queue)
         bucket_id = bucket_of(query.claim_id)
         slot = split_id(query.claim_id)[1] - split_id(bucket_id)[1]
-        bucket = _bucket(state, snapshot, queue, bucket_id)
+        bucket = find_bucket(state, snapshot, queue, bucket_id)
         tries = [one for one in bucket.tries if one.start <= slot < one.stop]
         ends = [end for end in bucket.ends if end.start <= slot < end.stop]
         found = [
@@ -287,7 +287,8 @@ def get_attempts(store: Store, query: c.GetAttempts) -> list[Try]:
     return store.look(ask)
 
 
-def _queue(state: State, snapshot: Snapshot, name: str) -> QueueState:
+def need_queue(state: State, snapshot: Snapshot, name: str) -> QueueState:
+    """A queue; there must be one."""
     queue = state.entity(keys.queue(name), snapshot)
     assert isinstance(queue, QueueState)
     if not queue.exists():
@@ -295,7 +296,8 @@ def _queue(state: State, snapshot: Snapshot, name: str) -> QueueState:
     return queue
 
 
-def _bucket(state: State, snapshot: Snapshot, queue: QueueState, bucket_id: int) -> Bucket:
+def find_bucket(state: State, snapshot: Snapshot, queue: QueueState, bucket_id: int) -> Bucket:
+    """One of a queue's buckets."""
     found = state.entity(keys.bucket(queue.queue_id, bucket_id), snapshot)
     assert isinstance(found, Bucket)
     return found

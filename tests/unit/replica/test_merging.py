@@ -16,6 +16,7 @@ from millstream.errors import (
     Truncated,
 )
 from millstream.limits import Limits
+from millstream.log.log import Log
 from millstream.testing import memory_store
 from tests.unit.replica.stores import (
     drop_bytes,
@@ -251,16 +252,11 @@ def test_many_entries_are_merged_in_several_commits(
     assert len(log) == 6 + 36
 
 
-def test_what_is_written_during_a_merge_survives(
-    ms: Millstream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def append_during_merge(ms: Millstream, monkeypatch: pytest.MonkeyPatch, *, to: Log) -> None:
+    """Let a merge move an entry per commit, and append after its first."""
     from millstream.replica import moving
 
     monkeypatch.setattr(moving, "ENTRIES_PER_SLICE", 1)
-    log = filled(ms)
-    fork = log.fork("b")
-    fork.append_many([b"6", b"7"])
-    fork.append_many([b"8", b"9"])
     store = store_of(ms)
     run, seen = store.run, []
 
@@ -268,10 +264,20 @@ def test_what_is_written_during_a_merge_survives(
         answer = run(operation)  # type: ignore[arg-type]
         if not seen:
             seen.append(1)
-            fork.append(b"meanwhile")
+            to.append(b"meanwhile")
         return answer
 
     monkeypatch.setattr(store, "run", interrupted)
+
+
+def test_what_is_written_during_a_merge_survives(
+    ms: Millstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = filled(ms)
+    fork = log.fork("b")
+    fork.append_many([b"6", b"7"])
+    fork.append_many([b"8", b"9"])
+    append_during_merge(ms, monkeypatch, to=fork)
     fork.merge()
     assert values(log)[6:] == [b"6", b"7", b"8", b"9", b"meanwhile"]
 
@@ -279,24 +285,11 @@ def test_what_is_written_during_a_merge_survives(
 def test_a_parent_that_moves_during_a_merge_has_forked(
     ms: Millstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from millstream.replica import moving
-
-    monkeypatch.setattr(moving, "ENTRIES_PER_SLICE", 1)
     log = filled(ms)
     fork = log.fork("b")
     fork.append_many([b"6", b"7"])
     fork.append_many([b"8", b"9"])
-    store = store_of(ms)
-    run, seen = store.run, []
-
-    def interrupted(operation: object) -> object:
-        answer = run(operation)  # type: ignore[arg-type]
-        if not seen:
-            seen.append(1)
-            log.append(b"meanwhile")
-        return answer
-
-    monkeypatch.setattr(store, "run", interrupted)
+    append_during_merge(ms, monkeypatch, to=log)
     with pytest.raises(ForkDetected):
         fork.merge()
     assert values(log)[6:] == [b"6", b"7", b"meanwhile"]
