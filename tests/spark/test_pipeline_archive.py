@@ -154,6 +154,7 @@ def test_a_log_is_truncated_behind_the_archive_as_its_retention_says(
     spark: SparkSession, store: Millstream, into: Path
 ) -> None:
     fill(store, "orders", 40)
+    store.log("orders").cursor("archive", start="earliest").ack_up_to(0)
     store.log("orders").retain(consumed=True)
     store.log("orders").cursor("slow", start="earliest").ack_up_to(24)
     summary = archive(spark, path_of(store), into, logs=["orders"])

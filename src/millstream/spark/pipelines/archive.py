@@ -64,7 +64,7 @@ class ArchivedLog(Struct, frozen=True, kw_only=True):
     files: int
     bytes: int
     truncated: int
-    """Records that the log forgot, because they are archived and its retention says so."""
+    """Records that the log forgot meanwhile, because they are archived and its retention says so."""
 
     @property
     def records(self) -> int:
@@ -306,16 +306,22 @@ def _file(path: Path) -> tuple[Path, ArchivedFile]:
 
 
 def _truncate(session: Session, book: _Book, keep: Seconds | None) -> int:
-    """Let a log forget what its retention and `keep` allow, never what is not archived."""
+    """Let a log forget what its retention and `keep` allow, never what is not archived.
+
+    What housekeeping took away since the run began counts too: it followed the same cursor.
+    """
     name = book.info.name
-    gone = session.execute(c.EnforceRetention(name)) if book.info.retention else 0
+    if book.info.retention:
+        session.execute(c.EnforceRetention(name))
     info = session.execute(c.DescribeLog(name))
-    if keep is None or info is None:
-        return gone
-    before = offset_at(session, info, SystemClock().wall_ms() - to_ms(keep))
-    before = min(before, book.at)
-    if before > info.start_offset:
-        gone += session.execute(c.Truncate(name, before))
+    if info is None:
+        return 0
+    gone = info.start_offset - book.info.start_offset
+    if keep is not None:
+        before = offset_at(session, info, SystemClock().wall_ms() - to_ms(keep))
+        before = min(before, book.at)
+        if before > info.start_offset:
+            gone += session.execute(c.Truncate(name, before))
     return gone
 
 
