@@ -2,7 +2,8 @@
 
 Values, keys and times are handed over as the buffers that were stored; nothing is done per record
 but for headers, which are decoded where they were asked for. Small blocks are joined into larger
-batches, because each batch costs Spark a fixed time.
+batches, because each batch costs Spark a fixed time. Arrays are made from buffers: what makes them
+from Python objects imports pandas, which would double the start of every worker.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millstream.format import block as stored
 from millstream.log.block import Block, headers_of
@@ -109,30 +110,30 @@ def _binary(
     return whole.slice(block.skip, block.count) if block.skip else whole
 
 
-def _topic(piece: Piece, kind: pa.DataType) -> pa.Array:
-    return _constant(piece.block.log, piece.block.count, kind)
+def _topic(piece: Piece, _: pa.DataType) -> pa.Array:
+    return _same_text(piece.block.log, piece.block.count)
 
 
-def _partition(piece: Piece, kind: pa.DataType) -> pa.Array:
-    return _constant(0, piece.block.count, kind)
+def _partition(piece: Piece, _: pa.DataType) -> pa.Array:
+    return _zeros(piece.block.count)
 
 
-@lru_cache(maxsize=256)
-def _constant(value: Any, count: int, kind: pa.DataType) -> pa.Array:
-    return pa.repeat(pa.scalar(value, kind), count)
+@lru_cache(maxsize=64)
+def _same_text(text: str, count: int) -> pa.Array:
+    data = text.encode()
+    ends = np.arange(count + 1, dtype=np.int32) * len(data)
+    buffers = [None, pa.py_buffer(ends.data), pa.py_buffer(data * count)]
+    return pa.Array.from_buffers(pa.string(), count, buffers)
+
+
+@lru_cache(maxsize=64)
+def _zeros(count: int) -> pa.Array:
+    return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(bytes(4 * count))])
 
 
 def _offset(piece: Piece, _: pa.DataType) -> pa.Array:
-    block = piece.block
-    return pc.add(
-        _numbers(-(-block.count // 1024) * 1024).slice(0, block.count), block.first_offset
-    )
-
-
-@lru_cache(maxsize=4)
-def _numbers(count: int) -> pa.Array:
-    """0, 1, 2 and so on."""
-    return _int64s(array("q", range(count)))
+    offsets = piece.block.offsets
+    return _int64s(np.arange(offsets.start, offsets.stop, dtype=np.int64))
 
 
 def _timestamp(piece: Piece, _: pa.DataType) -> pa.Array:
@@ -150,14 +151,13 @@ def times(piece: Piece, column: int) -> pa.Array:
     if not metadata.header.columns & column:
         header = metadata.header
         constant_ms = header.appended_ms if is_appended else header.timestamp_ms
-        return pa.repeat(pa.scalar(constant_ms * 1000, pa.int64()), block.count)
+        return _int64s(np.full(block.count, constant_ms * 1000, dtype=np.int64))
     ask = metadata.appended if is_appended else metadata.timestamps
-    numbers = ask(block.skip, block.count)
-    return pc.multiply(_int64s(numbers), 1000)
+    return _int64s(np.asarray(ask(block.skip, block.count)) * 1000)
 
 
-def _int64s(numbers: Any) -> pa.Array:
-    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
+def _int64s(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array:
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers.data)])
 
 
 def header_column(found: Sequence[Headers], kind: pa.DataType) -> pa.Array:

@@ -20,6 +20,7 @@ from millstream.embedded import EmbeddedSession, open_store
 from millstream.errors import CannotOpen, InvalidInput
 from millstream.remote.address import is_address
 from millstream.remote.opening import CONNECT_TIMEOUT_S, RETRY_FOR_S, open_remote
+from millstream.spark.worker import settle
 from millstream.store import forking
 from millstream.store.sqlite import SqliteEngine
 
@@ -134,6 +135,7 @@ def _opened(place: Place, *, read_only: bool) -> Iterator[Session]:
         yield session
     finally:
         session.close()
+        settle()
 
 
 def open_session(place: Place, *, read_only: bool) -> Session:

@@ -23,6 +23,7 @@ from millstream.spark.table import (
     table_schema,
     target_of,
 )
+from millstream.spark.worker import settle
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -45,7 +46,8 @@ class MillstreamSource(DataSource):
         return "millstream"
 
     def schema(self) -> str | StructType:
-        """The columns of a read, or of a table of SQL."""
+        """The columns of a read, or of a table of SQL: the first that Spark asks for."""
+        settle()
         if is_table(self.options):
             return table_schema(self.options)
         return columns_of(self.options)

@@ -32,6 +32,7 @@ from millstream.spark.publishing import Version, publish
 from millstream.spark.rows import blocks_of, check_columns
 from millstream.spark.staging import StagedFile, Stamp
 from millstream.spark.uploading import SentPart
+from millstream.spark.worker import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,6 +88,7 @@ class _Writer:
         check_here(place)
         stamp = Stamp(txn, partition, attempt)
         staged = staging.stage(place.url, stamp, packed, Limits())
+        settle()
         point("write")
         return Staged(txn, app, [staged], [])
 
