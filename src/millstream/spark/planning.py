@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from millstream.command import Session
 
 LOGS_PER_PAGE = 1_000
-BYTES_PER_PARTITION = 32 * 1024 * 1024
+BYTES_PER_PARTITION = 128 * 1024 * 1024
 """So much is read by one task, unless `minPartitions` asks for more tasks."""
 
 RECORDS_PER_PARTITION = 250_000

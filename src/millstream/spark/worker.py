@@ -4,20 +4,54 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
 _DAEMON = "pyspark.daemon"
-_settled = False
+"""What such a process was started as; its `worker` does one task, and is called for each."""
+
+_modules_spared = 0
 
 
 def settle() -> None:
-    """Take what this process has imported out of garbage collection, if it is one of Spark's workers.
+    """Make a worker of Spark fit for many tasks; called when a task has imported what it needs.
 
-    Spark collects garbage after every task; among all those modules that took longer than a small task.
+    Spark collects garbage after every task, and among all those modules that takes longer than a
+    small task: they are taken out of it, again whenever there are more of them.
     """
-    global _settled
-    main = sys.modules.get("__main__")
-    if _settled or getattr(getattr(main, "__spec__", None), "name", "") != _DAEMON:
+    global _modules_spared
+    if len(sys.modules) == _modules_spared or _daemon() is None:
         return
-    _settled = True
+    _modules_spared = len(sys.modules)
+    leave_quietly()
     gc.collect()
     gc.freeze()
+
+
+def leave_quietly() -> None:
+    """Let a worker that Spark has no more work for end without a traceback.
+
+    Over a Unix socket it would print one, because it cannot answer any more.
+    """
+    main = _daemon()
+    if main is None or isinstance(main.worker, _Quiet):
+        return
+    main.worker = _Quiet(main.worker)  # type: ignore[attr-defined]
+
+
+class _Quiet:
+    def __init__(self, worker: Callable[[Any, bool], int]) -> None:
+        self._worker = worker
+
+    def __call__(self, sock: Any, authenticated: bool) -> int:
+        try:
+            return self._worker(sock, authenticated)
+        except BrokenPipeError:
+            return 1
+
+
+def _daemon() -> ModuleType | None:
+    """The module that this process was started as, if it is one of Spark's workers."""
+    main = sys.modules["__main__"]
+    return main if getattr(main.__spec__, "name", "") == _DAEMON else None

@@ -79,6 +79,9 @@ class Engine(Protocol):
     def wants_tending(self) -> bool:
         """Whether there is upkeep to do, such as a checkpoint."""
 
+    def notice_others(self) -> None:
+        """Look whether other processes have left upkeep to do; they may be gone."""
+
     def tend(self) -> bool:
         """Do it beside running writers; True if it should be finished while they are kept out."""
 

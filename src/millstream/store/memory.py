@@ -218,6 +218,9 @@ class MemoryEngine:
         """There is no upkeep."""
         return False
 
+    def notice_others(self) -> None:
+        """There are no others."""
+
     def tend(self) -> bool:
         """There is nothing to finish either."""
         return False

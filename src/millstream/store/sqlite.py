@@ -87,6 +87,7 @@ class SqliteEngine:
         self._idle = threading.Condition(self._lock)
         self._wal_bytes = 0
         self._copied_bytes = 0
+        self._noticed_bytes = 0
         self._copy_from_bytes = self._limits.wal_bytes_checkpoint
         self._page_bytes = 0
         self._closed = False
@@ -124,6 +125,13 @@ class SqliteEngine:
     def wants_tending(self) -> bool:
         """Whether the write-ahead log has grown enough to be copied into the file."""
         return self._wal_bytes - self._copied_bytes >= self._copy_from_bytes
+
+    def notice_others(self) -> None:
+        """Have the write-ahead log copied too if others made it grow, and went before they did."""
+        size = self._wal_file_bytes()
+        if size - self._noticed_bytes >= self._limits.wal_bytes_checkpoint:
+            self._noticed_bytes = size
+            self._wal_bytes = max(size, self._wal_bytes)
 
     def tend(self) -> bool:
         """Copy it while writers go on; True if it should be started anew now.
@@ -175,13 +183,12 @@ class SqliteEngine:
 
     def describe(self) -> dict[str, Any]:
         """Facts for `stats`."""
-        wal = Path(f"{self.path}-wal")
         return {
             "engine": "sqlite",
             "path": str(self.path),
             "durability": self.durability,
             "file_bytes": self.path.stat().st_size,
-            "wal_bytes": wal.stat().st_size if wal.exists() else 0,
+            "wal_bytes": self._wal_file_bytes(),
             "sqlite_version": apsw.sqlite_lib_version(),
         }
 
@@ -210,6 +217,12 @@ class SqliteEngine:
 
     def _committed(self) -> None:
         self.commits += 1
+
+    def _wal_file_bytes(self) -> int:
+        try:
+            return os.stat(f"{self.path}-wal").st_size
+        except FileNotFoundError:
+            return 0
 
     def _connect(self) -> apsw.Connection:
         connection = connect(self.path, busy=self._busy_handler(), vfs=self._vfs)
@@ -279,7 +292,8 @@ class SqliteEngine:
             self._in_use += 1
             tender = self._tender
         try:
-            _, copied_pages = tender.wal_checkpoint(mode=mode)
+            pages, copied_pages = tender.wal_checkpoint(mode=mode)
+            self._wal_bytes = pages * self._page_bytes
             self._copied_bytes = copied_pages * self._page_bytes
         except apsw.BusyError:
             pass  # somebody reads or writes just now; the next commit asks again

@@ -346,6 +346,7 @@ class Store:
             with self._transactor.mutex:
                 self.engine.tend_exclusively()
         if self.clock.seconds() >= self._upkeep_due:
+            self.engine.notice_others()
             if sum(task(self) for task in self._upkeep):
                 return True
             self._upkeep_due = self.clock.seconds() + UPKEEP_S
