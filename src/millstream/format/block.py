@@ -57,7 +57,7 @@ APPENDED = 32
 HEADER_BYTES = 56
 BODY_BYTES_MAX = 2**31 - 1
 
-EVEN_RECORDS_MAX = 4_096
+EVEN_RECORDS_MAX = 16_384
 """Up to so many records the offsets of items of one size are kept for the next block."""
 
 _HEADER = struct.Struct("<HBBIQqqHHIIII")
@@ -324,8 +324,7 @@ class Block:
         if base > len(self._data):
             raise CorruptionError("a block's column is cut", what="block body", where=position)
         ends = _u32s(self._data, position, count + 1)
-        numbers = ends.tolist()
-        if numbers[0] != 0 or numbers != sorted(numbers):
+        if not _ascend(ends):
             raise CorruptionError(
                 "a block's offsets do not ascend", what="block body", where=position
             )
@@ -360,6 +359,21 @@ def _pack_offsets(ends: Sequence[int]) -> bytes:
 @lru_cache(maxsize=64)
 def _offsets(count: int) -> struct.Struct:
     return struct.Struct(f"<{count}I")
+
+
+def _ascend(ends: array[int]) -> bool:
+    """Whether offsets start at 0 and never go back."""
+    count = len(ends) - 1
+    if 0 < count <= EVEN_RECORDS_MAX and ends == _even_ends(count, ends[1]):
+        return True
+    numbers = ends.tolist()
+    return numbers[0] == 0 and numbers == sorted(numbers)
+
+
+@lru_cache(maxsize=32)
+def _even_ends(count: int, size: int) -> array[int]:
+    """What `_even_offsets` packs."""
+    return array("I", range(0, (count + 1) * size, size) if size else [0] * (count + 1))
 
 
 def _fixed(numbers: array[int]) -> bytes:

@@ -20,7 +20,7 @@ from millstream.format import block as stored
 from millstream.log.block import Block, headers_of
 from millstream.record import Headers
 
-ROWS_PER_BATCH = 16_384
+ROWS_PER_BATCH = 8_192
 """Rows from which a batch is handed on: larger ones do not make Spark faster."""
 
 BYTES_PER_BATCH = 8 * 1024 * 1024
