@@ -25,8 +25,8 @@ MEMORY = "2g"
 RECORDS = 1_000_000
 FILL_BATCH = 10_000
 PER_TRIGGER = 100_000
-WARM_TURNS = 5, 15
-"""At least and at most so many turns at first do not count; Java compiles what is run often."""
+WARM_TURNS, WARM_S = 12, 15.0
+"""So many turns at first, or for so long, do not count: Java compiles what is run often."""
 TURNS_MIN, TURNS_MAX = 3, 9
 ROUTED_QUEUES = 50
 SCALED_PARTITIONS = 4
@@ -220,8 +220,8 @@ def _turns(
     bench: Bench, sides: list[Callable[[], None]], *, prepare: Callable[[], None] | None = None
 ) -> list[list[float]]:
     """The times that each side took in turns, once Java has compiled what it runs."""
-    least, most = WARM_TURNS if bench.seconds >= 1 else (1, 1)
-    _repeat(sides, prepare, turns=(least, most), total_s=bench.seconds)
+    if bench.seconds >= 1:
+        _repeat(sides, prepare, turns=(1, WARM_TURNS), total_s=WARM_S)
     return _repeat(sides, prepare, turns=(bench.turns_min, TURNS_MAX), total_s=bench.seconds)
 
 

@@ -44,10 +44,25 @@ _ELEMENT = struct.Struct("<QI")
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Entry:
-    """The metadata of the records that one entry covers, as columns."""
+class Places:
+    """Which payloads the records of one entry have, and when these were appended."""
 
-    __slots__ = ("appended", "headers", "ids", "keys", "packed", "timestamps")
+    __slots__ = ("appended", "ids", "packed")
+
+    def __init__(self, *, ids: Sequence[int], appended: Sequence[int], packed: bool) -> None:
+        self.ids = ids
+        self.appended = appended
+        self.packed = packed
+        """Whether the payloads lie together in one block, keyed by the first id."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Entry(Places):
+    """All metadata of the records that one entry covers, as columns."""
+
+    __slots__ = ("headers", "keys", "timestamps")
 
     def __init__(
         self,
@@ -59,16 +74,10 @@ class Entry:
         appended: Sequence[int],
         packed: bool,
     ) -> None:
-        self.ids = ids
+        super().__init__(ids=ids, appended=appended, packed=packed)
         self.keys = keys
         self.headers = headers
         self.timestamps = timestamps
-        self.appended = appended
-        self.packed = packed
-        """Whether the payloads lie together in one block, keyed by the first id."""
-
-    def __len__(self) -> int:
-        return len(self.ids)
 
 
 def encode_metadata(
@@ -137,6 +146,15 @@ def count(value: bytes) -> int:
 def decode(value: bytes) -> Entry:
     """Read an entry, of either form."""
     return _decode_block(value) if block.is_block(value) else _decode_array(value)
+
+
+def decode_places(value: bytes) -> Places:
+    """Read only where the payloads of an entry are, and when they came."""
+    if not block.is_block(value):
+        return _decode_array(value)
+    found = block.Block(value, kind=block.METADATA)
+    first = found.header.first_id
+    return Places(ids=range(first, first + found.count), appended=found.appended(), packed=True)
 
 
 def _decode_block(value: bytes) -> Entry:

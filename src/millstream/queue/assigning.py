@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from millstream.command import Query
 from millstream.errors import Conflict, InvalidInput, NotFound, OutOfRange
 from millstream.format import keys
-from millstream.format.entries import Entry, decode
+from millstream.format.entries import Entry, Places, decode_places
 from millstream.log.head import Head, Name
 from millstream.log.names import check_integer, check_text
 from millstream.log.reader import TRIES, RowMoved, bounds_of, entries_of, log_id_of
@@ -101,16 +101,16 @@ class _Entries:
 
     def __init__(self) -> None:
         self._firsts: list[int] = []
-        self._found: list[tuple[Entry, list[Headers]]] = []
+        self._found: list[tuple[Places, list[Headers]]] = []
 
-    def at(self, offset: int) -> tuple[int, Entry, list[Headers]] | None:
+    def at(self, offset: int) -> tuple[int, Places, list[Headers]] | None:
         """The entry that covers an offset, if it was read."""
         index = bisect_right(self._firsts, offset) - 1
         if index < 0 or offset >= self._firsts[index] + len(self._found[index][0]):
             return None
         return self._firsts[index], *self._found[index]
 
-    def add(self, first: int, entry: Entry, headers: list[Headers]) -> None:
+    def add(self, first: int, entry: Places, headers: list[Headers]) -> None:
         """Keep one that was read."""
         index = bisect_right(self._firsts, first)
         self._firsts.insert(index, first)
@@ -211,14 +211,14 @@ class _Source(NamedTuple):
     """Whether headers are needed."""
     known: _Entries
 
-    def entry(self, offset: int) -> tuple[int, Entry, list[Headers]]:
+    def entry(self, offset: int) -> tuple[int, Places, list[Headers]]:
         """The entry that covers an offset: its first offset, itself, its headers."""
         if (found := self.known.at(offset)) is not None:
             return found
         ((first, value),) = entries_of(
             self.overlay, self.snapshot, self.log_id, start=offset, stop=offset + 1
         )
-        entry, headers = decoded_entry(value) if self.looks else (decode(value), [])
+        entry, headers = decoded_entry(value) if self.looks else (decode_places(value), [])
         self.known.add(first, entry, headers)
         return first, entry, headers
 
@@ -233,6 +233,7 @@ def _spans(
     for first, entry, headers, taken in _taken(source, one.runs):
         spans += joined_spans(source.log_id, first, entry, taken)
         if marks is not None:
+            assert isinstance(entry, Entry)
             marks += [mark_of(spec, entry.keys[i], headers[i]) for i in taken]
     if marks is not None and wishes is not None:
         # What is gone was first: the wishes of the messages that are left are the last ones.
@@ -243,7 +244,7 @@ def _spans(
 
 def _taken(
     source: _Source, runs: Sequence[tuple[int, int]]
-) -> Iterator[tuple[int, Entry, list[Headers], list[int]]]:
+) -> Iterator[tuple[int, Places, list[Headers], list[int]]]:
     """Each entry that runs lie in, read once, and which of its records they take.
 
     What the log has dropped is not there any more and cannot be assigned.

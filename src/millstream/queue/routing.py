@@ -340,7 +340,9 @@ def decoded_entry(value: bytes) -> tuple[entries.Entry, list[Headers]]:
     return entry, [_decode_headers(one) if one else NO_HEADERS for one in entry.headers]
 
 
-def joined_spans(log_id: int, first: int, entry: entries.Entry, taken: Sequence[int]) -> list[Span]:
+def joined_spans(
+    log_id: int, first: int, entry: entries.Places, taken: Sequence[int]
+) -> list[Span]:
     """Records as the fewest spans: neighbours with adjacent ids that were appended together."""
     spans: list[Span] = []
     ids, appended = entry.ids, entry.appended

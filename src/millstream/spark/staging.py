@@ -104,8 +104,8 @@ def _head(stamp: Stamp) -> bytes:
     return len(data).to_bytes(4, "little") + data
 
 
-def check(path: str, staged: StagedFile) -> None:
-    """Refuse a file that is not what its task listed, before anything is published.
+def load(path: str, staged: StagedFile) -> Iterator[Single | Batch]:
+    """The blocks of a file; one that is not what its task listed is refused.
 
     Tasks check what they pack; here it only has to be the same bytes.
     """
@@ -114,12 +114,7 @@ def check(path: str, staged: StagedFile) -> None:
         count = packed.count if isinstance(packed, Batch) else 1
         if count != block.count:
             raise _other(staged, f"a block of {count} records, not {block.count}")
-
-
-def load(path: str, staged: StagedFile) -> Iterator[Single | Batch]:
-    """The blocks of a file."""
-    for _, data in _pieces(path, staged):
-        yield _decode(data)
+        yield packed
 
 
 def _pieces(path: str, staged: StagedFile) -> Iterator[tuple[StagedBlock, bytes]]:

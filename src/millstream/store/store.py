@@ -70,6 +70,7 @@ class Store:
         self._groups = 0
         self._operations = 0
         self._folds = 0
+        self._own_seq = self._folded_before = 0
         self._last_failure: str | None = None
         self._kept = False
         self._sent = False
@@ -230,6 +231,7 @@ class Store:
         writer.commit()
         self._sync_s = 0.0 if self.on_commit is None else self.clock.seconds() - began_s
         self.state.committed(delta, len(data))
+        self._own_seq = delta.seq
         self._groups += 1
 
     def _publish(self) -> None:
@@ -265,6 +267,12 @@ class Store:
             state.seq - state.folded > limits.fold_deltas_min
             or state.tail_total > limits.fold_bytes_min
         )
+
+    def _tail_is_ours(self) -> bool:
+        """Whether it is for this process to fold: it has commits in there, or others do not fold."""
+        folded, before = self.state.folded, self._folded_before
+        self._folded_before = folded
+        return self._own_seq > folded or folded == before
 
     def _fail(self, group: list[Ticket[Any]], error: BaseException) -> None:
         """Nothing of the group was acknowledged; tell everyone what is known."""
@@ -332,6 +340,7 @@ class Store:
                     self._sent = True
                     writer.commit()
                     self.state.folded_through(through)
+                    self._folded_before = self.state.folded
                     self._folds += 1
         except BaseException as error:
             self._fail([], error)
@@ -341,7 +350,7 @@ class Store:
         return through > 0
 
     def _keep(self) -> bool:
-        more = self._tail_is_long() and self._fold_slice()
+        more = self._tail_is_long() and self._tail_is_ours() and self._fold_slice()
         if self.engine.wants_tending() and self.engine.tend():
             with self._transactor.mutex:
                 self.engine.tend_exclusively()
