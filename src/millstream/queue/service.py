@@ -114,12 +114,20 @@ def route_to_end(store: Store, facts: Facts) -> Facts:
 
 def route_some(store: Store, name: str) -> bool:
     """Place a stretch of what waits in the logs of an indexed queue; True if more is left."""
-    facts = store.look(lambda state, snapshot: facts_of(state, snapshot, name))
-    if facts is None or not facts.spec.indexed or not _behind(facts):
+    facts = store.look(lambda state, snapshot: _indexed_facts(state, snapshot, name))
+    if facts is None or not _behind(facts):
         return False
     routed = route(store, facts, 0)
     store.run(partial(place_routed, command=c.PlaceRouted(name, routed)))
     return _behind(facts) > sum(found.stop - found.start for found in routed) > 0
+
+
+def _indexed_facts(state: State, snapshot: Snapshot, name: str) -> Facts | None:
+    """Where a queue stands, if it is one that is routed to the end of its logs."""
+    queue = state.entity(keys.queue(name), snapshot)
+    assert isinstance(queue, QueueState)
+    indexed = queue.exists() and queue.spec.indexed
+    return facts_of(state, snapshot, name) if indexed else None
 
 
 def _behind(facts: Facts) -> int:
