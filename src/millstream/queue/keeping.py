@@ -106,19 +106,44 @@ class QueueUpkeep:
     def __init__(self) -> None:
         self._rests: dict[str, tuple[tuple[int, int], float]] = {}
         """Queues whose inbox could not be cut → the last commit and fold then, and until when."""
+        self._kept: dict[str, tuple[int, int]] = {}
+        """Queues in which nothing can be forgotten → how long they keep it, and until when that is."""
 
     def __call__(self, store: Store) -> bool:
         """Look after every queue; True if one of them has more to do right now."""
         names = store.look(_names)
-        for gone in self._rests.keys() - set(names):
-            self._rests.pop(gone, None)
+        for known in (self._rests, self._kept):
+            for gone in known.keys() - set(names):
+                known.pop(gone, None)
         return sum(self._tend(store, name) for name in names) > 0
 
     def _tend(self, store: Store, name: str) -> bool:
         more = route_some(store, name)
-        if store.look(lambda state, snapshot: _wants(state, snapshot, name)):
+        if store.look(lambda state, snapshot: self.wants(state, snapshot, name)):
             more = store.run(lambda tx: _keep(tx, name)) or more
         return self._cut_inbox(store, name) or more
+
+    def wants(self, state: State, snapshot: Snapshot, name: str) -> bool:
+        """Whether a lease has ended, or the oldest bucket is done with."""
+        queue = state.entity(keys.queue(name), snapshot)
+        assert isinstance(queue, QueueState)
+        if not queue.exists():
+            return False
+        _, now_ms = state.time.now()
+        if any(until_ms <= now_ms for until_ms in queue.busy.values()):
+            return True
+        kept_ms = queue.spec.done_retention_s * 1000
+        last_kept_ms, until_ms = self._kept.get(name, (0, 0))
+        if kept_ms == last_kept_ms and now_ms < until_ms:
+            return False
+        finished = _finished(state, snapshot, queue, limit=1)
+        oldest = state.entity(finished[0], snapshot) if finished else None
+        if _is_over(oldest, queue, now_ms):
+            return True
+        # What finishes from now on is kept even longer than the oldest.
+        done_ms = max(oldest.until_ms) if isinstance(oldest, Bucket) and oldest.exists() else now_ms
+        self._kept[name] = (kept_ms, done_ms + kept_ms)
+        return False
 
     def _cut_inbox(self, store: Store, name: str) -> bool:
         as_of, now_s = (store.state.seq, store.state.folded), store.clock.seconds()
@@ -188,19 +213,6 @@ def _names(state: State, snapshot: Snapshot) -> list[str]:
     start = keys.prefix(keys.QUEUE)
     found = state.find(start, keys.after(start), snapshot, limit=QUEUES_MAX)
     return [key[2:].decode() for key in found]
-
-
-def _wants(state: State, snapshot: Snapshot, name: str) -> bool:
-    """Whether a lease has ended, or the oldest bucket is done with."""
-    queue = state.entity(keys.queue(name), snapshot)
-    assert isinstance(queue, QueueState)
-    if not queue.exists():
-        return False
-    _, now_ms = state.time.now()
-    if any(until_ms <= now_ms for until_ms in queue.busy.values()):
-        return True
-    over = _finished(state, snapshot, queue, limit=1)
-    return bool(over) and _is_over(state.entity(over[0], snapshot), queue, now_ms)
 
 
 def _finished(state: State, snapshot: Snapshot, queue: QueueState, *, limit: int) -> list[bytes]:

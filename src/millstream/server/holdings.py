@@ -20,20 +20,22 @@ WAITING_SHARE = 10
 
 
 class Holdings:
-    """Claims of one client: of each, until when its lease runs, in store time."""
+    """Claims of one client, by queue: of each, until when its lease runs, in store time."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._held: dict[tuple[str, int], int] = {}
+        self._held: dict[str, dict[int, int]] = {}
         self._asked = 0
         """Messages that claims under way may still bring."""
 
     def __len__(self) -> int:
-        return len(self._held)
+        return sum(map(len, self._held.values()))
 
     def is_empty(self, now_ms: int) -> bool:
         """Whether nothing is claimed whose lease still runs, or being claimed."""
-        return not self._asked and all(until <= now_ms for until in self._held.values())
+        return not self._asked and all(
+            until <= now_ms for held in self._held.values() for until in held.values()
+        )
 
     def reserve(self, command: ClaimMessages, now_ms: int) -> ClaimMessages:
         """The claim, for as many messages as there is room for; `Overloaded` if there is none."""
@@ -42,10 +44,10 @@ class Holdings:
         for run in command.acked:
             self._drop(command.queue, run)
         if self._room() < command.count:
-            self._held = {key: until for key, until in self._held.items() if until > now_ms}
+            self._let_go(now_ms)
         if self._room() < 1:
             raise Overloaded(
-                f"{len(self._held):,} messages are claimed by this client, and "
+                f"{len(self):,} messages are claimed by this client, and "
                 f"{self._asked:,} are asked for; the limit is {self._most:,}: finish some first",
                 limit=self._most,
             )
@@ -63,8 +65,8 @@ class Holdings:
         """Count what a command's answer gave or took."""
         if isinstance(command, ClaimMessages):
             if not command.pop:
-                for message in answer:
-                    self._held[message.queue, message.claim_id] = message.until_ms
+                held = self._held.setdefault(command.queue, {})
+                held.update([(message.claim_id, message.until_ms) for message in answer])
         elif isinstance(command, FinishClaims):
             for run in command.claims:
                 self._drop(command.queue, run)
@@ -76,15 +78,28 @@ class Holdings:
                 self.note(step, result)
 
     def _room(self) -> int:
-        return self._most - len(self._held) - self._asked
+        return self._most - len(self) - self._asked
+
+    def _let_go(self, now_ms: int) -> None:
+        """Forget what somebody else may have by now."""
+        for queue, held in list(self._held.items()):
+            left = {claim_id: until for claim_id, until in held.items() if until > now_ms}
+            if left:
+                self._held[queue] = left
+            else:
+                del self._held[queue]
 
     def _drop(self, queue: str, run: Run) -> None:
+        held = self._held.get(queue)
+        if not held:
+            return
         first, count, _ = run
         for claim_id in range(first, first + count):
-            self._held.pop((queue, claim_id), None)
+            held.pop(claim_id, None)
 
     def _prolong(self, queue: str, run: Run, until_ms: int) -> None:
+        held = self._held.get(queue, {})
         first, count, _ = run
         for claim_id in range(first, first + count):
-            if (queue, claim_id) in self._held:
-                self._held[queue, claim_id] = until_ms
+            if claim_id in held:
+                held[claim_id] = until_ms

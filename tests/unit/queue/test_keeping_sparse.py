@@ -16,7 +16,7 @@ from millstream.log.reader import fetch_blocks, log_id_of
 from millstream.log.retention import _drop_slice
 from millstream.queue.claims import claim
 from millstream.queue.commands import ClaimRouted
-from millstream.queue.keeping import _cut_inbox, _wants
+from millstream.queue.keeping import QueueUpkeep, _cut_inbox
 from millstream.queue.message import Message
 from millstream.queue.queue import Queue
 from millstream.queue.routing import facts_of, route
@@ -397,5 +397,6 @@ def test_records_appended_behind_a_kept_one_and_folded_with_it_stay(ms: Millstre
 
 
 def test_a_queue_that_goes_while_it_is_looked_after_harms_nothing(ms: Millstream) -> None:
-    assert store_of(ms).look(lambda state, snapshot: _wants(state, snapshot, "gone")) is False
+    wants = QueueUpkeep().wants
+    assert store_of(ms).look(lambda state, snapshot: wants(state, snapshot, "gone")) is False
     assert store_of(ms).run(lambda tx: _cut_inbox(tx, "gone")) is False
