@@ -25,6 +25,7 @@ from millstream.log.queries import past_offset, waiting_key
 from millstream.queue import service
 from millstream.queue.commands import ClaimMessages
 from millstream.queue.message import Message
+from millstream.queue.reading import are_at_hand, read_granted
 from millstream.replica import following
 from millstream.store.store import Store
 from millstream.store.transaction import Operation
@@ -248,7 +249,7 @@ class AsyncEmbeddedSession:
         clock, wait_ms = self.store.clock, command.wait_ms
         deadline = None if wait_ms is None else clock.seconds() + wait_ms / 1000
         while True:
-            found = await self._ask(service.claim_now, self.store, command)
+            found = await self._claim_now(command)
             left_s = 0.0 if deadline is None else deadline - clock.seconds()
             if found or left_s <= 0:
                 return found
@@ -256,6 +257,21 @@ class AsyncEmbeddedSession:
             found = await self._claim_at_change(command, left_s)
             if found:
                 return found
+
+    async def _claim_now(self, command: ClaimMessages) -> list[Message]:
+        """As `service.claim_now`; what is known to be routed is claimed by the loop's own commits."""
+        routed = service.claim_ahead(self.store, command)
+        if routed is None:
+            return await self._ask(service.claim_now, self.store, command)
+        granted = await self._commit(routed)
+        service.note_ahead(self.store, command.queue, granted)
+        left = command.count - granted.count
+        if left > 0 and not granted.ahead:
+            rest = replace(command, acked=[], count=left)
+            return await self._ask(service.claim_now, self.store, rest, granted.grants)
+        if are_at_hand(self.store, granted.grants):
+            return read_granted(self.store, command.queue, granted.grants)
+        return await self._ask(read_granted, self.store, command.queue, granted.grants)
 
     async def _claim_at_change(self, command: ClaimMessages, left_s: float) -> list[Message]:
         """Claim once there may be something; nothing if there was none, or the time is up."""

@@ -140,6 +140,17 @@ def recent_columns(
             start = end
 
 
+def is_at_hand(store: Store, log_id: int, *, start: int, stop: int) -> bool:
+    """Whether `recent_columns` has no block to read for these records."""
+    cache: RecentBlocks | None = store.scratch.get(_KEY)
+    while cache is not None and start < stop:
+        parsed = cache.find(log_id, start)
+        if parsed is None:
+            return False
+        start = parsed.end
+    return cache is not None
+
+
 def recent_rows(store: Store, log_id: int, name: str, *, start: int, stop: int) -> Iterator[Row]:
     """As `recent_columns`, row by row."""
     for some in recent_columns(store, log_id, name, start=start, stop=stop):

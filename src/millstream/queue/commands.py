@@ -47,6 +47,11 @@ class Granted(Struct, frozen=True, array_like=True):
     ahead: int
     expired: int
 
+    @property
+    def count(self) -> int:
+        """How many messages that are."""
+        return sum(grant.count for grant in self.grants)
+
 
 class SpecifyQueue(Mutation[bool], frozen=True):
     """Make a queue, or alter one; True if it was made. Altering asks for the spec as it was."""

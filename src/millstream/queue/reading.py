@@ -7,7 +7,7 @@ from itertools import repeat
 from millstream.format import keys
 from millstream.log.head import Head
 from millstream.log.reader import read_records
-from millstream.log.recent import recent_columns
+from millstream.log.recent import is_at_hand, recent_columns
 from millstream.queue import commands as c
 from millstream.queue.message import Message
 from millstream.store.engine import Snapshot
@@ -37,6 +37,14 @@ def read_granted(store: Store, queue: str, grants: list[c.Grant]) -> list[Messag
                 repeat(grant.until_ms),
             )
     return found
+
+
+def are_at_hand(store: Store, grants: list[c.Grant]) -> bool:
+    """Whether the messages that a claim got can be had without reading the file."""
+    return all(
+        is_at_hand(store, one.log_id, start=one.offset, stop=one.offset + one.count)
+        for one in grants
+    )
 
 
 def read_inside(tx: Transaction, queue: str, grants: list[c.Grant]) -> list[Message]:

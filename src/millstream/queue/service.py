@@ -7,7 +7,7 @@ happen outside it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -36,6 +36,7 @@ ROUTING_S_MAX = 1.0
 """How long a claim routes before it takes what there is; the rest is routed in the background."""
 
 BUCKETS_PER_PAGE = 100
+_AHEAD = "routed ahead"
 STATES = {"available": AVAILABLE, "in flight": IN_FLIGHT, "done": DONE, "failed": FAILED}
 _OUTCOMES = {AVAILABLE: "again", DONE: "done", FAILED: "failed"}
 
@@ -63,15 +64,18 @@ def claim_messages(store: Store, query: c.ClaimMessages) -> list[Message]:
                 store.watch.remove(key, changed.set)
 
 
-def claim_now(store: Store, query: c.ClaimMessages) -> list[Message]:
-    """Route as far as is needed and claim what there is, without waiting."""
-    acked, count = query.acked, query.count
-    grants: list[c.Grant] = []
+def claim_now(
+    store: Store, query: c.ClaimMessages, grants: Sequence[c.Grant] = ()
+) -> list[Message]:
+    """Route as far as is needed and claim what there is, without waiting.
+
+    `grants` are those that a claim of what was routed has got already; `query` asks for the rest.
+    """
+    acked, count, grants = query.acked, query.count, [*grants]
     popped: list[Message] = []
-    ahead: dict[str, int] = store.scratch.setdefault("routed ahead", {})
     while True:
         routed = []
-        trusted = 0 < count <= ahead.pop(query.queue, 0)
+        trusted = _take_ahead(store, query.queue, count)
         if count > 0 and not trusted:
             facts = need_facts(store, query.queue)
             if facts.spec.indexed:
@@ -86,14 +90,40 @@ def claim_now(store: Store, query: c.ClaimMessages) -> list[Message]:
             popped += read
         else:
             granted = store.run(partial(claim, command=command))
+        note_ahead(store, query.queue, granted)
         acked = []
         grants += granted.grants
-        count -= sum(grant.count for grant in granted.grants)
+        count -= granted.count
         moved = granted.expired or any(found.stop > found.start for found in routed)
         short = trusted and not granted.ahead  # others were faster: look further
         if count <= 0 or not (short or (moved and not grants)):
-            ahead[query.queue] = granted.ahead
             return popped if query.pop else read_granted(store, query.queue, grants)
+
+
+def claim_ahead(store: Store, query: c.ClaimMessages) -> c.ClaimRouted | None:
+    """The claim of messages that are known to be routed; None if they have to be looked for.
+
+    Others may be faster: if it gets fewer and none is left, `claim_now` looks for the rest.
+    """
+    if query.pop or not _take_ahead(store, query.queue, query.count):
+        return None
+    return c.ClaimRouted(query.queue, query.count, query.lease_ms, query.consumer, [], query.acked)
+
+
+def note_ahead(store: Store, queue: str, granted: c.Granted) -> None:
+    """Remember how many messages a claim has left that are routed and can be claimed at once."""
+    ahead: dict[str, int] = store.scratch.setdefault(_AHEAD, {})
+    ahead[queue] = granted.ahead
+
+
+def _take_ahead(store: Store, queue: str, count: int) -> bool:
+    """Whether so many are known to be routed; they are then counted as taken."""
+    ahead: dict[str, int] = store.scratch.setdefault(_AHEAD, {})
+    known = ahead.get(queue, 0)
+    if not 0 < count <= known:
+        return False
+    ahead[queue] = known - count
+    return True
 
 
 def _pop(tx: Transaction, command: c.ClaimRouted) -> tuple[c.Granted, list[Message]]:
