@@ -38,7 +38,7 @@ from millstream.store.store import Store
 if TYPE_CHECKING:
     from millstream.filters import Filter
 
-WINDOW = 1_000
+WINDOW = 4_000
 """Messages that a plain queue is routed ahead of its consumers."""
 
 SCAN_RECORDS = 20_000
