@@ -8,7 +8,7 @@ names begin with `millstream:` only by `store:admin`, said in so many words.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Literal, TypeVar, get_args
 
@@ -40,6 +40,9 @@ RESERVED = "millstream:"
 
 PERMISSIONS_MAX = 100
 """Of one token or ticket: each is looked at for each command."""
+
+REMEMBERED_MAX = 10_000
+"""Of needs, and whether they are met: most commands ask for what was asked for before."""
 
 _NOUNS = (*get_args(Noun), "*")
 _RANK = {"read": 0, "write": 1, "admin": 2}
@@ -91,7 +94,7 @@ class Principal(Struct, frozen=True):
 
     def allows(self, need: Need) -> bool:
         """Whether any of its permissions covers a need."""
-        return any(permission.allows(need) for permission in self.permissions)
+        return _allows(self.permissions, need)
 
     def require(self, need: Need) -> None:
         """Refuse what no permission covers."""
@@ -108,11 +111,17 @@ class Principal(Struct, frozen=True):
     def check(self, command: Command[Any]) -> None:
         """Refuse a command that is not allowed."""
         for need in needs_of(command):
-            self.require(need)
+            if not _allows(self.permissions, need):
+                self.require(need)
 
     def grants(self, wanted: Iterable[Permission]) -> bool:
         """Whether it may do whatever these permissions allow."""
         return all(self.allows(need) for permission in wanted for need in _worth(permission))
+
+
+@lru_cache(maxsize=REMEMBERED_MAX)
+def _allows(permissions: tuple[Permission, ...], need: Need) -> bool:
+    return any(permission.allows(need) for permission in permissions)
 
 
 ANYONE_HERE = Principal("local", (Permission("*", "admin"),))
@@ -132,12 +141,12 @@ def copyable(principal: Principal, names: list[str]) -> list[str]:
     return [name for name in names if all(map(principal.allows, _needs_of_copy("read", name)))]
 
 
-def _needs_to_see(info: LogInfo | QueueInfo | copies.Summary) -> list[Need]:
+def _needs_to_see(info: LogInfo | QueueInfo | copies.Summary) -> tuple[Need, ...]:
     if isinstance(info, QueueInfo):
-        return [Need("queue", "read", info.name)]
+        return (Need("queue", "read", info.name),)
     if isinstance(info, copies.Summary):
         return _needs_of_copy("read", info.name)
-    return [need_of_log("read", info.name)]
+    return (need_of_log("read", info.name),)
 
 
 # Which command needs what.
@@ -190,7 +199,7 @@ _FREE = (
 """What needs nothing: it tells only what one may see, or next to nothing."""
 
 
-def needs_of(command: Command[Any]) -> list[Need]:
+def needs_of(command: Command[Any]) -> Sequence[Need]:
     """What a command needs; a transaction needs what its steps need.
 
     Listings need nothing: they show only what is `visible`. What is not known here needs
@@ -198,10 +207,6 @@ def needs_of(command: Command[Any]) -> list[Need]:
     """
     if isinstance(command, base.Transact):
         return [need for step in command.steps for need in needs_of(step)]
-    if isinstance(command, _COPIED):
-        return _needs_of_copy("read", command.log)
-    if isinstance(command, _ADOPTED):
-        return _needs_of_copy("write", command.log)
     if isinstance(command, AssignMessages):
         named = {(one.queue, one.log) for one in command.assignments}
         queues_named, logs_named = {q for q, _ in named}, {name for _, name in named}
@@ -209,25 +214,36 @@ def needs_of(command: Command[Any]) -> list[Need]:
             *(Need("queue", "write", queue) for queue in sorted(queues_named)),
             *(need_of_log("read", name) for name in sorted(logs_named)),
         ]
-    action: Action = "read"
-    if isinstance(command, _ADMIN):
-        action = "admin"
-    elif isinstance(command, Mutation | queues.PutForLater | queues.ClaimMessages | logs.MergeFork):
-        action = "write"
     queue, log = getattr(command, "queue", None), getattr(command, "log", None)
+    own = _needs_of_kind(type(command), queue, log)
+    if isinstance(command, queues.SpecifyQueue):
+        return [*own, *_needs_of_spec(command.spec)]
+    if isinstance(command, logs.ForkLog) and command.name is not None:
+        return [*own, need_of_log("write", command.name)]
+    return own
+
+
+@lru_cache(maxsize=REMEMBERED_MAX)
+def _needs_of_kind(
+    kind: type[Command[Any]], queue: str | None, log: str | None
+) -> tuple[Need, ...]:
+    """What a command of a kind needs, for the one queue or log that it names."""
+    if log is not None and issubclass(kind, _COPIED):
+        return _needs_of_copy("read", log)
+    if log is not None and issubclass(kind, _ADOPTED):
+        return _needs_of_copy("write", log)
+    action: Action = "read"
+    if issubclass(kind, _ADMIN):
+        action = "admin"
+    elif issubclass(kind, Mutation | queues.PutForLater | queues.ClaimMessages | logs.MergeFork):
+        action = "write"
     if queue is not None:
-        own = Need("queue", action, queue)
-        if isinstance(command, queues.SpecifyQueue):
-            return [own, *_needs_of_spec(command.spec)]
-        return [own]
+        return (Need("queue", action, queue),)
     if log is not None:
-        own = need_of_log(action, log)
-        if isinstance(command, logs.ForkLog) and command.name is not None:
-            return [own, need_of_log(action, command.name)]
-        return [own]
-    if isinstance(command, _FREE):
-        return []
-    return [Need("store", "read" if isinstance(command, base.Stats) else "admin", "")]
+        return (need_of_log(action, log),)
+    if issubclass(kind, _FREE):
+        return ()
+    return (Need("store", "read" if issubclass(kind, base.Stats) else "admin", ""),)
 
 
 def need_of_log(action: Action, name: str, *, is_pattern: bool = False) -> Need:
@@ -240,13 +256,13 @@ def need_of_log(action: Action, name: str, *, is_pattern: bool = False) -> Need:
     return Need("log", action, name, is_pattern=is_pattern)
 
 
-def _needs_of_copy(action: Action, name: str) -> list[Need]:
+def _needs_of_copy(action: Action, name: str) -> tuple[Need, ...]:
     """To copy a log it needs a right of its own; to copy what is a queue's, that on the queue too."""
     own = need_of_log(action, name)
     if own.noun == "store":
-        return [own]
+        return (own,)
     copy = Need("replica", action, name)
-    return [copy] if own.noun == "log" else [copy, own]
+    return (copy,) if own.noun == "log" else (copy, own)
 
 
 def _needs_of_spec(spec: QueueSpec) -> list[Need]:

@@ -420,4 +420,4 @@ def test_a_refusal_says_what_is_missing() -> None:
     with pytest.raises(Denied, match="log:write:orders") as found:
         who("log:read").check(logs.CreateLog("orders"))
     assert (found.value.noun, found.value.action, found.value.name) == ("log", "write", "orders")
-    assert needs_of(logs.ListLogs("", 1)) == []
+    assert not needs_of(logs.ListLogs("", 1))
