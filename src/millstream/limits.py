@@ -64,7 +64,7 @@ class Limits:
     fold_slice_deltas: int = 256
     """Commits folded in one slice: a slice holds the write lock for a few milliseconds."""
 
-    fold_slice_bytes: int = 512 * KiB
+    fold_slice_bytes: int = 256 * KiB
     """Bytes folded in one slice."""
 
     fold_slice_weight: int = 1_000

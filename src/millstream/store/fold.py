@@ -20,10 +20,12 @@ from millstream.format.entries import coalesce
 from millstream.format.keys import FOLD_KEY
 from millstream.format.keys import delta as delta_key
 from millstream.limits import Limits
-from millstream.store.engine import Snapshot, Writer
+from millstream.store.engine import Row, Snapshot, Writer
 from millstream.store.entity import Entity, tombstone
 from millstream.store.overlay import Overlay
 from millstream.store.state import State
+
+ROWS_PREPARED_MIN = 64
 
 
 class Copy:
@@ -61,15 +63,25 @@ class Copy:
 class Slice:
     """A slice on its way: which deltas it takes, and what is prepared for it."""
 
-    __slots__ = ("copies", "folded", "through")
+    __slots__ = ("copies", "folded", "losses", "rows", "through")
 
     def __init__(self, folded: int, through: int) -> None:
         self.folded = folded
         self.through = through
         self.copies: dict[bytes, Copy] = {}
+        self.rows: list[Row] = []
+        """What its deltas carry, and the fold moves home."""
+        self.losses = -1
+        """Of the overlay when these rows were read; they count only while it stays the same."""
+
+    @property
+    def is_light(self) -> bool:
+        """Whether it is written at once, rather than prepared."""
+        return not self.copies and len(self.rows) < ROWS_PREPARED_MIN
 
     def prepare(self, overlay: Overlay, snapshot: Snapshot) -> None:
         """Make the rows of the copies, from a snapshot that was taken after them."""
+        self.rows = coalesce(self.rows)
         for key, copy in self.copies.items():
             copy.prepare(key, overlay, snapshot)
             sleep(0)  # lets those who commit have the interpreter
@@ -83,6 +95,7 @@ def plan(state: State, limits: Limits) -> Slice:
             entity = state.entities[key]
             if entity.weight > 1 and entity.exists():
                 found.copies[key] = Copy(entity, state.seq)
+    found.rows, found.losses = state.overlay.oldest(found.through), state.overlay.losses
     return found
 
 
@@ -96,7 +109,10 @@ def write_slice(state: State, writer: Writer, limits: Limits, prepared: Slice | 
     through = found.through
     if found.folded != state.folded or not state.folded < through < state.seq:
         return 0
-    writer.put(coalesce(state.overlay.oldest(through)))
+    if found.losses == state.overlay.losses:
+        writer.put(found.rows)
+    else:
+        writer.put(coalesce(state.overlay.oldest(through)))
     for key, span in list(state.dirty.items()):
         if span[0] <= through:
             copy = found.copies.get(key)

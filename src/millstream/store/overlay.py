@@ -26,6 +26,8 @@ class Overlay:
         self._rows: dict[bytes, tuple[int, bytes]] = {}
         self._groups: dict[bytes, list[bytes]] = {}
         self._arrivals: deque[tuple[int, bytes]] = deque()
+        self.losses = 0
+        """How often held rows were replaced or dropped: what was read before may be out of date."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -43,7 +45,9 @@ class Overlay:
         """Hold rows that the delta `seq` carries."""
         held, groups, arrivals = self._rows, self._groups, self._arrivals
         for key, value in rows:
-            if len(key) > GROUP_BYTES and key not in held:
+            if key in held:
+                self.losses += 1
+            elif len(key) > GROUP_BYTES:
                 group = groups.get(key[:GROUP_BYTES])
                 if group is None:
                     groups[key[:GROUP_BYTES]] = [key]
@@ -101,6 +105,7 @@ class Overlay:
                     found.append(start)
             else:
                 found += self.keys(start, stop)
+        self.losses += bool(found)
         self._forget(found)
 
     def oldest(self, through_seq: int) -> list[Row]:
@@ -127,6 +132,7 @@ class Overlay:
 
     def clear(self) -> None:
         """Forget everything."""
+        self.losses += 1
         self._rows.clear()
         self._groups.clear()
         self._arrivals.clear()

@@ -316,7 +316,7 @@ class Store:
         with self._folding:
             with self._transactor.mutex:
                 found = None if self._stale else plan(self.state, self.limits)
-                if found is None or not found.copies:
+                if found is None or found.is_light:
                     return self._write_slice()
             prepared: Slice | None = found
             try:
