@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -126,7 +127,14 @@ def serve(
     )
     serving = Serving(path or store, settings)
     journal.write_to(sys.stderr, requests=log_requests)
-    serving.run(on_ready=lambda: _announce(serving, path or store, json=json), with_signals=True)
+
+    def ready() -> None:
+        _announce(serving, path or store, json=json)
+        # What is here now stays: without it in the way, collecting garbage takes half as long.
+        gc.collect()
+        gc.freeze()
+
+    serving.run(on_ready=ready, with_signals=True)
 
 
 def _settings(bounds: Bounds) -> Settings:
