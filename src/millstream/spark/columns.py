@@ -30,32 +30,42 @@ _SCALAR = pa.struct([("s", pa.string()), ("i", pa.int64()), ("d", pa.float64()),
 
 
 class Piece:
-    """One block, decoded as far as its columns ask for."""
+    """One block, decoded as far as its columns ask for; `trusted` if a store has checked its rows."""
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: Block, *, trusted: bool = False) -> None:
         self.block = block
+        self._trusted = trusted
         self._metadata: stored.Block | None = None
 
     @property
     def metadata(self) -> stored.Block:
         """The block's metadata."""
         if self._metadata is None:
-            self._metadata = stored.Block(self.block.metadata, kind=stored.METADATA)
+            self._metadata = self._parsed(self.block.metadata, stored.METADATA)
         return self._metadata
+
+    def payload(self) -> stored.Block:
+        """The block's payload."""
+        return self._parsed(self.block.payload, stored.PAYLOAD)
 
     def headers(self) -> list[Headers]:
         """The headers of its records."""
         return headers_of(self.metadata, self.block.skip, self.block.count)
 
+    def _parsed(self, data: bytes, kind: int) -> stored.Block:
+        return stored.Block(data, kind=kind, trusted=self._trusted)
 
-def batches(blocks: Iterable[Block], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+
+def batches(
+    blocks: Iterable[Block], schema: pa.Schema, *, trusted: bool = False
+) -> Iterator[pa.RecordBatch]:
     """Blocks as record batches with these columns."""
-    return joined((batch_of(block, schema) for block in blocks), schema)
+    return joined((batch_of(block, schema, trusted=trusted) for block in blocks), schema)
 
 
-def batch_of(block: Block, schema: pa.Schema) -> pa.RecordBatch:
+def batch_of(block: Block, schema: pa.Schema, *, trusted: bool = False) -> pa.RecordBatch:
     """One block as a record batch."""
-    piece = Piece(block)
+    piece = Piece(block, trusted=trusted)
     return pa.RecordBatch.from_arrays(
         [_COLUMNS[field.name](piece, field.type) for field in schema], schema=schema
     )
@@ -88,7 +98,7 @@ def _joined(found: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
 
 def _value(piece: Piece, _: pa.DataType) -> pa.Array:
     block = piece.block
-    buffers = stored.Block(block.payload, kind=stored.PAYLOAD).buffers(stored.VALUE)
+    buffers = piece.payload().buffers(stored.VALUE)
     assert buffers is not None
     return _binary(buffers, block, validity=None)
 
