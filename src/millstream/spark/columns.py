@@ -193,8 +193,11 @@ def header_column(found: Sequence[Headers], kind: pa.DataType) -> pa.Array:
 
 def _typed(values: list[Any]) -> pa.StructArray:
     """Each value under the letter of its type; null has none."""
+    kinds = set(map(type, values))
     columns = [
-        pa.array([value if type(value) is kind else None for value in values], arrow)
+        pa.nulls(len(values), arrow)
+        if kind not in kinds
+        else pa.array([value if type(value) is kind else None for value in values], arrow)
         for kind, arrow in (
             (str, pa.string()),
             (int, pa.int64()),
