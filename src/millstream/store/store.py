@@ -70,7 +70,7 @@ class Store:
         self._groups = 0
         self._operations = 0
         self._folds = 0
-        self._own_seq = self._folded_before = 0
+        self._own_seq, self._folded_before = 0, -1
         self._last_failure: str | None = None
         self._kept = False
         self._sent = False
@@ -270,9 +270,10 @@ class Store:
 
     def _tail_is_ours(self) -> bool:
         """Whether it is for this process to fold: it has commits in there, or others do not fold."""
+        self.look(lambda state, snapshot: state.folded_through(snapshot.first_seq() - 1))
         folded, before = self.state.folded, self._folded_before
         self._folded_before = folded
-        return self._own_seq > folded or folded == before
+        return self._tail_is_long() and (self._own_seq > folded or folded == before)
 
     def _fail(self, group: list[Ticket[Any]], error: BaseException) -> None:
         """Nothing of the group was acknowledged; tell everyone what is known."""

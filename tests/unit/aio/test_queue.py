@@ -47,6 +47,42 @@ def test_a_waiting_claim_wakes_when_a_message_arrives(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_claim_that_others_overtook_looks_for_the_rest(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            await aio.open(tmp_path / "store.db") as ms,
+            await aio.open(tmp_path / "store.db") as others,
+        ):
+            queue = await ms.queue("work", lease=60)
+            await queue.put_many([b"%d" % n for n in range(10)])
+            assert [m.value for m in await queue.claim(2)] == [b"0", b"1"]
+            other = await others.queue("work")
+            assert len(await other.claim(7)) == 7
+            await other.put_many([b"10", b"11", b"12"])
+            assert [m.value for m in await queue.claim(5)] == [b"9", b"10", b"11", b"12"]
+            assert await queue.claim(5) == []
+
+    asyncio.run(main())
+
+
+def test_claims_of_one_turn_get_different_messages(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await aio.open(tmp_path / "store.db") as ms:
+            queue = await ms.queue("work", lease=60)
+            await queue.put_many([b"%d" % n for n in range(100)])
+            held = await queue.claim(10)
+            found = await asyncio.gather(*(queue.claim(10) for _ in range(9)))
+            values = [m.value for claimed in (held, *found) for m in claimed]
+            assert sorted(values) == sorted(b"%d" % n for n in range(100))
+            await queue.pause()
+            assert await queue.claim(10, ack=held) == []
+            info = await queue.info()
+            assert info is not None
+            assert (info.done, info.in_flight) == (10, 90)
+
+    asyncio.run(main())
+
+
 def test_an_acknowledgement_of_somebody_elses_claim_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
         async with await aio.open(tmp_path / "store.db") as ms:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from millstream.embedded import EmbeddedSession, open_store
 from millstream.format import keys
 from millstream.limits import Limits
 from millstream.log.log import Log
+from millstream.store.fold import plan
+from millstream.store.sqlite import SqliteEngine
 from millstream.store.store import Store
 from millstream.testing import Faults, MemoryEngine, SimulatedClock
 
@@ -108,6 +112,49 @@ def test_single_appends_are_joined_into_longer_entries() -> None:
     entries = [key for key, _ in engine.survivors() if key[1] == keys.ENTRY]
     assert len(entries) <= 2
     assert [record.value for record in log.read(40, 43)] == [b"40", b"41", b"42"]
+
+
+def test_rows_dropped_while_a_slice_is_prepared_are_not_written() -> None:
+    engine = MemoryEngine()
+    store, log = start(engine, Limits(fold_deltas_min=NO_FOLD))
+    for number in range(200):
+        log.append(b"%d" % number)
+    prepared = plan(store.state, store.limits)
+    with engine.read() as snapshot:
+        prepared.prepare(store.state.beside, snapshot)
+    first = min(key for key, _ in store.state.overlay.oldest(store.state.seq) if is_entry(key))
+    log_id, _ = keys.entry_position(first)
+    store.run(lambda tx: tx.drop(keys.entry(log_id, 0), keys.entry(log_id, 150)))
+
+    assert store._write_slice(prepared)
+    found = [keys.entry_position(key)[1] for key, _ in engine.survivors() if is_entry(key)]
+    assert min(found) == 150
+    assert [record.value for record in log.read(199)] == [b"199"]
+
+
+def is_entry(key: bytes) -> bool:
+    return key[1] == keys.ENTRY
+
+
+def test_a_tail_of_others_is_folded_only_if_they_do_not(tmp_path: Path) -> None:
+    limits = Limits(fold_deltas_min=1, fold_slice_deltas=2)
+    mine = open_store(SqliteEngine(tmp_path / "store.db"), limits=limits)
+    theirs = open_store(SqliteEngine(tmp_path / "store.db"), limits=limits)
+    for store in (mine, theirs):
+        store._keeper.stop()
+    log = Log(EmbeddedSession(theirs), "a")
+    for _ in range(9):
+        log.append(b"x")
+    mine.refresh()
+    assert mine._tail_is_ours()  # it has made the store
+    theirs._fold_slice()
+    mine.refresh()
+    assert not mine._tail_is_ours()  # they fold
+    assert mine._tail_is_ours()  # they have not gone on
+    Log(EmbeddedSession(mine), "b").append(b"x")
+    assert mine._tail_is_ours()
+    mine.close()
+    theirs.close()
 
 
 def test_a_fold_with_nothing_to_do_writes_nothing() -> None:
