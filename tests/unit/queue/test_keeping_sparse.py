@@ -19,7 +19,7 @@ from millstream.queue.commands import ClaimRouted
 from millstream.queue.keeping import QueueUpkeep, _cut_inbox
 from millstream.queue.message import Message
 from millstream.queue.queue import Queue
-from millstream.queue.routing import facts_of, route
+from millstream.queue.routing import WINDOW, facts_of, route
 from millstream.store.transactor import Ticket
 from millstream.testing import SimulatedClock
 
@@ -271,7 +271,7 @@ def test_an_altered_queue_no_longer_holds_a_log_that_it_left(ms: Millstream) -> 
 
 def test_a_deleted_log_goes_once_its_messages_are_done(ms: Millstream) -> None:
     queue = ms.queue("jobs", sources="events")
-    ms.log("events").append_many([b"%d" % n for n in range(1_500)])
+    ms.log("events").append_many([b"%d" % n for n in range(WINDOW + 500)])
     ms.log("events").append_many([b"never routed"] * 10)
     first = queue.claim(3)
     ms.log("events").delete()
@@ -281,7 +281,7 @@ def test_a_deleted_log_goes_once_its_messages_are_done(ms: Millstream) -> None:
     assert head_of(ms, "events") is not None
     check(ms)
     messages = [*first, *queue.claim(5_000)]
-    assert len(messages) == 1_000
+    assert len(messages) == WINDOW
     queue.fail(messages[0])
     queue.ack(messages[1:])
     fold_all(ms)
