@@ -20,7 +20,7 @@ from millstream.errors import (
 from millstream.format import entries, keys, rfc
 from millstream.queue.claims import place_routed
 from millstream.queue.commands import PlaceRouted
-from millstream.queue.routing import facts_of, route
+from millstream.queue.routing import WINDOW, facts_of, route
 from millstream.replica import commands as r
 from millstream.replica.commands import SetAside
 from tests.unit.replica.stores import (
@@ -110,31 +110,30 @@ def test_a_queue_that_has_read_part_of_a_block_gets_the_rest_of_what_takes_its_p
     tmp_path: Path, handles: int
 ) -> None:
     path = tmp_path / "s.db"
+    at, end = WINDOW + 500, WINDOW + 2_000
     with millstream.open(path) as ms, millstream.open(path) as second:
         other = ms if handles == 1 else second
         log = ms.log("a")
-        log.append_many(
-            [b"old%d" % n for n in range(3_000)], headers=[{"n": n} for n in range(3_000)]
-        )
+        log.append_many([b"old%d" % n for n in range(end)], headers=[{"n": n} for n in range(end)])
         queue = ms.queue("q", sources="a", start="earliest", keep_payloads=True)
         claimed = queue.claim(700)
         queue.ack(claimed[:300])
         ms.fold()  # the metadata of the whole block is remembered now
-        other._session.execute(SetAside("a", 1_500, 0))
+        other._session.execute(SetAside("a", at, 0))
         other.log("a").append_many(
-            [b"new%d" % n for n in range(1_500, 3_000)],
-            headers=[{"n": -n} for n in range(1_500, 3_000)],
+            [b"new%d" % n for n in range(at, end)],
+            headers=[{"n": -n} for n in range(at, end)],
         )
         while some := queue.claim(800):
             claimed += some
-        expected = [b"old%d" % n for n in range(1_500)]
-        expected += [b"new%d" % n for n in range(1_500, 3_000)]
+        expected = [b"old%d" % n for n in range(at)]
+        expected += [b"new%d" % n for n in range(at, end)]
         assert [message.value for message in claimed] == expected
-        assert claimed[2_000].headers["n"] == -2_000
+        assert claimed[at + 500].headers["n"] == -(at + 500)
         queue.ack(claimed[300:])
         ms.fold()
         stored = _metadata_of_done(ms)
-        assert stored == [n if n < 1_500 else -n for n in range(3_000)]
+        assert stored == [n if n < at else -n for n in range(end)]
     assert examine(path).healthy
 
 
