@@ -167,6 +167,8 @@ def operation(command: Mutation[T]) -> Callable[[Transaction], T]:
     kind = type(command)
     if kind is base.Transact:
         return lambda tx: _transact(tx, command)  # type: ignore[arg-type, return-value]
+    if kind is q.ClaimRouted:
+        return claims.Claiming(command)  # type: ignore[arg-type, return-value]
     rule = _MUTATIONS[kind]
     return lambda tx: rule(tx, command)
 

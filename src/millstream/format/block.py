@@ -41,6 +41,7 @@ import google_crc32c
 from msgspec import Struct
 
 from millstream.errors import CorruptionError
+from millstream.format.stretch import CUTS_MAX, cuts
 
 MARK = 0xFFFF
 VERSION = 1
@@ -191,8 +192,9 @@ class Block:
         if not trusted and checksum(data[HEADER_BYTES:]) != self.header.body_crc:
             raise CorruptionError("a block's body is damaged", what="block body", where=48)
         self._data = data
-        self._cells: dict[int, tuple[int, array[int]]] = {}
-        """Of each variable-width column: where its bytes start, and the offsets from there."""
+        self._cells: dict[int, tuple[int, array[int], int]] = {}
+        """Of each variable-width column: where its bytes start, the offsets from there, and the size
+        that all of its cells have, or 0."""
         self._starts = self._locate()
 
     @property
@@ -209,8 +211,10 @@ class Block:
         found = self._cells.get(column)
         if found is None:
             return None
-        base, ends = found
+        base, ends, size = found
         some = self.header.count - first if count is None else count
+        if size and 0 < some <= CUTS_MAX:
+            return list(cuts(size, some).unpack_from(self._data, base + first * size))
         data, start = self._data, base + ends[first]
         return [data[start : (start := base + end)] for end in ends[first + 1 : first + some + 1]]
 
@@ -219,9 +223,9 @@ class Block:
         found = self._cells.get(column)
         if found is None:
             return None
-        base, ends = found
+        base, ends, size = found
         some = ends[first : first + count + 1]
-        if len(set(some)) <= count:
+        if not size and len(set(some)) <= count:
             return None
         return self._data[base + some[0] : base + some[-1]]
 
@@ -232,7 +236,7 @@ class Block:
             return None
         if not 0 <= index < self.header.count:
             raise IndexError(index)
-        base, ends = found
+        base, ends, _ = found
         return self._data[base + ends[index] : base + ends[index + 1]]
 
     def buffers(self, column: int) -> tuple[memoryview, memoryview] | None:
@@ -240,7 +244,7 @@ class Block:
         start = self._starts.get(column)
         if start is None:
             return None
-        base, ends = self._cells[column]
+        base, ends, _ = self._cells[column]
         view = memoryview(self._data)
         return view[start : start + 4 * len(ends)], view[base : base + ends[-1]]
 
@@ -327,11 +331,12 @@ class Block:
         if base > len(self._data):
             raise CorruptionError("a block's column is cut", what="block body", where=position)
         ends = _u32s(self._data, position, count + 1)
-        if not _ascend(ends):
+        size = _common_size(ends)
+        if not size and not _ascend(ends):
             raise CorruptionError(
                 "a block's offsets do not ascend", what="block body", where=position
             )
-        self._cells[column] = base, ends
+        self._cells[column] = base, ends, size
         return base + _round8(ends[-1])
 
 
@@ -364,11 +369,15 @@ def _offsets(count: int) -> struct.Struct:
     return struct.Struct(f"<{count}I")
 
 
+def _common_size(ends: array[int]) -> int:
+    """The size of every cell; 0 if they differ, or are empty."""
+    count = len(ends) - 1
+    even = 0 < count <= EVEN_RECORDS_MAX and ends == _even_ends(count, ends[1])
+    return ends[1] if even else 0
+
+
 def _ascend(ends: array[int]) -> bool:
     """Whether offsets start at 0 and never go back."""
-    count = len(ends) - 1
-    if 0 < count <= EVEN_RECORDS_MAX and ends == _even_ends(count, ends[1]):
-        return True
     numbers = ends.tolist()
     return numbers[0] == 0 and numbers == sorted(numbers)
 

@@ -65,7 +65,11 @@ def spread(heads: bytearray, at: int, width: int, column: array[int]) -> None:
         heads[at + place :: width] = data[byte::size]
 
 
-@lru_cache(maxsize=8)
+CUTS_MAX = 1_024
+"""Pieces that are cut at once: how to is remembered, which takes memory by their number."""
+
+
+@lru_cache(maxsize=64)
 def cuts(width: int, count: int) -> struct.Struct:
     """How bytes are cut into so many pieces of a width."""
     return struct.Struct(f"{width}s" * count)

@@ -100,8 +100,9 @@ class RecentBlocks:
 
     def add(self, log_id: int, block: Block) -> Parsed:
         """Parse a block that was read, and remember it."""
-        metadata = blocks.Block(block.metadata, kind=blocks.METADATA)
-        payload = blocks.Block(block.payload, kind=blocks.PAYLOAD)
+        # Its rows were checked just now, when they were read.
+        metadata = blocks.Block(block.metadata, kind=blocks.METADATA, trusted=True)
+        payload = blocks.Block(block.payload, kind=blocks.PAYLOAD, trusted=True)
         first, count = block.first_offset - block.skip, metadata.count
         size = len(block.metadata) + len(block.payload) + OFFSETS_BYTES * count
         parsed = Parsed(first, first + count, metadata, payload, size)

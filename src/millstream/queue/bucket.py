@@ -11,6 +11,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 import msgspec
@@ -19,6 +20,7 @@ from msgspec import Struct
 from millstream.queue.records import BucketRecords
 from millstream.queue.slots import (
     AVAILABLE,
+    DONE,
     FILL,
     GONE,
     IN_FLIGHT,
@@ -30,6 +32,8 @@ from millstream.queue.slots import (
 from millstream.store.engine import Snapshot
 from millstream.store.entity import Entity
 from millstream.store.overlay import Overlay
+
+_slot_of = attrgetter("slot")
 
 SlotMark = tuple[int, str]
 """The priority and the group of the message in a slot."""
@@ -77,6 +81,16 @@ class Removed(Struct, array_like=True, frozen=True, tag=5):
     ranges: list[Slots]
 
 
+class Strode(Struct, array_like=True, frozen=True, tag=6):
+    """Some slots are done, and others were claimed for the first time: a stride of a worker."""
+
+    done: list[Slots]
+    claimed: Slots
+    at_ms: int
+    until_ms: int
+    consumer: str
+
+
 class Bucket(Entity):
     """The messages of one bucket."""
 
@@ -95,11 +109,13 @@ class Bucket(Entity):
     marks: Any = None
 
     weight: ClassVar[int] = 250
-    changes: ClassVar = Placed | Claimed | Ended | Renewed | Removed
+    changes: ClassVar = Placed | Claimed | Ended | Renewed | Removed | Strode
 
-    def apply(self, change: Placed | Claimed | Ended | Renewed | Removed) -> None:
+    def apply(self, change: Placed | Claimed | Ended | Renewed | Removed | Strode) -> None:
         """Move to the next state."""
         match change:
+            case Strode():
+                self._stride(change)
             case Claimed():
                 for start, stop in change.ranges:
                     self._fill(start, stop, IN_FLIGHT, change.until_ms)
@@ -124,6 +140,16 @@ class Bucket(Entity):
                 for start, stop in change.ranges:
                     self._fill(start, stop, GONE, 0)
 
+    def _stride(self, change: Strode) -> None:
+        for start, stop in change.done:
+            self._fill(start, stop, DONE, change.at_ms)
+            self.ends.append(End(start, stop, change.at_ms, DONE, ""))
+        start, stop = change.claimed
+        if start < stop:
+            self._fill(start, stop, IN_FLIGHT, change.until_ms)
+            self.attempts[start:stop] = array("H", (1,)) * (stop - start)
+            self.tries.append(Attempt(start, stop, change.at_ms, change.consumer))
+
     def _grow(self, slots: int) -> None:
         more = slots - len(self.states)
         if more > 0:
@@ -132,6 +158,9 @@ class Bucket(Entity):
             self.until_ms.extend(array("q", (0,)) * more)
 
     def _fill(self, start: int, stop: int, state: int, at_ms: int) -> None:
+        if stop - start == 1:
+            self.states[start], self.until_ms[start] = state, at_ms
+            return
         self.states[start:stop] = FILL[state] * (stop - start)
         self.until_ms[start:stop] = array("q", [at_ms]) * (stop - start)
 
@@ -153,6 +182,20 @@ class Bucket(Entity):
         """Whether every slot of a range has this state."""
         return bool(self.states[start:stop] == FILL[state] * (stop - start))
 
+    def holds(self, start: int, stop: int, attempt: int, now_ms: int) -> bool:
+        """Whether all of these slots are in flight, plain ones, claimed for this attempt."""
+        return (
+            start < stop <= len(self.states)
+            and not self.marks
+            and self.all_are(start, stop, IN_FLIGHT)
+            and self.attempts[start:stop].count(attempt) == stop - start
+            and min(self.until_ms[start:stop]) > now_ms
+        )
+
+    def is_busy(self) -> bool:
+        """Whether anything is in flight."""
+        return IN_FLIGHT in self.states
+
     def any_are(self, state: int) -> bool:
         """Whether any slot has this state."""
         return FILL[state] in self.states
@@ -169,8 +212,11 @@ class Bucket(Entity):
 
     def sources(self, start: int, stop: int) -> Iterator[Span]:
         """Where the messages of a range of slots lie, span by span."""
-        at = bisect_right(self.spans, start, key=lambda span: span.slot) - 1
-        for span in self.spans[max(at, 0) :]:
+        spans = self.spans
+        if len(spans) > 1:
+            at = bisect_right(spans, start, key=_slot_of) - 1
+            spans = spans[max(at, 0) :]
+        for span in spans:
             first, last = max(start, span.slot), min(stop, span.slot + span.count)
             if first >= stop:
                 return
@@ -194,7 +240,7 @@ class Bucket(Entity):
 
     def arrived_ms(self, slot: int) -> int:
         """When a message was appended."""
-        at = bisect_right(self.spans, slot, key=lambda span: span.slot) - 1
+        at = bisect_right(self.spans, slot, key=_slot_of) - 1
         found: Span = self.spans[at]
         return found.at_ms
 

@@ -6,7 +6,8 @@ Rules over a transaction; a claim is the pair (claim id, attempt). How attempts 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from millstream.errors import InvalidInput
 from millstream.format.ids import bucket_of, split_id
@@ -18,7 +19,7 @@ from millstream.log.operations import append, need_log
 from millstream.queue import commands as c
 from millstream.queue import pace
 from millstream.queue.bucket import Bucket, Claimed
-from millstream.queue.endings import end_attempts, expire, lease_ms_of
+from millstream.queue.endings import end_attempts, expire
 from millstream.queue.index import QUIET, Rank
 from millstream.queue.ledger import Ledger
 from millstream.queue.placing import place
@@ -26,6 +27,7 @@ from millstream.queue.routing import later_of
 from millstream.queue.slots import Mark, Slots, Span
 from millstream.queue.spec import DELAY_MS_MAX
 from millstream.queue.state import QueueState
+from millstream.queue.stride import stride, stride_together
 from millstream.store.transaction import Transaction
 
 CLAIM_MAX = 10_000
@@ -72,12 +74,42 @@ def _check_times(mark: Mark) -> None:
         check_timestamp(mark.due_ms)
 
 
+class Claiming:
+    """The operation of a claim; those of several consumers on one queue are made as one."""
+
+    __slots__ = ("command", "joins")
+
+    def __init__(self, command: c.ClaimRouted) -> None:
+        self.command = command
+        simple = command.count > 0 and not (command.routed or command.pop)
+        self.joins = (command.queue, command.lease_ms, command.consumer) if simple else None
+
+    def __call__(self, tx: Transaction) -> c.Granted:
+        """Claim for this consumer alone."""
+        return claim(tx, self.command)
+
+    def run_all(self, tx: Transaction, operations: Sequence[Claiming]) -> list[c.Granted] | None:
+        """Claim for several consumers."""
+        claims = [one.command for one in operations]
+        for one in claims:
+            _check(one)
+        return stride_together(tx, claims)
+
+
 def claim(tx: Transaction, command: c.ClaimRouted) -> c.Granted:
     """Finish, route and claim, in one commit."""
-    if check_integer("a claim's count", command.count) > CLAIM_MAX:
-        raise InvalidInput(f"a claim is for up to {CLAIM_MAX:,} messages, not {command.count:,}")
-    if len(check_text("a consumer id", command.consumer).encode()) > CONSUMER_BYTES_MAX:
-        raise InvalidInput(f"a consumer id has up to {CONSUMER_BYTES_MAX} bytes")
+    _check(command)
+    if not command.routed and not command.pop:
+        granted = stride(
+            tx,
+            command.queue,
+            done=command.acked,
+            count=command.count,
+            lease_ms=command.lease_ms,
+            consumer=command.consumer,
+        )
+        if granted is not None:
+            return granted
     ledger = Ledger(tx, command.queue)
     if command.acked:
         end_attempts(ledger, command.acked, outcome="ack")
@@ -89,6 +121,18 @@ def claim(tx: Transaction, command: c.ClaimRouted) -> c.Granted:
     queue = ledger.queue
     ahead = 0 if queue.paused or queue.spec.indexed else queue.counts.fresh
     return c.Granted(grants, ahead, expired)
+
+
+def _check(command: c.ClaimRouted) -> None:
+    if check_integer("a claim's count", command.count) > CLAIM_MAX:
+        raise InvalidInput(f"a claim is for up to {CLAIM_MAX:,} messages, not {command.count:,}")
+    _check_consumer(command.consumer)
+
+
+@lru_cache(maxsize=1_024)
+def _check_consumer(consumer: str) -> None:
+    if len(check_text("a consumer id", consumer).encode()) > CONSUMER_BYTES_MAX:
+        raise InvalidInput(f"a consumer id has up to {CONSUMER_BYTES_MAX} bytes")
 
 
 def _claim(ledger: Ledger, command: c.ClaimRouted) -> list[c.Grant]:
@@ -103,7 +147,7 @@ def _claim(ledger: Ledger, command: c.ClaimRouted) -> list[c.Grant]:
         _choose_next(ledger, most, chosen)
     if not chosen.parts:
         return []
-    until_ms = ledger.tx.store_ms + lease_ms_of(queue, command.lease_ms)
+    until_ms = ledger.tx.store_ms + queue.spec.lease_for(command.lease_ms)
     grants = _take(ledger, chosen, until_ms=until_ms, consumer=command.consumer)
     if command.pop:
         popped = [(grant.claim_id, grant.count, grant.attempt) for grant in grants]

@@ -18,7 +18,7 @@ from millstream.queue.dead_letter import publish_failed
 from millstream.queue.ledger import Ledger
 from millstream.queue.slots import AVAILABLE, DONE, FAILED, GONE, IN_FLIGHT, Slots
 from millstream.queue.spec import DELAY_MS_MAX
-from millstream.queue.state import QueueState
+from millstream.queue.stride import stride
 from millstream.store.transaction import Transaction
 
 EXPIRE_PER_COMMIT = 10_000
@@ -33,15 +33,6 @@ _STATES = {"ack": DONE, "nack": AVAILABLE, "fail": FAILED}
 
 Part = tuple[int, Slots, int]
 """A bucket, slots in it, and the attempt that they were claimed for."""
-
-
-def lease_ms_of(queue: QueueState, asked_ms: int | None) -> int:
-    """What a consumer asked for, up to the queue's most; or the queue's own."""
-    if asked_ms is None:
-        return queue.spec.lease_ms
-    if asked_ms < 1:
-        raise InvalidInput(f"a lease is longer than nothing, not {asked_ms} ms")
-    return min(asked_ms, queue.spec.lease_max_ms)
 
 
 def expire(ledger: Ledger) -> int:
@@ -86,6 +77,8 @@ def _earliest(bucket: Bucket) -> int:
 
 def finish(tx: Transaction, command: c.FinishClaims) -> list[c.Run]:
     """End attempts; all of them, or with `each` those whose lease still holds."""
+    if command.outcome == "ack" and stride(tx, command.queue, done=command.claims, count=0):
+        return []
     ledger = Ledger(tx, command.queue)
     if command.outcome not in _STATES:
         raise InvalidInput(f"an attempt ends by ack, nack or fail, not by {command.outcome!r}")
@@ -216,7 +209,7 @@ def renew(tx: Transaction, command: c.RenewClaims) -> int:
     """Prolong leases that still hold; all of them, or none."""
     ledger = Ledger(tx, command.queue)
     queue = ledger.queue
-    until_ms = tx.store_ms + lease_ms_of(queue, command.lease_ms)
+    until_ms = tx.store_ms + queue.spec.lease_for(command.lease_ms)
     parts = list(parts_of(command.claims))
     for bucket_id, slots, attempt in parts:
         bucket = ledger.bucket(bucket_id)

@@ -309,9 +309,11 @@ _attempt_of = attrgetter("attempt")
 
 def runs_of(messages: Messages, queue: str | None = None) -> list[c.Run]:
     """Claims, all of one queue, as the fewest runs: adjacent claim ids of the same attempt."""
-    if isinstance(messages, Message) and messages.queue == queue:
-        return [(messages.claim_id, 1, messages.attempt)]
     chosen = [messages] if isinstance(messages, Message) else list(messages)
+    if not chosen:
+        return []
+    if len(chosen) == 1 and chosen[0].queue == queue:
+        return [(chosen[0].claim_id, 1, chosen[0].attempt)]
     strangers = set(map(_queue_of, chosen)) - {queue}
     if queue is not None and strangers:
         raise InvalidInput(f"a message of queue {strangers.pop()!r} was handed to {queue!r}")

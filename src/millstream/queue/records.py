@@ -18,12 +18,15 @@ from millstream.format import entries, rfc
 from millstream.format.ids import make_claim_id, split_id
 from millstream.format.stretch import Scattered, Stretch
 from millstream.log.ancestry import setbacks_of
-from millstream.log.reader import entries_of
+from millstream.log.reader import RowMoved, entries_of
 from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Attempt, Slots, Span
 from millstream.store.engine import Snapshot
 from millstream.store.overlay import Overlay
 
 ENTRIES_KEPT = 32
+
+LONG = 64
+"""The metadata of so many neighbours is looked for in their log before the records as they were."""
 
 _Recent = OrderedDict[tuple[int, int], entries.MetadataColumn]
 """The metadata of all records of an entry, by log and first offset."""
@@ -163,6 +166,8 @@ class BucketRecords:
         position, stop = span.offset, span.offset + span.count
         while position < stop:
             held = self._remembered(span.log_id, position)
+            if held is None and stop - position >= LONG:
+                held = self._find(span.log_id, position)
             if held is None:
                 ids = range(span.message_id + position - span.offset, span.message_id + span.count)
                 if stored := self._stored_metadata(ids):
@@ -199,6 +204,13 @@ class BucketRecords:
         if log_id not in self._setbacks:
             self._setbacks[log_id] = setbacks_of(self._overlay, self._snapshot, log_id)
         return log_id + (self._setbacks[log_id] << 64)
+
+    def _find(self, log_id: int, offset: int) -> tuple[int, entries.MetadataColumn] | None:
+        """As `_remembered`, from the log; None if it has been truncated since."""
+        try:
+            return self._read(log_id, offset)
+        except (CorruptionError, RowMoved):
+            return None
 
     def _read(self, log_id: int, offset: int) -> tuple[int, entries.MetadataColumn]:
         """As `_remembered`, from the log."""

@@ -19,7 +19,7 @@ from millstream.log.head import Head
 from millstream.log.recent import Row, recent_rows
 from millstream.queue import commands as c
 from millstream.queue.bucket import Bucket
-from millstream.queue.claims import claim, place_later, place_routed
+from millstream.queue.claims import Claiming, claim, place_later, place_routed
 from millstream.queue.info import change_in_s
 from millstream.queue.message import Message, Try
 from millstream.queue.reading import log_name, read_granted, read_inside
@@ -89,7 +89,7 @@ def claim_now(
             granted, read = store.run(partial(_pop, command=command))
             popped += read
         else:
-            granted = store.run(partial(claim, command=command))
+            granted = store.run(Claiming(command))
         note_ahead(store, query.queue, granted)
         acked = []
         grants += granted.grants

@@ -7,11 +7,13 @@ from msgspec import Struct
 Slots = tuple[int, int]
 """A half-open range of slots."""
 
+NO_SLOTS: Slots = (0, 0)
+
 NONE, AVAILABLE, IN_FLIGHT, DONE, FAILED, GONE = range(6)
 FILL = [bytes((state,)) for state in range(6)]
 
 
-class Span(Struct, array_like=True, frozen=True):
+class Span(Struct, array_like=True, frozen=True, gc=False):
     """Neighbouring slots whose messages are neighbours in a log, with adjacent ids."""
 
     slot: int
@@ -23,7 +25,7 @@ class Span(Struct, array_like=True, frozen=True):
     """When they were appended."""
 
 
-class Mark(Struct, array_like=True, frozen=True):
+class Mark(Struct, array_like=True, frozen=True, gc=False):
     """What routing found out about one message besides that it matches."""
 
     priority: int = 0
@@ -36,7 +38,7 @@ class Mark(Struct, array_like=True, frozen=True):
     """By which a repeat is known."""
 
 
-class Attempt(Struct, array_like=True, frozen=True):
+class Attempt(Struct, array_like=True, frozen=True, gc=False):
     """Slots that were claimed together."""
 
     start: int
@@ -45,7 +47,7 @@ class Attempt(Struct, array_like=True, frozen=True):
     consumer: str
 
 
-class End(Struct, array_like=True, frozen=True):
+class End(Struct, array_like=True, frozen=True, gc=False):
     """Slots whose attempt ended together: which state they went to, and why."""
 
     start: int

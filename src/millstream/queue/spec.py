@@ -130,6 +130,14 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Whether routing needs to know more of a message than that it matches."""
         return bool(self.group_by or self.priority_by or self.dedup_by)
 
+    def lease_for(self, asked_ms: int | None) -> int:
+        """What a consumer asked for, up to the queue's most; or the queue's own."""
+        if asked_ms is None:
+            return self.lease_ms
+        if asked_ms < 1:
+            raise InvalidInput(f"a lease is longer than nothing, not {asked_ms} ms")
+        return min(asked_ms, self.lease_max_ms)
+
     def takes_from(self, log: str) -> bool:
         """Whether a log is one of its sources."""
         return any(_pattern(source).match(log) is not None for source in self.sources)

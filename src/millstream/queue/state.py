@@ -17,9 +17,9 @@ import msgspec
 from msgspec import Struct, field
 
 from millstream.format import rfc
-from millstream.format.ids import capacity_of, make_bucket_id, make_claim_id
+from millstream.format.ids import NUMBER_BITS, capacity_of, make_bucket_id, make_claim_id
 from millstream.queue.pace import NEVER_MS
-from millstream.queue.slots import Slots
+from millstream.queue.slots import NO_SLOTS, Slots
 from millstream.queue.spec import QueueSpec
 from millstream.store.engine import Snapshot
 from millstream.store.entity import Entity
@@ -107,6 +107,17 @@ class Moved(Struct, array_like=True, frozen=True, tag=2):
     """Until when the claims so far have used up the queue's rate."""
 
 
+class Advanced(Struct, array_like=True, frozen=True, tag=4):
+    """Messages are done, and the next ones in lane 0, all in one bucket, were claimed."""
+
+    at_ms: int
+    done: list[tuple[int, int, bool]]
+    """Buckets, how many of their messages are done, and whether others are still in flight."""
+    claimed: int
+    claimed_in: int
+    until_ms: int
+
+
 class Allotment(NamedTuple):
     """Claim numbers to be given to messages."""
 
@@ -122,12 +133,13 @@ class Rates(Struct, array_like=True):
     placed: float = 0.0
     done: float = 0.0
 
-    def note(self, by: Counts, at_ms: int) -> None:
+    def note(self, placed: int, done: int, at_ms: int) -> None:
         """Count what came and went."""
-        self.placed, self.done = self.now(at_ms)
-        self.at_ms = max(self.at_ms, at_ms)
-        self.placed += max(0, by.placed) / RATE_WINDOW_S
-        self.done += max(0, by.done) / RATE_WINDOW_S
+        if at_ms > self.at_ms:
+            self.placed, self.done = self.now(at_ms)
+            self.at_ms = at_ms
+        self.placed += placed / RATE_WINDOW_S
+        self.done += done / RATE_WINDOW_S
 
     def now(self, at_ms: int) -> tuple[float, float]:
         """The rates at a time: old messages count for less and less."""
@@ -167,11 +179,13 @@ class QueueState(Entity, array_like=True):
     failed_ever: int = 0
     """Also what was driven again, or purged."""
 
-    changes: ClassVar = Specified | Moved | Paused
+    changes: ClassVar = Specified | Moved | Paused | Advanced
 
-    def apply(self, change: Specified | Moved | Paused) -> None:
+    def apply(self, change: Specified | Moved | Paused | Advanced) -> None:
         """Move to the next state."""
         match change:
+            case Advanced():
+                self._advance(change)
             case Moved():
                 self._move(change)
             case Paused():
@@ -192,11 +206,30 @@ class QueueState(Entity, array_like=True):
         self.next = first
         self.eras.append((first, -1, exponent))
 
+    def _advance(self, change: Advanced) -> None:
+        counts, claimed = self.counts, change.claimed
+        for bucket_id, done, busy in change.done:
+            counts.done += done
+            counts.in_flight -= done
+            self.done_ever += done
+            self.rates.note(0, done, change.at_ms)
+            self._survive(bucket_id, -done)
+            if not busy:
+                self.busy.pop(bucket_id, None)
+        if claimed:
+            counts.available -= claimed
+            counts.in_flight += claimed
+            counts.fresh -= claimed
+            counts.claimed += claimed
+            self._skip(0, claimed)
+            before = self.busy.get(change.claimed_in, change.until_ms)
+            self.busy[change.claimed_in] = min(before, change.until_ms)
+
     def _move(self, change: Moved) -> None:
         counts, by = self.counts, change.counts
         counts.add(by)
         if by.placed or by.done > 0:
-            self.rates.note(by, change.at_ms)
+            self.rates.note(max(0, by.placed), max(0, by.done), change.at_ms)
         self.done_ever += max(0, by.done)
         self.failed_ever += max(0, by.failed)
         if change.next >= 0:
@@ -216,11 +249,14 @@ class QueueState(Entity, array_like=True):
             else:
                 self.busy.pop(bucket_id, None)
         for bucket_id, by_count in change.alive:
-            left = self.alive.get(bucket_id, 0) + by_count
-            if left:
-                self.alive[bucket_id] = left
-            else:
-                self.alive.pop(bucket_id, None)
+            self._survive(bucket_id, by_count)
+
+    def _survive(self, bucket_id: int, by: int) -> None:
+        left = self.alive.get(bucket_id, 0) + by
+        if left:
+            self.alive[bucket_id] = left
+        else:
+            self.alive.pop(bucket_id, None)
 
     def _skip(self, lane: int, count: int) -> None:
         ranges = self.lanes[lane]
@@ -237,6 +273,35 @@ class QueueState(Entity, array_like=True):
     def exists(self) -> bool:
         """Whether it was specified."""
         return self.queue_id != 0
+
+    def is_steady(self, now_ms: int) -> bool:
+        """Whether messages are claimed in their turn, none waits for a time, and no lease is over."""
+        spec, counts = self.spec, self.counts
+        if (
+            self.paused
+            or not self.queue_id
+            or counts.waiting
+            or counts.scheduled
+            or counts.ready
+            or spec.max_in_flight
+            or spec.rate
+            or spec.indexed
+        ):
+            return False
+        return not self.busy or min(self.busy.values()) > now_ms
+
+    def front(self, count: int) -> tuple[int, Slots] | None:
+        """The bucket and the slots of the next messages in lane 0, if so many lie together."""
+        if not count:
+            return -1, NO_SLOTS
+        first, _, exponent = self.eras[-1]
+        ranges = self.lanes.get(0)
+        start, stop = ranges[0] if ranges else NO_SLOTS
+        capacity = capacity_of(exponent)
+        slot = start % capacity
+        if start < first or stop - start < count or capacity - slot < count:
+            return None
+        return (exponent << NUMBER_BITS) + start - slot, (slot, slot + count)
 
     def filling(self) -> set[int]:
         """The buckets that more messages will come into."""

@@ -119,17 +119,30 @@ class Transactor:
             if self._closed is not None or len(self._queue) >= self._waiting_max:
                 self._admit(1)
             lead = not self._leading
+            alone = lead and self._crowd <= 1 and not self._queue
             if lead:
                 self._leading = True
             else:
                 ticket.prepare_to_wait()
-            self._queue.append(ticket)
+            if not alone:
+                self._queue.append(ticket)
+        if alone:
+            self._commit_alone(ticket)
         while not ticket.done:
             if lead:
                 self._lead(ticket)
             else:
                 lead = self._await(ticket)
         return ticket.answer()
+
+    def _commit_alone(self, ticket: Ticket[Any]) -> None:
+        """Commit for a caller beside whom nobody waits, and pass the lead on; also if interrupted."""
+        try:
+            with self.mutex:
+                self._committer.commit_group([ticket])
+            ticket.done = True
+        finally:
+            self._pass_on(1)
 
     def _await(self, ticket: Ticket[Any]) -> bool:
         """Wait for the answer; True if the caller is to lead.

@@ -293,10 +293,13 @@ def test_an_interrupted_waiter_withdraws_and_strands_nobody() -> None:
     assert ran == []
 
 
-def test_an_interrupted_leader_that_waits_for_its_turn_strands_nobody() -> None:
+@pytest.mark.parametrize(("crowd", "place"), [(1, "_commit_alone"), (2, "_lead")])
+def test_an_interrupted_leader_that_waits_for_its_turn_strands_nobody(
+    crowd: int, place: str
+) -> None:
     store = start()
-    mutex = store._transactor.mutex
-    with mutex, interrupted_in("_lead"):
+    store._transactor._crowd = crowd
+    with store._transactor.mutex, interrupted_in(place):
         store.run(count)
     assert Caller(store).finish().error is None
 

@@ -1,0 +1,126 @@
+"""A stride: the step that workers of a plain queue take again and again.
+
+The run of messages that a worker holds is done, and the next run in its lane becomes its own. Where
+that is all there is to do, it is done here, without a ledger and in two small changes. Anything else
+(a lease that has run out, a retry that waits, a cap, the edge of a bucket) is left to the rules in
+`claims` and `endings`, which come to the same end, only more slowly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import astuple
+
+from millstream.format import keys
+from millstream.format.ids import bucket_of
+from millstream.queue import commands as c
+from millstream.queue.bucket import Bucket, Strode
+from millstream.queue.slots import NO_SLOTS, Slots
+from millstream.queue.state import Advanced, QueueState
+from millstream.store.transaction import Transaction
+
+FIRST = 1
+"""The attempt at a message that comes from its lane: it was never claimed before."""
+
+
+def stride(
+    tx: Transaction,
+    name: str,
+    *,
+    done: Sequence[c.Run],
+    count: int,
+    lease_ms: int | None = None,
+    consumer: str = "",
+) -> c.Granted | None:
+    """Finish runs of claims and claim so many messages; None if it is not so simple."""
+    key, now_ms = keys.queue(name), tx.store_ms
+    queue = tx.entity(key, QueueState)
+    queue_id = queue.queue_id
+    front = queue.front(count) if queue.is_steady(now_ms) else None
+    if front is None:
+        return None
+    finished = _held(tx, queue_id, done) if done else {}
+    if finished is None or not (finished or count):
+        return None
+    taken_in, taken = front
+    until_ms = now_ms + queue.spec.lease_for(lease_ms)
+    if count and taken_in not in finished:
+        change = Strode([], taken, now_ms, until_ms, consumer)
+        tx.change(keys.bucket(queue_id, taken_in), change)
+    ends = []
+    for bucket_id, slots in finished.items():
+        claimed = taken if bucket_id == taken_in else NO_SLOTS
+        bucket_key = keys.bucket(queue_id, bucket_id)
+        tx.change(bucket_key, Strode(slots, claimed, now_ms, until_ms, consumer))
+        busy = tx.entity(bucket_key, Bucket).is_busy()
+        ends.append((bucket_id, sum([stop - start for start, stop in slots]), busy))
+    tx.change(key, Advanced(now_ms, ends, count, taken_in, until_ms))
+    grants = []
+    if count:
+        for span in tx.entity(keys.bucket(queue_id, taken_in), Bucket).sources(*taken):
+            claim_id = taken_in + span.slot
+            grants.append(c.Grant(claim_id, span.count, FIRST, span.log_id, span.offset, until_ms))
+    return c.Granted(grants, queue.counts.fresh, 0)
+
+
+def _held(tx: Transaction, queue_id: int, runs: Sequence[c.Run]) -> dict[int, list[Slots]] | None:
+    """Runs by bucket, if each lies in one, all are held, and none is named twice."""
+    found: dict[int, list[Slots]] = {}
+    end = 0
+    for claim_id, count, attempt in runs if len(runs) == 1 else sorted(runs):
+        bucket_id = bucket_of(claim_id)
+        first = claim_id - bucket_id
+        bucket = tx.entity(keys.bucket(queue_id, bucket_id), Bucket)
+        if claim_id < end or not bucket.holds(first, first + count, attempt, tx.store_ms):
+            return None
+        found.setdefault(bucket_id, []).append((first, first + count))
+        end = claim_id + count
+    return found
+
+
+def stride_together(tx: Transaction, claims: Sequence[c.ClaimRouted]) -> list[c.Granted] | None:
+    """Claims of several consumers on one queue as one stride; None if it is not so simple."""
+    first = claims[0]
+    granted = stride(
+        tx,
+        first.queue,
+        done=_merged([run for claim in claims for run in claim.acked]),
+        count=sum([claim.count for claim in claims]),
+        lease_ms=first.lease_ms,
+        consumer=first.consumer,
+    )
+    return None if granted is None else _shared(granted, [claim.count for claim in claims])
+
+
+def _merged(runs: list[c.Run]) -> list[c.Run]:
+    """Runs of claims with neighbours in a bucket joined."""
+    found: list[c.Run] = []
+    end = attempt = bucket_id = -1
+    for run in sorted(runs):
+        if run[0] == end and run[2] == attempt and bucket_of(end) == bucket_id:
+            claim_id, count, _ = found[-1]
+            found[-1] = claim_id, count + run[1], attempt
+        else:
+            found.append(run)
+            attempt, bucket_id = run[2], bucket_of(run[0])
+        end = run[0] + run[1]
+    return found
+
+
+def _shared(granted: c.Granted, counts: Sequence[int]) -> list[c.Granted]:
+    """What was claimed, dealt out: so many messages to each."""
+    found = []
+    grants = iter(granted.grants)
+    claim_id = left = attempt = log_id = offset = until_ms = 0
+    for count in counts:
+        own = []
+        while count:
+            if not left:
+                claim_id, left, attempt, log_id, offset, until_ms = astuple(next(grants))
+            some = min(count, left)
+            own.append(c.Grant(claim_id, some, attempt, log_id, offset, until_ms))
+            claim_id, offset = claim_id + some, offset + some
+            left, count = left - some, count - some
+        found.append(c.Granted(own, granted.ahead, 0))
+    return found
