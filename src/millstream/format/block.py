@@ -62,6 +62,7 @@ EVEN_RECORDS_MAX = 16_384
 """Up to so many records the offsets of items of one size are kept for the next block."""
 
 _HEADER = struct.Struct("<HBBIQqqHHIIII")
+_I64 = struct.Struct("<q")
 _CRC = struct.Struct("<I")
 _SWAP = sys.byteorder == "big"
 
@@ -251,6 +252,14 @@ class Block:
     def timestamps(self, first: int = 0, count: int | None = None) -> Sequence[int]:
         """Every record's timestamp, or those of some, in ms."""
         return self._numbers(TIMESTAMP, self.header.timestamp_ms, first, count)
+
+    def timestamp(self, index: int) -> int:
+        """One record's timestamp, in O(1)."""
+        start = self._starts.get(TIMESTAMP)
+        if start is None:
+            return self.header.timestamp_ms
+        found: int = _I64.unpack_from(self._data, start + 8 * index)[0]
+        return found
 
     def appended(self, first: int = 0, count: int | None = None) -> Sequence[int]:
         """When each record was appended, or some were, in ms."""

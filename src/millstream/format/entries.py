@@ -97,34 +97,47 @@ class MetadataColumn(NamedTuple):
     rests: list[bytes]
     sizes: array[int]
     """Of prefix and rest together, u32."""
+    ids: Sequence[int]
+    """Of the messages."""
 
     def cut(self, start: int, stop: int) -> MetadataColumn:
         """Some of the records."""
-        return MetadataColumn(self.prefix, self.rests[start:stop], self.sizes[start:stop])
+        some = slice(start, stop)
+        return MetadataColumn(self.prefix, self.rests[some], self.sizes[some], self.ids[some])
 
 
-def metadata_column(rests: list[bytes], prefix: bytes = b"") -> MetadataColumn:
+def metadata_column(
+    rests: list[bytes], ids: Sequence[int], *, prefix: bytes = b""
+) -> MetadataColumn:
     """Put metadata in a column."""
     shared = len(prefix)
-    return MetadataColumn(prefix, rests, array("I", [shared + len(rest) for rest in rests]))
+    return MetadataColumn(prefix, rests, array("I", [shared + len(rest) for rest in rests]), ids)
 
 
 def decode_metadata_column(value: bytes) -> MetadataColumn:
     """The metadata of every record of an entry, byte for byte as `encode_metadata` gives it."""
     if not block.is_block(value):
-        return metadata_column([value[start:stop] for _, start, stop in _elements(value)])
-    found = block.Block(value, kind=block.METADATA)
+        elements = _elements(value)
+        ids = [message_id for message_id, _, _ in elements]
+        return metadata_column([value[start:stop] for _, start, stop in elements], ids)
+    return metadata_column_of(block.Block(value, kind=block.METADATA))
+
+
+def metadata_column_of(found: block.Block) -> MetadataColumn:
+    """As `decode_metadata_column`, of a block that was read before."""
     head = found.header
+    adjacent = range(head.first_id, head.first_id + head.count)
     headers = found.column(block.HEADERS) or [NO_HEADERS] * found.count
     if not head.columns & _DIFFERING and head.timestamp_ms == head.appended_ms:
         prefix = _THREE + _NIL + _encode(head.timestamp_ms)
-        return metadata_column([one or _EMPTY for one in headers], prefix)
+        return metadata_column([one or _EMPTY for one in headers], adjacent, prefix=prefix)
     columns = zip(found.keys(), found.timestamps(), headers, found.appended(), strict=True)
     return metadata_column(
         [
             encode_metadata(key=key, timestamp_ms=ms, headers=one, appended_ms=appended_ms)
             for key, ms, one, appended_ms in columns
-        ]
+        ],
+        adjacent,
     )
 
 

@@ -97,6 +97,12 @@ def headers_of(metadata: blocks.Block, first: int, count: int) -> list[Headers]:
     return [_decode_headers(one) if one else NO_HEADERS for one in packed]
 
 
+def headers_at(metadata: blocks.Block, index: int) -> Headers:
+    """The headers of one record of a block."""
+    packed = metadata.cell(blocks.HEADERS, index)
+    return _decode_headers(packed) if packed else NO_HEADERS
+
+
 def pack(log: str, first_offset: int, columns: Columns) -> Block:
     """Records that were stored apart, as one block."""
     payload = blocks.encode_values(columns.values)

@@ -14,7 +14,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from millstream.format import block as blocks
-from millstream.log.block import Block, headers_of
+from millstream.log.block import Block, headers_at, headers_of
 from millstream.log.reader import bounds_of, fetch_blocks
 from millstream.record import Headers
 from millstream.store.store import Store
@@ -48,6 +48,14 @@ class Parsed(NamedTuple):
     metadata: blocks.Block
     payload: blocks.Block
     size: int
+
+    def row(self, offset: int) -> Row:
+        """One of the records that it holds."""
+        metadata, index = self.metadata, offset - self.first
+        value = self.payload.cell(blocks.VALUE, index)
+        assert value is not None
+        headers = headers_at(metadata, index)
+        return offset, value, metadata.timestamp(index), metadata.key(index), headers
 
     def columns(self, start: int, stop: int) -> Columns:
         """The records in [start, stop) of those it holds."""
@@ -139,6 +147,16 @@ def recent_columns(
             end = min(stop, parsed.end)
             yield parsed.columns(start, end)
             start = end
+
+
+def recent_row(store: Store, log_id: int, offset: int) -> Row | None:
+    """One record, if its block is at hand."""
+    cache: RecentBlocks | None = store.scratch.get(_KEY)
+    if cache is None:
+        return None
+    cache.note(log_id, bounds_of(store, log_id).setbacks)
+    parsed = cache.find(log_id, offset)
+    return None if parsed is None else parsed.row(offset)
 
 
 def is_at_hand(store: Store, log_id: int, *, start: int, stop: int) -> bool:

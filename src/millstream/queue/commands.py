@@ -50,7 +50,7 @@ class Granted(Struct, frozen=True, array_like=True):
     @property
     def count(self) -> int:
         """How many messages that are."""
-        return sum(grant.count for grant in self.grants)
+        return sum([grant.count for grant in self.grants])
 
 
 class SpecifyQueue(Mutation[bool], frozen=True):

@@ -7,7 +7,7 @@ from itertools import repeat
 from millstream.format import keys
 from millstream.log.head import Head
 from millstream.log.reader import read_records
-from millstream.log.recent import is_at_hand, recent_columns
+from millstream.log.recent import is_at_hand, recent_columns, recent_row
 from millstream.queue import commands as c
 from millstream.queue.message import Message
 from millstream.store.engine import Snapshot
@@ -16,8 +16,15 @@ from millstream.store.store import Store
 from millstream.store.transaction import Transaction
 
 
+_NAMES = "names of logs"
+
+
 def read_granted(store: Store, queue: str, grants: list[c.Grant]) -> list[Message]:
     """The messages that a claim got, with their payloads."""
+    if len(grants) == 1 and grants[0].count == 1:
+        one = _read_one(store, queue, grants[0])
+        if one is not None:
+            return [one]
     found: list[Message] = []
     for grant in grants:
         log, stop = log_name(store, grant.log_id), grant.offset + grant.count
@@ -37,6 +44,26 @@ def read_granted(store: Store, queue: str, grants: list[c.Grant]) -> list[Messag
                 repeat(grant.until_ms),
             )
     return found
+
+
+def _read_one(store: Store, queue: str, grant: c.Grant) -> Message | None:
+    """A message that was claimed alone, if its block is at hand."""
+    row = recent_row(store, grant.log_id, grant.offset)
+    if row is None:
+        return None
+    offset, value, timestamp, key, headers = row
+    return Message(
+        queue,
+        grant.claim_id,
+        grant.attempt,
+        value,
+        key,
+        headers,
+        timestamp,
+        log_name(store, grant.log_id),
+        offset,
+        grant.until_ms,
+    )
 
 
 def are_at_hand(store: Store, grants: list[c.Grant]) -> bool:
@@ -75,11 +102,11 @@ def read_inside(tx: Transaction, queue: str, grants: list[c.Grant]) -> list[Mess
 
 def log_name(store: Store, log_id: int) -> str:
     """The name of a log, which it has for life."""
-    names: dict[int, str] = store.scratch.setdefault("names of logs", {})
-    name = names.get(log_id)
+    names: dict[int, str] | None = store.scratch.get(_NAMES)
+    name = None if names is None else names.get(log_id)
     if name is None:
         name = store.look(lambda state, snapshot: _name(state, snapshot, log_id))
-        names[log_id] = name
+        store.scratch.setdefault(_NAMES, {})[log_id] = name
     return name
 
 

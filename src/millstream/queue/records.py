@@ -17,7 +17,6 @@ from millstream.errors import CorruptionError
 from millstream.format import entries, rfc
 from millstream.format.ids import make_claim_id, split_id
 from millstream.format.stretch import Scattered, Stretch
-from millstream.log.ancestry import setbacks_of
 from millstream.log.reader import RowMoved, entries_of
 from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Attempt, Slots, Span
 from millstream.store.engine import Snapshot
@@ -28,13 +27,15 @@ ENTRIES_KEPT = 32
 LONG = 64
 """The metadata of so many neighbours is looked for in their log before the records as they were."""
 
-_Recent = OrderedDict[tuple[int, int], entries.MetadataColumn]
-"""The metadata of all records of an entry, by log and first offset."""
+Held = tuple[int, entries.MetadataColumn]
+"""The first offset of an entry, and the metadata of its records."""
 
-_recent: WeakKeyDictionary[Overlay, _Recent] = WeakKeyDictionary()
-"""Entries of each open store, decoded once for all queues on a log; they never change."""
+_recent: WeakKeyDictionary[Overlay, OrderedDict[int, Held]] = WeakKeyDictionary()
+"""Entries of each open store by their first message id, decoded once for all queues on a log.
 
-_NOTHING = entries.metadata_column([])
+A message is known by its id, which is never given out again, and not only by its offset: that may be
+another's once its log was set back.
+"""
 
 
 class Contents(Protocol):
@@ -68,9 +69,8 @@ class BucketRecords:
         self._overlay = overlay
         self._snapshot = snapshot
         self._recent = _recent.setdefault(overlay, OrderedDict())
-        self._setbacks: dict[int, int] = {}
-        self._last: tuple[int, int, entries.MetadataColumn] = (0, 0, _NOTHING)
-        """Log, first offset and metadata of the entry that was used last."""
+        self._last: Held | None = None
+        """The entry that was used last."""
 
     def rows(self) -> list[tuple[bytes, bytes | None]]:
         """The three records; done and failed ones only if there are any."""
@@ -135,7 +135,8 @@ class BucketRecords:
             count = len(metadata.rests)
             claim_id = make_claim_id(self._exponent, self._base + slot)
             numbers = tuple([column[slot : slot + count] for column in columns])
-            yield Stretch(message_id, claim_id, numbers, *metadata)
+            prefix, rests, sizes, _ = metadata
+            yield Stretch(message_id, claim_id, numbers, prefix, rests, sizes)
             slot += count
             message_id += count
 
@@ -151,10 +152,9 @@ class BucketRecords:
         )
 
     def _metadata_of(self, span: Span) -> bytes:
-        log_id, first, metadata = self._last
-        at = span.offset - first
-        if log_id == span.log_id and 0 <= at < len(metadata.rests):
-            return metadata.prefix + metadata.rests[at]
+        if self._last is not None and _is_in(self._last, span.offset, span.message_id):
+            first, metadata = self._last
+            return metadata.prefix + metadata.rests[span.offset - first]
         stored = self._stored.get(span.message_id)
         if stored is not None:
             return stored
@@ -165,13 +165,14 @@ class BucketRecords:
         """The metadata of adjacent messages, some at a time, from wherever it is at hand."""
         position, stop = span.offset, span.offset + span.count
         while position < stop:
-            held = self._remembered(span.log_id, position)
+            message_id = span.message_id + position - span.offset
+            held = self._remembered(position, message_id)
             if held is None and stop - position >= LONG:
-                held = self._find(span.log_id, position)
+                held = self._find(span.log_id, position, message_id)
             if held is None:
-                ids = range(span.message_id + position - span.offset, span.message_id + span.count)
+                ids = range(message_id, span.message_id + span.count)
                 if stored := self._stored_metadata(ids):
-                    yield entries.metadata_column(stored)
+                    yield entries.metadata_column(stored, ids)
                     return
                 held = self._read(span.log_id, position)
             first, metadata = held
@@ -187,44 +188,36 @@ class BucketRecords:
         except KeyError:
             return []
 
-    def _remembered(self, log_id: int, offset: int) -> tuple[int, entries.MetadataColumn] | None:
-        """The first offset and metadata of the entry that covers an offset, if it was used lately."""
-        last_log, first, metadata = self._last
-        if last_log == log_id and first <= offset < first + len(metadata.rests):
-            return first, metadata
-        known = self._known_as(log_id)
-        for (last_log, first), metadata in reversed(self._recent.items()):
-            if last_log == known and first <= offset < first + len(metadata.rests):
-                self._last = log_id, first, metadata
-                return first, metadata
+    def _remembered(self, offset: int, message_id: int) -> Held | None:
+        """The entry that covers a message, if it was used lately."""
+        if self._last is not None and _is_in(self._last, offset, message_id):
+            return self._last
+        for held in reversed(self._recent.values()):
+            if _is_in(held, offset, message_id):
+                self._last = held
+                return held
         return None
 
-    def _known_as(self, log_id: int) -> int:
-        """By what its entries are remembered: otherwise than before, if its end went back."""
-        if log_id not in self._setbacks:
-            self._setbacks[log_id] = setbacks_of(self._overlay, self._snapshot, log_id)
-        return log_id + (self._setbacks[log_id] << 64)
-
-    def _find(self, log_id: int, offset: int) -> tuple[int, entries.MetadataColumn] | None:
-        """As `_remembered`, from the log; None if it has been truncated since."""
+    def _find(self, log_id: int, offset: int, message_id: int) -> Held | None:
+        """The entry that covers a message, from its log, if that still has it."""
         try:
-            return self._read(log_id, offset)
+            held = self._read(log_id, offset)
         except (CorruptionError, RowMoved):
             return None
+        return held if _is_in(held, offset, message_id) else None
 
-    def _read(self, log_id: int, offset: int) -> tuple[int, entries.MetadataColumn]:
-        """As `_remembered`, from the log."""
+    def _read(self, log_id: int, offset: int) -> Held:
+        """The entry of a log that covers an offset."""
         for first, value in entries_of(
             self._overlay, self._snapshot, log_id, start=offset, stop=offset + 1
         ):
             metadata = entries.decode_metadata_column(value)
-            if len(metadata.rests) == 1:
-                return first, metadata
-            self._recent[self._known_as(log_id), first] = metadata
-            self._last = log_id, first, metadata
-            if len(self._recent) > ENTRIES_KEPT:
-                self._recent.popitem(last=False)
-            return first, metadata
+            held = first, metadata
+            if len(metadata.rests) > 1:
+                self._recent[metadata.ids[0]] = self._last = held
+                if len(self._recent) > ENTRIES_KEPT:
+                    self._recent.popitem(last=False)
+            return held
         raise CorruptionError(
             f"queue {self._bucket.queue!r}: the metadata of the message at offset {offset} is gone",
             what="message metadata",
@@ -249,3 +242,10 @@ class BucketRecords:
             for one in bucket.tries:
                 found[one.start : one.stop] = array("q", [one.at_ms]) * (one.stop - one.start)
         return found
+
+
+def _is_in(held: Held, offset: int, message_id: int) -> bool:
+    """Whether a message is in an entry."""
+    first, metadata = held
+    at = offset - first
+    return 0 <= at < len(metadata.ids) and metadata.ids[at] == message_id

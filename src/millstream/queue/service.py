@@ -94,10 +94,12 @@ def claim_now(
         acked = []
         grants += granted.grants
         count -= granted.count
-        moved = granted.expired or any(found.stop > found.start for found in routed)
-        short = trusted and not granted.ahead  # others were faster: look further
-        if count <= 0 or not (short or (moved and not grants)):
-            return popped if query.pop else read_granted(store, query.queue, grants)
+        if count > 0:
+            moved = granted.expired or any(found.stop > found.start for found in routed)
+            short = trusted and not granted.ahead  # others were faster: look further
+            if short or (moved and not grants):
+                continue
+        return popped if query.pop else read_granted(store, query.queue, grants)
 
 
 def claim_ahead(store: Store, query: c.ClaimMessages) -> c.ClaimRouted | None:
@@ -112,15 +114,17 @@ def claim_ahead(store: Store, query: c.ClaimMessages) -> c.ClaimRouted | None:
 
 def note_ahead(store: Store, queue: str, granted: c.Granted) -> None:
     """Remember how many messages a claim has left that are routed and can be claimed at once."""
-    ahead: dict[str, int] = store.scratch.setdefault(_AHEAD, {})
+    ahead: dict[str, int] | None = store.scratch.get(_AHEAD)
+    if ahead is None:
+        ahead = store.scratch.setdefault(_AHEAD, {})
     ahead[queue] = granted.ahead
 
 
 def _take_ahead(store: Store, queue: str, count: int) -> bool:
     """Whether so many are known to be routed; they are then counted as taken."""
-    ahead: dict[str, int] = store.scratch.setdefault(_AHEAD, {})
-    known = ahead.get(queue, 0)
-    if not 0 < count <= known:
+    ahead: dict[str, int] | None = store.scratch.get(_AHEAD)
+    known = 0 if ahead is None else ahead.get(queue, 0)
+    if ahead is None or not 0 < count <= known:
         return False
     ahead[queue] = known - count
     return True
