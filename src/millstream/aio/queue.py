@@ -14,7 +14,7 @@ from millstream.command import AsyncSession
 from millstream.errors import NotFound
 from millstream.log.names import check_name
 from millstream.queue import commands as c
-from millstream.queue.message import Message, QueueInfo, Try
+from millstream.queue.message import Message, QueueInfo, Try, messages_of
 from millstream.queue.putting import Wishes, put_batch, put_one
 from millstream.queue.queue import REDRIVE_PER_COMMIT, Messages, runs_of
 from millstream.queue.spec import QueueSpec
@@ -133,7 +133,7 @@ class Queue:
         ack: Messages = (),
     ) -> list[Message]:
         """Claim up to `n` messages for a while; acknowledges `ack` in the same commit."""
-        return await self._session.execute(
+        lots = await self._session.execute(
             c.ClaimMessages(
                 self.name,
                 n,
@@ -143,13 +143,15 @@ class Queue:
                 runs_of(ack, self.name),
             )
         )
+        return messages_of(lots)
 
     async def pop(self, n: int = 1, *, wait: Seconds | None = None) -> list[Message]:
         """Claim and acknowledge in one commit: each message at most once."""
         wait_ms = None if wait is None else to_ms(wait)
-        return await self._session.execute(
+        lots = await self._session.execute(
             c.ClaimMessages(self.name, n, None, self._consumer, wait_ms, [], pop=True)
         )
+        return messages_of(lots)
 
     async def ack(self, messages: Messages) -> None:
         """The work is done. Repeating it is a success; coming late raises `LeaseLost`."""
@@ -187,7 +189,8 @@ class Queue:
 
     async def peek(self, n: int = 1, *, state: str = "available", after: int = -1) -> list[Message]:
         """Messages in a state, without claiming them; `after` a claim id."""
-        return await self._session.execute(c.PeekMessages(self.name, state, n, after))
+        lots = await self._session.execute(c.PeekMessages(self.name, state, n, after))
+        return messages_of(lots)
 
     async def attempts(self, message: Message | int) -> list[Try]:
         """How the attempts at a message went."""

@@ -24,7 +24,7 @@ from millstream.log import commands as c
 from millstream.log.queries import past_offset, waiting_key
 from millstream.queue import service
 from millstream.queue.commands import ClaimMessages
-from millstream.queue.message import Message
+from millstream.queue.message import Lot
 from millstream.queue.reading import are_at_hand, read_granted
 from millstream.replica import following
 from millstream.store.store import Store
@@ -244,7 +244,7 @@ class AsyncEmbeddedSession:
                     return sequence
         return await self._ask(following.newest, self.store)
 
-    async def _claim(self, command: ClaimMessages) -> list[Message]:
+    async def _claim(self, command: ClaimMessages) -> list[Lot]:
         """As `service.claim_messages`, without a thread while it waits."""
         clock, wait_ms = self.store.clock, command.wait_ms
         deadline = None if wait_ms is None else clock.seconds() + wait_ms / 1000
@@ -258,7 +258,7 @@ class AsyncEmbeddedSession:
             if found:
                 return found
 
-    async def _claim_now(self, command: ClaimMessages) -> list[Message]:
+    async def _claim_now(self, command: ClaimMessages) -> list[Lot]:
         """As `service.claim_now`; what is known to be routed is claimed by the loop's own commits."""
         routed = service.claim_ahead(self.store, command)
         if routed is None:
@@ -273,7 +273,7 @@ class AsyncEmbeddedSession:
             return read_granted(self.store, command.queue, granted.grants)
         return await self._ask(read_granted, self.store, command.queue, granted.grants)
 
-    async def _claim_at_change(self, command: ClaimMessages, left_s: float) -> list[Message]:
+    async def _claim_at_change(self, command: ClaimMessages, left_s: float) -> list[Lot]:
         """Claim once there may be something; nothing if there was none, or the time is up."""
         later = _Later(partial(service.claim_now, self.store, command), self._pool, self._call_soon)
         try:

@@ -1,7 +1,8 @@
 """The reference: a plain queue in one SQLite table, as one writes it in an afternoon.
 
 A partial index finds what is ready, `UPDATE … RETURNING` claims it, deleting acknowledges it. Every
-claim and every acknowledgement is a commit, as durable as ours: WAL, synchronous=FULL.
+claim and every acknowledgement is a commit, as durable as ours: WAL, synchronous=FULL. As with our
+messages, headers are handed out as they are stored: who looks at them unpacks them.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ WHERE id IN (SELECT id FROM messages WHERE claimed = 0 ORDER BY id LIMIT ?)
 RETURNING id, attempts, headers, payload
 """
 
-Claim = tuple[int, int, Headers, bytes]
-"""The id of a message, its attempt, its headers, its payload."""
+Claim = tuple[int, int, bytes, bytes]
+"""The id of a message, its attempt, its packed headers, its payload."""
 
 
 class ReferenceQueue:
@@ -47,7 +48,6 @@ class ReferenceQueue:
         self._delay_s = sync_delay_s
         self._wall_ms = SystemClock().wall_ms
         self._encode = msgspec.msgpack.Encoder().encode
-        self._decode = msgspec.msgpack.Decoder(Headers).decode
         self._rows = sqlite3.connect(path, isolation_level=None)
         self._rows.execute("PRAGMA journal_mode = WAL")
         self._rows.execute("PRAGMA synchronous = FULL")
@@ -63,10 +63,9 @@ class ReferenceQueue:
     def claim(self, count: int) -> list[Claim]:
         """Claim the oldest messages that are ready, in one commit."""
         until_ms = self._wall_ms() + LEASE_MS
-        found = self._rows.execute(_CLAIM, (until_ms, count)).fetchall()
+        found: list[Claim] = self._rows.execute(_CLAIM, (until_ms, count)).fetchall()
         self._synced()
-        decode = self._decode
-        return [(row[0], row[1], decode(row[2]), row[3]) for row in found]
+        return found
 
     def ack(self, claims: Sequence[Claim]) -> None:
         """Forget messages that are done, in one commit."""

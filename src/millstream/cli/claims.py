@@ -172,12 +172,12 @@ def attempts(
 
 def parse_claim(queue: str, text: str) -> Message:
     """A claim from CLAIM_ID:ATTEMPT; enough of a message to end its attempt."""
-    from millstream.queue.message import Message
+    from millstream.queue.message import named_message
 
     claim_id, colon, attempt = text.partition(":")
     if not (colon and claim_id.isdecimal() and attempt.isdecimal()):
         raise typer.BadParameter(f"a claim is CLAIM_ID:ATTEMPT, not {text!r}")
-    return Message(queue, int(claim_id), int(attempt), b"", None, {}, 0, "", 0)
+    return named_message(queue, int(claim_id), int(attempt))
 
 
 def _claim_id(text: str) -> int:

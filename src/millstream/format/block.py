@@ -62,7 +62,6 @@ EVEN_RECORDS_MAX = 16_384
 """Up to so many records the offsets of items of one size are kept for the next block."""
 
 _HEADER = struct.Struct("<HBBIQqqHHIIII")
-_I64 = struct.Struct("<q")
 _CRC = struct.Struct("<I")
 _SWAP = sys.byteorder == "big"
 
@@ -186,7 +185,7 @@ class Block:
     `trusted` says that the checksum of the whole row was compared just now: its own need not be.
     """
 
-    __slots__ = ("_cells", "_data", "_starts", "header")
+    __slots__ = ("_cells", "_data", "_full", "_starts", "header")
 
     def __init__(self, data: bytes, *, kind: int, trusted: bool = False) -> None:
         self.header = decode_header(data, kind=kind)
@@ -196,6 +195,7 @@ class Block:
         self._cells: dict[int, tuple[int, array[int], int]] = {}
         """Of each variable-width column: where its bytes start, the offsets from there, and the size
         that all of its cells have, or 0."""
+        self._full: dict[int, bool] = {}
         self._starts = self._locate()
 
     @property
@@ -225,10 +225,20 @@ class Block:
         if found is None:
             return None
         base, ends, size = found
-        some = ends[first : first + count + 1]
-        if not size and len(set(some)) <= count:
+        if (
+            not size
+            and not self._is_full(column, ends)
+            and len(set(ends[first : first + count + 1])) <= count
+        ):
             return None
-        return self._data[base + some[0] : base + some[-1]]
+        return self._data[base + ends[first] : base + ends[first + count]]
+
+    def _is_full(self, column: int, ends: array[int]) -> bool:
+        """Whether no row of a column is empty; found out once."""
+        found = self._full.get(column)
+        if found is None:
+            found = self._full[column] = len(set(ends)) == len(ends)
+        return found
 
     def cell(self, column: int, index: int) -> bytes | None:
         """One record's value in a variable-width column, in O(1); None if the column is absent."""
@@ -252,14 +262,6 @@ class Block:
     def timestamps(self, first: int = 0, count: int | None = None) -> Sequence[int]:
         """Every record's timestamp, or those of some, in ms."""
         return self._numbers(TIMESTAMP, self.header.timestamp_ms, first, count)
-
-    def timestamp(self, index: int) -> int:
-        """One record's timestamp, in O(1)."""
-        start = self._starts.get(TIMESTAMP)
-        if start is None:
-            return self.header.timestamp_ms
-        found: int = _I64.unpack_from(self._data, start + 8 * index)[0]
-        return found
 
     def appended(self, first: int = 0, count: int | None = None) -> Sequence[int]:
         """When each record was appended, or some were, in ms."""

@@ -15,8 +15,9 @@ from msgspec import Struct
 from millstream.format import block as blocks
 from millstream.record import NO_HEADERS, Headers, Record
 
-_decode_headers = msgspec.msgpack.Decoder(dict[str, Any]).decode
+_encode = msgspec.msgpack.Encoder().encode
 _decode_many = msgspec.msgpack.Decoder(list[dict[str, Any]]).decode
+_NO_MAP = b"\x80"
 _ARRAY = b"\xdd"
 """Before a count of 32 bits: what makes maps that lie back to back a MessagePack array."""
 
@@ -88,19 +89,29 @@ class Block(Struct, frozen=True, array_like=True, gc=False):
 
 def headers_of(metadata: blocks.Block, first: int, count: int) -> list[Headers]:
     """The headers of some records of a block; nobody else holds the same dicts."""
+    packed = packed_headers_of(metadata, first, count)
+    return unpack_headers(packed) if packed else [NO_HEADERS] * count
+
+
+def packed_headers_of(metadata: blocks.Block, first: int, count: int) -> bytes:
+    """The headers of some records as a MessagePack array of maps; nothing if none has any."""
     maps = metadata.cells(blocks.HEADERS, first, count)
-    if maps is not None:
-        return _decode_many(_ARRAY + count.to_bytes(4, "big") + maps)  # type: ignore[return-value]
-    packed = metadata.column(blocks.HEADERS, first, count)
-    if packed is None:
-        return [NO_HEADERS] * count
-    return [_decode_headers(one) if one else NO_HEADERS for one in packed]
+    if maps is None:
+        cells = metadata.column(blocks.HEADERS, first, count)
+        if cells is None:
+            return b""
+        maps = b"".join([cell or _NO_MAP for cell in cells])
+    return _ARRAY + count.to_bytes(4, "big") + maps
 
 
-def headers_at(metadata: blocks.Block, index: int) -> Headers:
-    """The headers of one record of a block."""
-    packed = metadata.cell(blocks.HEADERS, index)
-    return _decode_headers(packed) if packed else NO_HEADERS
+def pack_headers(headers: Sequence[Headers]) -> bytes:
+    """The same of headers that were unpacked."""
+    return _encode([dict(one) for one in headers]) if any(headers) else b""
+
+
+def unpack_headers(packed: bytes) -> list[Headers]:
+    """Headers from their array of maps."""
+    return _decode_many(packed)  # type: ignore[return-value]
 
 
 def pack(log: str, first_offset: int, columns: Columns) -> Block:

@@ -3,20 +3,18 @@
 Messages are claimed a few at a time from blocks of many; a block is read, checked and parsed once,
 not once per claim. Blocks never change and ids of logs are never reused, so nothing here goes stale, unless
 a log is set back: then what was read before is not looked at again.
-What a claim gets is cut and decoded for it alone: nobody sees what another does to headers.
+What a claim gets is cut for it alone.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
 from threading import Lock
 from typing import NamedTuple
 
 from millstream.format import block as blocks
-from millstream.log.block import Block, headers_at, headers_of
+from millstream.log.block import Block, packed_headers_of
 from millstream.log.reader import bounds_of, fetch_blocks
-from millstream.record import Headers
 from millstream.store.store import Store
 
 BLOCKS_KEPT = 16
@@ -25,9 +23,7 @@ OFFSETS_BYTES = 16
 """What a parsed block keeps per record beside its bytes: offsets of value, key and headers."""
 
 _KEY = "recent blocks"
-
-Row = tuple[int, bytes, int, bytes | None, Headers]
-"""Offset, value, timestamp, key, headers."""
+_ARRAY_OF_ONE = b"\x91"
 
 
 class Columns(NamedTuple):
@@ -35,9 +31,12 @@ class Columns(NamedTuple):
 
     offsets: range
     values: list[bytes]
-    timestamps: Sequence[int]
-    keys: list[bytes | None]
-    headers: list[Headers]
+    timestamps: int | list[int]
+    """One for all, or one for each."""
+    keys: list[bytes | None] | None
+    """None if none has one."""
+    packed_headers: bytes
+    """A MessagePack array with a map for each; nothing if none has any."""
 
 
 class Parsed(NamedTuple):
@@ -49,26 +48,36 @@ class Parsed(NamedTuple):
     payload: blocks.Block
     size: int
 
-    def row(self, offset: int) -> Row:
-        """One of the records that it holds."""
-        metadata, index = self.metadata, offset - self.first
-        value = self.payload.cell(blocks.VALUE, index)
-        assert value is not None
-        headers = headers_at(metadata, index)
-        return offset, value, metadata.timestamp(index), metadata.key(index), headers
-
     def columns(self, start: int, stop: int) -> Columns:
         """The records in [start, stop) of those it holds."""
         skip, count = start - self.first, stop - start
-        metadata = self.metadata
-        values = self.payload.column(blocks.VALUE, skip, count)
-        assert values is not None
+        if count == 1:
+            return self._one(start, skip)
+        metadata, header = self.metadata, self.metadata.header
+        timestamps: int | list[int] = header.timestamp_ms
+        if header.columns & blocks.TIMESTAMP:
+            timestamps = list(metadata.timestamps(skip, count))
         return Columns(
             range(start, stop),
-            values,
-            metadata.timestamps(skip, count),
-            metadata.keys(skip, count),
-            headers_of(metadata, skip, count),
+            self.payload.column(blocks.VALUE, skip, count) or [],
+            timestamps,
+            metadata.keys(skip, count) if header.columns & blocks.KEY else None,
+            packed_headers_of(metadata, skip, count),
+        )
+
+    def _one(self, offset: int, index: int) -> Columns:
+        """One record, as the only row of columns: cheaper than cutting them."""
+        metadata, header = self.metadata, self.metadata.header
+        timestamp = header.timestamp_ms
+        if header.columns & blocks.TIMESTAMP:
+            timestamp = metadata.timestamps(index, 1)[0]
+        headers = metadata.cell(blocks.HEADERS, index)
+        return Columns(
+            range(offset, offset + 1),
+            [self.payload.cell(blocks.VALUE, index) or b""],
+            timestamp,
+            [metadata.key(index)] if header.columns & blocks.KEY else None,
+            _ARRAY_OF_ONE + headers if headers else b"",
         )
 
 
@@ -85,7 +94,7 @@ class RecentBlocks:
 
     def note(self, log_id: int, setbacks: int) -> None:
         """Forget the blocks of a log that was set back since."""
-        if not setbacks or self._setbacks.get(log_id) == setbacks:
+        if self._setbacks.get(log_id) == setbacks:
             return
         with self._lock:
             self._setbacks[log_id] = setbacks
@@ -129,34 +138,26 @@ class RecentBlocks:
                 del self._last[log_id]
 
 
-def recent_columns(
-    store: Store, log_id: int, name: str, *, start: int, stop: int
-) -> Iterator[Columns]:
+def recent_columns(store: Store, log_id: int, name: str, *, start: int, stop: int) -> list[Columns]:
     """The records in [start, stop) of a log, also below its start while their bytes are there."""
     known: RecentBlocks | None = store.scratch.get(_KEY)
     cache = known or store.scratch.setdefault(_KEY, RecentBlocks())
-    cache.note(log_id, bounds_of(store, log_id).setbacks)
+    setbacks = bounds_of(store, log_id).setbacks
+    if setbacks:
+        cache.note(log_id, setbacks)
+    found: list[Columns] = []
     while start < stop:
         parsed = cache.find(log_id, start)
         if parsed is not None:
-            found = [parsed]
+            near = [parsed]
         else:
             read = fetch_blocks(store, log_id, name, start=start, stop=stop)
-            found = [cache.add(log_id, block) for block in read]
-        for parsed in found:
+            near = [cache.add(log_id, block) for block in read]
+        for parsed in near:
             end = min(stop, parsed.end)
-            yield parsed.columns(start, end)
+            found.append(parsed.columns(start, end))
             start = end
-
-
-def recent_row(store: Store, log_id: int, offset: int) -> Row | None:
-    """One record, if its block is at hand."""
-    cache: RecentBlocks | None = store.scratch.get(_KEY)
-    if cache is None:
-        return None
-    cache.note(log_id, bounds_of(store, log_id).setbacks)
-    parsed = cache.find(log_id, offset)
-    return None if parsed is None else parsed.row(offset)
+    return found
 
 
 def is_at_hand(store: Store, log_id: int, *, start: int, stop: int) -> bool:
@@ -168,9 +169,3 @@ def is_at_hand(store: Store, log_id: int, *, start: int, stop: int) -> bool:
             return False
         start = parsed.end
     return cache is not None
-
-
-def recent_rows(store: Store, log_id: int, name: str, *, start: int, stop: int) -> Iterator[Row]:
-    """As `recent_columns`, row by row."""
-    for some in recent_columns(store, log_id, name, start=start, stop=stop):
-        yield from zip(*some, strict=True)

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from millstream.command import Mutation, Query
 from millstream.format.packing import Batch, Single
-from millstream.queue.message import Message, QueueInfo, Try
+from millstream.queue.message import Lot, QueueInfo, Try
 from millstream.queue.slots import Mark, Span
 from millstream.queue.spec import QueueSpec
 
@@ -50,7 +50,8 @@ class Granted(Struct, frozen=True, array_like=True):
     @property
     def count(self) -> int:
         """How many messages that are."""
-        return sum([grant.count for grant in self.grants])
+        grants = self.grants
+        return grants[0].count if len(grants) == 1 else sum([grant.count for grant in grants])
 
 
 class SpecifyQueue(Mutation[bool], frozen=True):
@@ -140,7 +141,7 @@ class RedriveClaims(Mutation[int], frozen=True):
     """How many are due before these."""
 
 
-class ClaimMessages(Query[list[Message]], frozen=True):
+class ClaimMessages(Query[list[Lot]], frozen=True):
     """Route, claim and read: what a consumer asks for."""
 
     queue: str
@@ -160,7 +161,7 @@ class PutForLater(Query[int], frozen=True):
     marks: list[Mark]
 
 
-class PeekMessages(Query[list[Message]], frozen=True):
+class PeekMessages(Query[list[Lot]], frozen=True):
     """Messages in a state, without claiming them."""
 
     queue: str

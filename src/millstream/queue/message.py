@@ -5,33 +5,115 @@ And the two exceptions by which a handler says what is to become of a message.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import cached_property
+from itertools import repeat
+from operator import attrgetter
 from typing import Any, TypeVar, overload
 
 import msgspec
 from msgspec import Struct
 
+from millstream.log.block import pack_headers, unpack_headers
 from millstream.queue.spec import QueueSpec
-from millstream.record import Headers
+from millstream.record import NO_HEADERS, Headers
 
 T = TypeVar("T")
 
 
-class Message(Struct, frozen=True, array_like=True, gc=False):
-    """A record of a log as one queue sees it; claimed, unless it was only peeked at."""
+class Label(Struct, array_like=True, eq=False, dict=True):
+    """What is known of the messages of a lot besides their values.
+
+    Their headers stay packed until somebody looks at them.
+    """
 
     queue: str
-    claim_id: int
-    attempt: int
-    value: bytes
-    key: bytes | None
-    headers: Headers
-    timestamp: int
     log: str
+    claim_id: int
+    """Of the first; those of the others follow. So it is with the offset."""
     offset: int
+    attempt: int
+    timestamps: int | list[int]
+    """One for all, or one for each."""
+    keys: list[bytes | None] | None
+    """None if none has one."""
+    packed_headers: bytes
+    """A MessagePack array with a map for each; nothing if none has any."""
     until_ms: int = 0
-    """When the lease ends, in store time; in a peek, when the message is due, or ended."""
     reason: str = ""
-    """Of a failed message: why."""
+
+    @cached_property
+    def headers(self) -> list[Headers]:
+        """The headers of each; empty if none has any."""
+        return unpack_headers(self.packed_headers) if self.packed_headers else []
+
+
+class Lot(Struct, array_like=True, frozen=True):
+    """Messages that were handed out together: neighbours in a log, and in their claim ids."""
+
+    label: Label
+    values: list[bytes]
+
+
+class Message(Struct, frozen=True, eq=False, gc=False):
+    """A record of a log as one queue sees it; claimed, unless it was only peeked at."""
+
+    label: Label
+    index: int
+    value: bytes
+
+    @property
+    def queue(self) -> str:
+        """The queue's name."""
+        return self.label.queue
+
+    @property
+    def claim_id(self) -> int:
+        """What names it in the queue."""
+        return self.label.claim_id + self.index
+
+    @property
+    def attempt(self) -> int:
+        """How often it was claimed, this time included."""
+        return self.label.attempt
+
+    @property
+    def key(self) -> bytes | None:
+        """The record's key."""
+        keys = self.label.keys
+        return None if keys is None else keys[self.index]
+
+    @property
+    def headers(self) -> Headers:
+        """The record's headers."""
+        headers = self.label.headers
+        return headers[self.index] if headers else NO_HEADERS
+
+    @property
+    def timestamp(self) -> int:
+        """The producer's timestamp, or when it was appended: milliseconds since the epoch."""
+        timestamps = self.label.timestamps
+        return timestamps if isinstance(timestamps, int) else timestamps[self.index]
+
+    @property
+    def log(self) -> str:
+        """The log that it lies in."""
+        return self.label.log
+
+    @property
+    def offset(self) -> int:
+        """Where it lies in its log."""
+        return self.label.offset + self.index
+
+    @property
+    def until_ms(self) -> int:
+        """When the lease ends, in store time; in a peek, when the message is due, or ended."""
+        return self.label.until_ms
+
+    @property
+    def reason(self) -> str:
+        """Of a failed message: why."""
+        return self.label.reason
 
     @property
     def text(self) -> str:
@@ -45,6 +127,59 @@ class Message(Struct, frozen=True, array_like=True, gc=False):
     def json(self, type: Any = Any) -> Any:
         """The value decoded from JSON, checked against a type if one is given."""
         return msgspec.json.decode(self.value, type=type)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Message) and _facts(self) == _facts(other)
+
+    def __hash__(self) -> int:
+        return hash((self.queue, self.claim_id, self.attempt))
+
+    def __repr__(self) -> str:
+        facts = zip(_FACTS, _facts(self), strict=True)
+        return f"Message({', '.join(f'{name}={value!r}' for name, value in facts)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, _facts(self)
+
+
+_FACTS = (
+    *("queue", "claim_id", "attempt", "value", "key", "headers", "timestamp", "log", "offset"),
+    *("until_ms", "reason"),
+)
+_facts = attrgetter(*_FACTS)
+
+
+def messages_of(lots: Iterable[Lot]) -> list[Message]:
+    """The messages of lots, one by one."""
+    found: list[Message] = []
+    for lot in lots:
+        found += map(Message, repeat(lot.label), range(len(lot.values)), lot.values)
+    return found
+
+
+def named_message(queue: str, claim_id: int, attempt: int) -> Message:
+    """A claim of which no more is known than its name: to finish or renew it."""
+    return Message(Label(queue, "", claim_id, 0, attempt, 0, None, b""), 0, b"")
+
+
+def _restore(
+    queue: str,
+    claim_id: int,
+    attempt: int,
+    value: bytes,
+    key: bytes | None,
+    headers: Headers,
+    timestamp: int,
+    log: str,
+    offset: int,
+    until_ms: int,
+    reason: str,
+) -> Message:
+    """A message by itself, from what it says of itself."""
+    keys: list[bytes | None] | None = None if key is None else [key]
+    packed = pack_headers([headers])
+    label = Label(queue, log, claim_id, offset, attempt, timestamp, keys, packed, until_ms, reason)
+    return Message(label, 0, value)
 
 
 class Try(Struct, frozen=True, gc=False):

@@ -16,7 +16,7 @@ from millstream.errors import InvalidInput, NotFound
 from millstream.log.names import check_name
 from millstream.queue import commands as c
 from millstream.queue.backoff import Backoff
-from millstream.queue.message import Message, QueueInfo, Try
+from millstream.queue.message import Message, QueueInfo, Try, messages_of
 from millstream.queue.putting import Wishes, put_batch, put_one
 from millstream.queue.spec import QueueSpec
 from millstream.record import Headers, Producer, Seconds, to_ms
@@ -140,7 +140,7 @@ class Queue:
         ack: Messages = (),
     ) -> list[Message]:
         """Claim up to `n` messages for a while; acknowledges `ack` in the same commit."""
-        return self._session.execute(
+        lots = self._session.execute(
             c.ClaimMessages(
                 self.name,
                 n,
@@ -150,13 +150,15 @@ class Queue:
                 self._runs(ack),
             )
         )
+        return messages_of(lots)
 
     def pop(self, n: int = 1, *, wait: Seconds | None = None) -> list[Message]:
         """Claim and acknowledge in one commit: each message at most once."""
         wait_ms = None if wait is None else to_ms(wait)
-        return self._session.execute(
+        lots = self._session.execute(
             c.ClaimMessages(self.name, n, None, self._consumer, wait_ms, [], pop=True)
         )
+        return messages_of(lots)
 
     def ack(self, messages: Messages) -> None:
         """The work is done. Repeating it is a success; coming late raises `LeaseLost`."""
@@ -188,7 +190,8 @@ class Queue:
 
     def peek(self, n: int = 1, *, state: str = "available", after: int = -1) -> list[Message]:
         """Messages in a state, without claiming them; `after` a claim id."""
-        return self._session.execute(c.PeekMessages(self.name, state, n, after))
+        lots = self._session.execute(c.PeekMessages(self.name, state, n, after))
+        return messages_of(lots)
 
     def attempts(self, message: Message | int) -> list[Try]:
         """How the attempts at a message went."""
@@ -302,26 +305,23 @@ class Queue:
         )
 
 
-_queue_of = attrgetter("queue")
-_claim_id_of = attrgetter("claim_id")
-_attempt_of = attrgetter("attempt")
+_label_of = attrgetter("label")
+_index_of = attrgetter("index")
 
 
 def runs_of(messages: Messages, queue: str | None = None) -> list[c.Run]:
     """Claims, all of one queue, as the fewest runs: adjacent claim ids of the same attempt."""
     chosen = [messages] if isinstance(messages, Message) else list(messages)
-    if not chosen:
-        return []
-    if len(chosen) == 1 and chosen[0].queue == queue:
-        return [(chosen[0].claim_id, 1, chosen[0].attempt)]
-    strangers = set(map(_queue_of, chosen)) - {queue}
+    if len(chosen) == 1 and (one := chosen[0]).queue == queue:
+        return [(one.claim_id, 1, one.attempt)]
+    labels = set(map(_label_of, chosen))
+    strangers = {label.queue for label in labels} - {queue}
     if queue is not None and strangers:
         raise InvalidInput(f"a message of queue {strangers.pop()!r} was handed to {queue!r}")
-    count = len(chosen)
-    ids = list(map(_claim_id_of, chosen))
-    attempts = set(map(_attempt_of, chosen))
-    if len(attempts) == 1 and ids == list(range(ids[0], ids[0] + count)):
-        return [(ids[0], count, attempts.pop())]
+    if len(labels) == 1:
+        (label,), first, count = labels, chosen[0].index, len(chosen)
+        if list(map(_index_of, chosen)) == list(range(first, first + count)):
+            return [(label.claim_id + first, count, label.attempt)]
     runs: list[c.Run] = []
     first, count, attempt = 0, 0, 0
     for message in chosen:

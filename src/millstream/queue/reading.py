@@ -2,68 +2,70 @@
 
 from __future__ import annotations
 
-from itertools import repeat
+from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
+from millstream.errors import CorruptionError
 from millstream.format import keys
+from millstream.log.block import pack_headers
 from millstream.log.head import Head
 from millstream.log.reader import read_records
-from millstream.log.recent import is_at_hand, recent_columns, recent_row
+from millstream.log.recent import is_at_hand, recent_columns
 from millstream.queue import commands as c
-from millstream.queue.message import Message
+from millstream.queue.message import Label, Lot
 from millstream.store.engine import Snapshot
 from millstream.store.state import State
 from millstream.store.store import Store
 from millstream.store.transaction import Transaction
 
-
 _NAMES = "names of logs"
 
 
-def read_granted(store: Store, queue: str, grants: list[c.Grant]) -> list[Message]:
+def read_granted(store: Store, queue: str, grants: Sequence[c.Grant]) -> list[Lot]:
     """The messages that a claim got, with their payloads."""
-    if len(grants) == 1 and grants[0].count == 1:
-        one = _read_one(store, queue, grants[0])
-        if one is not None:
-            return [one]
-    found: list[Message] = []
-    for grant in grants:
-        log, stop = log_name(store, grant.log_id), grant.offset + grant.count
-        ahead = grant.claim_id - grant.offset
-        for some in recent_columns(store, grant.log_id, log, start=grant.offset, stop=stop):
-            found += map(
-                Message,
-                repeat(queue),
-                range(some.offsets.start + ahead, some.offsets.stop + ahead),
-                repeat(grant.attempt),
-                some.values,
-                some.keys,
-                some.headers,
-                some.timestamps,
-                repeat(log),
-                some.offsets,
-                repeat(grant.until_ms),
-            )
+    if len(grants) == 1:
+        return read_grant(store, queue, grants[0])
+    return [lot for grant in grants for lot in read_grant(store, queue, grant)]
+
+
+def read_grant(store: Store, queue: str, grant: c.Grant, reason: str = "") -> list[Lot]:
+    """Neighbouring messages with their payloads; as many lots as they lie in blocks."""
+    found: list[Lot] = []
+    log, stop = log_name(store, grant.log_id), grant.offset + grant.count
+    for some in recent_columns(store, grant.log_id, log, start=grant.offset, stop=stop):
+        first = some.offsets.start
+        label = Label(
+            queue,
+            log,
+            grant.claim_id + first - grant.offset,
+            first,
+            grant.attempt,
+            some.timestamps,
+            some.keys,
+            some.packed_headers,
+            grant.until_ms,
+            reason,
+        )
+        found.append(Lot(label, some.values))
     return found
 
 
-def _read_one(store: Store, queue: str, grant: c.Grant) -> Message | None:
-    """A message that was claimed alone, if its block is at hand."""
-    row = recent_row(store, grant.log_id, grant.offset)
-    if row is None:
-        return None
-    offset, value, timestamp, key, headers = row
-    return Message(
-        queue,
-        grant.claim_id,
-        grant.attempt,
-        value,
-        key,
-        headers,
-        timestamp,
-        log_name(store, grant.log_id),
-        offset,
-        grant.until_ms,
-    )
+def read_what_is_left(store: Store, queue: str, grant: c.Grant, reason: str) -> list[Lot]:
+    """The same of done messages: where payloads are gone, empty ones."""
+    try:
+        return read_grant(store, queue, grant, reason)
+    except CorruptionError:
+        if grant.count > 1:
+            half = grant.count // 2
+            claim_id, offset = grant.claim_id + half, grant.offset + half
+            rest = replace(grant, claim_id=claim_id, offset=offset, count=grant.count - half)
+            lower = read_what_is_left(store, queue, replace(grant, count=half), reason)
+            return lower + read_what_is_left(store, queue, rest, reason)
+    log = log_name(store, grant.log_id)
+    until_ms, attempt = grant.until_ms, grant.attempt
+    label = Label(queue, log, grant.claim_id, grant.offset, attempt, 0, None, b"", until_ms, reason)
+    return [Lot(label, [b""])]
 
 
 def are_at_hand(store: Store, grants: list[c.Grant]) -> bool:
@@ -74,29 +76,26 @@ def are_at_hand(store: Store, grants: list[c.Grant]) -> bool:
     )
 
 
-def read_inside(tx: Transaction, queue: str, grants: list[c.Grant]) -> list[Message]:
+def read_inside(tx: Transaction, queue: str, grants: Iterable[c.Grant]) -> list[Lot]:
     """The same inside a transaction, where nothing can be forgotten meanwhile."""
-    found: list[Message] = []
+    found: list[Lot] = []
     for grant in grants:
         name, start = tx.entity(keys.head(grant.log_id), Head).name, grant.offset
         records = read_records(
             tx.state.overlay, tx.writer, grant.log_id, name, start=start, stop=start + grant.count
         )
-        found += [
-            Message(
-                queue,
-                claim_id,
-                grant.attempt,
-                record.value,
-                record.key,
-                record.headers,
-                record.timestamp,
-                name,
-                record.offset,
-                grant.until_ms,
-            )
-            for claim_id, record in enumerate(records, grant.claim_id)
-        ]
+        label = Label(
+            queue,
+            name,
+            grant.claim_id,
+            start,
+            grant.attempt,
+            [record.timestamp for record in records],
+            [record.key for record in records],
+            pack_headers([record.headers for record in records]),
+            grant.until_ms,
+        )
+        found.append(Lot(label, [record.value for record in records]))
     return found
 
 

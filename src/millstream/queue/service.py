@@ -9,20 +9,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import groupby
 
 from msgspec.structs import replace
 
-from millstream.errors import CorruptionError, InvalidInput, NotFound
+from millstream.errors import InvalidInput, NotFound
 from millstream.format import keys
 from millstream.format.ids import bucket_of, capacity_of, split_id
 from millstream.log.head import Head
-from millstream.log.recent import Row, recent_rows
 from millstream.queue import commands as c
 from millstream.queue.bucket import Bucket
 from millstream.queue.claims import Claiming, claim, place_later, place_routed
 from millstream.queue.info import change_in_s
-from millstream.queue.message import Message, Try
-from millstream.queue.reading import log_name, read_granted, read_inside
+from millstream.queue.message import Lot, Try
+from millstream.queue.reading import read_grant, read_granted, read_inside, read_what_is_left
 from millstream.queue.routing import PLACE_RECORDS, Facts, facts_of, route
 from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Span
 from millstream.queue.state import QueueState
@@ -41,7 +41,7 @@ STATES = {"available": AVAILABLE, "in flight": IN_FLIGHT, "done": DONE, "failed"
 _OUTCOMES = {AVAILABLE: "again", DONE: "done", FAILED: "failed"}
 
 
-def claim_messages(store: Store, query: c.ClaimMessages) -> list[Message]:
+def claim_messages(store: Store, query: c.ClaimMessages) -> list[Lot]:
     """Claim messages, waiting for the first if asked; their payloads are read afterwards."""
     deadline = None if query.wait_ms is None else store.clock.seconds() + query.wait_ms / 1000
     while True:
@@ -64,15 +64,13 @@ def claim_messages(store: Store, query: c.ClaimMessages) -> list[Message]:
                 store.watch.remove(key, changed.set)
 
 
-def claim_now(
-    store: Store, query: c.ClaimMessages, grants: Sequence[c.Grant] = ()
-) -> list[Message]:
+def claim_now(store: Store, query: c.ClaimMessages, grants: Sequence[c.Grant] = ()) -> list[Lot]:
     """Route as far as is needed and claim what there is, without waiting.
 
     `grants` are those that a claim of what was routed has got already; `query` asks for the rest.
     """
     acked, count, grants = query.acked, query.count, [*grants]
-    popped: list[Message] = []
+    popped: list[Lot] = []
     while True:
         routed = []
         trusted = _take_ahead(store, query.queue, count)
@@ -130,7 +128,7 @@ def _take_ahead(store: Store, queue: str, count: int) -> bool:
     return True
 
 
-def _pop(tx: Transaction, command: c.ClaimRouted) -> tuple[c.Granted, list[Message]]:
+def _pop(tx: Transaction, command: c.ClaimRouted) -> tuple[c.Granted, list[Lot]]:
     """Claim, and read in the same commit: what is done may be forgotten at any time."""
     granted = claim(tx, command)
     return granted, read_inside(tx, command.queue, granted.grants)
@@ -203,7 +201,7 @@ def need_facts(store: Store, name: str) -> Facts:
     return facts
 
 
-def peek_messages(store: Store, query: c.PeekMessages) -> list[Message]:
+def peek_messages(store: Store, query: c.PeekMessages) -> list[Lot]:
     """Messages in a state, in the order of their claim ids, without claiming them."""
     if query.state not in STATES:
         raise InvalidInput(f"a state is one of {', '.join(STATES)}, not {query.state!r}")
@@ -212,43 +210,8 @@ def peek_messages(store: Store, query: c.PeekMessages) -> list[Message]:
     if query.state == "available" and query.route:
         _route_ahead(store, query.queue, query.count)
     found = store.look(lambda state, snapshot: _find(state, snapshot, query))
-    messages = []
-    for claim_id, span, attempts, until_ms, reasons in found:
-        log = log_name(store, span.log_id)
-        rows = _rows(store, span.log_id, log, span.offset, span.count, query.state == "done")
-        messages += [
-            Message(
-                query.queue,
-                claim_id + i,
-                attempts[i],
-                value,
-                key,
-                headers,
-                ms,
-                log,
-                offset,
-                until_ms[i],
-                reasons[i],
-            )
-            for i, (offset, value, ms, key, headers) in enumerate(rows)
-        ]
-    return messages
-
-
-def _rows(
-    store: Store, log_id: int, log: str, first: int, count: int, may_be_gone: bool
-) -> list[Row]:
-    """Records of a log; what is done keeps no payload, and is shown without what is gone."""
-    try:
-        return list(recent_rows(store, log_id, log, start=first, stop=first + count))
-    except CorruptionError:
-        if not may_be_gone:
-            raise
-    if count == 1:
-        return [(first, b"", 0, None, {})]
-    half = count // 2
-    lower = _rows(store, log_id, log, first, half, may_be_gone)
-    return lower + _rows(store, log_id, log, first + half, count - half, may_be_gone)
+    read = read_what_is_left if query.state == "done" else read_grant
+    return [lot for grant, reason in found for lot in read(store, query.queue, grant, reason)]
 
 
 def _route_ahead(store: Store, name: str, count: int) -> None:
@@ -259,33 +222,36 @@ def _route_ahead(store: Store, name: str, count: int) -> None:
         store.run(partial(place_routed, command=c.PlaceRouted(name, routed)))
 
 
-Found = tuple[int, Span, list[int], list[int], list[str]]
-
-
-def _find(state: State, snapshot: Snapshot, query: c.PeekMessages) -> list[Found]:
+def _find(state: State, snapshot: Snapshot, query: c.PeekMessages) -> list[tuple[c.Grant, str]]:
+    """The messages that a peek is to show, as if they were granted, and why they failed."""
     queue = need_queue(state, snapshot, query.queue)
     first = 0 if query.after < 0 else split_id(query.after)[1] + 1
-    found: list[Found] = []
+    found: list[tuple[c.Grant, str]] = []
     left = query.count
     for bucket_id in find_buckets(state, snapshot, queue, query.state, first):
         bucket = find_bucket(state, snapshot, queue, bucket_id)
         low = max(0, first - split_id(bucket_id)[1])
         for start, stop in bucket.runs(STATES[query.state], low):
             for span in bucket.sources(start, min(stop, start + left)):
-                slots = range(span.slot, span.slot + span.count)
-                found.append(
-                    (
-                        queue.claim_id(bucket_id, span.slot),
-                        span,
-                        [bucket.attempts[slot] for slot in slots],
-                        [bucket.until_ms[slot] for slot in slots],
-                        [_reason(bucket, slot) for slot in slots],
-                    )
-                )
+                found += _alike(bucket, bucket_id, span)
                 left -= span.count
             if left <= 0:
                 return found
     return found
+
+
+def _alike(bucket: Bucket, bucket_id: int, span: Span) -> Iterator[tuple[c.Grant, str]]:
+    """Neighbouring messages, cut where more than their place differs."""
+
+    def facts(slot: int) -> tuple[int, int, str]:
+        return bucket.attempts[slot], bucket.until_ms[slot], _reason(bucket, slot)
+
+    slots = range(span.slot, span.slot + span.count)
+    for (attempt, until_ms, reason), some in groupby(slots, facts):
+        slot, *others = some
+        claim_id, offset = bucket_id + slot, span.offset + slot - span.slot
+        count = 1 + len(others)
+        yield c.Grant(claim_id, count, attempt, span.log_id, offset, until_ms), reason
 
 
 def find_buckets(

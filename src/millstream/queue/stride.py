@@ -44,7 +44,7 @@ def stride(
     if finished is None or not (finished or count):
         return None
     taken_in, taken = front
-    until_ms = now_ms + queue.spec.lease_for(lease_ms)
+    until_ms = now_ms + queue.spec.lease_for(lease_ms) if count else 0
     if count and taken_in not in finished:
         change = Strode([], taken, now_ms, until_ms, consumer)
         tx.change(keys.bucket(queue_id, taken_in), change)

@@ -7,6 +7,7 @@ finished makes room, and so does a lease that has ended, since somebody else may
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import Any
 
 from msgspec.structs import replace
@@ -66,7 +67,10 @@ class Holdings:
         if isinstance(command, ClaimMessages):
             if not command.pop:
                 held = self._held.setdefault(command.queue, {})
-                held.update([(message.claim_id, message.until_ms) for message in answer])
+                for lot in answer:
+                    first = lot.label.claim_id
+                    taken = range(first, first + len(lot.values))
+                    held.update(zip(taken, repeat(lot.label.until_ms)))
         elif isinstance(command, FinishClaims):
             for run in command.claims:
                 self._drop(command.queue, run)

@@ -18,7 +18,7 @@ from typing import Any
 from millstream.command import Command, Transact
 from millstream.log.commands import Append
 from millstream.queue.commands import ClaimMessages, FinishClaims, PutForLater, Run
-from millstream.queue.message import Message
+from millstream.queue.message import messages_of
 from millstream.queue.routing import INBOX
 from millstream.record import Headers
 
@@ -125,8 +125,7 @@ class Tracer:
         """Note what a claim handed out: one span per message, in the trace that published it."""
         if not isinstance(command, ClaimMessages) or not answer or not is_on():
             return
-        messages: list[Message] = answer
-        for message in messages[:SPANS_MAX]:
+        for message in messages_of(answer)[:SPANS_MAX]:
             parent = message.headers.get(HEADER)
             if not isinstance(parent, str) or not _TRACEPARENT.fullmatch(parent):
                 continue

@@ -17,7 +17,7 @@ from millstream.errors import NotFound
 from millstream.filters import parse
 from millstream.log import commands as c
 from millstream.queue.commands import DescribeQueue, PeekMessages
-from millstream.queue.message import Message
+from millstream.queue.message import Message, messages_of
 from millstream.queue.scanning import Attempted, ListAttempts, ListUnrouted
 from millstream.queue.spec import QueueSpec
 from millstream.record import Record
@@ -87,9 +87,10 @@ def _batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
 
 def _peeked(session: Session, options: ReadOptions) -> Iterator[Row]:
     after, state = -1, _STATES[options.state]
-    while page := session.execute(
+    while lots := session.execute(
         PeekMessages(options.queue, state, PAGE, after=after, route=False)
     ):
+        page = messages_of(lots)
         yield from (_message(one, options.state) for one in page)
         after = page[-1].claim_id
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -58,9 +59,9 @@ def test_the_reference_hands_out_each_message_once_and_in_order(tmp_path: Path) 
     queue = ReferenceQueue(tmp_path / "reference.db")
     headers: list[Headers] = [{"number": number} for number in range(250)]
     queue.put_many([bytes([number]) for number in range(250)], headers)
-    seen: list[tuple[bytes, Headers]] = []
+    seen: list[tuple[bytes, Any]] = []
     while claims := queue.claim(100):
-        seen += [(payload, found) for _, _, found, payload in claims]
+        seen += [(payload, msgspec.msgpack.decode(packed)) for _, _, packed, payload in claims]
         queue.ack(claims)
     assert seen == [(bytes([number]), {"number": number}) for number in range(250)]
     queue.close()

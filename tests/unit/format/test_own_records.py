@@ -217,6 +217,21 @@ def with_queue() -> Stored:
 
 
 @pytest.fixture(scope="module")
+def with_strides() -> Stored:
+    """A store with a plain queue of small buckets, worked off one message after the other."""
+    engine = MemoryEngine()
+    store = open_store(engine, clock=SimulatedClock(1_000))
+    store._keeper.stop()
+    with Millstream(EmbeddedSession(store)) as ms:
+        queue = ms.queue("s", bucket_exponent=1)
+        queue.put_many([b"0", b"1", b"2"])
+        held = queue.claim(1, consumer="w")
+        held = queue.claim(1, consumer="w", ack=held)
+        queue.ack(held)
+        return Stored(unfolded(engine), dict(engine.survivors()))
+
+
+@pytest.fixture(scope="module")
 def with_forks() -> Stored:
     """The store with forks, a hash, and a log that is owned elsewhere."""
     engine = MemoryEngine()
@@ -297,9 +312,10 @@ def test_the_document_lists_every_type_that_the_store_knows() -> None:
 
 
 def test_each_change_has_the_bytes_that_the_document_shows(
-    stored: Stored, with_queue: Stored, with_forks: Stored
+    stored: Stored, with_queue: Stored, with_strides: Stored, with_forks: Stored
 ) -> None:
-    written = [*stored.changes(), *with_queue.changes(), *with_forks.changes()]
+    stores = (stored, with_queue, with_strides, with_forks)
+    written = [change for store in stores for change in store.changes()]
     shown = shown_changes()
     for kind, name, golden in shown:
         assert any(k == kind and golden.matches(raw) for k, raw in written), name

@@ -10,7 +10,8 @@ from millstream import Millstream
 from millstream.errors import CorruptionError
 from millstream.format import keys
 from millstream.log import reader, recent
-from millstream.log.block import Columns, pack
+from millstream.log.block import Columns, pack, unpack_headers
+from millstream.record import NO_HEADERS, Headers
 from millstream.store.store import Store
 
 pytestmark = pytest.mark.embedded
@@ -21,9 +22,24 @@ def parts(ms: Millstream, name: str) -> tuple[Store, int]:
     return store, int(store.seen(keys.log_name(name)))
 
 
-def rows(ms: Millstream, name: str, start: int, stop: int) -> list[recent.Row]:
+Row = tuple[int, bytes, int, bytes | None, Headers]
+
+
+def rows(ms: Millstream, name: str, start: int, stop: int) -> list[Row]:
+    """Offset, value, timestamp, key and headers of each record."""
     store, log_id = parts(ms, name)
-    return list(recent.recent_rows(store, log_id, name, start=start, stop=stop))
+    found: list[Row] = []
+    for some in recent.recent_columns(store, log_id, name, start=start, stop=stop):
+        count, times, packed = len(some.values), some.timestamps, some.packed_headers
+        found += zip(
+            some.offsets,
+            some.values,
+            [times] * count if isinstance(times, int) else times,
+            some.keys or [None] * count,
+            unpack_headers(packed) if packed else [NO_HEADERS] * count,
+            strict=True,
+        )
+    return found
 
 
 def add(cache: recent.RecentBlocks, first: int, values: list[bytes], log_id: int = 1) -> Any:
@@ -64,14 +80,6 @@ def test_single_records_are_fetched_together(
     monkeypatch.setattr(recent, "fetch_blocks", counted)
     assert [row[1] for row in rows(ms, "a", 0, 50)] == [b"%d" % n for n in range(50)]
     assert len(fetched) == 1
-
-
-def test_changed_headers_do_not_show_up_in_another_read(ms: Millstream) -> None:
-    ms.log("a").append_many([b"0", b"1"], headers=[{"n": 0}, {"n": 1}])
-    before: Any = rows(ms, "a", 0, 2)[1][4]
-    before["n"] = "changed"
-
-    assert rows(ms, "a", 0, 2)[1][4] == {"n": 1}
 
 
 def test_records_that_are_gone_are_missed(ms: Millstream) -> None:

@@ -7,6 +7,7 @@ import pytest
 from millstream import Millstream
 from millstream.errors import InvalidInput, NotFound
 from millstream.queue.commands import PeekMessages
+from millstream.queue.message import messages_of
 from millstream.queue.scanning import Attempted, ListAttempts, ListUnrouted, Unrouted
 from millstream.testing import SimulatedClock
 
@@ -62,7 +63,7 @@ def test_what_is_not_routed_is_told(ms: Millstream) -> None:
         Unrouted("queue:q", 0, 1, True),
     ]
     assert ms._session.execute(PeekMessages("q", "available", 10, route=False)) == []
-    assert len(ms._session.execute(PeekMessages("q", "available", 10))) == 4
+    assert len(messages_of(ms._session.execute(PeekMessages("q", "available", 10)))) == 4
     assert ms._session.execute(ask) == []
 
 

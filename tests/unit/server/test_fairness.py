@@ -16,6 +16,7 @@ from millstream.errors import InvalidInput, InvalidName, MillstreamError, Overlo
 from millstream.limits import Limits
 from millstream.log import commands as logs
 from millstream.queue import commands as queues
+from millstream.queue.message import messages_of
 from millstream.queue.spec import QueueSpec
 from millstream.server.access import ANYONE_HERE, Principal, parse_permission
 from millstream.server.quota import RECEIVING_BYTES_MAX, SENDING_BYTES_MAX, SMALL_BYTES, TURNS
@@ -69,10 +70,10 @@ def test_tokens_hold_messages_each_for_itself() -> None:
             claim = queues.ClaimMessages("q", 5, None, "c", None, [])
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(at.core.tokens, "confirm", _anybody)
-                assert len(await at.core.execute(TOKEN, claim)) == 2
+                assert len(messages_of(await at.core.execute(TOKEN, claim))) == 2
                 with pytest.raises(Overloaded):
                     await at.core.execute(TOKEN, claim)
-                assert len(await at.core.execute(OTHER, claim)) == 2
+                assert len(messages_of(await at.core.execute(OTHER, claim))) == 2
 
     in_loop(test)
 

@@ -14,6 +14,7 @@ from millstream.command import Transact
 from millstream.errors import EndMoved, InvalidInput, InvalidName, NotFound, Overloaded
 from millstream.log import commands as logs
 from millstream.queue import commands as queues
+from millstream.queue.message import messages_of
 from millstream.queue.slots import Mark
 from millstream.queue.spec import QueueSpec
 from millstream.record import Producer
@@ -128,7 +129,7 @@ def test_messages_are_claimed_renewed_and_finished(server: Serving) -> None:
     with talking(server) as talk:
         talk.ask(queues.SpecifyQueue("q", QueueSpec(sources=("a",), start="earliest")))
         talk.ask(logs.Append("a", batch(["x", "y"])))
-        first, second = talk.ask(claim("q", 5))
+        first, second = messages_of(talk.ask(claim("q", 5)))
         assert (first.value, second.value) == (b"x", b"y")
         run = (first.claim_id, 2, first.attempt)
         assert talk.ask(queues.RenewClaims("q", [run], 60_000)) > first.until_ms
@@ -177,8 +178,8 @@ def test_a_client_holds_only_so_many_messages(tmp_path: Path) -> None:
     with running(tmp_path / "store.db", settings) as server, talking(server) as talk:
         talk.ask(queues.SpecifyQueue("q", QueueSpec(sources=("a",), start="earliest")))
         talk.ask(logs.Append("a", batch(["x"] * 10)))
-        assert len(talk.ask(claim("q", 2))) == 2
-        held = talk.ask(claim("q", 100))
+        assert len(messages_of(talk.ask(claim("q", 2)))) == 2
+        held = messages_of(talk.ask(claim("q", 100)))
         assert len(held) == 1
         with pytest.raises(Overloaded, match="finish some"):
             talk.ask(claim("q", 1))
@@ -186,7 +187,7 @@ def test_a_client_holds_only_so_many_messages(tmp_path: Path) -> None:
         talk.ask(Transact([queues.FinishClaims("q", [run], "ack")]))
         assert len(talk.ask(claim("q", 1))) == 1
         with talking(server) as other:
-            assert len(other.ask(claim("q", 2))) == 2
+            assert len(messages_of(other.ask(claim("q", 2)))) == 2
 
 
 def test_a_batch_that_does_not_hold_together_is_not_stored(server: Serving) -> None:

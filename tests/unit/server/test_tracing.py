@@ -13,6 +13,7 @@ from millstream.format.packing import pack_single
 from millstream.limits import Limits
 from millstream.log.commands import Append
 from millstream.queue.commands import ClaimMessages, FinishClaims
+from millstream.queue.message import messages_of
 from millstream.server.access import ANYONE_HERE
 from millstream.server.core import Core
 from millstream.server.settings import Settings
@@ -37,7 +38,7 @@ def publishing(core: Core) -> list[BaseRoute]:
 
 async def claim(at: Guarded, **more: Any) -> Any:
     command = ClaimMessages("mail", 10, None, "c", None, more.pop("acked", []))
-    return await at.core.execute(ANYONE_HERE, command)
+    return messages_of(await at.core.execute(ANYONE_HERE, command))
 
 
 def scope(*values: str) -> dict[str, Any]:

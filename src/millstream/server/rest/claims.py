@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 from millstream.errors import InvalidInput, LeaseLost
 from millstream.queue import commands as c
 from millstream.queue.claims import CLAIM_MAX
+from millstream.queue.message import messages_of
 from millstream.server.rest.ask import Ask, milliseconds
 from millstream.server.rest.endpoint import Answer, Endpoint
 from millstream.server.rest.messages import Delay, MessagePage
@@ -122,7 +123,7 @@ async def _messages(ask: Ask, command: c.ClaimMessages) -> MessagePage:
         found = await ask.unless_over(command) or []
     else:
         found = await ask.execute(command)
-    return MessagePage(messages=[show_message(message) for message in found])
+    return MessagePage(messages=[show_message(message) for message in messages_of(found)])
 
 
 async def ack(ask: Ask) -> Finished:

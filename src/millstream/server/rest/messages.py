@@ -16,7 +16,7 @@ from millstream.limits import Limits
 from millstream.log.commands import Append
 from millstream.log.log import pack_many
 from millstream.queue import commands as c
-from millstream.queue.message import Try
+from millstream.queue.message import Try, messages_of
 from millstream.queue.putting import Wishes, addressed, marked
 from millstream.queue.routing import inbox_of
 from millstream.queue.spec import QueueSpec
@@ -103,7 +103,7 @@ async def put(ask: Ask) -> Appended:
         if ask.query != PutQuery():
             raise InvalidInput("beside a JSON body, everything stands in the body")
         body: PutBody = ask.body
-        messages, when = messages_of(body), Wishes(delay=body.delay, at=body.at)
+        messages, when = new_messages_of(body), Wishes(delay=body.delay, at=body.at)
         producer = producer_of(body.producer)
     command, count = put_command(
         ask.name("queue"), spec, messages, when, producer, ask.session.limits
@@ -112,7 +112,7 @@ async def put(ask: Ask) -> Appended:
     return Appended(offset=first, count=count)
 
 
-def messages_of(body: PutBody) -> list[tuple[Item, Wishes]]:
+def new_messages_of(body: PutBody) -> list[tuple[Item, Wishes]]:
     """The messages of a body: the one that it is, or those that it lists."""
     if body.messages is None:
         return [(item_of(body), _wishes(body))]
@@ -163,7 +163,7 @@ async def peek(ask: Ask) -> MessagePage:
     after = -1 if query.after is None else query.after
     state = query.state.replace("_", " ")
     found = await ask.execute(c.PeekMessages(ask.name("queue"), state, query.limit, after))
-    return MessagePage(messages=[show_message(message) for message in found])
+    return MessagePage(messages=[show_message(message) for message in messages_of(found)])
 
 
 async def attempts(ask: Ask) -> Attempts:

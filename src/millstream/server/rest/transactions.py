@@ -18,7 +18,7 @@ from millstream.queue.putting import Wishes
 from millstream.server.rest.ask import Ask, milliseconds
 from millstream.server.rest.claims import Tokens, runs_of
 from millstream.server.rest.endpoint import Answer, Endpoint
-from millstream.server.rest.messages import Delay, NewMessage, PutBody, messages_of, put_command
+from millstream.server.rest.messages import Delay, NewMessage, PutBody, new_messages_of, put_command
 from millstream.server.rest.payload import NewRecord, Position
 from millstream.server.rest.records import AppendBody, ProducerBody, items_of, producer_of
 
@@ -198,7 +198,7 @@ async def _put(ask: Ask, operation: PutOperation) -> Any:
         messages=operation.messages,
     )
     command, _ = put_command(
-        queue, info.spec, messages_of(body), Wishes(), None, ask.session.limits
+        queue, info.spec, new_messages_of(body), Wishes(), None, ask.session.limits
     )
     if command is None:
         raise InvalidInput("a put of a transaction has at least one message")

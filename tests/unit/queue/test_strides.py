@@ -1,0 +1,224 @@
+"""Strides: the short way of a plain queue comes to the same end as the rules, also for many at once."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+import pytest
+
+from millstream import Millstream
+from millstream.embedded import EmbeddedSession, open_store
+from millstream.errors import InvalidInput, LeaseLost
+from millstream.queue import claims, endings
+from millstream.queue.claims import Claiming
+from millstream.queue.commands import ClaimRouted, Granted, Run
+from millstream.queue.message import Message
+from millstream.queue.queue import Queue
+from millstream.queue.stride import stride
+from millstream.store.transactor import Ticket
+from millstream.testing import MemoryEngine, SimulatedClock
+from tests.unit.queue.conftest import counts, values
+
+pytestmark = pytest.mark.embedded
+
+LEASE_S = 10
+
+
+def start(clock: SimulatedClock | None = None) -> Millstream:
+    store = open_store(MemoryEngine(), clock=clock or SimulatedClock())
+    store._keeper.stop()
+    return Millstream(EmbeddedSession(store))
+
+
+def facts(queue: Queue, *, folded: bool) -> list[Any]:
+    """Everything that can be asked about a queue and its messages."""
+    states = ("available", "in flight", "done", "failed")
+    messages = [message for state in states for message in queue.peek(1_000, state=state)]
+    info = queue.info()
+    found = [info, messages, [queue.attempts(message) for message in messages]]
+    if folded:
+        engine = queue._session.store.engine  # type: ignore[attr-defined]
+        found.append(sorted(row for row in engine.survivors() if 2 <= row[0][1] <= 6))
+    return found
+
+
+def work(seed: int) -> tuple[Millstream, Queue, list[Any]]:
+    """A worker's day: what it does, and what comes of it, is the same for a seed."""
+    chance, clock = random.Random(seed), SimulatedClock()
+    ms = start(clock)
+    queue = ms.queue("q", bucket_exponent=1, lease=LEASE_S, backoff=5, max_attempts=3)
+    held: list[Message] = []
+    seen: list[Any] = []
+    for step in range(60):
+        luck = chance.random()
+        if luck < 0.2:
+            queue.put_many([b"%d.%d" % (step, i) for i in range(chance.randint(1, 25))])
+        elif luck < 0.8:
+            done = chance.choice([held, held[:1], held[1:], held[::2], held + held[:1], []])
+            kept = [message for message in held if message not in done]
+            try:
+                found = queue.claim(chance.choice([0, 1, 1, 3, 10]), consumer="w", ack=done)
+            except LeaseLost as error:
+                seen.append(error.data)
+                held = []
+                continue
+            seen.append(found)
+            held = kept + found
+        elif luck < 0.88 and held:
+            message = held.pop(chance.randrange(len(held)))
+            seen.append(queue.finish_each(message, chance.choice(["ack", "nack", "fail"])))
+        elif luck < 0.94:
+            clock.advance(chance.choice([0.5, 4, LEASE_S]))
+        else:
+            ms.fold()
+    return ms, queue, seen
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_with_and_without_strides_everything_is_the_same(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millstream.queue.endings.random.random", lambda: 0.5)
+    strode = []
+
+    def counted(*args: Any, **more: Any) -> Granted | None:
+        found = stride(*args, **more)
+        strode.append(found is not None)
+        return found
+
+    monkeypatch.setattr(claims, "stride", counted)
+    monkeypatch.setattr(endings, "stride", counted)
+    ms, queue, seen = work(seed)
+    assert any(strode)
+    monkeypatch.setattr(claims, "stride", lambda *_, **__: None)
+    monkeypatch.setattr(endings, "stride", lambda *_, **__: None)
+    other, plain, expected = work(seed)
+    assert seen == expected
+    assert facts(queue, folded=False) == facts(plain, folded=False)
+    for one, name in ((ms, "q"), (other, "q")):
+        one.log("something else").append(name)
+        one.fold()
+    assert facts(queue, folded=True) == facts(plain, folded=True)
+
+
+def test_what_strides_have_done_is_there_after_opening_again() -> None:
+    engine, clock = MemoryEngine(), SimulatedClock()
+    store = open_store(engine, clock=clock)
+    ms = Millstream(EmbeddedSession(store))
+    queue = ms.queue("q", bucket_exponent=1)
+    queue.put_many([b"%d" % n for n in range(30)])
+    held: list[Message] = []
+    for _ in range(17):
+        held = queue.claim(1, ack=held)
+    again = Millstream(EmbeddedSession(open_store(engine, clock=clock))).queue("q")
+    assert again.info() == queue.info()
+    assert counts(again) == {"available": 13, "in_flight": 1, "done": 16}
+    assert again.peek(10, state="in flight") == held
+    again.ack(held)
+    assert values(again.claim(2)) == [b"17", b"18"]
+
+
+def test_a_lease_that_is_over_is_noticed_before_anything_is_claimed() -> None:
+    clock = SimulatedClock()
+    queue = start(clock).queue("q", lease=LEASE_S)
+    queue.put_many([b"0", b"1", b"2"])
+    first = queue.claim(1)
+    clock.advance(1)
+    second = queue.claim(1)
+    clock.advance(LEASE_S - 1)
+    with pytest.raises(LeaseLost):
+        queue.claim(1, ack=first)
+    (again,) = queue.claim(1, ack=second)
+    assert (again.value, again.attempt) == (b"0", 2)
+
+
+# Many at once.
+
+
+def ask_at_once(ms: Millstream, operations: list[Claiming]) -> list[Ticket[Granted]]:
+    """Operations that are committed together."""
+    over = threading.Semaphore(0)
+    tickets = [Ticket(operation, lambda _: over.release()) for operation in operations]
+    ms._session.store.submit(tickets)  # type: ignore[attr-defined]
+    for _ in tickets:
+        assert over.acquire(timeout=10)
+    return tickets
+
+
+def claiming(count: int = 1, *, acked: list[Run] | None = None, consumer: str = "w") -> Claiming:
+    return Claiming(ClaimRouted("q", count, None, consumer, [], acked or []))
+
+
+def granted(tickets: list[Ticket[Granted]]) -> list[list[Run]]:
+    assert all(ticket.error is None for ticket in tickets)
+    return [
+        [(grant.claim_id, grant.count, grant.attempt) for grant in ticket.answer().grants]
+        for ticket in tickets
+    ]
+
+
+@pytest.fixture
+def ready() -> Millstream:
+    """A store with a queue "q" of 30 messages, all routed."""
+    ms = start()
+    queue = ms.queue("q", bucket_exponent=1, lease=LEASE_S)
+    queue.put_many([b"%d" % n for n in range(30)])
+    queue.peek(30)
+    return ms
+
+
+def strides_of(ms: Millstream, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many were claimed by each stride from now on."""
+    found: list[int] = []
+
+    def counted(*args: Any, **more: Any) -> Granted | None:
+        answer = stride(*args, **more)
+        found.append(0 if answer is None else answer.count)
+        return answer
+
+    monkeypatch.setattr("millstream.queue.stride.stride", counted)
+    return found
+
+
+def test_claims_of_many_are_one_stride(ready: Millstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    strides = strides_of(ready, monkeypatch)
+    first = granted(ask_at_once(ready, [claiming(n) for n in (1, 3, 1, 2)]))
+    assert strides == [7]
+    assert [[count for _, count, _ in runs] for runs in first] == [[1], [3], [1], [2]]
+    ids = [claim_id + i for runs in first for claim_id, count, _ in runs for i in range(count)]
+    assert len(set(ids)) == 7
+    ask_at_once(ready, [claiming(acked=runs) for runs in first[:3]])
+    assert strides == [7, 3]
+    assert counts(ready.queue("q")) == {"available": 20, "in_flight": 5, "done": 5}
+
+
+def test_only_who_comes_late_is_told_so(ready: Millstream) -> None:
+    (good,), (lost,) = granted(ask_at_once(ready, [claiming(), claiming()]))
+    ready.queue("q").ack(ready.queue("q").peek(2, state="in flight")[1])
+    stale = (lost[0], 1, 7)
+    operations = [claiming(acked=[good]), claiming(acked=[stale]), claiming()]
+    one, two, three = ask_at_once(ready, operations)
+    assert isinstance(two.error, LeaseLost)
+    assert len(granted([one, three])) == 2
+    assert counts(ready.queue("q")) == {"available": 26, "in_flight": 2, "done": 2}
+
+
+def test_only_who_asks_for_nonsense_is_refused(ready: Millstream) -> None:
+    one, two, three = ask_at_once(ready, [claiming(), claiming(10**9), claiming()])
+    assert isinstance(two.error, InvalidInput)
+    assert len(granted([one, three])) == 2
+
+
+def test_those_who_differ_are_not_mixed(ready: Millstream) -> None:
+    operations = [claiming(consumer="v"), claiming(consumer="w"), claiming(consumer="v")]
+    granted(ask_at_once(ready, operations))
+    queue = ready.queue("q")
+    held = queue.peek(3, state="in flight")
+    assert [queue.attempts(message)[0].consumer for message in held] == ["v", "w", "v"]
+
+
+def test_who_asks_for_more_than_there_is_gets_the_rest(ready: Millstream) -> None:
+    found = granted(ask_at_once(ready, [claiming(25), claiming(25)]))
+    assert [sum(count for _, count, _ in runs) for runs in found] == [25, 5]
