@@ -114,23 +114,23 @@ def metadata_column(
     return MetadataColumn(prefix, rests, array("I", [shared + len(rest) for rest in rests]), ids)
 
 
-def decode_metadata_column(value: bytes) -> MetadataColumn:
-    """The metadata of every record of an entry, byte for byte as `encode_metadata` gives it."""
+def decode_metadata_column(value: bytes, *, trusted: bool = False) -> MetadataColumn:
+    """The metadata of every record of an entry, byte for byte as `encode_metadata` gives it.
+
+    `trusted` says that the checksum of its row was compared just now.
+    """
     if not block.is_block(value):
         elements = _elements(value)
         ids = [message_id for message_id, _, _ in elements]
         return metadata_column([value[start:stop] for _, start, stop in elements], ids)
-    return metadata_column_of(block.Block(value, kind=block.METADATA))
-
-
-def metadata_column_of(found: block.Block) -> MetadataColumn:
-    """As `decode_metadata_column`, of a block that was read before."""
+    found = block.Block(value, kind=block.METADATA, trusted=trusted)
     head = found.header
     adjacent = range(head.first_id, head.first_id + head.count)
     headers = found.column(block.HEADERS) or [NO_HEADERS] * found.count
     if not head.columns & _DIFFERING and head.timestamp_ms == head.appended_ms:
         prefix = _THREE + _NIL + _encode(head.timestamp_ms)
-        return metadata_column([one or _EMPTY for one in headers], adjacent, prefix=prefix)
+        rests = headers if all(headers) else [one or _EMPTY for one in headers]
+        return metadata_column(rests, adjacent, prefix=prefix)
     columns = zip(found.keys(), found.timestamps(), headers, found.appended(), strict=True)
     return metadata_column(
         [

@@ -211,7 +211,7 @@ class BucketRecords:
         for first, value in entries_of(
             self._overlay, self._snapshot, log_id, start=offset, stop=offset + 1
         ):
-            metadata = entries.decode_metadata_column(value)
+            metadata = entries.decode_metadata_column(value, trusted=True)
             held = first, metadata
             if len(metadata.rests) > 1:
                 self._recent[metadata.ids[0]] = self._last = held

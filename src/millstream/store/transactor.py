@@ -24,7 +24,7 @@ from millstream.store.transaction import Operation
 
 T = TypeVar("T")
 
-GATHER_SHARE = 0.25
+GATHER_SHARE = 0.4
 """How much of a commit's time the next leader may wait for those whom that commit just answered."""
 
 ORPHANED_S = 1.0
