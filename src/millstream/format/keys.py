@@ -75,6 +75,7 @@ _RETRY = struct.Struct(">BBQQQ")
 _READY = struct.Struct(">BBQBQQ")
 
 _NAME_PREFIX = bytes((VERSION, NAME))
+_QUEUE_PREFIX = bytes((VERSION, QUEUE))
 
 ID_BLOCK_KEY = bytes((VERSION, ID_BLOCK))
 STORE_KEY = bytes((VERSION, STORE))
@@ -173,7 +174,7 @@ def trailing_name(key: bytes) -> str:
 
 def queue(name: str) -> bytes:
     """The key of a queue's state."""
-    return prefix(QUEUE) + name.encode()
+    return _QUEUE_PREFIX + name.encode()
 
 
 def bucket(queue_id: int, bucket_id: int) -> bytes:

@@ -147,7 +147,7 @@ class Bucket(Entity):
         start, stop = change.claimed
         if start < stop:
             self._fill(start, stop, IN_FLIGHT, change.until_ms)
-            self.attempts[start:stop] = array("H", (1,)) * (stop - start)
+            self._count(start, stop)
             self.tries.append(Attempt(start, stop, change.at_ms, change.consumer))
 
     def _grow(self, slots: int) -> None:
@@ -166,6 +166,9 @@ class Bucket(Entity):
 
     def _count(self, start: int, stop: int) -> None:
         found, before = self.attempts, self.attempts[start]
+        if stop - start == 1:
+            found[start] = before + 1
+            return
         if found[start:stop].count(before) == stop - start:
             found[start:stop] = array("H", (before + 1,)) * (stop - start)
             return
@@ -184,6 +187,14 @@ class Bucket(Entity):
 
     def holds(self, start: int, stop: int, attempt: int, now_ms: int) -> bool:
         """Whether all of these slots are in flight, plain ones, claimed for this attempt."""
+        if stop - start == 1:
+            return (
+                stop <= len(self.states)
+                and not self.marks
+                and self.states[start] == IN_FLIGHT
+                and self.attempts[start] == attempt
+                and self.until_ms[start] > now_ms
+            )
         return (
             start < stop <= len(self.states)
             and not self.marks

@@ -18,7 +18,7 @@ from millstream.format import entries, rfc
 from millstream.format.ids import make_claim_id, split_id
 from millstream.format.stretch import Scattered, Stretch
 from millstream.log.reader import RowMoved, entries_of
-from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Attempt, Slots, Span
+from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Attempt, End, Slots, Span
 from millstream.store.engine import Snapshot
 from millstream.store.overlay import Overlay
 
@@ -46,6 +46,7 @@ class Contents(Protocol):
     until_ms: Sequence[int]
     tries: list[Attempt]
     tries_written: int
+    ends: list[End]
 
     def runs(self, state: int, start: int = 0, stop: int | None = None) -> Iterator[Slots]:
         """The ranges of slots that have a state."""
@@ -83,10 +84,18 @@ class BucketRecords:
         active += rfc.encode_in_flight_stretches(in_flight)
         return [
             (self._active, active),
-            (self._done, rfc.encode_ended_stretches(done) if done else None),
-            (self._failed, rfc.encode_ended_stretches(failed) if failed else None),
+            *self._ended(self._done, DONE, done),
+            *self._ended(self._failed, FAILED, failed),
             *self._attempts(),
         ]
+
+    def _ended(
+        self, key: bytes, state: int, stretches: list[Stretch | Scattered]
+    ) -> list[tuple[bytes, bytes | None]]:
+        """The record of what is done, or failed; if none is, it goes if there ever was one."""
+        if stretches:
+            return [(key, rfc.encode_ended_stretches(stretches))]
+        return [(key, None)] if any(end.state == state for end in self._bucket.ends) else []
 
     def _attempts(self) -> Iterator[tuple[bytes, bytes]]:
         """The RFC's attempts record of each message that was claimed alone since the last fold.

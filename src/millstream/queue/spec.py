@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from fnmatch import translate
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from msgspec import Struct, field
 
@@ -34,7 +34,7 @@ ROUTERS = ("", "spark")
 RATE_MIN, RATE_MAX = 1e-6, 1e9
 
 
-class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True):
     """What a queue is. `sources` are names of logs or patterns with `*` and `?`."""
 
     sources: tuple[str, ...] = ()
@@ -119,6 +119,11 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def ordered(self) -> bool:
         """Whether a group's messages are handed out in order, one at a time."""
         return bool(self.group_by) and self.group_in_flight == 1
+
+    @cached_property
+    def simple(self) -> bool:
+        """Whether messages are claimed in their turn, as many as anybody likes."""
+        return not (self.indexed or self.max_in_flight or self.rate)
 
     @property
     def indexed(self) -> bool:

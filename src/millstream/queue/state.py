@@ -276,17 +276,10 @@ class QueueState(Entity, array_like=True):
 
     def is_steady(self, now_ms: int) -> bool:
         """Whether messages are claimed in their turn, none waits for a time, and no lease is over."""
-        spec, counts = self.spec, self.counts
-        if (
-            self.paused
-            or not self.queue_id
-            or counts.waiting
-            or counts.scheduled
-            or counts.ready
-            or spec.max_in_flight
-            or spec.rate
-            or spec.indexed
-        ):
+        counts = self.counts
+        if self.paused or not self.queue_id or not self.spec.simple:
+            return False
+        if counts.waiting or counts.scheduled or counts.ready:
             return False
         return not self.busy or min(self.busy.values()) > now_ms
 

@@ -1,8 +1,9 @@
 """The SQLite engine: one file, many threads, many processes.
 
-Records lie in a table without rowids, sorted by their key; what is keyed by one number (payloads,
-payload blocks, deltas) in rowid tables, which take large values faster. Beside each row stands
-the CRC32C of its key and value, checked whenever the row is read.
+Records lie in one table with an index by key: in a table that is itself sorted by key, large values
+would stand between the keys, and a search would read many more pages. What is keyed by one number
+(payloads, payload blocks, deltas) lies in tables by that number. Beside each row stands the CRC32C of
+its key and value, checked whenever the row is read.
 
 Writers take turns by `BEGIN IMMEDIATE`; readers never wait. Checkpoints run on a connection of
 their own. "Database is locked" is waited for, and becomes `Overloaded` in the end.

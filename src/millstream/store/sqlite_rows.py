@@ -1,7 +1,7 @@
 """Rows in SQLite's tables: how a key finds its table, and what a transaction does with rows.
 
-What is keyed by one number lies in a rowid table of its own; everything else in one table sorted by
-key. Statements are few and fixed, so that SQLite compiles each only once.
+What is keyed by one number lies in a table of its own, by that number; everything else in one table
+with an index by key. Statements are few and fixed, so that SQLite compiles each only once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ NUMBERED = {
 }
 TABLES = (RECORD, *NUMBERED.values())
 
-_PUT_RECORD = f"INSERT OR REPLACE INTO {RECORD} (key, value, crc) VALUES (?, ?, ?)"
+_PUT_RECORD = (
+    f"INSERT INTO {RECORD} (key, value, crc) VALUES (?, ?, ?) "
+    "ON CONFLICT (key) DO UPDATE SET value = excluded.value, crc = excluded.crc"
+)
 _PUT_NUMBERED = {
     kind: f"INSERT OR REPLACE INTO {table} (id, value, crc) VALUES (?, ?, ?)"
     for kind, table in NUMBERED.items()
