@@ -110,6 +110,7 @@ class Bucket(Entity):
 
     weight: ClassVar[int] = 250
     changes: ClassVar = Placed | Claimed | Ended | Renewed | Removed | Strode
+    computed: ClassVar = (Strode,)
 
     def apply(self, change: Placed | Claimed | Ended | Renewed | Removed | Strode) -> None:
         """Move to the next state."""

@@ -180,6 +180,7 @@ class QueueState(Entity, array_like=True):
     """Also what was driven again, or purged."""
 
     changes: ClassVar = Specified | Moved | Paused | Advanced
+    computed: ClassVar = (Advanced,)
 
     def apply(self, change: Specified | Moved | Paused | Advanced) -> None:
         """Move to the next state."""

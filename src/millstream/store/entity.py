@@ -29,6 +29,10 @@ class Entity(Struct, array_like=True):
     changes: ClassVar[Any] = None
     """The type, or union of tagged types, that `apply` accepts."""
 
+    computed: ClassVar[tuple[type, ...]] = ()
+    """Of these changes, those that are made of nothing but numbers which rules have computed, and
+    text that they have checked: they need no second look before they are written."""
+
     weight: ClassVar[int] = 1
     """How much work its record is to write, in simple records: bounds a slice of the fold, and
     what is kept in memory."""
@@ -104,10 +108,11 @@ _encode = msgspec.msgpack.Encoder().encode
 class Kind:
     """How the entities of one record type are loaded and their changes decoded."""
 
-    __slots__ = ("blank", "decode", "load", "weight")
+    __slots__ = ("blank", "computed", "decode", "load", "weight")
 
     def __init__(self, entity: type[Entity]) -> None:
         self.weight = entity.weight
+        self.computed = entity.computed
         self.blank: Callable[[], Entity] = entity.blank
         self.load: Callable[[bytes, Snapshot], Entity] = entity.load
         self.decode: Callable[[bytes | msgspec.Raw], Any] = msgspec.msgpack.Decoder(

@@ -131,12 +131,18 @@ class SqliteWriter(SqliteReader):
         super().__init__(connection)
         self._refused = refused
         self._after_commit = after_commit
+        self._newest: int | None = None
+        """The sequence of the newest delta, if it is known."""
+        self._version = 0
+        """Of the file when that was so: SQLite counts whatever anybody commits."""
 
     def __enter__(self) -> Self:
         try:
             self._execute("BEGIN IMMEDIATE")
         except apsw.Error as error:
             raise self._refused(error) from error
+        if self.connection.data_version() != self._version:
+            self._newest = None
         return self
 
     def __exit__(
@@ -146,7 +152,14 @@ class SqliteWriter(SqliteReader):
         trace: TracebackType | None,
     ) -> None:
         if self.connection.in_transaction:
+            self._newest = None
             self._execute("ROLLBACK")
+
+    def last_seq(self) -> int:
+        """The sequence of the newest delta; asked for only if others may have written one."""
+        if self._newest is None:
+            self._newest = super().last_seq()
+        return self._newest
 
     def put(self, rows: Iterable[Row]) -> None:
         """Write rows; a key that exists is overwritten."""
@@ -158,6 +171,8 @@ class SqliteWriter(SqliteReader):
                 statement = _PUT_RECORD
             else:
                 found = keys.number(key)
+                if key[1] == keys.DELTA:
+                    self._newest = found
             bindings = (found, value, row_checksum(key, value))
             if statement in tables:
                 tables[statement].append(bindings)
@@ -241,6 +256,7 @@ class SqliteWriter(SqliteReader):
                 "close the store and open it again to see",
                 cause=str(error),
             ) from error
+        self._version = self.connection.data_version()
         self._after_commit()
 
 

@@ -37,6 +37,7 @@ class State:
 
     def __init__(self, kinds: Kinds, clock: Clock, pins: tuple[Pin, ...] = ()) -> None:
         self._kinds = kinds
+        self._computed = frozenset(change for kind in kinds.values() for change in kind.computed)
         self.pins = pins
         self.clock = clock
         self.time = StoreTime(clock)
@@ -176,9 +177,11 @@ class State:
             if key in touched:
                 self.change(key, change, snapshot)
 
-    def check(self, seq: int, data: bytes) -> None:
+    def check(self, delta: deltas.Delta, data: bytes) -> None:
         """Refuse a delta that could not be read again: nothing that is written may be unreadable."""
-        for key, raw in deltas.decode(seq, data).changes:
+        if not delta.puts and {type(change) for _, change in delta.changes} <= self._computed:
+            return
+        for key, raw in deltas.decode(delta.seq, data).changes:
             self._kinds[key[1]].decode(raw)
 
     def publish(self) -> set[bytes]:

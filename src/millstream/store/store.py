@@ -220,7 +220,7 @@ class Store:
 
     def _write(self, delta: deltas.Delta, writer: Writer) -> None:
         data = deltas.encode(delta)
-        self.state.check(delta.seq, data)
+        self.state.check(delta, data)
         writer.put([(keys.delta(delta.seq), data)])
         self._sent = True
         began_s = 0.0 if self.on_commit is None else self.clock.seconds()
