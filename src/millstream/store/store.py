@@ -19,7 +19,6 @@ from millstream.errors import (
     MillstreamError,
     OutcomeUnknown,
     Poisoned,
-    StoreError,
     WriteFailed,
 )
 from millstream.format import keys
@@ -29,6 +28,7 @@ from millstream.store import forking
 from millstream.store.engine import Engine, Snapshot, Writer
 from millstream.store.entity import Kind, Kinds
 from millstream.store.fold import Slice, plan, write_slice
+from millstream.store.group import run_group
 from millstream.store.instance import Instance, create_instance
 from millstream.store.keeper import UPKEEP_S, Keeper
 from millstream.store.state import Pin, State
@@ -201,9 +201,7 @@ class Store:
             with self.engine.write() as writer:
                 self._advance(writer)
                 transaction = Transaction(self.state, writer, self.limits)
-                for some in [group] if len(group) == 1 else joined(group):
-                    if len(some) == 1 or not _run_all(transaction, some):
-                        _run_each(transaction, some)
+                run_group(transaction, group)
                 delta = transaction.finish()
                 if delta is not None:
                     self._write(delta, writer)
@@ -420,47 +418,6 @@ class Store:
             "this process was forked by native code, which Python was not told of; "
             "open the store in the child instead of before the fork"
         )
-
-
-def joined(group: list[Ticket[Any]]) -> list[list[Ticket[Any]]]:
-    """A group cut into those neighbours that can run together."""
-    found: list[list[Ticket[Any]]] = []
-    before = None
-    for ticket in group:
-        joins = getattr(ticket.operation, "joins", None)
-        if joins is not None and joins == before:
-            found[-1].append(ticket)
-        else:
-            found.append([ticket])
-        before = joins
-    return found
-
-
-def _run_all(transaction: Transaction, tickets: list[Ticket[Any]]) -> bool:
-    """Run operations together; False, and nothing done, if that is not possible."""
-    operations: Any = [ticket.operation for ticket in tickets]
-    try:
-        results = transaction.run(lambda tx: operations[0].run_all(tx, operations))
-    except StoreError:
-        raise
-    except Exception:
-        return False  # one of them is to blame, and is told so when each runs alone
-    if results is None:
-        return False
-    for ticket, result in zip(tickets, results, strict=True):
-        ticket.result = result
-    return True
-
-
-def _run_each(transaction: Transaction, tickets: list[Ticket[Any]]) -> None:
-    """Run operations one by one; each has its result or its error."""
-    for ticket in tickets:
-        try:
-            ticket.result = transaction.run(ticket.operation)
-        except StoreError:
-            raise
-        except Exception as error:
-            ticket.error = error
 
 
 def _told(error: BaseException, *, sent: bool) -> MillstreamError:

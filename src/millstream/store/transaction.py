@@ -7,8 +7,8 @@ it changed is taken back if it raises. So an operation that fails undoes itself 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Protocol, Self, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from millstream.errors import Overloaded, WriteFailed
 from millstream.format import ids, keys
@@ -21,19 +21,6 @@ from millstream.store.state import State
 T = TypeVar("T")
 E = TypeVar("E", bound=Entity)
 Operation = Callable[["Transaction"], T]
-
-
-class Joint(Protocol[T]):
-    """An operation that is faster together with others of its kind than each by itself."""
-
-    joins: Hashable
-    """Operations that have the same can run together; None: this one runs alone."""
-
-    def __call__(self, tx: Transaction) -> T:
-        """Run alone."""
-
-    def run_all(self, tx: Transaction, operations: Sequence[Self]) -> list[T] | None:
-        """Run as many, this one among them; their results, or None if each has to run alone."""
 
 
 class Transaction:

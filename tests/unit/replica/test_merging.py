@@ -270,13 +270,19 @@ def append_during_merge(ms: Millstream, monkeypatch: pytest.MonkeyPatch, *, to: 
     monkeypatch.setattr(store, "run", interrupted)
 
 
-def test_what_is_written_during_a_merge_survives(
-    ms: Millstream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def grown(ms: Millstream) -> tuple[Log, Log]:
+    """A log, and a fork of it with two batches of its own."""
     log = filled(ms)
     fork = log.fork("b")
     fork.append_many([b"6", b"7"])
     fork.append_many([b"8", b"9"])
+    return log, fork
+
+
+def test_what_is_written_during_a_merge_survives(
+    ms: Millstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, fork = grown(ms)
     append_during_merge(ms, monkeypatch, to=fork)
     fork.merge()
     assert values(log)[6:] == [b"6", b"7", b"8", b"9", b"meanwhile"]
@@ -285,10 +291,7 @@ def test_what_is_written_during_a_merge_survives(
 def test_a_parent_that_moves_during_a_merge_has_forked(
     ms: Millstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = filled(ms)
-    fork = log.fork("b")
-    fork.append_many([b"6", b"7"])
-    fork.append_many([b"8", b"9"])
+    log, fork = grown(ms)
     append_during_merge(ms, monkeypatch, to=log)
     with pytest.raises(ForkDetected):
         fork.merge()

@@ -1,0 +1,79 @@
+"""A group: operations of several callers that are committed together.
+
+Each has its own result or its own error, and one that fails undoes itself alone. Neighbours that are
+`Joint` run as one operation, where that is faster than each by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, Protocol, Self, TypeVar
+
+from millstream.errors import StoreError
+from millstream.store.transaction import Transaction
+from millstream.store.transactor import Ticket
+
+T = TypeVar("T")
+
+
+class Joint(Protocol[T]):
+    """An operation that is faster together with others of its kind than each by itself."""
+
+    joins: Hashable
+    """Operations that have the same can run together; None: this one runs alone."""
+
+    def __call__(self, tx: Transaction) -> T:
+        """Run alone."""
+
+    def run_all(self, tx: Transaction, operations: Sequence[Self]) -> list[T] | None:
+        """Run as many, this one among them; their results, or None if each has to run alone."""
+
+
+def run_group(transaction: Transaction, group: list[Ticket[Any]]) -> None:
+    """Run the operations of a group; a `StoreError` means the end of all of them."""
+    if len(group) == 1:
+        _run(transaction, group[0])
+        return
+    for some in _joined(group):
+        if len(some) == 1 or not _run_all(transaction, some):
+            for ticket in some:
+                _run(transaction, ticket)
+
+
+def _run(transaction: Transaction, ticket: Ticket[Any]) -> None:
+    try:
+        ticket.result = transaction.run(ticket.operation)
+    except StoreError:
+        raise
+    except Exception as error:
+        ticket.error = error
+
+
+def _run_all(transaction: Transaction, tickets: list[Ticket[Any]]) -> bool:
+    """Run operations together; False, and nothing done, if that is not possible."""
+    operations: Any = [ticket.operation for ticket in tickets]
+    try:
+        results = transaction.run(lambda tx: operations[0].run_all(tx, operations))
+    except StoreError:
+        raise
+    except Exception:
+        return False  # one of them is to blame, and is told so when each runs alone
+    if results is None:
+        return False
+    for ticket, result in zip(tickets, results, strict=True):
+        ticket.result = result
+    return True
+
+
+def _joined(group: list[Ticket[Any]]) -> Iterator[list[Ticket[Any]]]:
+    """A group cut into those neighbours that can run together."""
+    some: list[Ticket[Any]] = []
+    before = None
+    for ticket in group:
+        joins = getattr(ticket.operation, "joins", None)
+        if some and (joins is None or joins != before):
+            yield some
+            some = []
+        some.append(ticket)
+        before = joins
+    yield some

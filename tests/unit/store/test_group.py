@@ -1,0 +1,96 @@
+"""A group: who can, runs together; whoever fails, fails alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from millstream.embedded import open_store
+from millstream.errors import InvalidInput, WriteFailed
+from millstream.store.store import Store
+from millstream.store.transaction import Transaction
+from millstream.store.transactor import Ticket
+from millstream.testing import MemoryEngine, SimulatedClock
+
+
+class Counting:
+    """Takes message ids, for itself or for all of its kind; tells who ran how."""
+
+    def __init__(self, ran: list[Any], joins: str | None = "a", *, bad: bool = False) -> None:
+        self.joins = joins
+        self.bad = bad
+        self._ran = ran
+
+    def __call__(self, tx: Transaction) -> int:
+        self._ran.append(1)
+        first = tx.take_ids(1)
+        if self.bad:
+            raise InvalidInput("no")
+        return first
+
+    def run_all(self, tx: Transaction, operations: Sequence[Counting]) -> list[int] | None:
+        self._ran.append(len(operations))
+        first = tx.take_ids(len(operations))
+        if any(one.bad for one in operations):
+            raise InvalidInput("one of them")
+        return list(range(first, first + len(operations)))
+
+
+def commit(store: Store, operations: Sequence[Callable[[Transaction], Any]]) -> list[Ticket[Any]]:
+    """Run operations as one group."""
+    over = threading.Semaphore(0)
+    tickets = [Ticket(one, lambda _: over.release()) for one in operations]
+    store.submit(tickets)
+    for _ in tickets:
+        assert over.acquire(timeout=10)
+    return tickets
+
+
+@pytest.fixture
+def store() -> Store:
+    made = open_store(MemoryEngine(), clock=SimulatedClock())
+    made._keeper.stop()
+    return made
+
+
+def test_neighbours_of_one_kind_run_together_and_the_order_is_kept(store: Store) -> None:
+    ran: list[Any] = []
+    kinds = ["a", "a", "b", "a", "a", "a", None, None]
+    tickets = commit(store, [Counting(ran, joins) for joins in kinds])
+    assert ran == [2, 1, 3, 1, 1]
+    first = tickets[0].answer()
+    assert [ticket.answer() for ticket in tickets] == list(range(first, first + 8))
+
+
+def test_those_who_know_of_no_others_run_alone(store: Store) -> None:
+    assert len({ticket.answer() for ticket in commit(store, [lambda tx: tx.take_ids(1)] * 3)}) == 3
+
+
+def test_one_that_fails_takes_nobody_along_and_leaves_nothing_behind(store: Store) -> None:
+    ran: list[Any] = []
+    good, bad, last = commit(store, [Counting(ran), Counting(ran, bad=True), Counting(ran)])
+    assert ran == [3, 1, 1, 1]
+    assert isinstance(bad.error, InvalidInput)
+    assert last.answer() == good.answer() + 1
+
+
+def test_if_it_is_not_possible_each_runs_alone(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Counting, "run_all", lambda *_: None)
+    ran: list[Any] = []
+    assert all(ticket.error is None for ticket in commit(store, [Counting(ran), Counting(ran)]))
+    assert ran == [1, 1]
+
+
+def test_a_store_that_fails_fails_for_all(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise WriteFailed("disk full")
+
+    monkeypatch.setattr(Counting, "run_all", fail)
+    tickets = commit(store, [Counting([]), Counting([]), lambda tx: tx.take_ids(1)])
+    assert all(isinstance(ticket.error, WriteFailed) for ticket in tickets)
+    assert commit(store, [lambda tx: tx.take_ids(1)])[0].error is None
