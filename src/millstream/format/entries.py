@@ -123,7 +123,11 @@ def decode_metadata_column(value: bytes, *, trusted: bool = False) -> MetadataCo
         elements = _elements(value)
         ids = [message_id for message_id, _, _ in elements]
         return metadata_column([value[start:stop] for _, start, stop in elements], ids)
-    found = block.Block(value, kind=block.METADATA, trusted=trusted)
+    return metadata_column_of(block.Block(value, kind=block.METADATA, trusted=trusted))
+
+
+def metadata_column_of(found: block.Block) -> MetadataColumn:
+    """As `decode_metadata_column`, of a block."""
     head = found.header
     adjacent = range(head.first_id, head.first_id + head.count)
     headers = found.column(block.HEADERS) or [NO_HEADERS] * found.count

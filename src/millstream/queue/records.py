@@ -18,6 +18,7 @@ from millstream.format import entries, rfc
 from millstream.format.ids import make_claim_id, split_id
 from millstream.format.stretch import Scattered, Stretch
 from millstream.log.reader import RowMoved, entries_of
+from millstream.log.recent import near_metadata
 from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Attempt, End, Slots, Span
 from millstream.store.engine import Snapshot
 from millstream.store.overlay import Overlay
@@ -175,7 +176,7 @@ class BucketRecords:
         position, stop = span.offset, span.offset + span.count
         while position < stop:
             message_id = span.message_id + position - span.offset
-            held = self._remembered(position, message_id)
+            held = self._remembered(position, message_id) or self._near(position, message_id)
             if held is None and stop - position >= LONG:
                 held = self._find(span.log_id, position, message_id)
             if held is None:
@@ -207,6 +208,13 @@ class BucketRecords:
                 return held
         return None
 
+    def _near(self, offset: int, message_id: int) -> Held | None:
+        """The entry that covers a message, if a consumer has read it lately."""
+        found = near_metadata(self._overlay).find(message_id)
+        if found is None or found[0] + message_id - found[1].header.first_id != offset:
+            return None
+        return self._remember((found[0], entries.metadata_column_of(found[1])))
+
     def _find(self, log_id: int, offset: int, message_id: int) -> Held | None:
         """The entry that covers a message, from its log, if that still has it."""
         try:
@@ -220,18 +228,21 @@ class BucketRecords:
         for first, value in entries_of(
             self._overlay, self._snapshot, log_id, start=offset, stop=offset + 1
         ):
-            metadata = entries.decode_metadata_column(value, trusted=True)
-            held = first, metadata
-            if len(metadata.rests) > 1:
-                self._recent[metadata.ids[0]] = self._last = held
-                if len(self._recent) > ENTRIES_KEPT:
-                    self._recent.popitem(last=False)
-            return held
+            return self._remember((first, entries.decode_metadata_column(value, trusted=True)))
         raise CorruptionError(
             f"queue {self._bucket.queue!r}: the metadata of the message at offset {offset} is gone",
             what="message metadata",
             where=offset,
         )
+
+    def _remember(self, held: Held) -> Held:
+        """Keep an entry for the next bucket, unless it is a single record."""
+        ids = held[1].ids
+        if len(ids) > 1:
+            self._recent[ids[0]] = self._last = held
+            if len(self._recent) > ENTRIES_KEPT:
+                self._recent.popitem(last=False)
+        return held
 
     @cached_property
     def _stored(self) -> dict[int, bytes]:
