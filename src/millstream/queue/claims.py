@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 
 from millstream.errors import InvalidInput
 from millstream.format.ids import bucket_of, split_id
@@ -126,12 +125,7 @@ def claim(tx: Transaction, command: c.ClaimRouted) -> c.Granted:
 def _check(command: c.ClaimRouted) -> None:
     if check_integer("a claim's count", command.count) > CLAIM_MAX:
         raise InvalidInput(f"a claim is for up to {CLAIM_MAX:,} messages, not {command.count:,}")
-    _check_consumer(command.consumer)
-
-
-@lru_cache(maxsize=1_024)
-def _check_consumer(consumer: str) -> None:
-    if len(check_text("a consumer id", consumer).encode()) > CONSUMER_BYTES_MAX:
+    if len(check_text("a consumer id", command.consumer).encode()) > CONSUMER_BYTES_MAX:
         raise InvalidInput(f"a consumer id has up to {CONSUMER_BYTES_MAX} bytes")
 
 

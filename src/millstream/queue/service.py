@@ -17,6 +17,7 @@ from millstream.errors import InvalidInput, NotFound
 from millstream.format import keys
 from millstream.format.ids import bucket_of, capacity_of, split_id
 from millstream.log.head import Head
+from millstream.log.names import check_integer
 from millstream.queue import commands as c
 from millstream.queue.bucket import Bucket
 from millstream.queue.claims import Claiming, claim, place_later, place_routed
@@ -122,6 +123,7 @@ def _take_ahead(store: Store, queue: str, count: int) -> bool:
     """Whether so many are known to be routed; they are then counted as taken."""
     ahead: dict[str, int] | None = store.scratch.get(_AHEAD)
     known = 0 if ahead is None else ahead.get(queue, 0)
+    check_integer("a claim's count", count)
     if ahead is None or not 0 < count <= known:
         return False
     ahead[queue] = known - count

@@ -66,3 +66,29 @@ def test_a_long_reason_is_refused_or_kept(reopen: Reopen, end: str) -> None:
     with suppress(InvalidInput):
         getattr(queue, end)(queue.claim(), reason="x" * 1_000_000)
     assert len(list(reopen().queues())) == 1
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        {"n": "x"},
+        {"n": None},
+        {"n": 1.5},
+        {"n": True},
+        {"n": -1},
+        {"consumer": 5},
+        {"consumer": []},
+        {"consumer": "\ud800"},
+        {"consumer": "x" * 129},
+        {"lease": 0},
+    ],
+)
+def test_a_claim_of_wrong_types_is_refused(reopen: Reopen, claim: dict[str, object]) -> None:
+    ms = reopen()
+    queue = ms.queue("jobs", lease=10)
+    queue.put_many([b"a", b"b", b"c"])
+    held = queue.claim()
+    with pytest.raises(InvalidInput):
+        queue.claim(**claim, ack=held)  # type: ignore[arg-type]
+    queue.ack(held)
+    assert len(reopen().queue("jobs").claim(5)) == 2
