@@ -85,7 +85,8 @@ class Strode(Struct, array_like=True, frozen=True, tag=6):
     """Some slots are done, and others were claimed for the first time: a stride of a worker."""
 
     done: list[Slots]
-    claimed: Slots
+    claimed: list[Slots]
+    """Neighbours, in order: one range for each claim."""
     at_ms: int
     until_ms: int
     consumer: str
@@ -145,11 +146,13 @@ class Bucket(Entity):
         for start, stop in change.done:
             self._fill(start, stop, DONE, change.at_ms)
             self.ends.append(End(start, stop, change.at_ms, DONE, ""))
-        start, stop = change.claimed
-        if start < stop:
-            self._fill(start, stop, IN_FLIGHT, change.until_ms)
-            self._count(start, stop)
-            self.tries.append(Attempt(start, stop, change.at_ms, change.consumer))
+        claimed = change.claimed
+        if claimed:
+            first, last = claimed[0][0], claimed[-1][1]
+            self._fill(first, last, IN_FLIGHT, change.until_ms)
+            self._count(first, last)
+            at_ms, consumer = change.at_ms, change.consumer
+            self.tries += [Attempt(start, stop, at_ms, consumer) for start, stop in claimed]
 
     def _grow(self, slots: int) -> None:
         more = slots - len(self.states)

@@ -103,7 +103,7 @@ def claim(tx: Transaction, command: c.ClaimRouted) -> c.Granted:
             tx,
             command.queue,
             done=command.acked,
-            count=command.count,
+            counts=[command.count],
             lease_ms=command.lease_ms,
             consumer=command.consumer,
         )

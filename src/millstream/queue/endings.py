@@ -77,14 +77,14 @@ def _earliest(bucket: Bucket) -> int:
 
 def finish(tx: Transaction, command: c.FinishClaims) -> list[c.Run]:
     """End attempts; all of them, or with `each` those whose lease still holds."""
-    if command.outcome == "ack" and stride(tx, command.queue, done=command.claims, count=0):
-        return []
-    ledger = Ledger(tx, command.queue)
     if command.outcome not in _STATES:
         raise InvalidInput(f"an attempt ends by ack, nack or fail, not by {command.outcome!r}")
     check_text("a reason", command.reason)
     if command.delay_ms is not None and not 0 <= command.delay_ms <= DELAY_MS_MAX:
         raise InvalidInput(f"a delay is from 0 to {DELAY_MS_MAX / 1000:,.0f} s")
+    if command.outcome == "ack" and stride(tx, command.queue, done=command.claims):
+        return []
+    ledger = Ledger(tx, command.queue)
     lost = end_attempts(
         ledger,
         command.claims,

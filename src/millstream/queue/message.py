@@ -135,11 +135,10 @@ class Message(Struct, frozen=True, eq=False, gc=False):
         return hash((self.queue, self.claim_id, self.attempt))
 
     def __repr__(self) -> str:
-        facts = zip(_FACTS, _facts(self), strict=True)
-        return f"Message({', '.join(f'{name}={value!r}' for name, value in facts)})"
+        return f"Message({', '.join(f'{name}={fact!r}' for name, fact in _told(self).items())})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, _facts(self)
+        return _restore, (_told(self),)
 
 
 _FACTS = (
@@ -147,6 +146,12 @@ _FACTS = (
     *("until_ms", "reason"),
 )
 _facts = attrgetter(*_FACTS)
+
+
+def _told(message: Message) -> dict[str, Any]:
+    """What it says of itself, its headers as a plain dict."""
+    facts = dict(zip(_FACTS, _facts(message), strict=True))
+    return {**facts, "headers": dict(message.headers)}
 
 
 def messages_of(lots: Iterable[Lot]) -> list[Message]:
@@ -162,24 +167,22 @@ def named_message(queue: str, claim_id: int, attempt: int) -> Message:
     return Message(Label(queue, "", claim_id, 0, attempt, 0, None, b""), 0, b"")
 
 
-def _restore(
-    queue: str,
-    claim_id: int,
-    attempt: int,
-    value: bytes,
-    key: bytes | None,
-    headers: Headers,
-    timestamp: int,
-    log: str,
-    offset: int,
-    until_ms: int,
-    reason: str,
-) -> Message:
+def _restore(facts: dict[str, Any]) -> Message:
     """A message by itself, from what it says of itself."""
-    keys: list[bytes | None] | None = None if key is None else [key]
-    packed = pack_headers([headers])
-    label = Label(queue, log, claim_id, offset, attempt, timestamp, keys, packed, until_ms, reason)
-    return Message(label, 0, value)
+    key, headers = facts["key"], facts["headers"]
+    label = Label(
+        facts["queue"],
+        facts["log"],
+        facts["claim_id"],
+        facts["offset"],
+        facts["attempt"],
+        facts["timestamp"],
+        None if key is None else [key],
+        pack_headers([headers]),
+        facts["until_ms"],
+        facts["reason"],
+    )
+    return Message(label, 0, facts["value"])
 
 
 class Try(Struct, frozen=True, gc=False):

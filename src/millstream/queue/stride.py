@@ -9,6 +9,7 @@ that is all there is to do, it is done here, without a ledger and in two small c
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 from msgspec.structs import astuple
 
@@ -16,7 +17,7 @@ from millstream.format import keys
 from millstream.format.ids import bucket_of
 from millstream.queue import commands as c
 from millstream.queue.bucket import Bucket, Strode
-from millstream.queue.slots import NO_SLOTS, Slots
+from millstream.queue.slots import Slots
 from millstream.queue.state import Advanced, QueueState
 from millstream.store.transaction import Transaction
 
@@ -29,39 +30,45 @@ def stride(
     name: str,
     *,
     done: Sequence[c.Run],
-    count: int,
+    counts: Sequence[int] = (),
     lease_ms: int | None = None,
     consumer: str = "",
 ) -> c.Granted | None:
-    """Finish runs of claims and claim so many messages; None if it is not so simple."""
+    """Finish runs of claims and make claims of so many messages; None if it is not so simple."""
     key, now_ms = keys.queue(name), tx.store_ms
     queue = tx.entity(key, QueueState)
-    queue_id = queue.queue_id
-    front = queue.front(count) if queue.is_steady(now_ms) else None
+    queue_id, total = queue.queue_id, sum(counts)
+    front = queue.front(total) if queue.is_steady(now_ms) else None
     if front is None:
         return None
     finished = _held(tx, queue_id, done) if done else {}
-    if finished is None or not (finished or count):
+    if finished is None or not (finished or total):
         return None
-    taken_in, taken = front
-    until_ms = now_ms + queue.spec.lease_for(lease_ms) if count else 0
-    if count and taken_in not in finished:
+    taken_in, (first, last) = front
+    taken = [(first, last)] if len(counts) == 1 else _cut(first, counts)
+    until_ms = now_ms + queue.spec.lease_for(lease_ms) if total else 0
+    if total and taken_in not in finished:
         change = Strode([], taken, now_ms, until_ms, consumer)
         tx.change(keys.bucket(queue_id, taken_in), change)
     ends = []
     for bucket_id, slots in finished.items():
-        claimed = taken if bucket_id == taken_in else NO_SLOTS
+        claimed = taken if bucket_id == taken_in else []
         bucket_key = keys.bucket(queue_id, bucket_id)
         tx.change(bucket_key, Strode(slots, claimed, now_ms, until_ms, consumer))
         busy = tx.entity(bucket_key, Bucket).is_busy()
         ends.append((bucket_id, sum([stop - start for start, stop in slots]), busy))
-    tx.change(key, Advanced(now_ms, ends, count, taken_in, until_ms))
+    tx.change(key, Advanced(now_ms, ends, total, taken_in, until_ms))
     grants = []
-    if count:
-        for span in tx.entity(keys.bucket(queue_id, taken_in), Bucket).sources(*taken):
+    if total:
+        for span in tx.entity(keys.bucket(queue_id, taken_in), Bucket).sources(first, last):
             claim_id = taken_in + span.slot
             grants.append(c.Grant(claim_id, span.count, FIRST, span.log_id, span.offset, until_ms))
     return c.Granted(grants, queue.counts.fresh, 0)
+
+
+def _cut(start: int, counts: Sequence[int]) -> list[Slots]:
+    """Slots side by side, so many for each."""
+    return list(pairwise(accumulate(counts, initial=start)))
 
 
 def _held(tx: Transaction, queue_id: int, runs: Sequence[c.Run]) -> dict[int, list[Slots]] | None:
@@ -81,16 +88,19 @@ def _held(tx: Transaction, queue_id: int, runs: Sequence[c.Run]) -> dict[int, li
 
 def stride_together(tx: Transaction, claims: Sequence[c.ClaimRouted]) -> list[c.Granted] | None:
     """Claims of several consumers on one queue as one stride; None if it is not so simple."""
-    first = claims[0]
+    first, counts = claims[0], [claim.count for claim in claims]
+    runs = [run for claim in claims for run in claim.acked]
+    if any(count < 1 or attempt < 1 for _, count, attempt in runs):
+        return None
     granted = stride(
         tx,
         first.queue,
-        done=_merged([run for claim in claims for run in claim.acked]),
-        count=sum([claim.count for claim in claims]),
+        done=_merged(runs),
+        counts=counts,
         lease_ms=first.lease_ms,
         consumer=first.consumer,
     )
-    return None if granted is None else _shared(granted, [claim.count for claim in claims])
+    return None if granted is None else _shared(granted, counts)
 
 
 def _merged(runs: list[c.Run]) -> list[c.Run]:

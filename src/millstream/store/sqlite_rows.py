@@ -132,17 +132,23 @@ class SqliteWriter(SqliteReader):
         self._refused = refused
         self._after_commit = after_commit
         self._newest: int | None = None
-        """The sequence of the newest delta, if it is known."""
+        """The sequence of the newest delta in the file, if it is known."""
         self._version = 0
         """Of the file when that was so: SQLite counts whatever anybody commits."""
+        self._written: int | None = None
+        """The delta that this transaction has put."""
 
     def __enter__(self) -> Self:
         try:
             self._execute("BEGIN IMMEDIATE")
+            self._written = None
+            if self.connection.data_version() != self._version:
+                self._newest = None
         except apsw.Error as error:
             raise self._refused(error) from error
-        if self.connection.data_version() != self._version:
-            self._newest = None
+        except BaseException:  # interrupted: nobody will leave what nobody has entered
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(
@@ -152,11 +158,12 @@ class SqliteWriter(SqliteReader):
         trace: TracebackType | None,
     ) -> None:
         if self.connection.in_transaction:
-            self._newest = None
             self._execute("ROLLBACK")
 
     def last_seq(self) -> int:
-        """The sequence of the newest delta; asked for only if others may have written one."""
+        """The sequence of the newest delta; looked for only if others may have written one."""
+        if self._written is not None:
+            return super().last_seq()
         if self._newest is None:
             self._newest = super().last_seq()
         return self._newest
@@ -172,7 +179,7 @@ class SqliteWriter(SqliteReader):
             else:
                 found = keys.number(key)
                 if key[1] == keys.DELTA:
-                    self._newest = found
+                    self._written = found
             bindings = (found, value, row_checksum(key, value))
             if statement in tables:
                 tables[statement].append(bindings)
@@ -257,6 +264,8 @@ class SqliteWriter(SqliteReader):
                 cause=str(error),
             ) from error
         self._version = self.connection.data_version()
+        if self._written is not None:
+            self._newest = self._written
         self._after_commit()
 
 

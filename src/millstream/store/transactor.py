@@ -139,7 +139,10 @@ class Transactor:
         """Commit for a caller beside whom nobody waits, and pass the lead on; also if interrupted."""
         try:
             with self.mutex:
-                self._committer.commit_group([ticket])
+                if self._closed is None:
+                    self._committer.commit_group([ticket])
+                else:  # since its turn began
+                    ticket.error = fresh(self._closed)
             ticket.done = True
         finally:
             self._pass_on(1)

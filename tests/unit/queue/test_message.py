@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 
 import pytest
@@ -61,9 +62,9 @@ def test_it_shows_what_it_is(claimed: list[Message]) -> None:
 def test_one_that_is_sent_elsewhere_takes_no_others_along(claimed: list[Message]) -> None:
     for message in claimed:
         data = pickle.dumps(message)
-        copy = pickle.loads(data)
-        assert copy == message
-        assert len(copy.label.headers) <= 1
+        other = pickle.loads(data)
+        assert other == message
+        assert len(other.label.headers) <= 1
     assert runs_of([pickle.loads(pickle.dumps(message)) for message in claimed], "q") == [
         (claimed[0].claim_id, 3, 1)
     ]
@@ -81,6 +82,8 @@ def test_without_headers_and_keys_there_are_none(ms: Millstream) -> None:
     queue.put(b"x")
     (message,) = queue.claim()
     assert (message.key, message.headers) == (None, NO_HEADERS)
+    assert pickle.loads(pickle.dumps(message)) == copy.deepcopy(message) == message
+    assert "headers={}" in repr(message)
 
 
 def lot(first: int, values: list[bytes], *, attempt: int = 1, queue: str = "q") -> Lot:

@@ -13,7 +13,7 @@ from millstream.embedded import EmbeddedSession, open_store
 from millstream.errors import InvalidInput, LeaseLost
 from millstream.queue import claims, endings
 from millstream.queue.claims import Claiming
-from millstream.queue.commands import ClaimRouted, Granted, Run
+from millstream.queue.commands import ClaimRouted, FinishClaims, Granted, Run
 from millstream.queue.message import Message
 from millstream.queue.queue import Queue
 from millstream.queue.stride import stride
@@ -222,3 +222,44 @@ def test_those_who_differ_are_not_mixed(ready: Millstream) -> None:
 def test_who_asks_for_more_than_there_is_gets_the_rest(ready: Millstream) -> None:
     found = granted(ask_at_once(ready, [claiming(25), claiming(25)]))
     assert [sum(count for _, count, _ in runs) for runs in found] == [25, 5]
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_run_of_nothing_is_joined_with_nobodys(ready: Millstream, count: int) -> None:
+    ((good,),) = granted(ask_at_once(ready, [claiming(3)]))
+    nonsense = (good[0] + 3, count, 1)
+    one, two = ask_at_once(ready, [claiming(acked=[good]), claiming(acked=[nonsense])])
+    assert len(granted([one])) == 1
+    assert isinstance(two.error, InvalidInput)
+    assert counts(ready.queue("q")) == {"available": 26, "in_flight": 1, "done": 3}
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_the_records_of_claims_made_at_once_are_those_of_each(
+    together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folded = []
+    for joins in (together, False):
+        if not joins:
+            monkeypatch.setattr(Claiming, "run_all", lambda *_: None)
+        ms = start()
+        queue = ms.queue("q", bucket_exponent=1, lease=LEASE_S)
+        queue.put_many([b"%d" % n for n in range(30)])
+        queue.peek(30)
+        first = granted(ask_at_once(ms, [claiming(n) for n in (1, 1, 3, 1)]))
+        ask_at_once(ms, [claiming(acked=runs) for runs in first[:3]])
+        ms.log("something else").append(b"")
+        ms.fold()
+        folded.append(facts(queue, folded=True))
+    assert folded[0] == folded[1]
+    assert sum(row[0][1] == 5 for row in folded[0][-1]) == 6
+
+
+@pytest.mark.parametrize("wrong", [{"delay_ms": -5}, {"reason": 5}])
+def test_what_comes_with_an_acknowledgement_is_checked(
+    ready: Millstream, wrong: dict[str, Any]
+) -> None:
+    ((run,),) = granted(ask_at_once(ready, [claiming()]))
+    with pytest.raises(InvalidInput):
+        ready._session.execute(FinishClaims("q", [run], "ack", **wrong))
+    assert counts(ready.queue("q")) == {"available": 29, "in_flight": 1}

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from millstream.embedded import open_store
-from millstream.errors import Closed, MillstreamError, Overloaded
+from millstream.errors import Closed, MillstreamError, Overloaded, Poisoned
 from millstream.limits import Limits
 from millstream.store import transactor
 from millstream.store.sqlite import SqliteEngine
@@ -302,6 +302,17 @@ def test_an_interrupted_leader_that_waits_for_its_turn_strands_nobody(
     with store._transactor.mutex, interrupted_in(place):
         store.run(count)
     assert Caller(store).finish().error is None
+
+
+def test_who_waits_for_its_turn_when_the_store_is_poisoned_is_told_so() -> None:
+    store = start()
+    before = commits(store)
+    with store._transactor.mutex:
+        caller = Caller(store)
+        until(lambda: store._transactor._leading)
+        store._poison(RuntimeError("a fold failed"))
+    assert isinstance(caller.finish().error, Poisoned)
+    assert commits(store) == before
 
 
 def test_a_leader_interrupted_in_its_commit_leaves_nobody_waiting() -> None:
