@@ -382,7 +382,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_real_full_disk_loses_nothing_that_was_acknowledged(small_disk: Path) -> None:
     path, told = small_disk / "a.db", Told()
     ballast = small_disk / "ballast"
-    ballast.write_bytes(bytes(200_000))
+    ballast.write_bytes(bytes(1_000_000))  # so much the log may take when it is copied at last
     with contextlib.suppress(MillstreamError), millstream.open(path, limits=FOLDS_OFTEN) as ms:
         failures = 0
         for i in range(10_000):

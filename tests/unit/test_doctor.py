@@ -348,6 +348,22 @@ def test_flipped_bits_are_noticed_and_survived(path: Path) -> None:
         _verdict_is_right(path, readable)
 
 
+@pytest.mark.parametrize(
+    ("whole", "damaged"),
+    [
+        (b"sqlite_autoindex_millstream", b"sqlite_autoinde\xec_millstream"),
+        (b"millstream_payload (id INTEGER", b"millstream_payload (id INTEGES"),
+        (b"millstream_block (id INTEGER", b"millstream_block (id INTEGES"),
+        (b"tablemillstream_delta", b"tablemillstream_d\xe9lta"),
+    ],
+)
+def test_a_damaged_schema_is_survived(path: Path, whole: bytes, damaged: bytes) -> None:
+    readable, data = _records(path), path.read_bytes()
+    assert whole in data
+    path.write_bytes(data.replace(whole, damaged, 1))
+    _verdict_is_right(path, readable)
+
+
 def _records(path: Path) -> list[tuple[str, int, bytes]]:
     with millstream.open(path) as ms:
         return [(r.log, r.offset, r.value) for n in ("orders", "events") for r in ms.log(n).read()]

@@ -30,6 +30,7 @@ STEPS_PER_TICK = 200_000
 
 _COLUMNS = "CAST(value AS BLOB), CAST(crc AS INTEGER), typeof(value) || ' and ' || typeof(crc)"
 """Cast, since a damaged type would make Python decode text that is none."""
+_PLACES = {"key": "CAST(key AS BLOB)", "id": "id"}
 _TYPES = "blob and integer"
 
 Progress = Callable[[str, int, int], None]
@@ -78,7 +79,7 @@ class Rows(SqliteSnapshot):
         self._connection.set_progress_handler(self._tick, STEPS_PER_TICK)
         try:
             found = [str(row[0]) for row in self._execute("PRAGMA integrity_check")]
-        except apsw.Error as error:
+        except (apsw.Error, UnicodeDecodeError) as error:  # names may be damaged as well
             found = [str(error)]
         finally:
             self._connection.set_progress_handler(None)
@@ -133,7 +134,10 @@ class Rows(SqliteSnapshot):
         table = NUMBERED[kind]
         try:
             for number, size in self._execute(f"SELECT id, length(value) FROM {table} ORDER BY id"):
-                yield number, int(size or 0)
+                if isinstance(number, int):
+                    yield number, int(size or 0)
+                else:
+                    self._findings.add("file", f"table {table} has a row without a number")
         except apsw.Error as error:
             self._findings.add("file", f"table {table} cannot be listed to its end: {error}")
 
@@ -165,7 +169,7 @@ class Rows(SqliteSnapshot):
         self, table: str, column: str, start: bytes | int, stop: bytes | int
     ) -> Iterator[tuple[bytes | int, Found]]:
         selected = self._execute(
-            f"SELECT {column}, {_COLUMNS} FROM {table} "
+            f"SELECT {_PLACES[column]}, {_COLUMNS} FROM {table} "
             f"WHERE {column} >= ? AND {column} < ? ORDER BY {column}",
             (start, stop),
         )
@@ -181,7 +185,7 @@ class Rows(SqliteSnapshot):
         found: bytes | int | None = None
         try:
             for (place,) in self._execute(
-                f"SELECT {column} FROM {table} WHERE {column} > ? AND {column} < ? "
+                f"SELECT {_PLACES[column]} FROM {table} WHERE {column} > ? AND {column} < ? "
                 f"ORDER BY {column} DESC",
                 (after, stop),
             ):
@@ -214,9 +218,10 @@ class Rows(SqliteSnapshot):
         return sum(int(row[0]) for row in self._execute(query))
 
     def _missing_tables(self) -> None:
-        present = {row[0] for row in self._execute("SELECT name FROM sqlite_schema")}
+        names = self._execute("SELECT CAST(name AS BLOB) FROM sqlite_schema")
+        present = {row[0] for row in names}
         for table in TABLES:
-            if table not in present:
+            if table.encode() not in present:
                 raise apsw.CorruptError(f"table {table} is missing")
 
 
