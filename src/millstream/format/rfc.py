@@ -86,7 +86,12 @@ def failed_key(queue: bytes, bucket: int) -> bytes:
 
 def attempts_key(queue: bytes, message_id: int) -> bytes:
     """Return the key of the attempts at one message in one queue."""
-    return queue_prefix(RecordType.ATTEMPTS, queue) + encode_key_u64(message_id)
+    return attempts_prefix(queue) + encode_key_u64(message_id)
+
+
+def attempts_prefix(queue: bytes) -> bytes:
+    """Return what the keys of all attempts in one queue start with; the message id follows."""
+    return queue_prefix(RecordType.ATTEMPTS, queue)
 
 
 def queue_spec_key(queue: bytes) -> bytes:

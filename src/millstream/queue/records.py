@@ -7,6 +7,7 @@ new in the bucket, from the log that they came from.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -15,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 from millstream.errors import CorruptionError
 from millstream.format import entries, rfc
+from millstream.format.encodings import encode_key_u64
 from millstream.format.ids import make_claim_id, split_id
 from millstream.format.stretch import Scattered, Stretch
 from millstream.log.reader import RowMoved, entries_of
@@ -105,20 +107,31 @@ class BucketRecords:
         a thousand would cost more than everything else about them.
         """
         bucket = self._bucket
-        queue = bucket.queue.encode()
-        history: dict[int, list[rfc.Attempt]] = {
+        history: dict[int, list[tuple[int, str]]] = {
             one.start: []
             for one in bucket.tries[bucket.tries_written :]
             if one.stop - one.start == 1
         }
         for one in bucket.tries if history else ():
-            attempt = rfc.Attempt(one.at_ms, one.consumer)
             for slot in range(one.start, one.stop):
                 if slot in history:
-                    history[slot].append(attempt)
-        for slot in sorted(history):
-            (span,) = bucket.sources(slot, slot + 1)
-            yield rfc.attempts_key(queue, span.message_id), rfc.encode_attempts(history[slot])
+                    history[slot].append((one.at_ms, one.consumer))
+        prefix = rfc.attempts_prefix(bucket.queue.encode())
+        packed: dict[tuple[tuple[int, str], ...], bytes] = {}
+        for slot, message_id in self._messages(sorted(history)):
+            tries = tuple(history[slot])
+            value = packed.get(tries)
+            if value is None:
+                value = packed[tries] = rfc.encode_attempts([rfc.Attempt(*one) for one in tries])
+            yield prefix + encode_key_u64(message_id), value
+
+    def _messages(self, slots: list[int]) -> Iterator[tuple[int, int]]:
+        """Slots, which ascend, and the ids of their messages."""
+        for span in self._bucket.sources(slots[0], slots[-1] + 1) if slots else ():
+            ahead = span.message_id - span.slot
+            some = slots[bisect_left(slots, span.slot) : bisect_left(slots, span.slot + span.count)]
+            for slot in some:
+                yield slot, slot + ahead
 
     def _stretches(self, state: int, *columns: Sequence[int]) -> list[Stretch | Scattered]:
         """Every message in a state, with some columns of the bucket."""
