@@ -207,10 +207,6 @@ class Bucket(Entity):
             and min(self.until_ms[start:stop]) > now_ms
         )
 
-    def is_busy(self) -> bool:
-        """Whether anything is in flight."""
-        return IN_FLIGHT in self.states
-
     def any_are(self, state: int) -> bool:
         """Whether any slot has this state."""
         return FILL[state] in self.states

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from millstream.errors import InvalidInput, NotFound
 from millstream.format import keys
 from millstream.format.ids import bucket_of, capacity_of, split_id
-from millstream.log.head import Head
 from millstream.log.names import check_integer
 from millstream.queue import commands as c
 from millstream.queue.bucket import Bucket
@@ -310,10 +309,4 @@ def find_bucket(state: State, snapshot: Snapshot, queue: QueueState, bucket_id: 
     """One of a queue's buckets."""
     found = state.entity(keys.bucket(queue.queue_id, bucket_id), snapshot)
     assert isinstance(found, Bucket)
-    return found
-
-
-def _head(state: State, snapshot: Snapshot, log_id: int) -> Head:
-    found = state.entity(keys.head(log_id), snapshot)
-    assert isinstance(found, Head)
     return found

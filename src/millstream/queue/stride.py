@@ -17,7 +17,7 @@ from millstream.format import keys
 from millstream.format.ids import bucket_of
 from millstream.queue import commands as c
 from millstream.queue.bucket import Bucket, Strode
-from millstream.queue.slots import Slots
+from millstream.queue.slots import IN_FLIGHT, Slots
 from millstream.queue.state import Advanced, QueueState
 from millstream.store.transaction import Transaction
 
@@ -55,7 +55,7 @@ def stride(
         claimed = taken if bucket_id == taken_in else []
         bucket_key = keys.bucket(queue_id, bucket_id)
         tx.change(bucket_key, Strode(slots, claimed, now_ms, until_ms, consumer))
-        busy = tx.entity(bucket_key, Bucket).is_busy()
+        busy = tx.entity(bucket_key, Bucket).any_are(IN_FLIGHT)
         ends.append((bucket_id, sum([stop - start for start, stop in slots]), busy))
     tx.change(key, Advanced(now_ms, ends, total, taken_in, until_ms))
     grants = []

@@ -35,6 +35,7 @@ from millstream.store.entity import Entity
 from millstream.store.sqlite import SqliteEngine
 from millstream.store.sqlite_file import APPLICATION_ID, FORMAT, PAGE_BYTES
 from millstream.store.sqlite_rows import NUMBERED, RECORD
+from millstream.store.store import Store
 from millstream.testing import MemoryEngine, SimulatedClock
 
 FORMAT_MD = Path(__file__).parents[3] / "docs" / "FORMAT.md"
@@ -216,12 +217,18 @@ def with_queue() -> Stored:
         return Stored({**first, **second}, dict(engine.survivors()))
 
 
+def opened(engine: Engine) -> Store:
+    """A store that does nothing by itself."""
+    store = open_store(engine, clock=SimulatedClock(1_000))
+    store._keeper.stop()
+    return store
+
+
 @pytest.fixture(scope="module")
 def with_strides() -> Stored:
     """A store with a plain queue of small buckets, worked off one message after the other."""
     engine = MemoryEngine()
-    store = open_store(engine, clock=SimulatedClock(1_000))
-    store._keeper.stop()
+    store = opened(engine)
     with Millstream(EmbeddedSession(store)) as ms:
         queue = ms.queue("s", bucket_exponent=1)
         queue.put_many([b"0", b"1", b"2"])
@@ -235,8 +242,7 @@ def with_strides() -> Stored:
 def with_forks() -> Stored:
     """The store with forks, a hash, and a log that is owned elsewhere."""
     engine = MemoryEngine()
-    store = open_store(engine, clock=SimulatedClock(1_000))
-    store._keeper.stop()
+    store = opened(engine)
     with Millstream(EmbeddedSession(store)) as ms:
         log = ms.log("a")
         log.append(b"x" * 2**20)
