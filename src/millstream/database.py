@@ -15,7 +15,8 @@ from millstream.log import commands as c
 from millstream.log.log import Log
 from millstream.queue.commands import ListQueues
 from millstream.queue.message import QueueInfo
-from millstream.queue.queue import Queue, spec_of
+from millstream.queue.queue import Queue
+from millstream.queue.spec import spec_of
 from millstream.record import LogInfo
 from millstream.replica.commands import GetStoreId
 from millstream.replica.following import follow

@@ -18,7 +18,7 @@ from millstream.errors import InvalidInput
 from millstream.log import commands as c
 from millstream.queue.commands import ListQueues
 from millstream.queue.message import QueueInfo
-from millstream.queue.queue import spec_of
+from millstream.queue.spec import spec_of
 from millstream.record import LogInfo
 from millstream.replica.commands import GetStoreId
 from millstream.replica.outcome import Direction, OnFork, Options, Outcome, Tell

@@ -15,7 +15,6 @@ from millstream.command import Session
 from millstream.errors import InvalidInput, NotFound
 from millstream.log.names import check_name
 from millstream.queue import commands as c
-from millstream.queue.backoff import Backoff
 from millstream.queue.message import Message, QueueInfo, Try, messages_of
 from millstream.queue.putting import Wishes, put_batch, put_one
 from millstream.queue.spec import QueueSpec
@@ -334,68 +333,3 @@ def runs_of(messages: Messages, queue: str | None = None) -> list[c.Run]:
     if count:
         runs.append((first, count, attempt))
     return runs
-
-
-def spec_of(
-    *,
-    sources: str | Iterable[str] = (),
-    filter: str = "",
-    start: str | int = "latest",
-    start_ms: int | None = None,
-    max_attempts: int = 5,
-    lease: Seconds = 30,
-    lease_max: Seconds = 12 * 3600,
-    backoff: Backoff | Seconds | Sequence[Seconds] | None = None,
-    delay: Seconds = 0,
-    priority_by: str = "",
-    priority_step: Seconds = 60,
-    group_by: str = "",
-    group_in_flight: int = 1,
-    group_rate: float = 0.0,
-    max_in_flight: int = 0,
-    rate: float = 0.0,
-    dedup_by: str = "",
-    dedup_window: Seconds = 300,
-    done_retention: Seconds = 7 * 24 * 3600,
-    keep_payloads: bool = False,
-    bucket_exponent: int = 3,
-    dead_letter: str = "",
-    lossy: bool = False,
-    description: str = "",
-    router: str = "",
-) -> QueueSpec:
-    """A spec from what users say: durations in seconds, one source or several."""
-    if backoff is None:
-        backoff = Backoff()
-    elif isinstance(backoff, Sequence):
-        waits = tuple(to_ms(one) for one in backoff)
-        backoff = Backoff(kind="list", waits_ms=waits, jitter=0.0)
-    elif not isinstance(backoff, Backoff):
-        backoff = Backoff(kind="fixed", first_ms=to_ms(backoff), jitter=0.0)
-    return QueueSpec(
-        sources=(sources,) if isinstance(sources, str) else tuple(sources),
-        filter=filter,
-        start=start,
-        start_ms=start_ms,
-        max_attempts=max_attempts,
-        lease_ms=to_ms(lease),
-        lease_max_ms=max(to_ms(lease_max), to_ms(lease)),
-        backoff=backoff,
-        delay_ms=to_ms(delay),
-        priority_by=priority_by,
-        priority_step_ms=to_ms(priority_step),
-        group_by=group_by,
-        group_in_flight=group_in_flight,
-        group_rate=group_rate,
-        max_in_flight=max_in_flight,
-        rate=rate,
-        dedup_by=dedup_by,
-        dedup_window_ms=to_ms(dedup_window),
-        done_retention_s=-(-to_ms(done_retention) // 1000),
-        keep_payloads=keep_payloads,
-        bucket_exponent=bucket_exponent,
-        dead_letter=dead_letter,
-        lossy=lossy,
-        description=description,
-        router=router,
-    )
