@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from typing import TypeVar
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import fields, replace
 
 from millstream.errors import Conflict, InvalidInput
 from millstream.format import entries, keys, rfc
@@ -14,6 +15,7 @@ from millstream.log.head import Head
 from millstream.log.names import check_name
 from millstream.log.reader import entries_of
 from millstream.queue import commands as c
+from millstream.queue.backoff import Backoff
 from millstream.queue.bucket import Bucket, Removed
 from millstream.queue.group import Group, Standing
 from millstream.queue.ledger import Ledger
@@ -24,6 +26,7 @@ from millstream.queue.spec import RATE_MAX, RATE_MIN, QueueSpec
 from millstream.queue.state import Counts, Moved, Paused, QueueState, Specified
 from millstream.store.transaction import Transaction
 
+T = TypeVar("T", QueueSpec, Backoff)
 _INDEXES = (
     keys.RETRY,
     keys.SCHEDULE,
@@ -45,7 +48,13 @@ def checked(spec: QueueSpec) -> QueueSpec:
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
         raise InvalidInput(f"a queue cannot be specified like that: {error}") from error
     typed.check()
-    return typed
+    return _lean(replace(typed, backoff=_lean(typed.backoff)))
+
+
+def _lean(value: T) -> T:
+    """The same value, to be written without what equals its default, however that was said."""
+    said = {field.name: (getattr(value, field.name), field.default) for field in fields(value)}
+    return type(value)(**{name: own for name, (own, default) in said.items() if own != default})
 
 
 def specify(tx: Transaction, command: c.SpecifyQueue) -> bool:

@@ -1,0 +1,45 @@
+"""Specs: what is stored of one depends on what it says, not on how that was said."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from millstream.errors import InvalidInput
+from millstream.queue.backoff import Backoff
+from millstream.queue.operations import checked
+from millstream.queue.spec import QueueSpec, spec_of
+
+
+def every_field(spec: QueueSpec) -> bytes:
+    """A spec as somebody sends it who names each field."""
+    said = {name: getattr(spec, name) for name in spec.__struct_fields__}
+    waits = {name: getattr(spec.backoff, name) for name in spec.backoff.__struct_fields__}
+    return msgspec.msgpack.encode(said | {"backoff": waits})
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        spec_of(),
+        spec_of(lease=10, lease_max=3600, rate=0, group_rate=5),
+        spec_of(backoff=1, done_retention=7 * 24 * 3600.0, sources=["a", "b*"]),
+        spec_of(backoff=Backoff(factor=float("2"), jitter=0.25), max_attempts=int("5")),
+        spec_of(backoff=[1, 5], start=int("300"), description="work"),
+    ],
+)
+def test_a_spec_is_stored_alike_however_it_was_said(spec: QueueSpec) -> None:
+    heard = msgspec.msgpack.decode(every_field(spec), type=QueueSpec)
+    assert msgspec.msgpack.encode(checked(heard)) == msgspec.msgpack.encode(checked(spec))
+    assert checked(heard) == spec
+
+
+def test_only_what_differs_from_the_defaults_is_stored() -> None:
+    spec = checked(spec_of(lease=30, lease_max=12 * 3600, rate=0, dedup_window=300, backoff=1))
+    stored = msgspec.msgpack.decode(msgspec.msgpack.encode(spec))
+    assert stored == {"backoff": {"kind": "fixed", "jitter": 0.0}}
+
+
+def test_a_spec_that_makes_no_sense_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="max_attempts"):
+        checked(spec_of(max_attempts=0))
