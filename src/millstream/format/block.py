@@ -22,7 +22,7 @@ encoded, checked and sent without them, so a block that arrives over a wire is s
     body: the columns that are present, in that order, each padded to 8 bytes
     timestamp     i64[count]; so is appended, the last column, where it differs by record
     key validity  bits, least significant first, before the key column
-    the others    u32[count + 1] offsets, padding, bytes
+    the others    cells: u32[count + 1] offsets, padding, bytes
 
 These are Arrow's layouts: a column's buffers can be handed over without a copy. Record *i* is
 found in O(1). Headers are a MessagePack map each, empty where there are none.
@@ -34,14 +34,12 @@ import struct
 import sys
 from array import array
 from collections.abc import Sequence
-from functools import lru_cache
-from itertools import accumulate
 
 import google_crc32c
 from msgspec import Struct
 
 from millstream.errors import CorruptionError
-from millstream.format.stretch import CUTS_MAX, cuts
+from millstream.format.cells import Cells, encode_cells
 
 MARK = 0xFFFF
 VERSION = 1
@@ -57,9 +55,6 @@ APPENDED = 32
 
 HEADER_BYTES = 56
 BODY_BYTES_MAX = 2**31 - 1
-
-EVEN_RECORDS_MAX = 16_384
-"""Up to so many records the offsets of items of one size are kept for the next block."""
 
 _HEADER = struct.Struct("<HBBIQqqHHIIII")
 _CRC = struct.Struct("<I")
@@ -87,7 +82,7 @@ def checksum(data: bytes) -> int:
 
 def encode_values(values: Sequence[bytes]) -> bytes:
     """The body of a payload block."""
-    return b"".join(_bytes_column(values))
+    return b"".join(encode_cells(values))
 
 
 def encode_metadata(
@@ -109,10 +104,10 @@ def encode_metadata(
             columns |= KEY_VALIDITY
             parts += _padded(_bits([key is not None for key in keys]))
             keys = [key or b"" for key in keys]
-        parts += _bytes_column(keys)  # type: ignore[arg-type]
+        parts += encode_cells(keys)  # type: ignore[arg-type]
     if headers is not None:
         columns |= HEADERS
-        parts += _bytes_column(headers)
+        parts += encode_cells(headers)
     if appended is not None:
         columns |= APPENDED
         parts.append(_fixed(array("q", appended)))
@@ -185,17 +180,14 @@ class Block:
     `trusted` says that the checksum of the whole row was compared just now: its own need not be.
     """
 
-    __slots__ = ("_cells", "_data", "_full", "_starts", "header")
+    __slots__ = ("_cells", "_data", "_starts", "header")
 
     def __init__(self, data: bytes, *, kind: int, trusted: bool = False) -> None:
         self.header = decode_header(data, kind=kind)
         if not trusted and checksum(data[HEADER_BYTES:]) != self.header.body_crc:
             raise CorruptionError("a block's body is damaged", what="block body", where=48)
         self._data = data
-        self._cells: dict[int, tuple[int, array[int], int]] = {}
-        """Of each variable-width column: where its bytes start, the offsets from there, and the size
-        that all of its cells have, or 0."""
-        self._full: dict[int, bool] = {}
+        self._cells: dict[int, Cells] = {}
         self._starts = self._locate()
 
     @property
@@ -208,56 +200,25 @@ class Block:
         return self._data[HEADER_BYTES:]
 
     def column(self, column: int, first: int = 0, count: int | None = None) -> list[bytes] | None:
-        """A variable-width column, or some rows of it, as a list; None if absent."""
+        """A column of cells, or some rows of it, as a list; None if absent."""
         found = self._cells.get(column)
         if found is None:
             return None
-        base, ends, size = found
-        some = self.header.count - first if count is None else count
-        if size and 0 < some <= CUTS_MAX:
-            return list(cuts(size, some).unpack_from(self._data, base + first * size))
-        data, start = self._data, base + ends[first]
-        return [data[start : (start := base + end)] for end in ends[first + 1 : first + some + 1]]
+        return found.cut(first, self.header.count - first if count is None else count)
 
-    def cells(self, column: int, first: int, count: int) -> bytes | None:
-        """Some rows of a variable-width column back to back; None if it is absent, or one empty."""
-        found = self._cells.get(column)
-        if found is None:
-            return None
-        base, ends, size = found
-        if (
-            not size
-            and not self._is_full(column, ends)
-            and len(set(ends[first : first + count + 1])) <= count
-        ):
-            return None
-        return self._data[base + ends[first] : base + ends[first + count]]
-
-    def _is_full(self, column: int, ends: array[int]) -> bool:
-        """Whether no row of a column is empty; found out once."""
-        found = self._full.get(column)
-        if found is None:
-            found = self._full[column] = len(set(ends)) == len(ends)
-        return found
+    def cells(self, column: int) -> Cells | None:
+        """A column of cells as it is; None if absent."""
+        return self._cells.get(column)
 
     def cell(self, column: int, index: int) -> bytes | None:
-        """One record's value in a variable-width column, in O(1); None if the column is absent."""
+        """One record's value in a column of cells, in O(1); None if the column is absent."""
         found = self._cells.get(column)
-        if found is None:
-            return None
-        if not 0 <= index < self.header.count:
-            raise IndexError(index)
-        base, ends, _ = found
-        return self._data[base + ends[index] : base + ends[index + 1]]
+        return None if found is None else found.cell(index)
 
     def buffers(self, column: int) -> tuple[memoryview, memoryview] | None:
-        """A variable-width column's offsets and bytes, as Arrow wants them, without a copy."""
-        start = self._starts.get(column)
-        if start is None:
-            return None
-        base, ends, _ = self._cells[column]
-        view = memoryview(self._data)
-        return view[start : start + 4 * len(ends)], view[base : base + ends[-1]]
+        """The offsets and the bytes of a column of cells; None if absent."""
+        found = self._cells.get(column)
+        return None if found is None else found.buffers()
 
     def timestamps(self, first: int = 0, count: int | None = None) -> Sequence[int]:
         """Every record's timestamp, or those of some, in ms."""
@@ -329,74 +290,13 @@ class Block:
             elif column == KEY_VALIDITY:
                 position += _round8((count + 7) // 8)
             else:
-                position = self._skip_bytes_column(column, position)
+                cells = self._cells[column] = Cells(self._data, position, count)
+                position = cells.stop
         if position != len(self._data) or columns & ~63:
             raise CorruptionError(
                 "a block's columns do not fill its body", what="block body", where=position
             )
         return starts
-
-    def _skip_bytes_column(self, column: int, position: int) -> int:
-        count = self.header.count
-        base = position + _offsets_bytes(count)
-        if base > len(self._data):
-            raise CorruptionError("a block's column is cut", what="block body", where=position)
-        ends = _u32s(self._data, position, count + 1)
-        size = _common_size(ends)
-        if not size and not _ascend(ends):
-            raise CorruptionError(
-                "a block's offsets do not ascend", what="block body", where=position
-            )
-        self._cells[column] = base, ends, size
-        return base + _round8(ends[-1])
-
-
-def _bytes_column(items: Sequence[bytes]) -> list[bytes]:
-    sizes = list(map(len, items))
-    count = len(sizes)
-    if 0 < count <= EVEN_RECORDS_MAX and sizes.count(sizes[0]) == count:
-        offsets, total = _even_offsets(count, sizes[0]), count * sizes[0]
-    else:
-        ends = list(accumulate(sizes, initial=0))
-        offsets, total = _pack_offsets(ends), ends[-1]
-    parts = [offsets, *items]
-    if total % 8:
-        parts.append(bytes(-total % 8))
-    return parts
-
-
-@lru_cache(maxsize=32)
-def _even_offsets(count: int, size: int) -> bytes:
-    """The offsets of items that are all of the same size, as they often are."""
-    return _pack_offsets(range(0, (count + 1) * size, size) if size else [0] * (count + 1))
-
-
-def _pack_offsets(ends: Sequence[int]) -> bytes:
-    return _offsets(len(ends)).pack(*ends) + bytes(4 * (len(ends) % 2))
-
-
-@lru_cache(maxsize=64)
-def _offsets(count: int) -> struct.Struct:
-    return struct.Struct(f"<{count}I")
-
-
-def _common_size(ends: array[int]) -> int:
-    """The size of every cell; 0 if they differ, or are empty."""
-    count = len(ends) - 1
-    even = 0 < count <= EVEN_RECORDS_MAX and ends == _even_ends(count, ends[1])
-    return ends[1] if even else 0
-
-
-def _ascend(ends: array[int]) -> bool:
-    """Whether offsets start at 0 and never go back."""
-    numbers = ends.tolist()
-    return numbers[0] == 0 and numbers == sorted(numbers)
-
-
-@lru_cache(maxsize=32)
-def _even_ends(count: int, size: int) -> array[int]:
-    """What `_even_offsets` packs."""
-    return array("I", range(0, (count + 1) * size, size) if size else [0] * (count + 1))
 
 
 def _fixed(numbers: array[int]) -> bytes:
@@ -416,14 +316,3 @@ def _padded(data: bytes) -> list[bytes]:
 
 def _round8(size: int) -> int:
     return (size + 7) & ~7
-
-
-def _offsets_bytes(count: int) -> int:
-    return _round8(4 * (count + 1))
-
-
-def _u32s(data: bytes, start: int, count: int) -> array[int]:
-    numbers = array("I", data[start : start + 4 * count])
-    if _SWAP:
-        numbers.byteswap()
-    return numbers

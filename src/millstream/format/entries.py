@@ -20,6 +20,7 @@ from msgspec import Raw, Struct
 
 from millstream.errors import CorruptionError
 from millstream.format import block, keys
+from millstream.format.cells import raised
 
 ARRAY_RECORDS_MAX = 500
 """Elements in a joined array: an entry is read whole."""
@@ -106,12 +107,9 @@ class MetadataColumn(NamedTuple):
         return MetadataColumn(self.prefix, self.rests[some], self.sizes[some], self.ids[some])
 
 
-def metadata_column(
-    rests: list[bytes], ids: Sequence[int], *, prefix: bytes = b""
-) -> MetadataColumn:
-    """Put metadata in a column."""
-    shared = len(prefix)
-    return MetadataColumn(prefix, rests, array("I", [shared + len(rest) for rest in rests]), ids)
+def metadata_column(rests: list[bytes], ids: Sequence[int]) -> MetadataColumn:
+    """Put metadata in a column, as it is."""
+    return MetadataColumn(b"", rests, array("I", map(len, rests)), ids)
 
 
 def decode_metadata_column(value: bytes, *, trusted: bool = False) -> MetadataColumn:
@@ -133,8 +131,13 @@ def metadata_column_of(found: block.Block) -> MetadataColumn:
     headers = found.column(block.HEADERS) or [NO_HEADERS] * found.count
     if not head.columns & _DIFFERING and head.timestamp_ms == head.appended_ms:
         prefix = _THREE + _NIL + _encode(head.timestamp_ms)
-        rests = headers if all(headers) else [one or _EMPTY for one in headers]
-        return metadata_column(rests, adjacent, prefix=prefix)
+        cells = found.cells(block.HEADERS)
+        if cells is not None and cells.is_full():
+            sizes = cells.sizes()
+        else:
+            headers = [one or _EMPTY for one in headers]
+            sizes = array("I", map(len, headers))
+        return MetadataColumn(prefix, headers, raised(sizes, len(prefix)), adjacent)
     columns = zip(found.keys(), found.timestamps(), headers, found.appended(), strict=True)
     return metadata_column(
         [

@@ -95,12 +95,13 @@ def headers_of(metadata: blocks.Block, first: int, count: int) -> list[Headers]:
 
 def packed_headers_of(metadata: blocks.Block, first: int, count: int) -> bytes:
     """The headers of some records as a MessagePack array of maps; nothing if none has any."""
-    maps = metadata.cells(blocks.HEADERS, first, count)
-    if maps is None:
-        cells = metadata.column(blocks.HEADERS, first, count)
-        if cells is None:
-            return b""
-        maps = b"".join([cell or _NO_MAP for cell in cells])
+    cells = metadata.cells(blocks.HEADERS)
+    if cells is None:
+        return b""
+    if cells.any_is_empty(first, count):
+        maps = b"".join([cell or _NO_MAP for cell in cells.cut(first, count)])
+    else:
+        maps = cells.joined(first, count)
     return _ARRAY + count.to_bytes(4, "big") + maps
 
 

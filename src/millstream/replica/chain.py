@@ -80,14 +80,12 @@ def parse(block: Block) -> Parsed:
     """Take a block that was read apart: checksums, columns and counts are checked."""
     metadata = blocks.Block(block.metadata, kind=blocks.METADATA)
     payload = blocks.Block(block.payload, kind=blocks.PAYLOAD)
-    values = payload.buffers(blocks.VALUE)
+    values = payload.cells(blocks.VALUE)
     if values is None or not 0 <= block.skip <= block.skip + block.count <= metadata.count:
         raise InvalidInput("a block that does not hold the records that it is said to hold")
     if payload.count != metadata.count:
         raise InvalidInput(f"{metadata.count} records with {payload.count} values")
-    return Parsed(
-        block.first_offset, block.skip, block.count, metadata, payload, _numbers(values[0])
-    )
+    return Parsed(block.first_offset, block.skip, block.count, metadata, payload, values.ends)
 
 
 class Run:
@@ -202,36 +200,23 @@ class Chain:
 def _add_cells(into: list[Any], block: blocks.Block, column: int, first: int, count: int) -> int:
     """Sizes and bytes of some rows of a column; answers how many bytes."""
     into_sizes, into_bytes = into
-    found = block.buffers(column)
+    found = block.cells(column)
     if found is None:
         into_sizes.update(bytes(4 * count))
         return 0
-    offsets, data = found
-    some = offsets[4 * first : 4 * (first + count + 1)]
-    start, stop = (int.from_bytes(one, "little") for one in (some[:4], some[-4:]))
-    sizes, cells = _differences(some, count), data[start:stop]
+    sizes, data = _stored(found.sizes()[first : first + count]), found.joined(first, count)
+    size = len(data)
     if column == blocks.HEADERS and _ONE in sizes:
-        sizes, cells = _without_empty_maps(block, first, count)
+        sizes, data = _without_empty_maps(found.cut(first, count))
     into_sizes.update(sizes)
-    into_bytes.update(cells)
-    return stop - start
+    into_bytes.update(data)
+    return size
 
 
-def _differences(ascending: memoryview, count: int) -> bytes:
-    """The differences of neighbours among `count + 1` ascending u32.
-
-    None of them is negative, so as one long number they can be subtracted at once: no digit borrows
-    from the next.
-    """
-    later = int.from_bytes(ascending[4:], "little")
-    return (later - int.from_bytes(ascending[:-4], "little")).to_bytes(4 * count, "little")
-
-
-def _without_empty_maps(block: blocks.Block, first: int, count: int) -> tuple[bytes, memoryview]:
+def _without_empty_maps(cells: list[bytes]) -> tuple[bytes, bytes]:
     """Headers that are an empty map count as none: the two are not told apart when stored singly."""
-    cells = block.column(blocks.HEADERS, first, count) or []
     cells = [b"" if cell == _EMPTY_MAP else cell for cell in cells]
-    return _stored(array("I", map(len, cells))), memoryview(b"".join(cells))
+    return _stored(array("I", map(len, cells))), b"".join(cells)
 
 
 def _presence(metadata: blocks.Block, first: int, count: int) -> bytes:
@@ -241,13 +226,6 @@ def _presence(metadata: blocks.Block, first: int, count: int) -> bytes:
         return bytes(count)
     validity = metadata.validity()
     return b"\x01" * count if validity is None else bytes(validity[first : first + count])
-
-
-def _numbers(stored: memoryview) -> array[int]:
-    numbers = array("I", stored.tobytes())
-    if _SWAP:
-        numbers.byteswap()
-    return numbers
 
 
 def _stored(numbers: array[int]) -> bytes:

@@ -157,16 +157,6 @@ def test_some_records_are_found_without_the_others() -> None:
     assert found.column(block.HEADERS, 7, 5) is None
 
 
-def test_cells_lie_back_to_back_unless_one_is_empty() -> None:
-    found = Block(payload_block([b"", b"ab", b"c", b"", b"d"]), kind=PAYLOAD)
-
-    assert found.cells(block.VALUE, 1, 2) == b"abc"
-    assert found.cells(block.VALUE, 4, 1) == b"d"
-    assert found.cells(block.VALUE, 1, 3) is None
-    assert found.cells(block.VALUE, 0, 2) is None
-    assert found.cells(block.HEADERS, 1, 2) is None
-
-
 def test_one_record_is_found_without_the_others() -> None:
     values = [bytes([n]) * n for n in range(20)]
     found = Block(payload_block(values), kind=PAYLOAD)
