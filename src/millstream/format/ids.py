@@ -37,7 +37,7 @@ CLAIM_ID_END: Final = (CAPACITY_EXPONENT_MAX + 1) << NUMBER_BITS
 """One more than the largest claim id or bucket id."""
 
 _NUMBER_MAX = (1 << NUMBER_BITS) - 1
-_CAPACITIES = (1, 10, 100, 1_000, 10_000)
+CAPACITIES = (1, 10, 100, 1_000, 10_000)
 _LAYOUT = struct.Struct(">QQ")
 
 
@@ -101,7 +101,7 @@ def capacity_of(exponent: int) -> int:
         raise InvalidInput(
             f"capacity exponent {exponent} is not 0 to {CAPACITY_EXPONENT_MAX}", exponent=exponent
         )
-    return _CAPACITIES[exponent]
+    return CAPACITIES[exponent]
 
 
 def make_claim_id(exponent: int, number: int) -> int:
@@ -128,5 +128,6 @@ def split_id(packed: int) -> tuple[int, int]:
 
 def bucket_of(claim_id: int) -> int:
     """Return the id of the bucket that holds a claim id."""
-    exponent, number = split_id(claim_id)
-    return claim_id - number % _CAPACITIES[exponent]
+    if not 0 <= claim_id < CLAIM_ID_END:
+        raise InvalidInput(f"{claim_id:#x} is not a claim id", id=claim_id)
+    return claim_id - (claim_id & _NUMBER_MAX) % CAPACITIES[claim_id >> NUMBER_BITS]

@@ -143,16 +143,16 @@ class Bucket(Entity):
                     self._fill(start, stop, GONE, 0)
 
     def _stride(self, change: Strode) -> None:
+        at_ms, claimed = change.at_ms, change.claimed
         for start, stop in change.done:
-            self._fill(start, stop, DONE, change.at_ms)
-            self.ends.append(End(start, stop, change.at_ms, DONE, ""))
-        claimed = change.claimed
+            self._fill(start, stop, DONE, at_ms)
+            self.ends.append(End(start, stop, at_ms, DONE, ""))
         if claimed:
             first, last = claimed[0][0], claimed[-1][1]
             self._fill(first, last, IN_FLIGHT, change.until_ms)
             self._count(first, last)
-            at_ms, consumer = change.at_ms, change.consumer
-            self.tries += [Attempt(start, stop, at_ms, consumer) for start, stop in claimed]
+            for start, stop in claimed:
+                self.tries.append(Attempt(start, stop, at_ms, change.consumer))
 
     def _grow(self, slots: int) -> None:
         more = slots - len(self.states)

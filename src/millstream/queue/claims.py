@@ -123,9 +123,12 @@ def claim(tx: Transaction, command: c.ClaimRouted) -> c.Granted:
 
 
 def _check(command: c.ClaimRouted) -> None:
-    if check_integer("a claim's count", command.count) > CLAIM_MAX:
-        raise InvalidInput(f"a claim is for up to {CLAIM_MAX:,} messages, not {command.count:,}")
-    if len(check_text("a consumer id", command.consumer).encode()) > CONSUMER_BYTES_MAX:
+    count, consumer = command.count, command.consumer
+    if check_integer("a claim's count", count) > CLAIM_MAX:
+        raise InvalidInput(f"a claim is for up to {CLAIM_MAX:,} messages, not {count:,}")
+    ascii_only = type(consumer) is str and consumer.isascii()
+    size = len(consumer if ascii_only else check_text("a consumer id", consumer).encode())
+    if size > CONSUMER_BYTES_MAX:
         raise InvalidInput(f"a consumer id has up to {CONSUMER_BYTES_MAX} bytes")
 
 

@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -304,23 +303,20 @@ class Queue:
         )
 
 
-_label_of = attrgetter("label")
-_index_of = attrgetter("index")
-
-
 def runs_of(messages: Messages, queue: str | None = None) -> list[c.Run]:
     """Claims, all of one queue, as the fewest runs: adjacent claim ids of the same attempt."""
     chosen = [messages] if isinstance(messages, Message) else list(messages)
     if len(chosen) == 1 and (one := chosen[0]).queue == queue:
         return [(one.claim_id, 1, one.attempt)]
-    labels = set(map(_label_of, chosen))
-    strangers = {label.queue for label in labels} - {queue}
+    if not chosen:
+        return []
+    label, first, count = chosen[0].label, chosen[0].index, len(chosen)
+    together = [message.index for message in chosen if message.label is label]
+    if label.queue == queue and together == list(range(first, first + count)):
+        return [(label.claim_id + first, count, label.attempt)]
+    strangers = {message.queue for message in chosen} - {queue}
     if queue is not None and strangers:
         raise InvalidInput(f"a message of queue {strangers.pop()!r} was handed to {queue!r}")
-    if len(labels) == 1:
-        (label,), first, count = labels, chosen[0].index, len(chosen)
-        if list(map(_index_of, chosen)) == list(range(first, first + count)):
-            return [(label.claim_id + first, count, label.attempt)]
     runs: list[c.Run] = []
     first, count, attempt = 0, 0, 0
     for message in chosen:

@@ -17,7 +17,13 @@ import msgspec
 from msgspec import Struct, field
 
 from millstream.format import rfc
-from millstream.format.ids import NUMBER_BITS, capacity_of, make_bucket_id, make_claim_id
+from millstream.format.ids import (
+    CAPACITIES,
+    NUMBER_BITS,
+    capacity_of,
+    make_bucket_id,
+    make_claim_id,
+)
 from millstream.queue.pace import NEVER_MS
 from millstream.queue.slots import NO_SLOTS, Slots
 from millstream.queue.spec import QueueSpec
@@ -291,7 +297,7 @@ class QueueState(Entity, array_like=True):
         first, _, exponent = self.eras[-1]
         ranges = self.lanes.get(0)
         start, stop = ranges[0] if ranges else NO_SLOTS
-        capacity = capacity_of(exponent)
+        capacity = CAPACITIES[exponent]
         slot = start % capacity
         if start < first or stop - start < count or capacity - slot < count:
             return None

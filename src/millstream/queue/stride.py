@@ -37,51 +37,60 @@ def stride(
     """Finish runs of claims and make claims of so many messages; None if it is not so simple."""
     key, now_ms = keys.queue(name), tx.store_ms
     queue = tx.entity(key, QueueState)
-    queue_id, total = queue.queue_id, sum(counts)
+    total = sum(counts)
     front = queue.front(total) if queue.is_steady(now_ms) else None
-    if front is None:
-        return None
-    finished = _held(tx, queue_id, done) if done else {}
-    if finished is None or not (finished or total):
+    held = None if front is None else _held(tx, queue.queue_id, done)
+    if front is None or held is None or not (held or total):
         return None
     taken_in, (first, last) = front
-    taken = [(first, last)] if len(counts) == 1 else _cut(first, counts)
     until_ms = now_ms + queue.spec.lease_for(lease_ms) if total else 0
-    if total and taken_in not in finished:
-        change = Strode([], taken, now_ms, until_ms, consumer)
-        tx.change(keys.bucket(queue_id, taken_in), change)
+    if total and taken_in not in held:
+        held[taken_in] = _place(tx, queue.queue_id, taken_in)
     ends = []
-    for bucket_id, slots in finished.items():
-        claimed = taken if bucket_id == taken_in else []
-        bucket_key = keys.bucket(queue_id, bucket_id)
-        tx.change(bucket_key, Strode(slots, claimed, now_ms, until_ms, consumer))
-        busy = tx.entity(bucket_key, Bucket).any_are(IN_FLIGHT)
-        ends.append((bucket_id, sum([stop - start for start, stop in slots]), busy))
+    for bucket_id, (bucket_key, bucket, finished) in held.items():
+        taken = _cut(first, counts) if bucket_id == taken_in else []
+        tx.change(bucket_key, Strode(finished, taken, now_ms, until_ms, consumer))
+        if finished:
+            size = sum([stop - start for start, stop in finished])
+            ends.append((bucket_id, size, bucket.any_are(IN_FLIGHT)))
     tx.change(key, Advanced(now_ms, ends, total, taken_in, until_ms))
     grants = []
-    if total:
-        for span in tx.entity(keys.bucket(queue_id, taken_in), Bucket).sources(first, last):
-            claim_id = taken_in + span.slot
-            grants.append(c.Grant(claim_id, span.count, FIRST, span.log_id, span.offset, until_ms))
+    for span in held[taken_in][1].sources(first, last) if total else ():
+        claim_id = taken_in + span.slot
+        grants.append(c.Grant(claim_id, span.count, FIRST, span.log_id, span.offset, until_ms))
     return c.Granted(grants, queue.counts.fresh, 0)
+
+
+Place = tuple[bytes, Bucket, list[Slots]]
+"""A bucket that a stride touches: its key, itself, and which of its slots are done."""
+
+
+def _place(tx: Transaction, queue_id: int, bucket_id: int) -> Place:
+    key = keys.bucket(queue_id, bucket_id)
+    return key, tx.entity(key, Bucket), []
 
 
 def _cut(start: int, counts: Sequence[int]) -> list[Slots]:
     """Slots side by side, so many for each."""
+    if len(counts) == 1:
+        return [(start, start + counts[0])]
     return list(pairwise(accumulate(counts, initial=start)))
 
 
-def _held(tx: Transaction, queue_id: int, runs: Sequence[c.Run]) -> dict[int, list[Slots]] | None:
+def _held(tx: Transaction, queue_id: int, runs: Sequence[c.Run]) -> dict[int, Place] | None:
     """Runs by bucket, if each lies in one, all are held, and none is named twice."""
-    found: dict[int, list[Slots]] = {}
+    found: dict[int, Place] = {}
     end = 0
     for claim_id, count, attempt in runs if len(runs) == 1 else sorted(runs):
         bucket_id = bucket_of(claim_id)
+        place = found.get(bucket_id)
+        if place is None:
+            place = found[bucket_id] = _place(tx, queue_id, bucket_id)
         first = claim_id - bucket_id
-        bucket = tx.entity(keys.bucket(queue_id, bucket_id), Bucket)
-        if claim_id < end or not bucket.holds(first, first + count, attempt, tx.store_ms):
+        last = first + count
+        if claim_id < end or not place[1].holds(first, last, attempt, tx.store_ms):
             return None
-        found.setdefault(bucket_id, []).append((first, first + count))
+        place[2].append((first, last))
         end = claim_id + count
     return found
 
