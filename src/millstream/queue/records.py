@@ -79,12 +79,16 @@ class BucketRecords:
     def rows(self) -> list[tuple[bytes, bytes | None]]:
         """The three records; done and failed ones only if there are any."""
         attempts, until_ms = self._bucket.attempts, self._bucket.until_ms
+        pause = self._overlay.pause
         available = self._stretches(AVAILABLE, attempts)
         in_flight = self._stretches(IN_FLIGHT, self._claimed_ms(), until_ms, attempts)
+        pause()
         done = self._stretches(DONE, until_ms, attempts)
+        pause()
         failed = self._stretches(FAILED, until_ms, attempts)
         active = rfc.encode_available_stretches(available)
         active += rfc.encode_in_flight_stretches(in_flight)
+        pause()
         return [
             (self._active, active),
             *self._ended(self._done, DONE, done),

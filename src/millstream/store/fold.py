@@ -12,7 +12,6 @@ was made stays dirty from there on; one that was removed or made anew is written
 
 from __future__ import annotations
 
-from time import sleep
 from typing import Any
 
 from millstream.format.encodings import encode_u64
@@ -84,7 +83,7 @@ class Slice:
         self.rows = coalesce(self.rows)
         for key, copy in self.copies.items():
             copy.prepare(key, overlay, snapshot)
-            sleep(0)  # lets those who commit have the interpreter
+            overlay.pause()
 
 
 def plan(state: State, limits: Limits) -> Slice:

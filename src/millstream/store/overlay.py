@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from millstream.store.engine import Row
@@ -31,6 +31,9 @@ class Overlay:
         """How often held rows were replaced or dropped: what was read before may be out of date."""
         self.notes: dict[str, Any] = {}
         """What readers of the store remember for others, on any thread; it may be forgotten."""
+
+        self.pause: Callable[[], None] = _go_on
+        """For whoever works long on these rows to call now and then."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -162,3 +165,7 @@ class Overlay:
                 self._groups[name] = group[:at] + group[at + 1 :]
             else:
                 self._groups[name] = [key for key in group if key in held]
+
+
+def _go_on() -> None:
+    """Who holds the mutex does not pause."""

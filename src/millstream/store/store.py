@@ -373,6 +373,7 @@ class Store:
             waiting_max=limits.waiting_operations_max,
             group_max=limits.group_operations_max,
         )
+        self.state.beside.pause = self._transactor.give_way
         self._keeper: Keeper = Keeper(self._keep, on_failure=self._keeper_failed)
         self.watch: Watch = Watch(self.refresh if self.engine.shared else None)
 
