@@ -27,6 +27,9 @@ BYTES_KEPT_MAX = 16 * 1024 * 1024
 OFFSETS_BYTES = 16
 """What a parsed block keeps per record beside its bytes: offsets of value, key and headers."""
 
+ROWS_AHEAD = 32
+"""Records that are cut at once for consumers who take them one by one."""
+
 _KEY = "recent blocks"
 _ARRAY_OF_ONE = b"\x91"
 
@@ -44,21 +47,29 @@ class Columns(NamedTuple):
     """A MessagePack array with a map for each; nothing if none has any."""
 
 
-class Parsed(NamedTuple):
+class Parsed:
     """A block of records, ready to be cut."""
 
-    first: int
-    end: int
-    metadata: blocks.Block
-    payload: blocks.Block
-    size: int
+    __slots__ = ("_next", "_rows", "end", "first", "metadata", "payload", "size")
+
+    def __init__(self, first: int, metadata: blocks.Block, payload: blocks.Block) -> None:
+        self.first = first
+        self.end = first + metadata.count
+        self.metadata = metadata
+        self.payload = payload
+        bodies = metadata.header.body_bytes + payload.header.body_bytes
+        self.size = bodies + OFFSETS_BYTES * metadata.count
+        self._rows: tuple[int, list[Columns]] = 0, []
+        """Some records that were cut ahead, and the offset of the first of them."""
+        self._next = -1
+        """The offset that would follow those which were asked for one by one."""
 
     def columns(self, start: int, stop: int) -> Columns:
         """The records in [start, stop) of those it holds."""
-        skip, count = start - self.first, stop - start
-        if count == 1:
-            return self._one(start, skip)
+        if stop - start == 1:
+            return self._row(start)
         metadata, header = self.metadata, self.metadata.header
+        skip, count = start - self.first, stop - start
         timestamps: int | list[int] = header.timestamp_ms
         if header.columns & blocks.TIMESTAMP:
             timestamps = list(metadata.timestamps(skip, count))
@@ -70,20 +81,37 @@ class Parsed(NamedTuple):
             packed_headers_of(metadata, skip, count),
         )
 
-    def _one(self, offset: int, index: int) -> Columns:
-        """One record, as the only row of columns: cheaper than cutting them."""
-        metadata, header = self.metadata, self.metadata.header
-        timestamp = header.timestamp_ms
-        if header.columns & blocks.TIMESTAMP:
-            timestamp = metadata.timestamps(index, 1)[0]
-        headers = metadata.cell(blocks.HEADERS, index)
-        return Columns(
-            range(offset, offset + 1),
-            [self.payload.cell(blocks.VALUE, index) or b""],
-            timestamp,
-            [metadata.key(index)] if header.columns & blocks.KEY else None,
-            _ARRAY_OF_ONE + headers if headers else b"",
+    def _row(self, offset: int) -> Columns:
+        """One record; who asks for one after the other finds them cut already, some at a time."""
+        first, rows = self._rows
+        if not 0 <= offset - first < len(rows):
+            count = ROWS_AHEAD if offset == self._next else 1
+            first, rows = offset, self._cut(offset, min(offset + count, self.end))
+            self._rows, self._next = (first, rows), first + len(rows)
+        return rows[offset - first]
+
+    def _cut(self, start: int, stop: int) -> list[Columns]:
+        """Records as rows of columns, each by itself."""
+        metadata, skip, count = self.metadata, start - self.first, stop - start
+        headers = metadata.column(blocks.HEADERS, skip, count) or [b""] * count
+        rows = zip(
+            range(start, stop),
+            self.payload.column(blocks.VALUE, skip, count) or [b""] * count,
+            metadata.timestamps(skip, count),
+            metadata.keys(skip, count),
+            headers,
+            strict=True,
         )
+        return [
+            Columns(
+                range(offset, offset + 1),
+                [value],
+                timestamp,
+                None if key is None else [key],
+                _ARRAY_OF_ONE + maps if maps else b"",
+            )
+            for offset, value, timestamp, key, maps in rows
+        ]
 
 
 class NearMetadata:
@@ -168,12 +196,10 @@ class RecentBlocks:
         # Its rows were checked just now, when they were read.
         metadata = blocks.Block(block.metadata, kind=blocks.METADATA, trusted=True)
         payload = blocks.Block(block.payload, kind=blocks.PAYLOAD, trusted=True)
-        first, count = block.first_offset - block.skip, metadata.count
-        size = len(block.metadata) + len(block.payload) + OFFSETS_BYTES * count
-        parsed = Parsed(first, first + count, metadata, payload, size)
-        self._near.add(first, metadata)
+        parsed = Parsed(block.first_offset - block.skip, metadata, payload)
+        self._near.add(parsed.first, metadata)
         with self._lock:
-            self._found[log_id, first] = self._last[log_id] = parsed
+            self._found[log_id, parsed.first] = self._last[log_id] = parsed
             self._shrink()
         return parsed
 

@@ -1,8 +1,10 @@
 """The transactor: one writer, and one sync for everybody who waits.
 
-When nobody else waits, a caller commits on its own thread. Under load whoever is first leads:
-it runs and commits the operations of all who wait, and meanwhile the next group gathers. Callers
-without a thread to lend (coroutines) are led for by a thread of the transactor's own.
+When nobody else waits, a caller commits on its own thread. Under load somebody leads: he runs and
+commits the operations of all who wait, and meanwhile the next group gathers. Those who were answered
+together mostly come again together: so the first of them waits a moment for the others, and whoever
+completes their number leads. Callers without a thread to lend (coroutines) are led for by a thread
+of the transactor's own.
 
 The mutex guards the state; it is held from the first operation of a group until the commit is
 durable. An answer is given only after that.
@@ -25,7 +27,7 @@ from millstream.store.transaction import Operation
 T = TypeVar("T")
 
 GATHER_SHARE = 0.4
-"""How much of a commit's time the next leader may wait for those whom that commit just answered."""
+"""How much of a commit's time is waited for those whom that commit answered, once they are awake."""
 
 ORPHANED_S = 1.0
 """How long somebody waits before looking whether the leader was interrupted and is gone."""
@@ -40,7 +42,10 @@ _NOBODY: deque[Any] = deque()
 class Ticket(Generic[T]):
     """One operation that waits for its commit, and the place where its answer will stand."""
 
-    __slots__ = ("_wake", "done", "error", "lead", "on_done", "operation", "result", "successor")
+    __slots__ = (
+        *("_wake", "awake", "done", "error", "lead", "on_done", "operation", "result"),
+        "successor",
+    )
 
     def __init__(
         self, operation: Operation[T], on_done: Callable[[Ticket[T]], None] | None = None
@@ -50,6 +55,8 @@ class Ticket(Generic[T]):
         self.result: T | None = None
         self.error: BaseException | None = None
         self.done = False
+        self.awake = False
+        """Whether its caller knows that it is done."""
         self.lead = False
         self.successor: Ticket[Any] | None = None
         """Who was answered together with it and sleeps until its caller has woken up."""
@@ -105,6 +112,11 @@ class Transactor:
         self._queue: deque[Ticket[Any]] = deque()
         self._taken: deque[Ticket[Any]] = _NOBODY
         self._leading = False
+        """Whether somebody leads, or waits for the others in order to lead."""
+        self._first: Ticket[Any] | None = None
+        """Of those who wait for the others."""
+        self._answered: Ticket[Any] | None = None
+        """The last of those who were answered by the last commit, and wake one after the other."""
         self._closed: MillstreamError | None = None
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -118,14 +130,16 @@ class Transactor:
         with self._gate:
             if self._closed is not None or len(self._queue) >= self._waiting_max:
                 self._admit(1)
-            lead = not self._leading
-            alone = lead and self._crowd <= 1 and not self._queue
-            if lead:
-                self._leading = True
+            alone = self._crowd <= 1 and not (self._leading or self._queue)
+            if alone:
+                lead = self._leading = True
             else:
-                ticket.prepare_to_wait()
-            if not alone:
                 self._queue.append(ticket)
+                lead = self._completes()
+                if not lead:
+                    ticket.prepare_to_wait()
+                    if not self._leading:
+                        self._leading, self._first = True, ticket
         if alone:
             self._commit_alone(ticket)
         while not ticket.done:
@@ -134,6 +148,13 @@ class Transactor:
             else:
                 lead = self._await(ticket)
         return ticket.answer()
+
+    def _completes(self) -> bool:
+        """Whether all are there who are waited for, and nobody leads: then the caller is to lead."""
+        if self._leading and self._first is None or len(self._queue) < self._crowd:
+            return False
+        self._leading, self._first = True, None
+        return True
 
     def _commit_alone(self, ticket: Ticket[Any]) -> None:
         """Commit for a caller beside whom nobody waits, and pass the lead on; also if interrupted."""
@@ -154,23 +175,44 @@ class Transactor:
         has waited for long and finds the mutex free leads in its place.
         """
         try:
-            while not ticket.wait(ORPHANED_S) and not ticket.done:
-                if self.mutex.acquire(blocking=False):
+            while not (ticket.done or ticket.lead):
+                if self._first is ticket:
+                    if self._await_others(ticket):
+                        return True
+                elif not ticket.wait(ORPHANED_S) and self.mutex.acquire(blocking=False):
                     self.mutex.release()
                     return not ticket.done
         except BaseException:
             self._abandon(ticket)
             raise
         finally:
+            ticket.awake = True
             if ticket.successor is not None:
                 ticket.successor.wake()
         return ticket.lead and not ticket.done
+
+    def _await_others(self, ticket: Ticket[Any]) -> bool:
+        """Wait, as the first, for those who mostly come together; True if it is time to lead."""
+        until = self._clock.seconds() + GATHER_S_MAX
+        while not ticket.wait(min(self._commit_s * GATHER_SHARE, GATHER_S_MAX)):
+            asleep = self._answered is not None and not self._answered.awake
+            if asleep and self._clock.seconds() < until:
+                continue
+            with self._gate:
+                if self._first is ticket:
+                    self._first, ticket.lead = None, True
+            return ticket.lead
+        return False
 
     def submit(self, tickets: list[Ticket[Any]]) -> None:
         """Hand in tickets that call back; returns at once."""
         with self._gate:
             self._admit(len(tickets))
             self._queue.extend(tickets)
+            first = self._first
+            if first is not None and self._completes():
+                first.lead = True
+                first.wake()
             if self._leading:
                 return
             self._leading = True
@@ -185,6 +227,8 @@ class Transactor:
         """Refuse what comes from now on, and fail what still waits."""
         with self._gate:
             self._closed = reason
+            if self._first is not None:
+                self._leading, self._first = False, None
             waiting = list(self._queue)
             self._queue.clear()
             for ticket in waiting:
@@ -217,7 +261,7 @@ class Transactor:
             with self.mutex:
                 self._taken = _NOBODY
                 try:
-                    group = self._gather()
+                    group = self._gather(patient=own is None)
                 except BaseException:
                     group = list(self._taken)
                     raise
@@ -240,9 +284,9 @@ class Transactor:
 
     def _answer(self, group: list[Ticket[Any]]) -> None:
         try:
-            _finish(group)
+            self._answered = _finish(group)
         except BaseException:
-            _finish(group)
+            self._answered = _finish(group)
             raise
 
     def _withdraw(self, ticket: Ticket[Any] | None) -> None:
@@ -259,21 +303,24 @@ class Transactor:
                 return
             heir = self._queue[0]
             if heir.on_done is None:
-                heir.lead = True
+                self._first = heir
                 heir.wake()
                 return
         self._use_thread()
 
     def _abandon(self, ticket: Ticket[Any]) -> None:
         """The caller was interrupted while it waited: withdraw it, or lead for the others."""
+        with self._gate:
+            if self._first is ticket:
+                self._first, ticket.lead = None, True
         if ticket.lead:
             self._lead(ticket)
         else:
             self._withdraw(ticket)
 
-    def _gather(self) -> list[Ticket[Any]]:
+    def _gather(self, *, patient: bool) -> list[Ticket[Any]]:
         """Take who waits; if many were just answered, give them a moment to come again."""
-        if self._crowd > 1:
+        if patient and self._crowd > 1:
             patience_s = min(self._commit_s * GATHER_SHARE, GATHER_S_MAX)
             for _ in range(int(patience_s / GATHER_STEP_S)):
                 if len(self._queue) >= self._crowd:
@@ -306,10 +353,11 @@ class Transactor:
             self._lead()
 
 
-def _finish(group: list[Ticket[Any]]) -> None:
+def _finish(group: list[Ticket[Any]]) -> Ticket[Any] | None:
     """Everybody is answered; a second call does what the first has left undone.
 
-    Threads are woken one by the other: all at once they would only fight for the interpreter.
+    Threads are woken one by the other, up to the one that is returned: all at once they would only
+    fight for the interpreter.
     """
     asleep = [ticket for ticket in group if ticket.sleeps()]
     for ticket, successor in pairwise(asleep):
@@ -319,8 +367,10 @@ def _finish(group: list[Ticket[Any]]) -> None:
             ticket.done = True
             if ticket.on_done is not None:
                 ticket.wake()
-    if asleep:
-        asleep[0].wake()
+    if not asleep:
+        return None
+    asleep[0].wake()
+    return asleep[-1]
 
 
 def fresh(error: MillstreamError) -> MillstreamError:
