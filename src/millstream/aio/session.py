@@ -25,7 +25,7 @@ from millstream.log.queries import past_offset, waiting_key
 from millstream.queue import service
 from millstream.queue.commands import ClaimMessages
 from millstream.queue.message import Lot
-from millstream.queue.reading import are_at_hand, read_granted
+from millstream.queue.reading import are_at_hand, read_grants
 from millstream.replica import following
 from millstream.store.store import Store
 from millstream.store.transaction import Operation
@@ -270,8 +270,8 @@ class AsyncEmbeddedSession:
             rest = replace(command, acked=[], count=left)
             return await self._ask(service.claim_now, self.store, rest, granted.grants)
         if are_at_hand(self.store, granted.grants):
-            return read_granted(self.store, command.queue, granted.grants)
-        return await self._ask(read_granted, self.store, command.queue, granted.grants)
+            return read_grants(self.store, command.queue, granted.grants)
+        return await self._ask(read_grants, self.store, command.queue, granted.grants)
 
     async def _claim_at_change(self, command: ClaimMessages, left_s: float) -> list[Lot]:
         """Claim once there may be something; nothing if there was none, or the time is up."""

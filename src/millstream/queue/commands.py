@@ -40,12 +40,26 @@ class Grant(Struct, frozen=True, array_like=True):
     until_ms: int
 
 
-class Granted(Struct, frozen=True, array_like=True):
+class Deal:
+    """What several claims got together: who reads its own messages first reads those of all."""
+
+    __slots__ = ("grants", "lots")
+
+    def __init__(self, grants: list[list[Grant]]) -> None:
+        self.grants = grants
+        """Of each claim."""
+        self.lots: list[list[Lot]] | None = None
+
+
+class Granted(Struct, frozen=True):
     """What a claim got, and how many messages the next one can take without routing more."""
 
     grants: list[Grant]
     ahead: int
     expired: int
+    deal: Deal | None = None
+    """Which it is part of, and which part."""
+    turn: int = 0
 
     @property
     def count(self) -> int:

@@ -5,7 +5,7 @@ And the two exceptions by which a handler says what is to become of a message.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import repeat
 from operator import attrgetter
@@ -154,8 +154,10 @@ def _told(message: Message) -> dict[str, Any]:
     return {**facts, "headers": dict(message.headers)}
 
 
-def messages_of(lots: Iterable[Lot]) -> list[Message]:
+def messages_of(lots: Sequence[Lot]) -> list[Message]:
     """The messages of lots, one by one."""
+    if len(lots) == 1 and len(lots[0].values) == 1:
+        return [Message(lots[0].label, 0, lots[0].values[0])]
     found: list[Message] = []
     for lot in lots:
         found += map(Message, repeat(lot.label), range(len(lot.values)), lot.values)

@@ -22,8 +22,25 @@ from millstream.store.transaction import Transaction
 _NAMES = "names of logs"
 
 
-def read_granted(store: Store, queue: str, grants: Sequence[c.Grant]) -> list[Lot]:
-    """The messages that a claim got, with their payloads."""
+def read_granted(store: Store, queue: str, granted: c.Granted) -> list[Lot]:
+    """The messages that a claim got, with their payloads.
+
+    Threads that claim together wake one after the other, each with everything to fetch anew for its
+    processor: so the first reads for all.
+    """
+    deal = granted.deal
+    if deal is None:
+        return read_grants(store, queue, granted.grants)
+    if deal.lots is None:
+        try:
+            deal.lots = [read_grants(store, queue, own) for own in deal.grants]
+        except CorruptionError:  # of one of them, who will be told when reading alone
+            return read_grants(store, queue, granted.grants)
+    return deal.lots[granted.turn]
+
+
+def read_grants(store: Store, queue: str, grants: Sequence[c.Grant]) -> list[Lot]:
+    """Messages that are claimed, with their payloads."""
     if len(grants) == 1:
         return read_grant(store, queue, grants[0])
     return [lot for grant in grants for lot in read_grant(store, queue, grant)]

@@ -22,7 +22,13 @@ from millstream.queue.bucket import Bucket
 from millstream.queue.claims import Claiming, claim, place_later, place_routed
 from millstream.queue.info import change_in_s
 from millstream.queue.message import Lot, Try
-from millstream.queue.reading import read_grant, read_granted, read_inside, read_what_is_left
+from millstream.queue.reading import (
+    read_grant,
+    read_granted,
+    read_grants,
+    read_inside,
+    read_what_is_left,
+)
 from millstream.queue.routing import PLACE_RECORDS, Facts, facts_of, route
 from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Span
 from millstream.queue.state import QueueState
@@ -69,8 +75,8 @@ def claim_now(store: Store, query: c.ClaimMessages, grants: Sequence[c.Grant] = 
 
     `grants` are those that a claim of what was routed has got already; `query` asks for the rest.
     """
-    acked, count, grants = query.acked, query.count, [*grants]
-    popped: list[Lot] = []
+    acked, count = query.acked, query.count
+    found = read_grants(store, query.queue, grants) if grants else []
     while True:
         routed = []
         trusted = _take_ahead(store, query.queue, count)
@@ -85,19 +91,19 @@ def claim_now(store: Store, query: c.ClaimMessages, grants: Sequence[c.Grant] = 
         )
         if query.pop:
             granted, read = store.run(partial(_pop, command=command))
-            popped += read
         else:
             granted = store.run(Claiming(command))
+            read = read_granted(store, query.queue, granted)
         note_ahead(store, query.queue, granted)
+        found = found + read if found else read
         acked = []
-        grants += granted.grants
         count -= granted.count
         if count > 0:
-            moved = granted.expired or any(found.stop > found.start for found in routed)
+            moved = granted.expired or any(some.stop > some.start for some in routed)
             short = trusted and not granted.ahead  # others were faster: look further
-            if short or (moved and not grants):
+            if short or (moved and not found):
                 continue
-        return popped if query.pop else read_granted(store, query.queue, grants)
+        return found
 
 
 def claim_ahead(store: Store, query: c.ClaimMessages) -> c.ClaimRouted | None:

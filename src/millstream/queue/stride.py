@@ -129,11 +129,11 @@ def _merged(runs: list[c.Run]) -> list[c.Run]:
 
 def _shared(granted: c.Granted, counts: Sequence[int]) -> list[c.Granted]:
     """What was claimed, dealt out: so many messages to each."""
-    found = []
+    deal = c.Deal([])
     grants = iter(granted.grants)
     claim_id = left = attempt = log_id = offset = until_ms = 0
     for count in counts:
-        own = []
+        own: list[c.Grant] = []
         while count:
             if not left:
                 claim_id, left, attempt, log_id, offset, until_ms = astuple(next(grants))
@@ -141,5 +141,5 @@ def _shared(granted: c.Granted, counts: Sequence[int]) -> list[c.Granted]:
             own.append(c.Grant(claim_id, some, attempt, log_id, offset, until_ms))
             claim_id, offset = claim_id + some, offset + some
             left, count = left - some, count - some
-        found.append(c.Granted(own, granted.ahead, 0))
-    return found
+        deal.grants.append(own)
+    return [c.Granted(own, granted.ahead, 0, deal, at) for at, own in enumerate(deal.grants)]
