@@ -8,13 +8,13 @@ that is all there is to do, it is done here, without a ledger and in two small c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
 from msgspec.structs import astuple
 
 from millstream.format import keys
-from millstream.format.ids import bucket_of
+from millstream.format.ids import CAPACITIES, NUMBER_BITS, bucket_of
 from millstream.queue import commands as c
 from millstream.queue.bucket import Bucket, Strode
 from millstream.queue.slots import IN_FLIGHT, Slots
@@ -98,48 +98,56 @@ def _held(tx: Transaction, queue_id: int, runs: Sequence[c.Run]) -> dict[int, Pl
 def stride_together(tx: Transaction, claims: Sequence[c.ClaimRouted]) -> list[c.Granted] | None:
     """Claims of several consumers on one queue as one stride; None if it is not so simple."""
     first, counts = claims[0], [claim.count for claim in claims]
-    runs = [run for claim in claims for run in claim.acked]
-    if any(count < 1 or attempt < 1 for _, count, attempt in runs):
+    runs = _merged([run for claim in claims for run in claim.acked])
+    if runs is None:
         return None
     granted = stride(
         tx,
         first.queue,
-        done=_merged(runs),
+        done=runs,
         counts=counts,
         lease_ms=first.lease_ms,
         consumer=first.consumer,
     )
-    return None if granted is None else _shared(granted, counts)
+    return None if granted is None else _dealt(granted, counts)
 
 
-def _merged(runs: list[c.Run]) -> list[c.Run]:
-    """Runs of claims with neighbours in a bucket joined."""
+def _merged(runs: list[c.Run]) -> list[c.Run] | None:
+    """Runs of claims with neighbours in a bucket joined; None if one is of no messages."""
     found: list[c.Run] = []
-    end = attempt = bucket_id = -1
-    for run in sorted(runs):
-        if run[0] == end and run[2] == attempt and bucket_of(end) == bucket_id:
-            claim_id, count, _ = found[-1]
-            found[-1] = claim_id, count + run[1], attempt
+    end = border = last_attempt = -1
+    for claim_id, count, attempt in sorted(runs):
+        if count < 1 or attempt < 1:
+            return None
+        if claim_id == end < border and attempt == last_attempt:
+            first, before, _ = found[-1]
+            found[-1] = first, before + count, attempt
         else:
-            found.append(run)
-            attempt, bucket_id = run[2], bucket_of(run[0])
-        end = run[0] + run[1]
+            found.append((claim_id, count, attempt))
+            border = bucket_of(claim_id) + CAPACITIES[claim_id >> NUMBER_BITS]
+            last_attempt = attempt
+        end = claim_id + count
     return found
 
 
-def _shared(granted: c.Granted, counts: Sequence[int]) -> list[c.Granted]:
+def _dealt(granted: c.Granted, counts: Sequence[int]) -> list[c.Granted]:
     """What was claimed, dealt out: so many messages to each."""
-    deal = c.Deal([])
-    grants = iter(granted.grants)
+    deal = c.Deal(list(_dealing(granted.grants, counts)))
+    return [c.Granted(own, granted.ahead, 0, deal, at) for at, own in enumerate(deal.grants)]
+
+
+def _dealing(grants: Sequence[c.Grant], counts: Sequence[int]) -> Iterator[list[c.Grant]]:
+    rest = iter(grants)
     claim_id = left = attempt = log_id = offset = until_ms = 0
     for count in counts:
         own: list[c.Grant] = []
         while count:
             if not left:
-                claim_id, left, attempt, log_id, offset, until_ms = astuple(next(grants))
-            some = min(count, left)
+                claim_id, left, attempt, log_id, offset, until_ms = astuple(next(rest))
+            some = count if count < left else left
             own.append(c.Grant(claim_id, some, attempt, log_id, offset, until_ms))
-            claim_id, offset = claim_id + some, offset + some
-            left, count = left - some, count - some
-        deal.grants.append(own)
-    return [c.Granted(own, granted.ahead, 0, deal, at) for at, own in enumerate(deal.grants)]
+            claim_id += some
+            offset += some
+            left -= some
+            count -= some
+        yield own

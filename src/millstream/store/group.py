@@ -67,13 +67,14 @@ def _run_all(transaction: Transaction, tickets: list[Ticket[Any]]) -> bool:
 
 def _joined(group: list[Ticket[Any]]) -> Iterator[list[Ticket[Any]]]:
     """A group cut into those neighbours that can run together."""
+    joins = [getattr(ticket.operation, "joins", None) for ticket in group]
+    if joins[0] is not None and joins.count(joins[0]) == len(joins):
+        yield group
+        return
     some: list[Ticket[Any]] = []
-    before = None
-    for ticket in group:
-        joins = getattr(ticket.operation, "joins", None)
-        if some and (joins is None or joins != before):
+    for ticket, own, before in zip(group, joins, [None, *joins], strict=False):
+        if some and (own is None or own != before):
             yield some
             some = []
         some.append(ticket)
-        before = joins
     yield some
