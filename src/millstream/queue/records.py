@@ -30,6 +30,8 @@ ENTRIES_KEPT = 32
 LONG = 64
 """The metadata of so many neighbours is looked for in their log before the records as they were."""
 
+ATTEMPTS_PER_PAUSE = 64
+
 Held = tuple[int, entries.MetadataColumn]
 """The first offset of an entry, and the metadata of its records."""
 
@@ -39,6 +41,18 @@ _recent: WeakKeyDictionary[Overlay, OrderedDict[int, Held]] = WeakKeyDictionary(
 A message is known by its id, which is never given out again, and not only by its offset: that may be
 another's once its log was set back.
 """
+
+
+Tries = tuple[tuple[int, str], ...]
+"""The attempts at a message: when, and by whom."""
+
+
+class _PackedTries(dict[Tries, bytes]):
+    """Attempts as the RFC's record has them, packed once for all messages that were claimed alike."""
+
+    def __missing__(self, tries: Tries) -> bytes:
+        packed = self[tries] = rfc.encode_attempts([rfc.Attempt(*one) for one in tries])
+        return packed
 
 
 class Contents(Protocol):
@@ -110,24 +124,24 @@ class BucketRecords:
         Messages claimed side by side share one range in our own record instead: a row for each of
         a thousand would cost more than everything else about them.
         """
-        bucket = self._bucket
-        history: dict[int, list[tuple[int, str]]] = {
-            one.start: []
-            for one in bucket.tries[bucket.tries_written :]
-            if one.stop - one.start == 1
-        }
-        for one in bucket.tries if history else ():
-            for slot in range(one.start, one.stop):
-                if slot in history:
-                    history[slot].append((one.at_ms, one.consumer))
+        bucket, packed = self._bucket, _PackedTries()
+        fresh = [one for one in bucket.tries[bucket.tries_written :] if one.stop - one.start == 1]
+        tries: dict[int, Tries] = {one.start: ((one.at_ms, one.consumer),) for one in fresh}
+        tries |= self._repeated([slot for slot in tries if bucket.attempts[slot] > 1])
         prefix = rfc.attempts_prefix(bucket.queue.encode())
-        packed: dict[tuple[tuple[int, str], ...], bytes] = {}
-        for slot, message_id in self._messages(sorted(history)):
-            tries = tuple(history[slot])
-            value = packed.get(tries)
-            if value is None:
-                value = packed[tries] = rfc.encode_attempts([rfc.Attempt(*one) for one in tries])
-            yield prefix + encode_key_u64(message_id), value
+        for at, (slot, message_id) in enumerate(self._messages(sorted(tries))):
+            if not at % ATTEMPTS_PER_PAUSE:
+                self._overlay.pause()
+            yield prefix + encode_key_u64(message_id), packed[tries[slot]]
+
+    def _repeated(self, slots: list[int]) -> dict[int, Tries]:
+        """All attempts at messages that were claimed more than once."""
+        found: dict[int, list[tuple[int, str]]] = {slot: [] for slot in slots}
+        for one in self._bucket.tries if found else ():
+            for slot in range(one.start, one.stop):
+                if slot in found:
+                    found[slot].append((one.at_ms, one.consumer))
+        return {slot: tuple(of_slot) for slot, of_slot in found.items()}
 
     def _messages(self, slots: list[int]) -> Iterator[tuple[int, int]]:
         """Slots, which ascend, and the ids of their messages."""
