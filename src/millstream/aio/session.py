@@ -28,7 +28,6 @@ from millstream.queue.message import Lot
 from millstream.queue.reading import are_at_hand, read_grants
 from millstream.replica import following
 from millstream.store.store import Store
-from millstream.store.transaction import Operation
 from millstream.store.transactor import Ticket, fresh
 
 T = TypeVar("T")
@@ -37,14 +36,10 @@ QUERY_THREADS = 4
 """Reads are short and mostly hold the interpreter's lock: more threads would only take turns."""
 
 
-class _Asked(Ticket[Any]):
+class _Asked(Ticket[Any], eq=False, kw_only=True):
     """A ticket with the future of the coroutine that waits for it."""
 
-    __slots__ = ("future",)
-
-    def __init__(self, operation: Operation[Any], future: asyncio.Future[Any]) -> None:
-        super().__init__(operation)
-        self.future = future
+    future: asyncio.Future[Any]
 
     def settle(self) -> None:
         """Give the answer, unless nobody waits any more."""
@@ -177,7 +172,7 @@ class AsyncEmbeddedSession:
         future: asyncio.Future[T] = self._loop.create_future()
         if not self._gathered:
             self._loop.call_soon(self._hand_in)
-        self._gathered.append(_Asked(operation(command), future))
+        self._gathered.append(_Asked(operation(command), future=future))
         return await future
 
     def _hand_in(self) -> None:

@@ -49,10 +49,12 @@ _OUTCOMES = {AVAILABLE: "again", DONE: "done", FAILED: "failed"}
 
 def claim_messages(store: Store, query: c.ClaimMessages) -> list[Lot]:
     """Claim messages, waiting for the first if asked; their payloads are read afterwards."""
-    deadline = None if query.wait_ms is None else store.clock.seconds() + query.wait_ms / 1000
+    if query.wait_ms is None:
+        return claim_now(store, query)
+    deadline = store.clock.seconds() + query.wait_ms / 1000
     while True:
         found = claim_now(store, query)
-        left_s = 0.0 if deadline is None else deadline - store.clock.seconds()
+        left_s = deadline - store.clock.seconds()
         if found or left_s <= 0:
             return found
         query = replace(query, acked=[])

@@ -20,6 +20,8 @@ from itertools import islice, pairwise
 from time import sleep
 from typing import Any, Generic, Protocol, TypeVar
 
+from msgspec import Struct
+
 from millstream.clock import Clock
 from millstream.errors import MillstreamError, Overloaded, WriteFailed
 from millstream.store.transaction import Operation
@@ -39,28 +41,20 @@ GATHER_STEP_S = 0.00005
 _NOBODY: deque[Any] = deque()
 
 
-class Ticket(Generic[T]):
+class Ticket(Struct, Generic[T], eq=False):
     """One operation that waits for its commit, and the place where its answer will stand."""
 
-    __slots__ = (
-        *("_wake", "awake", "done", "error", "lead", "on_done", "operation", "result"),
-        "successor",
-    )
-
-    def __init__(
-        self, operation: Operation[T], on_done: Callable[[Ticket[T]], None] | None = None
-    ) -> None:
-        self.operation = operation
-        self.on_done = on_done
-        self.result: T | None = None
-        self.error: BaseException | None = None
-        self.done = False
-        self.awake = False
-        """Whether its caller knows that it is done."""
-        self.lead = False
-        self.successor: Ticket[Any] | None = None
-        """Who was answered together with it and sleeps until its caller has woken up."""
-        self._wake: Any = None
+    operation: Operation[T]
+    on_done: Callable[[Ticket[T]], None] | None = None
+    result: T | None = None
+    error: BaseException | None = None
+    done: bool = False
+    awake: bool = False
+    """Whether its caller knows that it is done."""
+    lead: bool = False
+    successor: Ticket[Any] | None = None
+    """Who was answered together with it and sleeps until its caller has woken up."""
+    _wake: Any = None
 
     def prepare_to_wait(self) -> None:
         """Make the lock that `wait` sleeps on; before anybody can see the ticket."""
@@ -187,22 +181,27 @@ class Transactor:
             raise
         finally:
             ticket.awake = True
-            if ticket.successor is not None:
-                ticket.successor.wake()
+            heir = self._first if self._answered is ticket else ticket.successor
+            if heir is not None:
+                heir.wake()
         return ticket.lead and not ticket.done
 
     def _await_others(self, ticket: Ticket[Any]) -> bool:
-        """Wait, as the first, for those who mostly come together; True if it is time to lead."""
-        until = self._clock.seconds() + GATHER_S_MAX
-        while not ticket.wait(min(self._commit_s * GATHER_SHARE, GATHER_S_MAX)):
-            asleep = self._answered is not None and not self._answered.awake
-            if asleep and self._clock.seconds() < until:
-                continue
-            with self._gate:
-                if self._first is ticket:
-                    self._first, ticket.lead = None, True
-            return ticket.lead
-        return False
+        """Wait, as the first, for those who mostly come together; True if it is time to lead.
+
+        While some of them still sleep, there is no hurry: the last of them wakes the first.
+        """
+        asleep = self._answered is not None and not self._answered.awake
+        patience_s = GATHER_S_MAX if asleep else self._patience_s()
+        if ticket.wait(patience_s):
+            return False
+        with self._gate:
+            if self._first is ticket:
+                self._first, ticket.lead = None, True
+        return ticket.lead
+
+    def _patience_s(self) -> float:
+        return min(self._commit_s * GATHER_SHARE, GATHER_S_MAX)
 
     def submit(self, tickets: list[Ticket[Any]]) -> None:
         """Hand in tickets that call back; returns at once."""
@@ -321,8 +320,7 @@ class Transactor:
     def _gather(self, *, patient: bool) -> list[Ticket[Any]]:
         """Take who waits; if many were just answered, give them a moment to come again."""
         if patient and self._crowd > 1:
-            patience_s = min(self._commit_s * GATHER_SHARE, GATHER_S_MAX)
-            for _ in range(int(patience_s / GATHER_STEP_S)):
+            for _ in range(int(self._patience_s() / GATHER_STEP_S)):
                 if len(self._queue) >= self._crowd:
                     break
                 sleep(GATHER_STEP_S)
