@@ -145,7 +145,7 @@ class Transactor:
 
     def _completes(self) -> bool:
         """Whether all are there who are waited for, and nobody leads: then the caller is to lead."""
-        if self._leading and self._first is None or len(self._queue) < self._crowd:
+        if (self._leading and self._first is None) or len(self._queue) < self._crowd:
             return False
         self._leading, self._first = True, None
         return True
