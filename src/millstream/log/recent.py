@@ -9,6 +9,7 @@ What a claim gets is cut for it alone.
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import chain
 from threading import Lock
 from typing import NamedTuple
 
@@ -86,12 +87,12 @@ class Parsed:
         first, rows = self._rows
         if not 0 <= offset - first < len(rows):
             count = ROWS_AHEAD if offset == self._next else 1
-            first, rows = offset, self._cut(offset, min(offset + count, self.end))
+            first, rows = offset, self.rows(offset, min(offset + count, self.end))
             self._rows, self._next = (first, rows), first + len(rows)
         return rows[offset - first]
 
-    def _cut(self, start: int, stop: int) -> list[Columns]:
-        """Records as rows of columns, each by itself."""
+    def rows(self, start: int, stop: int) -> list[Columns]:
+        """The same records, each by itself."""
         metadata, skip, count = self.metadata, start - self.first, stop - start
         headers = metadata.column(blocks.HEADERS, skip, count) or [b""] * count
         rows = zip(
@@ -215,23 +216,33 @@ class RecentBlocks:
 
 def recent_columns(store: Store, log_id: int, name: str, *, start: int, stop: int) -> list[Columns]:
     """The records in [start, stop) of a log, also below its start while their bytes are there."""
+    found = _parsed(store, log_id, name, start, stop)
+    return [parsed.columns(max(start, parsed.first), min(stop, parsed.end)) for parsed in found]
+
+
+def recent_rows(store: Store, log_id: int, name: str, *, start: int, stop: int) -> list[Columns]:
+    """The same records, each by itself."""
+    found = _parsed(store, log_id, name, start, stop)
+    rows = [parsed.rows(max(start, parsed.first), min(stop, parsed.end)) for parsed in found]
+    return list(chain.from_iterable(rows))
+
+
+def _parsed(store: Store, log_id: int, name: str, start: int, stop: int) -> list[Parsed]:
+    """The blocks that hold the records in [start, stop) of a log."""
     known: RecentBlocks | None = store.scratch.get(_KEY)
     cache = known or _recent_blocks(store)
     setbacks = bounds_of(store, log_id).setbacks
     if setbacks:
         cache.note(log_id, setbacks)
-    found: list[Columns] = []
+    found: list[Parsed] = []
     while start < stop:
         parsed = cache.find(log_id, start)
         if parsed is not None:
-            near = [parsed]
+            found.append(parsed)
         else:
             read = fetch_blocks(store, log_id, name, start=start, stop=stop)
-            near = [cache.add(log_id, block) for block in read]
-        for parsed in near:
-            end = min(stop, parsed.end)
-            found.append(parsed.columns(start, end))
-            start = end
+            found += [cache.add(log_id, block) for block in read]
+        start = found[-1].end
     return found
 
 

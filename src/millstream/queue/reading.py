@@ -11,7 +11,7 @@ from millstream.format import keys
 from millstream.log.block import pack_headers
 from millstream.log.head import Head
 from millstream.log.reader import read_records
-from millstream.log.recent import is_at_hand, recent_columns
+from millstream.log.recent import Columns, is_at_hand, recent_columns, recent_rows
 from millstream.queue import commands as c
 from millstream.queue.message import Label, Lot
 from millstream.store.engine import Snapshot
@@ -33,7 +33,7 @@ def read_granted(store: Store, queue: str, granted: c.Granted) -> list[Lot]:
         return read_grants(store, queue, granted.grants)
     if deal.lots is None:
         try:
-            deal.lots = [read_grants(store, queue, own) for own in deal.grants]
+            deal.lots = _read_deal(store, queue, deal)
         except CorruptionError:  # of one of them, who will be told when reading alone
             return read_grants(store, queue, granted.grants)
     return deal.lots[granted.turn]
@@ -46,26 +46,41 @@ def read_grants(store: Store, queue: str, grants: Sequence[c.Grant]) -> list[Lot
     return [lot for grant in grants for lot in read_grant(store, queue, grant)]
 
 
+def _read_deal(store: Store, queue: str, deal: c.Deal) -> list[list[Lot]]:
+    """The messages of each claim; mostly these are one for each, side by side in a log."""
+    first, count = deal.grants[0][0], len(deal.grants)
+    place = first.log_id, first.offset
+    places = [(one.log_id, one.offset - at) for at, (one, *_) in enumerate(deal.grants)]
+    if places.count(place) < count or any(len(own) > 1 or own[0].count > 1 for own in deal.grants):
+        return [read_grants(store, queue, own) for own in deal.grants]
+    log, stop = log_name(store, first.log_id), first.offset + count
+    rows = recent_rows(store, first.log_id, log, start=first.offset, stop=stop)
+    return [[_lot(queue, log, own[0], row)] for own, row in zip(deal.grants, rows, strict=True)]
+
+
 def read_grant(store: Store, queue: str, grant: c.Grant, reason: str = "") -> list[Lot]:
     """Neighbouring messages with their payloads; as many lots as they lie in blocks."""
-    found: list[Lot] = []
     log, stop = log_name(store, grant.log_id), grant.offset + grant.count
-    for some in recent_columns(store, grant.log_id, log, start=grant.offset, stop=stop):
-        first = some.offsets.start
-        label = Label(
-            queue,
-            log,
-            grant.claim_id + first - grant.offset,
-            first,
-            grant.attempt,
-            some.timestamps,
-            some.keys,
-            some.packed_headers,
-            grant.until_ms,
-            reason,
-        )
-        found.append(Lot(label, some.values))
-    return found
+    found = recent_columns(store, grant.log_id, log, start=grant.offset, stop=stop)
+    return [_lot(queue, log, grant, some, reason) for some in found]
+
+
+def _lot(queue: str, log: str, grant: c.Grant, some: Columns, reason: str = "") -> Lot:
+    """Messages of a grant, from their records."""
+    first = some.offsets.start
+    label = Label(
+        queue,
+        log,
+        grant.claim_id + first - grant.offset,
+        first,
+        grant.attempt,
+        some.timestamps,
+        some.keys,
+        some.packed_headers,
+        grant.until_ms,
+        reason,
+    )
+    return Lot(label, some.values)
 
 
 def read_what_is_left(store: Store, queue: str, grant: c.Grant, reason: str) -> list[Lot]:

@@ -65,10 +65,6 @@ class Ticket(Struct, Generic[T], eq=False):
         """Sleep until the ticket is done, or its caller is asked to lead; False after so long."""
         return bool(self._wake.acquire(timeout=timeout_s))
 
-    def sleeps(self) -> bool:
-        """Whether its caller is a thread that waits, and does not lead."""
-        return self._wake is not None and not self.lead
-
     def wake(self) -> None:
         """End the wait."""
         if self.on_done is not None:
@@ -357,7 +353,7 @@ def _finish(group: list[Ticket[Any]]) -> Ticket[Any] | None:
     Threads are woken one by the other, up to the one that is returned: all at once they would only
     fight for the interpreter.
     """
-    asleep = [ticket for ticket in group if ticket.sleeps()]
+    asleep = [ticket for ticket in group if ticket._wake is not None and not ticket.lead]
     for ticket, successor in pairwise(asleep):
         ticket.successor = successor
     for ticket in group:
