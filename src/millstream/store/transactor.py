@@ -197,7 +197,7 @@ class Transactor:
         return ticket.lead
 
     def _patience_s(self) -> float:
-        return min(self._commit_s * GATHER_SHARE, GATHER_S_MAX)
+        return min(max(0.0, self._commit_s * GATHER_SHARE), GATHER_S_MAX)
 
     def submit(self, tickets: list[Ticket[Any]]) -> None:
         """Hand in tickets that call back; returns at once."""
@@ -294,7 +294,7 @@ class Transactor:
         with self._gate:
             self._crowd = answered + len(self._queue)
             if not self._queue:
-                self._leading = False
+                self._leading, self._first = False, None
                 return
             heir = self._queue[0]
             if heir.on_done is None:

@@ -10,13 +10,15 @@ import pytest
 
 from millstream import Millstream
 from millstream.embedded import EmbeddedSession, open_store
-from millstream.errors import InvalidInput, LeaseLost
-from millstream.queue import claims, endings
+from millstream.errors import CorruptionError, InvalidInput, LeaseLost
+from millstream.queue import claims, endings, reading
 from millstream.queue.claims import Claiming
-from millstream.queue.commands import ClaimRouted, FinishClaims, Granted, Run
-from millstream.queue.message import Message
+from millstream.queue.commands import ClaimRouted, FinishClaims, Grant, Granted, Run
+from millstream.queue.message import Lot, Message, messages_of
 from millstream.queue.queue import Queue
+from millstream.queue.reading import read_granted, read_grants
 from millstream.queue.stride import stride
+from millstream.store.store import Store
 from millstream.store.transactor import Ticket
 from millstream.testing import MemoryEngine, SimulatedClock
 from tests.unit.queue.conftest import counts, values
@@ -263,3 +265,67 @@ def test_what_comes_with_an_acknowledgement_is_checked(
     with pytest.raises(InvalidInput):
         ready._session.execute(FinishClaims("q", [run], "ack", **wrong))
     assert counts(ready.queue("q")) == {"available": 29, "in_flight": 1}
+
+
+# What many have claimed together is read together.
+
+
+@pytest.fixture
+def two_logs() -> Millstream:
+    """A store with a queue "q" on two logs, of eight messages each, with keys and headers."""
+    ms = start()
+    for name in ("a", "b"):
+        some = range(8)
+        ms.log(name).append_many(
+            [f"{name}{n}".encode() for n in some],
+            keys=[f"k{n}" if n % 2 else None for n in some],
+            headers=[{"n": n} if n % 3 else {} for n in some],
+        )
+    queue = ms.queue("q", sources=["a", "b"], start="earliest", lease=LEASE_S)
+    queue.peek(16)
+    return ms
+
+
+def read_of(ms: Millstream, tickets: list[Ticket[Granted]], read: Any) -> list[list[Message]]:
+    store = ms._session.store  # type: ignore[attr-defined]
+    return [messages_of(read(store, "q", ticket.answer())) for ticket in tickets]
+
+
+@pytest.mark.parametrize("sizes", [[1] * 16, [1, 1], [3, 1, 4], [1, 2, 1], [9, 7]])
+def test_what_is_read_together_is_what_each_would_read(
+    two_logs: Millstream, sizes: list[int]
+) -> None:
+    tickets = ask_at_once(two_logs, [claiming(size) for size in sizes])
+    assert {ticket.answer().deal for ticket in tickets} == {tickets[0].answer().deal} != {None}
+    each = read_of(
+        two_logs, tickets, lambda store, queue, one: read_grants(store, queue, one.grants)
+    )
+    together = read_of(two_logs, tickets, read_granted)
+    assert together == each
+    assert [len(messages) for messages in together] == sizes
+    found = [message.text for messages in together for message in messages]
+    assert sorted(found) == [f"{name}{n}" for name in "ab" for n in range(8)][: len(found)]
+
+
+def test_who_cannot_read_does_not_keep_the_others_from_reading(
+    two_logs: Millstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tickets = ask_at_once(two_logs, [claiming(), claiming(), claiming()])
+    read = reading.read_grant
+
+    def damaged(store: Store, queue: str, grant: Grant, reason: str = "") -> list[Lot]:
+        if grant.offset == 1:
+            raise CorruptionError("damaged", what="row", where=1)
+        return read(store, queue, grant, reason)
+
+    def none(*_: Any, **__: Any) -> list[Any]:
+        raise CorruptionError("damaged", what="row", where=1)
+
+    monkeypatch.setattr(reading, "read_grant", damaged)
+    monkeypatch.setattr(reading, "recent_rows", none)
+    store = two_logs._session.store  # type: ignore[attr-defined]
+    for index in (0, 2):
+        (message,) = messages_of(read_granted(store, "q", tickets[index].answer()))
+        assert message.text == f"a{index}"
+    with pytest.raises(CorruptionError):
+        read_granted(store, "q", tickets[1].answer())

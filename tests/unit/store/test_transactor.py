@@ -151,6 +151,65 @@ def test_many_threads_need_fewer_commits_than_operations_and_each_gets_its_own_a
     store.close()
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store whose last commit answered three and took long: they are waited for."""
+    monkeypatch.setattr(transactor, "GATHER_S_MAX", PATIENCE_S)
+    store = start()
+    store._transactor._crowd, store._transactor._commit_s = 3, 100.0 * PATIENCE_S
+    return store
+
+
+def first_waits(store: Store) -> Caller:
+    """A caller who waits for others."""
+    caller = Caller(store, lambda tx: (count(tx), threading.get_ident()))
+    until(lambda: store._transactor._first is not None)
+    return caller
+
+
+def test_the_first_waits_for_those_who_were_answered_with_it_and_the_last_leads(
+    patient: Store,
+) -> None:
+    before = commits(patient)
+    first = first_waits(patient)
+    second = Caller(patient)
+    until(lambda: len(patient._transactor._queue) == 2)
+    assert commits(patient) == before
+    third = patient.run(lambda tx: (count(tx), threading.get_ident()))
+    assert commits(patient) == before + 1
+    assert second.finish().error is None
+    assert first.finish().result[1] == third[1] == threading.get_ident()
+
+
+def test_those_who_do_not_come_again_are_not_waited_for(patient: Store) -> None:
+    patient._transactor._commit_s = 0.0
+    assert isinstance(Caller(patient).finish().result, int)
+    assert patient._transactor._crowd == 1
+
+
+def test_coroutines_complete_the_number_too(patient: Store) -> None:
+    first = first_waits(patient)
+    landed = threading.Semaphore(0)
+    patient.submit([Ticket(count, lambda _: landed.release()) for _ in range(2)])
+    assert all(landed.acquire(timeout=PATIENCE_S) for _ in range(2))
+    assert first.finish().result[1] == first.ident
+
+
+def test_the_first_waits_for_long_only_while_others_sleep(patient: Store) -> None:
+    patient._transactor._commit_s = 0.0
+    asleep = Ticket(count, done=True)
+    patient._transactor._answered = asleep
+    first = first_waits(patient)
+    assert not patient._transactor._await(asleep), "it is done, so it does not lead"
+    assert first.finish().result[1] == first.ident
+
+
+def test_who_waits_for_others_is_told_when_the_store_is_closed(patient: Store) -> None:
+    first = first_waits(patient)
+    patient.close()
+    assert isinstance(first.finish().error, Closed)
+
+
 def test_a_group_has_a_largest_size() -> None:
     store = start(group_operations_max=2)
     before = commits(store)
@@ -291,6 +350,12 @@ def test_an_interrupted_waiter_withdraws_and_strands_nobody() -> None:
     hold.release()
     assert all(caller.finish().error is None for caller in waiting)
     assert ran == []
+
+
+def test_an_interrupted_first_strands_nobody(patient: Store) -> None:
+    with interrupted_in("wait"):
+        patient.run(count)
+    assert Caller(patient).finish().error is None
 
 
 @pytest.mark.parametrize(("crowd", "place"), [(1, "_commit_alone"), (2, "_lead")])
