@@ -231,7 +231,7 @@ def parts_of(runs: Iterable[c.Run]) -> Iterator[Part]:
     """Runs of claims in order, cut at the ends of their buckets; what is named twice counts once."""
     end: dict[int, int] = {}
     for claim_id, count, attempt in sorted(runs):
-        if count < 1 or attempt < 1:
+        if claim_id < 0 or count < 1 or attempt < 1:
             raise InvalidInput(f"({claim_id}, {count}, {attempt}) is no run of claims")
         if count > RUN_MAX:
             raise TooLarge(f"a run of {count:,} claims", size=count, limit=RUN_MAX)

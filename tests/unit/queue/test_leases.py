@@ -9,6 +9,7 @@ import pytest
 from millstream import Millstream
 from millstream.errors import InvalidInput, LeaseLost
 from millstream.queue.backoff import Backoff
+from millstream.queue.commands import FinishClaims
 from millstream.queue.message import Message
 from millstream.queue.queue import Queue
 from millstream.testing import SimulatedClock
@@ -310,3 +311,12 @@ def test_a_message_of_another_queue_is_refused(ms: Millstream, queue: Queue) -> 
     with pytest.raises(InvalidInput):
         queue.ack(other.claim())
     assert counts(queue) == {"in_flight": 1}
+
+
+@pytest.mark.parametrize("run", [(-1, 2, 1), (0, 0, 1), (0, 1, 0), (1 << 63, 1, 1)])
+def test_what_is_no_run_of_claims_is_refused(queue: Queue, run: tuple[int, int, int]) -> None:
+    queue.put_many([b"a", b"b"])
+    queue.claim(2)
+    with pytest.raises(InvalidInput):
+        queue._session.execute(FinishClaims(queue.name, [run], "ack"))
+    assert counts(queue) == {"in_flight": 2}
