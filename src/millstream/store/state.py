@@ -166,10 +166,12 @@ class State:
 
     def rebuild(self, touched: set[bytes], snapshot: Snapshot, pending: deltas.Delta) -> None:
         """Undo a failed operation: bring back entities from records, deltas and the open group."""
+        folded = snapshot.first_seq() - 1
+        self.folded_through(folded)  # by others, perhaps: of what they wrote no delta is left
         for key in touched:
             if self.entities.pop(key, None) is not None:
                 self.weight -= self._kinds[key[1]].weight
-        for found, _ in read_deltas(snapshot, snapshot.first_seq() - 1, self.seq):
+        for found, _ in read_deltas(snapshot, folded, self.seq):
             for key, raw in found.changes:
                 if key in touched:
                     self._change(key, raw, found.seq, snapshot)

@@ -258,6 +258,22 @@ def test_a_refused_operation_on_a_lagging_process_leaves_nothing(start: Start) -
     assert a.finds(row(0)) is None
 
 
+def test_a_refused_operation_after_the_fold_of_another_leaves_what_can_be_folded(
+    start: Start,
+) -> None:
+    a, b = start(), start()
+    a.add(ONE, 1)
+    a.add(TWO, 2)
+    assert b.sees(ONE) == [1]
+    b.fold()
+    a.fail(ONE)
+    a.fold()
+    a.add(ONE, 3)
+    a.fold()
+    assert a.sees(ONE) == b.sees(ONE) == start().sees(ONE) == [1, 3]
+    assert a.sees(TWO) == b.sees(TWO) == start().sees(TWO) == [2]
+
+
 def test_rows_dropped_by_one_process_are_gone_for_all(start: Start) -> None:
     a, b = start(), start()
     a.store.run(lambda tx: [tx.put(row(n), b"%d" % n) for n in range(4)])
