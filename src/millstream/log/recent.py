@@ -29,7 +29,9 @@ OFFSETS_BYTES = 16
 """What a parsed block keeps per record beside its bytes: offsets of value, key and headers."""
 
 ROWS_AHEAD = 32
-"""Records that are cut at once for consumers who take them one by one."""
+"""Records that are cut at once for consumers who take them one by one, if they are small."""
+
+ROWS_AHEAD_BYTES = 64 * 1024
 
 _KEY = "recent blocks"
 _ARRAY_OF_ONE = b"\x91"
@@ -51,7 +53,7 @@ class Columns(NamedTuple):
 class Parsed:
     """A block of records, ready to be cut."""
 
-    __slots__ = ("_next", "_rows", "end", "first", "metadata", "payload", "size")
+    __slots__ = ("_ahead", "_next", "_rows", "end", "first", "metadata", "payload", "size")
 
     def __init__(self, first: int, metadata: blocks.Block, payload: blocks.Block) -> None:
         self.first = first
@@ -60,6 +62,7 @@ class Parsed:
         self.payload = payload
         bodies = metadata.header.body_bytes + payload.header.body_bytes
         self.size = bodies + OFFSETS_BYTES * metadata.count
+        self._ahead = max(1, min(ROWS_AHEAD, ROWS_AHEAD_BYTES * metadata.count // self.size))
         self._rows: tuple[int, list[Columns]] = 0, []
         """Some records that were cut ahead, and the offset of the first of them."""
         self._next = -1
@@ -86,7 +89,7 @@ class Parsed:
         """One record; who asks for one after the other finds them cut already, some at a time."""
         first, rows = self._rows
         if not 0 <= offset - first < len(rows):
-            count = ROWS_AHEAD if offset == self._next else 1
+            count = self._ahead if offset == self._next else 1
             first, rows = offset, self.rows(offset, min(offset + count, self.end))
             self._rows, self._next = (first, rows), first + len(rows)
         return rows[offset - first]

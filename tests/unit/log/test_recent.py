@@ -156,3 +156,36 @@ def test_metadata_is_bounded_in_number_and_bytes(monkeypatch: pytest.MonkeyPatch
     assert near.find(90) is not None
     near.add(0, metadata(95, 2, b"x" * 600))
     assert near.find(90) is near.find(95) is near.find(50) is None
+
+
+def test_who_reads_one_by_one_finds_records_cut_ahead_unless_they_are_large() -> None:
+    cache = recent.RecentBlocks(recent.NearMetadata())
+    small = add(cache, 100, [b"%d" % n for n in range(100)])
+    for offset in (150, 151, 152, 190, 199, 100, 101, 131, 132, 133, 134):
+        found = small.columns(offset, offset + 1)
+        assert (found.offsets, found.values) == (
+            range(offset, offset + 1),
+            [b"%d" % (offset - 100)],
+        )
+    assert [len(some.values) for some in small._rows[1]] == [1] * recent.ROWS_AHEAD
+
+    large = add(cache, 0, [bytes([n]) * 40_000 for n in range(10)])
+    for offset in range(10):
+        assert large.columns(offset, offset + 1).values == [bytes([offset]) * 40_000]
+        assert len(large._rows[1]) == 1
+
+
+def test_rows_are_the_same_records_each_by_itself(ms: Millstream) -> None:
+    log = ms.log("a")
+    log.append_many([b"1", b"2", b"3"], headers=[{"n": 1}, {}, {"n": 3}], timestamps=[6, 7, 8])
+    log.append(b"4", key="k", timestamp=9)
+    log.append_many([b"5", b"6"], keys=["x", None])
+    store, log_id = parts(ms, "a")
+    found = recent.recent_rows(store, log_id, "a", start=1, stop=6)
+    each = [
+        one
+        for n in range(1, 6)
+        for one in recent.recent_columns(store, log_id, "a", start=n, stop=n + 1)
+    ]
+    assert found == each
+    assert [one.values for one in found] == [[b"2"], [b"3"], [b"4"], [b"5"], [b"6"]]
