@@ -219,33 +219,40 @@ class RecentBlocks:
 
 def recent_columns(store: Store, log_id: int, name: str, *, start: int, stop: int) -> list[Columns]:
     """The records in [start, stop) of a log, also below its start while their bytes are there."""
-    found = _parsed(store, log_id, name, start, stop)
-    return [parsed.columns(max(start, parsed.first), min(stop, parsed.end)) for parsed in found]
+    found = _pieces(store, log_id, name, start, stop)
+    return [parsed.columns(first, end) for parsed, first, end in found]
 
 
 def recent_rows(store: Store, log_id: int, name: str, *, start: int, stop: int) -> list[Columns]:
     """The same records, each by itself."""
-    found = _parsed(store, log_id, name, start, stop)
-    rows = [parsed.rows(max(start, parsed.first), min(stop, parsed.end)) for parsed in found]
-    return list(chain.from_iterable(rows))
+    found = _pieces(store, log_id, name, start, stop)
+    return list(chain.from_iterable([parsed.rows(first, end) for parsed, first, end in found]))
 
 
-def _parsed(store: Store, log_id: int, name: str, start: int, stop: int) -> list[Parsed]:
-    """The blocks that hold the records in [start, stop) of a log."""
+def _pieces(
+    store: Store, log_id: int, name: str, start: int, stop: int
+) -> list[tuple[Parsed, int, int]]:
+    """Blocks that hold the records in [start, stop) of a log, and which to take from each.
+
+    Blocks may overlap: those of records that were stored apart are made of what was asked for.
+    """
     known: RecentBlocks | None = store.scratch.get(_KEY)
     cache = known or _recent_blocks(store)
     setbacks = bounds_of(store, log_id).setbacks
     if setbacks:
         cache.note(log_id, setbacks)
-    found: list[Parsed] = []
+    found: list[tuple[Parsed, int, int]] = []
     while start < stop:
         parsed = cache.find(log_id, start)
         if parsed is not None:
-            found.append(parsed)
+            near = [parsed]
         else:
             read = fetch_blocks(store, log_id, name, start=start, stop=stop)
-            found += [cache.add(log_id, block) for block in read]
-        start = found[-1].end
+            near = [cache.add(log_id, block) for block in read]
+        for parsed in near:
+            end = min(stop, parsed.end)
+            found.append((parsed, start, end))
+            start = end
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from millstream.errors import CorruptionError
+from millstream.errors import CorruptionError, MillstreamError
 from millstream.format import keys
 from millstream.log.block import pack_headers
 from millstream.log.head import Head
@@ -34,7 +34,7 @@ def read_granted(store: Store, queue: str, granted: c.Granted) -> list[Lot]:
     if deal.lots is None:
         try:
             deal.lots = _read_deal(store, queue, deal)
-        except CorruptionError:  # of one of them, who will be told when reading alone
+        except MillstreamError:  # of one of them, who will be told when reading alone
             return read_grants(store, queue, granted.grants)
     return deal.lots[granted.turn]
 

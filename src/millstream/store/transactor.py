@@ -16,6 +16,7 @@ import threading
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import islice, pairwise
 from time import sleep
 from typing import Any, Generic, Protocol, TypeVar
@@ -23,7 +24,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from msgspec import Struct
 
 from millstream.clock import Clock
-from millstream.errors import MillstreamError, Overloaded, WriteFailed
+from millstream.errors import MillstreamError, OutcomeUnknown, Overloaded, WriteFailed
 from millstream.store.transaction import Operation
 
 T = TypeVar("T")
@@ -71,7 +72,8 @@ class Ticket(Struct, Generic[T], eq=False):
             if self.done:
                 self.on_done(self)
         elif self._wake is not None and self._wake.locked():
-            self._wake.release()
+            with suppress(RuntimeError):  # somebody else was faster
+                self._wake.release()
 
     def answer(self) -> T:
         """The result, or the error raised anew."""
@@ -132,6 +134,8 @@ class Transactor:
                         self._leading, self._first = True, ticket
         if alone:
             self._commit_alone(ticket)
+        elif not lead:
+            lead = self._await(ticket)
         while not ticket.done:
             if lead:
                 self._lead(ticket)
@@ -171,7 +175,7 @@ class Transactor:
                         return True
                 elif not ticket.wait(ORPHANED_S) and self.mutex.acquire(blocking=False):
                     self.mutex.release()
-                    return not ticket.done
+                    ticket.lead = True
         except BaseException:
             self._abandon(ticket)
             raise
@@ -251,7 +255,7 @@ class Transactor:
     def _lead(self, own: Ticket[Any] | None = None) -> None:
         """Commit for all who wait, answer them, and pass the lead on; also when interrupted."""
         group: list[Ticket[Any]] = []
-        ran = False
+        began = over = False
         try:
             with self.mutex:
                 self._taken = _NOBODY
@@ -260,19 +264,19 @@ class Transactor:
                 except BaseException:
                     group = list(self._taken)
                     raise
-                began = self._clock.seconds()
-                ran = True
+                began_s = self._clock.seconds()
+                began = True
                 if group:
                     self._committer.commit_group(group)
-                self._commit_s = self._clock.seconds() - began
+                over = True
+                self._commit_s = self._clock.seconds() - began_s
         except BaseException:
             self._withdraw(own)
             raise
         finally:
             try:
-                if not ran:
-                    for ticket in group:
-                        ticket.error = WriteFailed("nothing was stored: it was interrupted")
+                if not over:
+                    _leave(group, began=began)
                 self._answer(group)
             finally:
                 self._pass_on(len(group))
@@ -308,10 +312,10 @@ class Transactor:
         with self._gate:
             if self._first is ticket:
                 self._first, ticket.lead = None, True
+            if not ticket.lead and ticket in self._queue:
+                self._queue.remove(ticket)
         if ticket.lead:
             self._lead(ticket)
-        else:
-            self._withdraw(ticket)
 
     def _gather(self, *, patient: bool) -> list[Ticket[Any]]:
         """Take who waits; if many were just answered, give them a moment to come again."""
@@ -347,6 +351,17 @@ class Transactor:
             self._lead()
 
 
+def _leave(group: list[Ticket[Any]], *, began: bool) -> None:
+    """The leader was interrupted: nobody is told of a success that may be none."""
+    for ticket in group:
+        if ticket.error is None:
+            ticket.error = (
+                OutcomeUnknown("the commit was interrupted: it may or may not be durable")
+                if began
+                else WriteFailed("nothing was stored: it was interrupted")
+            )
+
+
 def _finish(group: list[Ticket[Any]]) -> Ticket[Any] | None:
     """Everybody is answered; a second call does what the first has left undone.
 
@@ -356,6 +371,8 @@ def _finish(group: list[Ticket[Any]]) -> Ticket[Any] | None:
     asleep = [ticket for ticket in group if ticket._wake is not None and not ticket.lead]
     for ticket, successor in pairwise(asleep):
         ticket.successor = successor
+    for ticket in reversed(asleep):
+        ticket.done = True  # the last first: who finds himself done wakes one who is
     for ticket in group:
         if not ticket.done:
             ticket.done = True

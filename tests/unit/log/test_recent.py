@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -189,3 +190,19 @@ def test_rows_are_the_same_records_each_by_itself(ms: Millstream) -> None:
     ]
     assert found == each
     assert [one.values for one in found] == [[b"2"], [b"3"], [b"4"], [b"5"], [b"6"]]
+
+
+def test_blocks_that_overlap_give_each_record_once(ms: Millstream) -> None:
+    """Records that were stored apart lie in the cache in the ranges that were asked for."""
+    log = ms.log("a")
+    for n in range(40):
+        log.append(b"%d" % n)
+    ms.fold()
+    store, log_id = parts(ms, "a")
+    chance = random.Random(5)
+    for _ in range(300):
+        start, stop = sorted(chance.sample(range(41), 2))
+        wanted = [[b"%d" % n] for n in range(start, stop)]
+        assert [value for _, value, *_ in rows(ms, "a", start, stop)] == [one for (one,) in wanted]
+        each = recent.recent_rows(store, log_id, "a", start=start, stop=stop)
+        assert [one.values for one in each] == wanted

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from millstream.embedded import open_store
-from millstream.errors import Closed, MillstreamError, Overloaded, Poisoned
+from millstream.errors import Closed, MillstreamError, OutcomeUnknown, Overloaded, Poisoned
 from millstream.limits import Limits
 from millstream.store import transactor
 from millstream.store.sqlite import SqliteEngine
@@ -263,6 +263,87 @@ def test_a_clock_that_was_moved_during_a_commit_holds_nobody_up() -> None:
 # Bounds and ends.
 
 
+class SlowGate:
+    """The transactor's gate; who passes it on a thread of a name goes on when allowed to."""
+
+    def __init__(self, store: Store) -> None:
+        self._gate, self._go_on = store._transactor._gate, threading.Event()
+        store._transactor._gate = self
+
+    def __enter__(self) -> None:
+        self._gate.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._gate.release()
+        if threading.current_thread().name == "slow":
+            assert self._go_on.wait(PATIENCE_S)
+
+    def open(self) -> None:
+        self._go_on.set()
+
+
+@pytest.fixture
+def no_orphans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody helps himself: a wake-up that is lost is seen."""
+    monkeypatch.setattr(transactor, "ORPHANED_S", 100.0 * PATIENCE_S)
+
+
+@pytest.mark.usefixtures("no_orphans")
+def test_who_is_answered_before_it_begins_to_wait_wakes_the_next() -> None:
+    store = start()
+    gate = SlowGate(store)
+    with held(store) as hold:
+        waiting = [Caller(store)]
+        hold.await_waiting(1)
+        slow = Caller(store, name="slow")
+        hold.await_waiting(2)
+        waiting += [Caller(store), Caller(store)]
+        hold.await_waiting(4)
+    gate.open()
+    for caller in (slow, *waiting):
+        assert caller.finish().error is None
+
+
+@pytest.mark.usefixtures("no_orphans")
+def test_who_finds_itself_answered_wakes_one_who_is_answered_too() -> None:
+    store = start()
+    gate = SlowGate(store)
+    landing, land = threading.Event(), threading.Event()
+
+    def landed(_: Ticket[Any]) -> None:
+        landing.set()
+        assert land.wait(PATIENCE_S)
+
+    hold = Hold(store)
+    first = Caller(store)
+    hold.await_waiting(1)
+    slow = Caller(store, name="slow")
+    hold.await_waiting(2)
+    store.submit([Ticket(count, landed)])
+    last = Caller(store)
+    hold.await_waiting(4)
+    hold._go_on.set()
+    assert landing.wait(PATIENCE_S)
+    gate.open()
+    assert slow.finish().error is None
+    land.set()
+    for caller in (first, last, hold.caller):
+        assert caller.finish().error is None
+
+
+def test_a_ticket_may_be_woken_twice_at_once() -> None:
+    class Released:
+        """A lock that somebody else releases just after one has looked."""
+
+        def locked(self) -> bool:
+            return True
+
+        def release(self) -> None:
+            raise RuntimeError("release unlocked lock")
+
+    Ticket(count, _wake=Released()).wake()
+
+
 def test_too_many_who_wait_are_told_so_at_once() -> None:
     store = start(waiting_operations_max=3)
     with held(store) as hold:
@@ -393,6 +474,26 @@ def test_a_leader_interrupted_in_its_commit_leaves_nobody_waiting() -> None:
         caller.finish()
         assert caller.error is None or isinstance(caller.error, MillstreamError | KeyboardInterrupt)
     Caller(store).finish()
+
+
+def test_a_leader_interrupted_on_its_way_into_the_commit_tells_nobody_of_a_success(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = start()
+    before = commits(store)
+
+    def interrupted(_: list[Ticket[Any]]) -> None:
+        raise KeyboardInterrupt
+
+    with held(store) as hold:
+        waiting = [Caller(store), Caller(store)]
+        hold.await_waiting(2)
+        monkeypatch.setattr(store, "commit_group", interrupted)
+    errors = [caller.finish().error for caller in waiting]
+    assert {type(error) for error in errors} == {KeyboardInterrupt, OutcomeUnknown}
+    monkeypatch.undo()
+    assert commits(store) == before + 1
+    assert Caller(store).finish().error is None
 
 
 class InterruptingClock(SimulatedClock):
