@@ -1,10 +1,12 @@
 """The transactor: one writer, and one sync for everybody who waits.
 
-When nobody else waits, a caller commits on its own thread. Under load somebody leads: he runs and
-commits the operations of all who wait, and meanwhile the next group gathers. Those who were answered
-together mostly come again together: so the first of them waits a moment for the others, and whoever
-completes their number leads. Callers without a thread to lend (coroutines) are led for by a thread
-of the transactor's own.
+When nobody else waits, a caller commits on its own thread. Under load whoever is first leads:
+it runs and commits the operations of all who wait, and meanwhile the next group gathers. Callers
+without a thread to lend (coroutines) are led for by a thread of the transactor's own.
+
+Those who were answered together mostly come again together. Where their operations are faster
+together (`Joint`, in `group`), the first does not lead at once: it waits for the others, and whoever
+completes their number leads.
 
 The mutex guards the state; it is held from the first operation of a group until the commit is
 durable. An answer is given only after that.
@@ -16,7 +18,6 @@ import threading
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from itertools import islice, pairwise
 from time import sleep
 from typing import Any, Generic, Protocol, TypeVar
@@ -57,6 +58,11 @@ class Ticket(Struct, Generic[T], eq=False):
     """Who was answered together with it and sleeps until its caller has woken up."""
     _wake: Any = None
 
+    @property
+    def joint(self) -> bool:
+        """Whether its operation is one that is faster together with others."""
+        return getattr(self.operation, "joins", None) is not None
+
     def prepare_to_wait(self) -> None:
         """Make the lock that `wait` sleeps on; before anybody can see the ticket."""
         self._wake = allocate_lock()
@@ -72,8 +78,10 @@ class Ticket(Struct, Generic[T], eq=False):
             if self.done:
                 self.on_done(self)
         elif self._wake is not None and self._wake.locked():
-            with suppress(RuntimeError):  # somebody else was faster
+            try:
                 self._wake.release()
+            except RuntimeError:  # somebody else was faster
+                pass
 
     def answer(self) -> T:
         """The result, or the error raised anew."""
@@ -127,11 +135,13 @@ class Transactor:
                 lead = self._leading = True
             else:
                 self._queue.append(ticket)
-                lead = self._completes()
+                waits = ticket.joint or self._first is not None
+                lead = self._completes() if waits else not self._leading
                 if not lead:
                     ticket.prepare_to_wait()
                     if not self._leading:
-                        self._leading, self._first = True, ticket
+                        self._first = ticket
+                self._leading = True
         if alone:
             self._commit_alone(ticket)
         elif not lead:
@@ -147,7 +157,7 @@ class Transactor:
         """Whether all are there who are waited for, and nobody leads: then the caller is to lead."""
         if (self._leading and self._first is None) or len(self._queue) < self._crowd:
             return False
-        self._leading, self._first = True, None
+        self._first = None
         return True
 
     def _commit_alone(self, ticket: Ticket[Any]) -> None:
@@ -260,7 +270,7 @@ class Transactor:
             with self.mutex:
                 self._taken = _NOBODY
                 try:
-                    group = self._gather(patient=own is None)
+                    group = self._gather(patient=own is None or not own.joint)
                 except BaseException:
                     group = list(self._taken)
                     raise
@@ -302,7 +312,10 @@ class Transactor:
                 return
             heir = self._queue[0]
             if heir.on_done is None:
-                self._first = heir
+                if heir.joint:
+                    self._first = heir
+                else:
+                    heir.lead = True
                 heir.wake()
                 return
         self._use_thread()

@@ -160,9 +160,21 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> Store:
     return store
 
 
+class Together:
+    """An operation that would rather run with others, and answers with the thread that ran it."""
+
+    joins = "together"
+
+    def __call__(self, tx: Transaction) -> tuple[int, int]:
+        return count(tx), threading.get_ident()
+
+    def run_all(self, tx: Transaction, operations: list[Together]) -> list[tuple[int, int]]:
+        return [operation(tx) for operation in operations]
+
+
 def first_waits(store: Store) -> Caller:
     """A caller who waits for others."""
-    caller = Caller(store, lambda tx: (count(tx), threading.get_ident()))
+    caller = Caller(store, Together())
     until(lambda: store._transactor._first is not None)
     return caller
 
@@ -175,7 +187,7 @@ def test_the_first_waits_for_those_who_were_answered_with_it_and_the_last_leads(
     second = Caller(patient)
     until(lambda: len(patient._transactor._queue) == 2)
     assert commits(patient) == before
-    third = patient.run(lambda tx: (count(tx), threading.get_ident()))
+    third = patient.run(Together())
     assert commits(patient) == before + 1
     assert second.finish().error is None
     assert first.finish().result[1] == third[1] == threading.get_ident()
@@ -183,8 +195,16 @@ def test_the_first_waits_for_those_who_were_answered_with_it_and_the_last_leads(
 
 def test_those_who_do_not_come_again_are_not_waited_for(patient: Store) -> None:
     patient._transactor._commit_s = 0.0
-    assert isinstance(Caller(patient).finish().result, int)
+    caller = Caller(patient, Together())
+    assert caller.finish().result[1] == caller.ident
     assert patient._transactor._crowd == 1
+
+
+def test_who_is_no_faster_with_others_leads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = start()
+    store._transactor._crowd = 3
+    monkeypatch.setattr(Ticket, "wait", lambda *_: pytest.fail("it waits"))
+    assert isinstance(store.run(count), int)
 
 
 def test_coroutines_complete_the_number_too(patient: Store) -> None:
@@ -435,7 +455,7 @@ def test_an_interrupted_waiter_withdraws_and_strands_nobody() -> None:
 
 def test_an_interrupted_first_strands_nobody(patient: Store) -> None:
     with interrupted_in("wait"):
-        patient.run(count)
+        patient.run(Together())
     assert Caller(patient).finish().error is None
 
 
