@@ -41,7 +41,7 @@ class Grant(Struct, frozen=True, array_like=True):
 
 
 class Deal:
-    """What several claims got together: who reads its own messages first reads those of all."""
+    """What several claims got together: who reads its message first reads those of all."""
 
     __slots__ = ("grants", "lots")
 
@@ -49,6 +49,7 @@ class Deal:
         self.grants = grants
         """Of each claim."""
         self.lots: list[list[Lot]] | None = None
+        """The same, read; empty if each is to read its own."""
 
 
 class Granted(Struct, frozen=True):

@@ -35,8 +35,8 @@ def read_granted(store: Store, queue: str, granted: c.Granted) -> list[Lot]:
         try:
             deal.lots = _read_deal(store, queue, deal)
         except MillstreamError:  # of one of them, who will be told when reading alone
-            return read_grants(store, queue, granted.grants)
-    return deal.lots[granted.turn]
+            deal.lots = []
+    return deal.lots[granted.turn] if deal.lots else read_grants(store, queue, granted.grants)
 
 
 def read_grants(store: Store, queue: str, grants: Sequence[c.Grant]) -> list[Lot]:
@@ -47,12 +47,12 @@ def read_grants(store: Store, queue: str, grants: Sequence[c.Grant]) -> list[Lot
 
 
 def _read_deal(store: Store, queue: str, deal: c.Deal) -> list[list[Lot]]:
-    """The messages of each claim; mostly these are one for each, side by side in a log."""
+    """The message of each claim, if there is one for each, and they lie side by side; else nothing."""
     first, count = deal.grants[0][0], len(deal.grants)
     place = first.log_id, first.offset
     places = [(one.log_id, one.offset - at) for at, (one, *_) in enumerate(deal.grants)]
     if places.count(place) < count or any(len(own) > 1 or own[0].count > 1 for own in deal.grants):
-        return [read_grants(store, queue, own) for own in deal.grants]
+        return []
     log, stop = log_name(store, first.log_id), first.offset + count
     rows = recent_rows(store, first.log_id, log, start=first.offset, stop=stop)
     return [[_lot(queue, log, own[0], row)] for own, row in zip(deal.grants, rows, strict=True)]
