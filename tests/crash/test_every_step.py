@@ -42,7 +42,7 @@ from millstream.log import commands as c
 from millstream.log.retention import tend
 from millstream.record import Producer
 from millstream.store.store import Store
-from millstream.store.transactor import Ticket
+from millstream.store.ticket import Ticket
 from millstream.testing import Crash, Faults, MemoryEngine, SimulatedClock, Torn
 
 pytestmark = pytest.mark.faults

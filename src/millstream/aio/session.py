@@ -28,7 +28,8 @@ from millstream.queue.message import Lot
 from millstream.queue.reading import are_at_hand, read_grants
 from millstream.replica import following
 from millstream.store.store import Store
-from millstream.store.transactor import Ticket, fresh
+from millstream.store.ticket import Ticket
+from millstream.store.transactor import fresh
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from millstream.format.packing import pack_single
 from millstream.limits import Limits
 from millstream.log.commands import Append
 from millstream.store.sqlite import SqliteEngine
-from millstream.store.transactor import Ticket
+from millstream.store.ticket import Ticket
 
 APPENDS = 1_000_000
 GROUP = 1_000

@@ -10,8 +10,8 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Protocol, Self, TypeVar
 
 from millstream.errors import StoreError
+from millstream.store.ticket import Ticket
 from millstream.store.transaction import Transaction
-from millstream.store.transactor import Ticket
 
 T = TypeVar("T")
 

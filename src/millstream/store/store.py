@@ -32,8 +32,9 @@ from millstream.store.group import run_group
 from millstream.store.instance import Instance, create_instance
 from millstream.store.keeper import UPKEEP_S, Keeper
 from millstream.store.state import Pin, State
+from millstream.store.ticket import Ticket
 from millstream.store.transaction import Operation, Transaction
-from millstream.store.transactor import Ticket, Transactor, fresh
+from millstream.store.transactor import Transactor, fresh
 from millstream.store.watch import Watch
 
 T = TypeVar("T")

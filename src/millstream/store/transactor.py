@@ -17,15 +17,13 @@ from __future__ import annotations
 import threading
 from _thread import allocate_lock
 from collections import deque
-from collections.abc import Callable
-from itertools import islice, pairwise
+from itertools import islice
 from time import sleep
-from typing import Any, Generic, Protocol, TypeVar
-
-from msgspec import Struct
+from typing import Any, Protocol, TypeVar
 
 from millstream.clock import Clock
-from millstream.errors import MillstreamError, OutcomeUnknown, Overloaded, WriteFailed
+from millstream.errors import MillstreamError, Overloaded
+from millstream.store.ticket import Ticket, finish, leave
 from millstream.store.transaction import Operation
 
 T = TypeVar("T")
@@ -41,53 +39,6 @@ GATHER_STEP_S = 0.00005
 
 
 _NOBODY: deque[Any] = deque()
-
-
-class Ticket(Struct, Generic[T], eq=False):
-    """One operation that waits for its commit, and the place where its answer will stand."""
-
-    operation: Operation[T]
-    on_done: Callable[[Ticket[T]], None] | None = None
-    result: T | None = None
-    error: BaseException | None = None
-    done: bool = False
-    awake: bool = False
-    """Whether its caller knows that it is done."""
-    lead: bool = False
-    successor: Ticket[Any] | None = None
-    """Who was answered together with it and sleeps until its caller has woken up."""
-    _wake: Any = None
-
-    @property
-    def joint(self) -> bool:
-        """Whether its operation is one that is faster together with others."""
-        return getattr(self.operation, "joins", None) is not None
-
-    def prepare_to_wait(self) -> None:
-        """Make the lock that `wait` sleeps on; before anybody can see the ticket."""
-        self._wake = allocate_lock()
-        self._wake.acquire()
-
-    def wait(self, timeout_s: float) -> bool:
-        """Sleep until the ticket is done, or its caller is asked to lead; False after so long."""
-        return bool(self._wake.acquire(timeout=timeout_s))
-
-    def wake(self) -> None:
-        """End the wait."""
-        if self.on_done is not None:
-            if self.done:
-                self.on_done(self)
-        elif self._wake is not None and self._wake.locked():
-            try:
-                self._wake.release()
-            except RuntimeError:  # somebody else was faster
-                pass
-
-    def answer(self) -> T:
-        """The result, or the error raised anew."""
-        if self.error is not None:
-            raise self.error
-        return self.result  # type: ignore[return-value]
 
 
 class Committer(Protocol):
@@ -286,16 +237,16 @@ class Transactor:
         finally:
             try:
                 if not over:
-                    _leave(group, began=began)
+                    leave(group, began=began)
                 self._answer(group)
             finally:
                 self._pass_on(len(group))
 
     def _answer(self, group: list[Ticket[Any]]) -> None:
         try:
-            self._answered = _finish(group)
+            self._answered = finish(group)
         except BaseException:
-            self._answered = _finish(group)
+            self._answered = finish(group)
             raise
 
     def _withdraw(self, ticket: Ticket[Any] | None) -> None:
@@ -362,39 +313,6 @@ class Transactor:
             if self._stopping:
                 return
             self._lead()
-
-
-def _leave(group: list[Ticket[Any]], *, began: bool) -> None:
-    """The leader was interrupted: nobody is told of a success that may be none."""
-    for ticket in group:
-        if ticket.error is None:
-            ticket.error = (
-                OutcomeUnknown("the commit was interrupted: it may or may not be durable")
-                if began
-                else WriteFailed("nothing was stored: it was interrupted")
-            )
-
-
-def _finish(group: list[Ticket[Any]]) -> Ticket[Any] | None:
-    """Everybody is answered; a second call does what the first has left undone.
-
-    Threads are woken one by the other, up to the one that is returned: all at once they would only
-    fight for the interpreter.
-    """
-    asleep = [ticket for ticket in group if ticket._wake is not None and not ticket.lead]
-    for ticket, successor in pairwise(asleep):
-        ticket.successor = successor
-    for ticket in reversed(asleep):
-        ticket.done = True  # the last first: who finds himself done wakes one who is
-    for ticket in group:
-        if not ticket.done:
-            ticket.done = True
-            if ticket.on_done is not None:
-                ticket.wake()
-    if not asleep:
-        return None
-    asleep[0].wake()
-    return asleep[-1]
 
 
 def fresh(error: MillstreamError) -> MillstreamError:

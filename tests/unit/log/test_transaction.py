@@ -157,7 +157,7 @@ def test_only_the_failing_transaction_is_undone(
     from millstream.embedded import operation
     from millstream.format.packing import Single
     from millstream.log import commands as c
-    from millstream.store.transactor import Ticket
+    from millstream.store.ticket import Ticket
 
     session: Any = ms._session
     append = c.Append("x", Single(b"v", None, b"", None))

@@ -20,7 +20,7 @@ from millstream.queue.keeping import QueueUpkeep, _cut_inbox
 from millstream.queue.message import Message
 from millstream.queue.queue import Queue
 from millstream.queue.routing import WINDOW, facts_of, route
-from millstream.store.transactor import Ticket
+from millstream.store.ticket import Ticket
 from millstream.testing import SimulatedClock
 
 from .conftest import Reopen, counts, fold_all, settle, upkeep, values

@@ -19,7 +19,7 @@ from millstream.queue.queue import Queue
 from millstream.queue.reading import read_granted, read_grants
 from millstream.queue.stride import stride
 from millstream.store.store import Store
-from millstream.store.transactor import Ticket
+from millstream.store.ticket import Ticket
 from millstream.testing import MemoryEngine, SimulatedClock
 from tests.unit.queue.conftest import counts, values
 

@@ -11,8 +11,8 @@ import pytest
 from millstream.embedded import open_store
 from millstream.errors import InvalidInput, WriteFailed
 from millstream.store.store import Store
+from millstream.store.ticket import Ticket
 from millstream.store.transaction import Transaction
-from millstream.store.transactor import Ticket
 from millstream.testing import MemoryEngine, SimulatedClock
 
 

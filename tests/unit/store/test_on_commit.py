@@ -10,7 +10,7 @@ from millstream.database import Millstream
 from millstream.embedded import EmbeddedSession, open_store
 from millstream.errors import EndMoved
 from millstream.store.memory import MemoryEngine
-from millstream.store.transactor import Ticket
+from millstream.store.ticket import Ticket
 
 
 def test_every_commit_is_told_with_its_operations() -> None:

@@ -22,8 +22,8 @@ from millstream.format.packing import pack_single
 from millstream.limits import Limits
 from millstream.log import commands as c
 from millstream.store.store import Store
+from millstream.store.ticket import Ticket
 from millstream.store.transaction import Transaction, _outside
-from millstream.store.transactor import Ticket
 from millstream.testing import Faults, MemoryEngine, Torn, memory_store
 
 PATIENCE_S = 10
