@@ -1,14 +1,17 @@
-"""Commands: what can be asked of a store, as values.
+"""Commands: what can be asked of a store, as values, each declared once.
 
 The nouns that users hold (`Log`, `Cursor`, …) only build commands and hand them to a session. So
 an embedded store, a server across the wire, and a coroutine's view of either share their nouns:
-they differ in the session alone. A mutation runs inside the transactor and is durable when it
-returns; a query reads.
+they differ in the session alone.
+
+A command's base class says where it runs, its `traits` say everything else that a session, a
+client or a server must know of it. Nobody keeps a list of commands of their own. What a command
+does not declare is refused: a class without traits cannot be defined.
 """
 
 from __future__ import annotations
 
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -18,38 +21,182 @@ from millstream.limits import Limits
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
+Action = Literal["read", "write", "admin"]
+
+Signed = Annotated[int, "signed"]
+"""A field for any 64-bit integer; every other integer of a command is from 0 to 2^63 - 1."""
+
+
+class Right(Struct, frozen=True):
+    """A right that a command needs, on what one of its fields names."""
+
+    noun: Literal["log", "queue", "copy", "store"]
+    """A `copy` is a log as its replicas read and change it."""
+    action: Action
+    field: str = ""
+    """The field; `spec.sources` is a field of a field. A list names several, None names nothing."""
+    is_pattern: bool = False
+    """Whether the field may hold patterns of names."""
+    of_parent: bool = False
+    """Whether the right is needed on the log that the named one was forked from."""
+
+
+def on_log(action: Action, field: str = "log", *, is_pattern: bool = False) -> Right:
+    """A right on the log that a field names."""
+    return Right("log", action, field, is_pattern)
+
+
+def on_parent(action: Action) -> Right:
+    """A right on the log that the command's log was forked from, if it is a fork."""
+    return Right("log", action, "log", of_parent=True)
+
+
+def on_queue(action: Action, field: str = "queue") -> Right:
+    """A right on the queue that a field names."""
+    return Right("queue", action, field)
+
+
+def on_copy(action: Action) -> Right:
+    """A right on the log's copy: what a replica needs."""
+    return Right("copy", action, "log")
+
+
+def on_store(action: Action) -> Right:
+    """A right on the store as a whole."""
+    return Right("store", action)
+
+
+Exemption = Literal["nothing", "seen", "steps", "internal"]
+"""Instead of rights: `nothing`, since it tells next to nothing; `seen`, since the server leaves out
+of the answer what the caller may not see; `steps`, what its steps need; `internal`, since no client
+may ask for it at all."""
+
+
+class Wait(Struct, frozen=True):
+    """How a command waits for something to happen."""
+
+    field: str
+    """The field that says how long, in milliseconds."""
+    is_endless: bool = False
+    """What None means there: for as long as it takes; else not at all."""
+    once: str = ""
+    """A list that is carried out before the wait; a caller who asks again for the rest of the wait
+    leaves it out."""
+
+
+class Traits(Struct, frozen=True, kw_only=True):
+    """What is to be known of a command, besides where it runs and what it answers."""
+
+    needs: tuple[Right, ...] | Exemption
+    """What a client of a server must be allowed to do; the fields of rights hold checked names."""
+    repeat: Literal["unknown", "harmless", "sequence"] = "unknown"
+    """What a repeat of a writing command does whose answer was lost: the same again (`unknown`);
+    nothing that was not wanted (`harmless`); nothing, if a producer's sequence came with it."""
+    is_step: bool = False
+    """Whether a client may ask for it as a step of a transaction."""
+    waits: Wait | None = None
+    """Whether it may wait for something to happen, and for how long."""
+    names: tuple[str, ...] = ()
+    """Fields that hold names, besides those of `needs`."""
+    page: str = ""
+    """The field that says how many entries the answer may have, if that has a bound."""
+    bytes: str = ""
+    """The field that says how many bytes the answer may have, if that has a bound."""
+    is_large: bool = False
+    """Whether the answer holds payloads: a connection gets only a few of those at a time."""
+    holds: bool = False
+    """Whether it changes which messages the client has claimed."""
+    tidies: bool = False
+    """Whether there may be bytes to delete afterwards."""
+
 
 class Command(Struct, Generic[T], frozen=True, tag=True):
-    """Something to ask; `T` is the type of its answer."""
+    """Something to ask; `T` is the type of its answer. Commands derive from the bases below."""
+
+    traits: ClassVar[Traits]
+    writes: ClassVar[bool] = True
+    """Whether it leaves something behind that callers can see."""
+
+    def __init_subclass__(cls) -> None:
+        """Refuse a command that is not declared; bases declare nothing."""
+        super().__init_subclass__()
+        is_base = cls.__module__ == __name__ and cls.__name__ in ("Operation", "Procedure", "Read")
+        if not is_base and not isinstance(cls.__dict__.get("traits"), Traits):
+            raise TypeError(
+                f"{cls.__name__} declares no traits: write `traits = Traits(needs=...)` in it"
+            )
 
 
-class Mutation(Command[T], Generic[T], frozen=True):
-    """A command that changes the store, as part of one commit."""
+class Operation(Command[T], Generic[T], frozen=True):
+    """Runs inside the transactor, as part of one commit; durable when it is answered."""
 
 
-class Query(Command[T], Generic[T], frozen=True):
-    """A command that only reads."""
+class Procedure(Command[T], Generic[T], frozen=True):
+    """Changes the store in several steps, with commits of its own; durable when it is answered."""
 
 
-class Transact(Mutation[list[Any]], frozen=True):
-    """Several mutations in one commit: all of them, or none."""
+class Read(Command[T], Generic[T], frozen=True):
+    """Changes nothing that callers can see.
+
+    It may leave upkeep behind that the background does as well, such as routing and hashes.
+    """
+
+    writes: ClassVar[bool] = False
+
+
+class Transact(Operation[list[Any]], frozen=True):
+    """Several operations in one commit: all of them, or none."""
+
+    traits = Traits(needs="steps", holds=True)
 
     steps: list[Any]
 
 
-class Sql(Mutation[None], frozen=True):
+class Sql(Operation[None], frozen=True):
     """A statement on the application's own tables, in the same commit as what else is asked."""
+
+    traits = Traits(needs="internal")
 
     statement: str
     parameters: list[Any]
 
 
-class Stats(Query[dict[str, Any]], frozen=True):
+class Stats(Read[dict[str, Any]], frozen=True):
     """Facts and counters of the store."""
 
+    traits = Traits(needs=(on_store("read"),))
 
-class Fold(Query[int], frozen=True):
+
+class Fold(Procedure[int], frozen=True):
     """Fold everything that is unfolded now; how many commits were folded."""
+
+    traits = Traits(needs=(on_store("admin"),), repeat="harmless")
+
+
+def waits(command: Command[Any]) -> bool:
+    """Whether a command may wait for something to happen."""
+    wait = command.traits.waits
+    if wait is None:
+        return False
+    wanted_ms = getattr(command, wait.field)
+    return wait.is_endless if wanted_ms is None else wanted_ms > 0
+
+
+def is_repeatable(command: Command[Any]) -> bool:
+    """Whether a command may be asked again if nobody knows whether it was carried out."""
+    if not command.writes:
+        return True
+    repeat = command.traits.repeat
+    if repeat == "sequence":
+        return command.producer is not None  # type: ignore[attr-defined]
+    return repeat == "harmless"
+
+
+def tidies(command: Command[Any]) -> bool:
+    """Whether there may be bytes to delete after a command."""
+    if isinstance(command, Transact):
+        return any(step.traits.tidies for step in command.steps)
+    return command.traits.tidies
 
 
 class Session(Protocol):
@@ -59,7 +206,7 @@ class Session(Protocol):
     clock: Clock
 
     def execute(self, command: Command[T]) -> T:
-        """Answer a command; a mutation is durable on return. Raises a `MillstreamError`."""
+        """Answer a command; what it writes is durable on return. Raises a `MillstreamError`."""
 
     def close(self) -> None:
         """End the session."""

@@ -72,7 +72,7 @@ class Millstream:
             after = page[-1].name
 
     def transaction(self) -> Transaction:
-        """Several mutations in one commit: they are gathered, and happen when the block ends."""
+        """Several operations in one commit: they are gathered, and happen when the block ends."""
         return Transaction(self._session)
 
     def sync(

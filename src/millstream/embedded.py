@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from millstream import command as base
 from millstream.clock import Clock
-from millstream.command import Command, Mutation
+from millstream.command import Command, Operation, Procedure, Read, tidies
 from millstream.errors import InvalidInput
 from millstream.format import keys
 from millstream.limits import Limits
@@ -71,7 +71,7 @@ def kinds() -> Kinds:
     }
 
 
-_MUTATIONS: dict[type, Callable[[Transaction, Any], Any]] = {
+_OPERATIONS: dict[type[Operation[Any]], Callable[[Transaction, Any], Any]] = {
     c.CreateLog: rules.create_log,
     c.Append: rules.append,
     c.Truncate: rules.truncate,
@@ -104,7 +104,18 @@ _MUTATIONS: dict[type, Callable[[Transaction, Any], Any]] = {
     q.RenewClaims: endings.renew,
 }
 
-_QUERIES: dict[type, Callable[[Store, Any], Any]] = {
+_PROCEDURES: dict[type[Procedure[Any]], Callable[[Store, Any], Any]] = {
+    c.EnforceRetention: queries.enforce_retention,
+    c.MergeFork: lambda store, query: fork.merge_fork(store, query, queue_past),
+    r.AdoptBlocks: adopting.adopt_blocks,
+    parcel.AdoptParcel: parcel.adopt_parcel,
+    assigning.AssignMessages: assigning.assign_messages,
+    q.PutForLater: service.put_later,
+    q.ClaimMessages: service.claim_messages,
+    base.Fold: lambda store, _: store.fold(),
+}
+
+_READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
     c.GetBounds: queries.get_bounds,
     c.ReadBlocks: queries.read_blocks,
     c.WaitForOffset: queries.wait_for_offset,
@@ -113,10 +124,8 @@ _QUERIES: dict[type, Callable[[Store, Any], Any]] = {
     c.ListLogs: queries.list_logs,
     c.DescribeCursor: queries.describe_cursor,
     c.ListCursors: queries.list_cursors,
-    c.EnforceRetention: queries.enforce_retention,
     c.GetOwner: owner.get_owner,
     c.GetParent: fork.get_parent,
-    c.MergeFork: lambda store, query: fork.merge_fork(store, query, queue_past),
     r.GetStoreId: copying.get_store_id,
     r.SummarizeLogs: copying.summarize_logs,
     r.SummarizeLog: copying.summarize_log,
@@ -125,27 +134,29 @@ _QUERIES: dict[type, Callable[[Store, Any], Any]] = {
     r.DigestRange: copying.digest_range,
     r.TransferBlocks: copying.transfer_blocks,
     r.GetStampedMetadata: metadata.stamped_metadata,
-    r.AdoptBlocks: adopting.adopt_blocks,
     roster.SummarizeNamed: roster.summarize_named,
     parcel.SendBlocks: parcel.send_blocks,
-    parcel.AdoptParcel: parcel.adopt_parcel,
     following.WaitForChange: following.wait_for_change,
-    assigning.AssignMessages: assigning.assign_messages,
     scanning.ListAttempts: scanning.list_attempts,
     scanning.ListUnrouted: scanning.list_unrouted,
     standing.ListStandings: standing.list_standings,
-    q.PutForLater: service.put_later,
-    q.ClaimMessages: service.claim_messages,
     q.PeekMessages: service.peek_messages,
     q.GetAttempts: service.get_attempts,
     q.DescribeQueue: info.describe_queue,
     q.ListQueues: info.list_queues,
     base.Stats: lambda store, _: store.stats(),
-    base.Fold: lambda store, _: store.fold(),
 }
 
-TIDIES = {c.Truncate, c.DeleteLog, c.SetRetention}
-"""Commands after which there may be bytes to delete."""
+COMMANDS: tuple[type[Command[Any]], ...] = (
+    base.Transact,
+    base.Sql,
+    *_OPERATIONS,
+    *_PROCEDURES,
+    *_READS,
+)
+"""Every command that there is: one that is not here has no rule, and is refused everywhere."""
+
+_ANSWERS: dict[type, Callable[[Store, Any], Any]] = {**_PROCEDURES, **_READS}
 
 
 def open_store(
@@ -162,28 +173,42 @@ def open_store(
     )
 
 
-def operation(command: Mutation[T]) -> Callable[[Transaction], T]:
-    """The function that the transactor runs for a mutation."""
+def operation(command: Operation[T]) -> Callable[[Transaction], T]:
+    """The function that the transactor runs for an operation."""
     kind = type(command)
     if kind is base.Transact:
         return lambda tx: _transact(tx, command)  # type: ignore[arg-type, return-value]
     if kind is q.ClaimRouted:
         return claims.Claiming(command)  # type: ignore[arg-type, return-value]
-    rule = _MUTATIONS[kind]
+    rule = _rule(kind)
     return lambda tx: rule(tx, command)
 
 
-def query(store: Store, command: Command[T]) -> T:
-    """Answer a query."""
-    answer: T = _QUERIES[type(command)](store, command)
-    return answer
+def answer(store: Store, command: Command[T]) -> T:
+    """Answer what runs outside of the transactor: a read, or a procedure."""
+    rule = _ANSWERS.get(type(command))
+    if rule is None:
+        raise _unknown(type(command))
+    found: T = rule(store, command)
+    return found
+
+
+def _rule(kind: type[Operation[Any]]) -> Callable[[Transaction, Any], Any]:
+    rule = _OPERATIONS.get(kind)
+    if rule is None:
+        raise _unknown(kind)
+    return rule
+
+
+def _unknown(kind: type) -> InvalidInput:
+    return InvalidInput(f"{kind.__name__} has no rule: name one in `embedded.py`")
 
 
 def _transact(tx: Transaction, command: base.Transact) -> list[Any]:
     if len(command.steps) > STEPS_MAX:
         raise InvalidInput(f"{len(command.steps)} steps in a transaction; the limit is {STEPS_MAX}")
     if not any(isinstance(step, base.Sql) for step in command.steps):
-        return [_MUTATIONS[type(step)](tx, step) for step in command.steps]
+        return [_rule(type(step))(tx, step) for step in command.steps]
     with tx.writer.savepoint():
         return [_step(tx, step) for step in command.steps]
 
@@ -191,7 +216,7 @@ def _transact(tx: Transaction, command: base.Transact) -> list[Any]:
 def _step(tx: Transaction, step: Any) -> Any:
     if isinstance(step, base.Sql):
         return tx.sql(step.statement, step.parameters)
-    return _MUTATIONS[type(step)](tx, step)
+    return _rule(type(step))(tx, step)
 
 
 class EmbeddedSession:
@@ -203,13 +228,13 @@ class EmbeddedSession:
         self.clock = store.clock
 
     def execute(self, command: Command[T]) -> T:
-        """Answer a command; a mutation is durable on return."""
-        if isinstance(command, Mutation):
+        """Answer a command; what it writes is durable on return."""
+        if isinstance(command, Operation):
             result: T = self.store.run(operation(command))
-            if type(command) in TIDIES:
+            if tidies(command):
                 self.store.tend_soon()
             return result
-        return query(self.store, command)
+        return answer(self.store, command)
 
     def close(self) -> None:
         """Close the store."""

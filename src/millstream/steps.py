@@ -59,7 +59,7 @@ class Later:
 
 
 class Steps:
-    """Gathers mutations; none happens before the transaction that they belong to is committed."""
+    """Gathers operations; none happens before the transaction that they belong to is committed."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits

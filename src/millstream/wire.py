@@ -23,49 +23,22 @@ from msgspec import Raw, Struct
 from millstream import command as base
 from millstream import errors
 from millstream.command import Command
+from millstream.embedded import COMMANDS
 from millstream.errors import InvalidInput, MillstreamError
 from millstream.limits import Limits
-from millstream.log import commands as logs
-from millstream.queue import commands as queues
-from millstream.queue.assigning import AssignMessages
-from millstream.queue.scanning import ListAttempts, ListUnrouted
-from millstream.queue.standing import ListStandings
-from millstream.replica import commands as copies
-from millstream.replica.following import WaitForChange
-from millstream.replica.parcel import AdoptParcel, SendBlocks
-from millstream.replica.roster import SummarizeNamed
-from millstream.replica.truncation import AdoptStart
 
 T = TypeVar("T")
 
 SUBPROTOCOL = "millstream.v1"
 VERSION = 1
 
-STEPS: tuple[type[Command[Any]], ...] = (
-    logs.CreateLog,
-    logs.Append,
-    logs.Truncate,
-    logs.DeleteLog,
-    logs.SetMetadata,
-    logs.SetRetention,
-    logs.OpenCursor,
-    logs.Acknowledge,
-    logs.MoveCursor,
-    logs.DeleteCursor,
-    queues.SpecifyQueue,
-    queues.DeleteQueue,
-    queues.PauseQueue,
-    queues.PurgeQueue,
-    queues.RedriveClaims,
-    queues.FinishClaims,
-    queues.RenewClaims,
-    copies.StartReplica,
-    copies.AdoptOwner,
-    copies.AdoptMetadata,
-    copies.SetAside,
-    AdoptStart,
+OFFERED: tuple[type[Command[Any]], ...] = tuple(
+    kind for kind in COMMANDS if kind.traits.needs != "internal"
 )
-"""What may be asked alone, or as a step of a transaction."""
+"""What a client may ask a server for."""
+
+STEPS: tuple[type[Command[Any]], ...] = tuple(kind for kind in OFFERED if kind.traits.is_step)
+"""What may be a step of a transaction as well."""
 
 
 class _Transact(Struct, frozen=True, tag="Transact"):
@@ -74,52 +47,10 @@ class _Transact(Struct, frozen=True, tag="Transact"):
     steps: list[Union[STEPS]]  # type: ignore[valid-type]  # noqa: UP007
 
 
-ALONE: tuple[type[Any], ...] = (
+_SENT: tuple[type[Any], ...] = (
     _Transact,
-    logs.TakeLog,
-    logs.FreeLog,
-    logs.GetBounds,
-    logs.ReadBlocks,
-    logs.WaitForOffset,
-    logs.GetMetadata,
-    logs.DescribeLog,
-    logs.ListLogs,
-    logs.DescribeCursor,
-    logs.ListCursors,
-    logs.EnforceRetention,
-    logs.ForkLog,
-    logs.MergeFork,
-    logs.GetParent,
-    logs.GetOwner,
-    logs.HandOver,
-    logs.TakeOver,
-    queues.PutForLater,
-    queues.ClaimMessages,
-    queues.PeekMessages,
-    queues.GetAttempts,
-    queues.DescribeQueue,
-    queues.ListQueues,
-    AssignMessages,
-    ListAttempts,
-    ListUnrouted,
-    ListStandings,
-    copies.GetStoreId,
-    copies.SummarizeLogs,
-    copies.SummarizeLog,
-    copies.GetMarks,
-    copies.GetChain,
-    copies.DigestRange,
-    copies.TransferBlocks,
-    copies.GetStampedMetadata,
-    copies.AdoptBlocks,
-    SummarizeNamed,
-    SendBlocks,
-    AdoptParcel,
-    WaitForChange,
-    base.Stats,
-    base.Fold,
+    *(kind for kind in OFFERED if kind is not base.Transact),
 )
-"""What may be asked only alone."""
 
 
 class Hello(Struct, frozen=True):
@@ -146,8 +77,10 @@ def _plain(value: Any) -> Any:
 
 
 _encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
-_requests = msgspec.msgpack.Decoder(list[tuple[int, Union[STEPS + ALONE]]])  # type: ignore[misc]  # noqa: UP007
-_command: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Union[STEPS + ALONE])  # noqa: UP007
+_requests: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
+    list[tuple[int, Union[_SENT]]]  # type: ignore[valid-type]  # noqa: UP007
+)
+_command: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Union[_SENT])  # noqa: UP007
 _answers = msgspec.msgpack.Decoder(list[tuple[int, int, Raw]])
 _failure = msgspec.msgpack.Decoder(_Failure)
 _hello = msgspec.msgpack.Decoder(Hello)
@@ -258,7 +191,7 @@ def _unlisted(value: Any) -> Any:
 
 @cache
 def _result_decoder(kind: type[Command[Any]]) -> msgspec.msgpack.Decoder[Any]:
-    """By the type in `Mutation[...]` or `Query[...]`, which the command's class was made from."""
+    """By the type in `Read[...]` and the like, which the command's class was made from."""
     (parent,) = kind.__orig_bases__  # type: ignore[attr-defined]
     (answer,) = get_args(parent)
     return msgspec.msgpack.Decoder(answer)

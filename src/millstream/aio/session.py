@@ -1,15 +1,15 @@
 """The embedded session for coroutines: answers commands from a store in this process.
 
-Mutations that are asked for in one turn of the event loop are handed to the transactor as one
-list; their answers come back from the commit thread with one call into the loop. Queries run in a
-few threads of the session's own. Whoever waits for a log to grow holds no thread meanwhile.
+Operations that are asked for in one turn of the event loop are handed to the transactor as one
+list; their answers come back from the commit thread with one call into the loop. Reads and
+procedures run in a few threads of the session's own. A caller that waits holds no thread meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from millstream.command import Command, Mutation
-from millstream.embedded import TIDIES, operation, query
+from millstream.command import Command, Operation, tidies
+from millstream.embedded import answer, operation
 from millstream.errors import Closed, MillstreamError
 from millstream.log import commands as c
 from millstream.log.queries import past_offset, waiting_key
@@ -135,24 +135,22 @@ class AsyncEmbeddedSession:
         self._closing: asyncio.Future[None] | None = None
 
     async def execute(self, command: Command[T]) -> T:
-        """Answer a command; a mutation is durable then.
+        """Answer a command; what it writes is durable then.
 
-        If the caller is cancelled, a mutation may still happen; other callers notice nothing.
+        If the caller is cancelled, it may still be carried out; other callers notice nothing.
         """
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError("a store that was opened in one event loop is used in another")
-        if isinstance(command, Mutation):
+        if isinstance(command, Operation):
             result: T = await self._commit(command)
-            if type(command) in TIDIES:
+            if tidies(command):
                 self.store.tend_soon()
             return result
-        if isinstance(command, c.WaitForOffset):
-            return await self._wait(command)  # type: ignore[return-value]
-        if isinstance(command, ClaimMessages):
-            return await self._claim(command)  # type: ignore[return-value]
-        if isinstance(command, following.WaitForChange):
-            return await self._wait_for_logs(command)  # type: ignore[return-value]
-        return await self._ask(query, self.store, command)
+        wait = WAITING.get(type(command))
+        if wait is not None:
+            found: T = await wait(self, command)
+            return found
+        return await self._ask(answer, self.store, command)
 
     async def close(self) -> None:
         """Close the store; whoever still waits gets `Closed`."""
@@ -167,9 +165,9 @@ class AsyncEmbeddedSession:
         else:
             self._pool.shutdown(wait=False)
 
-    # Mutations: gathered, then handed in.
+    # Operations: gathered, then handed in.
 
-    async def _commit(self, command: Mutation[T]) -> T:
+    async def _commit(self, command: Operation[T]) -> T:
         future: asyncio.Future[T] = self._loop.create_future()
         if not self._gathered:
             self._loop.call_soon(self._hand_in)
@@ -190,7 +188,7 @@ class AsyncEmbeddedSession:
                     asked.error = fresh(error)
                 group.settle()
 
-    # Queries.
+    # Reads and procedures.
 
     async def _ask(self, question: Callable[..., T], *arguments: Any) -> T:
         if self._closing is not None:
@@ -296,6 +294,14 @@ class AsyncEmbeddedSession:
         except RuntimeError:
             if not self._loop.is_closed():
                 raise
+
+
+WAITING: dict[type[Command[Any]], Callable[[AsyncEmbeddedSession, Any], Awaitable[Any]]] = {
+    c.WaitForOffset: AsyncEmbeddedSession._wait,
+    ClaimMessages: AsyncEmbeddedSession._claim,
+    following.WaitForChange: AsyncEmbeddedSession._wait_for_logs,
+}
+"""How coroutines wait: one that is not here would hold a thread meanwhile."""
 
 
 def _standing(store: Store, command: c.WaitForOffset) -> tuple[bool, bytes]:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from millstream.command import Mutation, Query
+from millstream.command import Operation, Procedure, Read, Traits, Wait, on_log, on_parent
 from millstream.format.packing import Batch, Single
 from millstream.log.block import Block
 from millstream.log.marks import Range
 from millstream.record import CursorInfo, LogInfo, Merged, Owner, Producer, Retention
 
 
-class CreateLog(Mutation[bool], frozen=True):
+class CreateLog(Operation[bool], frozen=True):
     """Make an empty log; False if there was one."""
+
+    traits = Traits(needs=(on_log("write"),), is_step=True)
 
     log: str
 
 
-class Append(Mutation[int], frozen=True):
+class Append(Operation[int], frozen=True):
     """Add records at the end; answers the offset of the first."""
+
+    traits = Traits(needs=(on_log("write"),), repeat="sequence", is_step=True)
 
     log: str
     records: Single | Batch
@@ -28,21 +32,27 @@ class Append(Mutation[int], frozen=True):
     """Of the staging handle that holds the log."""
 
 
-class Truncate(Mutation[int], frozen=True):
+class Truncate(Operation[int], frozen=True):
     """Forget the records before an offset; answers how many went."""
+
+    traits = Traits(needs=(on_log("admin"),), is_step=True, tidies=True)
 
     log: str
     before: int
 
 
-class DeleteLog(Mutation[bool], frozen=True):
+class DeleteLog(Operation[bool], frozen=True):
     """Forget a log, its cursors and its metadata; False if there was none."""
+
+    traits = Traits(needs=(on_log("admin"),), is_step=True, tidies=True)
 
     log: str
 
 
-class SetMetadata(Mutation[None], frozen=True):
+class SetMetadata(Operation[None], frozen=True):
     """Set or delete one metadata entry, if it is as expected."""
+
+    traits = Traits(needs=(on_log("write"),), is_step=True, names=("key",))
 
     log: str
     key: str
@@ -53,49 +63,63 @@ class SetMetadata(Mutation[None], frozen=True):
     """Whether `expect` counts; expecting None means that there must be no entry."""
 
 
-class SetRetention(Mutation[None], frozen=True):
+class SetRetention(Operation[None], frozen=True):
     """Say what a log may forget."""
+
+    traits = Traits(needs=(on_log("admin"),), is_step=True, tidies=True)
 
     log: str
     retention: Retention
 
 
-class TakeLog(Mutation[int], frozen=True):
+class TakeLog(Operation[int], frozen=True):
     """Hold a log exclusively, or go on holding it; answers its end."""
 
+    traits = Traits(needs=(on_log("write"),))
+
     log: str
     token: str
 
 
-class FreeLog(Mutation[None], frozen=True):
+class FreeLog(Operation[None], frozen=True):
     """Stop holding a log."""
 
+    traits = Traits(needs=(on_log("write"),))
+
     log: str
     token: str
 
 
-class ForkLog(Mutation[str], frozen=True):
+class ForkLog(Operation[str], frozen=True):
     """Make a log that begins as another one is now, without copying; answers its name."""
+
+    traits = Traits(needs=(on_log("write"), on_log("write", "name")))
 
     log: str
     name: str | None = None
 
 
-class HandOver(Mutation[Owner], frozen=True):
+class HandOver(Operation[Owner], frozen=True):
     """Let another store append to a log from now on."""
+
+    traits = Traits(needs=(on_log("admin"),))
 
     log: str
     to: str
 
 
-class TakeOver(Mutation[Owner], frozen=True):
+class TakeOver(Operation[Owner], frozen=True):
     """Append to a log here from now on."""
+
+    traits = Traits(needs=(on_log("admin"),))
 
     log: str
 
 
-class OpenCursor(Mutation[CursorInfo], frozen=True):
+class OpenCursor(Operation[CursorInfo], frozen=True):
     """Make a cursor if there is none; answers how it stands."""
+
+    traits = Traits(needs=(on_log("write"),), is_step=True, names=("cursor",))
 
     log: str
     cursor: str
@@ -104,16 +128,20 @@ class OpenCursor(Mutation[CursorInfo], frozen=True):
     durable: bool
 
 
-class Acknowledge(Mutation[int], frozen=True):
+class Acknowledge(Operation[int], frozen=True):
     """Mark ranges as done; answers the floor."""
+
+    traits = Traits(needs=(on_log("write"),), is_step=True, names=("cursor",))
 
     log: str
     cursor: str
     ranges: list[Range]
 
 
-class MoveCursor(Mutation[int], frozen=True):
+class MoveCursor(Operation[int], frozen=True):
     """Set a cursor's floor; with `forward`, only ever upwards. Answers the floor."""
+
+    traits = Traits(needs=(on_log("write"),), is_step=True, names=("cursor",))
 
     log: str
     cursor: str
@@ -121,21 +149,27 @@ class MoveCursor(Mutation[int], frozen=True):
     forward: bool = False
 
 
-class DeleteCursor(Mutation[bool], frozen=True):
+class DeleteCursor(Operation[bool], frozen=True):
     """Forget a cursor; False if there was none."""
+
+    traits = Traits(needs=(on_log("write"),), is_step=True, names=("cursor",))
 
     log: str
     cursor: str
 
 
-class GetBounds(Query[tuple[int, int]], frozen=True):
+class GetBounds(Read[tuple[int, int]], frozen=True):
     """The start and end offset; (0, 0) if there is no such log."""
+
+    traits = Traits(needs=(on_log("read"),))
 
     log: str
 
 
-class ReadBlocks(Query[list[Block]], frozen=True):
+class ReadBlocks(Read[list[Block]], frozen=True):
     """Some of the records in [start, stop), in order, from the first on."""
+
+    traits = Traits(needs=(on_log("read"),), bytes="bytes_max", is_large=True)
 
     log: str
     start: int
@@ -145,66 +179,86 @@ class ReadBlocks(Query[list[Block]], frozen=True):
     """Without them the payloads are not read: the blocks' `payload` is empty."""
 
 
-class WaitForOffset(Query[bool], frozen=True):
+class WaitForOffset(Read[bool], frozen=True):
     """Wait until the end is past an offset; False if it took too long."""
+
+    traits = Traits(needs=(on_log("read"),), waits=Wait("timeout_ms", is_endless=True))
 
     log: str
     offset: int
     timeout_ms: int | None
 
 
-class GetMetadata(Query[dict[str, Any]], frozen=True):
+class GetMetadata(Read[dict[str, Any]], frozen=True):
     """The metadata map."""
 
+    traits = Traits(needs=(on_log("read"),))
+
     log: str
 
 
-class DescribeLog(Query[LogInfo | None], frozen=True):
+class DescribeLog(Read[LogInfo | None], frozen=True):
     """What is known of a log."""
 
+    traits = Traits(needs=(on_log("read"),))
+
     log: str
 
 
-class ListLogs(Query[list[LogInfo]], frozen=True):
+class ListLogs(Read[list[LogInfo]], frozen=True):
     """Logs in the order of their names, after one name, at most so many."""
+
+    traits = Traits(needs="seen", page="limit")
 
     after: str
     limit: int
 
 
-class DescribeCursor(Query[CursorInfo | None], frozen=True):
+class DescribeCursor(Read[CursorInfo | None], frozen=True):
     """How a cursor stands."""
+
+    traits = Traits(needs=(on_log("read"),), names=("cursor",))
 
     log: str
     cursor: str
 
 
-class ListCursors(Query[list[CursorInfo]], frozen=True):
+class ListCursors(Read[list[CursorInfo]], frozen=True):
     """The cursors of a log."""
 
+    traits = Traits(needs=(on_log("read"),))
+
     log: str
 
 
-class EnforceRetention(Query[int], frozen=True):
+class EnforceRetention(Procedure[int], frozen=True):
     """Forget now what the log may forget; answers how many records went."""
 
+    traits = Traits(needs=(on_log("admin"),), repeat="harmless")
+
     log: str
 
 
-class GetOwner(Query[Owner], frozen=True):
+class GetOwner(Read[Owner], frozen=True):
     """Which store may append to a log."""
 
+    traits = Traits(needs=(on_log("read"),))
+
     log: str
 
 
-class GetParent(Query[str | None], frozen=True):
+class GetParent(Read[str | None], frozen=True):
     """The name of the log that one was forked from; None if it is no fork."""
 
+    traits = Traits(needs=(on_log("read"),))
+
     log: str
 
 
-class MergeFork(Query[Merged], frozen=True):
+class MergeFork(Procedure[Merged], frozen=True):
     """Bring a fork's records into its parent, in as many commits as it takes."""
+
+    traits = Traits(needs=(on_log("write"), on_parent("write")), repeat="harmless")
 
     log: str
     on_fork: str = "refuse"

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from millstream.command import Query
+from millstream.command import Procedure, Traits, on_log, on_queue
 from millstream.errors import Conflict, InvalidInput, NotFound, OutOfRange
 from millstream.format import keys
 from millstream.format.entries import Entry, Places, decode_places
@@ -65,11 +65,16 @@ class Assignment(Struct, frozen=True, array_like=True):
     """Refuse if the queue has not come as far as `start`: something would be passed over."""
 
 
-class AssignMessages(Query[int], frozen=True):
+class AssignMessages(Procedure[int], frozen=True):
     """Assign stored messages to queues, in one commit; answers how many were new.
 
     It changes the store, and may be repeated: nothing is assigned twice.
     """
+
+    traits = Traits(
+        needs=(on_queue("write", "assignments.queue"), on_log("read", "assignments.log")),
+        repeat="harmless",
+    )
 
     assignments: list[Assignment]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from millstream.command import Mutation, Query
+from millstream.command import Operation, Procedure, Read, Signed, Traits, Wait, on_log, on_queue
 from millstream.format.packing import Batch, Single
 from millstream.queue.message import Lot, QueueInfo, Try
 from millstream.queue.slots import Mark, Span
@@ -69,36 +69,53 @@ class Granted(Struct, frozen=True):
         return grants[0].count if len(grants) == 1 else sum([grant.count for grant in grants])
 
 
-class SpecifyQueue(Mutation[bool], frozen=True):
+class SpecifyQueue(Operation[bool], frozen=True):
     """Make a queue, or alter one; True if it was made. Altering asks for the spec as it was."""
+
+    traits = Traits(
+        needs=(
+            on_queue("admin"),
+            on_log("read", "spec.sources", is_pattern=True),
+            on_log("write", "spec.dead_letter"),
+        ),
+        is_step=True,
+    )
 
     queue: str
     spec: QueueSpec
     expect: QueueSpec | None = None
 
 
-class DeleteQueue(Mutation[bool], frozen=True):
+class DeleteQueue(Operation[bool], frozen=True):
     """Forget a queue and its messages; the logs stay. False if there was none."""
+
+    traits = Traits(needs=(on_queue("admin"),), is_step=True)
 
     queue: str
 
 
-class PauseQueue(Mutation[None], frozen=True):
+class PauseQueue(Operation[None], frozen=True):
     """Hold claims back, or stop doing so."""
+
+    traits = Traits(needs=(on_queue("admin"),), is_step=True)
 
     queue: str
     paused: bool
 
 
-class PlaceRouted(Mutation[int], frozen=True):
+class PlaceRouted(Operation[int], frozen=True):
     """Take over what was routed, without claiming; answers how many messages were placed."""
+
+    traits = Traits(needs="internal")
 
     queue: str
     routed: list[Routed]
 
 
-class PutLater(Mutation[int], frozen=True):
+class PutLater(Operation[int], frozen=True):
     """Append messages that are for later, and place them."""
+
+    traits = Traits(needs="internal")
 
     queue: str
     records: Single | Batch
@@ -106,8 +123,10 @@ class PutLater(Mutation[int], frozen=True):
     """One per message, with its delay or the time at which it is due."""
 
 
-class ClaimRouted(Mutation[Granted], frozen=True):
+class ClaimRouted(Operation[Granted], frozen=True):
     """Finish what was worked on, take over what was routed, and claim: all in one commit."""
+
+    traits = Traits(needs="internal")
 
     queue: str
     count: int
@@ -119,8 +138,10 @@ class ClaimRouted(Mutation[Granted], frozen=True):
     """Claim and acknowledge in one: at most once."""
 
 
-class FinishClaims(Mutation[list[Run]], frozen=True):
+class FinishClaims(Operation[list[Run]], frozen=True):
     """End attempts: 'ack', 'nack' or 'fail'. Answers those whose lease was lost, if `each`."""
+
+    traits = Traits(needs=(on_queue("write"),), is_step=True, holds=True)
 
     queue: str
     claims: list[Run]
@@ -130,23 +151,29 @@ class FinishClaims(Mutation[list[Run]], frozen=True):
     each: bool = False
 
 
-class RenewClaims(Mutation[int], frozen=True):
+class RenewClaims(Operation[int], frozen=True):
     """Prolong leases; answers until when, in store time."""
+
+    traits = Traits(needs=(on_queue("write"),), is_step=True, holds=True)
 
     queue: str
     claims: list[Run]
     lease_ms: int | None = None
 
 
-class PurgeQueue(Mutation[int], frozen=True):
+class PurgeQueue(Operation[int], frozen=True):
     """Forget messages that are 'available' or 'failed'; answers how many."""
+
+    traits = Traits(needs=(on_queue("admin"),), is_step=True)
 
     queue: str
     state: str
 
 
-class RedriveClaims(Mutation[int], frozen=True):
+class RedriveClaims(Operation[int], frozen=True):
     """Make failed messages available again, under new claim ids; answers how many."""
+
+    traits = Traits(needs=(on_queue("admin"),), is_step=True)
 
     queue: str
     claims: list[int]
@@ -156,8 +183,10 @@ class RedriveClaims(Mutation[int], frozen=True):
     """How many are due before these."""
 
 
-class ClaimMessages(Query[list[Lot]], frozen=True):
+class ClaimMessages(Procedure[list[Lot]], frozen=True):
     """Route, claim and read: what a consumer asks for."""
+
+    traits = Traits(needs=(on_queue("write"),), waits=Wait("wait_ms", once="acked"), holds=True)
 
     queue: str
     count: int
@@ -168,40 +197,50 @@ class ClaimMessages(Query[list[Lot]], frozen=True):
     pop: bool = False
 
 
-class PutForLater(Query[int], frozen=True):
+class PutForLater(Procedure[int], frozen=True):
     """Put messages to a queue for later; the offset of the first in the log that holds them."""
+
+    traits = Traits(needs=(on_queue("write"),))
 
     queue: str
     records: Single | Batch
     marks: list[Mark]
 
 
-class PeekMessages(Query[list[Lot]], frozen=True):
+class PeekMessages(Read[list[Lot]], frozen=True):
     """Messages in a state, without claiming them."""
+
+    traits = Traits(needs=(on_queue("read"),), page="count", is_large=True)
 
     queue: str
     state: str
     count: int
-    after: int = -1
+    after: Signed = -1
     route: bool = True
     """Whether to look for available messages in the logs first, which changes the store."""
 
 
-class GetAttempts(Query[list[Try]], frozen=True):
+class GetAttempts(Read[list[Try]], frozen=True):
     """How a message's attempts went."""
+
+    traits = Traits(needs=(on_queue("read"),))
 
     queue: str
     claim_id: int
 
 
-class DescribeQueue(Query[QueueInfo | None], frozen=True):
+class DescribeQueue(Read[QueueInfo | None], frozen=True):
     """How a queue stands."""
+
+    traits = Traits(needs=(on_queue("read"),))
 
     queue: str
 
 
-class ListQueues(Query[list[QueueInfo]], frozen=True):
+class ListQueues(Read[list[QueueInfo]], frozen=True):
     """Queues in the order of their names, after one name, at most so many."""
+
+    traits = Traits(needs="seen", page="limit")
 
     after: str
     limit: int

@@ -9,7 +9,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from millstream.command import Query
+from millstream.command import Read, Signed, Traits, on_queue
 from millstream.errors import InvalidInput
 from millstream.format.ids import split_id
 from millstream.queue.message import Try
@@ -40,12 +40,14 @@ class Attempted(Struct, frozen=True, array_like=True):
     tries: list[Try]
 
 
-class ListAttempts(Query[list[Attempted]], frozen=True):
+class ListAttempts(Read[list[Attempted]], frozen=True):
     """Messages that were ever claimed and are not forgotten, by claim number, with their attempts."""
+
+    traits = Traits(needs=(on_queue("read"),))
 
     queue: str
     count: int
-    after: int = -1
+    after: Signed = -1
 
 
 class Unrouted(Struct, frozen=True, array_like=True):
@@ -58,8 +60,10 @@ class Unrouted(Struct, frozen=True, array_like=True):
     """Whether it is the queue's inbox, to which no filter applies."""
 
 
-class ListUnrouted(Query[list[Unrouted]], frozen=True):
+class ListUnrouted(Read[list[Unrouted]], frozen=True):
     """Where routing stands in the logs of a queue."""
+
+    traits = Traits(needs=(on_queue("read"),))
 
     queue: str
 

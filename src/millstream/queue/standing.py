@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from millstream.command import Query
+from millstream.command import Read, Traits, on_queue
 from millstream.errors import NotFound
 from millstream.format import keys
 from millstream.log.head import Head
@@ -25,8 +25,10 @@ class Standing(Struct, frozen=True, array_like=True):
     end: int
 
 
-class ListStandings(Query[list[Standing]], frozen=True):
+class ListStandings(Read[list[Standing]], frozen=True):
     """Where a queue stands in the logs that it takes from; not in those of its own."""
+
+    traits = Traits(needs=(on_queue("read"),))
 
     queue: str
 

@@ -204,8 +204,8 @@ class Answer(Asked):
 
     __slots__ = ("future",)
 
-    def __init__(self, command: Any, *, waits: bool = False) -> None:
-        super().__init__(command, waits=waits)
+    def __init__(self, command: Any) -> None:
+        super().__init__(command)
         self.future: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
 
     def is_wanted(self) -> bool:

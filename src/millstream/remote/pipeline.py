@@ -18,12 +18,11 @@ from typing import Any
 from msgspec import Raw
 
 from millstream import wire
-from millstream.command import Command
+from millstream.command import Command, waits
 from millstream.errors import CannotOpen, MillstreamError, Overloaded, TooLarge
 from millstream.remote.repeats import (
     Fate,
     Interrupted,
-    changes,
     fate_of,
     unknown,
     unreachable,
@@ -52,10 +51,10 @@ class Asked(ABC):
 
     __slots__ = ("body", "command", "losses", "sent", "waits")
 
-    def __init__(self, command: Command[Any], *, waits: bool = False) -> None:
+    def __init__(self, command: Command[Any]) -> None:
         self.command = command
         self.body = wire.encode_command(command)
-        self.waits = waits
+        self.waits = waits(command)
         self.sent = False
         """Whether it may ever have reached a server."""
         self.losses = 0
@@ -149,7 +148,7 @@ class Pipeline:
     def forget_sent(self, why: str) -> None:
         """Another store answers now: what the one before may have done is not repeated."""
         for asked in [*self._ready]:
-            if asked.sent and changes(asked.command):
+            if asked.sent and asked.command.writes:
                 self._ready.remove(asked)
                 asked.settle(unknown(asked.command, why))
 

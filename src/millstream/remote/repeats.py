@@ -1,8 +1,9 @@
 """What becomes of a request whose connection was lost: rules, without I/O.
 
-A request that changes nothing is asked again. So is an append under a producer's sequence: the
-server knows it, and stores it once. Of everything else nobody can tell whether it happened; its
-caller is told just that, never that it failed.
+A request that writes nothing is asked again. So is one whose repeat is harmless, such as an append
+under a producer's sequence: the server knows it, and stores it once. Of everything else nobody can
+tell whether it happened; its caller is told just that, never that it failed. Which is which, the
+command itself declares.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Any
 
-from millstream.command import Command, Mutation
+from millstream.command import Command, is_repeatable, waits
 from millstream.errors import Closed, MillstreamError, OutcomeUnknown
-from millstream.log.commands import Append, MergeFork, WaitForOffset
-from millstream.queue.commands import ClaimMessages, PutForLater
+from millstream.log.commands import Append
+from millstream.queue.commands import ClaimMessages
 
 
 class Fate(Enum):
@@ -33,18 +34,9 @@ class Interrupted(MillstreamError):
 
 def fate_of(command: Command[Any]) -> Fate:
     """What to do with a command of which nobody knows whether it was carried out."""
-    if isinstance(command, WaitForOffset):
-        return Fate.WAIT_AGAIN
-    if isinstance(command, Append):
-        return Fate.TELL if command.producer is None else Fate.ASK_AGAIN
-    if isinstance(command, Mutation | ClaimMessages | PutForLater):
+    if not is_repeatable(command):
         return Fate.TELL
-    return Fate.ASK_AGAIN
-
-
-def changes(command: Command[Any]) -> bool:
-    """Whether a command leaves something behind."""
-    return isinstance(command, Mutation | ClaimMessages | PutForLater | MergeFork)
+    return Fate.WAIT_AGAIN if waits(command) else Fate.ASK_AGAIN
 
 
 def unknown(command: Command[Any], why: str) -> OutcomeUnknown:
@@ -55,7 +47,7 @@ def unknown(command: Command[Any], why: str) -> OutcomeUnknown:
 
 def unreachable(command: Command[Any], *, sent: bool, why: MillstreamError) -> MillstreamError:
     """What the caller of a command is told when the server stays away, or the session ends."""
-    if sent and changes(command) and not (isinstance(why, Closed) and _only_leases(command)):
+    if sent and command.writes and not (isinstance(why, Closed) and _only_leases(command)):
         return unknown(command, why.message)
     return type(why)(why.message, **why.data)
 

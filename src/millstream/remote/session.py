@@ -17,10 +17,8 @@ from msgspec.structs import replace
 
 from millstream import wire
 from millstream.clock import Clock, SystemClock
-from millstream.command import Command
+from millstream.command import Command, waits
 from millstream.errors import CannotOpen, MillstreamError
-from millstream.log.commands import WaitForOffset
-from millstream.queue.commands import ClaimMessages
 from millstream.remote.address import Address
 from millstream.remote.link import Answer, Link, Patience
 from millstream.remote.repeats import Interrupted
@@ -29,13 +27,6 @@ T = TypeVar("T")
 
 EARLY_S = 0.02
 """A pause after an answer that came long before its time: the server is about to stop."""
-
-
-def waits(command: Command[Any]) -> bool:
-    """Whether a command waits for something to happen."""
-    if isinstance(command, WaitForOffset):
-        return command.timeout_ms is None or command.timeout_ms > 0
-    return isinstance(command, ClaimMessages) and bool(command.wait_ms)
 
 
 def result_of(command: Command[T], answer: Raw) -> T:
@@ -52,14 +43,16 @@ def result_of(command: Command[T], answer: Raw) -> T:
 async def wait_for(link: Link, command: Command[Any]) -> Raw:
     """The answer to a command that waits, after as many requests as it takes."""
     clock = SystemClock()
-    wanted_ms = command.timeout_ms if isinstance(command, WaitForOffset) else command.wait_ms  # type: ignore[attr-defined]
+    wait = command.traits.waits
+    assert wait is not None
+    wanted_ms = getattr(command, wait.field)
     deadline_s = math.inf if wanted_ms is None else clock.seconds() + wanted_ms / 1000
     while True:
         asked_s = clock.seconds()
         left_ms = max(0.0, deadline_s - asked_s) * 1000
         piece_ms = link.wait_ms() if left_ms > link.wait_ms() else math.ceil(left_ms)
-        piece = _piece_of(command, piece_ms)
-        request = Answer(piece, waits=True)
+        piece: Command[Any] = replace(command, **{wait.field: piece_ms})
+        request = Answer(piece)
         link.ask(request)
         try:
             answer = await request.future
@@ -67,16 +60,10 @@ async def wait_for(link: Link, command: Command[Any]) -> Raw:
             continue
         if wire.decode_result(piece, answer) or clock.seconds() >= deadline_s:
             return answer
-        if isinstance(command, ClaimMessages):
-            command = replace(command, acked=[])
+        if wait.once:
+            command = replace(command, **{wait.once: []})
         if (clock.seconds() - asked_s) * 1000 < piece_ms / 2:
             await asyncio.sleep(EARLY_S)
-
-
-def _piece_of(command: Command[Any], piece_ms: int) -> Command[Any]:
-    if isinstance(command, WaitForOffset):
-        return replace(command, timeout_ms=piece_ms)
-    return replace(command, wait_ms=piece_ms)
 
 
 class AsyncRemoteSession:
@@ -98,9 +85,9 @@ class AsyncRemoteSession:
         return cls(await Link.open(address, patience))
 
     async def execute(self, command: Command[T]) -> T:
-        """Answer a command; a mutation is durable then.
+        """Answer a command; what it writes is durable then.
 
-        If the caller is cancelled, a mutation may still happen; other callers notice nothing.
+        If the caller is cancelled, it may still be carried out; other callers notice nothing.
         """
         self._check_home()
         if waits(command):

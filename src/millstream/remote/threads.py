@@ -18,12 +18,12 @@ from weakref import WeakSet, finalize
 from msgspec import Raw
 
 from millstream.clock import Clock, SystemClock
-from millstream.command import Command
+from millstream.command import Command, waits
 from millstream.errors import Closed, MillstreamError
 from millstream.remote.address import Address
 from millstream.remote.link import Link, Patience
 from millstream.remote.pipeline import Asked
-from millstream.remote.session import result_of, wait_for, waits
+from millstream.remote.session import result_of, wait_for
 
 T = TypeVar("T")
 
@@ -174,7 +174,7 @@ class RemoteSession:
         return f"RemoteSession({self._address.shown!r})"
 
     def execute(self, command: Command[T]) -> T:
-        """Answer a command; a mutation is durable on return."""
+        """Answer a command; what it writes is durable on return."""
         keeper = self._keeper or self._start()
         answer = keeper.wait(command) if waits(command) else keeper.call(command)
         return result_of(command, answer)

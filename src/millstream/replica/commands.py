@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from millstream.command import Mutation, Query
+from millstream.command import Operation, Procedure, Read, Traits, on_copy
 from millstream.log.block import Block
 from millstream.log.metadata import Meta, Stamp
 from millstream.replica.chain import Mark
@@ -30,26 +30,34 @@ class Summary(Struct, frozen=True, array_like=True):
     """A digest of all of them; empty if there are none."""
 
 
-class GetStoreId(Query[str], frozen=True):
+class GetStoreId(Read[str], frozen=True):
     """The id of the store."""
 
+    traits = Traits(needs="nothing")
 
-class SummarizeLogs(Query[list[Summary]], frozen=True):
+
+class SummarizeLogs(Read[list[Summary]], frozen=True):
     """How logs stand, in the order of their names, after one name, at most so many."""
+
+    traits = Traits(needs="seen", page="limit")
 
     after: str
     limit: int
     pattern: str = "*"
 
 
-class SummarizeLog(Query[Summary | None], frozen=True):
+class SummarizeLog(Read[Summary | None], frozen=True):
     """How a log stands; None if there is none."""
+
+    traits = Traits(needs=(on_copy("read"),))
 
     log: str
 
 
-class GetMarks(Query[list[Mark]], frozen=True):
+class GetMarks(Read[list[Mark]], frozen=True):
     """The marks with start <= offset < stop, ascending, at most so many; the base is the first."""
+
+    traits = Traits(needs=(on_copy("read"),), page="limit")
 
     log: str
     start: int
@@ -57,23 +65,29 @@ class GetMarks(Query[list[Mark]], frozen=True):
     limit: int
 
 
-class GetChain(Query[bytes], frozen=True):
+class GetChain(Read[bytes], frozen=True):
     """The running hash at an offset."""
+
+    traits = Traits(needs=(on_copy("read"),))
 
     log: str
     offset: int
 
 
-class DigestRange(Query[bytes], frozen=True):
+class DigestRange(Read[bytes], frozen=True):
     """The digest of the records in [start, stop), whatever lies before."""
+
+    traits = Traits(needs=(on_copy("read"),))
 
     log: str
     start: int
     stop: int
 
 
-class TransferBlocks(Query[list[Block]], frozen=True):
+class TransferBlocks(Read[list[Block]], frozen=True):
     """Some of the records in [start, stop), from the first on; also below the start of the log."""
+
+    traits = Traits(needs=(on_copy("read"),), bytes="bytes_max", is_large=True)
 
     log: str
     start: int
@@ -81,17 +95,21 @@ class TransferBlocks(Query[list[Block]], frozen=True):
     bytes_max: int
 
 
-class GetStampedMetadata(Query[dict[str, Meta]], frozen=True):
+class GetStampedMetadata(Read[dict[str, Meta]], frozen=True):
     """Every metadata entry with its stamp, deleted ones included."""
+
+    traits = Traits(needs=(on_copy("read"),))
 
     log: str
 
 
-class StartReplica(Mutation[bool], frozen=True):
+class StartReplica(Operation[bool], frozen=True):
     """Make an empty copy that begins where another one can be read from.
 
     A copy that ends before that point begins anew there. False if there is a log that does not.
     """
+
+    traits = Traits(needs=(on_copy("write"),), is_step=True)
 
     log: str
     base: Mark
@@ -99,11 +117,13 @@ class StartReplica(Mutation[bool], frozen=True):
     epoch: int
 
 
-class AdoptBlocks(Query[int], frozen=True):
+class AdoptBlocks(Procedure[int], frozen=True):
     """Append blocks as another copy has them, in one commit; answers the new end.
 
-    Everything is checked before, outside of the write lock: that is why it is no plain mutation.
+    Everything is checked before, outside of the write lock: that is why it is no operation.
     """
+
+    traits = Traits(needs=(on_copy("write"),), repeat="harmless")
 
     log: str
     blocks: list[Block]
@@ -113,8 +133,10 @@ class AdoptBlocks(Query[int], frozen=True):
     epoch: int
 
 
-class AdoptOwner(Mutation[bool], frozen=True):
+class AdoptOwner(Operation[bool], frozen=True):
     """Note who owns a log since some epoch; False if that was known."""
+
+    traits = Traits(needs=(on_copy("write"),), is_step=True)
 
     log: str
     owner: str
@@ -123,15 +145,19 @@ class AdoptOwner(Mutation[bool], frozen=True):
     """If given, only if the log ends there: what else was appended would be nobody's."""
 
 
-class AdoptMetadata(Mutation[int], frozen=True):
+class AdoptMetadata(Operation[int], frozen=True):
     """Take over metadata entries whose stamps are newer; answers how many."""
+
+    traits = Traits(needs=(on_copy("write"),), is_step=True)
 
     log: str
     entries: dict[str, Meta]
 
 
-class SetAside(Mutation[str], frozen=True):
+class SetAside(Operation[str], frozen=True):
     """Move the records from an offset on into a fork of their own; answers its name."""
+
+    traits = Traits(needs=(on_copy("write"),), is_step=True)
 
     log: str
     at: int

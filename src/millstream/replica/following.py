@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 
-from millstream.command import Query, Session
+from millstream.command import Read, Session, Traits, Wait
 from millstream.format import keys
 from millstream.replica.outcome import LogOutcome, Options, Outcome, Tell
 from millstream.replica.steps import Side
@@ -29,8 +29,10 @@ PAUSE_S_MAX = 1.0
 WATCHED = (keys.prefix(keys.HEAD), keys.prefix(keys.METADATA), keys.prefix(keys.NAME))
 
 
-class WaitForChange(Query[int], frozen=True):
+class WaitForChange(Read[int], frozen=True):
     """Wait until a log may have changed after a commit; answers the newest commit."""
+
+    traits = Traits(needs="nothing", waits=Wait("timeout_ms"))
 
     sequence: int
     timeout_ms: int

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from millstream.command import Query
+from millstream.command import Procedure, Read, Traits, on_copy
 from millstream.errors import CorruptionError, InvalidInput, TooLarge
 from millstream.format import block as blocks
 from millstream.limits import Limits
@@ -50,8 +50,10 @@ class Parcel(Struct, frozen=True, array_like=True):
         return len(self.packed) or sum(map(weight, self.blocks))
 
 
-class SendBlocks(Query[Parcel], frozen=True):
+class SendBlocks(Read[Parcel], frozen=True):
     """Some of the records in [start, stop), from the first on, with the running hash at their end."""
+
+    traits = Traits(needs=(on_copy("read"),), bytes="bytes_max", is_large=True)
 
     log: str
     start: int
@@ -60,12 +62,14 @@ class SendBlocks(Query[Parcel], frozen=True):
     compress: bool = False
 
 
-class AdoptParcel(Query[int], frozen=True):
+class AdoptParcel(Procedure[int], frozen=True):
     """Take a parcel over, in one commit; answers the log's new end.
 
-    It is checked outside the write lock, hence no plain mutation. Repeated, it changes nothing: the
+    It is checked outside the write lock, hence no operation. Repeated, it changes nothing: the
     log no longer ends at `expect_end`.
     """
+
+    traits = Traits(needs=(on_copy("write"),), repeat="harmless")
 
     log: str
     parcel: Parcel

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.command import Query
+from millstream.command import Read, Traits
 from millstream.errors import TooLarge
 from millstream.log.names import check_name
 from millstream.replica.commands import SummarizeLog, Summary
@@ -12,8 +12,10 @@ from millstream.store.store import Store
 NAMES_MAX = 1_000
 
 
-class SummarizeNamed(Query[list[Summary]], frozen=True):
+class SummarizeNamed(Read[list[Summary]], frozen=True):
     """How the logs of these names stand; those that do not exist are left out."""
+
+    traits = Traits(needs="seen")
 
     names: list[str]
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from millstream.command import Mutation
+from millstream.command import Operation, Traits, on_copy
 from millstream.log.commands import Truncate
 from millstream.log.operations import need_log, truncate
 from millstream.store.transaction import Transaction
 
 
-class AdoptStart(Mutation[int], frozen=True):
+class AdoptStart(Operation[int], frozen=True):
     """Begin where another copy begins, if that is later; answers how many records went."""
+
+    traits = Traits(needs=(on_copy("write"),), is_step=True, tidies=True)
 
     log: str
     start: int

@@ -14,26 +14,16 @@ from typing import Any, Literal, TypeVar, get_args
 
 from msgspec import Struct
 
-from millstream import command as base
-from millstream.command import Command, Mutation
+from millstream.command import Action, Command, Exemption, Right, Transact
 from millstream.errors import Denied, InvalidInput
 from millstream.limits import NAME_CHARS_MAX
-from millstream.log import commands as logs
-from millstream.queue import commands as queues
-from millstream.queue.assigning import AssignMessages
 from millstream.queue.message import QueueInfo
 from millstream.queue.routing import INBOX, LATER
-from millstream.queue.spec import QueueSpec
 from millstream.record import LogInfo
-from millstream.replica import commands as copies
-from millstream.replica.following import WaitForChange
-from millstream.replica.parcel import AdoptParcel, SendBlocks
-from millstream.replica.roster import SummarizeNamed
-from millstream.replica.truncation import AdoptStart
+from millstream.replica.commands import Summary
 
 Noun = Literal["log", "queue", "replica", "store"]
-Action = Literal["read", "write", "admin"]
-Info = TypeVar("Info", LogInfo, QueueInfo, copies.Summary)
+Info = TypeVar("Info", LogInfo, QueueInfo, Summary)
 
 RESERVED = "millstream:"
 """Logs in which the server keeps what is its own."""
@@ -141,109 +131,79 @@ def copyable(principal: Principal, names: list[str]) -> list[str]:
     return [name for name in names if all(map(principal.allows, _needs_of_copy("read", name)))]
 
 
-def _needs_to_see(info: LogInfo | QueueInfo | copies.Summary) -> tuple[Need, ...]:
+def _needs_to_see(info: LogInfo | QueueInfo | Summary) -> tuple[Need, ...]:
     if isinstance(info, QueueInfo):
         return (Need("queue", "read", info.name),)
-    if isinstance(info, copies.Summary):
+    if isinstance(info, Summary):
         return _needs_of_copy("read", info.name)
     return (need_of_log("read", info.name),)
 
 
 # Which command needs what.
 
-_ADMIN = (
-    logs.Truncate,
-    logs.DeleteLog,
-    logs.HandOver,
-    logs.TakeOver,
-    logs.SetRetention,
-    logs.EnforceRetention,
-    queues.SpecifyQueue,
-    queues.DeleteQueue,
-    queues.PauseQueue,
-    queues.PurgeQueue,
-    queues.RedriveClaims,
-)
-
-
-_COPIED = (
-    copies.SummarizeLog,
-    copies.GetMarks,
-    copies.GetChain,
-    copies.DigestRange,
-    copies.TransferBlocks,
-    copies.GetStampedMetadata,
-    SendBlocks,
-)
-"""What a peer reads of a log to copy it."""
-
-_ADOPTED = (
-    copies.StartReplica,
-    copies.AdoptBlocks,
-    copies.AdoptOwner,
-    copies.AdoptMetadata,
-    copies.SetAside,
-    AdoptParcel,
-    AdoptStart,
-)
-"""What a peer changes of a log's copy."""
-
-_FREE = (
-    logs.ListLogs,
-    queues.ListQueues,
-    copies.SummarizeLogs,
-    copies.GetStoreId,
-    SummarizeNamed,
-    WaitForChange,
-)
-"""What needs nothing: it tells only what one may see, or next to nothing."""
-
 
 def needs_of(command: Command[Any]) -> Sequence[Need]:
-    """What a command needs; a transaction needs what its steps need.
+    """What a command needs, by the rights that it declares; a transaction needs what its steps need.
 
-    Listings need nothing: they show only what is `visible`. What is not known here needs
-    `store:admin`.
+    Rights on a log's parent are not among them: `parent_action` says which those are.
     """
-    if isinstance(command, base.Transact):
+    declared = command.traits.needs
+    if isinstance(declared, str):
+        return _exempt(command, declared)
+    found: list[Need] = []
+    for right in declared:
+        if not right.of_parent:
+            for name in _named(command, right.field):
+                found += _needs_of_right(right, name)
+    return found
+
+
+def parent_action(command: Command[Any]) -> Action | None:
+    """What a command must be allowed to do to the log that its log was forked from."""
+    declared = command.traits.needs
+    if not isinstance(declared, str):
+        for right in declared:
+            if right.of_parent:
+                return right.action
+    return None
+
+
+def _exempt(command: Command[Any], why: Exemption) -> Sequence[Need]:
+    if why == "internal":
+        raise Denied(f"{type(command).__name__} is the store's own; no client may ask for it")
+    if why == "steps":
+        assert isinstance(command, Transact)
         return [need for step in command.steps for need in needs_of(step)]
-    if isinstance(command, AssignMessages):
-        named = {(one.queue, one.log) for one in command.assignments}
-        queues_named, logs_named = {q for q, _ in named}, {name for _, name in named}
-        return [
-            *(Need("queue", "write", queue) for queue in sorted(queues_named)),
-            *(need_of_log("read", name) for name in sorted(logs_named)),
-        ]
-    queue, log = getattr(command, "queue", None), getattr(command, "log", None)
-    own = _needs_of_kind(type(command), queue, log)
-    if isinstance(command, queues.SpecifyQueue):
-        return [*own, *_needs_of_spec(command.spec)]
-    if isinstance(command, logs.ForkLog) and command.name is not None:
-        return [*own, need_of_log("write", command.name)]
-    return own
+    return ()
+
+
+def _named(command: Command[Any], path: str) -> Iterable[str]:
+    """The names in a field, or in a field of each of the values in a field."""
+    if "." not in path:
+        name = getattr(command, path) if path else ""
+        return () if name is None else (name,)
+    found: list[Any] = [command]
+    for field in path.split("."):
+        values = [getattr(one, field) for one in found]
+        found = [one for value in values for one in (value if _is_many(value) else [value])]
+    return dict.fromkeys(one for one in found if one)
+
+
+def _is_many(value: Any) -> bool:
+    return isinstance(value, list | tuple)
 
 
 @lru_cache(maxsize=REMEMBERED_MAX)
-def _needs_of_kind(
-    kind: type[Command[Any]], queue: str | None, log: str | None
-) -> tuple[Need, ...]:
-    """What a command of a kind needs, for the one queue or log that it names."""
-    if log is not None and issubclass(kind, _COPIED):
-        return _needs_of_copy("read", log)
-    if log is not None and issubclass(kind, _ADOPTED):
-        return _needs_of_copy("write", log)
-    action: Action = "read"
-    if issubclass(kind, _ADMIN):
-        action = "admin"
-    elif issubclass(kind, Mutation | queues.PutForLater | queues.ClaimMessages | logs.MergeFork):
-        action = "write"
-    if queue is not None:
-        return (Need("queue", action, queue),)
-    if log is not None:
-        return (need_of_log(action, log),)
-    if issubclass(kind, _FREE):
-        return ()
-    return (Need("store", "read" if issubclass(kind, base.Stats) else "admin", ""),)
+def _needs_of_right(right: Right, name: str) -> tuple[Need, ...]:
+    """What a right means for what is named so."""
+    if right.noun == "store":
+        return (Need("store", right.action, ""),)
+    if right.noun == "copy":
+        return _needs_of_copy(right.action, name)
+    if right.noun == "queue":
+        return (Need("queue", right.action, name),)
+    is_pattern = right.is_pattern and ("*" in name or "?" in name)
+    return (need_of_log(right.action, name, is_pattern=is_pattern),)
 
 
 def need_of_log(action: Action, name: str, *, is_pattern: bool = False) -> Need:
@@ -263,16 +223,6 @@ def _needs_of_copy(action: Action, name: str) -> tuple[Need, ...]:
         return (own,)
     copy = Need("replica", action, name)
     return (copy,) if own.noun == "log" else (copy, own)
-
-
-def _needs_of_spec(spec: QueueSpec) -> list[Need]:
-    found = [
-        need_of_log("read", source, is_pattern="*" in source or "?" in source)
-        for source in spec.sources
-    ]
-    if spec.dead_letter:
-        found.append(need_of_log("write", spec.dead_letter))
-    return found
 
 
 # Permissions as text.

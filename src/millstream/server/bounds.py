@@ -7,21 +7,26 @@ core does so for whatever it is asked, but for records: those are checked where 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import cache
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from millstream.command import Command, Mutation, Transact
+from millstream.command import Command, Transact, waits
 from millstream.errors import InvalidInput, TooLarge
 from millstream.format.checking import check_packed
-from millstream.format.packing import Batch, check_json
+from millstream.format.packing import Batch, Single, check_json
 from millstream.limits import Limits
 from millstream.log import commands as logs
-from millstream.log.names import check_integer, check_name
+from millstream.log.block import Block
+from millstream.log.names import NUMBER_MAX, check_integer, check_name
 from millstream.queue import commands as queues
-from millstream.replica.commands import GetMarks, SummarizeLogs, TransferBlocks
-from millstream.replica.parcel import SendBlocks
+from millstream.queue.spec import QueueSpec
+from millstream.replica.parcel import Parcel
 from millstream.server.settings import Settings
 
 PAGE_MAX = 10_000
@@ -31,8 +36,11 @@ RUNS_MAX = 100_000
 """Claims that one command may name."""
 
 _RUNS = ("claims", "acked")
-_NAMES = ("log", "cursor", "queue")
-_NUMBERS = ("start", "stop", "offset", "expect_end", "floor", "before", "claim_id", "count")
+_CHECKED_ELSEWHERE = (Single, Batch, Block, Parcel, QueueSpec)
+"""Values that are checked as a whole: packed records by `check_records`, others by their rules."""
+
+Check = Callable[[str, Any], None]
+"""Refuses a value of a field, by the field's name."""
 
 
 def check_command(command: Command[Any]) -> None:
@@ -41,20 +49,107 @@ def check_command(command: Command[Any]) -> None:
         for step in command.steps:
             check_command(step)
         return
-    names, numbers, runs = _fields(type(command))
-    for name in names:
+    for name, check in _checks(type(command)):
         if (found := getattr(command, name)) is not None:
-            check_name(found, name)
-    for name in numbers:
-        if isinstance(found := getattr(command, name), int):
-            check_integer(name, found)
-    for name in runs:
-        if (found := getattr(command, name)) is not None:
-            _check_runs(found)
+            check(name, found)
     if isinstance(command, logs.SetMetadata):
-        check_name(command.key, "metadata")
         check_json(command.value)
         check_json(command.expect)
+
+
+@cache
+def _checks(kind: type[Struct]) -> tuple[tuple[str, Check], ...]:
+    """How the fields of a command, or of a value in one, are checked: by their types.
+
+    Every integer has bounds, also one that nobody has thought of: a declaration can only widen them.
+    """
+    traits = kind.traits if issubclass(kind, Command) else None
+    names = () if traits is None else (*traits.names, *_rights_on(traits.needs))
+    hints = get_type_hints(kind, include_extras=True)
+    found: list[tuple[str, Check]] = []
+    for field in kind.__struct_fields__:
+        check = _check_name if field in names else _check_of(hints[field], field)
+        if check is not None:
+            found.append((field, check))
+    return tuple(found)
+
+
+def _rights_on(needs: Any) -> tuple[str, ...]:
+    return () if isinstance(needs, str) else tuple(right.field for right in needs)
+
+
+def _check_of(hint: Any, field: str) -> Check | None:
+    """How a value of a type is checked; None if its type says enough."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _check_signed if "signed" in arguments[1:] else _check_of(arguments[0], field)
+    if origin in (Union, UnionType):
+        kept = [one for one in arguments if one is not NoneType]
+        return _check_of(kept[0], field) if len(kept) == 1 else _check_either(kept, field)
+    if hint is int:
+        return _check_number
+    if hint is float:
+        return _check_finite
+    if origin is list and field in _RUNS:
+        return _check_runs
+    if origin in (list, tuple):
+        return _check_all(_check_of(arguments[0], field))
+    if origin is dict:
+        check = _check_all(_check_of(arguments[1], field))
+        return None if check is None else lambda name, found: check(name, found.values())
+    if isinstance(hint, type) and issubclass(hint, Struct) and hint not in _CHECKED_ELSEWHERE:
+        return _check_fields if _checks(hint) else None
+    return None
+
+
+def _check_either(hints: list[Any], field: str) -> Check | None:
+    """Of a union, what the value's own type asks for."""
+    checks = {one: _check_of(one, field) for one in hints if isinstance(one, type)}
+    if not any(checks.values()):
+        return None
+
+    def check(name: str, value: Any) -> None:
+        found = checks.get(type(value))
+        if found is not None:
+            found(name, value)
+
+    return check
+
+
+def _check_all(each: Check | None) -> Check | None:
+    if each is None:
+        return None
+
+    def check(name: str, values: Any) -> None:
+        for value in values:
+            if value is not None:
+                each(name, value)
+
+    return check
+
+
+def _check_fields(name: str, value: Struct) -> None:
+    for field, check in _checks(type(value)):
+        if (found := getattr(value, field)) is not None:
+            check(f"{name}.{field}", found)
+
+
+def _check_name(name: str, value: Any) -> None:
+    check_name(value, name)
+
+
+def _check_number(name: str, value: int) -> None:
+    check_integer(name, value)
+
+
+def _check_signed(name: str, value: int) -> None:
+    if not -NUMBER_MAX - 1 <= value <= NUMBER_MAX:
+        raise InvalidInput(f"{name} is a 64-bit integer, not {value!r}")
+
+
+def _check_finite(name: str, value: float) -> None:
+    if not math.isfinite(value):
+        raise InvalidInput(f"{name} is a finite number, not {value!r}")
 
 
 def check_records(command: Command[Any], limits: Limits) -> None:
@@ -68,33 +163,22 @@ def check_records(command: Command[Any], limits: Limits) -> None:
             _check_marks(command)
 
 
-@cache
-def _fields(kind: type[Command[Any]]) -> tuple[tuple[str, ...], ...]:
-    """Which names, numbers and runs of claims a command has."""
-    own = kind.__struct_fields__
-    return tuple(
-        tuple(name for name in known if name in own) for known in (_NAMES, _NUMBERS, _RUNS)
-    )
-
-
 def bounded(command: Command[Any], settings: Settings, limits: Limits) -> Command[Any]:
-    """The command, with its waits and its answer within what a server gives."""
-    if isinstance(command, Mutation):
-        return command  # none of them waits, or answers much
-    if isinstance(command, logs.WaitForOffset):
-        return replace(command, timeout_ms=_at_most(command.timeout_ms, settings.wait_ms_max))
-    if isinstance(command, queues.ClaimMessages) and command.wait_ms is not None:
-        return replace(command, wait_ms=_at_most(command.wait_ms, settings.wait_ms_max))
-    if isinstance(command, logs.ReadBlocks | TransferBlocks | SendBlocks):
-        return replace(command, bytes_max=_at_most(command.bytes_max, limits.read_bytes_max))
-    if isinstance(command, logs.ListLogs | queues.ListQueues | SummarizeLogs | GetMarks):
-        return replace(command, limit=_at_most(command.limit, PAGE_MAX))
-    if isinstance(command, queues.PeekMessages):
-        return replace(command, count=_at_most(command.count, PAGE_MAX))
-    return command
+    """The command, with its wait and its answer within what a server gives."""
+    traits, bounds = command.traits, {}
+    if traits.waits is not None and waits(command):
+        bounds[traits.waits.field] = settings.wait_ms_max
+    if traits.bytes:
+        bounds[traits.bytes] = limits.read_bytes_max
+    if traits.page:
+        bounds[traits.page] = PAGE_MAX
+    if not bounds:
+        return command
+    changes = {field: _at_most(getattr(command, field), most) for field, most in bounds.items()}
+    return replace(command, **changes)
 
 
-def _check_runs(runs: list[queues.Run | int]) -> None:
+def _check_runs(name: str, runs: list[queues.Run | int]) -> None:
     """A run is walked through claim by claim: nobody holds as many as a number can say."""
     total = 0
     for run in runs:

@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from millstream.aio.session import AsyncEmbeddedSession
-from millstream.command import Command, Mutation, Transact
-from millstream.log.commands import GetParent, ListLogs, MergeFork, WaitForOffset
-from millstream.queue.commands import ClaimMessages, FinishClaims, ListQueues, RenewClaims
+from millstream.command import Command, Operation, waits
+from millstream.errors import Denied
+from millstream.log.commands import GetParent, ListLogs
+from millstream.queue.commands import ClaimMessages, ListQueues
 from millstream.replica.commands import SummarizeLogs, Summary
-from millstream.replica.following import WaitForChange
 from millstream.replica.pattern import takes
 from millstream.replica.roster import NAMES_MAX, SummarizeNamed
-from millstream.server.access import Principal, copyable, need_of_log, visible
+from millstream.server.access import Principal, copyable, need_of_log, parent_action, visible
 from millstream.server.bounds import bounded, check_command
 from millstream.server.holdings import Holdings
 from millstream.server.meter import Meter
@@ -26,9 +26,6 @@ from millstream.server.tracing import Tracer
 from millstream.store.store import Store
 
 T = TypeVar("T")
-
-HOLDING = (ClaimMessages, FinishClaims, RenewClaims, Transact)
-"""Commands that change what somebody has claimed."""
 
 HOLDERS_KEPT = 1_000
 """Tokens whose claims are counted; beyond, those that hold none are forgotten."""
@@ -69,14 +66,14 @@ class Core:
             check_command(command)
             command = bounded(command, self.settings, self.store.limits)
             with self.tracer.command(command):
-                if not principal.token or _waits(command):
+                if not principal.token or waits(command):
                     answer: T = await self._answer(principal, command, holdings)
                     if principal.token:
                         await self.tokens.confirm(principal)  # it may have waited for long
                 else:
                     self.quota.begin(principal)
                     try:
-                        if isinstance(command, Mutation):
+                        if isinstance(command, Operation):
                             answer = await self._answer(principal, command, holdings)
                         else:
                             async with self.quota.turn(principal):
@@ -93,23 +90,28 @@ class Core:
     async def _answer(
         self, principal: Principal, command: Command[T], holdings: Holdings | None
     ) -> T:
-        if isinstance(command, HOLDING):
+        traits = command.traits
+        if traits.holds:
             held = self._holdings_of(principal) if holdings is None else holdings
             return await self._hold(command, held)  # type: ignore[no-any-return]
-        if isinstance(command, Mutation):
-            return await self.session.execute(command)
-        if isinstance(command, ListLogs | ListQueues):
-            return await self._list(principal, command)  # type: ignore[no-any-return]
-        if isinstance(command, SummarizeLogs):
-            return await self._summarize(principal, command)  # type: ignore[return-value]
-        if isinstance(command, SummarizeNamed):
-            named: Any = SummarizeNamed(copyable(principal, command.names))
-            return await self.session.execute(named)
-        if isinstance(command, MergeFork):
-            parent = await self.session.execute(GetParent(command.log))
+        if traits.needs == "seen":
+            return await self._seen(principal, command)  # type: ignore[no-any-return]
+        action = parent_action(command)
+        if action is not None:
+            parent = await self.session.execute(GetParent(command.log))  # type: ignore[attr-defined]
             if parent is not None:
-                principal.require(need_of_log("write", parent))
+                principal.require(need_of_log(action, parent))
         return await self.session.execute(command)
+
+    async def _seen(self, principal: Principal, command: Any) -> Any:
+        """Answer with what somebody may see; what cannot be sorted out is not answered at all."""
+        if isinstance(command, ListLogs | ListQueues):
+            return await self._list(principal, command)
+        if isinstance(command, SummarizeLogs):
+            return await self._summarize(principal, command)
+        if isinstance(command, SummarizeNamed):
+            return await self.session.execute(SummarizeNamed(copyable(principal, command.names)))
+        raise Denied(f"the server cannot tell what of {type(command).__name__} may be seen")
 
     async def _hold(self, command: Any, holdings: Holdings) -> Any:
         """Answer a command by which claims are taken, kept or given back, and count them."""
@@ -165,10 +167,3 @@ class Core:
         self.closing.set()
         await self.tokens.close()
         await self.session.close()
-
-
-def _waits(command: Command[Any]) -> bool:
-    """Whether it may wait for something to happen; while it does, nobody else has to."""
-    return isinstance(command, WaitForOffset | WaitForChange) or (
-        isinstance(command, ClaimMessages) and bool(command.wait_ms)
-    )

@@ -15,14 +15,10 @@ from starlette.routing import WebSocketRoute
 from starlette.types import Message, Receive, Scope, Send
 
 from millstream import wire
-from millstream.command import Command
+from millstream.command import Command, waits
 from millstream.errors import InvalidInput, MillstreamError, Overloaded, Unauthenticated
 from millstream.format.keys import STORE_KEY
 from millstream.limits import Limits
-from millstream.log.commands import ReadBlocks, WaitForOffset
-from millstream.queue.commands import ClaimMessages, PeekMessages
-from millstream.replica.commands import TransferBlocks
-from millstream.replica.parcel import SendBlocks
 from millstream.server.access import Principal
 from millstream.server.bounds import check_records
 from millstream.server.core import Core
@@ -223,13 +219,13 @@ class Conversation:
             self.outbox.answer(number, command)
             return
         self._running[number] = self._loop.create_task(self._execute(number, command))
-        if isinstance(command, WaitForOffset | ClaimMessages):
+        if waits(command):
             self._waiting.add(number)
 
     # Requests are carried out.
 
     async def _execute(self, number: int, command: Command[Any]) -> None:
-        if isinstance(command, ReadBlocks | PeekMessages | SendBlocks | TransferBlocks):
+        if command.traits.is_large:
             await self._reads.acquire()
             when_sent: Sent | None = self._reads.release
         else:

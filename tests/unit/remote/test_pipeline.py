@@ -15,6 +15,7 @@ from millstream.queue.commands import ClaimMessages, FinishClaims, PutForLater
 from millstream.remote.link import delay_s
 from millstream.remote.pipeline import CONTENDED_WAIT_MS, WAIT_MS, Asked, Pipeline
 from millstream.remote.repeats import Fate, Interrupted, fate_of
+from millstream.replica.following import WaitForChange
 
 RECORD = Single(b"x", None, b"", None)
 CLAIM = ClaimMessages("q", 1, None, "", None, [])
@@ -23,8 +24,8 @@ CLAIM = ClaimMessages("q", 1, None, "", None, [])
 class Noted(Asked):
     """A request that notes how it was settled."""
 
-    def __init__(self, command: Command[Any], *, waits: bool = False) -> None:
-        super().__init__(command, waits=waits)
+    def __init__(self, command: Command[Any]) -> None:
+        super().__init__(command)
         self.wanted = True
         self.outcome: Any = None
 
@@ -40,9 +41,9 @@ def hello(*, requests: int = 4, frame_bytes: int = 1_000) -> wire.Hello:
     return wire.Hello(wire.VERSION, "store", Limits(), requests, frame_bytes)
 
 
-def pipeline_of(*commands: Command[Any], waits: bool = False) -> tuple[Pipeline, list[Noted]]:
+def pipeline_of(*commands: Command[Any]) -> tuple[Pipeline, list[Noted]]:
     pipeline = Pipeline(waiting_max=100)
-    asked = [Noted(command, waits=waits) for command in commands]
+    asked = [Noted(command) for command in commands]
     for one in asked:
         pipeline.add(one)
     return pipeline, asked
@@ -87,12 +88,18 @@ def test_too_many_that_wait_are_refused() -> None:
 
 
 def test_waits_leave_half_of_the_credit_to_others() -> None:
-    pipeline, _ = pipeline_of(*(WaitForOffset("a", 1, 1) for _ in range(9)), waits=True)
+    pipeline, _ = pipeline_of(*(WaitForOffset("a", 1, 1) for _ in range(9)))
     assert len(sent(pipeline, hello(requests=4))) == 2
     pipeline.add(Noted(GetBounds("b")))
     assert [command for _, command in sent(pipeline, hello(requests=4))] == [GetBounds("b")]
     assert pipeline.wait_ms(hello(requests=4)) == CONTENDED_WAIT_MS
     assert pipeline.wait_ms(hello(requests=256)) == WAIT_MS
+
+
+def test_a_wait_for_a_change_is_a_wait() -> None:
+    pipeline, _ = pipeline_of(*(WaitForChange(1, 1_000) for _ in range(9)), GetBounds("b"))
+    sent_first = [command for _, command in sent(pipeline, hello(requests=4))]
+    assert sent_first == [GetBounds("b"), WaitForChange(1, 1_000), WaitForChange(1, 1_000)]
 
 
 def test_what_nobody_wants_any_more_is_not_sent() -> None:
@@ -109,6 +116,9 @@ def test_what_nobody_wants_any_more_is_not_sent() -> None:
         (Fold(), Fate.ASK_AGAIN),
         (Append("a", RECORD, producer=Producer("p", 0)), Fate.ASK_AGAIN),
         (WaitForOffset("a", 1, None), Fate.WAIT_AGAIN),
+        (WaitForOffset("a", 1, 0), Fate.ASK_AGAIN),
+        (WaitForChange(1, 1_000), Fate.WAIT_AGAIN),
+        (WaitForChange(1, 0), Fate.ASK_AGAIN),
         (Append("a", RECORD), Fate.TELL),
         (Append("a", RECORD, expect_end=0), Fate.TELL),
         (Truncate("a", 1), Fate.TELL),
@@ -134,7 +144,7 @@ def test_a_lost_connection_repeats_in_order_before_what_came_later() -> None:
 
 
 def test_a_lost_wait_is_handed_back() -> None:
-    pipeline, asked = pipeline_of(WaitForOffset("a", 1, 1), waits=True)
+    pipeline, asked = pipeline_of(WaitForOffset("a", 1, 1))
     sent(pipeline, hello())
     pipeline.lost("gone")
     assert isinstance(asked[0].outcome, Interrupted)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream import wire
-from millstream.command import Fold, Sql, Stats, Transact
+from millstream.command import Fold, Stats, Transact
 from millstream.errors import InvalidInput
 from millstream.format.packing import pack_single
 from millstream.limits import Limits
@@ -119,7 +119,6 @@ TABLE: list[tuple[Any, str]] = [
     (AdoptStart("orders", 1), "replica:write:orders"),
     (Stats(), "store:read"),
     (Fold(), "store:admin"),
-    (Sql("SELECT 1", []), "store:admin"),
 ]
 LESS = {"admin": "write", "write": "read"}
 
@@ -150,7 +149,7 @@ def test_assigning_needs_every_queue_and_every_log_that_it_names() -> None:
 
 
 def test_the_table_names_every_command_that_can_be_sent() -> None:
-    sent = {kind.__name__ for kind in (*wire.STEPS, *wire.ALONE)}
+    sent = {kind.__name__ for kind in wire.OFFERED}
     known = {type(command).__name__ for command, _ in TABLE}
     free = {
         "ListLogs",
@@ -161,7 +160,7 @@ def test_the_table_names_every_command_that_can_be_sent() -> None:
         "GetStoreId",
         "WaitForChange",
     }
-    assert sent - known == {"_Transact", "AssignMessages"} | free
+    assert sent - known == {"Transact", "AssignMessages"} | free
 
 
 def test_to_assign_messages_needs_the_queue_and_the_log() -> None:

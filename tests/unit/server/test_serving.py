@@ -22,6 +22,7 @@ from millstream.errors import CannotOpen, InvalidInput
 from millstream.log import commands as logs
 from millstream.queue import commands as queues
 from millstream.queue.spec import QueueSpec
+from millstream.replica.following import WaitForChange
 from millstream.server.serving import CannotListen, Serving, running
 from millstream.server.settings import Settings
 from millstream.server.tokens import create_token
@@ -88,6 +89,16 @@ def test_everybody_who_waits_is_told_when_the_server_stops(tmp_path: Path) -> No
         server.stop()
         for talk in (waiting, claiming, idle):
             assert talk.ending() == (1001, "the server is stopping")
+
+
+def test_a_follower_that_waits_for_a_change_is_not_waited_for(tmp_path: Path) -> None:
+    with running(tmp_path / "store.db", ANY) as server, talking(server) as talk:
+        newest = talk.ask(WaitForChange(0, 0))
+        talk.send((1, WaitForChange(newest, 60_000)))
+        talk.ask(logs.GetBounds("a"))  # so the wait has begun
+        server.stop()
+        with pytest.raises(ConnectionClosed):
+            pytest.fail(f"it was answered: {talk.frame()}")
 
 
 def test_what_was_begun_is_finished_when_the_server_stops(tmp_path: Path) -> None:
