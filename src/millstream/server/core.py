@@ -22,7 +22,7 @@ from millstream.server.meter import Meter
 from millstream.server.quota import Quota
 from millstream.server.settings import Settings
 from millstream.server.tokens import Tokens
-from millstream.server.tracing import Tracer
+from millstream.server.tracing import Tracer, traced
 from millstream.store.store import Store
 
 T = TypeVar("T")
@@ -53,11 +53,17 @@ class Core:
         """What the requests of each token have claimed; a socket has holdings of its own."""
 
     async def execute(
-        self, principal: Principal, command: Command[T], holdings: Holdings | None = None
+        self,
+        principal: Principal,
+        command: Command[T],
+        holdings: Holdings | None = None,
+        *,
+        traceparent: str | None = None,
     ) -> T:
         """Answer a command for somebody, if they may ask it.
 
-        `holdings` are the claims of whoever asks; without, those of all requests of its token.
+        `holdings` are the claims of the client that asks; without, those of all requests of its
+        token. What is published carries `traceparent`.
         """
         began_s, kind = self.store.clock.seconds(), type(command)
         try:
@@ -65,6 +71,8 @@ class Core:
             principal.check(command)
             check_command(command)
             command = bounded(command, self.settings, self.store.limits)
+            if traceparent is not None:
+                command = traced(command, traceparent, self.store.limits)
             with self.tracer.command(command):
                 if not principal.token or waits(command):
                     answer: T = await self._answer(principal, command, holdings)

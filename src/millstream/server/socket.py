@@ -25,6 +25,7 @@ from millstream.server.core import Core
 from millstream.server.holdings import Holdings
 from millstream.server.journal import place
 from millstream.server.outbox import Outbox, Sent
+from millstream.server.tracing import traceparent_of
 from millstream.store.instance import Instance
 from millstream.wire import decode_requests
 
@@ -94,7 +95,7 @@ class _Endpoint:
         if not self._hello:
             self._hello = await asyncio.to_thread(_greeting, self._core)
         await send({"type": "websocket.accept", "subprotocol": wire.SUBPROTOCOL})
-        talk = Conversation(self._core, scope["state"]["principal"], receive, send)
+        talk = Conversation(self._core, scope, receive, send)
         if talk.principal.token:
             self._with_token.add(talk)
             if self._looking is None or self._looking.done():
@@ -122,12 +123,13 @@ class _Endpoint:
 class Conversation:
     """One connection: its requests in flight, and its answers on their way."""
 
-    def __init__(self, core: Core, principal: Principal, receive: Receive, send: Send) -> None:
+    def __init__(self, core: Core, scope: Scope, receive: Receive, send: Send) -> None:
         settings = core.settings
         self.outbox = Outbox(send, settings.send_bytes_max)
         self.is_cut = False
         """Whether the client does not even read that this is the end."""
-        self.principal = principal
+        self.principal: Principal = scope["state"]["principal"]
+        self._traceparent = traceparent_of(scope)
         self._core = core
         self._receive = receive
         self._send = send
@@ -237,7 +239,9 @@ class Conversation:
 
     async def _result(self, command: Command[Any]) -> Any:
         try:
-            return await self._core.execute(self.principal, command, self._holdings)
+            return await self._core.execute(
+                self.principal, command, self._holdings, traceparent=self._traceparent
+            )
         except MillstreamError as error:
             return error
         except Exception as error:

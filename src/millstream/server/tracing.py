@@ -1,7 +1,7 @@
 """Traces: which request led to which message, and to which work.
 
-A request's W3C `traceparent` is carried into the headers of the messages that it publishes, so that
-whoever claims them can go on with the same trace. If OpenTelemetry is installed and set up, the
+A request's W3C `traceparent` is carried into the headers of the records that it publishes, so that
+a consumer that claims them can go on with the same trace. A socket's is that of its handshake. If OpenTelemetry is installed and set up, the
 server adds spans of its own: the request, publish, claim and ack, in one trace per message. Without
 it everything here does nothing, and costs next to nothing.
 """
@@ -15,12 +15,15 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from typing import Any
 
+from msgspec.structs import replace
+
 from millstream.command import Command, Transact
+from millstream.format.headers import add_header
+from millstream.limits import Limits
 from millstream.log.commands import Append
 from millstream.queue.commands import ClaimMessages, FinishClaims, PutForLater, Run
 from millstream.queue.message import messages_of
 from millstream.queue.routing import INBOX
-from millstream.record import Headers
 
 
 def _installed(name: str) -> Any:
@@ -58,12 +61,14 @@ def traceparent_of(scope: Mapping[str, Any]) -> str | None:
     return text if _TRACEPARENT.fullmatch(text) else None
 
 
-def trace_headers(scope: Mapping[str, Any], headers: Headers | None) -> Headers | None:
-    """The headers of a message, with the request's trace in them unless the publisher set one."""
-    traceparent = traceparent_of(scope)
-    if traceparent is None or (headers is not None and HEADER in headers):
-        return headers
-    return {**(headers or {}), HEADER: traceparent}
+def traced(command: Command[Any], traceparent: str, limits: Limits) -> Command[Any]:
+    """A command whose records carry a trace, each unless its publisher set one."""
+    if isinstance(command, Append | PutForLater):
+        records = add_header(command.records, HEADER, traceparent, limits)
+        return replace(command, records=records)
+    if isinstance(command, Transact):
+        return Transact([traced(step, traceparent, limits) for step in command.steps])
+    return command
 
 
 def is_on() -> bool:

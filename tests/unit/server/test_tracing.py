@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import BaseRoute, Route
 
+import millstream
 from millstream.format.packing import pack_single
 from millstream.limits import Limits
 from millstream.log.commands import Append
 from millstream.queue.commands import ClaimMessages, FinishClaims
 from millstream.queue.message import messages_of
 from millstream.server.access import ANYONE_HERE
-from millstream.server.core import Core
+from millstream.server.rest import routes
+from millstream.server.serving import running
 from millstream.server.settings import Settings
-from millstream.server.tracing import CLAIMS_REMEMBERED, is_on, trace_headers
+from millstream.server.tracing import CLAIMS_REMEMBERED, is_on, traceparent_of
 from tests.unit.server.guarded import Guarded, guarded, in_loop
+from tests.unit.server.talking import single, talking
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
 
 
-def publishing(core: Core) -> list[BaseRoute]:
-    """A route that publishes as the REST interface does."""
-
-    async def publish(request: Request) -> JSONResponse:
-        headers = trace_headers(request.scope, {"kind": "order"})
-        record = pack_single(b"x", key=None, headers=headers, timestamp=None, limits=Limits())
-        await core.execute(request.state.principal, Append("queue:mail", record))
-        return JSONResponse({})
-
-    return [Route("/publish", publish, methods=["POST"])]
+async def publish(at: Guarded, **headers: str) -> None:
+    """A message put over REST."""
+    body = {"value": "x", "headers": {"kind": "order"}}
+    answer = await at.ask("POST", "/queues/mail/messages", json=body, headers=headers)
+    assert answer.status_code == 201, answer.text
 
 
 async def claim(at: Guarded, **more: Any) -> Any:
@@ -43,18 +39,6 @@ async def claim(at: Guarded, **more: Any) -> Any:
 
 def scope(*values: str) -> dict[str, Any]:
     return {"headers": [(b"traceparent", value.encode()) for value in values]}
-
-
-def test_the_requests_trace_goes_into_a_messages_headers() -> None:
-    assert trace_headers(scope(PARENT), None) == {"traceparent": PARENT}
-    assert trace_headers(scope(PARENT), {"a": 1}) == {"a": 1, "traceparent": PARENT}
-    assert trace_headers(scope(), {"a": 1}) == {"a": 1}
-    assert trace_headers(scope(), None) is None
-
-
-def test_what_the_publisher_has_set_stays() -> None:
-    own = {"traceparent": "mine"}
-    assert trace_headers(scope(PARENT), own) == own
 
 
 @pytest.mark.parametrize(
@@ -71,18 +55,20 @@ def test_what_the_publisher_has_set_stays() -> None:
     ],
 )
 def test_what_is_no_trace_is_not_carried(text: str) -> None:
-    assert trace_headers(scope(text), None) is None
-    assert trace_headers(scope(PARENT, PARENT), None) is None
+    assert traceparent_of(scope(text)) is None
+    assert traceparent_of(scope(PARENT, PARENT)) is None
+    assert traceparent_of(scope(PARENT)) == PARENT
 
 
 def test_without_opentelemetry_set_up_the_header_is_carried_and_nothing_else_happens() -> None:
     async def test() -> None:
         assert not is_on()
-        async with guarded(Settings(), extra=publishing) as at:
+        async with guarded(Settings(), extra=routes) as at:
             at.ms.queue("mail", max_attempts=3)
-            await at.ask("POST", "/publish", headers={"traceparent": PARENT})
+            await publish(at, traceparent=PARENT)
             (message,) = await claim(at)
-            assert message.headers == {"kind": "order", "traceparent": PARENT}
+            assert message.headers["kind"] == "order"
+            assert message.headers["traceparent"] == PARENT
             assert not at.core.tracer._claimed
 
     in_loop(test)
@@ -110,9 +96,9 @@ def spans(exporter: Any) -> dict[str, Any]:
 
 def test_publish_claim_and_ack_are_spans_of_one_trace(exporter: Any) -> None:
     async def test() -> None:
-        async with guarded(Settings(), extra=publishing) as at:
+        async with guarded(Settings(), extra=routes) as at:
             at.ms.queue("mail", max_attempts=3)
-            await at.ask("POST", "/publish", headers={"traceparent": PARENT})
+            await publish(at, traceparent=PARENT)
             (message,) = await claim(at)
             runs = [(message.claim_id, 1, message.attempt)]
             await at.core.execute(ANYONE_HERE, FinishClaims("mail", runs, "ack"))
@@ -129,11 +115,44 @@ def test_publish_claim_and_ack_are_spans_of_one_trace(exporter: Any) -> None:
     in_loop(test)
 
 
+def test_a_consumer_over_rest_is_part_of_the_trace(exporter: Any) -> None:
+    async def test() -> None:
+        async with guarded(Settings(), extra=routes) as at:
+            at.ms.queue("mail", max_attempts=3)
+            await publish(at, traceparent=PARENT)
+            answer = await at.ask("POST", "/queues/mail/claims", json={})
+            (message,) = answer.json()["messages"]
+            await at.ask("POST", "/queues/mail/ack", json={"claims": [message["claim"]]})
+        found = spans(exporter)
+        assert f"{found['claim mail'].context.trace_id:032x}" == TRACE
+        assert found["ack mail"].parent.span_id == found["claim mail"].context.span_id
+
+    in_loop(test)
+
+
+def test_a_consumer_over_a_socket_is_part_of_the_trace(exporter: Any, tmp_path: Path) -> None:
+    with (
+        running(tmp_path / "store.db", Settings(port=0), durability="relaxed") as server,
+        millstream.open(server.url) as ms,
+        talking(server, additional_headers={"traceparent": PARENT}) as talk,
+    ):
+        queue = ms.queue("mail", max_attempts=3)
+        talk.ask(Append("queue:mail", single("x")))
+        (message,) = queue.claim(1)
+        queue.ack(message)
+    found = spans(exporter)
+    assert {"publish mail", "claim mail", "ack mail"} <= set(found)
+    assert {f"{found[name].context.trace_id:032x}" for name in ("claim mail", "ack mail")} == {
+        TRACE
+    }
+    assert found["ack mail"].parent.span_id == found["claim mail"].context.span_id
+
+
 def test_a_request_without_a_trace_begins_one(exporter: Any) -> None:
     async def test() -> None:
-        async with guarded(Settings(), extra=publishing) as at:
+        async with guarded(Settings(), extra=routes) as at:
             at.ms.queue("mail", max_attempts=3)
-            await at.ask("POST", "/publish")
+            await publish(at)
             (message,) = await claim(at)
             again = await claim(at, acked=[(message.claim_id, 1, message.attempt)])
             assert again == []

@@ -17,6 +17,7 @@ from millstream.log.names import NUMBER_MAX, check_name
 from millstream.record import to_ms
 from millstream.server.access import Principal
 from millstream.server.core import Core
+from millstream.server.tracing import traceparent_of
 
 T = TypeVar("T")
 
@@ -27,15 +28,16 @@ DURATION_S_MAX = 1e12
 class PrincipalSession:
     """A session for one asker: the nouns of `millstream.aio` work on it, checked."""
 
-    def __init__(self, core: Core, principal: Principal) -> None:
+    def __init__(self, core: Core, principal: Principal, traceparent: str | None) -> None:
         self.limits = core.session.limits
         self.clock = core.session.clock
         self._core = core
         self._principal = principal
+        self._traceparent = traceparent
 
     async def execute(self, command: Command[T]) -> T:
         """Answer a command, if the asker may ask it."""
-        return await self._core.execute(self._principal, command)
+        return await self._core.execute(self._principal, command, traceparent=self._traceparent)
 
     async def close(self) -> None:
         """The store stays open: it is the server's."""
@@ -48,7 +50,7 @@ class Ask:
         self.core = core
         self.request = request
         self.principal: Principal = request.state.principal
-        self.session = PrincipalSession(core, self.principal)
+        self.session = PrincipalSession(core, self.principal, traceparent_of(request.scope))
         self.query: Any = None
         self.body: Any = None
         """The struct that a JSON body was decoded into."""
