@@ -15,7 +15,7 @@ from millstream.command import Command, Operation, Procedure, Read, tidies
 from millstream.errors import InvalidInput
 from millstream.format import keys
 from millstream.limits import Limits
-from millstream.log import ancestry, queries
+from millstream.log import ancestry, publishing, queries
 from millstream.log import commands as c
 from millstream.log import cursor_operations as cursors
 from millstream.log import operations as rules
@@ -87,6 +87,7 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[Transaction, Any], Any]] = {
     r.AdoptOwner: adopting.adopt_owner,
     r.AdoptMetadata: metadata.adopt_metadata,
     r.SetAside: lambda tx, command: aside.set_aside(tx, command, queue_past),
+    publishing.PublishParts: publishing.publish_parts,
     c.OpenCursor: cursors.open_cursor,
     c.Acknowledge: cursors.acknowledge,
     c.MoveCursor: cursors.move_cursor,
@@ -124,6 +125,7 @@ _READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
     c.ListLogs: queries.list_logs,
     c.DescribeCursor: queries.describe_cursor,
     c.ListCursors: queries.list_cursors,
+    publishing.FindPublished: publishing.find_published,
     c.GetOwner: owner.get_owner,
     c.GetParent: fork.get_parent,
     r.GetStoreId: copying.get_store_id,

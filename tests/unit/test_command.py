@@ -50,7 +50,7 @@ def subclasses(kind: type) -> Iterator[type]:
 def every_command() -> list[type[Command[Any]]]:
     """Every command of the product, wherever it is declared."""
     for module in pkgutil.walk_packages(millstream.__path__, "millstream."):
-        if module.name.split(".")[1] in ("log", "queue", "replica", "store", "command", "server"):
+        if module.name.split(".")[1] in ("log", "queue", "replica", "store", "command"):
             import_module(module.name)
     found = set(subclasses(Command)) - BASES
     return [one for one in found if one.__module__.startswith("millstream.")]
@@ -161,7 +161,14 @@ def test_a_command_without_a_rule_is_refused_everywhere() -> None:
 
 def test_what_is_internal_is_refused_to_everybody() -> None:
     internal = [kind for kind in COMMANDS if kind.traits.needs == "internal"]
-    assert {kind.__name__ for kind in internal} == {"Sql", "PutLater", "PlaceRouted", "ClaimRouted"}
+    assert {kind.__name__ for kind in internal} == {
+        "Sql",
+        "PutLater",
+        "PlaceRouted",
+        "ClaimRouted",
+        "PublishParts",
+        "FindPublished",
+    }
     everything = who("*:admin", "store:admin", "log:admin", "queue:admin", "replica:admin")
     for kind in internal:
         for command in (required(kind), Transact([required(kind)])):

@@ -59,8 +59,11 @@ def send(
 
 
 def commit(place: Place, txn: str, log: str, parts: list[SentPart]) -> dict[str, Any]:
-    """Publish parts in the order in which they are listed; once, however often it is asked."""
-    body = msgspec.json.encode({"log": log, "parts": parts})
+    """Publish parts in the order in which they are listed; once, however often it is asked.
+
+    A batch that Spark runs again is the same batch, though its tasks may pack its rows otherwise.
+    """
+    body = msgspec.json.encode({"log": log, "parts": parts, "any_content": True})
     with Caller(place) as server:
         return server.ask(
             "POST", f"/staging/{quote(txn, safe='')}/commit", body, "application/json"

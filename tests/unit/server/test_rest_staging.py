@@ -13,12 +13,14 @@ from msgspec.structs import replace
 from millstream.format.block import checksum
 from millstream.format.packing import Batch, pack_batch
 from millstream.limits import Limits
-from millstream.server.rest import staged
+from millstream.log.commands import FreeLog, TakeLog
+from millstream.server.rest import routes, staged
 from millstream.server.rest.staging import shelf_of
 from millstream.store.memory import MemoryEngine
 from millstream.store.sqlite import SqliteEngine
 from millstream.testing.clock import SimulatedClock
 from tests.unit.server.asking import Rest, looped, problem, served, serving
+from tests.unit.server.guarded import guarded
 
 KIND = {"content-type": "application/x-millstream-batch"}
 
@@ -55,7 +57,9 @@ async def test_parts_are_published_in_the_order_of_the_commit(rest: Rest) -> Non
 
 
 @served
-async def test_a_repeated_commit_answers_the_same_whatever_it_lists(rest: Rest) -> None:
+async def test_a_repeated_commit_answers_the_same_and_other_content_is_a_conflict(
+    rest: Rest,
+) -> None:
     body = {
         "log": "out",
         "parts": [await stage(rest, "1", b"a", b"b"), await stage(rest, "2", b"c", b"d")],
@@ -65,10 +69,77 @@ async def test_a_repeated_commit_answers_the_same_whatever_it_lists(rest: Rest) 
     again = (await rest.post("/staging/t/commit", json=body)).json()
     assert again == {**first, "repeated": True}
     other = {"log": "out", "parts": [await stage(rest, "9", b"x", b"y", b"z", attempt=3)]}
-    assert (await rest.post("/staging/t/commit", json=other)).json() == again
+    refused = problem(await rest.post("/staging/t/commit", json=other), 409, "Conflict")
+    assert refused["data"] == {"log": "out", "offset": 0, "count": 4}
+    fewer = {"log": "out", "parts": body["parts"][:1]}
+    turned = {"log": "out", "parts": body["parts"][::-1]}
+    for different in (fewer, turned):
+        problem(await rest.post("/staging/t/commit", json=different), 409, "Conflict")
+    packed_anew = {**other, "any_content": True}
+    assert (await rest.post("/staging/t/commit", json=packed_anew)).json() == again
     assert len((await rest.get("/logs/out/records")).json()["records"]) == 5
     elsewhere = await rest.post("/staging/t/commit", json={**body, "log": "other"})
     assert problem(elsewhere, 409, "Conflict")["data"]["log"] == "out"
+
+
+@looped
+async def test_a_transactions_name_belongs_to_the_token_that_commits_it() -> None:
+    async with guarded(extra=routes) as at:
+        one, two = at.token("log:write", name="one"), at.token("log:write", name="two")
+        answers = []
+        for token, values in ((one, (b"a", b"b")), (two, (b"c", b"d")), (one, (b"a", b"b"))):
+            data = msgspec.msgpack.encode(batch(*values))
+            part = await at.ask("POST", "/staging/t/1", bearer=token, content=data, headers=KIND)
+            body = {"log": "out", "parts": [part.json()]}
+            answers.append(
+                (await at.ask("POST", "/staging/t/commit", bearer=token, json=body)).json()
+            )
+        assert [one["repeated"] for one in answers] == [False, False, True]
+        assert [one["offset"] for one in answers] == [0, 2, 0]
+        assert [record.value for record in at.ms.log("out").read()] == [b"a", b"b", b"c", b"d"]
+
+
+@served
+async def test_no_producers_name_makes_a_commit_lose_a_part(rest: Rest) -> None:
+    for name in ("staging:t", "t", "millstream:staging:t"):
+        producer = {"name": name, "sequence": 0}
+        body = {"records": [{"base64": ""}, {"base64": ""}], "producer": producer}
+        assert (await rest.post("/logs/out/records", json=body)).status_code == 201
+    parts = [await stage(rest, "1", b"a", b"b"), await stage(rest, "2", b"c", b"d")]
+    answer = await rest.post("/staging/t/commit", json={"log": "out", "parts": parts})
+    assert answer.json() == {"log": "out", "offset": 6, "count": 4, "repeated": False}
+    assert (await values_in(rest))[6:] == [b"a", b"b", b"c", b"d"]
+
+
+@served
+async def test_a_repeat_is_answered_also_when_its_log_is_gone(rest: Rest) -> None:
+    body = {"log": "out", "parts": [await stage(rest, "1", b"a", b"b")]}
+    first = (await rest.post("/staging/t/commit", json=body)).json()
+    await rest.delete("/logs/out")
+    again = (await rest.post("/staging/t/commit", json=body)).json()
+    assert again == {**first, "repeated": True}
+    assert (await rest.get("/logs/out")).status_code == 404
+
+
+@served
+async def test_a_name_is_free_again_after_a_week(rest: Rest) -> None:
+    body = {"log": "out", "parts": [await stage(rest, "1", b"a", b"b")]}
+    await rest.post("/staging/t/commit", json=body)
+    rest.clock.advance(8 * 24 * 3600)
+    again = {"log": "out", "parts": [await stage(rest, "1", b"a", b"b")]}
+    answer = (await rest.post("/staging/t/commit", json=again)).json()
+    assert (answer["offset"], answer["repeated"]) == (2, False)
+
+
+@looped
+async def test_a_commit_that_fails_is_not_remembered() -> None:
+    async with serving() as rest:
+        body = {"log": "out", "parts": [await stage(rest, "1", b"a", b"b")]}
+        await rest.core.session.execute(TakeLog("out", "holder"))
+        assert (await rest.post("/staging/t/commit", json=body)).status_code == 423
+        await rest.core.session.execute(FreeLog("out", "holder"))
+        answer = (await rest.post("/staging/t/commit", json=body)).json()
+        assert (answer["offset"], answer["repeated"]) == (0, False)
 
 
 @looped

@@ -1,30 +1,31 @@
 """Staging for bulk writers: parts arrive from many tasks, one commit publishes them all.
 
-A transaction is known by its name for a week: whoever commits it again, with whatever parts, gets
-the answer of the first time. What was committed is noted in a log of our own, in the same commit.
-Staged parts themselves live only as long as the server; see `staged`.
+A transaction is known by its name for a week, to the token that committed it: a repeat of the commit
+gets the answer of the first time, and other content under the same name is a conflict. What was
+committed is noted in a log of our own, in the same commit (`log/publishing.py`). Staged parts
+themselves live only as long as the server; see `staged`.
 """
 
 from __future__ import annotations
 
 import asyncio
+from hashlib import blake2b
 from typing import Annotated, Any
 from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec import Meta, Struct
 
-from millstream.command import Transact
-from millstream.errors import Conflict, Denied, EndMoved, InvalidInput, MetadataConflict, Truncated
+from millstream.errors import Conflict, Denied, InvalidInput
 from millstream.format.block import checksum
 from millstream.format.checking import check_packed
 from millstream.format.packing import Batch, Single
 from millstream.limits import Limits
 from millstream.log import commands as c
 from millstream.log.log import pack_many
-from millstream.log.names import NUMBER_MAX, check_name
-from millstream.record import Producer, Retention
-from millstream.server.access import Permission, Principal
+from millstream.log.names import check_name
+from millstream.log.publishing import FindPublished, Published, PublishParts
+from millstream.server.access import Principal
 from millstream.server.core import Core
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import BATCH, Answer, Endpoint
@@ -37,12 +38,6 @@ BOOK = "millstream:staging"
 
 REMEMBERED_MS = 7 * 24 * 3600 * 1000
 TXN_CHARS_MAX = 200
-_SERVER = Principal(
-    "staging",
-    (Permission("log", "admin"), Permission("queue", "admin"), Permission("store", "admin")),
-)
-"""The book is the server's own; who commits needs to write the log or queue that they publish to."""
-
 _NOTHING = Single(b"", None, b"", None)
 _packed = msgspec.msgpack.Decoder(Single | Batch)
 _pack = msgspec.msgpack.Encoder().encode
@@ -90,6 +85,8 @@ class CommitBody(Struct, forbid_unknown_fields=True, kw_only=True):
 
     log: str
     parts: Annotated[list[PartName], Meta(min_length=1, max_length=PARTS_MAX)]
+    any_content: bool = False
+    """Whether a repeat may list other parts: for writers that pack the same rows anew, as Spark."""
 
 
 class Committed(Struct, kw_only=True):
@@ -100,14 +97,6 @@ class Committed(Struct, kw_only=True):
     count: int
     repeated: bool
     """Whether it had been committed before; then this is the answer of that time."""
-
-
-class _Note(Struct, kw_only=True):
-    """In the book: what was committed. Its producer's name is the transaction's."""
-
-    log: str
-    first_count: int
-    count: int
 
 
 def shelf_of(core: Core) -> Shelf:
@@ -170,86 +159,52 @@ async def commit(ask: Ask) -> Committed:
     txn, body = _txn(ask), ask.body
     log = check_name(body.log)
     ask.principal.check(c.Append(log, _NOTHING))
-    shelf = shelf_of(ask.core)
-    key = (ask.principal.name, txn)
+    core, shelf, key = ask.core, shelf_of(ask.core), (ask.principal.name, txn)
+    name, digest = _name_of(key), _digest_of(body.parts)
     async with shelf.committing:
-        while True:
-            commits = (await _execute(ask, c.GetMetadata(BOOK))).get("commits")
-            before = await _find_commit(ask, txn)
-            if before is not None:
-                break
+        while (before := await core.session.execute(FindPublished(BOOK, name))) is None:
             parts = await _read_parts(shelf, key, body.parts, ask.session.limits)
-            try:
-                return await _publish(ask, txn, log, parts, commits)
-            except MetadataConflict:
-                continue  # another process committed something: look again
-            finally:
-                del parts
-    if before.log != log:
+            command = PublishParts(BOOK, REMEMBERED_MS, name, log, parts, digest)
+            published = await core.session.execute(command)
+            del parts, command
+            if published is not None:
+                shelf.drop(key)
+                return _committed(published, repeated=False)
+    _check_same(txn, body, before, digest)
+    shelf.drop(key)
+    return _committed(before, repeated=True)
+
+
+def _name_of(key: tuple[str, str]) -> str:
+    """The name in the book: a transaction belongs to the token that stages it."""
+    return blake2b(msgspec.json.encode(key), digest_size=16).hexdigest()
+
+
+def _digest_of(parts: list[PartName]) -> str:
+    """What tells a repeat from another commit: the parts' sizes and checksums, in order."""
+    content = [(one.count, one.crc) for one in parts]
+    return blake2b(msgspec.json.encode(content), digest_size=16).hexdigest()
+
+
+def _check_same(txn: str, body: CommitBody, before: Published, digest: str) -> None:
+    if before.log != body.log:
         raise Conflict(
-            f"transaction {txn!r} was committed to log {before.log!r}, not to {log!r}",
+            f"transaction {txn!r} was committed to log {before.log!r}, not to {body.log!r}",
             log=before.log,
         )
-    shelf.drop(key)
-    return before
+    if before.digest != digest and not body.any_content:
+        raise Conflict(
+            f"transaction {txn!r} was committed before, with {before.count:,} records of other "
+            "content; nothing was published now: use another name, or say any_content if it is "
+            "the same data, packed anew",
+            log=before.log,
+            offset=before.offset,
+            count=before.count,
+        )
 
 
-async def _publish(
-    ask: Ask, txn: str, log: str, parts: list[Single | Batch], commits: int | None
-) -> Committed:
-    counts = [1 if isinstance(one, Single) else one.count for one in parts]
-    note = _Note(log=log, first_count=counts[0], count=sum(counts))
-    steps: list[Any] = [
-        c.SetMetadata(BOOK, "commits", (commits or 0) + 1, expect=commits, compare=True),
-        c.Append(
-            BOOK, Single(msgspec.json.encode(note), None, b"", None), producer=Producer(txn, 0)
-        ),
-        c.Append(log, parts[0], producer=_producer(txn)),
-        *(c.Append(log, one) for one in parts[1:]),
-    ]
-    if commits is None:
-        steps.insert(0, c.SetRetention(BOOK, Retention(age_ms=REMEMBERED_MS)))
-    results = await _execute(ask, Transact(steps))
-    shelf_of(ask.core).drop((ask.principal.name, txn))
-    offset = results[-len(parts)]
-    return Committed(log=log, offset=offset, count=note.count, repeated=False)
-
-
-async def _find_commit(ask: Ask, txn: str) -> Committed | None:
-    """What a transaction's commit answered, if there was one.
-
-    An append that expects an end which no log has stores nothing, whatever happens; but the
-    repeat of a known producer's sequence is answered before that is looked at.
-    """
-    try:
-        at = await _execute(ask, c.Append(BOOK, _NOTHING, NUMBER_MAX, Producer(txn, 0)))
-        blocks = await _execute(ask, c.ReadBlocks(BOOK, at, at + 1, 1))
-        note = msgspec.json.decode(blocks[0].records()[0].value, type=_Note)
-    except EndMoved:
-        return None
-    except (Truncated, IndexError, msgspec.MsgspecError) as error:
-        raise _forgotten(txn) from error
-    dummy = Batch(note.first_count, b"", 0, 0, b"", 0, None) if note.first_count > 1 else _NOTHING
-    try:
-        first = await _execute(ask, c.Append(note.log, dummy, NUMBER_MAX, _producer(txn)))
-    except (EndMoved, InvalidInput) as error:
-        raise _forgotten(txn) from error
-    return Committed(log=note.log, offset=first, count=note.count, repeated=True)
-
-
-def _producer(txn: str) -> Producer:
-    return Producer(f"staging:{txn}", 0)
-
-
-def _forgotten(txn: str) -> Conflict:
-    return Conflict(
-        f"transaction {txn!r} was committed, but its log has been deleted or has forgotten it; "
-        "use another name",
-    )
-
-
-async def _execute(ask: Ask, command: Any) -> Any:
-    return await ask.core.execute(_SERVER, command)
+def _committed(found: Published, *, repeated: bool) -> Committed:
+    return Committed(log=found.log, offset=found.offset, count=found.count, repeated=repeated)
 
 
 async def _read_parts(
@@ -315,8 +270,9 @@ ENDPOINTS = (
         name="commitStaged",
         summary="Publish staged parts atomically, and once",
         detail="All parts are appended in one commit, in the order in which they are listed. A "
-        "repeat, within a week, answers what the first commit answered. A part that is not there "
-        "any more is a conflict (409): stage it again.",
+        "repeat by the same token, within a week, answers what the first commit answered; other "
+        "content under the same name is a conflict (409), and so is a part that is not there any "
+        "more: stage it again.",
         run=commit,
         body=CommitBody,
         answers=(Answer(Committed),),

@@ -1,0 +1,101 @@
+"""Publishing: several parts appended to a log in one commit, once for each name.
+
+What was published is noted in a log of its own, the book, by the same commit. The book's producers
+are the names, so it is known by one look whether a name was published. Nothing of this can be asked
+by clients of a server: who may publish what under which name, the server decides.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from millstream.command import Operation, Read, Traits
+from millstream.errors import Conflict, Truncated
+from millstream.format import keys
+from millstream.format.packing import Batch, Single
+from millstream.log.commands import Append, SetRetention
+from millstream.log.head import Name
+from millstream.log.operations import append, find_log, set_retention
+from millstream.log.producer import ProducerState
+from millstream.log.reader import read_blocks
+from millstream.record import Producer, Retention
+from millstream.store.engine import Snapshot
+from millstream.store.state import State
+from millstream.store.store import Store
+from millstream.store.transaction import Transaction
+
+
+class Published(Struct, frozen=True):
+    """Where parts went: `count` records from `offset` of a log on. It is also the book's entry."""
+
+    log: str
+    offset: int
+    count: int
+    digest: str
+    """Of the content, as its publisher says."""
+
+
+class PublishParts(Operation[Published | None], frozen=True):
+    """Append parts to a log and note it in the book; None if the name was published before."""
+
+    traits = Traits(needs="internal")
+
+    book: str
+    remember_ms: int
+    """How long the book keeps its entries, if it is made now."""
+    name: str
+    log: str
+    parts: list[Single | Batch]
+    digest: str
+
+
+class FindPublished(Read[Published | None], frozen=True):
+    """What was published under a name; None if nothing was, or it is long ago."""
+
+    traits = Traits(needs="internal")
+
+    book: str
+    name: str
+
+
+def publish_parts(tx: Transaction, command: PublishParts) -> Published | None:
+    """Append all of it, and the entry of the book."""
+    book = find_log(tx, command.book)
+    if book is None:
+        keep = Retention(age_ms=command.remember_ms)
+        set_retention(tx, SetRetention(command.book, keep))
+    else:
+        noted = tx.entity(keys.producer(book[0], command.name), ProducerState)
+        if noted.repeated(Producer(command.name, 0), now_ms=tx.store_ms) is not None:
+            return None
+    offsets = [append(tx, Append(command.log, part)) for part in command.parts]
+    count = sum(part.count if isinstance(part, Batch) else 1 for part in command.parts)
+    published = Published(command.log, offsets[0], count, command.digest)
+    entry = Single(msgspec.json.encode(published), None, b"", None)
+    append(tx, Append(command.book, entry, producer=Producer(command.name, 0)))
+    return published
+
+
+def find_published(store: Store, command: FindPublished) -> Published | None:
+    """Look the name up, and read its entry."""
+
+    def noted(state: State, snapshot: Snapshot) -> tuple[int, int] | None:
+        book = state.entity(keys.log_name(command.book), snapshot)
+        assert isinstance(book, Name)
+        producer = state.entity(keys.producer(book.log_id, command.name), snapshot)
+        assert isinstance(producer, ProducerState)
+        _, now_ms = state.time.now()
+        return producer.repeated(Producer(command.name, 0), now_ms=now_ms)
+
+    found = store.look(noted)
+    if found is None:
+        return None
+    at, _ = found
+    try:
+        blocks = read_blocks(store, command.book, start=at, stop=at + 1, bytes_max=1)
+        return msgspec.json.decode(blocks[0].records()[0].value, type=Published)
+    except (Truncated, IndexError) as error:
+        raise Conflict(
+            f"{command.name!r} was published, and what it was has been forgotten; use another name"
+        ) from error
