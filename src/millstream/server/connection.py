@@ -1,7 +1,8 @@
 """Connections: what a server does on each, below any request.
 
 Bounds that hold before a request is understood: how many connections there are, how large a
-request's head may be, and how long it may take to come. Whoever reads nothing is let go.
+request's head and trailers may be, and how long they may take to come. A client that reads nothing,
+or goes on sending a body that was refused, is cut off.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ READ_S = 20.0
 READ_BYTES_MIN = 64 * 1024
 """A client that has an answer to read takes so many bytes of it in so long, or is let go."""
 
+UNREAD_S = 2.0
+UNREAD_BYTES_MAX = 256 * 1024
+"""Of a body whose request is answered already: so much is passed over, in so long."""
+
 REFUSED_MAX = 64
 """Connections past the bound that are still told so; beyond, they are just cut."""
 
@@ -49,7 +54,7 @@ class Config(uvicorn.Config):
 
 
 class HttpConnection(HttpToolsProtocol):
-    """An HTTP connection with a bound on heads, and its place among all connections."""
+    """An HTTP connection with a bound on all but bodies, and its place among all connections."""
 
     if TYPE_CHECKING:
         config: Config
@@ -60,6 +65,10 @@ class HttpConnection(HttpToolsProtocol):
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._refused = False
+        self._bodiless_bytes = 0
+        """What came since the last piece of a body: chunk extensions and trailers."""
+        self._passed_over_bytes = 0
+        self._passing_timer: asyncio.TimerHandle | None = None
         self._unread_bytes = 0
         self._read_timer: asyncio.TimerHandle | None = None
 
@@ -76,6 +85,7 @@ class HttpConnection(HttpToolsProtocol):
         """Leave the place to somebody else."""
         self._stop_expecting()
         self._stop_watching()
+        self._stop_passing_over()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -86,19 +96,32 @@ class HttpConnection(HttpToolsProtocol):
         if self._in_head:
             self._head_bytes += len(data)
             self._expect_head()
+        else:
+            self._bodiless_bytes += len(data)
+            self._passed_over_bytes += len(data)
         super().data_received(data)
-        if self._in_head and self._head_bytes > self.config.settings.head_bytes_max:
+        most = self.config.settings.head_bytes_max
+        if self._in_head and self._head_bytes > most:
             self._refuse_head()
+        elif not self._in_head and self._bodiless_bytes > most:
+            self._refuse_trailers()
+        elif self._passing_timer is not None and self._passed_over_bytes > UNREAD_BYTES_MAX:
+            self.transport.abort()
 
     def on_message_begin(self) -> None:
         """A request begins."""
         self._in_head = True
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; a trailer is none, and could be mistaken for one."""
+        if self._in_head:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """A head has come; its size is known now."""
         self._in_head = False
-        self._head_bytes = 0
+        self._head_bytes = self._bodiless_bytes = 0
         self._stop_expecting()
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self.config.settings.head_bytes_max:
@@ -107,10 +130,27 @@ class HttpConnection(HttpToolsProtocol):
         cycle = self.cycle
         self.scope["state"]["has_come"] = lambda: not cycle.more_body
 
+    def on_body(self, body: bytes) -> None:
+        """A piece of a body: a sender of much that is no body is told apart by it."""
+        self._bodiless_bytes = 0
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         """A request has come whole; the next bytes are another's head."""
         super().on_message_complete()
         self._in_head = True
+        if self._passing_timer is not None:
+            self._stop_passing_over()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def on_response_complete(self) -> None:
+        """A request is answered; if its body is still coming, that is passed over for a while."""
+        super().on_response_complete()
+        if not self._in_head and self.cycle.response_complete and not self.transport.is_closing():
+            self._passed_over_bytes = 0
+            self._passing_timer = self.loop.call_later(UNREAD_S, self.transport.abort)
 
     def pause_writing(self) -> None:
         """More of an answer is there than the client has taken: see that it goes on reading."""
@@ -154,6 +194,18 @@ class HttpConnection(HttpToolsProtocol):
         if self._read_timer is not None:
             self._read_timer.cancel()
             self._read_timer = None
+
+    def _stop_passing_over(self) -> None:
+        if self._passing_timer is not None:
+            self._passing_timer.cancel()
+            self._passing_timer = None
+
+    def _refuse_trailers(self) -> None:
+        if self.cycle.response_started:
+            self.transport.abort()
+        else:
+            limit = self.config.settings.head_bytes_max
+            self._refuse(431, f"The body's trailers or chunk extensions pass {limit:,} bytes.")
 
     def _refuse_head(self) -> None:
         limit = self.config.settings.head_bytes_max

@@ -27,8 +27,9 @@ from millstream.embedded import EmbeddedSession, open_store
 from millstream.errors import InvalidInput, MillstreamError
 from millstream.limits import Limits
 from millstream.server.app import make_app
-from millstream.server.connection import Config, SocketConnection
+from millstream.server.connection import Config, HttpConnection, SocketConnection
 from millstream.server.core import Core
+from millstream.server.handshake import Handshakes
 from millstream.server.settings import Settings
 from millstream.server.tokens import list_tokens
 from millstream.store.engine import Durability
@@ -124,7 +125,7 @@ class Serving:
                 loop.add_signal_handler(number, self._stop)
         self.core = core = Core(self._open(), self.settings)
         try:
-            server = _Server(self._config(core), core, self._stopping, on_ready)
+            server = _Server(self._config(core), core, self._stopping, on_ready, self._tls)
             await server.serve(sockets=[self._socket])
         finally:
             await core.close()
@@ -158,7 +159,6 @@ class Serving:
             )
 
     def _config(self, core: Core) -> Config:
-        tls = self._tls
         return Config(
             make_app(core),
             self.settings,
@@ -170,7 +170,6 @@ class Serving:
             backlog=BACKLOG,
             ws_max_size=self.settings.frame_bytes_max,
             ws_per_message_deflate=False,
-            ssl_context_factory=None if tls is None else lambda *_: tls,
         )
 
 
@@ -183,12 +182,36 @@ class _Server(uvicorn.Server):
         core: Core,
         stopping: asyncio.Event,
         on_ready: Callable[[], object] | None,
+        tls: ssl.SSLContext | None,
     ) -> None:
         super().__init__(config)
         self._core = core
         self._stopping = stopping
         self._on_ready = on_ready
-        core.meter.connections.set_function(lambda: len(self.server_state.connections))
+        self._tls = tls
+        self._handshakes: Handshakes | None = None
+        core.meter.connections.set_function(self._connections)
+
+    def _connections(self) -> int:
+        return len(self.server_state.connections) + len(self._handshakes or ())
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen; with TLS we accept connections ourselves, so that handshakes count."""
+        if self._tls is None or sockets is None:
+            await super().startup(sockets=sockets)
+            return
+        (listener,) = sockets
+        self._handshakes = Handshakes(
+            listener,
+            self._tls,
+            make=lambda: HttpConnection(
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            ),
+            established=lambda: len(self.server_state.connections),
+            connections_max=self._core.settings.connections_max,
+        )
+        self.servers = []
+        self.started = True
 
     def capture_signals(self) -> Any:
         """Signals are ours."""
@@ -210,6 +233,8 @@ class _Server(uvicorn.Server):
         """Take nothing new, tell everybody, wait a little, then cut whoever is left."""
         for server in self.servers:
             server.close()
+        if self._handshakes is not None:
+            self._handshakes.close()
         self._core.closing.set()
         for connection in list(self.server_state.connections):
             if not isinstance(connection, SocketConnection):
