@@ -124,14 +124,20 @@ def check_columns(count: int, **columns: Sequence[Any] | int | None) -> None:
             raise InvalidInput(f"{count} values, but {len(column)} {name}")
 
 
-def check_json(value: Any) -> Any:
-    """A copy of a JSON value, so that nobody changes it behind our back; else `InvalidInput`."""
+def check_json(value: Any, *, bytes_max: int | None = None) -> Any:
+    """A copy of a JSON value, so that nobody changes it behind our back; else `InvalidInput`.
+
+    One that takes more than `bytes_max` when it is stored is `TooLarge`, and is not copied.
+    """
     try:
-        copy = msgspec.json.decode(_encode_json(value))
-        _encode(copy)
+        size = 0 if bytes_max is None else len(_encode(value))
+        if bytes_max is None or size <= bytes_max:
+            copy = msgspec.json.decode(_encode_json(value))
+            _encode(copy)
+            return copy
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise InvalidInput(f"not a JSON value: {error}") from error
-    return copy
+    raise _too_large("a JSON value", size, bytes_max)
 
 
 def pack_value(value: Any) -> tuple[bytes, str | None]:

@@ -2,7 +2,8 @@
 
 Commands that were decoded from a frame have the right types, and nothing more. Here names are
 checked, numbers, records and JSON; and what would wait or answer without end is cut to size. The
-core does so for whatever it is asked, but for records: those are checked where they came in packed.
+core does so for whatever it is asked, but for records and JSON: those may be large, and are checked
+where they came in packed.
 """
 
 from __future__ import annotations
@@ -52,9 +53,6 @@ def check_command(command: Command[Any]) -> None:
     for name, check in _checks(type(command)):
         if (found := getattr(command, name)) is not None:
             check(name, found)
-    if isinstance(command, logs.SetMetadata):
-        check_json(command.value)
-        check_json(command.expect)
 
 
 @cache
@@ -153,7 +151,7 @@ def _check_finite(name: str, value: float) -> None:
 
 
 def check_records(command: Command[Any], limits: Limits) -> None:
-    """Refuse records that were packed elsewhere, and could not have been packed here."""
+    """Refuse records and values that were packed elsewhere, and could not have been packed here."""
     if isinstance(command, Transact):
         for step in command.steps:
             check_records(step, limits)
@@ -161,6 +159,9 @@ def check_records(command: Command[Any], limits: Limits) -> None:
         check_packed(command.records, limits)
         if isinstance(command, queues.PutForLater):
             _check_marks(command)
+    elif isinstance(command, logs.SetMetadata):
+        check_json(command.value, bytes_max=limits.metadata_bytes_max)
+        check_json(command.expect, bytes_max=limits.metadata_bytes_max)
 
 
 def bounded(command: Command[Any], settings: Settings, limits: Limits) -> Command[Any]:

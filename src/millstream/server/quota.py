@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import ceil
+from weakref import WeakValueDictionary
 
 from millstream.clock import Clock
 from millstream.errors import Overloaded
@@ -46,6 +47,7 @@ class Quota:
         self._sending: Counter[str] = Counter()
         self._receiving: Counter[str] = Counter()
         self._turns: dict[str, asyncio.Semaphore] = {}
+        self._parsing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def spend(self, principal: Principal, requests: int = 1) -> None:
         """Pay for requests. Raises `Overloaded`, with `retry_after_s`, if there were too many."""
@@ -102,6 +104,13 @@ class Quota:
                 waiting = self._requests
                 self._turns = {key: one for key, one in self._turns.items() if key in waiting}
             found = self._turns[principal.token] = asyncio.Semaphore(TURNS)
+        return found
+
+    def parsing(self, principal: Principal) -> asyncio.Lock:
+        """To be held while a large frame of a token is decoded: one of them at a time."""
+        found = self._parsing.get(principal.token)
+        if found is None:
+            found = self._parsing[principal.token] = asyncio.Lock()
         return found
 
     def end(self, principal: Principal) -> None:

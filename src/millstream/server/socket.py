@@ -25,6 +25,7 @@ from millstream.server.core import Core
 from millstream.server.holdings import Holdings
 from millstream.server.journal import place
 from millstream.server.outbox import Outbox, Sent
+from millstream.server.parts import WEIGHT_MAX, decode_at_once, weigh
 from millstream.server.tracing import traceparent_of
 from millstream.store.instance import Instance
 from millstream.wire import decode_requests
@@ -37,6 +38,7 @@ GOING_AWAY = 1001
 REFUSED_TEXT = 1003
 NOT_A_FRAME = 1007
 POLICY = 1008
+TOO_BIG = 1009
 
 NO_TOKEN = "the token has expired, or was revoked"
 
@@ -44,7 +46,11 @@ REASON_BYTES_MAX = 123
 """Of a close frame's reason, by RFC 6455."""
 
 INLINE_BYTES_MAX = 256 * 1024
-"""A larger frame is taken apart in a thread, so that other connections do not wait for it."""
+INLINE_WEIGHT_MAX = 20_000
+"""A larger or heavier frame is taken apart in a thread: other connections do not wait for it."""
+
+UNWEIGHED_BYTES_MAX = 8 * 1024
+"""A frame of so few bytes is light enough, whatever is in it."""
 
 READS_MAX = 4
 """Reads of one connection that run, or whose answers are not sent, at once: each may be large."""
@@ -204,15 +210,25 @@ class Conversation:
         if data is None:
             raise Violation(REFUSED_TEXT, "frames are binary, this one is text")
         try:
-            if len(data) <= INLINE_BYTES_MAX:
+            if is_small(data):
                 return self._take_apart(data)
-            return await asyncio.to_thread(self._take_apart, data)
+            async with self._core.quota.parsing(self.principal):
+                return await asyncio.to_thread(self._take_apart_weighed, data)
         except InvalidInput as error:
             raise Violation(NOT_A_FRAME, error.message) from error
 
+    def _take_apart_weighed(self, data: bytes) -> list[Request]:
+        """Look how many objects a frame would become, before it becomes them."""
+        if weigh(data) > WEIGHT_MAX:
+            raise Violation(TOO_BIG, "a frame of too many parts; send less at once, or blocks")
+        return self._checked(decode_at_once(lambda: decode_requests(data)))
+
     def _take_apart(self, data: bytes) -> list[Request]:
+        return self._checked(decode_requests(data))
+
+    def _checked(self, requests: list[tuple[int, Command[Any]]]) -> list[Request]:
         limits = self._core.store.limits
-        return [(number, _checked(command, limits)) for number, command in decode_requests(data)]
+        return [(number, _checked(command, limits)) for number, command in requests]
 
     def _begin(self, number: int, command: Command[Any] | MillstreamError) -> None:
         if number in self._running:
@@ -280,11 +296,18 @@ class Conversation:
             self.is_cut = True
 
 
+def is_small(data: bytes) -> bool:
+    """Whether a frame may be taken apart on the event loop, since it takes little time."""
+    if len(data) <= UNWEIGHED_BYTES_MAX:
+        return True
+    return len(data) <= INLINE_BYTES_MAX and weigh(data, INLINE_WEIGHT_MAX) <= INLINE_WEIGHT_MAX
+
+
 def _checked(command: Command[Any], limits: Limits) -> Command[Any] | MillstreamError:
     try:
         check_records(command, limits)
     except MillstreamError as error:
-        return error
+        return error.with_traceback(None)  # which would keep the frame's requests, in a circle
     return command
 
 

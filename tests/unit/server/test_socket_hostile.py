@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millstream.errors import Conflict, InvalidInput, TooLarge
+from millstream.errors import Conflict, InvalidInput, MillstreamError, TooLarge
 from millstream.log import commands as logs
 from millstream.queue import commands as queues
 from millstream.queue.spec import QueueSpec
@@ -111,6 +111,42 @@ def test_a_frame_that_claims_more_than_it_may_is_refused_by_its_head(server: Ser
         raw: sockets.socket = talk.socket.socket
         raw.sendall(b"\x82\xff" + (2**40).to_bytes(8, "big") + bytes(4))
         assert talk.ending()[0] == 1009
+
+
+HEAVY = {
+    "a value of many empty arrays": b"\x84\xa4type\xabSetMetadata\xa3log\xa1a\xa3key\xa1k\xa5value",
+    "an expectation of many": b"\x84\xa4type\xabSetMetadata\xa3log\xa1a\xa3key\xa1k\xa6expect",
+    "a field that nobody knows": b"\x83\xa4type\xa9GetBounds\xa3log\xa1a\xa5other",
+}
+
+
+@pytest.mark.parametrize("inner", [b"\x90", b"\x80", b"\xc0", b"\x91\x00"])
+@pytest.mark.parametrize("start", HEAVY.values(), ids=HEAVY.keys())
+def test_a_frame_of_very_many_parts_is_refused_before_it_is_decoded(
+    server: Serving, start: bytes, inner: bytes
+) -> None:
+    count = 2_000_000
+    with talking(server) as neighbour, talking(server) as talk:
+        talk.socket.send(
+            b"\x91\x92\x01" + start + b"\xdd" + count.to_bytes(4, "big") + inner * count
+        )
+        assert talk.ending() == (1009, "a frame of too many parts; send less at once, or blocks")
+        assert neighbour.ask(logs.GetBounds("a")) == (0, 0)
+
+
+def test_a_large_frame_of_few_parts_is_fine(server: Serving) -> None:
+    with talking(server) as talk:
+        values = [b"\x90" * 100_000] * 20
+        assert talk.ask(logs.Append("large", batch(values))) == 0
+
+
+def test_a_hundred_thousand_claims_fit_into_a_frame(server: Serving) -> None:
+    with talking(server) as talk:
+        talk.ask(queues.SpecifyQueue("many", QueueSpec()))
+        claims: list[Any] = [(2**40 + 3 * one, 1, 1) for one in range(100_000)]
+        with pytest.raises(MillstreamError) as found:
+            talk.ask(queues.FinishClaims("many", claims, "ack"))
+        assert not isinstance(found.value, TooLarge)
 
 
 def test_a_reader_who_never_reads_is_cut_off(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.types import Scope
 
 from millstream.errors import InvalidInput, TooLarge
+from millstream.server.parts import decode_at_once
 from millstream.server.problems import Malformed, TooSlow
 
 T = TypeVar("T")
@@ -27,6 +28,9 @@ JSON_BYTES_MAX = 24 * MiB
 
 JSON_PARTS_MAX = 500_000
 """Commas in a JSON body: a full batch of records with four fields each. Bounds the objects."""
+
+JSON_INLINE_BYTES_MAX = 64 * 1024
+"""A larger body is decoded in a thread, so that other requests do not wait for it."""
 
 BODY_S = 60.0
 """How long a body may take to arrive, whatever its size: a slow sender is cut."""
@@ -85,7 +89,7 @@ def decode_json(data: bytes, kind: type[T]) -> T:
         )
     try:
         data.decode()  # what is kept as it came is not looked at by the decoder
-        return msgspec.json.decode(data, type=kind)
+        return decode_at_once(lambda: msgspec.json.decode(data, type=kind))
     except msgspec.ValidationError as error:
         raise InvalidInput(f"the body is not as it should be: {error}") from error
     except RecursionError as error:

@@ -119,12 +119,13 @@ async def get_metadata(ask: Ask) -> dict[str, Any]:
 async def set_metadata(ask: Ask) -> dict[str, Any]:
     """Set one entry; answers all."""
     body: MetadataBody = ask.body
+    most = ask.session.limits.metadata_bytes_max
     expect = UNSET if body.expect is UNSET else msgspec.json.decode(body.expect)
     command = c.SetMetadata(
         ask.name("log"),
         ask.name("key"),
-        check_json(body.value),
-        expect=None if expect is UNSET else check_json(expect),
+        check_json(body.value, bytes_max=most),
+        expect=None if expect is UNSET else check_json(expect, bytes_max=most),
         compare=expect is not UNSET,
     )
     await ask.execute(command)

@@ -6,6 +6,7 @@ as `%2F`.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -24,7 +25,14 @@ from millstream.server import problems
 from millstream.server.core import Core
 from millstream.server.quota import SMALL_BYTES
 from millstream.server.rest.ask import Ask, decoded_segment
-from millstream.server.rest.body import BODY_S, decode_json, decode_query, header, read_body
+from millstream.server.rest.body import (
+    BODY_S,
+    JSON_INLINE_BYTES_MAX,
+    decode_json,
+    decode_query,
+    header,
+    read_body,
+)
 from millstream.server.rest.endpoint import JSON, Endpoint, Reply
 
 _encode = msgspec.json.Encoder().encode
@@ -180,7 +188,10 @@ async def _read(ask: Ask, endpoint: Endpoint, grow: Callable[[int], None] | None
     if is_json:
         if not data and endpoint.body_optional:
             data = b"{}"
-        ask.body = decode_json(data, endpoint.body)
+        if len(data) <= JSON_INLINE_BYTES_MAX:
+            ask.body = decode_json(data, endpoint.body)
+        else:
+            ask.body = await asyncio.to_thread(decode_json, data, endpoint.body)
     else:
         ask.raw = data
 
