@@ -121,16 +121,21 @@ def _progress() -> Iterator[Progress | None]:
 def _show(report: Report) -> None:
     from millstream.cli import display
 
+    checksums = "in every page" if report.page_checksums else "beside rows only"
+    lost = f"{report.records_lost:,}"
+    if not report.complete:
+        lost = f"at least {lost}: parts of the file cannot be read"
     display.say_facts(
         [
             ("store", f"{display.safe(report.path)}, format {report.format}"),
+            ("checksums", checksums),
             ("SQLite's own check", display.safe(report.sqlite)),
             ("rows checked", f"{sum(report.rows.values()):,} ({display.size(report.bytes)})"),
             ("logs", f"{report.logs:,} with {display.plural(report.records, 'record')}"),
             ("cursors, producers", f"{report.cursors:,}, {report.producers:,}"),
             ("queues", f"{report.queues:,} holding {display.plural(report.messages, 'message')}"),
             ("unfolded commits", f"{report.commits_unfolded:,}"),
-            ("records lost", f"{report.records_lost:,}"),
+            ("records lost", lost),
             ("payloads lost", f"{report.payloads_lost:,}"),
             ("messages without payload", f"{report.payloads_missing:,}"),
             ("payloads unreachable", f"{report.payloads_unreachable:,}"),

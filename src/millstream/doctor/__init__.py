@@ -29,7 +29,7 @@ def examine(path: str | os.PathLike[str], *, progress: Progress | None = None) -
     rows = Rows(place, findings, progress or _silent)
     try:
         rows.enter("write-ahead log")
-        check_wal(Path(f"{place}-wal"), findings)
+        check_wal(Path(f"{place}-wal"), findings, sound_frames=rows.sound_frames())
         return _examine(rows, findings)
     finally:
         rows.close()
@@ -37,7 +37,7 @@ def examine(path: str | os.PathLike[str], *, progress: Progress | None = None) -
 
 def _examine(rows: Rows, findings: Findings) -> Report:
     report = findings.report
-    report.format = rows.format
+    report.format, report.page_checksums = rows.format, rows.page_checksums
     rows.enter("SQLite's own check")
     wrong = rows.integrity()
     report.sqlite = "; ".join(wrong[:3]) or "ok"

@@ -34,7 +34,11 @@ class Report(Struct, kw_only=True):
 
     path: str
     healthy: bool = True
+    complete: bool = True
+    """Whether all of the file could be read: what is lost is counted only where it could."""
     format: int = 0
+    page_checksums: bool = False
+    """Whether every page has a checksum, and it was compared."""
     sqlite: str = "ok"
     rows: dict[str, int] = {}
     """Rows whose checksum was computed, by table."""

@@ -14,17 +14,25 @@ from typing import NamedTuple
 import apsw
 
 from millstream.doctor.findings import Findings
+from millstream.doctor.pages import damaged_pages
 from millstream.errors import CannotOpen, CorruptionError
 from millstream.format import keys
 from millstream.store.checksum import row_checksum
 from millstream.store.sqlite import is_open_here
-from millstream.store.sqlite_file import APPLICATION_ID, FORMAT, PREFIX
+from millstream.store.sqlite_file import (
+    PAGE_BYTES,
+    PREFIX,
+    cut,
+    damaged,
+    format_of,
+    is_damage,
+    is_damaged_header,
+    stranger,
+)
+from millstream.store.sqlite_pages import checksum_layer, is_verified
 from millstream.store.sqlite_rows import NUMBERED, RECORD, TABLES, SqliteSnapshot
 
 BUSY_MS = 10_000
-HEADER_BYTES = 100
-"""Of an SQLite file: who it belongs to, and in which version."""
-
 STEPS_PER_TICK = 200_000
 """Instructions of SQLite between two signs of life during its own check."""
 
@@ -49,17 +57,20 @@ class Rows(SqliteSnapshot):
     """One snapshot of a file; close it when done."""
 
     def __init__(self, path: Path, findings: Findings, progress: Progress) -> None:
-        self._connection, cut = _open(path)
-        if cut:
-            findings.add("file", f"SQLite would not open it: {cut}; the file may have been cut")
+        self._connection, problem = _open(path)
+        if problem:
+            findings.add("file", problem)
+            findings.report.complete = False
         super().__init__(self._connection)
+        self._path = path
         self._findings = findings
         self._progress = progress
         self._stage = ""
         self._total = self._done = 0
         try:
+            self.page_checksums = is_verified(self._connection)
             self._connection.execute("BEGIN")
-            self.format = self._number("PRAGMA user_version")
+            self.format = format_of(self._sum("PRAGMA user_version"))
             self._missing_tables()
         except apsw.Error as error:
             self._connection.close()
@@ -74,8 +85,34 @@ class Rows(SqliteSnapshot):
         self._stage = stage
         self._progress(stage, self._done, self._total)
 
+    def sound_frames(self) -> int:
+        """How much of the write-ahead log SQLite has found in order; 0 if it does not say."""
+        noop = getattr(apsw, "SQLITE_CHECKPOINT_NOOP", None)
+        try:
+            return 0 if noop is None else max(0, self._connection.wal_checkpoint(mode=noop)[0])
+        except apsw.Error:
+            return 0
+
     def integrity(self) -> list[str]:
-        """What SQLite's own check finds wrong, the application's tables included."""
+        """What SQLite's own check finds wrong, the application's tables included.
+
+        A page whose checksum does not fit ends that check. It is then repeated without comparing
+        checksums, and so is all that follows: to see what can still be read.
+        """
+        found = self._integrity()
+        if not self.page_checksums or not found:
+            return found
+        pages = list(damaged_pages(self._path))
+        if pages:
+            self._findings.report.complete = False
+            self._connection.execute("PRAGMA checksum_verification = OFF")
+            found = [
+                *(f"the checksum of page {number:,} does not fit" for number in pages),
+                *self._integrity(),
+            ]
+        return found
+
+    def _integrity(self) -> list[str]:
         self._connection.set_progress_handler(self._tick, STEPS_PER_TICK)
         try:
             found = [str(row[0]) for row in self._execute("PRAGMA integrity_check")]
@@ -90,7 +127,7 @@ class Rows(SqliteSnapshot):
         found = {}
         for table in TABLES:
             try:
-                found[table.removeprefix(PREFIX)] = self._number(f"SELECT count(*) FROM {table}")
+                found[table.removeprefix(PREFIX)] = self._sum(f"SELECT count(*) FROM {table}")
             except apsw.Error:
                 continue  # the walk says where it breaks
         self._total = sum(found.values())
@@ -139,6 +176,7 @@ class Rows(SqliteSnapshot):
                 else:
                     self._findings.add("file", f"table {table} has a row without a number")
         except apsw.Error as error:
+            self._findings.report.complete = False
             self._findings.add("file", f"table {table} cannot be listed to its end: {error}")
 
     def _walk(
@@ -155,6 +193,7 @@ class Rows(SqliteSnapshot):
         behind = self._behind(table, column, start if last is None else last, stop)
         where = "its beginning" if last is None else f"row {_name(last)}"
         until = "its end" if behind is None else f"row {_name(behind)}"
+        self._findings.report.complete = False
         self._findings.add(
             "file", f"table {table} cannot be read from {where} to {until}: {reason}"
         )
@@ -214,7 +253,7 @@ class Rows(SqliteSnapshot):
         self._progress(self._stage, self._done, self._total)
         return False
 
-    def _number(self, query: str) -> int:
+    def _sum(self, query: str) -> int:
         return sum(int(row[0]) for row in self._execute(query))
 
     def _missing_tables(self) -> None:
@@ -227,18 +266,16 @@ class Rows(SqliteSnapshot):
 
 def _open(path: Path) -> tuple[apsw.Connection, str]:
     """A connection, and why SQLite refuses an ordinary one."""
-    problem = _stranger(path)
-    if problem:
-        raise CannotOpen(f"{path} {problem}", path=str(path))
+    missing = _inspect(path)
     for attempt in _ways(path):
         try:
-            return _connect(attempt), ""
+            return _connect(attempt), missing
         except (apsw.CantOpenError, apsw.ReadOnlyError) as error:
             reason = error
-        except apsw.CorruptError as error:
-            return _connect_anyway(path, attempt), str(error)
         except apsw.Error as error:
-            raise CannotOpen(f"{path}: {error}", path=str(path)) from error
+            if not is_damage(error):
+                raise CannotOpen(f"{path}: {error}", path=str(path)) from error
+            return _connect_anyway(path, attempt), missing or f"SQLite would not open it: {error}"
     raise CannotOpen(
         f"{path}: {reason}; if {path.parent} is not writable, copy the store with its -wal file "
         "elsewhere and examine the copy",
@@ -246,25 +283,28 @@ def _open(path: Path) -> tuple[apsw.Connection, str]:
     ) from reason
 
 
-def _stranger(path: Path) -> str:
-    """Why a file is no store of ours, by its first bytes; unlike for use, it may be read-only."""
+def _inspect(path: Path) -> str:
+    """Refuse a file that is no store, by its first page; what is missing at its end.
+
+    Unlike for use, it may be read-only.
+    """
     if is_open_here(path):
         return ""
     try:
         with path.open("rb") as file:
-            header = file.read(HEADER_BYTES)
+            page = file.read(PAGE_BYTES)
     except FileNotFoundError:
-        return "does not exist"
+        raise CannotOpen(f"{path} does not exist", path=str(path)) from None
     except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    if not header:
-        return "is empty: no store was made in it"
-    if not header.startswith(b"SQLite format 3\x00") or len(header) < HEADER_BYTES:
-        return "is not a Millstream store: it is no SQLite file"
-    if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
-        return "is an SQLite file, but not a Millstream store"
-    version = int.from_bytes(header[60:64], "big")
-    return f"has format {version}; upgrade Millstream to examine it" if version > FORMAT else ""
+        raise CannotOpen(f"{path} cannot be read: {error.strerror}", path=str(path)) from error
+    if not page:
+        raise CannotOpen(f"{path} is empty: no store was made in it", path=str(path))
+    problem = stranger(page)
+    if problem is None:
+        return cut(path, page) or ""
+    if is_damaged_header(page):
+        raise damaged(path, "its header is not what was written")
+    raise CannotOpen(f"{path} {problem}", path=str(path))
 
 
 def _ways(path: Path) -> Iterator[str]:
@@ -282,19 +322,20 @@ def _connect_anyway(path: Path, address: str) -> apsw.Connection:
     try:
         return _connect(address, lenient=True)
     except apsw.Error as error:
-        raise CannotOpen(f"{path} is damaged beyond opening: {error}", path=str(path)) from error
+        raise damaged(path, f"SQLite cannot open it at all: {error}") from error
 
 
 def _connect(address: str, *, lenient: bool = False) -> apsw.Connection:
     writable = address.endswith("=rw")
     mode = apsw.SQLITE_OPEN_READWRITE if writable else apsw.SQLITE_OPEN_READONLY
-    connection = apsw.Connection(address, flags=mode | apsw.SQLITE_OPEN_URI)
+    connection = apsw.Connection(address, flags=mode | apsw.SQLITE_OPEN_URI, vfs=checksum_layer())
     try:
         connection.set_busy_timeout(BUSY_MS)
         connection.execute("PRAGMA query_only = 1")
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0 if writable else 1)
         if lenient:
             connection.execute("PRAGMA writable_schema = 1")  # also reads files that were cut
+            connection.execute("PRAGMA checksum_verification = OFF")
         connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     except BaseException:
         connection.close()

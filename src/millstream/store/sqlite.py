@@ -3,7 +3,7 @@
 Records lie in one table with an index by key: in a table that is itself sorted by key, large values
 would stand between the keys, and a search would read many more pages. What is keyed by one number
 (payloads, payload blocks, deltas) lies in tables by that number. Beside each row stands the CRC32C of
-its key and value, checked whenever the row is read.
+its key and value, checked whenever the row is read; SQLite's checksum layer does so with each page.
 
 Writers take turns by `BEGIN IMMEDIATE`; readers never wait. Checkpoints run on a connection of
 their own. "Database is locked" is waited for, and becomes `Overloaded` in the end.
@@ -27,15 +27,23 @@ from millstream.clock import Clock, SystemClock
 from millstream.errors import (
     CannotOpen,
     Closed,
-    CorruptionError,
     MillstreamError,
     Overloaded,
     WriteFailed,
 )
 from millstream.limits import Limits
 from millstream.store.engine import Durability
-from millstream.store.sqlite_file import connect, create, inspect
+from millstream.store.sqlite_file import (
+    connect,
+    create,
+    damaged,
+    explained,
+    inspect,
+    is_damage,
+)
+from millstream.store.sqlite_pages import checksum_layer, is_verified
 from millstream.store.sqlite_rows import SqliteReader, SqliteWriter
+from millstream.store.sqlite_wal import Break, find_break
 
 READERS_KEPT = 8
 
@@ -72,14 +80,22 @@ class SqliteEngine:
         clock: Clock | None = None,
         vfs: str | None = None,
         read_only: bool = False,
+        accept_loss: bool = False,
     ) -> None:
+        """Open or make a file.
+
+        A write-ahead log whose damage cuts off commits is refused; with `accept_loss` the store
+        opens as it was before them, and they are gone. `vfs` names the layer that SQLite reaches
+        files by, instead of the one with checksums of pages.
+        """
         self.path = Path(path).absolute()
         self._read_only = read_only
         self.durability: Durability = durability
         self.commits = 0
         self._limits = limits or Limits()
         self._clock = clock or SystemClock()
-        self._vfs = vfs
+        self._vfs = vfs or checksum_layer()
+        self._page_checksums = False
         self._lock = threading.Lock()
         self._writer: SqliteWriter | None = None
         self._tender: apsw.Connection | None = None
@@ -94,13 +110,29 @@ class SqliteEngine:
         self._closed = False
         self._suspended = False
         self._real_path = os.path.realpath(self.path)
+        log_was_left = False
         if not is_open_here(self.path):
             inspect(self.path)
+            log_was_left = self._wal_file_bytes() > 0
         if not read_only:
-            create(self.path, busy=self._busy_handler(), vfs=vfs)
-            self._writer = self._connect_writer()
+            create(self.path, busy=self._busy_handler(), vfs=self._vfs)
         elif not self.path.exists() or not self.path.stat().st_size:
             raise CannotOpen(f"{self.path}: there is no store", path=str(self.path))
+        connection = self._connect()
+        try:
+            self._page_checksums = is_verified(connection)
+            if log_was_left:
+                self._check_log(connection, accept_loss=accept_loss)
+        except BaseException as error:
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            connection.close()
+            if isinstance(error, apsw.Error):
+                raise self._damaged(error) from error
+            raise
+        if read_only:
+            self._readers.append(SqliteReader(connection))
+        else:
+            self._writer = self._make_writer(connection)
         _open_paths[self._real_path] += 1
 
     def write(self) -> SqliteWriter:
@@ -190,6 +222,7 @@ class SqliteEngine:
             "durability": self.durability,
             "file_bytes": self.path.stat().st_size,
             "wal_bytes": self._wal_file_bytes(),
+            "page_checksums": self._page_checksums,
             "sqlite_version": apsw.sqlite_lib_version(),
         }
 
@@ -212,7 +245,8 @@ class SqliteEngine:
                 f"{self._limits.busy_timeout_ms / 1000:g} s",
                 path=str(self.path),
             )
-        if isinstance(error, apsw.FullError | apsw.IOError | apsw.ReadOnlyError):
+        full = isinstance(error, apsw.FullError | apsw.IOError | apsw.ReadOnlyError)
+        if full and not is_damage(error):
             return WriteFailed(f"{self.path}: {error}", path=str(self.path))
         return self._damaged(error)
 
@@ -226,7 +260,9 @@ class SqliteEngine:
             return 0
 
     def _connect(self) -> apsw.Connection:
-        connection = connect(self.path, busy=self._busy_handler(), vfs=self._vfs)
+        connection = connect(
+            self.path, busy=self._busy_handler(), vfs=self._vfs, read_only=self._read_only
+        )
         level = "FULL" if self.durability == "full" else "NORMAL"
         connection.execute(f"PRAGMA synchronous = {level}")
         if self._read_only:
@@ -234,8 +270,7 @@ class SqliteEngine:
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         return connection
 
-    def _connect_writer(self) -> SqliteWriter:
-        connection = self._connect()
+    def _make_writer(self, connection: apsw.Connection) -> SqliteWriter:
         self._page_bytes = int(connection.pragma("page_size"))
         connection.set_wal_hook(self._on_wal)
         return SqliteWriter(connection, refused=self._refused, after_commit=self._committed)
@@ -252,8 +287,40 @@ class SqliteEngine:
             if self._closed:
                 raise Closed(f"{self.path} was closed", path=str(self.path))
             if self._writer is None:
-                self._writer = self._connect_writer()
+                self._writer = self._make_writer(self._connect())
             return self._writer
+
+    def _check_log(self, connection: apsw.Connection, *, accept_loss: bool) -> None:
+        """Refuse a log that a dead process has left if acknowledged commits in it are cut off."""
+        if self._find_break(connection) is None:
+            return
+        other = connect(
+            self.path, busy=self._busy_handler(), vfs=self._vfs, read_only=self._read_only
+        )
+        try:
+            other.execute("BEGIN IMMEDIATE")  # somebody may have been writing just now
+            found = self._find_break(connection)
+        finally:
+            other.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            other.close()
+        if found is None:
+            return
+        torn = self.durability == "relaxed" and found.may_be_torn
+        if not (accept_loss or torn):
+            raise damaged(
+                self.path, f"{found}; to go on without them, open it with accept_loss=True"
+            )
+        if not self._read_only:  # or the next one to open it would find the same
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+
+    def _find_break(self, connection: apsw.Connection) -> Break | None:
+        page_bytes, frames = int(connection.pragma("page_size")), 0
+        noop = getattr(apsw, "SQLITE_CHECKPOINT_NOOP", None)
+        if noop is not None:
+            frames, _ = connection.wal_checkpoint(mode=noop)
+        return find_break(
+            Path(f"{self.path}-wal"), page_bytes=page_bytes, sound_frames=max(0, frames)
+        )
 
     def _take_reader(self) -> SqliteReader:
         with self._lock:
@@ -299,6 +366,8 @@ class SqliteEngine:
         except apsw.BusyError:
             pass  # somebody reads or writes just now; the next commit asks again
         except apsw.Error as error:
+            if is_damage(error):
+                raise self._damaged(error) from error
             raise WriteFailed(f"{self.path}: checkpoint: {error}") from error
         finally:
             with self._idle:
@@ -333,15 +402,9 @@ class SqliteEngine:
         return wait
 
     def _damaged(self, error: apsw.Error) -> MillstreamError:
-        if isinstance(error, apsw.CorruptError | apsw.NotADBError):
-            return CorruptionError(
-                f"{self.path}: {error}; run `millstream doctor {self.path}`",
-                what="file",
-                where=str(self.path),
-            )
         if isinstance(error, apsw.BusyError | apsw.LockedError):
             return Overloaded(f"{self.path} is busy: {error}", path=str(self.path))
-        return CannotOpen(f"{self.path}: {error}", path=str(self.path))
+        return explained(error, self.path)
 
 
 class Reading:

@@ -18,12 +18,13 @@ from millstream.errors import (
     InvalidInput,
     MillstreamError,
     OutcomeUnknown,
+    Overloaded,
     WriteFailed,
 )
 from millstream.format import keys
 from millstream.store.checksum import checked, row_checksum
 from millstream.store.engine import Row
-from millstream.store.sqlite_file import PREFIX
+from millstream.store.sqlite_file import PREFIX, explained, is_damage
 
 RECORD = f"{PREFIX}record"
 NUMBERED = {
@@ -51,6 +52,7 @@ class SqliteSnapshot:
     """Reads on one connection, inside whatever transaction it has."""
 
     def __init__(self, connection: apsw.Connection) -> None:
+        self.connection = connection
         self._execute = connection.execute
 
     def get(self, key: bytes) -> bytes | None:
@@ -64,6 +66,8 @@ class SqliteSnapshot:
                 query = f"SELECT value, crc FROM {table} WHERE id = ?"
                 found = self._execute(query, (keys.number(key),)).fetchone()
             return None if found is None else checked(key, found[0], found[1])
+        except apsw.Error as error:
+            raise self.failed(error) from error
         except _NOT_BYTES as error:
             raise _not_bytes(key, error) from error
 
@@ -90,23 +94,38 @@ class SqliteSnapshot:
                 for number, value, crc in rows
                 for key in (prefix + number.to_bytes(8, "big"),)
             ]
+        except apsw.Error as error:
+            raise self.failed(error) from error
         except _NOT_BYTES as error:
             raise _not_bytes(start, error) from error
 
     def last_seq(self) -> int:
         """The sequence of the newest delta."""
-        return _number(self._execute(_LAST))
+        return self._number(_LAST)
 
     def first_seq(self) -> int:
         """The sequence of the oldest delta."""
-        return _number(self._execute(_FIRST))
+        return self._number(_FIRST)
+
+    def failed(self, error: apsw.Error) -> MillstreamError:
+        """What an error of SQLite means to the caller of a read."""
+        if isinstance(error, apsw.BusyError | apsw.LockedError):
+            return Overloaded(f"{self.connection.filename} is busy: {error}")
+        return explained(error, self.connection.filename)
+
+    def _number(self, query: str) -> int:
+        try:
+            ((found,),) = self._execute(query).fetchall()
+        except apsw.Error as error:
+            raise self.failed(error) from error
+        return int(found or 0)
 
 
 class SqliteReader(SqliteSnapshot):
     """A connection to read on, one transaction after the other, with one cursor for all of them."""
 
     def __init__(self, connection: apsw.Connection) -> None:
-        self.connection = connection
+        super().__init__(connection)
         self._execute = connection.cursor().execute
 
     def begin(self) -> None:
@@ -115,7 +134,12 @@ class SqliteReader(SqliteSnapshot):
 
     def end(self) -> None:
         """End the transaction, and with it whatever a query has left open."""
-        self._execute("COMMIT")
+        try:
+            self._execute("COMMIT")
+        except apsw.SQLError:
+            if self.connection.in_transaction:
+                raise
+            # SQLite gave it up when a page could not be read; the reader was told then
 
 
 class SqliteWriter(SqliteReader):
@@ -137,11 +161,13 @@ class SqliteWriter(SqliteReader):
         """Of the file when that was so: SQLite counts whatever anybody commits."""
         self._written: int | None = None
         """The delta that this transaction has put."""
+        self._damage: CorruptionError | None = None
+        """Why this transaction cannot be committed any more."""
 
     def __enter__(self) -> Self:
         try:
             self._execute("BEGIN IMMEDIATE")
-            self._written = None
+            self._written = self._damage = None
             if self.connection.data_version() != self._version:
                 self._newest = None
         except apsw.Error as error:
@@ -168,6 +194,13 @@ class SqliteWriter(SqliteReader):
             self._newest = super().last_seq()
         return self._newest
 
+    def failed(self, error: apsw.Error) -> MillstreamError:
+        """As for a reader. What is left of the transaction, if SQLite has given it up, is refused."""
+        found = super().failed(error)
+        if isinstance(found, CorruptionError) and not self.connection.in_transaction:
+            self._damage = found
+        return found
+
     def put(self, rows: Iterable[Row]) -> None:
         """Write rows; a key that exists is overwritten."""
         tables: dict[str, list[tuple[bytes | int, bytes, int]]] = {}
@@ -185,6 +218,7 @@ class SqliteWriter(SqliteReader):
                 tables[statement].append(bindings)
             else:
                 tables[statement] = [bindings]
+        self._check_undamaged()
         try:
             for statement, many in tables.items():
                 if len(many) == 1:
@@ -192,7 +226,7 @@ class SqliteWriter(SqliteReader):
                 else:
                     self.connection.executemany(statement, many)
         except apsw.Error as error:
-            raise _not_written(error) from error
+            raise self._not_written(error) from error
 
     def delete(self, found: Iterable[bytes]) -> None:
         """Delete rows."""
@@ -203,14 +237,14 @@ class SqliteWriter(SqliteReader):
                 tables.setdefault(_DELETE_RECORD, []).append((key,))
             else:
                 tables.setdefault(statement, []).append((keys.number(key),))
-        with _writing():
+        with self._writing():
             for statement, many in tables.items():
                 self.connection.executemany(statement, many)
 
     def delete_range(self, start: bytes, stop: bytes) -> None:
         """Delete every row with start <= key < stop."""
         table = NUMBERED.get(start[1])
-        with _writing():
+        with self._writing():
             if table is None:
                 self._execute(f"DELETE FROM {RECORD} WHERE key >= ? AND key < ?", (start, stop))
             else:
@@ -227,13 +261,15 @@ class SqliteWriter(SqliteReader):
                 f"tx.sql may read and write the application's own tables only: {statement!r}",
                 statement=statement,
             ) from error
-        except (apsw.FullError, apsw.IOError) as error:
+        except (apsw.FullError, apsw.IOError, apsw.CorruptError) as error:
+            if is_damage(error):
+                raise self._not_written(error) from error
             raise WriteFailed(f"the statement could not be written: {error}") from error
         except (apsw.Error, TypeError, ValueError, OverflowError) as error:
             raise InvalidInput(f"tx.sql: {error}", statement=statement) from error
         finally:
             self.connection.authorizer = None
-            if not self.connection.in_transaction:
+            if not self.connection.in_transaction and self._damage is None:
                 raise WriteFailed(
                     f"the statement ended the transaction, so nothing was stored: {statement!r}"
                 )
@@ -255,6 +291,7 @@ class SqliteWriter(SqliteReader):
 
     def commit(self) -> None:
         """Make it durable."""
+        self._check_undamaged()
         try:
             self._execute("COMMIT")
         except apsw.Error as error:
@@ -267,6 +304,27 @@ class SqliteWriter(SqliteReader):
         if self._written is not None:
             self._newest = self._written
         self._after_commit()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        self._check_undamaged()
+        try:
+            yield
+        except apsw.Error as error:
+            raise self._not_written(error) from error
+
+    def _not_written(self, error: apsw.Error) -> MillstreamError:
+        """Why a write failed. One that met damage may have left a part: nothing is committed then."""
+        if is_damage(error):
+            found = explained(error, self.connection.filename)
+            assert isinstance(found, CorruptionError)
+            self._damage = found
+            return found
+        return WriteFailed(f"nothing was written: {error}", cause=str(error))
+
+    def _check_undamaged(self) -> None:
+        if self._damage is not None:
+            raise CorruptionError(self._damage.message, **self._damage.data)
 
 
 _NOT_BYTES = (TypeError, UnicodeDecodeError)
@@ -284,23 +342,6 @@ def _number_range(start: bytes, stop: bytes) -> tuple[str, tuple[int, ...]]:
     if stop[1] != start[1]:
         return "id >= ?", (first,)
     return "id >= ? AND id < ?", (first, keys.number(stop.ljust(10, b"\x00")))
-
-
-def _number(cursor: apsw.Cursor) -> int:
-    ((found,),) = cursor.fetchall()
-    return int(found or 0)
-
-
-def _not_written(error: apsw.Error) -> WriteFailed:
-    return WriteFailed(f"nothing was written: {error}", cause=str(error))
-
-
-@contextmanager
-def _writing() -> Iterator[None]:
-    try:
-        yield
-    except apsw.Error as error:
-        raise _not_written(error) from error
 
 
 def _authorize(

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from millstream.errors import Overloaded, WriteFailed
+from millstream.errors import CorruptionError, Overloaded, WriteFailed
 from millstream.format import ids, keys
 from millstream.limits import MESSAGE_ID_MAX, Limits
 from millstream.store.delta import Delta
@@ -181,6 +181,8 @@ class Transaction:
             raise
         try:
             self._accept()
+        except CorruptionError:
+            raise  # the writer commits nothing any more
         except Exception as error:
             raise WriteFailed(f"nothing was stored: {error}") from error
         return result

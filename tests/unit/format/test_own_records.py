@@ -33,7 +33,8 @@ from millstream.store import delta as deltas
 from millstream.store.engine import Engine
 from millstream.store.entity import Entity
 from millstream.store.sqlite import SqliteEngine
-from millstream.store.sqlite_file import APPLICATION_ID, FORMAT, PAGE_BYTES
+from millstream.store.sqlite_file import APPLICATION_ID, FORMAT, PAGE_BYTES, PAGE_CHECKSUMS
+from millstream.store.sqlite_pages import RESERVED_BYTES
 from millstream.store.sqlite_rows import NUMBERED, RECORD
 from millstream.store.store import Store
 from millstream.testing import MemoryEngine, SimulatedClock
@@ -352,7 +353,8 @@ def test_the_sqlite_file_is_as_the_document_says(tmp_path: Path) -> None:
         other.fold()
     file = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     assert file.pragma("application_id") == APPLICATION_ID
-    assert file.pragma("user_version") == FORMAT
+    assert file.pragma("user_version") == FORMAT | PAGE_CHECKSUMS
+    assert file.reserve_bytes() == RESERVED_BYTES
     assert file.pragma("page_size") == PAGE_BYTES
     assert file.pragma("journal_mode") == "wal"
     rows = [(key, value, crc) for key, value, crc in file.execute(f"SELECT * FROM {RECORD}")]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from millstream import Log, Millstream, Producer
@@ -126,7 +126,7 @@ def test_no_row_of_it_is_left_on_disk(ms: Millstream, log: Log, tmp_path: Path) 
     ms.fold()
     ms.close()
 
-    with closing(sqlite3.connect(tmp_path / "store.db")) as file:
+    with closing(apsw.Connection(str(tmp_path / "store.db"))) as file:
         left = [key for (key,) in file.execute("SELECT key FROM millstream_record")]
         payloads = file.execute("SELECT count(*) FROM millstream_payload").fetchone()
         blocks = file.execute("SELECT count(*) FROM millstream_block").fetchone()

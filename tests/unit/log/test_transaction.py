@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from millstream import Cursor, Log, Millstream, Producer, Transaction
@@ -48,7 +48,7 @@ def rows(ms: Millstream, tmp_path: Path) -> Callable[[], list[Any]]:
         tx.sql("CREATE TABLE app (n INTEGER PRIMARY KEY)")
 
     def read() -> list[Any]:
-        connection = sqlite3.connect(tmp_path / "store.db")
+        connection = apsw.Connection(str(tmp_path / "store.db"))
         try:
             return [n for (n,) in connection.execute("SELECT n FROM app ORDER BY n")]
         finally:

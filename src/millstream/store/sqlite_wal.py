@@ -1,0 +1,193 @@
+"""SQLite's write-ahead log, frame by frame: what SQLite would silently leave out of it.
+
+Commits that have not been copied into the file yet lie here. Each frame carries a checksum over all
+frames before it; where that chain breaks, SQLite takes the log to end. That is right for the last
+transaction, which a power cut may have torn before it was acknowledged, and wrong for one that was
+acknowledged. There is proof that commits are lost
+
+- if the frame at the break differs in one bit from what its checksum says: torn writes do not, or
+- if behind the break a commit is followed by a frame that continues its chain: its writer had seen
+  that commit succeed, or
+- if the header of the log is damaged and commits follow: it is synced before they are written.
+
+The second is no proof for a store whose commits are not synced (`durability="relaxed"`).
+
+What remains unseen: damage of more than a bit in the last transaction alone. It looks as a torn write
+does.
+
+    header  32 bytes, big-endian: magic, version, page size, sequence, two salts, two checksums
+    frame   24 bytes: page, size of the file after a commit or 0, two salts, two checksums; then the page
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, Self
+
+from millstream.store.sqlite_pages import is_one_bit, sums
+
+HEADER_BYTES = 32
+FRAME_BYTES = 24
+TRIES = 3
+"""A log that is started anew while it is read is looked at again."""
+
+_HEADER = struct.Struct(">8I")
+_FRAME = struct.Struct(">6I")
+_SUMMED_BYTES = 24
+"""Of the header."""
+_LITTLE, _BIG = 0x377F0682, 0x377F0683
+
+Salts = tuple[int, int]
+
+
+class Break(NamedTuple):
+    """Where the chain of checksums ends although commits follow."""
+
+    frame: int
+    """From 1; 0 is the header."""
+    frames: int
+    commits_behind: int
+    """Those that can still be seen there, at least."""
+    may_be_torn: bool = False
+    """Whether a power cut explains it too, for commits that were not synced one by one."""
+
+    def __str__(self) -> str:
+        """What is damaged, and what is lost by it."""
+        place = f"frame {self.frame} of {self.frames}" if self.frame else "its header"
+        return (
+            f"the write-ahead log is damaged at {place}: SQLite would ignore what lies behind, and "
+            f"at least {max(1, self.commits_behind)} commits that were acknowledged would be lost"
+        )
+
+
+class _Frame(NamedTuple):
+    page: int
+    commit: int
+    salts: Salts
+    stored: tuple[int, int]
+    summed: bytes
+
+    @classmethod
+    def decode(cls, head: bytes) -> Self:
+        page, commit, first, second, *stored = _FRAME.unpack(head)
+        return cls(page, commit, (first, second), (stored[0], stored[1]), head[:8])
+
+
+def find_break(path: Path, *, page_bytes: int, sound_frames: int = 0) -> Break | None:
+    """Where acknowledged commits are cut off; None if nowhere, or if there is no log.
+
+    The first `sound_frames` are not looked at: SQLite has found them in order, and a commit at the end.
+    """
+    for _ in range(TRIES):
+        try:
+            with path.open("rb") as file:
+                before = file.read(HEADER_BYTES)
+                if len(before) < HEADER_BYTES:
+                    return None
+                log = _Log(file, before, page_bytes, path.stat().st_size)
+                found = log.find_break(sound_frames)
+                file.seek(0)
+                if file.read(HEADER_BYTES) == before:
+                    return found
+        except FileNotFoundError:
+            return None
+    return None
+
+
+class _Log:
+    """An open log; frames are numbered from 1."""
+
+    def __init__(self, file: BinaryIO, header: bytes, page_bytes: int, size: int) -> None:
+        self._file = file
+        self._page_bytes = page_bytes
+        self._step = FRAME_BYTES + page_bytes
+        self.frames = (size - HEADER_BYTES) // self._step
+        magic, _, _, _, first, second, *stored = _HEADER.unpack(header)
+        self._swap = (magic & 1 == 1) != (sys.byteorder == "big")
+        self._seeds = (stored[0], stored[1])
+        self.salts: Salts = (first, second)
+        self.is_sound = (
+            magic in (_LITTLE, _BIG)
+            and sums(header[:_SUMMED_BYTES], swap=self._swap) == self._seeds
+        )
+
+    def find_break(self, sound_frames: int) -> Break | None:
+        """Where commits are cut off."""
+        if not self.is_sound:
+            return self._break_in_header()
+        at = self._first_broken(min(sound_frames, self.frames))
+        if at > self.frames:
+            return None
+        behind = sum(frame.commit > 0 for _, frame in self._ours(at))
+        if self._is_one_bit(at):
+            return Break(at, self.frames, behind)
+        if self._has_successor(at):
+            return Break(at, self.frames, behind, may_be_torn=True)
+        return None
+
+    def _break_in_header(self) -> Break | None:
+        """The salts of the header may be what is damaged: those of the first frame will do as well."""
+        if self.frames < 1:
+            return None
+        header, self.salts = self.salts, self._frame(1).salts
+        if _distance(header, self.salts) > 1 and self.salts == (0, 0):
+            return None
+        behind = sum(frame.commit > 0 for _, frame in self._ours(1))
+        return Break(0, self.frames, behind) if behind else None
+
+    def _first_broken(self, sound: int) -> int:
+        """The first frame that does not continue the chain."""
+        chain = self._frame(sound).stored if sound else self._seeds
+        for number in range(sound + 1, self.frames + 1):
+            frame = self._frame(number)
+            if frame.salts != self.salts or self._summed(number, chain) != frame.stored:
+                return number
+            chain = frame.stored
+        return self.frames + 1
+
+    def _is_one_bit(self, number: int) -> bool:
+        chain = self._frame(number - 1).stored if number > 1 else self._seeds
+        frame, computed = self._frame(number), self._summed(number, chain)
+        off = _distance(frame.salts, self.salts)
+        if off:
+            return off == 1 and computed == frame.stored
+        return is_one_bit(computed, frame.stored, len(frame.summed) + self._page_bytes)
+
+    def _has_successor(self, start: int) -> bool:
+        """Whether a commit at or behind `start` was followed by a frame that knew of it."""
+        for number, frame in self._ours(start):
+            if frame.commit and number < self.frames:
+                after = self._frame(number + 1)
+                if after.salts == self.salts and after.stored == self._summed(
+                    number + 1, frame.stored
+                ):
+                    return True
+        return False
+
+    def _ours(self, start: int) -> Iterator[tuple[int, _Frame]]:
+        """The frames that were written since the log was started anew; a damaged bit is forgiven."""
+        for number in range(start, self.frames + 1):
+            frame = self._frame(number)
+            if _distance(frame.salts, self.salts) <= 1:
+                yield number, frame
+
+    def _frame(self, number: int) -> _Frame:
+        return _Frame.decode(self._read(self._place(number), FRAME_BYTES))
+
+    def _summed(self, number: int, chain: tuple[int, int]) -> tuple[int, int]:
+        data = self._read(self._place(number), self._step)
+        return sums(data[:8] + data[FRAME_BYTES:], chain, swap=self._swap)
+
+    def _place(self, number: int) -> int:
+        return HEADER_BYTES + (number - 1) * self._step
+
+    def _read(self, place: int, size: int) -> bytes:
+        self._file.seek(place)
+        return self._file.read(size).ljust(size, b"\0")
+
+
+def _distance(one: Salts, other: Salts) -> int:
+    return sum((a ^ b).bit_count() for a, b in zip(one, other, strict=True))

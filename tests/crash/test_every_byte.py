@@ -1,0 +1,190 @@
+"""One flipped bit, anywhere in the files of a store: an error or harmless, never another answer.
+
+By default some places of every page and frame are tried, with a seed that a failure names. With
+MILLSTREAM_FLIPS=all (`make faults`) it is every byte.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millstream
+from millstream import Limits
+from millstream.doctor import examine
+from millstream.errors import CorruptionError, MillstreamError
+from millstream.store.sqlite_pages import checksum_layer
+
+ALL = os.environ.get("MILLSTREAM_FLIPS") == "all"
+
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.timeout(0 if ALL else 300),
+    pytest.mark.skipif(checksum_layer() is None, reason="apsw came without the checksum layer"),
+]
+
+SEED = int(os.environ.get("MILLSTREAM_FLIPS_SEED", "0"))
+PLACES = 150
+"""Tried in each file, beside its first and last bytes."""
+
+SMALL = Limits(inline_bytes_max=300)
+
+BUILD = """
+import os, sys
+from pathlib import Path
+from tests.crash.test_every_byte import SMALL, build
+import millstream
+
+path, way = sys.argv[1:]
+ms = millstream.open(path, limits=SMALL)
+build(ms)
+if way == "folded":
+    ms.fold()
+if way == "killed":
+    ms.fold()
+    ms._session.store.engine.tend()  # a part lies in the file, and a part in the log
+    ms.log("orders").append_many([b"late %d" % i for i in range(3)])
+    ms.log("orders").append(b"later")
+    ms.log("orders").metadata["last"] = True
+    sys.stdout.flush()
+    os._exit(0)
+ms.close()
+"""
+
+
+def build(ms: millstream.Millstream) -> None:
+    """A little of everything that a store can hold."""
+    orders = ms.log("orders")
+    for number in range(8):
+        orders.append({"n": number}, key=f"k{number}", headers={"n": number}, timestamp=number)
+    orders.append_many([b"block %d" % i + bytes(40) for i in range(20)])
+    orders.append(b"large " * 900, producer=millstream.Producer("shop", 1))
+    orders.cursor("billing").ack([0, 1, 5])
+    orders.metadata["owner"] = {"name": "me"}
+    fork = orders.fork("branch")
+    fork.append(b"only here")
+    orders.truncate(before=2)
+    jobs = ms.queue("jobs", max_attempts=2, group_by="group", lease_max=600_000)
+    for number in range(12):
+        jobs.put({"job": number}, headers={"group": f"g{number % 5}"})
+    claimed = jobs.claim(4, lease=600_000)
+    jobs.ack(claimed[:2])
+    jobs.fail(claimed[2:3], reason="no")
+    ms.queue("all", sources="orders", start="earliest", lease_max=600_000).claim(2, lease=600_000)
+
+
+def answers(path: Path) -> dict[str, Any]:
+    """All that a store can be asked, but for what depends on the time."""
+    found: dict[str, Any] = {}
+    with millstream.open(path, limits=SMALL) as ms:
+        for log in ms.logs():
+            noun = ms.log(log.name)
+            found[f"log {log.name}"] = (
+                [(r.offset, r.key, r.value, r.headers, r.timestamp) for r in noun.read()],
+                (noun.start_offset(), noun.end_offset(), noun.parent()),
+                dict(noun.metadata),
+                [(c.name, c.floor, c.ranges) for c in noun.cursors()],
+            )
+        for queue in ms.queues():
+            noun_ = ms.queue(queue.name)
+            found[f"queue {queue.name}"] = (
+                (queue.available, queue.in_flight, queue.done, queue.failed),
+                [
+                    (m.claim_id, m.log, m.offset, m.value, m.attempt)
+                    for state in ("available", "in flight", "done", "failed")
+                    for m in noun_.peek(100, state=state)
+                ],
+            )
+    return found
+
+
+@pytest.fixture(params=["folded", "unfolded", "killed"])
+def original(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A store as another process has left it: closed, or killed with commits in its log."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
+        path = Path(name) / "original.db"
+        root = Path(__file__).parents[2]
+        source = str(Path(millstream.__file__).parents[1])
+        subprocess.run(
+            [sys.executable, "-c", BUILD, str(path), request.param],
+            cwd=root,
+            env={**os.environ, "PYTHONPATH": f"{source}:{root}"},
+            check=True,
+            timeout=60,
+        )
+        yield path
+
+
+def files_of(path: Path) -> list[Path]:
+    return [file for side in ("", "-wal") if (file := Path(f"{path}{side}")).exists()]
+
+
+def copied(original: Path) -> Path:
+    """The store again, under another name, as it was left."""
+    copy = original.with_name("copy.db")
+    for side in ("", "-wal", "-shm"):
+        Path(f"{copy}{side}").unlink(missing_ok=True)
+    for file in files_of(original):
+        shutil.copy(file, file.with_name(file.name.replace("original", "copy")))
+    return copy
+
+
+def places(size: int, rng: random.Random) -> list[int]:
+    if ALL:
+        return list(range(size))
+    ends = [*range(100), *range(size - 8, size)]
+    return sorted({*rng.sample(ends, 40), *rng.sample(range(size), min(size, PLACES))})
+
+
+def flip(file: Path, place: int, bit: int) -> None:
+    with file.open("r+b") as opened:
+        opened.seek(place)
+        (byte,) = opened.read(1)
+        opened.seek(place)
+        opened.write(bytes([byte ^ 1 << bit]))
+
+
+def test_a_flipped_bit_is_an_error_or_harmless(original: Path) -> None:
+    rng = random.Random(SEED)
+    expected = answers(copied(original))
+    assert expected
+    noticed = tried = 0
+    for file in files_of(original):
+        for place in places(file.stat().st_size, rng):
+            bit = rng.randrange(8)
+            copy = copied(original)
+            flip(Path(str(file).replace("original", "copy")), place, bit)
+            tried += 1
+            try:
+                found = answers(copy)
+            except MillstreamError as error:
+                noticed += 1
+                assert str(copy) in str(error) or isinstance(error, CorruptionError)  # noqa: PT017
+            else:
+                assert found == expected, f"byte {place}, bit {bit} of {file.name}, seed {SEED}"
+    assert noticed > tried / 3, f"{noticed} of {tried}: the store is mostly empty"
+
+
+def test_the_doctor_sees_every_flip_that_a_reader_could(original: Path) -> None:
+    rng = random.Random(SEED + 1)
+    expected = answers(copied(original))
+    for file in files_of(original):
+        for place in rng.sample(range(file.stat().st_size), 30):
+            copy = copied(original)
+            flip(Path(str(file).replace("original", "copy")), place, rng.randrange(8))
+            try:
+                healthy = examine(copy).healthy
+            except MillstreamError:
+                healthy = False
+            if healthy:
+                assert answers(copy) == expected, f"byte {place} of {file.name}, seed {SEED}"
