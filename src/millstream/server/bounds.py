@@ -21,12 +21,12 @@ from millstream.command import Command, Transact, waits
 from millstream.errors import InvalidInput, TooLarge
 from millstream.format.checking import check_packed
 from millstream.format.packing import Batch, Single, check_json
-from millstream.limits import Limits
+from millstream.limits import NAME_CHARS_MAX, Limits
 from millstream.log import commands as logs
 from millstream.log.block import Block
 from millstream.log.names import NUMBER_MAX, check_integer, check_name
 from millstream.queue import commands as queues
-from millstream.queue.spec import QueueSpec
+from millstream.queue.spec import PRIORITY_MAX, QueueSpec
 from millstream.replica.parcel import Parcel
 from millstream.server.settings import Settings
 
@@ -35,6 +35,9 @@ PAGE_MAX = 10_000
 
 RUNS_MAX = 100_000
 """Claims that one command may name."""
+
+DIGEST_BYTES = 16
+"""Of what a repeated message is known by; its key is made of them."""
 
 _RUNS = ("claims", "acked")
 _CHECKED_ELSEWHERE = (Single, Batch, Block, Parcel, QueueSpec)
@@ -194,6 +197,15 @@ def _check_marks(command: queues.PutForLater) -> None:
     count = command.records.count if isinstance(command.records, Batch) else 1
     if len(command.marks) != count:
         raise InvalidInput(f"{count} messages, but {len(command.marks)} marks")
+    for mark in command.marks:
+        if not 0 <= mark.priority <= PRIORITY_MAX:
+            raise InvalidInput(
+                f"a priority is an integer from 0 to {PRIORITY_MAX}, not {mark.priority}"
+            )
+        if len(mark.group) > NAME_CHARS_MAX:
+            raise InvalidInput(f"a group's name has up to {NAME_CHARS_MAX} characters")
+        if len(mark.digest) not in (0, DIGEST_BYTES):
+            raise InvalidInput(f"a digest has {DIGEST_BYTES} bytes, not {len(mark.digest)}")
 
 
 def _at_most(asked: int | None, most: int) -> int:
