@@ -39,6 +39,10 @@ class Right(Struct, frozen=True):
     """Whether the field may hold patterns of names."""
     of_parent: bool = False
     """Whether the right is needed on the log that the named one was forked from."""
+    is_fork: bool = False
+    """Whether it is needed on a fork of the log, under whatever name the store gives it."""
+    when: tuple[str, Any] | None = None
+    """A field and a value: the right is needed only if the field has that value."""
 
 
 def on_log(action: Action, field: str = "log", *, is_pattern: bool = False) -> Right:
@@ -49,6 +53,11 @@ def on_log(action: Action, field: str = "log", *, is_pattern: bool = False) -> R
 def on_parent(action: Action) -> Right:
     """A right on the log that the command's log was forked from, if it is a fork."""
     return Right("log", action, "log", of_parent=True)
+
+
+def on_fork(when: tuple[str, Any], *, of_parent: bool = False) -> Right:
+    """A right on the fork that the store makes and names: who may make it, may delete it."""
+    return Right("log", "admin", "log", of_parent=of_parent, is_fork=True, when=when)
 
 
 def on_queue(action: Action, field: str = "queue") -> Right:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from millstream.command import Operation, Procedure, Read, Traits, Wait, on_log, on_parent
+from millstream.command import Operation, Procedure, Read, Traits, Wait, on_fork, on_log, on_parent
 from millstream.format.packing import Batch, Single
 from millstream.log.block import Block
 from millstream.log.marks import Range
@@ -93,7 +93,7 @@ class FreeLog(Operation[None], frozen=True):
 class ForkLog(Operation[str], frozen=True):
     """Make a log that begins as another one is now, without copying; answers its name."""
 
-    traits = Traits(needs=(on_log("write"), on_log("write", "name")))
+    traits = Traits(needs=(on_log("write"), on_log("admin", "name"), on_fork(("name", None))))
 
     log: str
     name: str | None = None
@@ -258,7 +258,14 @@ class GetParent(Read[str | None], frozen=True):
 class MergeFork(Procedure[Merged], frozen=True):
     """Bring a fork's records into its parent, in as many commits as it takes."""
 
-    traits = Traits(needs=(on_log("write"), on_parent("write")), repeat="harmless")
+    traits = Traits(
+        needs=(
+            on_log("write"),
+            on_parent("write"),
+            on_fork(("on_fork", "longest"), of_parent=True),
+        ),
+        repeat="harmless",
+    )
 
     log: str
     on_fork: str = "refuse"

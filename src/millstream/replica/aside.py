@@ -27,6 +27,9 @@ from millstream.store.transaction import Transaction
 Passed = Callable[[Transaction, int, int], str | None]
 """Asked of whoever works through logs: who has passed an offset of a log, in words."""
 
+RANDOM_BYTES = 4
+"""In the name of a fork that nobody has named: two forks of one log rarely try the same name."""
+
 
 def set_aside(tx: Transaction, command: c.SetAside, passed: Passed) -> str:
     """Move a log's records from an offset on into a fork; the fork's name."""
@@ -95,10 +98,15 @@ def make_fork(tx: Transaction, parent_id: int, name: str) -> int:
     return log_id
 
 
+def fork_pattern(log: str) -> str:
+    """The pattern of the names that forks of a log get which nobody has named."""
+    return log[: NAME_CHARS_MAX - len(FORK_NAME) - 2 * RANDOM_BYTES] + f"{FORK_NAME}*"
+
+
 def fork_name(tx: Transaction, log: str, middle: str = "") -> str:
     """A name that is free, for a fork that nobody has named."""
     while True:
-        ending = f"{FORK_NAME}{middle}{secrets.token_hex(4)}"
+        ending = f"{FORK_NAME}{middle}{secrets.token_hex(RANDOM_BYTES)}"
         name = log[: NAME_CHARS_MAX - len(ending)] + ending
         if find_log(tx, name) is None:
             return check_name(name)

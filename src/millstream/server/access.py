@@ -20,6 +20,7 @@ from millstream.limits import NAME_CHARS_MAX
 from millstream.queue.message import QueueInfo
 from millstream.queue.routing import INBOX, LATER
 from millstream.record import LogInfo
+from millstream.replica.aside import fork_pattern
 from millstream.replica.commands import Summary
 
 Noun = Literal["log", "queue", "replica", "store"]
@@ -114,6 +115,13 @@ def _allows(permissions: tuple[Permission, ...], need: Need) -> bool:
     return any(permission.allows(need) for permission in permissions)
 
 
+@lru_cache(maxsize=REMEMBERED_MAX)
+def common(wanted: tuple[Permission, ...], held: tuple[Permission, ...]) -> tuple[Permission, ...]:
+    """Of some permissions, those that are within what somebody holds."""
+    holder = Principal("", held)
+    return tuple(one for one in wanted if holder.grants([one]))
+
+
 ANYONE_HERE = Principal("local", (Permission("*", "admin"),))
 """On loopback without tokens, whoever can connect may do everything."""
 
@@ -145,27 +153,36 @@ def _needs_to_see(info: LogInfo | QueueInfo | Summary) -> tuple[Need, ...]:
 def needs_of(command: Command[Any]) -> Sequence[Need]:
     """What a command needs, by the rights that it declares; a transaction needs what its steps need.
 
-    Rights on a log's parent are not among them: `parent_action` says which those are.
+    Those on the log that a log was forked from are not among them: see `needs_of_parent`.
     """
     declared = command.traits.needs
     if isinstance(declared, str):
         return _exempt(command, declared)
     found: list[Need] = []
     for right in declared:
-        if not right.of_parent:
+        if not right.of_parent and _counts(right, command):
             for name in _named(command, right.field):
                 found += _needs_of_right(right, name)
     return found
 
 
-def parent_action(command: Command[Any]) -> Action | None:
-    """What a command must be allowed to do to the log that its log was forked from."""
+def names_parent(command: Command[Any]) -> bool:
+    """Whether a command needs rights on the log that its log was forked from."""
     declared = command.traits.needs
-    if not isinstance(declared, str):
-        for right in declared:
-            if right.of_parent:
-                return right.action
-    return None
+    return not isinstance(declared, str) and any(right.of_parent for right in declared)
+
+
+def needs_of_parent(command: Command[Any], parent: str) -> Sequence[Need]:
+    """What a command needs of the log that its log was forked from."""
+    found: list[Need] = []
+    for right in command.traits.needs:
+        if isinstance(right, Right) and right.of_parent and _counts(right, command):
+            found += _needs_of_right(right, parent)
+    return found
+
+
+def _counts(right: Right, command: Command[Any]) -> bool:
+    return right.when is None or getattr(command, right.when[0]) == right.when[1]
 
 
 def _exempt(command: Command[Any], why: Exemption) -> Sequence[Need]:
@@ -202,6 +219,8 @@ def _needs_of_right(right: Right, name: str) -> tuple[Need, ...]:
         return _needs_of_copy(right.action, name)
     if right.noun == "queue":
         return (Need("queue", right.action, name),)
+    if right.is_fork:
+        return (need_of_log(right.action, fork_pattern(name), is_pattern=True),)
     is_pattern = right.is_pattern and ("*" in name or "?" in name)
     return (need_of_log(right.action, name, is_pattern=is_pattern),)
 

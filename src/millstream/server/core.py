@@ -15,7 +15,7 @@ from millstream.queue.commands import ClaimMessages, ListQueues
 from millstream.replica.commands import SummarizeLogs, Summary
 from millstream.replica.pattern import takes
 from millstream.replica.roster import NAMES_MAX, SummarizeNamed
-from millstream.server.access import Principal, copyable, need_of_log, parent_action, visible
+from millstream.server.access import Principal, copyable, names_parent, needs_of_parent, visible
 from millstream.server.bounds import bounded, check_command
 from millstream.server.holdings import Holdings
 from millstream.server.meter import Meter
@@ -67,7 +67,7 @@ class Core:
         """
         began_s, kind = self.store.clock.seconds(), type(command)
         try:
-            await self.tokens.confirm(principal)
+            principal = await self.tokens.confirm(principal)
             principal.check(command)
             check_command(command)
             command = bounded(command, self.settings, self.store.limits)
@@ -77,7 +77,8 @@ class Core:
                 if not principal.token or waits(command):
                     answer: T = await self._answer(principal, command, holdings)
                     if principal.token:
-                        await self.tokens.confirm(principal)  # it may have waited for long
+                        # It may have waited for long: its rights may have been narrowed.
+                        (await self.tokens.confirm(principal)).check(command)
                 else:
                     self.quota.begin(principal)
                     try:
@@ -104,11 +105,10 @@ class Core:
             return await self._hold(command, held)  # type: ignore[no-any-return]
         if traits.needs == "seen":
             return await self._seen(principal, command)  # type: ignore[no-any-return]
-        action = parent_action(command)
-        if action is not None:
+        if names_parent(command):
             parent = await self.session.execute(GetParent(command.log))  # type: ignore[attr-defined]
-            if parent is not None:
-                principal.require(need_of_log(action, parent))
+            for need in () if parent is None else needs_of_parent(command, parent):
+                principal.require(need)
         return await self.session.execute(command)
 
     async def _seen(self, principal: Principal, command: Any) -> Any:

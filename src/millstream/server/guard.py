@@ -108,8 +108,7 @@ class Guard:
         principal = tickets.verify(await tokens.ticket_key(), text, wall_ms=wall_ms)
         if not principal.token and self._core.settings.needs_tokens():
             raise Unauthenticated
-        await tokens.confirm(principal)
-        return principal
+        return await tokens.confirm(principal)
 
     # Where from, and under which name.
 

@@ -1,7 +1,8 @@
 """Tickets: short-lived, scoped rights for browsers, which cannot send a token with every request.
 
 A ticket is made from a token and allows a part of what the token allows, for up to an hour. The
-store does not know it: it says everything itself, and is signed with a key of the store's.
+store does not know it: it says everything itself, and is signed with a key of the store's. When it
+is used it is compared with its token: what the token may not do any more, the ticket may not.
 
     mt_ + base64url( [token id, token name, expiry, [permission, ...]] as MessagePack )
         + . + base64url( HMAC-SHA256 of what stands before the dot )

@@ -15,13 +15,15 @@ import secrets
 from collections.abc import Iterable
 from hashlib import blake2b
 
+from msgspec.structs import replace
+
 from millstream.clock import Clock, SystemClock
 from millstream.command import AsyncSession
 from millstream.database import Millstream
 from millstream.errors import InvalidInput, MetadataConflict, Truncated, Unauthenticated
 from millstream.log.commands import DescribeLog, GetMetadata, ReadBlocks, SetMetadata
 from millstream.log.names import check_name
-from millstream.server.access import Principal, parse_permissions
+from millstream.server.access import Principal, common, parse_permissions
 from millstream.server.register import LOG, Made, Register, Registrar, Token
 
 PREFIX = "ms_"
@@ -95,8 +97,8 @@ class Tokens:
         self._session = session
         self._clock: Clock = session.clock
         self._register = Register()
-        self._known: dict[str, Token] = {}
-        """Tokens that have come in, so that their permissions are parsed once."""
+        self._known: dict[str, tuple[Made, Token]] = {}
+        """Tokens that have come in, so that the permissions of an entry are parsed once."""
         self._key: bytes | None = None
         self._read_s: float | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -109,21 +111,42 @@ class Tokens:
         is_right = hmac.compare_digest(digest_of(secret), made.digest if made else _NO_DIGEST)
         if made is None or not is_right:
             raise Unauthenticated
-        token = self._known.get(identity)
-        if token is None:
-            token = self._known[identity] = made.token()
+        token = self._token(made)
         if token.has_expired(self._clock.wall_ms()):
             raise Unauthenticated
         return Principal(token.name, token.permissions, token.id, token.expires)
 
-    async def confirm(self, principal: Principal) -> None:
-        """Refuse somebody who came in earlier, and may not be here any more. Raises `Unauthenticated`."""
-        if principal.expires_ms is not None and principal.expires_ms <= self._clock.wall_ms():
+    async def confirm(self, principal: Principal) -> Principal:
+        """A principal that came in earlier, with what its token allows now.
+
+        A ticket allows what both it and its token allow. Raises `Unauthenticated` if the token was
+        revoked, or its time or the ticket's is over.
+        """
+        wall_ms = self._clock.wall_ms()
+        if principal.expires_ms is not None and principal.expires_ms <= wall_ms:
             raise Unauthenticated
-        if principal.token:
-            await self.freshen()
-            if principal.token not in self._register.by_id:
-                raise Unauthenticated
+        if not principal.token:
+            return principal
+        await self.freshen()
+        made = self._register.by_id.get(principal.token)
+        if made is None:
+            raise Unauthenticated
+        token = self._token(made)
+        if token.has_expired(wall_ms):
+            raise Unauthenticated
+        allowed = token.permissions
+        if principal.is_ticket:
+            allowed = common(principal.permissions, allowed)
+        if allowed == principal.permissions:
+            return principal
+        return replace(principal, permissions=allowed)
+
+    def _token(self, made: Made) -> Token:
+        """A token as the register has it, parsed once for each of its entries."""
+        known = self._known.get(made.id)
+        if known is None or known[0] is not made:
+            known = self._known[made.id] = (made, made.token())
+        return known[1]
 
     async def ticket_key(self) -> bytes:
         """The key that tickets are signed with. Raises `Unauthenticated` if none ever was."""
@@ -167,7 +190,7 @@ class Tokens:
             found = await self._session.execute(GetMetadata(LOG))
             self._key = bytes.fromhex(found[_KEY]) if _KEY in found else None
         by_id = self._register.by_id
-        self._known = {key: token for key, token in self._known.items() if key in by_id}
+        self._known = {key: known for key, known in self._known.items() if key in by_id}
         self._read_s = began_s
 
     async def _read_on(self) -> None:

@@ -97,7 +97,6 @@ TABLE: list[tuple[Any, str]] = [
     (logs.Append("queue:mail", ONE), "queue:write:mail"),
     (logs.ReadBlocks("queue-later:mail", 0, 1, 1), "queue:read:mail"),
     (logs.Truncate("queue:mail", 1), "queue:admin:mail"),
-    (logs.ForkLog("orders"), "log:write:orders"),
     (logs.HandOver("orders", "s"), "log:admin:orders"),
     (logs.TakeOver("orders"), "log:admin:orders"),
     (logs.MergeFork("orders"), "log:write:orders"),
@@ -160,7 +159,7 @@ def test_the_table_names_every_command_that_can_be_sent() -> None:
         "GetStoreId",
         "WaitForChange",
     }
-    assert sent - known == {"Transact", "AssignMessages"} | free
+    assert sent - known == {"Transact", "AssignMessages", "ForkLog"} | free
 
 
 def test_to_assign_messages_needs_the_queue_and_the_log() -> None:
@@ -187,10 +186,21 @@ def summary(name: str) -> copies.Summary:
     return copies.Summary(name, 0, 0, MARK, ZERO, "s", 0, 0, None)
 
 
-def test_a_named_fork_needs_the_right_to_write_it() -> None:
-    fork = logs.ForkLog("orders", "other")
-    assert not may(who("log:write:orders"), fork)
-    assert may(who("log:write:orders", "log:write:other"), fork)
+def test_a_fork_needs_the_right_to_delete_it() -> None:
+    named, unnamed = logs.ForkLog("orders", "other"), logs.ForkLog("orders")
+    assert not may(who("log:write:orders"), named)
+    assert not may(who("log:write:orders", "log:write:other"), named)
+    assert may(who("log:write:orders", "log:admin:other"), named)
+    assert not may(who("log:admin:other"), named)
+    for less in ("log:admin:orders", "log:write", "log:admin:orders~fork-a*"):
+        assert not may(who("log:write:orders", less), unnamed)
+    for enough in ("log:admin:orders~fork-*", "log:admin:orders*", "log:admin"):
+        assert may(who("log:write:orders", enough), unnamed)
+    inbox = logs.ForkLog("queue:mail")
+    assert may(who("queue:admin:mail*"), inbox)
+    assert not may(who("queue:admin:mail"), inbox)
+    long = logs.ForkLog("x" * 255)
+    assert may(who("log:write", "log:admin:x*"), long)
 
 
 def test_a_queues_own_log_is_copied_by_whoever_may_do_both() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.log.commands import CreateLog, ForkLog
+from millstream.log.commands import CreateLog, ForkLog, ListLogs
 from millstream.server.access import Permission, Principal
 from tests.unit.server.asking import Rest, looped, problem, served, serving
 
@@ -69,7 +69,42 @@ async def test_whoever_merges_may_write_to_both_logs() -> None:
         assert (await rest.post("/logs/trial/records", json={"value": 1})).status_code == 201
         denied = problem(await rest.post("/logs/trial/merge", json={}), 403, "Denied")
         assert denied["data"]["name"] == "orders"
-        problem(await rest.post("/logs/trial/fork", json={"name": "other"}), 403, "Denied")
-        made = await rest.post("/logs/trial/fork", json={"name": "trial2"})
-        assert made.status_code == 201
+        await session.execute(ForkLog("trial", "trial2"))
         assert (await rest.post("/logs/trial2/merge", json={})).status_code == 200
+
+
+@looped
+async def test_a_fork_is_made_only_by_a_token_that_can_delete_it() -> None:
+    rights = (Permission("log", "write", "orders"), Permission("log", "admin", "trial*"))
+    async with serving(principal=Principal("writer", rights)) as rest:
+        assert (await rest.post("/logs/orders/records", json={"value": 1})).status_code == 201
+        denied = problem(await rest.post("/logs/orders/fork", json={}), 403, "Denied")
+        assert "log:admin:orders~fork-*" in denied["detail"]
+        denied = problem(await rest.post("/logs/orders/fork", json={"name": "x"}), 403, "Denied")
+        assert "log:admin:x" in denied["detail"]
+        listed = await rest.core.session.execute(ListLogs("", 10))
+        assert [info.name for info in listed] == ["orders"]
+        made = await rest.post("/logs/orders/fork", json={"name": "trial"})
+        assert made.status_code == 201
+        assert (await rest.delete("/logs/trial")).json() == {"deleted": True}
+    admin = Principal("admin", (Permission("log", "admin", "orders*"),))
+    async with serving(principal=admin) as rest:
+        await rest.post("/logs/orders/records", json={"value": 1})
+        fork = (await rest.post("/logs/orders/fork", json={})).json()["fork"]
+        assert (await rest.delete(f"/logs/{fork}")).json() == {"deleted": True}
+
+
+@looped
+async def test_a_merge_that_sets_aside_needs_the_right_to_delete_what_it_sets_aside() -> None:
+    rights = (Permission("log", "write", "orders"), Permission("log", "write", "trial"))
+    async with serving(principal=Principal("writer", rights)) as rest:
+        session = rest.core.session
+        await session.execute(CreateLog("orders"))
+        await session.execute(ForkLog("orders", "trial"))
+        for log, count in (("orders", 1), ("trial", 2)):
+            await rest.post(f"/logs/{log}/records", json={"records": [{"value": log}] * count})
+        body = {"on_fork": "longest"}
+        denied = problem(await rest.post("/logs/trial/merge", json=body), 403, "Denied")
+        assert "log:admin:orders~fork-*" in denied["detail"]
+        rebased = await rest.post("/logs/trial/merge", json={"on_fork": "rebase"})
+        assert rebased.status_code == 200

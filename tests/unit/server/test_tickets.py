@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
+from millstream.errors import Denied
+from millstream.log.commands import GetBounds
+from millstream.server.register import LOG
+from millstream.server.rest import routes
 from millstream.server.settings import Settings
+from millstream.server.tickets import verify
 from millstream.server.tokens import revoke_token
 from millstream.testing import SimulatedClock
 from tests.unit.server.guarded import WITH_TOKENS, Guarded, guarded, in_loop
@@ -49,6 +54,58 @@ def test_a_ticket_ends_with_its_token() -> None:
             revoke_token(at.ms, "ci")
             clock.advance(1)
             assert (await at.ask("GET", f"/echo?ticket={found['ticket']}")).status_code == 401
+
+    in_loop(test)
+
+
+async def narrow(at: Guarded, *permissions: str) -> None:
+    """The token's entry in the register, with other rights: as another process may write it."""
+    log = at.ms.log(LOG)
+    entry = [record.json() for record in log.read()][-1]
+    log.append({**entry, "permissions": permissions})
+    at.core.store.clock.advance(1)  # type: ignore[attr-defined]
+
+
+def test_a_ticket_allows_no_more_than_its_token_does_now() -> None:
+    async def test() -> None:
+        async with guarded(extra=routes) as at:
+            at.ms.log("a").append(b"x")
+            at.ms.log("b").append(b"x")
+            token = at.token("log:admin", name="ci")
+            found = (await made(at, token, "log:read:a", "log:read:b")).json()
+
+            async def status(log: str, bearer: str) -> int:
+                return (await at.ask("GET", f"/logs/{log}", bearer=bearer)).status_code
+
+            ticket = found["ticket"]
+            assert [await status(log, ticket) for log in "ab"] == [200, 200]
+            await narrow(at, "log:admin:a*")
+            assert [await status(log, ticket) for log in "ab"] == [200, 403]
+            assert [await status(log, token) for log in "ab"] == [200, 403]
+            await narrow(at, "queue:read")
+            assert [await status(log, ticket) for log in "ab"] == [403, 403]
+            await narrow(at, "log:admin")
+            assert [await status(log, ticket) for log in "ab"] == [200, 200]
+            assert (await at.ask("DELETE", "/logs/a", bearer=ticket)).status_code == 403
+
+    in_loop(test)
+
+
+def test_who_is_connected_is_held_to_what_the_token_allows_now() -> None:
+    async def test() -> None:
+        async with guarded() as at:
+            at.ms.log("a").append(b"x")
+            ci, web = at.token("log:read", name="ci"), at.token("log:read", name="web")
+            principals = [await at.core.tokens.authenticate(ci)]
+            found = (await made(at, web, "log:read:a")).json()
+            key = await at.core.tokens.ticket_key()
+            principals.append(verify(key, found["ticket"], wall_ms=at.core.store.clock.wall_ms()))
+            for principal in principals:
+                assert await at.core.execute(principal, GetBounds("a")) == (0, 1)
+            await narrow(at, "log:read:b")
+            assert await at.core.execute(principals[0], GetBounds("a")) == (0, 1)
+            with pytest.raises(Denied):
+                await at.core.execute(principals[1], GetBounds("a"))
 
     in_loop(test)
 
