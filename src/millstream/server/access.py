@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Literal, TypeVar, get_args
 
 from msgspec import Struct
@@ -155,6 +155,9 @@ def needs_of(command: Command[Any]) -> Sequence[Need]:
 
     Those on the log that a log was forked from are not among them: see `needs_of_parent`.
     """
+    field = _only_field(type(command))
+    if field:
+        return _needs_of_kind(type(command), getattr(command, field))
     declared = command.traits.needs
     if isinstance(declared, str):
         return _exempt(command, declared)
@@ -164,6 +167,23 @@ def needs_of(command: Command[Any]) -> Sequence[Need]:
             for name in _named(command, right.field):
                 found += _needs_of_right(right, name)
     return found
+
+
+@cache
+def _only_field(kind: type[Command[Any]]) -> str:
+    """The field that all rights of most commands are about: one plain right; else empty."""
+    declared = kind.traits.needs
+    if isinstance(declared, str) or len(declared) != 1:
+        return ""
+    (right,) = declared
+    return "" if "." in right.field or right.of_parent or right.when else right.field
+
+
+@lru_cache(maxsize=REMEMBERED_MAX)
+def _needs_of_kind(kind: type[Command[Any]], name: str) -> tuple[Need, ...]:
+    right = kind.traits.needs[0]
+    assert isinstance(right, Right)
+    return _needs_of_right(right, name)
 
 
 def names_parent(command: Command[Any]) -> bool:
