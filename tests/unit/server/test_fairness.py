@@ -78,8 +78,9 @@ def test_tokens_hold_messages_each_for_itself() -> None:
     in_loop(test)
 
 
-async def _anybody(principal: Principal) -> None:
-    """Everybody counts."""
+async def _anybody(principal: Principal) -> Principal:
+    """A register that knows every token."""
+    return principal
 
 
 @looped
