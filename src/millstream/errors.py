@@ -143,7 +143,10 @@ class Overloaded(MillstreamError):
 
 
 class CorruptionError(MillstreamError):
-    """Bytes that are not what was written. Data: `what`, `where`."""
+    """Bytes that are not what was written. Data: `what`, `where`.
+
+    Of records also `log`, `offset` and `stop`: those in [offset, stop) cannot be read.
+    """
 
 
 class StoreError(MillstreamError):

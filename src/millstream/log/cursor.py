@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from millstream.command import Session
-from millstream.errors import NotFound, Truncated
+from millstream.errors import CorruptionError, NotFound, Truncated
 from millstream.log import commands as c
 from millstream.log.names import check_integer, check_name
 from millstream.log.progress import Acknowledged, Progress, check_within, ranges_of
@@ -160,6 +160,10 @@ class Cursor:
                     progress.position = record.offset + 1
             except Truncated:
                 continue  # retention went past us meanwhile: go on at the new start
+            except CorruptionError:
+                if not found:
+                    raise
+                break  # what is sound first; the next take says what is damaged
         return found
 
     def _ack(self, ranges: list[tuple[int, int]]) -> None:

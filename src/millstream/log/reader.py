@@ -7,7 +7,8 @@ when the log is truncated.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from millstream.errors import CorruptionError, Truncated
 from millstream.format import block as blocks
@@ -15,6 +16,7 @@ from millstream.format import entries, keys
 from millstream.format.lineage import Fork
 from millstream.log.ancestry import fork_of
 from millstream.log.block import Block, Columns, pack, pack_metadata
+from millstream.log.damage import gone, located, next_entry
 from millstream.log.head import Bounds
 from millstream.record import Record
 from millstream.store.engine import Row, Snapshot
@@ -30,7 +32,14 @@ TRIES = 8
 
 
 class RowMoved(Exception):
-    """A row is not where it was: look again with a newer snapshot."""
+    """A row is not where it was: look again with a newer snapshot.
+
+    `stop` is the first offset behind the records that need it, where that is known.
+    """
+
+    def __init__(self, stop: int | None = None) -> None:
+        super().__init__(stop)
+        self.stop = stop
 
 
 def log_id_of(store: Store, name: str) -> int:
@@ -52,10 +61,12 @@ def read_blocks(
 ) -> list[Block]:
     """Some of the records in [start, stop), from the first on: at least one, if there is any.
 
-    Without `values` the payloads are not read, and the blocks' `payload` is empty.
+    Where damage begins, the answer ends; a read that starts at the damage raises. Without `values`
+    the payloads are not read, and the blocks' `payload` is empty.
     """
     log_id = log_id_of(store, name)
     bounds = bounds_of(store, log_id)
+    behind: int | None = None
     for _ in range(TRIES):
         stop = min(stop, bounds.end)
         if start >= stop:
@@ -69,20 +80,13 @@ def read_blocks(
             )
         try:
             with store.engine.read() as snapshot:
-                overlay, look = store.state.overlay, _read if values else _read_metadata
-                return look(overlay, snapshot, bounds.name, log_id, start, stop, bytes_max)
-        except RowMoved:
+                rows = _Rows(store.state.overlay, snapshot, bounds.name, log_id)
+                return _read(rows, start, stop, bytes_max, values=values)
+        except RowMoved as moved:
+            behind = moved.stop
             store.refresh()
             bounds = bounds_of(store, log_id)
-        except CorruptionError as error:
-            raise _located(error, name, start) from error
-    raise CorruptionError(
-        f"log {name!r}: a record at or after offset {start} is missing; run `millstream doctor`",
-        what="log entry",
-        where=start,
-        log=name,
-        offset=start,
-    )
+    raise gone(name, start, behind)
 
 
 def read_records(
@@ -91,20 +95,29 @@ def read_records(
     """The records in [start, stop) of a log, also below its start while their bytes are there."""
     found: list[Record] = []
     while start < stop:
-        try:
-            some = _read(overlay, snapshot, name, log_id, start, stop, bytes_max=2**62)
-        except RowMoved:
-            raise CorruptionError(
-                f"log {name!r}: the record at offset {start} is gone",
-                what="log entry",
-                where=start,
-                log=name,
-                offset=start,
-            ) from None
+        some = read_sound(overlay, snapshot, log_id, name, start=start, stop=stop)
         for block in some:
             found += block.records()
         start = some[-1].offsets.stop
     return found
+
+
+def read_sound(
+    overlay: Overlay,
+    snapshot: Snapshot,
+    log_id: int,
+    name: str,
+    *,
+    start: int,
+    stop: int,
+    values: bool = True,
+) -> list[Block]:
+    """Blocks from `start` on, up to `stop` or to where damage begins; damage at `start` raises."""
+    try:
+        rows = _Rows(overlay, snapshot, name, log_id)
+        return _read(rows, start, stop, bytes_max=2**62, values=values)
+    except RowMoved as moved:
+        raise gone(name, start, moved.stop) from None
 
 
 def find_blocks(
@@ -118,103 +131,86 @@ def find_blocks(
     bytes_max: int,
 ) -> list[Block]:
     """Blocks from `start` on as a snapshot has them; `RowMoved` if the first is not there."""
-    return _read(overlay, snapshot, name, log_id, start, stop, bytes_max)
+    return _read(_Rows(overlay, snapshot, name, log_id), start, stop, bytes_max)
 
 
 def fetch_blocks(
-    store: Store, log_id: int, name: str, *, start: int, stop: int, bytes_max: int = SOME_BYTES
+    store: Store,
+    log_id: int,
+    name: str,
+    *,
+    start: int,
+    stop: int,
+    bytes_max: int = SOME_BYTES,
+    values: bool = True,
 ) -> list[Block]:
     """Blocks from `start` on, whatever the log's start; looks again if a row moved meanwhile."""
+    behind: int | None = None
     for _ in range(TRIES):
         try:
             with store.engine.read() as snapshot:
-                overlay = store.state.overlay
-                return _read(overlay, snapshot, name, log_id, start, stop, bytes_max=bytes_max)
-        except RowMoved:
+                rows = _Rows(store.state.overlay, snapshot, name, log_id)
+                return _read(rows, start, stop, bytes_max=bytes_max, values=values)
+        except RowMoved as moved:
+            behind = moved.stop
             store.refresh()
-    raise CorruptionError(
-        f"log {name!r}: the record at offset {start} is gone",
-        what="log entry",
-        where=start,
-        log=name,
-        offset=start,
-    )
+    raise gone(name, start, behind)
 
 
-def _located(error: CorruptionError, name: str, offset: int) -> CorruptionError:
-    """The same damage, saying which log it hits, and from which offset on."""
-    if "log" in error.data:
-        return error
-    where = str(error.data.get("where", ""))
-    if where.startswith(keys.prefix(keys.ENTRY).hex()):
-        offset = keys.entry_position(bytes.fromhex(where))[1]
-    return CorruptionError(
-        f"log {name!r}, at or after offset {offset}: {error}",
-        **{**error.data, "log": name, "offset": offset},
-    )
+class _Rows(NamedTuple):
+    """Where the rows of a log are looked for."""
+
+    overlay: Overlay
+    snapshot: Snapshot
+    name: str
+    log_id: int
 
 
 def _read(
-    overlay: Overlay,
-    snapshot: Snapshot,
-    name: str,
-    log_id: int,
-    start: int,
-    stop: int,
-    bytes_max: int,
+    rows: _Rows, start: int, stop: int, bytes_max: int, *, values: bool = True
 ) -> list[Block]:
+    """Blocks from `start` on, as far as they are sound; if the first is not, this raises."""
+    overlay, snapshot, name, log_id = rows
     found: list[Block] = []
     position, size = start, 0
-    for first, value in entries_of(overlay, snapshot, log_id, start=start, stop=stop):
-        try:
+    behind: int | None = None
+    try:
+        for first, value in entries_of(overlay, snapshot, log_id, start=start, stop=stop):
             # The fold may have joined this entry with those before it, which were found apart.
-            wanted = range(position - first, min(stop, first + entries.count(value)) - first)
-            position = first + wanted.stop
-            if blocks.is_block(value):
+            end = first + entries.count(value)
+            wanted = range(position - first, min(stop, end) - first)
+            whole = blocks.is_block(value)
+            behind = end if whole or not values else position + 1
+            if not values:
+                made = _bare_block(name, first, wanted, value)
+            elif whole:
                 made = _stored_block(overlay, snapshot, name, first, wanted, value)
             else:
-                made = _packed_block(
-                    overlay, snapshot, name, first, wanted, value, bytes_max - size
-                )
-        except CorruptionError as error:
-            raise _located(error, name, first) from error
-        except RowMoved:
-            if found:
-                return found
-            raise
-        found.append(made)
-        size += len(made.payload)
-        if size >= bytes_max or made.count < len(wanted):
-            break
+                made = _packed_block(rows, first, wanted, value, bytes_max - size)
+            found.append(made)
+            position, behind = made.offsets.stop, None
+            size += len(made.payload if values else made.metadata)
+            if size >= bytes_max or made.count < len(wanted):
+                break
+    except CorruptionError as error:
+        if not found:
+            stop = behind or next_entry(overlay, snapshot, log_id, error, position, stop)
+            raise located(error, name, position, stop) from error
+    except RowMoved:
+        if not found:
+            raise RowMoved(
+                behind or next_entry(overlay, snapshot, log_id, None, position, stop)
+            ) from None
     return found
 
 
-def _read_metadata(
-    overlay: Overlay,
-    snapshot: Snapshot,
-    name: str,
-    log_id: int,
-    start: int,
-    stop: int,
-    bytes_max: int,
-) -> list[Block]:
-    found: list[Block] = []
-    position, size = start, 0
-    for first, value in entries_of(overlay, snapshot, log_id, start=start, stop=stop):
-        begin, end = position, min(stop, first + entries.count(value))
-        position = end
-        if blocks.is_block(value):
-            made = Block(name, begin, begin - first, end - begin, value, b"")
-        else:
-            entry = entries.decode_some(value, begin - first, end - first)
-            made = pack_metadata(
-                name, begin, entry.keys, entry.headers, entry.timestamps, entry.appended
-            )
-        found.append(made)
-        size += len(made.metadata)
-        if size >= bytes_max:
-            break
-    return found
+def _bare_block(name: str, first: int, wanted: range, value: bytes) -> Block:
+    """Metadata without values."""
+    begin = first + wanted.start
+    if blocks.is_block(value):
+        return Block(name, begin, wanted.start, len(wanted), value, b"")
+    entry = entries.decode_some(value, wanted.start, wanted.stop)
+    return pack_metadata(name, begin, entry.keys, entry.headers, entry.timestamps, entry.appended)
 
 
 def entries_of(
@@ -258,15 +254,21 @@ def _of_parent(
 
 
 def _stored(snapshot: Snapshot, log_id: int, position: int, stop: int) -> list[Row]:
-    rows = snapshot.scan(
-        keys.entry(log_id, position), keys.entry(log_id, stop), limit=ENTRIES_PER_SCAN
-    )
-    if rows and keys.entry_position(rows[0][0])[1] == position:
-        return rows
-    covering = snapshot.scan(
-        keys.entry(log_id, 0), keys.entry(log_id, position), limit=1, reverse=True
-    )
-    return covering + rows
+    try:
+        rows = snapshot.scan(
+            keys.entry(log_id, position), keys.entry(log_id, stop), limit=ENTRIES_PER_SCAN
+        )
+        if rows and keys.entry_position(rows[0][0])[1] == position:
+            return rows
+        return _covering(snapshot, log_id, position) + rows
+    except CorruptionError:
+        # Perhaps of a row further on, which hides none of those before it.
+        return _covering(snapshot, log_id, position + 1)
+
+
+def _covering(snapshot: Snapshot, log_id: int, position: int) -> list[Row]:
+    """The last entry that begins before a position."""
+    return snapshot.scan(keys.entry(log_id, 0), keys.entry(log_id, position), limit=1, reverse=True)
 
 
 def _covers(row: Row, position: int) -> bool:
@@ -287,17 +289,9 @@ def _stored_block(
     return Block(name, first + wanted.start, wanted.start, len(wanted), value, payload)
 
 
-def _packed_block(
-    overlay: Overlay,
-    snapshot: Snapshot,
-    name: str,
-    first: int,
-    wanted: range,
-    value: bytes,
-    bytes_max: int,
-) -> Block:
+def _packed_block(rows: _Rows, first: int, wanted: range, value: bytes, bytes_max: int) -> Block:
     entry = entries.decode_some(value, wanted.start, wanted.stop)
-    values = _payloads(overlay, snapshot, entry.ids, bytes_max)
+    values = _payloads(rows.overlay, rows.snapshot, entry.ids, bytes_max)
     count = len(values)
     columns = Columns(
         values,
@@ -306,25 +300,31 @@ def _packed_block(
         entry.timestamps[:count],
         entry.appended[:count],
     )
-    return pack(name, first + wanted.start, columns)
+    return pack(rows.name, first + wanted.start, columns)
 
 
 def _payloads(
     overlay: Overlay, snapshot: Snapshot, ids: Sequence[int], bytes_max: int
 ) -> list[bytes]:
-    """Payloads that were published alone: as many as fit, at least one."""
+    """Payloads that were published alone: as many as fit and are sound, at least one."""
     found: list[bytes] = []
     size, step = 0, 8
     while len(found) < len(ids) and (not found or size < bytes_max):
         some = ids[len(found) : len(found) + step]
-        for payload in _payload_run(overlay, snapshot, some):
-            found.append(payload)
-            size += len(payload)
+        try:
+            for payload in _payload_run(overlay, snapshot, some):
+                found.append(payload)
+                size += len(payload)
+        except (CorruptionError, RowMoved):
+            if not found:
+                raise
+            break
         step = min(512, step * 2) if size < bytes_max // 4 else 1
     return found
 
 
-def _payload_run(overlay: Overlay, snapshot: Snapshot, ids: Sequence[int]) -> list[bytes]:
+def _payload_run(overlay: Overlay, snapshot: Snapshot, ids: Sequence[int]) -> Iterable[bytes]:
+    """The payloads of some messages; raises where it comes to one that is damaged."""
     found = [overlay.get(keys.payload(message_id)) for message_id in ids]
     if None not in found:
         return found  # type: ignore[return-value]
@@ -336,12 +336,16 @@ def _payload_run(overlay: Overlay, snapshot: Snapshot, ids: Sequence[int]) -> li
             )
         except CorruptionError:
             pass  # perhaps a payload of another log: each of ours is read by itself
-    result = []
-    for message_id, payload in zip(ids, found, strict=True):
+    return _each_payload(snapshot, zip(ids, found, strict=True), stored)
+
+
+def _each_payload(
+    snapshot: Snapshot, held: Iterable[tuple[int, bytes | None]], stored: dict[bytes, bytes]
+) -> Iterator[bytes]:
+    for message_id, payload in held:
         if payload is None:
             key = keys.payload(message_id)
             payload = stored[key] if key in stored else snapshot.get(key)
             if payload is None:
                 raise RowMoved
-        result.append(payload)
-    return result
+        yield payload

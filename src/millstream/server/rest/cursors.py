@@ -10,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from millstream.errors import InvalidInput, NotFound, Truncated
+from millstream.errors import CorruptionError, InvalidInput, NotFound, Truncated
 from millstream.log import commands as c
 from millstream.log.cursor import SECTION
 from millstream.log.marks import joined
@@ -133,6 +133,10 @@ async def _take(ask: Ask, log: str, progress: Progress, n: int) -> list[Record]:
             blocks = await read_blocks(ask, log, first, min(stop, first + n - len(found)), left)
         except Truncated:
             continue  # retention went past us meanwhile: go on at the new start
+        except CorruptionError:
+            if not found:
+                raise
+            break  # what is sound first; the next take says what is damaged
         if not blocks:
             break  # the log was deleted meanwhile
         for block in blocks:
