@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millstream import Millstream
+from millstream.clock import Clock
 from millstream.format import block as blocks
 from millstream.format import entries, keys
 from millstream.store.memory import MemoryEngine
@@ -13,10 +14,10 @@ from millstream.testing import SimulatedClock, memory_store
 class Fragile:
     """A store in memory that can be damaged while it is open."""
 
-    def __init__(self, clock: SimulatedClock | None = None) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
         self.engine = MemoryEngine()
-        self.clock = clock or SimulatedClock()
-        self.ms = memory_store(self.engine, clock=self.clock)
+        self.clock = SimulatedClock()
+        self.ms = memory_store(self.engine, clock=clock or self.clock)
 
     @property
     def store(self) -> Store:

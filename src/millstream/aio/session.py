@@ -265,7 +265,11 @@ class AsyncEmbeddedSession:
             return await self._ask(service.claim_now, self.store, rest, granted.grants)
         if are_at_hand(self.store, granted.grants):
             return read_grants(self.store, command.queue, granted.grants)
-        return await self._ask(read_grants, self.store, command.queue, granted.grants)
+        found = await self._ask(read_grants, self.store, command.queue, granted.grants)
+        if found or not granted.grants:
+            return found
+        rest = replace(command, acked=[])  # all of these were damaged, and have failed
+        return await self._ask(service.claim_now, self.store, rest)
 
     async def _claim_at_change(self, command: ClaimMessages, left_s: float) -> list[Lot]:
         """Claim once there may be something; nothing if there was none, or the time is up."""

@@ -13,6 +13,7 @@ from itertools import chain
 from threading import Lock
 from typing import NamedTuple
 
+from millstream.errors import CorruptionError
 from millstream.format import block as blocks
 from millstream.log.block import Block, packed_headers_of
 from millstream.log.reader import bounds_of, fetch_blocks
@@ -218,7 +219,10 @@ class RecentBlocks:
 
 
 def recent_columns(store: Store, log_id: int, name: str, *, start: int, stop: int) -> list[Columns]:
-    """The records in [start, stop) of a log, also below its start while their bytes are there."""
+    """The records in [start, stop) of a log, also below its start while their bytes are there.
+
+    Where damage begins, the answer ends; if that is at `start`, this raises.
+    """
     found = _pieces(store, log_id, name, start, stop)
     return [parsed.columns(first, end) for parsed, first, end in found]
 
@@ -247,7 +251,12 @@ def _pieces(
         if parsed is not None:
             near = [parsed]
         else:
-            read = fetch_blocks(store, log_id, name, start=start, stop=stop)
+            try:
+                read = fetch_blocks(store, log_id, name, start=start, stop=stop)
+            except CorruptionError:
+                if not found:
+                    raise
+                break
             near = [cache.add(log_id, block) for block in read]
         for parsed in near:
             end = min(stop, parsed.end)

@@ -80,7 +80,7 @@ class Claiming:
 
     def __init__(self, command: c.ClaimRouted) -> None:
         self.command = command
-        simple = command.count > 0 and not (command.routed or command.pop)
+        simple = command.count > 0 and not command.routed
         self.joins = (command.queue, command.lease_ms, command.consumer) if simple else None
 
     def __call__(self, tx: Transaction) -> c.Granted:
@@ -97,7 +97,7 @@ class Claiming:
 def claim(tx: Transaction, command: c.ClaimRouted) -> c.Granted:
     """Finish, route and claim, in one commit."""
     _check(command)
-    if not command.routed and not command.pop:
+    if not command.routed:
         granted = stride(
             tx,
             command.queue,
@@ -144,11 +144,7 @@ def _claim(ledger: Ledger, command: c.ClaimRouted) -> list[c.Grant]:
     if not chosen.parts:
         return []
     until_ms = ledger.tx.store_ms + queue.spec.lease_for(command.lease_ms)
-    grants = _take(ledger, chosen, until_ms=until_ms, consumer=command.consumer)
-    if command.pop:
-        popped = [(grant.claim_id, grant.count, grant.attempt) for grant in grants]
-        end_attempts(ledger, popped, outcome="ack")
-    return grants
+    return _take(ledger, chosen, until_ms=until_ms, consumer=command.consumer)
 
 
 def _allowed(ledger: Ledger, count: int) -> int:

@@ -27,6 +27,8 @@ class Routed(Struct, frozen=True):
     """Records of which the queue's filter could not say whether they match."""
     setbacks: int = 0
     """How often the log's end had gone back when it was looked at."""
+    damaged: int = 0
+    """Records that were passed over because they cannot be read: all of them, or none."""
 
 
 class Grant(Struct, frozen=True, array_like=True):
@@ -134,8 +136,6 @@ class ClaimRouted(Operation[Granted], frozen=True):
     consumer: str
     routed: list[Routed]
     acked: list[Run]
-    pop: bool = False
-    """Claim and acknowledge in one: at most once."""
 
 
 class FinishClaims(Operation[list[Run]], frozen=True):
@@ -195,6 +195,7 @@ class ClaimMessages(Procedure[list[Lot]], frozen=True):
     wait_ms: int | None
     acked: list[Run]
     pop: bool = False
+    """Claim and acknowledge in one: at most once."""
 
 
 class PutForLater(Procedure[int], frozen=True):

@@ -12,11 +12,11 @@ from millstream.format.packing import Single, pack_single
 from millstream.log.commands import Append
 from millstream.log.head import Head
 from millstream.log.operations import append
-from millstream.log.reader import read_records
+from millstream.log.salvage import salvage
 from millstream.queue.bucket import Bucket
 from millstream.queue.slots import Slots
 from millstream.queue.state import QueueState
-from millstream.record import Headers, Record
+from millstream.record import Headers, Record, Scalar
 from millstream.store.transaction import Transaction
 
 
@@ -25,7 +25,7 @@ def publish_failed(
 ) -> None:
     """Append failed messages to the queue's dead-letter log, in the commit that fails them."""
     for span in bucket.sources(*slots):
-        records = read_records(
+        found = salvage(
             tx.state.overlay,
             tx.writer,
             span.log_id,
@@ -33,13 +33,14 @@ def publish_failed(
             start=span.offset,
             stop=span.offset + span.count,
         )
-        for slot, record in enumerate(records, span.slot):
+        records = [(record, damage) for some, damage in found for record in some]
+        for slot, (record, damage) in enumerate(records, span.slot):
             history = [
                 {"claimed": one.at_ms, "consumer": one.consumer}
                 for one in bucket.tries
                 if one.start <= slot < one.stop
             ]
-            headers = {
+            headers: dict[str, Scalar] = {
                 **record.headers,
                 "dead-letter-queue": queue.name,
                 "dead-letter-reason": reason,
@@ -47,6 +48,8 @@ def publish_failed(
                 "dead-letter-log": record.log,
                 "dead-letter-offset": record.offset,
             }
+            if damage is not None:
+                headers["dead-letter-damage"] = damage.message
             try:
                 letter = _pack(tx, record, headers)
             except InvalidInput:
@@ -60,6 +63,6 @@ def _pack(tx: Transaction, record: Record, headers: Headers) -> Single:
         record.value,
         key=record.key,
         headers=headers,
-        timestamp=record.timestamp,
+        timestamp=record.timestamp or None,
         limits=tx.limits,
     )

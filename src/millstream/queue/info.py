@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from millstream.errors import CorruptionError
 from millstream.format import entries, keys
 from millstream.log.head import Head
-from millstream.log.reader import entries_of
+from millstream.log.reader import RowMoved, entries_of
 from millstream.queue import commands as c
 from millstream.queue import pace
 from millstream.queue.bucket import Bucket
-from millstream.queue.message import QueueInfo
+from millstream.queue.message import QueueInfo, Skipped
 from millstream.queue.routing import find_sources
 from millstream.queue.slots import AVAILABLE
 from millstream.queue.state import QueueState
@@ -103,6 +106,11 @@ def _info(state: State, snapshot: Snapshot, name: str) -> QueueInfo | None:
         failed=counts.failed,
         duplicates=counts.duplicates,
         lost=counts.lost,
+        damaged=queue.damaged,
+        skipped=[
+            Skipped(_log_name(state, snapshot, log_id), start, stop)
+            for log_id, start, stop in queue.skipped
+        ],
         paused=queue.paused,
         created=queue.created_ms,
         oldest_s=None
@@ -111,6 +119,12 @@ def _info(state: State, snapshot: Snapshot, name: str) -> QueueInfo | None:
         in_per_second=round(incoming, 3),
         done_per_second=round(done, 3),
     )
+
+
+def _log_name(state: State, snapshot: Snapshot, log_id: int) -> str:
+    head = state.entity(keys.head(log_id), snapshot)
+    assert isinstance(head, Head)
+    return head.name
 
 
 def _due(state: State, snapshot: Snapshot, queue: QueueState, now_ms: int) -> int:
@@ -149,10 +163,11 @@ def _oldest_ms(
                 break
     if not found and unrouted is not None:
         log_id, position = unrouted
-        for first, value in entries_of(
-            state.overlay, snapshot, log_id, start=position, stop=position + 1
-        ):
-            found.append(entries.decode(value).appended[position - first])
+        with suppress(CorruptionError, RowMoved):  # of what cannot be read, nobody knows
+            for first, value in entries_of(
+                state.overlay, snapshot, log_id, start=position, stop=position + 1
+            ):
+                found.append(entries.decode(value).appended[position - first])
     return min(found, default=None)
 
 

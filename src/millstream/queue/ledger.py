@@ -23,9 +23,11 @@ class Ledger:
         "busy",
         "counts",
         "key",
+        "letters",
         "paid_until_ms",
         "positions",
         "queue",
+        "skipped",
         "taken",
         "tx",
     )
@@ -41,6 +43,8 @@ class Ledger:
         self.alive: dict[int, int] = {}
         self.taken: dict[int, int] = {}
         self.positions: list[tuple[int, int]] = []
+        self.letters = 0
+        self.skipped: list[tuple[int, int, int]] = []
         self.paid_until_ms: float | None = None
         self._index: Index | None = None
 
@@ -96,6 +100,8 @@ class Ledger:
                 busy=list(self.busy.items()),
                 alive=list(self.alive.items()),
                 paid_until_ms=self.paid_until_ms,
+                skipped=self.skipped,
+                letters=self.letters,
             ),
         )
 

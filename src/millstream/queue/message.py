@@ -197,6 +197,17 @@ class Try(Struct, frozen=True, gc=False):
     reason: str = ""
 
 
+class Skipped(Struct, frozen=True):
+    """Records of a log that routing passed over because they cannot be read: [start, stop)."""
+
+    log: str
+    """The log's name."""
+    start: int
+    """The first offset that was passed over."""
+    stop: int
+    """The first offset behind it."""
+
+
 class QueueInfo(Struct, frozen=True, kw_only=True):
     """How a queue stands."""
 
@@ -214,6 +225,10 @@ class QueueInfo(Struct, frozen=True, kw_only=True):
     """Repeats that were dropped."""
     lost: int
     """Records that a log forgot before this queue, a lossy one, had looked at them."""
+    damaged: int
+    """Records that cannot be read, so that nobody knows whether they were for this queue."""
+    skipped: list[Skipped]
+    """Which those are: the last ranges of them."""
     paused: bool
     created: int
     oldest_s: float | None

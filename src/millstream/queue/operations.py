@@ -8,12 +8,12 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import fields, replace
 
-from millstream.errors import Conflict, InvalidInput
+from millstream.errors import Conflict, CorruptionError, InvalidInput
 from millstream.format import entries, keys, rfc
 from millstream.format.ids import bucket_of, capacity_of, split_id
 from millstream.log.head import Head
 from millstream.log.names import check_name
-from millstream.log.reader import entries_of
+from millstream.log.reader import RowMoved, entries_of
 from millstream.queue import commands as c
 from millstream.queue.backoff import Backoff
 from millstream.queue.bucket import Bucket, Removed
@@ -120,18 +120,31 @@ def _start(tx: Transaction, key: bytes, queue: QueueState, known: Collection[int
 
 def _first(tx: Transaction, log_id: int, head: Head, spec: QueueSpec) -> int:
     if spec.start_ms is not None:
-        for first, value in entries_of(
-            tx.state.overlay, tx.writer, log_id, start=head.start, stop=head.end
-        ):
-            for index, appended in enumerate(entries.decode(value).appended):
-                if appended >= spec.start_ms and first + index >= head.start:
-                    return first + index
-        return head.end
+        return _first_since(tx, log_id, head, spec.start_ms)
     if spec.start == "latest":
         return head.end
     if spec.start == "earliest":
         return head.start
     return max(head.start, min(int(spec.start), head.end))
+
+
+def _first_since(tx: Transaction, log_id: int, head: Head, since_ms: int) -> int:
+    """The first record that was appended at or after a time.
+
+    A damaged entry cannot say: routing begins there, passes over it, and counts it.
+    """
+    position = head.start
+    try:
+        for first, value in entries_of(
+            tx.state.overlay, tx.writer, log_id, start=head.start, stop=head.end
+        ):
+            for index, appended in enumerate(entries.decode(value).appended):
+                if appended >= since_ms and first + index >= head.start:
+                    return first + index
+            position = first + entries.count(value)
+    except (CorruptionError, RowMoved):
+        return position
+    return head.end
 
 
 def _put_empty(tx: Transaction, queue: QueueState) -> None:

@@ -55,6 +55,8 @@ def place(ledger: Ledger, routed: list[c.Routed]) -> int:
         if max(position, head.dropped) == found.start and head.setbacks == found.setbacks:
             ledger.counts.lost += found.start - position
             ledger.counts.unknown += found.unknown
+            if found.damaged:
+                ledger.skipped.append((found.log_id, found.start, found.stop))
             before = len(came)
             came += _arrivals(tx, queue, found)
             ledger.positions.append((found.log_id, found.stop))

@@ -1,8 +1,14 @@
-"""Reading: the payloads of messages, fetched outside the write lock once they are claimed."""
+"""Reading: the payloads of messages, fetched outside the write lock once they are claimed.
+
+A message that cannot be read fails, for no other consumer can read it either; its neighbours are
+handed out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -10,10 +16,13 @@ from millstream.errors import CorruptionError, MillstreamError
 from millstream.format import keys
 from millstream.log.block import pack_headers
 from millstream.log.head import Head
-from millstream.log.reader import read_records
+from millstream.log.reader import fetch_blocks
 from millstream.log.recent import Columns, is_at_hand, recent_columns, recent_rows
+from millstream.log.salvage import behind, nothing_of, salvage, valueless
 from millstream.queue import commands as c
+from millstream.queue.endings import finish
 from millstream.queue.message import Label, Lot
+from millstream.record import Record
 from millstream.store.engine import Snapshot
 from millstream.store.state import State
 from millstream.store.store import Store
@@ -40,10 +49,38 @@ def read_granted(store: Store, queue: str, granted: c.Granted) -> list[Lot]:
 
 
 def read_grants(store: Store, queue: str, grants: Sequence[c.Grant]) -> list[Lot]:
-    """Messages that are claimed, with their payloads."""
-    if len(grants) == 1:
-        return read_grant(store, queue, grants[0])
-    return [lot for grant in grants for lot in read_grant(store, queue, grant)]
+    """Messages that are claimed, with their payloads; those that are damaged fail now."""
+    found: list[Lot] = []
+    damaged: list[Damaged] = []
+    for grant in grants:
+        for some in _read(store, queue, grant):
+            if isinstance(some, Lot):
+                found.append(some)
+            else:
+                damaged.append(some)
+    if damaged:
+        _give_up(store, queue, damaged, others=bool(found))
+    return found
+
+
+def _give_up(store: Store, queue: str, damaged: list[Damaged], *, others: bool) -> None:
+    """Fail messages that nobody can read; their neighbours are handed out whatever happens."""
+    try:
+        store.run(partial(fail_damaged, queue=queue, damaged=damaged))
+    except MillstreamError:
+        if not others:
+            raise  # else their lease ends, and the next claim comes here again
+
+
+def fail_damaged(tx: Transaction, *, queue: str, damaged: Iterable[Damaged]) -> None:
+    """Fail messages that cannot be read, unless their lease has ended meanwhile."""
+    for grant, reason in damaged:
+        finish(tx, c.FinishClaims(queue, [run_of(grant)], "fail", reason=reason, each=True))
+
+
+def run_of(grant: c.Grant) -> c.Run:
+    """What was granted, as it is finished."""
+    return grant.claim_id, grant.count, grant.attempt
 
 
 def _read_deal(store: Store, queue: str, deal: c.Deal) -> list[list[Lot]]:
@@ -55,14 +92,43 @@ def _read_deal(store: Store, queue: str, deal: c.Deal) -> list[list[Lot]]:
         return []
     log, stop = log_name(store, first.log_id), first.offset + count
     rows = recent_rows(store, first.log_id, log, start=first.offset, stop=stop)
+    if len(rows) < count:
+        return []  # some are damaged: who claimed one of these is told when reading alone
     return [[_lot(queue, log, own[0], row)] for own, row in zip(deal.grants, rows, strict=True)]
 
 
-def read_grant(store: Store, queue: str, grant: c.Grant, reason: str = "") -> list[Lot]:
-    """Neighbouring messages with their payloads; as many lots as they lie in blocks."""
-    log, stop = log_name(store, grant.log_id), grant.offset + grant.count
-    found = recent_columns(store, grant.log_id, log, start=grant.offset, stop=stop)
-    return [_lot(queue, log, grant, some, reason) for some in found]
+class Damaged(NamedTuple):
+    """Messages that were claimed and cannot be read."""
+
+    grant: c.Grant
+    reason: str
+
+
+def _read(store: Store, queue: str, grant: c.Grant, reason: str = "") -> Iterator[Lot | Damaged]:
+    """Neighbouring messages in order; those with a payload as many lots as they lie in blocks."""
+    log, start, stop = log_name(store, grant.log_id), grant.offset, grant.offset + grant.count
+    while start < stop:
+        try:
+            found = recent_columns(store, grant.log_id, log, start=start, stop=stop)
+        except CorruptionError as error:
+            end = behind(error, start, stop)
+            yield Damaged(_part(grant, start, end), told(error))
+            start = end
+            continue
+        for some in found:
+            yield _lot(queue, log, grant, some, reason)
+        start = found[-1].offsets.stop
+
+
+def _part(grant: c.Grant, start: int, stop: int) -> c.Grant:
+    """Some of the messages of a grant, by their offsets."""
+    claim_id = grant.claim_id + start - grant.offset
+    return replace(grant, claim_id=claim_id, offset=start, count=stop - start)
+
+
+def told(error: CorruptionError) -> str:
+    """Why a damaged message has failed."""
+    return f"damaged: {error.message}"
 
 
 def _lot(queue: str, log: str, grant: c.Grant, some: Columns, reason: str = "") -> Lot:
@@ -83,21 +149,53 @@ def _lot(queue: str, log: str, grant: c.Grant, some: Columns, reason: str = "") 
     return Lot(label, some.values)
 
 
-def read_what_is_left(store: Store, queue: str, grant: c.Grant, reason: str) -> list[Lot]:
-    """The same of done messages: where payloads are gone, empty ones."""
-    try:
-        return read_grant(store, queue, grant, reason)
-    except CorruptionError:
-        if grant.count > 1:
-            half = grant.count // 2
-            claim_id, offset = grant.claim_id + half, grant.offset + half
-            rest = replace(grant, claim_id=claim_id, offset=offset, count=grant.count - half)
-            lower = read_what_is_left(store, queue, replace(grant, count=half), reason)
-            return lower + read_what_is_left(store, queue, rest, reason)
-    log = log_name(store, grant.log_id)
-    until_ms, attempt = grant.until_ms, grant.attempt
-    label = Label(queue, log, grant.claim_id, grant.offset, attempt, 0, None, b"", until_ms, reason)
-    return [Lot(label, [b""])]
+def peek_grant(store: Store, queue: str, grant: c.Grant, reason: str, *, done: bool) -> list[Lot]:
+    """The same without touching them; where payloads are gone or damaged, empty ones.
+
+    What is done may be gone: only of others is it said that they are damaged.
+    """
+    found: list[Lot] = []
+    for some in _read(store, queue, grant, reason):
+        if isinstance(some, Lot):
+            found.append(some)
+        else:
+            why = reason or ("" if done else some.reason)
+            found += _without_values(store, queue, some.grant, why)
+    return found
+
+
+def _without_values(store: Store, queue: str, grant: c.Grant, reason: str) -> list[Lot]:
+    """Messages whose payloads cannot be read, with what else is known of them."""
+    log, start, stop = log_name(store, grant.log_id), grant.offset, grant.offset + grant.count
+    records: list[Record] = []
+    while start < stop:
+        try:
+            for block in fetch_blocks(
+                store, grant.log_id, log, start=start, stop=stop, values=False
+            ):
+                records += valueless(block)
+        except CorruptionError as error:
+            end = behind(error, start, stop)
+            records += [nothing_of(log, offset) for offset in range(start, end)]
+        start = records[-1].offset + 1
+    return [_lot_of(queue, grant, records, reason)]
+
+
+def _lot_of(queue: str, grant: c.Grant, records: Sequence[Record], reason: str = "") -> Lot:
+    """Messages of a grant, from record objects."""
+    label = Label(
+        queue,
+        records[0].log,
+        grant.claim_id,
+        grant.offset,
+        grant.attempt,
+        [record.timestamp for record in records],
+        [record.key for record in records],
+        pack_headers([record.headers for record in records]),
+        grant.until_ms,
+        reason,
+    )
+    return Lot(label, [record.value for record in records])
 
 
 def are_at_hand(store: Store, grants: list[c.Grant]) -> bool:
@@ -108,27 +206,23 @@ def are_at_hand(store: Store, grants: list[c.Grant]) -> bool:
     )
 
 
-def read_inside(tx: Transaction, queue: str, grants: Iterable[c.Grant]) -> list[Lot]:
-    """The same inside a transaction, where nothing can be forgotten meanwhile."""
+def read_inside(
+    tx: Transaction, queue: str, grants: Iterable[c.Grant]
+) -> tuple[list[Lot], list[Damaged]]:
+    """The same inside a transaction, where nothing can be forgotten meanwhile; and what is damaged."""
     found: list[Lot] = []
+    damaged: list[Damaged] = []
+    overlay, writer = tx.state.overlay, tx.writer
     for grant in grants:
-        name, start = tx.entity(keys.head(grant.log_id), Head).name, grant.offset
-        records = read_records(
-            tx.state.overlay, tx.writer, grant.log_id, name, start=start, stop=start + grant.count
-        )
-        label = Label(
-            queue,
-            name,
-            grant.claim_id,
-            start,
-            grant.attempt,
-            [record.timestamp for record in records],
-            [record.key for record in records],
-            pack_headers([record.headers for record in records]),
-            grant.until_ms,
-        )
-        found.append(Lot(label, [record.value for record in records]))
-    return found
+        log_id, start, stop = grant.log_id, grant.offset, grant.offset + grant.count
+        name = tx.entity(keys.head(log_id), Head).name
+        for records, damage in salvage(overlay, writer, log_id, name, start=start, stop=stop):
+            part = _part(grant, records[0].offset, records[-1].offset + 1)
+            if damage is None:
+                found.append(_lot_of(queue, part, records))
+            else:
+                damaged.append(Damaged(part, told(damage)))
+    return found, damaged
 
 
 def log_name(store: Store, log_id: int) -> str:

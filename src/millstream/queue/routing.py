@@ -20,9 +20,11 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from millstream.errors import CorruptionError
 from millstream.format import block as blocks
 from millstream.format import entries, keys
 from millstream.log.ancestry import FORK_NAME
+from millstream.log.damage import next_entry
 from millstream.log.head import Head, Name
 from millstream.log.reader import TRIES, RowMoved, entries_of
 from millstream.queue.commands import Routed
@@ -220,14 +222,23 @@ def _condition(text: str) -> Filter | None:
 def _look(
     store: Store, source: Source, spec: QueueSpec, condition: Filter | None, want: int
 ) -> Routed:
-    found = Routed(source.log_id, source.position, source.position, [])
     for _ in range(TRIES):
         try:
             with store.engine.read() as snapshot:
                 return _look_in(store.state.overlay, snapshot, source, spec, condition, want)
         except RowMoved:
             store.refresh()
-    return found
+        except CorruptionError as error:
+            return _passed_over(store, source, error)
+    return _passed_over(store, source, None)
+
+
+def _passed_over(store: Store, source: Source, error: CorruptionError | None) -> Routed:
+    """The damage that routing stands before: which records belong to the queue, nobody can say."""
+    overlay, log_id, start = store.state.overlay, source.log_id, source.position
+    with store.engine.read() as snapshot:
+        stop = min(source.end, next_entry(overlay, snapshot, log_id, error, start, source.end))
+    return Routed(log_id, start, stop, [], setbacks=source.setbacks, damaged=stop - start)
 
 
 def _look_in(
@@ -243,20 +254,25 @@ def _look_in(
     marks: list[Mark] | None = [] if spec.looks_at_headers else None
     position = source.position
     count = unknown = 0
-    for first, value in entries_of(overlay, snapshot, source.log_id, start=position, stop=stop):
-        low = position - first
-        high = min(stop, first + entries.count(value)) - first
-        more, taken = _matching(source, first, value, range(low, high), condition)
-        spans += more
-        if marks is not None:
-            entry, headers = decoded_entry(value)
-            marks += [mark_of(spec, entry.keys[i], headers[i]) for i in taken]
-        if condition is not None and len(taken) < high - low:
-            unknown += _unknown(source, value, range(low, high), taken, condition)
-        position = first + high
-        count += len(taken)
-        if count >= want:
-            break
+    found = entries_of(overlay, snapshot, source.log_id, start=position, stop=stop)
+    try:
+        for first, value in found:
+            low = position - first
+            high = min(stop, first + entries.count(value)) - first
+            more, taken = _matching(source, first, value, range(low, high), condition)
+            if marks is not None:
+                entry, headers = decoded_entry(value)
+                marks += [mark_of(spec, entry.keys[i], headers[i]) for i in taken]
+            spans += more
+            if condition is not None and len(taken) < high - low:
+                unknown += _unknown(source, value, range(low, high), taken, condition)
+            position = first + high
+            count += len(taken)
+            if count >= want:
+                break
+    except (CorruptionError, RowMoved):
+        if position == source.position:
+            raise  # else what is sound is taken first, and the next look begins at the damage
     start = source.position
     return Routed(source.log_id, start, position, spans, marks, unknown, source.setbacks)
 

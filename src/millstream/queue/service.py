@@ -20,14 +20,15 @@ from millstream.log.names import check_integer
 from millstream.queue import commands as c
 from millstream.queue.bucket import Bucket
 from millstream.queue.claims import Claiming, claim, place_later, place_routed
+from millstream.queue.endings import finish
 from millstream.queue.info import change_in_s
 from millstream.queue.message import Lot, Try
 from millstream.queue.reading import (
-    read_grant,
+    fail_damaged,
+    peek_grant,
     read_granted,
     read_grants,
     read_inside,
-    read_what_is_left,
 )
 from millstream.queue.routing import PLACE_RECORDS, Facts, facts_of, route
 from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Span
@@ -40,6 +41,9 @@ from millstream.store.transaction import Transaction
 PEEK_MAX = 10_000
 ROUTING_S_MAX = 1.0
 """How long a claim routes before it takes what there is; the rest is routed in the background."""
+
+DAMAGED_S_MAX = 1.0
+"""How long a claim goes on while it meets nothing but damaged messages."""
 
 BUCKETS_PER_PAGE = 100
 _AHEAD = "routed ahead"
@@ -78,6 +82,7 @@ def claim_now(store: Store, query: c.ClaimMessages, grants: Sequence[c.Grant] = 
     `grants` are those that a claim of what was routed has got already; `query` asks for the rest.
     """
     acked, count = query.acked, query.count
+    until_s = store.clock.seconds() + DAMAGED_S_MAX
     found = read_grants(store, query.queue, grants) if grants else []
     while True:
         routed = []
@@ -88,17 +93,17 @@ def claim_now(store: Store, query: c.ClaimMessages, grants: Sequence[c.Grant] = 
                 facts = route_to_end(store, facts)
             routed = route(store, facts, count)
             trusted = not routed and facts.untouched > 0 and facts.is_plain
-        command = c.ClaimRouted(
-            query.queue, count, query.lease_ms, query.consumer, routed, acked, query.pop
-        )
+        command = c.ClaimRouted(query.queue, count, query.lease_ms, query.consumer, routed, acked)
         if query.pop:
-            granted, read = store.run(partial(_pop, command=command))
+            granted, read = store.run(partial(pop_routed, command=command))
         else:
             granted = store.run(Claiming(command))
             read = read_granted(store, query.queue, granted)
         note_ahead(store, query.queue, granted)
         found = found + read if found else read
         acked = []
+        if granted.grants and not read and store.clock.seconds() < until_s:
+            continue  # all of these were damaged, and have failed
         count -= granted.count
         if count > 0:
             moved = granted.expired or any(some.stop > some.start for some in routed)
@@ -137,10 +142,15 @@ def _take_ahead(store: Store, queue: str, count: int) -> bool:
     return True
 
 
-def _pop(tx: Transaction, command: c.ClaimRouted) -> tuple[c.Granted, list[Lot]]:
-    """Claim, and read in the same commit: what is done may be forgotten at any time."""
+def pop_routed(tx: Transaction, command: c.ClaimRouted) -> tuple[c.Granted, list[Lot]]:
+    """Claim, read and acknowledge in one commit: what is done may be forgotten at any time."""
     granted = claim(tx, command)
-    return granted, read_inside(tx, command.queue, granted.grants)
+    found, damaged = read_inside(tx, command.queue, granted.grants)
+    fail_damaged(tx, queue=command.queue, damaged=damaged)
+    popped = [(lot.label.claim_id, len(lot.values), lot.label.attempt) for lot in found]
+    if popped:
+        finish(tx, c.FinishClaims(command.queue, popped, "ack"))
+    return granted, found
 
 
 def route_to_end(store: Store, facts: Facts) -> Facts:
@@ -219,8 +229,12 @@ def peek_messages(store: Store, query: c.PeekMessages) -> list[Lot]:
     if query.state == "available" and query.route:
         _route_ahead(store, query.queue, query.count)
     found = store.look(lambda state, snapshot: _find(state, snapshot, query))
-    read = read_what_is_left if query.state == "done" else read_grant
-    return [lot for grant, reason in found for lot in read(store, query.queue, grant, reason)]
+    done = query.state == "done"
+    return [
+        lot
+        for grant, reason in found
+        for lot in peek_grant(store, query.queue, grant, reason, done=done)
+    ]
 
 
 def _route_ahead(store: Store, name: str, count: int) -> None:

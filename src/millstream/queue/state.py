@@ -35,6 +35,8 @@ APART = -1
 """The lane of messages that an index finds, not their turn."""
 
 RATE_WINDOW_S = 60
+SKIPPED_KEPT = 100
+"""Ranges of damaged records that a queue remembers."""
 
 
 class Counts(Struct, array_like=True):
@@ -111,6 +113,10 @@ class Moved(Struct, array_like=True, frozen=True, tag=2):
     """Buckets and by how much the number of their messages that are not done changes."""
     paid_until_ms: float | None = None
     """Until when the claims so far have used up the queue's rate."""
+    skipped: list[tuple[int, int, int]] = field(default_factory=list)
+    """Logs and offsets, from and to, of records that cannot be read and were passed over."""
+    letters: int = 0
+    """By how much the number of dead letters changes that are still to be written."""
 
 
 class Advanced(Struct, array_like=True, frozen=True, tag=4):
@@ -184,6 +190,12 @@ class QueueState(Entity, array_like=True):
     """Also what is forgotten by now."""
     failed_ever: int = 0
     """Also what was driven again, or purged."""
+    skipped: list[tuple[int, int, int]] = field(default_factory=list)
+    """The last ranges of records that could not be read and were passed over: log, from, to."""
+    damaged: int = 0
+    """How many records that were, in all."""
+    letters: int = 0
+    """Dead letters that are still to be written."""
 
     changes: ClassVar = Specified | Moved | Paused | Advanced
     computed: ClassVar = (Advanced,)
@@ -250,6 +262,10 @@ class QueueState(Entity, array_like=True):
         for lane, count in change.taken:
             self._skip(lane, count)
         self.positions.update(change.positions)
+        self.letters += change.letters
+        if change.skipped:
+            self.skipped = [*self.skipped, *change.skipped][-SKIPPED_KEPT:]
+            self.damaged += sum(stop - start for _, start, stop in change.skipped)
         for bucket_id, until_ms in change.busy:
             if until_ms:
                 self.busy[bucket_id] = until_ms

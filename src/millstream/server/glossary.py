@@ -27,6 +27,7 @@ WORDS = {
     "created": "When it was made, in milliseconds since the epoch.",
     "cursor": "The cursor's name.",
     "cursors": "Every cursor of the log.",
+    "damaged": "Records that cannot be read, so that nobody knows whether they were for the queue.",
     "data": "The facts behind `detail`.",
     "dedup": "By this a repeat is known, if the queue's spec looks for one.",
     "dedup_window_ms": "For so long a repeat is dropped.",

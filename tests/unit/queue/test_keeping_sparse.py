@@ -14,12 +14,12 @@ from millstream.format import keys
 from millstream.log.head import Head
 from millstream.log.reader import fetch_blocks, log_id_of
 from millstream.log.retention import _drop_slice
-from millstream.queue.claims import claim
 from millstream.queue.commands import ClaimRouted
 from millstream.queue.keeping import QueueUpkeep, _cut_inbox
 from millstream.queue.message import Message
 from millstream.queue.queue import Queue
 from millstream.queue.routing import WINDOW, facts_of, route
+from millstream.queue.service import pop_routed
 from millstream.store.ticket import Ticket
 from millstream.testing import SimulatedClock
 
@@ -341,9 +341,12 @@ def test_what_the_same_commit_has_finished_is_not_yet_given_up(ms: Millstream) -
     log.truncate(before=3)
     facts = store.look(lambda state, snapshot: facts_of(state, snapshot, "jobs"))
     routed = route(store, facts, 10)
-    popped = ClaimRouted("jobs", 10, None, "me", routed, [], True)
+    popped = ClaimRouted("jobs", 10, None, "me", routed, [])
     log_id = routed[0].log_id
-    group = [Ticket(partial(claim, command=popped)), Ticket(lambda tx: _drop_slice(tx, log_id))]
+    group = [
+        Ticket(partial(pop_routed, command=popped)),
+        Ticket(lambda tx: _drop_slice(tx, log_id)),
+    ]
     with store._transactor.mutex:
         store.commit_group(group)
     assert [ticket.error for ticket in group] == [None, None]
