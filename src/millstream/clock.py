@@ -69,15 +69,20 @@ def _boot_id() -> str:
         return f"started-{round(started_s / 60)}"
 
 
+DRIFT_MS = 50
+"""The wall clock and the boot clock may part by so much before store time is told anew."""
+
+
 class StoreTime:
     """Store time from an anchor: (boot id, boot ms, store ms) as committed in the store."""
 
-    __slots__ = ("_clock", "_offset_ms", "boot_id")
+    __slots__ = ("_clock", "_epoch_ms", "_offset_ms", "boot_id")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.boot_id = clock.boot_id()
         self._offset_ms = -clock.boot_ms()
+        self._epoch_ms = clock.wall_ms()
 
     def restart(self, *, boot_id: str, boot_ms: int, store_ms: int, wall_ms: int) -> None:
         """Go on from what a commit recorded: its boot, its boot clock, its store and wall time."""
@@ -91,3 +96,15 @@ class StoreTime:
         """The boot clock and store time, both in milliseconds, at one moment."""
         boot_ms = self._clock.boot_ms()
         return boot_ms, boot_ms + self._offset_ms
+
+    def epoch_ms(self) -> int:
+        """The wall time of store time 0: how times are told to people.
+
+        It follows a wall clock that is set, and passes over the small differences between two looks at
+        two clocks, so that one moment is told alike each time.
+        """
+        _, store_ms = self.now()
+        found_ms = self._clock.wall_ms() - store_ms
+        if abs(found_ms - self._epoch_ms) > DRIFT_MS:
+            self._epoch_ms = found_ms
+        return self._epoch_ms

@@ -131,7 +131,7 @@ class Unauthenticated(Denied):
 
 
 class Locked(MillstreamError):
-    """Somebody holds the log exclusively. Data: `log`, `until_ms`."""
+    """Somebody holds the log exclusively. Data: `log`, `until`."""
 
     retry = True
 

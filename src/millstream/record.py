@@ -6,7 +6,7 @@ Nothing here knows a store: a record read from a file, a server or a Spark task 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, TypeVar, overload
 
@@ -30,6 +30,19 @@ def to_ms(duration: Seconds) -> int:
     """A duration in whole milliseconds, rounded up so that a wait is never cut short."""
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
     return -int(-seconds * 1000 // 1)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def moment(wall_ms: int) -> datetime:
+    """A time in UTC, from milliseconds since the epoch."""
+    return _EPOCH + timedelta(milliseconds=wall_ms)
+
+
+def wall_ms_of(moment: datetime) -> int:
+    """Milliseconds since the epoch, from a time."""
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
 class Record(Struct, frozen=True, gc=False):
@@ -89,8 +102,10 @@ class LogInfo(Struct, frozen=True, kw_only=True):
     start_offset: int
     end_offset: int
     bytes: int
-    created: int
+    created: datetime
+    """When it was made, in UTC."""
     timestamp: int
+    """The largest timestamp of a record, or when it was made: milliseconds since the epoch."""
     retention: Retention = Retention()
 
     def __len__(self) -> int:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from dataclasses import dataclass
+from datetime import datetime
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from millstream import Limits, Millstream
 from millstream.errors import InvalidInput, LeaseLost
 from millstream.queue.message import Message, QueueInfo
 from millstream.queue.queue import Queue
+from millstream.record import wall_ms_of
 from millstream.testing import SimulatedClock
 
 LOGS = ("l.a", "l.b")
@@ -180,6 +182,10 @@ class OrderedQueueMachine(RuleBasedStateMachine):
     @property
     def now_ms(self) -> int:
         return self.clock.boot_ms()
+
+    def store_ms(self, told: datetime | None) -> int:
+        """The store time of a moment that was just told."""
+        return 0 if told is None else wall_ms_of(told) - self.clock.wall_ms() + self.now_ms
 
     def group(self, entry: Entry) -> str:
         return entry.headers["g"] if self.grouped else ""
@@ -368,8 +374,8 @@ class OrderedQueueMachine(RuleBasedStateMachine):
             entry.claim_id = message.claim_id
             entry.tries += 1
             assert message.attempt == entry.tries
-            assert message.until_ms == self.now_ms + LEASE_MS
-            entry.state, entry.until_ms = "in flight", message.until_ms
+            assert self.store_ms(message.until) == self.now_ms + LEASE_MS
+            entry.state, entry.until_ms = "in flight", self.store_ms(message.until)
         if cap := self.caps["max_in_flight"]:
             assert len(self.in_state("in flight")) <= cap
 
@@ -461,7 +467,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
     @rule(handle=HANDLES, picks=PICKS)
     def renew(self, handle: int, picks: list[int]) -> None:
         if chosen := self.choose(picks):
-            until_ms = self.queue(handle).renew(chosen)
+            until_ms = self.store_ms(self.queue(handle).renew(chosen))
             for message in chosen:
                 self.entry_of[message.value].until_ms = until_ms
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from millstream import Limits, Millstream
 from millstream.errors import LeaseLost
 from millstream.queue.message import Message
 from millstream.queue.queue import Queue
+from millstream.record import wall_ms_of
 from millstream.testing import SimulatedClock
 
 LOGS = ("l.a", "l.b")
@@ -133,6 +135,10 @@ class QueueMachine(RuleBasedStateMachine):
     def now_ms(self) -> int:
         return self.clock.boot_ms()
 
+    def store_ms(self, told: datetime | None) -> int:
+        """The store time of a moment that was just told."""
+        return 0 if told is None else wall_ms_of(told) - self.clock.wall_ms() + self.now_ms
+
     # What comes in.
 
     @rule(handle=HANDLES, log=st.sampled_from(LOGS), takes=st.lists(st.booleans(), max_size=12))
@@ -192,8 +198,8 @@ class QueueMachine(RuleBasedStateMachine):
         assert len(found) == min(count, len(claimable))
         for message in found:
             entry = self.delivered(message, claimable, consumer)
-            assert message.until_ms == self.now_ms + lease_ms
-            entry.state, entry.until_ms = "in flight", message.until_ms
+            assert self.store_ms(message.until) == self.now_ms + lease_ms
+            entry.state, entry.until_ms = "in flight", self.store_ms(message.until)
         self.held += found
 
     @rule(handle=HANDLES, count=COUNTS)
@@ -363,7 +369,7 @@ class QueueMachine(RuleBasedStateMachine):
             with pytest.raises(LeaseLost):
                 self.queue(handle).renew(chosen, lease=lease_s)
             return
-        until_ms = self.queue(handle).renew(chosen, lease=lease_s)
+        until_ms = self.store_ms(self.queue(handle).renew(chosen, lease=lease_s))
         assert until_ms == self.now_ms + lease_s * 1000
         for message in chosen:
             self.by_claim[message.claim_id].until_ms = until_ms
@@ -514,7 +520,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.expire()
         message = self.held[pick % len(self.held)]
         found = [
-            Attempt(one.claimed_ms, one.consumer, one.outcome, one.reason)
+            Attempt(self.store_ms(one.claimed), one.consumer, one.outcome, one.reason)
             for one in queue.attempts(message)
         ]
         expected = self.by_claim[message.claim_id].tries

@@ -178,12 +178,13 @@ class Queue:
         gone = {claim_id + i for claim_id, count, _ in lost for i in range(count)}
         return [message for message in chosen if message.claim_id in gone]
 
-    async def renew(self, messages: Messages, *, lease: Seconds | None = None) -> int:
-        """Prolong leases; until when, in store time."""
+    async def renew(self, messages: Messages, *, lease: Seconds | None = None) -> datetime:
+        """Prolong leases; until when."""
         lease_ms = None if lease is None else to_ms(lease)
-        return await self._session.execute(
+        end = await self._session.execute(
             c.RenewClaims(self.name, runs_of(messages, self.name), lease_ms)
         )
+        return end.until
 
     # Looking after it.
 

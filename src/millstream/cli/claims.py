@@ -145,6 +145,7 @@ def attempts(
 
     from millstream.cli import display
     from millstream.cli.queue import existing_queue
+    from millstream.record import wall_ms_of
 
     with opened(store) as ms:
         tries = existing_queue(ms, queue).attempts(_claim_id(claim))
@@ -155,12 +156,15 @@ def attempts(
         display.note("no attempts")
         return
     display.say_table(
-        ("attempt", "consumer", "took", "outcome", "reason"),
+        ("attempt", "claimed", "consumer", "took", "outcome", "reason"),
         [
             (
                 str(number),
+                display.time_of(one.claimed),
                 display.safe(one.consumer),
-                "-" if one.ended_ms is None else display.span(one.ended_ms - one.claimed_ms),
+                "-"
+                if one.ended is None
+                else display.span(wall_ms_of(one.ended) - wall_ms_of(one.claimed)),
                 one.outcome,
                 display.safe(one.reason) or "-",
             )
@@ -208,7 +212,7 @@ def message_json(message: Message) -> dict[str, Any]:
         "claim": f"{message.claim_id}:{message.attempt}",
         "claim_id": str(message.claim_id),
         "attempt": message.attempt,
-        "until_ms": message.until_ms,
+        "until": message.until,
         "reason": message.reason,
         **record,
     }

@@ -161,9 +161,9 @@ def size(count: int) -> str:
     return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
 
 
-def time_of(ms: int) -> str:
-    """A time, in UTC, to the millisecond."""
-    moment = datetime.fromtimestamp(ms / 1000, UTC)
+def time_of(time: int | datetime) -> str:
+    """A time, in UTC, to the millisecond; an integer is milliseconds since the epoch."""
+    moment = datetime.fromtimestamp(time / 1000, UTC) if isinstance(time, int) else time
     return moment.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 

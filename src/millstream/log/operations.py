@@ -35,7 +35,7 @@ from millstream.log.metadata import Meta, MetadataState, Set
 from millstream.log.names import check_integer, check_name
 from millstream.log.ownership import not_owner
 from millstream.log.producer import Produced, ProducerState
-from millstream.record import Producer
+from millstream.record import Producer, moment
 from millstream.store.instance import instance_id
 from millstream.store.transaction import Transaction
 
@@ -318,7 +318,7 @@ def check_free(tx: Transaction, head: Head, token: str) -> None:
             f"log {head.name!r} is held by a staging handle, for up to "
             f"{(head.until_ms - tx.store_ms) / 1000:.0f} s unless it goes on",
             log=head.name,
-            until_ms=head.until_ms,
+            until=moment(tx.wall_ms + head.until_ms - tx.store_ms),
         )
     log_id = tx.entity(keys.log_name(head.name), Name).log_id
     tx.change(keys.head(log_id), Taken("", 0))

@@ -15,7 +15,7 @@ from millstream.log.cursor_operations import cursor_info
 from millstream.log.cursor_state import CursorState
 from millstream.log.head import Head, Name
 from millstream.log.metadata import MetadataState
-from millstream.record import CursorInfo, LogInfo
+from millstream.record import CursorInfo, LogInfo, moment
 from millstream.store.engine import Snapshot
 from millstream.store.state import State
 from millstream.store.store import Store
@@ -181,7 +181,7 @@ def _log_info(head: Head) -> LogInfo:
         start_offset=head.start,
         end_offset=head.end,
         bytes=head.bytes,
-        created=head.created_ms,
+        created=moment(head.created_ms),
         timestamp=head.timestamp_ms,
         retention=head.retention,
     )

@@ -28,6 +28,7 @@ from millstream.queue.slots import (
     End,
     Slots,
     Span,
+    Trial,
 )
 from millstream.store.engine import Snapshot
 from millstream.store.entity import Entity
@@ -255,6 +256,19 @@ class Bucket(Entity):
         found: Span = self.spans[at]
         return found.at_ms
 
+    def histories(self, start: int, stop: int) -> list[list[Trial]]:
+        """The attempts at the message in each slot of a range, the first one first."""
+        ended: list[list[End]] = [[] for _ in range(start, stop)]
+        for end in self.ends:
+            for slot in range(max(start, end.start), min(stop, end.stop)):
+                ended[slot - start].append(end)
+        rests = [iter(ends) for ends in ended]
+        found: list[list[Trial]] = [[] for _ in range(start, stop)]
+        for one in self.tries:
+            for slot in range(max(start, one.start), min(stop, one.stop)):
+                found[slot - start].append(_trial(one, next(rests[slot - start], None)))
+        return found
+
     @classmethod
     def blank(cls) -> Self:
         """A bucket without slots."""
@@ -325,6 +339,12 @@ def _stretches(spans: list[Span]) -> Iterator[Slots]:
         stop = span.slot + span.count
     if start < stop:
         yield start, stop
+
+
+def _trial(claim: Attempt, end: End | None) -> Trial:
+    if end is None:
+        return Trial(claim.at_ms, claim.consumer)
+    return Trial(claim.at_ms, claim.consumer, end.at_ms, end.state, end.reason)
 
 
 class _Stored(Struct, array_like=True):

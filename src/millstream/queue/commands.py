@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from millstream.command import Operation, Procedure, Read, Signed, Traits, Wait, on_log, on_queue
 from millstream.format.packing import Batch, Single
-from millstream.queue.message import Lot, QueueInfo, Try
+from millstream.queue.message import LeaseEnd, Lot, QueueInfo, Try
 from millstream.queue.slots import Mark, Span
 from millstream.queue.spec import QueueSpec
 
@@ -151,8 +151,8 @@ class FinishClaims(Operation[list[Run]], frozen=True):
     each: bool = False
 
 
-class RenewClaims(Operation[int], frozen=True):
-    """Prolong leases; answers until when, in store time."""
+class RenewClaims(Operation[LeaseEnd], frozen=True):
+    """Prolong leases; answers until when."""
 
     traits = Traits(needs=(on_queue("write"),), is_step=True, holds=True)
 

@@ -16,6 +16,7 @@ from millstream.queue import commands as c
 from millstream.queue.bucket import Bucket, Ended, Renewed
 from millstream.queue.dead_letter import publish_failed
 from millstream.queue.ledger import Ledger
+from millstream.queue.message import LeaseEnd
 from millstream.queue.slots import AVAILABLE, DONE, FAILED, GONE, IN_FLIGHT, Slots
 from millstream.queue.spec import DELAY_MS_MAX
 from millstream.queue.stride import stride
@@ -205,7 +206,7 @@ def _settle(
         ledger.busy[bucket_id] = _earliest(bucket)
 
 
-def renew(tx: Transaction, command: c.RenewClaims) -> int:
+def renew(tx: Transaction, command: c.RenewClaims) -> LeaseEnd:
     """Prolong leases that still hold; all of them, or none."""
     ledger = Ledger(tx, command.queue)
     queue = ledger.queue
@@ -224,7 +225,7 @@ def renew(tx: Transaction, command: c.RenewClaims) -> int:
         ledger.change_bucket(bucket_id, Renewed([slots], until_ms))
         ledger.busy[bucket_id] = _earliest(ledger.bucket(bucket_id))
     ledger.close()
-    return until_ms
+    return LeaseEnd(until_ms, tx.state.time.epoch_ms())
 
 
 def parts_of(runs: Iterable[c.Run]) -> Iterator[Part]:

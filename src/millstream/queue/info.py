@@ -15,6 +15,7 @@ from millstream.queue.message import QueueInfo, Skipped
 from millstream.queue.routing import find_sources
 from millstream.queue.slots import AVAILABLE
 from millstream.queue.state import QueueState
+from millstream.record import moment
 from millstream.store.engine import Snapshot
 from millstream.store.state import State
 from millstream.store.store import Store
@@ -112,7 +113,7 @@ def _info(state: State, snapshot: Snapshot, name: str) -> QueueInfo | None:
             for log_id, start, stop in queue.skipped
         ],
         paused=queue.paused,
-        created=queue.created_ms,
+        created=moment(queue.created_ms),
         oldest_s=None
         if oldest_ms is None
         else max(0.0, (state.clock.wall_ms() - oldest_ms) / 1000),

@@ -6,6 +6,7 @@ And the two exceptions by which a handler says what is to become of a message.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from functools import cached_property
 from itertools import repeat
 from operator import attrgetter
@@ -15,8 +16,9 @@ import msgspec
 from msgspec import Struct
 
 from millstream.log.block import pack_headers, unpack_headers
+from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Trial
 from millstream.queue.spec import QueueSpec
-from millstream.record import NO_HEADERS, Headers
+from millstream.record import NO_HEADERS, Headers, moment, wall_ms_of
 
 T = TypeVar("T")
 
@@ -40,7 +42,10 @@ class Label(Struct, array_like=True, eq=False, dict=True):
     packed_headers: bytes
     """A MessagePack array with a map for each; nothing if none has any."""
     until_ms: int = 0
+    """In store time; 0 for none."""
     reason: str = ""
+    epoch_ms: int = 0
+    """The wall time of store time 0."""
 
     @cached_property
     def headers(self) -> list[Headers]:
@@ -106,9 +111,10 @@ class Message(Struct, frozen=True, eq=False, gc=False):
         return self.label.offset + self.index
 
     @property
-    def until_ms(self) -> int:
-        """When the lease ends, in store time; in a peek, when the message is due, or ended."""
-        return self.label.until_ms
+    def until(self) -> datetime | None:
+        """When the lease ends; in a peek, when the message is due, or ended. None for no time."""
+        label = self.label
+        return moment(label.epoch_ms + label.until_ms) if label.until_ms else None
 
     @property
     def reason(self) -> str:
@@ -143,7 +149,7 @@ class Message(Struct, frozen=True, eq=False, gc=False):
 
 _FACTS = (
     *("queue", "claim_id", "attempt", "value", "key", "headers", "timestamp", "log", "offset"),
-    *("until_ms", "reason"),
+    *("until", "reason"),
 )
 _facts = attrgetter(*_FACTS)
 
@@ -171,7 +177,7 @@ def named_message(queue: str, claim_id: int, attempt: int) -> Message:
 
 def _restore(facts: dict[str, Any]) -> Message:
     """A message by itself, from what it says of itself."""
-    key, headers = facts["key"], facts["headers"]
+    key, headers, until = facts["key"], facts["headers"], facts["until"]
     label = Label(
         facts["queue"],
         facts["log"],
@@ -181,20 +187,53 @@ def _restore(facts: dict[str, Any]) -> Message:
         facts["timestamp"],
         None if key is None else [key],
         pack_headers([headers]),
-        facts["until_ms"],
+        0 if until is None else wall_ms_of(until),
         facts["reason"],
     )
     return Message(label, 0, facts["value"])
 
 
+class LeaseEnd(Struct, frozen=True, array_like=True):
+    """When leases end that were prolonged."""
+
+    until_ms: int
+    """In store time."""
+    epoch_ms: int
+    """The wall time of store time 0."""
+
+    @property
+    def until(self) -> datetime:
+        """The same as people tell time."""
+        return moment(self.epoch_ms + self.until_ms)
+
+
 class Try(Struct, frozen=True, gc=False):
     """One attempt at a message."""
 
-    claimed_ms: int
+    claimed: datetime
+    """When it began, in UTC."""
     consumer: str
-    ended_ms: int | None = None
+    ended: datetime | None = None
+    """When it ended; None while it runs."""
     outcome: str = "in flight"
     reason: str = ""
+
+
+_OUTCOMES = {AVAILABLE: "again", IN_FLIGHT: "in flight", DONE: "done", FAILED: "failed"}
+
+
+def tries_of(history: Sequence[Trial], epoch_ms: int) -> list[Try]:
+    """Attempts as people are told of them; `epoch_ms` is the wall time of store time 0."""
+    return [
+        Try(
+            moment(epoch_ms + one.at_ms),
+            one.consumer,
+            None if one.ended_ms is None else moment(epoch_ms + one.ended_ms),
+            _OUTCOMES[one.state],
+            one.reason,
+        )
+        for one in history
+    ]
 
 
 class Skipped(Struct, frozen=True):
@@ -230,7 +269,8 @@ class QueueInfo(Struct, frozen=True, kw_only=True):
     skipped: list[Skipped]
     """Which those are: the last ranges of them."""
     paused: bool
-    created: int
+    created: datetime
+    """When it was made, in UTC."""
     oldest_s: float | None
     """How long ago the oldest message that waits was appended."""
     in_per_second: float

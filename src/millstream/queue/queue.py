@@ -179,10 +179,11 @@ class Queue:
         gone = {claim_id + i for claim_id, count, _ in lost for i in range(count)}
         return [message for message in chosen if message.claim_id in gone]
 
-    def renew(self, messages: Messages, *, lease: Seconds | None = None) -> int:
-        """Prolong leases; until when, in store time."""
+    def renew(self, messages: Messages, *, lease: Seconds | None = None) -> datetime:
+        """Prolong leases; until when."""
         lease_ms = None if lease is None else to_ms(lease)
-        return self._session.execute(c.RenewClaims(self.name, self._runs(messages), lease_ms))
+        end = self._session.execute(c.RenewClaims(self.name, self._runs(messages), lease_ms))
+        return end.until
 
     # Looking after it.
 

@@ -94,7 +94,11 @@ def _read_deal(store: Store, queue: str, deal: c.Deal) -> list[list[Lot]]:
     rows = recent_rows(store, first.log_id, log, start=first.offset, stop=stop)
     if len(rows) < count:
         return []  # some are damaged: who claimed one of these is told when reading alone
-    return [[_lot(queue, log, own[0], row)] for own, row in zip(deal.grants, rows, strict=True)]
+    epoch_ms = store.state.time.epoch_ms()
+    return [
+        [_lot(queue, log, own[0], row, epoch_ms)]
+        for own, row in zip(deal.grants, rows, strict=True)
+    ]
 
 
 class Damaged(NamedTuple):
@@ -107,6 +111,7 @@ class Damaged(NamedTuple):
 def _read(store: Store, queue: str, grant: c.Grant, reason: str = "") -> Iterator[Lot | Damaged]:
     """Neighbouring messages in order; those with a payload as many lots as they lie in blocks."""
     log, start, stop = log_name(store, grant.log_id), grant.offset, grant.offset + grant.count
+    epoch_ms = store.state.time.epoch_ms()
     while start < stop:
         try:
             found = recent_columns(store, grant.log_id, log, start=start, stop=stop)
@@ -116,7 +121,7 @@ def _read(store: Store, queue: str, grant: c.Grant, reason: str = "") -> Iterato
             start = end
             continue
         for some in found:
-            yield _lot(queue, log, grant, some, reason)
+            yield _lot(queue, log, grant, some, epoch_ms, reason)
         start = found[-1].offsets.stop
 
 
@@ -131,7 +136,9 @@ def told(error: CorruptionError) -> str:
     return f"damaged: {error.message}"
 
 
-def _lot(queue: str, log: str, grant: c.Grant, some: Columns, reason: str = "") -> Lot:
+def _lot(
+    queue: str, log: str, grant: c.Grant, some: Columns, epoch_ms: int, reason: str = ""
+) -> Lot:
     """Messages of a grant, from their records."""
     first = some.offsets.start
     label = Label(
@@ -145,6 +152,7 @@ def _lot(queue: str, log: str, grant: c.Grant, some: Columns, reason: str = "") 
         some.packed_headers,
         grant.until_ms,
         reason,
+        epoch_ms,
     )
     return Lot(label, some.values)
 
@@ -178,10 +186,12 @@ def _without_values(store: Store, queue: str, grant: c.Grant, reason: str) -> li
             end = behind(error, start, stop)
             records += [nothing_of(log, offset) for offset in range(start, end)]
         start = records[-1].offset + 1
-    return [_lot_of(queue, grant, records, reason)]
+    return [_lot_of(queue, grant, records, store.state.time.epoch_ms(), reason)]
 
 
-def _lot_of(queue: str, grant: c.Grant, records: Sequence[Record], reason: str = "") -> Lot:
+def _lot_of(
+    queue: str, grant: c.Grant, records: Sequence[Record], epoch_ms: int, reason: str = ""
+) -> Lot:
     """Messages of a grant, from record objects."""
     label = Label(
         queue,
@@ -194,6 +204,7 @@ def _lot_of(queue: str, grant: c.Grant, records: Sequence[Record], reason: str =
         pack_headers([record.headers for record in records]),
         grant.until_ms,
         reason,
+        epoch_ms,
     )
     return Lot(label, [record.value for record in records])
 
@@ -219,7 +230,7 @@ def read_inside(
         for records, damage in salvage(overlay, writer, log_id, name, start=start, stop=stop):
             part = _part(grant, records[0].offset, records[-1].offset + 1)
             if damage is None:
-                found.append(_lot_of(queue, part, records))
+                found.append(_lot_of(queue, part, records, tx.state.time.epoch_ms()))
             else:
                 damaged.append(Damaged(part, told(damage)))
     return found, damaged

@@ -1,6 +1,6 @@
 """Scanning: a queue's messages and their attempts in bulk, without changing anything.
 
-For analytics. Times are wall time, as far as store time can be told as such.
+For analytics.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from msgspec import Struct
 from millstream.command import Read, Signed, Traits, on_queue
 from millstream.errors import InvalidInput
 from millstream.format.ids import split_id
-from millstream.queue.message import Try
+from millstream.queue.message import Try, tries_of
 from millstream.queue.reading import log_name
 from millstream.queue.routing import facts_of
 from millstream.queue.service import (
-    _OUTCOMES,
     PEEK_MAX,
     STATES,
     find_bucket,
@@ -106,42 +105,21 @@ _NAMES = {number: name for name, number in STATES.items()}
 def _attempts(state: State, snapshot: Snapshot, query: ListAttempts) -> list[_Row]:
     queue = need_queue(state, snapshot, query.queue)
     first = 0 if query.after < 0 else split_id(query.after)[1] + 1
-    _, now_ms = state.time.now()
-    to_wall_ms = state.clock.wall_ms() - now_ms
+    epoch_ms = state.time.epoch_ms()
     found: list[_Row] = []
     for bucket_id in find_buckets(state, snapshot, queue, _NAMES[DONE], first):
         bucket = find_bucket(state, snapshot, queue, bucket_id)
-        tries = _by_slot(bucket.tries)
-        ends = _by_slot(bucket.ends)
+        histories = bucket.histories(0, len(bucket.states))
         low = max(0, first - split_id(bucket_id)[1])
         for span in bucket.sources(low, len(bucket.states)):
             for slot in range(span.slot, span.slot + span.count):
                 name = _NAMES.get(bucket.states[slot])
-                if name is None or slot not in tries:
+                if name is None or not histories[slot]:
                     continue
-                ended = ends.get(slot, [])
-                made = [
-                    Try(
-                        one.at_ms + to_wall_ms,
-                        one.consumer,
-                        ended[i].at_ms + to_wall_ms if i < len(ended) else None,
-                        _OUTCOMES[ended[i].state] if i < len(ended) else "in flight",
-                        ended[i].reason if i < len(ended) else "",
-                    )
-                    for i, one in enumerate(tries[slot])
-                ]
+                made = tries_of(histories[slot], epoch_ms)
                 offset = span.offset + slot - span.slot
                 claim_id = queue.claim_id(bucket_id, slot)
                 found.append((claim_id, name, span.log_id, offset, span.at_ms, made))
                 if len(found) == query.count:
                     return found
-    return found
-
-
-def _by_slot(ranges: list) -> dict[int, list]:  # type: ignore[type-arg]
-    """Ranges of slots, in order, for each slot that they cover."""
-    found: dict[int, list] = {}  # type: ignore[type-arg]
-    for one in ranges:
-        for slot in range(one.start, one.stop):
-            found.setdefault(slot, []).append(one)
     return found

@@ -22,7 +22,7 @@ from millstream.queue.bucket import Bucket
 from millstream.queue.claims import Claiming, claim, place_later, place_routed
 from millstream.queue.endings import finish
 from millstream.queue.info import change_in_s
-from millstream.queue.message import Lot, Try
+from millstream.queue.message import Lot, Try, tries_of
 from millstream.queue.reading import (
     fail_damaged,
     peek_grant,
@@ -48,7 +48,6 @@ DAMAGED_S_MAX = 1.0
 BUCKETS_PER_PAGE = 100
 _AHEAD = "routed ahead"
 STATES = {"available": AVAILABLE, "in flight": IN_FLIGHT, "done": DONE, "failed": FAILED}
-_OUTCOMES = {AVAILABLE: "again", DONE: "done", FAILED: "failed"}
 
 
 def claim_messages(store: Store, query: c.ClaimMessages) -> list[Lot]:
@@ -307,13 +306,7 @@ def get_attempts(store: Store, query: c.GetAttempts) -> list[Try]:
         bucket_id = bucket_of(query.claim_id)
         slot = split_id(query.claim_id)[1] - split_id(bucket_id)[1]
         bucket = find_bucket(state, snapshot, queue, bucket_id)
-        tries = [one for one in bucket.tries if one.start <= slot < one.stop]
-        ends = [end for end in bucket.ends if end.start <= slot < end.stop]
-        found = [
-            Try(one.at_ms, one.consumer, end.at_ms, _OUTCOMES[end.state], end.reason)
-            for one, end in zip(tries, ends, strict=False)
-        ]
-        return found + [Try(one.at_ms, one.consumer) for one in tries[len(ends) :]]
+        return tries_of(bucket.histories(slot, slot + 1)[0], state.time.epoch_ms())
 
     return store.look(ask)
 

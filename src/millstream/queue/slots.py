@@ -47,6 +47,18 @@ class Attempt(Struct, array_like=True, frozen=True, gc=False):
     consumer: str
 
 
+class Trial(Struct, array_like=True, frozen=True, gc=False):
+    """One attempt at one message: by whom, from when to when, and how it ended."""
+
+    at_ms: int
+    consumer: str
+    ended_ms: int | None = None
+    """None while it lasts."""
+    state: int = IN_FLIGHT
+    """The state that the message went to."""
+    reason: str = ""
+
+
 class End(Struct, array_like=True, frozen=True, gc=False):
     """Slots whose attempt ended together: which state they went to, and why."""
 

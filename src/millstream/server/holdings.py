@@ -76,7 +76,7 @@ class Holdings:
                 self._drop(command.queue, run)
         elif isinstance(command, RenewClaims):
             for run in command.claims:
-                self._prolong(command.queue, run, answer)
+                self._prolong(command.queue, run, answer.until_ms)
         elif isinstance(command, Transact):
             for step, result in zip(command.steps, answer, strict=True):
                 self.note(step, result)

@@ -12,6 +12,7 @@ When most of it speaks of tokens that are gone, it is begun anew, in one commit.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 
 import msgspec
 from msgspec import Struct
@@ -91,7 +92,7 @@ class Register:
         """Names and the ids of their tokens."""
         self.position = 0
         """The first offset that was not read."""
-        self._log_created: int | None = None
+        self._log_created: datetime | None = None
 
     def unread(self, log: LogInfo | None) -> range:
         """The offsets to read so that it is as the log stands now.

@@ -26,7 +26,7 @@ from millstream.spark.reading import Choice
 
 if TYPE_CHECKING:
     from millstream.command import Session
-    from millstream.record import LogInfo
+    from millstream.record import LogInfo, wall_ms_of
     from millstream.spark.pushdown import Pushed
 
 
@@ -81,7 +81,7 @@ def _plan_log(
     info: LogInfo | None,
     options: ReadOptions,
 ) -> None:
-    if info is not None and segments and segments[-1].created != info.created:
+    if info is not None and segments and segments[-1].created != wall_ms_of(info.created):
         raise Conflict(
             f"option archive: {archive.path} holds another log {name!r}, which was deleted since; "
             "read one of them without the other"

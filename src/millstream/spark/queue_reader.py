@@ -20,7 +20,7 @@ from millstream.queue.commands import DescribeQueue, PeekMessages
 from millstream.queue.message import Message, messages_of
 from millstream.queue.scanning import Attempted, ListAttempts, ListUnrouted
 from millstream.queue.spec import QueueSpec
-from millstream.record import Record
+from millstream.record import Record, wall_ms_of
 from millstream.spark.columns import header_column
 from millstream.spark.layout import arrow_schema, check_schema
 from millstream.spark.options import ReadOptions
@@ -177,8 +177,8 @@ def _tries(one: Attempted, queue: str) -> Iterator[Row]:
             "offset": one.offset,
             "appendedAt": one.appended_ms,
             "consumer": found.consumer,
-            "claimedAt": found.claimed_ms,
-            "endedAt": found.ended_ms,
+            "claimedAt": wall_ms_of(found.claimed),
+            "endedAt": None if found.ended is None else wall_ms_of(found.ended),
             "outcome": found.outcome,
             "reason": found.reason,
         }

@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,20 @@ def claimed(cli: Any, count: int = 1) -> list[dict[str, Any]]:
 def facts(cli: Any) -> dict[str, Any]:
     found: dict[str, Any] = cli.json("queue", "info", "jobs")
     return found
+
+
+def test_times_are_told_as_times(jobs: Any) -> None:
+    jobs("put", "jobs", "a")
+    before = datetime.now(UTC)
+    (message,) = claimed(jobs)
+    until = datetime.fromisoformat(message["until"])
+    assert before + timedelta(seconds=29) < until < before + timedelta(seconds=90)
+    (one,) = jobs.json("queue", "attempts", "jobs", message["claim_id"])
+    assert abs(datetime.fromisoformat(one["claimed"]) - before) < timedelta(minutes=1)
+    assert one["ended"] is None
+    assert datetime.fromisoformat(facts(jobs)["created"]) <= until
+    table = jobs("queue", "attempts", "jobs", message["claim_id"])
+    assert one["claimed"][:10] in table
 
 
 def test_a_queue_is_made_once(cli: Any) -> None:

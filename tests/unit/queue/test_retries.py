@@ -7,6 +7,7 @@ import pytest
 from millstream import Limits, Millstream
 from millstream.errors import InvalidInput, LeaseLost
 from millstream.queue.backoff import Backoff
+from millstream.record import moment
 from millstream.testing import SimulatedClock
 
 from .conftest import Reopen, counts, settle, values
@@ -133,12 +134,13 @@ def test_attempts_are_remembered_with_their_ends(reopen: Reopen, clock: Simulate
     (third,) = queue.claim(consumer="eve")
     assert third.claim_id == message.claim_id or queue.claim(consumer="eve")
     found = queue.attempts(message)
-    assert [(one.claimed_ms, one.consumer, one.outcome, one.reason) for one in found] == [
-        (0, "ann", "again", "busy"),
-        (1_000, "bob", "again", "lease expired"),
-        (11_000, "eve", "in flight", ""),
+    begun, nacked, expired = (moment(clock.wall_ms() - ms) for ms in (11_000, 10_000, 0))
+    assert [(one.claimed, one.consumer, one.outcome, one.reason) for one in found] == [
+        (begun, "ann", "again", "busy"),
+        (nacked, "bob", "again", "lease expired"),
+        (expired, "eve", "in flight", ""),
     ]
-    assert [one.ended_ms for one in found] == [1_000, 11_000, None]
+    assert [one.ended for one in found] == [nacked, expired, None]
 
 
 def test_a_delayed_queue_holds_messages_back_in_order(

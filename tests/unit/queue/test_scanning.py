@@ -9,6 +9,7 @@ from millstream.errors import InvalidInput, NotFound
 from millstream.queue.commands import PeekMessages
 from millstream.queue.message import messages_of
 from millstream.queue.scanning import Attempted, ListAttempts, ListUnrouted, Unrouted
+from millstream.record import moment
 from millstream.testing import SimulatedClock
 
 
@@ -50,7 +51,7 @@ def test_attempts_are_listed_in_pages(ms: Millstream, clock: SimulatedClock, pag
     ]
     assert {one.log for one in found} == {"queue:q"}
     first = found[0].tries[0]
-    assert (first.claimed_ms, first.ended_ms) == (claimed_at, claimed_at + 2_000)
+    assert (first.claimed, first.ended) == (moment(claimed_at), moment(claimed_at + 2_000))
 
 
 def test_what_is_not_routed_is_told(ms: Millstream) -> None:

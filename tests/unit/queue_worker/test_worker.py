@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -144,9 +145,9 @@ def test_a_lease_is_renewed_while_its_handler_runs(jobs: Queue) -> None:
 
     with jobs.worker(handle, lease=0.6) as worker:
         assert begun.wait(PATIENCE_S)
-        seen: set[int] = set()
+        seen: set[datetime | None] = set()
         while len(seen) < 5:  # until it was renewed four times: twice as long as the lease
-            seen |= {m.until_ms for m in jobs.peek(state="in flight")}
+            seen |= {m.until for m in jobs.peek(state="in flight")}
             assert jobs.claim() == []
         release.set()
         while worker.stats.done + worker.stats.lost == 0:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from millstream.clock import SystemClock
+from millstream.record import moment
 from tests.unit.server.asking import Rest, looped, problem, served, serving
 from tests.unit.server.test_rest_queues import claim
 
@@ -56,8 +58,16 @@ async def test_who_comes_late_is_told_which_claims_are_lost(rest: Rest) -> None:
     each = await rest.post("/queues/q/ack", json={"claims": late + good, "each": True})
     assert each.json() == {"count": 1, "lost": late}
     renewed = await rest.post("/queues/q/renew", json={"claims": late, "each": True})
-    assert renewed.json() == {"until_ms": None, "lost": late}
+    assert renewed.json() == {"until": None, "lost": late}
     problem(await rest.post("/queues/q/renew", json={"claims": late}), 409, "LeaseLost")
+
+
+def time_at(rest: Rest, seconds: int) -> str:
+    """A moment from now, as JSON tells it."""
+    told: str = msgspec.json.decode(
+        msgspec.json.encode(moment(rest.clock.wall_ms() + seconds * 1000))
+    )
+    return told
 
 
 @served
@@ -68,7 +78,8 @@ async def test_leases_are_renewed(rest: Rest) -> None:
     until = (await rest.post("/queues/q/renew", json={"claims": claims, "lease": 5})).json()
     rest.clock.advance(4)
     each = await rest.post("/queues/q/renew", json={"claims": claims, "lease": 9, "each": True})
-    assert each.json()["until_ms"] > until["until_ms"]
+    assert each.json()["until"] == time_at(rest, 9)
+    assert until["until"] == time_at(rest, 1)
     assert each.json()["lost"] == []
     assert (await rest.post("/queues/q/ack", json={"claims": claims})).status_code == 200
 

@@ -132,7 +132,7 @@ def test_messages_are_claimed_renewed_and_finished(server: Serving) -> None:
         first, second = messages_of(talk.ask(claim("q", 5)))
         assert (first.value, second.value) == (b"x", b"y")
         run = (first.claim_id, 2, first.attempt)
-        assert talk.ask(queues.RenewClaims("q", [run], 60_000)) > first.until_ms
+        assert talk.ask(queues.RenewClaims("q", [run], 60_000)).until > first.until
         assert talk.ask(queues.FinishClaims("q", [run], "ack")) == []
         assert talk.ask(claim("q", 5)) == []
 

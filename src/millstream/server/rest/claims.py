@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from datetime import datetime
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -87,9 +88,9 @@ class Finished(Struct, kw_only=True):
 
 
 class Renewed(Struct, kw_only=True):
-    """Until when the leases last, in store time, and with `each` the claims that were lost."""
+    """Until when the leases last, and with `each` the claims that were lost."""
 
-    until_ms: int | None
+    until: datetime | None
     lost: list[str]
 
 
@@ -159,8 +160,8 @@ async def renew(ask: Ask) -> Renewed:
     queue, body = ask.name("queue"), ask.body
     runs, lease_ms = runs_of(body.claims), _ms(body.lease)
     if not body.each:
-        until_ms = await ask.execute(c.RenewClaims(queue, runs, lease_ms))
-        return Renewed(until_ms=until_ms, lost=[])
+        end = await ask.execute(c.RenewClaims(queue, runs, lease_ms))
+        return Renewed(until=end.until, lost=[])
     claims = sorted(set(claims_of(body.claims)))
     answers = await asyncio.gather(
         *(
@@ -176,8 +177,8 @@ async def renew(ask: Ask) -> Renewed:
         elif isinstance(answer, BaseException):
             raise answer
         else:
-            until.append(answer)
-    return Renewed(until_ms=min(until, default=None), lost=lost)
+            until.append(answer.until)
+    return Renewed(until=min(until, default=None), lost=lost)
 
 
 def claims_of(tokens: str | list[str]) -> list[tuple[int, int]]:

@@ -86,7 +86,7 @@ class MessagePage(Struct, kw_only=True):
 
 
 class Attempts(Struct, kw_only=True):
-    """How the attempts at a message went, in order; times are store time."""
+    """How the attempts at a message went, in order."""
 
     attempts: list[Try]
 

@@ -8,6 +8,7 @@ the same way. What has another content type comes back as base64.
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Annotated, Any
 from urllib.parse import unquote_to_bytes
 
@@ -69,8 +70,8 @@ class ReadMessage(Struct, kw_only=True, omit_defaults=True):
     key: str | UnsetType = UNSET
     key_base64: bytes | UnsetType = UNSET
     headers: dict[str, Any] = {}
-    until_ms: int = 0
-    """When the lease ends, in store time; in a peek, when the message is due, or ended."""
+    until: datetime | None = None
+    """When the lease ends; in a peek, when the message is due, or ended."""
     reason: str = ""
 
 
@@ -159,7 +160,7 @@ def show_message(message: Message) -> ReadMessage:
         offset=message.offset,
         timestamp=message.timestamp,
         headers=dict(message.headers),
-        until_ms=message.until_ms,
+        until=message.until,
         reason=message.reason,
         **_shown(message.value, message.key, message.headers),
     )

@@ -17,7 +17,7 @@ from msgspec import Struct
 from millstream.clock import SystemClock
 from millstream.errors import Conflict, CorruptionError, InvalidInput, NotFound, Truncated
 from millstream.log import commands as c
-from millstream.record import LogInfo, Seconds, to_ms
+from millstream.record import LogInfo, Seconds, to_ms, wall_ms_of
 from millstream.spark.archive import STAGING, Archive, ArchivedFile, Segment
 from millstream.spark.failures import point
 from millstream.spark.options import read_options
@@ -176,7 +176,7 @@ def _book(
     if not segments:
         return _Book(info=info, start=info.start_offset, at=info.start_offset)
     at = segments[-1].stop
-    if segments[-1].created != info.created or at > info.end_offset:
+    if segments[-1].created != wall_ms_of(info.created) or at > info.end_offset:
         raise Conflict(
             f"{into.path} holds another log {info.name!r}, which was deleted since; archive the "
             "new one to another directory"
@@ -240,7 +240,7 @@ def _round(
     segments = []
     for one in ranges:
         files = _move(into, one, staged / f"number={numbers[one.log]}")
-        created = infos[one.log].created
+        created = wall_ms_of(infos[one.log].created)
         segments.append(
             Segment(
                 log=one.log,

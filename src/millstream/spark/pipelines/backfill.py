@@ -16,6 +16,7 @@ from millstream.queue.assigning import Assignment, AssignMessages
 from millstream.queue.message import QueueInfo
 from millstream.queue.routing import inbox_of
 from millstream.queue.standing import ListStandings
+from millstream.record import wall_ms_of
 from millstream.spark.archive import Archive
 from millstream.spark.failures import point
 from millstream.spark.pipelines.target import Tell, options_of, read
@@ -59,7 +60,7 @@ def _note(session: Session, info: QueueInfo, archive: Archive) -> dict[str, int]
     """Up to which offset of each log a queue is backfilled; fixed by the first run."""
     inbox = inbox_of(info.name)
     noted: dict[str, Any] | None = session.execute(c.GetMetadata(inbox)).get(NOTE)
-    if noted is not None and noted["created"] == info.created:
+    if noted is not None and noted["created"] == wall_ms_of(info.created):
         stops: dict[str, int] = noted["stops"]
         return stops
     if info.available + info.delayed + info.in_flight + info.done + info.failed:
@@ -72,7 +73,7 @@ def _note(session: Session, info: QueueInfo, archive: Archive) -> dict[str, int]
         segments = archive.segments(one.log)
         if segments:
             stops[one.log] = min(max(one.position, one.start), segments[-1].stop)
-    note = {"created": info.created, "stops": stops}
+    note = {"created": wall_ms_of(info.created), "stops": stops}
     session.execute(c.SetMetadata(inbox, NOTE, note, expect=noted, compare=True))
     return stops
 
@@ -109,7 +110,7 @@ def _copy(
     point("backfill noted")
     writer = chosen.select("key", "value", "timestamp", "headers").write.format("millstream")
     writer = writer.mode("append").options(**options_of(place)).option("queue", info.name)
-    app = f"backfill:{info.name}:{info.created}"
+    app = f"backfill:{info.name}:{wall_ms_of(info.created)}"
     writer.option("txnAppId", app).option("txnVersion", "0").save()
     point("backfill written")
     return int(session.execute(c.GetBounds(inbox))[1]) - before

@@ -16,6 +16,7 @@ from msgspec import Struct
 from millstream.errors import AlreadyExists, InvalidInput, NotFound
 from millstream.log import commands as c
 from millstream.log.names import check_name
+from millstream.record import wall_ms_of
 from millstream.spark.archive import archive_path
 from millstream.spark.failures import point
 from millstream.spark.pipelines.target import (
@@ -83,13 +84,15 @@ def compact(
             raise NotFound(f"there is no log {log!r} to compact", name=log)
         end = info.end_offset
         if to_log:
-            end = _note(session, check_name(to_log), log, info.created, end)
+            end = _note(session, check_name(to_log), log, wall_ms_of(info.created), end)
     options: dict[str, Any] = {"archive": os.fspath(archive)} if archive else {}
     rows = read(spark, place, [log], endingOffsets={log: end}, typedHeaders=True, **options)
     chosen = last_by_key(rows, keyless=keyless, empty_deletes=empty_deletes)
     progress("compact", 0, end)
     if to_log:
-        kept = _to_log(spark, place, chosen, to_log, f"compact:{log}:{info.created}:{to_log}")
+        kept = _to_log(
+            spark, place, chosen, to_log, f"compact:{log}:{wall_ms_of(info.created)}:{to_log}"
+        )
     else:
         kept = _to_parquet(spark, chosen, archive_path(to_parquet))
     progress("compact", end, end)
