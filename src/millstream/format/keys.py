@@ -29,6 +29,7 @@ their numbers do. Types 0x01 to 0x06 are the RFC's (see `rfc`); ours start at 0x
     0x1c  forks            parent's id, fork's id (u64)  (nothing): which forks a log has
     0x1d  marks            log id, first mark's offset   offsets and hashes of the log's chain
     0x1e  set back         log id (u64)                  how often the log's end went back (u64)
+    0x1f  letter           queue id, claim id (u64)      a dead letter that is still to be written
 
     * as TerminatedBytes. In 0x14 to 0x18 a claim is written number first, then bucket size, so
       that claims sort by number.
@@ -68,6 +69,7 @@ FORK = 0x1B
 FORKS = 0x1C
 MARKS = 0x1D
 SET_BACK = 0x1E
+LETTER = 0x1F
 
 _NUMBERED = struct.Struct(">BBQ")
 _ENTRY = struct.Struct(">BBQQ")
@@ -180,6 +182,11 @@ def queue(name: str) -> bytes:
 def bucket(queue_id: int, bucket_id: int) -> bytes:
     """The key of a bucket's companion record."""
     return _ENTRY.pack(VERSION, BUCKET, queue_id, bucket_id)
+
+
+def letter(queue_id: int, claim_id: int) -> bytes:
+    """The key of a dead letter that is still to be written."""
+    return _ENTRY.pack(VERSION, LETTER, queue_id, claim_id)
 
 
 def retry(queue_id: int, due_ms: int, claim_id: int) -> bytes:

@@ -199,7 +199,7 @@ def _settle(
         elif final == FAILED:
             counts.failed += total
             if queue.spec.dead_letter:
-                publish_failed(tx, queue, bucket, (start, stop), reason)
+                publish_failed(ledger, bucket_id, bucket, (start, stop), reason)
         else:
             counts.available += total
             counts.retried += total

@@ -112,6 +112,7 @@ def _info(state: State, snapshot: Snapshot, name: str) -> QueueInfo | None:
             Skipped(_log_name(state, snapshot, log_id), start, stop)
             for log_id, start, stop in queue.skipped
         ],
+        letters=queue.letters,
         paused=queue.paused,
         created=moment(queue.created_ms),
         oldest_s=None

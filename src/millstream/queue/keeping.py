@@ -14,6 +14,7 @@ from millstream.format.ids import capacity_of
 from millstream.log.head import Head, Name, Truncated
 from millstream.log.sparse import LIVE_DIVISOR, Needed
 from millstream.queue.bucket import Bucket
+from millstream.queue.dead_letter import send_owed
 from millstream.queue.endings import expire
 from millstream.queue.ledger import Ledger
 from millstream.queue.routing import may_match, own_logs
@@ -29,6 +30,9 @@ QUEUES_MAX = 10_000
 BUCKETS_MAX = 1_000_000
 REST_S = 5.0
 """How long an inbox of which nothing could go is left alone while others write."""
+
+LETTERS_REST_S = 1.0
+"""How long a dead-letter log that did not take letters is left alone."""
 
 BUCKETS_FORGOTTEN_PER_COMMIT = 20
 
@@ -109,10 +113,13 @@ class QueueUpkeep:
         self._kept: dict[str, tuple[int, int]] = {}
         """Queues in which nothing can be forgotten → how long they keep it, and until when that is."""
 
+        self._owed: dict[str, float] = {}
+        """Queues whose dead letters were tried to be written → when they are tried again."""
+
     def __call__(self, store: Store) -> bool:
         """Look after every queue; True if one of them has more to do right now."""
         names = store.look(_names)
-        for known in (self._rests, self._kept):
+        for known in (self._rests, self._kept, self._owed):
             for gone in known.keys() - set(names):
                 known.pop(gone, None)
         return sum(self._tend(store, name) for name in names) > 0
@@ -121,6 +128,7 @@ class QueueUpkeep:
         more = route_some(store, name)
         if store.look(lambda state, snapshot: self.wants(state, snapshot, name)):
             more = store.run(lambda tx: _keep(tx, name)) or more
+        more = self._send_owed(store, name) or more
         return self._cut_inbox(store, name) or more
 
     def wants(self, state: State, snapshot: Snapshot, name: str) -> bool:
@@ -143,6 +151,16 @@ class QueueUpkeep:
         # What finishes from now on is kept even longer than the oldest.
         done_ms = max(oldest.until_ms) if isinstance(oldest, Bucket) and oldest.exists() else now_ms
         self._kept[name] = (kept_ms, done_ms + kept_ms)
+        return False
+
+    def _send_owed(self, store: Store, name: str) -> bool:
+        """Write dead letters that could not be written, now and then."""
+        now_s = store.clock.seconds()
+        if not store.look(partial(_owes, name=name)) or now_s < self._owed.get(name, 0.0):
+            return False
+        if store.run(lambda tx: send_owed(tx, name)):
+            return True
+        self._owed[name] = now_s + LETTERS_REST_S
         return False
 
     def _cut_inbox(self, store: Store, name: str) -> bool:
@@ -207,6 +225,13 @@ def _cut_inbox(tx: Transaction, name: str) -> bool:
     for log_id, start in found:
         tx.change(keys.head(log_id), Truncated(start))
     return bool(found)
+
+
+def _owes(state: State, snapshot: Snapshot, name: str) -> bool:
+    """Whether a queue has dead letters still to be written."""
+    queue = state.entity(keys.queue(name), snapshot)
+    assert isinstance(queue, QueueState)
+    return queue.letters > 0
 
 
 def _names(state: State, snapshot: Snapshot) -> list[str]:

@@ -88,7 +88,9 @@ class Ledger:
         """Write what has changed."""
         if self._index is not None:
             self._index.close()
-        if self.counts == _NOTHING and not (self.busy or self.alive or self.positions):
+        if self.counts == _NOTHING and not (
+            self.busy or self.alive or self.positions or self.letters
+        ):
             return
         self.tx.change(
             self.key,

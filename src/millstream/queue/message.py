@@ -268,6 +268,8 @@ class QueueInfo(Struct, frozen=True, kw_only=True):
     """Records that cannot be read, so that nobody knows whether they were for this queue."""
     skipped: list[Skipped]
     """Which those are: the last ranges of them."""
+    letters: int
+    """Dead letters that could not be written yet: the log is held, or is written elsewhere."""
     paused: bool
     created: datetime
     """When it was made, in UTC."""

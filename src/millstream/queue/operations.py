@@ -20,7 +20,7 @@ from millstream.queue.bucket import Bucket, Removed
 from millstream.queue.group import Group, Standing
 from millstream.queue.ledger import Ledger
 from millstream.queue.placing import Arrival, admit
-from millstream.queue.routing import find_sources, later_of
+from millstream.queue.routing import find_sources, later_of, own_logs
 from millstream.queue.slots import AVAILABLE, FAILED, Slots
 from millstream.queue.spec import RATE_MAX, RATE_MIN, QueueSpec
 from millstream.queue.state import Counts, Moved, Paused, QueueState, Specified
@@ -34,6 +34,7 @@ _INDEXES = (
     keys.MEMBER,
     keys.SEEN,
     keys.SEEN_UNTIL,
+    keys.LETTER,
 )
 BUCKETS_PER_PURGE = 1_000
 GROUPS_PER_STEP = 1_000
@@ -61,6 +62,7 @@ def specify(tx: Transaction, command: c.SpecifyQueue) -> bool:
     """Make a queue, or alter one; True if it was made."""
     check_name(command.queue, "queue")
     spec = checked(command.spec)
+    _check_dead_letter(command.queue, spec)
     key = keys.queue(command.queue)
     queue = tx.entity(key, QueueState)
     if queue.exists():
@@ -72,6 +74,18 @@ def specify(tx: Transaction, command: c.SpecifyQueue) -> bool:
     _start(tx, key, queue)
     _put_empty(tx, queue)
     return True
+
+
+def _check_dead_letter(name: str, spec: QueueSpec) -> None:
+    """Letters that came back to their queue would fail and be written again, for ever."""
+    log = spec.dead_letter
+    if not log or not (log in own_logs(name) or spec.takes_from(log)):
+        return
+    inbox = " (its inbox)" if log in own_logs(name) else ""
+    raise InvalidInput(
+        f"the dead-letter log {log!r} of queue {name!r} is one of its own sources{inbox}, so that "
+        "letters would come back as messages; name a log that none of its sources matches"
+    )
 
 
 def _alter(

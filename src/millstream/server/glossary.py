@@ -65,6 +65,7 @@ WORDS = {
     "limit": "How many at most.",
     "log": "The log's name.",
     "logs": "In the order of their names.",
+    "letters": "Dead letters that are still to be written.",
     "lost": "Claims whose lease had ended.",
     "max_attempts": "After so many attempts a message has failed.",
     "max_in_flight": "How many may be claimed at once; 0: any number.",

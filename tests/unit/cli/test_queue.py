@@ -35,6 +35,11 @@ def facts(cli: Any) -> dict[str, Any]:
     return found
 
 
+def test_a_dead_letter_log_is_none_of_the_sources(cli: Any) -> None:
+    create = ("queue", "create", "mail", "--source", "mail*", "--dead-letter", "mail-dead")
+    assert "is one of its own sources" in cli.error(*create)
+
+
 def test_times_are_told_as_times(jobs: Any) -> None:
     jobs("put", "jobs", "a")
     before = datetime.now(UTC)

@@ -107,7 +107,7 @@ def test_done_payloads_are_kept_where_the_queue_says_so(
 def test_a_queue_on_all_logs_holds_no_inbox_and_no_dead_letters(
     ms: Millstream, clock: SimulatedClock
 ) -> None:
-    ms.queue("all", sources="*", dead_letter="dead")
+    ms.queue("all", sources="events*", dead_letter="dead")
     queue = ms.queue("jobs", lease=30)
     queue.put_many([b"a"] * 10)
     queue.ack(queue.claim(10))

@@ -205,13 +205,6 @@ def test_a_pattern_does_not_take_the_inboxes_of_other_queues(ms: Millstream) -> 
     assert everything.claim(5) == []
 
 
-def test_dead_letters_do_not_come_back_by_a_pattern(ms: Millstream) -> None:
-    queue = ms.queue("jobs", sources="*", dead_letter="dead")
-    ms.log("events").append(b"x")
-    queue.fail(queue.claim())
-    assert queue.claim() == []
-
-
 @pytest.mark.embedded
 def test_a_claim_that_others_overtook_looks_further(
     ms: Millstream, monkeypatch: pytest.MonkeyPatch
