@@ -86,11 +86,15 @@ class StoreTime:
 
     def restart(self, *, boot_id: str, boot_ms: int, store_ms: int, wall_ms: int) -> None:
         """Go on from what a commit recorded: its boot, its boot clock, its store and wall time."""
+        now_ms = self._clock.boot_ms()
         if boot_id == self.boot_id:
-            self._offset_ms = store_ms - boot_ms
+            offset_ms = store_ms - boot_ms
         else:
             passed_ms = max(0, self._clock.wall_ms() - wall_ms)
-            self._offset_ms = store_ms + passed_ms - self._clock.boot_ms()
+            offset_ms = store_ms + passed_ms - now_ms
+        if offset_ms != self._offset_ms:
+            self._offset_ms = offset_ms
+            self._epoch_ms = self._clock.wall_ms() - now_ms - offset_ms
 
     def now(self) -> tuple[int, int]:
         """The boot clock and store time, both in milliseconds, at one moment."""

@@ -70,6 +70,17 @@ def test_times_are_told_alike_after_a_reboot(reopen: Reopen, clock: SimulatedClo
     assert (one.claimed, one.ended) == (claimed, claimed + timedelta(seconds=10))
 
 
+def test_another_handle_tells_the_same_time(reopen: Reopen, clock: SimulatedClock) -> None:
+    clock.advance(0.001)
+    queue = reopen().queue("q", lease=30)
+    queue.put(b"a")
+    clock.advance(0.007)
+    (message,) = queue.claim()
+    assert message.until == now(clock) + timedelta(seconds=30)
+    queue = reopen().queue("q")
+    assert queue.peek(state="in flight")[0].until == message.until
+
+
 def test_times_follow_a_wall_clock_that_was_set(ms: Millstream, clock: SimulatedClock) -> None:
     queue = ms.queue("q", lease=30)
     queue.put(b"a")
