@@ -1,9 +1,10 @@
-"""Comparisons at run time: tests that are true exactly when a comparison is.
+"""Comparisons at run time: tests that a comparison is true, and tests that it is false.
 
 Only like compares with like: strings by code point, numbers exactly (an integer and a float as the
-numbers that they are, never rounded to each other), booleans for equality only. Everything else,
-NaN included, is unknown, and then no test here is true. Hence `a <> b` is not `not a = b`.
-A name against a literal, by far the commonest, gets a closure that does nothing else.
+numbers that they are, never rounded to each other), booleans for equality only. Any other
+comparison of two values that are there is false, also `<>`: hence `a <> b` is not `NOT a = b`. With
+NULL or NaN on a side it is unknown, and then no test here is true. A name against a literal, by far
+the commonest, gets a closure that does nothing else.
 """
 
 from __future__ import annotations
@@ -17,11 +18,6 @@ from millstream.filters.arithmetic import FIELD_KEYS, NUMBERS, Getter, Row, gett
 from millstream.filters.tree import ComparisonOperator, Constant, Value
 
 Test: TypeAlias = Callable[[Row], bool]
-
-OPPOSITE: Final[dict[ComparisonOperator, ComparisonOperator]] = {
-    "=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">",
-}  # fmt: skip
-"""What is true when the comparison is false, and unknown when it is unknown."""
 
 MIRRORED: Final[dict[ComparisonOperator, ComparisonOperator]] = {
     "=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">=": "<=",
@@ -118,25 +114,70 @@ def _name_to_number(symbol: ComparisonOperator, key: Any, constant: int | float)
             return lambda row: type(found := row.get(key)) in NUMBERS and compares(found, constant)
 
 
-def membership(value: Value, items: tuple[Constant, ...], *, wanted: bool) -> Test | None:
-    """A test that `value IN (items)` is true, or with `wanted=False` that it is false.
+def refutation(symbol: ComparisonOperator, left: Value, right: Value) -> Test:
+    """A test that is true exactly when the comparison is false: both sides are there, yet it fails."""
+    if isinstance(left, Constant) and not isinstance(right, Constant):
+        left, right, symbol = right, left, MIRRORED[symbol]
+    holds = comparison(symbol, left, right)
+    if isinstance(left, tree.Header | tree.Field) and isinstance(right, Constant):
+        return _name_refuted(symbol, _row_key(left), right.value, holds)
+    first, second = getter(left), getter(right)
+    return lambda row: is_there(first(row)) and is_there(second(row)) and not holds(row)
 
-    None if the items are not all strings or all numbers: then it is a chain of comparisons.
+
+def _name_refuted(symbol: ComparisonOperator, key: Any, constant: Any, holds: Test) -> Test:
+    if symbol == "=" and constant not in (0, 1):
+        return lambda row: (
+            (found := row.get(key)) != constant and found is not None and found == found
+        )
+    return lambda row: is_there(row.get(key)) and not holds(row)
+
+
+def is_there(found: Any) -> bool:
+    """Whether a value is neither NULL nor NaN, with which nothing compares."""
+    return found is not None and bool(found == found)
+
+
+def membership(value: Value, items: tuple[Constant, ...]) -> Test:
+    """A test that is true exactly when `value IN (items)` is: one look-up, however many items."""
+    kinds, members, booleans = _members(items)
+    if isinstance(value, tree.Header) and not booleans:
+        key = value.name
+        if kinds == {str}:
+            return lambda row: type(found := row.get(key)) is str and found in members
+        return lambda row: type(found := row.get(key)) in kinds and found in members
+    get, contains = getter(value), _contains(items)
+    return lambda row: contains(get(row))
+
+
+def exclusion(value: Value, items: tuple[Constant, ...]) -> Test:
+    """A test that is true exactly when `value IN (items)` is false."""
+    get, contains = getter(value), _contains(items)
+    return lambda row: (found := get(row)) is not None and found == found and not contains(found)
+
+
+def _contains(items: tuple[Constant, ...]) -> Callable[[Any], bool]:
+    kinds, members, booleans = _members(items)
+    if not booleans:
+        return lambda found: type(found) in kinds and found in members
+
+    def contains(found: Any) -> bool:
+        kind = type(found)
+        return found in booleans if kind is bool else kind in kinds and found in members
+
+    return contains
+
+
+def _members(
+    items: tuple[Constant, ...],
+) -> tuple[frozenset[type], frozenset[str | int | float], frozenset[bool]]:
+    """The types that may be members, and the members; the booleans apart, as 1 is equal to True.
+
+    Python's sets find numbers as exactly as its comparisons: 1 is 1.0, 2**53 + 1 is not 2.0**53.
     """
-    kinds = {tree.kind(item) for item in items}
-    members = frozenset(item.value for item in items)
-    get = getter(value)
-    if kinds == {"string"}:
-        if not wanted:
-            return lambda row: type(found := get(row)) is str and found not in members
-        if isinstance(value, tree.Header):
-            key = value.name
-            return lambda row: row.get(key) in members
-        return lambda row: get(row) in members
-    if kinds != {"number"}:
-        return None
-    if wanted:
-        return lambda row: type(found := get(row)) in NUMBERS and found in members
-    return lambda row: (
-        type(found := get(row)) in NUMBERS and found == found and found not in members
-    )
+    values = [item.value for item in items]
+    members = frozenset(value for value in values if not isinstance(value, bool))
+    strings: set[type] = {str} if any(isinstance(member, str) for member in members) else set()
+    numbers = NUMBERS if any(not isinstance(member, str) for member in members) else set()
+    booleans = frozenset(value for value in values if isinstance(value, bool))
+    return frozenset(strings | numbers), members, booleans

@@ -110,13 +110,16 @@ class Filter:
         key: str = "key",
         timestamp: str = "timestamp",
         log: str = "log",
+        exact: bool = True,
     ) -> str:
         """The same condition as a Spark SQL expression over columns of these names.
 
         Their types: `map<string, struct<s string, i bigint, d double, b boolean>>`, `binary`,
-        `bigint` (milliseconds) and `string`.
+        `bigint` (milliseconds) and `string`. With `exact=False` the expression is shorter, is true
+        of the same rows, and may be NULL where the condition is false: enough for a WHERE.
         """
-        return to_spark(self.tree, Columns(headers=headers, key=key, timestamp=timestamp, log=log))
+        columns = Columns(headers=headers, key=key, timestamp=timestamp, log=log)
+        return to_spark(self.tree, columns, exact=exact)
 
     def __reduce__(self) -> tuple[Callable[[str], Filter], tuple[str]]:
         # Spark carries filters to its workers; the closures are compiled again there.

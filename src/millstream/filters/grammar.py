@@ -52,12 +52,14 @@ GRAMMAR: Final = r"""
           | TRUE                                    -> true
           | FALSE                                   -> false
 ?number: FLOAT                                      -> floating
+          | HEXADECIMAL                             -> hexadecimal
           | INTEGER                                 -> integer
 
 NAME: /[^\W\d][\w$]*|\$[\w$]*/
 QUOTED: /"(?:[^"]|"")+"/
 STRING: /'(?:[^']|'')*'/
 FLOAT.2: /(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+/
+HEXADECIMAL.2: /0[xX][0-9a-fA-F]*/
 INTEGER: /[0-9]+/
 COMPARISON: /<=|>=|<>|<|>|=/
 SIGN: /[+-]/
@@ -75,6 +77,7 @@ _WORDS: Final = {
     "QUOTED": "a name",
     "STRING": "a string",
     "INTEGER": "a number",
+    "HEXADECIMAL": "a number",
     "FLOAT": "a number",
     "COMPARISON": "a comparison",
     "SIGN": "a sign",
@@ -83,9 +86,8 @@ _WORDS: Final = {
     "_COMMA": ",",
     "$END": "the end",
 }
-_VALUE: Final = frozenset(
-    {"NAME", "QUOTED", "STRING", "INTEGER", "FLOAT", "TRUE", "FALSE", "SIGN", "_OPEN"}
-)
+NUMBERS: Final = frozenset({"INTEGER", "HEXADECIMAL", "FLOAT"})
+_VALUE: Final = NUMBERS | {"NAME", "QUOTED", "STRING", "TRUE", "FALSE", "SIGN", "_OPEN"}
 _ARITHMETIC: Final = frozenset({"SIGN", "SCALE"})
 
 

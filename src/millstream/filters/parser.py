@@ -14,22 +14,26 @@ from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedToken
 
 from millstream.errors import InvalidFilter, TooLarge
 from millstream.filters import tree
-from millstream.filters.grammar import GRAMMAR, retag, words
+from millstream.filters.grammar import GRAMMAR, NUMBERS, retag, words
 from millstream.filters.like import parse_pattern
 
 if TYPE_CHECKING:
     from millstream.filters.tree import AnyNode, Condition, Constant, Value
 
+_A_NUMBER: Final = "a number such as 12, 12.5, 1e3 or 0x1F"
+_DIGITS_MAX: Final = 40
+"""More of them are beyond 64 bits in any base; Python refuses to read thousands."""
+
+_WORD: Final = re.compile(r"[\w$.]+")
 _QUOTED_TEXT: Final = re.compile(r"""'[^']*'|"[^"]*\"""")
 
 
 def parse_tree(text: str) -> Condition:
     """The tree of a filter; `InvalidFilter` or `TooLarge` if there is none."""
-    if len(text) > tree.TEXT_CHARACTERS_MAX:
-        message = (
-            f"the filter has {len(text)} characters; at most {tree.TEXT_CHARACTERS_MAX} are allowed"
-        )
-        raise TooLarge(message, limit=tree.TEXT_CHARACTERS_MAX, size=len(text))
+    size = len(text.encode(errors="surrogatepass"))
+    if size > tree.TEXT_BYTES_MAX:
+        message = f"the filter has {size} bytes in UTF-8; at most {tree.TEXT_BYTES_MAX} are allowed"
+        raise TooLarge(message, limit=tree.TEXT_BYTES_MAX, size=size)
     try:
         text.encode()
         root = cast("AnyNode", _parser().parse(text))
@@ -83,7 +87,17 @@ def _refuse_token(text: str, error: UnexpectedToken) -> NoReturn:
     if error.token.type == "$END":
         _refuse(text, len(text), "the end", _accepted_after(text))
     at = _start(error.token)
+    _refuse_number(text, at)
     _refuse(text, at, f"{str(error.token)[:40]!r}", _accepted_after(text[:at]))
+
+
+def _refuse_number(text: str, at: int) -> None:
+    """Refuse `12L`, `0b1`, `1_000` or `1.2.3` as one number, not as a number and a word."""
+    for token in _parser().lex(text[:at]):
+        if token.type in NUMBERS and token.end_pos == at:
+            whole = str(_WORD.findall(text, _start(token))[0])
+            if len(whole) > len(token):
+                _refuse(text, _start(token), f"the number {whole[:40]!r}", (_A_NUMBER,))
 
 
 def _accepted_after(beginning: str) -> tuple[str, ...]:
@@ -189,7 +203,7 @@ class _Builder(Transformer[Token, Any]):
     def like(self, value: AnyNode, pattern: Token, escape: Token | None = None) -> tree.Like:
         character = None if escape is None else _unquote(escape)
         if escape is not None and len(character or "") != 1:
-            raise _Misplaced(_start(escape), str(escape), "a string of one character")
+            raise _Misplaced(_start(escape), str(escape)[:40], "a string of one character")
         try:
             parsed = parse_pattern(_unquote(pattern), character)
         except ValueError as error:
@@ -238,4 +252,13 @@ class _Builder(Transformer[Token, Any]):
         return tree.Constant(_start(token), float(token))
 
     def integer(self, token: Token) -> Constant:
-        return tree.Constant(_start(token), int(token))
+        if token[0] == "0" and len(token) > 1:
+            found = f"{token[:_DIGITS_MAX]!r}, which is octal to some and decimal to others"
+            raise _Misplaced(_start(token), found, "a decimal number without a zero before it")
+        return tree.Constant(_start(token), int(token[:_DIGITS_MAX]))
+
+    def hexadecimal(self, token: Token) -> Constant:
+        digits = token[2:].lstrip("0") or token[2:3]
+        if not digits:
+            raise _Misplaced(_start(token), f"{token!s} without digits", "a hexadecimal digit")
+        return tree.Constant(_start(token), int(digits[:_DIGITS_MAX], 16))

@@ -1,62 +1,78 @@
 """A filter as a Spark SQL expression with the same answer for every row.
 
-A comparison takes the first pair of like types that gives an answer; Spark's own three-valued logic
-does the rest. An integer and a double are compared as integers, after the double was rounded
+A comparison takes the first pair of like types that gives an answer; if there is none but both sides
+are there, it is false. Spark's own three-valued logic does the rest. An integer and a double are compared as integers, after the double was rounded
 towards the side that keeps the answer and its range checked: a cast of the integer to double would
 lose bits. Nothing here can raise, so ANSI mode makes no difference.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from millstream.filters import tree
 from millstream.filters.comparison import MIRRORED
 from millstream.filters.like import Pattern, Segment, literal
 from millstream.filters.spark_value import (
+    INT64_MIN,
     Columns,
     Typed,
     bigint,
-    constant,
     double,
     header,
+    once,
     string,
     typed,
 )
 from millstream.filters.tree import ComparisonOperator, Condition, Value
 
 _NULL_BOOLEAN: Final = "CAST(NULL AS BOOLEAN)"
+_NAN: Final = "CAST('NaN' AS DOUBLE)"
 _TWO_TO_63: Final = "9.223372036854775808E18D"
 _DOUBLE_EXACT_MAX: Final = 2**53
 
 
-def to_spark(node: Condition, columns: Columns) -> str:
-    """The condition as an expression of type boolean."""
+def to_spark(node: Condition, columns: Columns, *, exact: bool = True) -> str:
+    """The condition as an expression of type boolean.
+
+    With `exact=False` it may be NULL where the condition is false: shorter, and the same in a WHERE.
+    """
     match node:
         case tree.Not(operand=operand):
             return f"(NOT {to_spark(operand, columns)})"
         case tree.And(operands=operands):
-            return f"({' AND '.join(to_spark(operand, columns) for operand in operands)})"
+            parts = [to_spark(operand, columns, exact=exact) for operand in operands]
+            return f"({' AND '.join(parts)})"
         case tree.Or(operands=operands):
-            return f"({' OR '.join(to_spark(operand, columns) for operand in operands)})"
+            parts = [to_spark(operand, columns, exact=exact) for operand in operands]
+            return f"({' OR '.join(parts)})"
         case tree.Compare(operator=operator, left=left, right=right):
-            return _compare(operator, typed(left, columns), typed(right, columns))
+            sides = (typed(left, columns), typed(right, columns))
+            return once(sides, lambda one, other: _compare(operator, one, other, exact=exact))
         case tree.Between(value=value, low=low, high=high):
-            middle = typed(value, columns)
-            above = _compare(">=", middle, typed(low, columns))
-            return f"({above} AND {_compare('<=', middle, typed(high, columns))})"
+            return once(
+                (typed(value, columns), typed(low, columns), typed(high, columns)),
+                lambda middle, least, most: (
+                    f"({_compare('>=', middle, least, exact=exact)} "
+                    f"AND {_compare('<=', middle, most, exact=exact)})"
+                ),
+            )
         case tree.In(value=value, items=items):
-            return _member(typed(value, columns), items)
+            return _member(typed(value, columns), items, exact=exact)
         case tree.Like(value=value, pattern=pattern):
-            text = typed(value, columns).s
-            return _NULL_BOOLEAN if text is None else _like(text, pattern)
+            found = typed(value, columns)
+            answers = {} if found.s is None else {"s": _like(found.s, pattern)}
+            return _first([*answers.values(), *_unlike(found, answers, exact=exact)])
         case tree.IsNull(value=value):
             return _is_null(value, columns)
         case tree.Header() | tree.Constant():
-            return typed(node, columns).b or _NULL_BOOLEAN
+            found = typed(node, columns)
+            answers = {} if found.b is None else {"b": found.b}
+            return _first([*answers.values(), *_unlike(found, answers, exact=exact)])
 
 
-def _compare(operator: ComparisonOperator, left: Typed, right: Typed) -> str:
+def _compare(operator: ComparisonOperator, left: Typed, right: Typed, *, exact: bool) -> str:
     answers = []
     if left.s is not None and right.s is not None:
         answers.append(f"{left.s} {operator} {right.s}")
@@ -70,7 +86,37 @@ def _compare(operator: ComparisonOperator, left: Typed, right: Typed) -> str:
         answers.append(_mixed(MIRRORED[operator], right, left))
     if left.b is not None and right.b is not None and operator in ("=", "<>"):
         answers.append(f"{left.b} {operator} {right.b}")
+    if exact:
+        answers.extend(_mismatch(operator, left, right))
     return _first(answers)
+
+
+def _mismatch(operator: ComparisonOperator, left: Typed, right: Typed) -> list[str]:
+    """What makes a comparison without an answer false, if both sides are there."""
+    if left.fixed and not right.fixed:
+        left, right = right, left
+    alike = [kind for kind in right.kinds if kind != "b" or operator in ("=", "<>")]
+    if right.fixed:
+        return _unlike(left, "".join(alike))
+    if left.kinds == right.kinds == tuple(alike) and len(alike) == 1:
+        return []
+    return [f"({_first(_unlike(left))} OR {_first(_unlike(right))})"]
+
+
+def _unlike(value: Typed, but: Collection[str] = (), *, exact: bool = True) -> list[str]:
+    """For each type of the value but some: FALSE if the value has that type, NULL if not.
+
+    Each compares with an end of its type: nothing lies before the least, or behind NaN.
+    """
+    if not exact:
+        return []
+    ends = {"s": "{} < ''", "i": f"{{}} < {INT64_MIN}", "d": f"{{}} > {_NAN}", "b": "{} < FALSE"}
+    fields = {field: getattr(value, field) for field in ends}
+    return [
+        end.format(fields[field])
+        for field, end in ends.items()
+        if fields[field] is not None and field not in but
+    ]
 
 
 def _first(answers: list[str]) -> str:
@@ -86,10 +132,10 @@ def _first(answers: list[str]) -> str:
 def _mixed(operator: ComparisonOperator, left: Typed, right: Typed) -> str:
     """The left as an integer, the right as a double."""
     i, d = left.i, right.d
-    if isinstance(left.constant, int) and abs(left.constant) <= _DOUBLE_EXACT_MAX:
-        return f"{double(float(left.constant))} {operator} {d}"
-    if isinstance(right.constant, float) and _is_small_integer(right.constant):
-        return f"{i} {operator} {bigint(int(right.constant))}"
+    if isinstance(left.number, int) and abs(left.number) <= _DOUBLE_EXACT_MAX:
+        return f"{double(float(left.number))} {operator} {d}"
+    if isinstance(right.number, float) and _is_small_integer(right.number):
+        return f"{i} {operator} {bigint(int(right.number))}"
     rounded = {
         "<": f"{i} < ceil({d})",
         "<=": f"{i} <= floor({d})",
@@ -110,11 +156,34 @@ def _is_small_integer(value: float) -> bool:
     return value.is_integer() and abs(value) <= _DOUBLE_EXACT_MAX
 
 
-def _member(value: Typed, items: tuple[tree.Constant, ...]) -> str:
-    if all(isinstance(item.value, str) for item in items):
-        listed = ", ".join(string(str(item.value)) for item in items)
-        return _NULL_BOOLEAN if value.s is None else f"({value.s} IN ({listed}))"
-    return f"({' OR '.join(_compare('=', value, constant(item.value)) for item in items)})"
+def _member(value: Typed, items: tuple[tree.Constant, ...], *, exact: bool) -> str:
+    """One list for each type that the value may have: Spark makes a set of it."""
+    listed: dict[str, dict[str, None]] = {"s": {}, "i": {}, "d": {}, "b": {}}
+    for item in items:
+        for field, text in _as_member(item.value):
+            listed[field][text] = None
+    answers = {}
+    for field, texts in listed.items():
+        found = getattr(value, field)
+        if found is not None and texts:
+            if field == "d" and "0.0D" in texts:
+                found = f"({found} + 0.0D)"  # Spark's sets tell -0.0 from 0.0, and this is 0.0
+            answers[field] = f"{found} IN ({', '.join(texts)})"
+    return _first([*answers.values(), *_unlike(value, answers, exact=exact)])
+
+
+def _as_member(value: str | int | float | bool) -> Iterator[tuple[str, str]]:
+    """The fields of a header in which a literal may be found, and how it is written there."""
+    match value:
+        case str():
+            yield "s", string(value)
+        case bool():
+            yield "b", "TRUE" if value else "FALSE"
+        case _:
+            if value == int(value) and tree.INT64_MIN <= value <= tree.INT64_MAX:
+                yield "i", bigint(int(value))
+            if value == float(value):
+                yield "d", double(float(value) + 0.0)
 
 
 def _is_null(value: Value, columns: Columns) -> str:

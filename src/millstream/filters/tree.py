@@ -27,13 +27,13 @@ Kind: TypeAlias = Literal["string", "number", "boolean", "any", "condition"]
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
 
-TEXT_CHARACTERS_MAX: Final = 4_096
-"""A filter is stored in every queue's spec, whose text fields are short."""
+TEXT_BYTES_MAX: Final = 16 * 1024
+"""In UTF-8. A filter is stored in every queue's spec, whose text fields are short."""
 
-NODES_MAX: Final = 200
+NODES_MAX: Final = 2_000
 """Bounds the work per message, and the size of the Spark expression."""
 
-DEPTH_MAX: Final = 32
+DEPTH_MAX: Final = 100
 """Of the tree, and of nested parentheses: both compilers recurse, and so does Spark's."""
 
 FIELD_KINDS: Final[dict[str, Kind]] = {"_key": "string", "_timestamp": "number", "_log": "string"}

@@ -43,6 +43,30 @@ ESCAPED = [
 ]
 COMPARISONS = ["=", "<>", "<", "<=", ">", ">="]
 
+AT_THE_CAPS = {
+    "bytes": "a = '" + "x" * 16_378 + "'",
+    "bytes of two": "a = '" + "é" * 8_189 + "'",
+    "or": " OR ".join(["a"] * 1_999),
+    "comparisons": " AND ".join(f"a <> {number}" for number in range(666)),
+    "names": " OR ".join(["a = b"] * 666),
+    "integers": "a IN (" + ", ".join(map(str, range(1_998))) + ")",
+    "strings": "a NOT IN (" + ",".join(f"'{number}'" for number in range(1_997)) + ")",
+    "not": "NOT " * 99 + "a",
+    "not and or": "NOT (b OR NOT (b AND " * 24 + "a" + "))" * 24,
+    "and or": "b = 1 AND (b OR (" * 49 + "a" + "))" * 49,
+    "sum": "a" + " + a" * 98 + " = 1",
+    "quotient": "a" + " / b" * 98 + " = 1",
+    "differences": "a - (" * 98 + "b" + ")" * 98 + " = 1",
+    "signs": "-" * 98 + "a = 1",
+    "constants": "a" + " + 1" * 98 + " <= b",
+    "floats": "1.5 * a" + " + 1.5 * a" * 97 + " > b",
+    "many sums": " OR ".join(["a" + " + b" * 30 + " > 1"] * 31),
+    "parentheses": "(" * 100 + "a" + ")" * 100,
+    "parentheses in a string": "a = '" + "(" * 101 + "'",
+    "long pattern": "a LIKE '" + "x_%" * 5_000 + "'",
+}
+"""Filters that are as large as one may be, each in another way."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -77,7 +101,9 @@ def random_condition(random: Random, depth: int = 4) -> Tree:
         case 4:
             return random.choice([("is null", value), ("literal", random.choice([True, False]))])
         case 5 | 6:
-            return ("in", value, [random_literal(random) for _ in range(random.randint(1, 3))])
+            # Spark makes a set of more than ten.
+            count = random.choice([1, 2, 3, 15])
+            return ("in", value, [random_literal(random) for _ in range(count)])
         case 7:
             return ("like", value, *random.choice([*((p, None) for p in PATTERNS), *ESCAPED]))
         case 8:
@@ -113,8 +139,13 @@ def random_number(random: Random, depth: int) -> Tree:
         case 5:
             return ("sign", random.choice("+-"), random_operand(random, depth - 1, signed=True))
         case _:
-            left, right = random_operand(random, depth - 1), random_operand(random, depth - 1)
-            return ("arithmetic", random.choice("+-*/"), left, right)
+            # Sometimes so many that they are computed step by step in Spark.
+            number = random_operand(random, depth - 1)
+            for _ in range(random.choice([1, 1, 1, 1, 2, 8])):
+                sides = [number, random_operand(random, depth - 1)]
+                random.shuffle(sides)
+                number = ("arithmetic", random.choice("+-*/"), *sides)
+            return number
 
 
 def random_operand(random: Random, depth: int, *, signed: bool = False) -> Tree:
@@ -152,10 +183,13 @@ def _render(tree: Tree, random: Random) -> tuple[str, int]:
         case ("between", value, low, high):
             return f"{at(value, 5)} {word('BETWEEN')} {at(low, 5)} AND {at(high, 5)}", 4
         case ("in", value, items):
-            return f"{at(value, 5)} {word('IN')} ({', '.join(map(_literal, items))})", 4
+            return (
+                f"{at(value, 5)} {word('IN')} ({', '.join(_literal(item, random) for item in items)})",
+                4,
+            )
         case ("like", value, pattern, escape):
-            ending = "" if escape is None else f" {word('ESCAPE')} {_literal(escape)}"
-            return f"{at(value, 5)} {word('LIKE')} {_literal(pattern)}{ending}", 4
+            ending = "" if escape is None else f" {word('ESCAPE')} {_literal(escape, random)}"
+            return f"{at(value, 5)} {word('LIKE')} {_literal(pattern, random)}{ending}", 4
         case ("is null", value):
             return f"{at(value, 5)} {word('IS NULL')}", 4
         case ("arithmetic", symbol, left, right):
@@ -164,7 +198,7 @@ def _render(tree: Tree, random: Random) -> tuple[str, int]:
         case ("sign", sign, part):
             return f"{sign}{at(part, 7)}", 7
         case ("literal", value):
-            return _literal(value), 7
+            return _literal(value, random), 7
         case ("field", name):
             return name, 8
         case ("header", name):
@@ -173,10 +207,16 @@ def _render(tree: Tree, random: Random) -> tuple[str, int]:
     raise AssertionError(tree)
 
 
-def _literal(value: Any) -> str:
-    if isinstance(value, str):
-        return "'" + value.replace("'", "''") + "'"
-    return str(value).upper() if isinstance(value, bool) else repr(value)
+def _literal(value: Any, random: Random) -> str:
+    match value:
+        case str():
+            return "'" + value.replace("'", "''") + "'"
+        case bool():
+            return str(value).upper()
+        case int() if random.random() < 0.2:
+            return random.choice([hex, lambda number: f"{number:#X}"])(value)
+        case _:
+            return repr(value)
 
 
 # Meaning
@@ -207,32 +247,37 @@ def _truth(tree: Tree, row: Row) -> Fraction:
             return max(_compare("=", _value(value, row), item) for item in items)
         case ("like", value, pattern, escape):
             found = _value(value, row)
-            return (
-                Fraction(like_by_table(found, pattern, escape))
-                if isinstance(found, str)
-                else UNKNOWN
-            )
+            if _is_nothing(found):
+                return UNKNOWN
+            return Fraction(isinstance(found, str) and like_by_table(found, pattern, escape))
         case ("is null", value):
             return Fraction(_value(value, row) is None)
         case _:
             found = _value(tree, row)
-            return Fraction(found) if isinstance(found, bool) else UNKNOWN
+            return UNKNOWN if _is_nothing(found) else Fraction(found is True)
 
 
 def _compare(symbol: str, left: Any, right: Any) -> Fraction:
+    if _is_nothing(left) or _is_nothing(right):
+        return UNKNOWN
     if isinstance(left, str) and isinstance(right, str):
         pair: tuple[Any, Any] = (left.encode(), right.encode())
     elif isinstance(left, bool) and isinstance(right, bool) and symbol in ("=", "<>"):
         pair = (left, right)
-    elif _is_number(left) and _is_number(right) and left == left and right == right:
+    elif _is_number(left) and _is_number(right):
         pair = (_line(left), _line(right))
     else:
-        return UNKNOWN
+        return FALSE
     functions = {
         "=": operator.eq, "<>": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
         ">=": operator.ge,
     }  # fmt: skip
     return Fraction(functions[symbol](*pair))
+
+
+def _is_nothing(value: Any) -> bool:
+    """NULL or NaN, which nothing compares with."""
+    return value is None or value != value
 
 
 def _is_number(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import timeit
 
 import pytest
@@ -45,11 +46,16 @@ def test_an_escaped_sign_is_itself(text: str, condition: str, expected: bool) ->
     assert parse(condition).evaluate({"a": text}) is expected
 
 
-@pytest.mark.parametrize("value", [None, 5, 5.0, True])
-def test_what_is_no_string_is_unknown(value: object) -> None:
-    assert parse("a LIKE '%'").evaluate({"a": value}) is None  # type: ignore[dict-item]
-    assert parse("a NOT LIKE '%'").evaluate({"a": value}) is None  # type: ignore[dict-item]
-    assert parse("5 LIKE '5'").evaluate({}) is None
+@pytest.mark.parametrize("value", [5, 5.0, True, math.inf])
+def test_what_is_no_string_is_not_like_any_pattern(value: int | float | bool) -> None:
+    assert parse("a LIKE '%'").evaluate({"a": value}) is False
+    assert parse("a NOT LIKE '%'").evaluate({"a": value}) is True
+
+
+@pytest.mark.parametrize("value", [None, math.nan])
+def test_what_is_nothing_is_unknown(value: float | None) -> None:
+    assert parse("a LIKE '%'").evaluate({"a": value}) is None
+    assert parse("a NOT LIKE '%'").evaluate({"a": value}) is None
 
 
 @pytest.mark.parametrize(

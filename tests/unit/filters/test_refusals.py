@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
+
 import pytest
 
 from millstream.errors import InvalidFilter, TooLarge
 from millstream.filters import parse
+from tests.unit.filters.cases import AT_THE_CAPS
+
+A_NUMBER = "a number such as 12, 12.5, 1e3 or 0x1F"
 
 
 @pytest.mark.parametrize(
@@ -35,7 +41,29 @@ from millstream.filters import parse
         ("a LIKE 'x' ESCAPE ''", 1, 19, "a string of one character"),
         ("UPPER(a) = 'X'", 1, 6, "a comparison"),
         ("a.b = 1", 1, 2, "a comparison"),
-        ("a = 0x10", 1, 6, "AND"),
+        ("a = 0x", 1, 5, "a hexadecimal digit"),
+        ("a = 0X AND b", 1, 5, "a hexadecimal digit"),
+        ("a IN (1,\n 0x)", 2, 2, "a hexadecimal digit"),
+        ("a = 0xG", 1, 5, A_NUMBER),
+        ("a = 0x1G", 1, 5, A_NUMBER),
+        ("a = 0x1.8p3", 1, 5, A_NUMBER),
+        ("a = 0x10L", 1, 5, A_NUMBER),
+        ("a = 12L", 1, 5, A_NUMBER),
+        ("a = 1.5f", 1, 5, A_NUMBER),
+        ("a = 0b101", 1, 5, A_NUMBER),
+        ("a = 1_000", 1, 5, A_NUMBER),
+        ("a = 1.2.3", 1, 5, A_NUMBER),
+        ("a = 1e", 1, 5, A_NUMBER),
+        ("a = 12 L", 1, 8, "AND"),
+        ("a = 017", 1, 5, "a decimal number without a zero before it"),
+        ("a = -00", 1, 6, "a decimal number without a zero before it"),
+        ("a IN (1, 08)", 1, 10, "a decimal number without a zero before it"),
+        ("a = 0x8000000000000000", 1, 5, "a 64-bit integer"),
+        ("a = 0xFFFFFFFFFFFFFFFF", 1, 5, "a 64-bit integer"),
+        ("a = -0x8000000000000001", 1, 5, "a 64-bit integer"),
+        ("a = 0x" + "0" * 9_000 + "1" + "0" * 16, 1, 5, "a 64-bit integer"),
+        ("a = " + "9" * 16_000, 1, 5, "a 64-bit integer"),
+        ("a = " + "9" * 16_000 + ".0", 1, 5, "a finite number"),
         ("a != 2", 1, 3, "a comparison"),
         ("a == 2", 1, 4, "a value"),
         ("a = :b", 1, 5, "a value"),
@@ -91,36 +119,37 @@ def test_a_keyword_is_one_in_ascii_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "limit"),
+    ("text", "limit", "size", "words"),
     [
-        ("a = '" + "x" * 4_091 + "'", 4_096),
-        (" OR ".join(["a"] * 200), 200),
-        ("a IN (" + ", ".join(["1"] * 199) + ")", 200),
-        ("NOT " * 32 + "a", 32),
-        ("-" * 150 + "a = 1", 32),
-        ("-" * 4_000 + "a = 1", 200),
-        ("a" + " + a" * 31 + " = 1", 32),
-        ("(" * 33 + "a" + ")" * 33, 32),
+        ("a = '" + "x" * 16_379 + "'", 16_384, 16_385, "16385 bytes"),
+        ("a = '" + "é" * 8_190 + "'", 16_384, 16_386, "16386 bytes"),
+        ("(" * 1_000_000, 16_384, 1_000_000, "1000000 bytes"),
+        (" OR ".join(["a"] * 2_000), 2_000, 2_001, "2001 parts"),
+        ("a IN (" + ", ".join(["1"] * 1_999) + ")", 2_000, 2_001, "2001 parts"),
+        ("NOT " * 100 + "a", 100, 101, "nested 101 deep"),
+        ("-" * 150 + "a = 1", 100, 152, "nested 152 deep"),
+        ("-" * 4_000 + "a = 1", 2_000, 4_003, "4003 parts"),
+        ("a" + " + a" * 99 + " = 1", 100, 101, "nested 101 deep"),
+        ("(" * 101 + "a" + ")" * 101, 100, 101, "nested 101 deep"),
     ],
+    ids=lambda value: str(value)[:20],
 )
-def test_a_filter_over_a_cap_is_too_large(text: str, limit: int) -> None:
+def test_a_filter_over_a_cap_is_too_large(text: str, limit: int, size: int, words: str) -> None:
     with pytest.raises(TooLarge) as caught:
         parse(text)
-    assert caught.value.limit == limit
-    assert caught.value.size > limit
+    assert (caught.value.limit, caught.value.size) == (limit, size)
+    assert words in str(caught.value)
+    assert f"at most {limit}" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a = '" + "x" * 4_090 + "'",
-        " OR ".join(["a"] * 199),
-        "a IN (" + ", ".join(["1"] * 198) + ")",
-        "NOT " * 31 + "a",
-        "a" + " + a" * 30 + " = 1",
-        "(" * 32 + "a" + ")" * 32,
-        "a = '" + "(" * 100 + "'",
-    ],
-)
-def test_a_filter_at_a_cap_is_accepted(text: str) -> None:
-    assert parse(text).evaluate({"a": 1}) in (True, False, None)
+@pytest.mark.parametrize("name", AT_THE_CAPS)
+def test_a_filter_at_a_cap_is_accepted_with_little_stack_left(name: str) -> None:
+    depth, limit = len(inspect.stack()), sys.getrecursionlimit()
+    sys.setrecursionlimit(depth + 500)
+    try:
+        parsed = parse(AT_THE_CAPS[name])
+        for a in (1, 2.5, "x", True, None):
+            assert parsed.evaluate({"a": a, "b": 1}) in (True, False, None)
+        assert parsed.spark_sql()
+    finally:
+        sys.setrecursionlimit(limit)

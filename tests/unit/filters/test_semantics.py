@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import timeit
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,15 +63,83 @@ def test_logic_has_three_values(text: str, expected: bool | None) -> None:
         ("region = 'eu'", T), ("region <> 'eu'", F), ("'eu' = region", T), ("region = 'EU'", F),
         ("region < 'ev'", T), ("'et' < region", T), ("region >= 'eu'", T), ("empty = ''", T),
         ("Region = 'eu'", U), ("absent = 'eu'", U), ("absent <> 'eu'", U), ("none = none", U),
-        ("region = 5", U), ("region <> 5", U), ("amount = '250'", U), ("amount <> 'x'", U),
-        ("vip = 1", U), ("vip <> 0", U), ("zero = FALSE", U), ("test = 0", U), ("vip = vip", T),
-        ("vip = TRUE", T), ("vip <> TRUE", F), ("test <> vip", T), ("vip > FALSE", U),
-        ("vip > test", U), ("'a' > 3", U), ("1 = 1.0", T), ("'\uffff' < '😀'", T), ("3 > 2", T),
-        ("region", U), ("amount", U), ("amount AND test", F), ("region OR vip", T),
+        ("region = 5", F), ("region <> 5", F), ("amount = '250'", F), ("amount <> 'x'", F),
+        ("vip = 1", F), ("vip <> 0", F), ("zero = FALSE", F), ("test = 0", F), ("vip = vip", T),
+        ("vip = TRUE", T), ("vip <> TRUE", F), ("test <> vip", T), ("vip > FALSE", F),
+        ("vip > test", F), ("'a' > 3", F), ("1 = 1.0", T), ("'\uffff' < '😀'", T), ("3 > 2", T),
+        ("region", F), ("amount", F), ("amount AND test", F), ("region OR vip", T),
     ],
 )  # fmt: skip
 def test_only_like_compares_with_like(text: str, expected: bool | None) -> None:
     assert answer(text) is expected
+
+
+UNLIKE = [
+    "region = 5", "region <> 5", "region < 5", "region <= 5", "region > 5", "region >= 5.5",
+    "5 = region", "5 <> region", "5 < region", "region = TRUE", "region <> FALSE", "region < TRUE",
+    "region = amount", "region <> amount", "amount >= region", "region <> vip", "vip <> amount",
+    "amount = '250'", "amount <> 'x'", "amount < 'x'", "amount = TRUE", "amount <> TRUE",
+    "price = '2.5'", "price <> FALSE", "vip = 1", "vip <> 0", "vip > 0", "vip <> 'true'",
+    "zero = FALSE", "test = 0", "test = minus", "vip > FALSE", "vip <= vip", "test < vip",
+    "region BETWEEN 1 AND 2", "amount BETWEEN 'a' AND 'z'", "vip BETWEEN FALSE AND TRUE",
+    "amount BETWEEN 1 AND 'z'", "amount BETWEEN 'a' AND 300", "5 BETWEEN region AND 9",
+    "region IN (1, 2.5)", "region IN (TRUE)", "region IN (1, TRUE, 'us')", "amount IN ('250')",
+    "amount IN ('a', TRUE)", "vip IN (1, 0, 'true')", "vip IN (1)", "vip IN (FALSE, 1)", "test IN (0, 5)",
+    "amount IN ('a', 1)", "zero IN (FALSE, 'a')", "inf IN ('inf')",
+    "amount LIKE '2%'", "price LIKE '%'", "vip LIKE '%'", "5 LIKE '5'", "TRUE LIKE '%'",
+    "amount + 1 LIKE '%'", "amount + 1 = 'x'", "amount + 1 <> TRUE", "amount + 1 IN ('a')",
+    "region", "amount", "price", "empty", "inf", "1 = 'a'", "1 <> 'a'", "TRUE <> 'a'", "TRUE > FALSE",
+    "_timestamp = '1'", "_timestamp LIKE '%'", "_key = 5", "_key <> 5", "_log IN (1, TRUE)",
+]  # fmt: skip
+"""Both sides are there, and can never be alike."""
+
+
+@pytest.mark.parametrize("text", UNLIKE)
+def test_unlike_types_compare_as_false_so_not_makes_it_true(text: str) -> None:
+    record: dict[str, Any] = {"key": b"k", "timestamp": 1, "log": "orders"}
+    assert answer(text, **record) is False
+    assert answer(f"NOT ({text})", **record) is True
+    assert answer(f"NOT NOT ({text})", **record) is False
+    assert answer(f"NOT ({text} OR test)", **record) is True
+    assert answer(f"NOT ({text} AND none)", **record) is True
+    assert answer(f"({text}) OR none", **record) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "region NOT BETWEEN 1 AND 2", "region NOT IN (1, 2)", "region NOT IN (1, TRUE, 'us')",
+        "vip NOT IN (1, 0)", "amount NOT LIKE '2%'", "amount NOT IN ('250', TRUE)", "NOT region",
+        "vip NOT BETWEEN FALSE AND TRUE", "vip NOT LIKE 'true'", "NOT amount AND NOT price",
+    ],
+)  # fmt: skip
+def test_a_negated_test_holds_for_what_it_can_never_fit(text: str) -> None:
+    assert answer(text) is True
+
+
+@pytest.mark.parametrize("value", ["none", "absent", "nan", "region + 1", "vip * 2", "-region",
+                                   "amount / 0", "max + 1", "huge * 10", "inf - inf"])  # fmt: skip
+@pytest.mark.parametrize(
+    "test", ["= 5", "<> 5", "= 'x'", "<> 'x'", "< TRUE", "= nan", "<> absent", "> region",
+             "BETWEEN 'a' AND 'b'", "IN (1, 'a', TRUE)", "IN (1, 2)", "IN ('a')", "LIKE '%'"],
+)  # fmt: skip
+def test_what_is_nothing_compares_as_unknown_even_with_unlike_types(value: str, test: str) -> None:
+    assert answer(f"{value} {test}") is None
+    assert answer(f"NOT ({value} {test})") is None
+
+
+def test_a_header_that_is_nothing_is_an_unknown_condition() -> None:
+    for name in ("none", "absent", "nan"):
+        assert answer(name) is None
+        assert answer(f"NOT {name}") is None
+
+
+@pytest.mark.parametrize("value", [b"bytes", [1], {"a": 1}, (1,), 1j])
+def test_a_value_that_no_header_may_hold_is_like_nothing(value: Any) -> None:
+    for text in ("a = 1", "a <> 'x'", "a < b", "a IN ('x', 1)", "a IN ('x')", "a LIKE '%'", "a"):
+        assert parse(text).evaluate({"a": value, "b": 1}) is False
+        assert parse(f"NOT ({text})").evaluate({"a": value, "b": 1}) is True
+    assert parse("a + 1 > 0").evaluate({"a": value}) is None
 
 
 @pytest.mark.parametrize(
@@ -83,7 +152,10 @@ def test_only_like_compares_with_like(text: str, expected: bool | None) -> None:
         ("min = -9223372036854775808", T), ("inf > max", T), ("inf > huge", T), ("inf = inf", T),
         ("-1e19 < min", T), ("nan = nan", U), ("nan <> nan", U), ("nan < 1", U), ("nan <> 1", U),
         ("nan >= 1", U), ("nan IN (1)", U), ("nan NOT IN (1)", U), ("nan BETWEEN 0 AND 1", U),
-        (".5 = 0.5", T), ("5. = 5", T), ("1e3 = 1000", T), ("1E-1 < 1", T), ("007 = 7", T),
+        (".5 = 0.5", T), ("5. = 5", T), ("1e3 = 1000", T), ("1E-1 < 1", T), ("007.5 = 7.5", T),
+        ("0x1F = 31", T), ("0XfF = 255", T), ("0x0 = 0", T), ("0x00ff = 255", T), ("-0x10 = -16", T),
+        ("amount = 0xFA", T), ("amount IN (0xfa)", T), ("min = -0x8000000000000000", T),
+        ("max = 0x7fffffffffffffff", T), ("amount + 0x1 = 251.0", T), ("amount-0xA=240", T),
     ],
 )  # fmt: skip
 def test_integers_and_floats_compare_exactly(text: str, expected: bool | None) -> None:
@@ -115,15 +187,15 @@ def test_arithmetic_is_int64_and_float64(text: str, expected: bool | None) -> No
     [
         ("amount BETWEEN 250 AND 300", T), ("amount BETWEEN 251 AND 300", F),
         ("amount NOT BETWEEN 251 AND 300", T), ("amount BETWEEN 300 AND 200", F),
-        ("amount BETWEEN 'a' AND 300", U), ("amount BETWEEN 'a' AND 200", F),
+        ("amount BETWEEN 'a' AND 300", F), ("amount BETWEEN 'a' AND 200", F),
         ("amount between zero and amount + 1 and vip", T), ("region BETWEEN 'a' AND 'f'", T),
         ("absent BETWEEN 1 AND 2", U), ("absent NOT BETWEEN 1 AND 2", U),
         ("region IN ('eu', 'us')", T), ("region IN ('us')", F), ("region NOT IN ('us')", T),
         ("absent IN ('us')", U), ("absent NOT IN ('us')", U), ("amount IN (1, 250.0)", T),
-        ("amount NOT IN (-1, +2.5)", T), ("vip IN (1)", U), ("vip NOT IN (1)", U),
-        ("vip IN (TRUE)", T), ("vip IN (FALSE, 1)", U), ("amount IN ('250')", U),
-        ("amount IN ('a', 250)", T), ("amount IN ('a', 1)", U), ("amount + 1 IN (251)", T),
-        ("_log IN ('orders')", T), ("zero IN (0.0, 5)", T), ("test IN (0, 5)", U),
+        ("amount NOT IN (-1, +2.5)", T), ("vip IN (1)", F), ("vip NOT IN (1)", T),
+        ("vip IN (TRUE)", T), ("vip IN (FALSE, 1)", F), ("amount IN ('250')", F),
+        ("amount IN ('a', 250)", T), ("amount IN ('a', 1)", F), ("amount + 1 IN (251)", T),
+        ("_log IN ('orders')", T), ("zero IN (0.0, 5)", T), ("test IN (0, 5)", F),
         ("absent IS NULL", T), ("none IS NULL", T), ("amount IS NULL", F), ("nan IS NULL", F),
         ("none IS NOT NULL", F), ("region is not null", T), ("absent + 1 IS NULL", T),
         ("'a' IS NULL", F), ("NOT none IS NULL", F),
@@ -140,7 +212,7 @@ def test_ranges_lists_and_null(text: str, expected: bool | None) -> None:
         ("\"region\" = 'eu'", T), ('"order id" IS NULL', T), ("\"_key\" = 'a header'", T),
         ("_key = 'ключ'", T), ("_timestamp >= 1700000000000", T), ("_log = 'orders'", T),
         ("_log LIKE 'ord%' AND _timestamp / 1000 = 1700000000", T), ("_KEY IS NULL", T),
-        ("_key = _log", F), ("_timestamp = '1'", U),
+        ("_key = _log", F), ("_timestamp = '1'", F),
     ],
 )  # fmt: skip
 def test_names_and_the_records_own_fields(text: str, expected: bool | None) -> None:
@@ -182,6 +254,29 @@ def test_filters_are_equal_by_text_and_can_be_copied() -> None:
     assert copy.deepcopy(parsed).matches({"a": 1})
     assert len({parsed, parse("a = 1")}) == 1
     assert repr(parsed) == "Filter(text='a = 1')"
+
+
+def test_the_truth_tables_of_the_documentation_are_true() -> None:
+    values = {
+        "`7`": [7, 7.0],
+        "`'Bonn'`": ["Bonn"],
+        "`TRUE`": [True],
+        "absent or NaN": [None, math.nan],
+    }
+    words = {"true": True, "false": False, "unknown": None}
+    lines = (Path(__file__).parents[3] / "docs" / "FILTERS.md").read_text().splitlines()
+    tables = [at for at, line in enumerate(lines) if line.startswith("| `x` |")]
+    assert len(tables) == 2
+    for at in tables:
+        conditions = [cell.strip(" `") for cell in lines[at].strip("|").split("|")][1:]
+        rows = [
+            [cell.strip() for cell in line.strip("|").split("|")] for line in lines[at + 2 : at + 6]
+        ]
+        assert {row[0] for row in rows} == set(values)
+        for name, *answers in rows:
+            for value in values[name]:
+                found = [parse(condition).evaluate({"x": value}) for condition in conditions]
+                assert found == [words[answer] for answer in answers], (name, conditions)
 
 
 @pytest.mark.slow

@@ -10,10 +10,33 @@ from millstream.filters import parse
 
 
 def test_a_plain_filter_reads_plainly() -> None:
-    assert parse("region = 'eu' AND NOT test").spark_sql() == (
-        "((try_element_at(`headers`, 'region').s = 'eu') "
-        "AND (NOT try_element_at(`headers`, 'test').b))"
+    assert parse("region = 'eu' AND test").spark_sql(exact=False) == (
+        "((try_element_at(`headers`, 'region').s = 'eu') AND (try_element_at(`headers`, 'test').b))"
     )
+    assert parse("_log = 'eu' AND _timestamp IN (1, 2)").spark_sql() == (
+        "((`log` = 'eu') AND (`timestamp` IN (1L, 2L)))"
+    )
+
+
+def test_a_header_of_another_type_is_false_where_that_makes_a_difference() -> None:
+    plain = parse("NOT test").spark_sql(exact=False)
+    assert plain == parse("NOT test").spark_sql()
+    assert plain == (
+        "(NOT coalesce(try_element_at(`headers`, 'test').b, try_element_at(`headers`, 'test').s < '', "
+        "try_element_at(`headers`, 'test').i < CAST('-9223372036854775808' AS BIGINT), "
+        "nanvl(try_element_at(`headers`, 'test').d, CAST(NULL AS DOUBLE)) > CAST('NaN' AS DOUBLE)))"
+    )
+
+
+def test_a_list_is_one_list_for_each_type() -> None:
+    sql = parse("a IN (1, 2.5, 'x', TRUE, 1.0, 9007199254740993, -0.0)").spark_sql()
+    a = "try_element_at(`headers`, 'a')"
+    assert sql == (
+        f"coalesce({a}.s IN ('x'), {a}.i IN (1L, 9007199254740993L, 0L), "
+        f"(nanvl({a}.d, CAST(NULL AS DOUBLE)) + 0.0D) IN (1.0D, 2.5D, 0.0D), {a}.b IN (TRUE))"
+    )
+    thousand = "a IN (" + ", ".join(map(str, range(1_000))) + ")"
+    assert len(parse(thousand).spark_sql()) < 20_000
 
 
 @pytest.mark.parametrize(
@@ -35,11 +58,22 @@ def test_column_names_are_quoted() -> None:
     assert {"`k`", "`t`", "`l`"} <= set(re.findall(r"`\w+`", sql))
 
 
-def test_arithmetic_grows_the_text_no_faster_than_its_square() -> None:
+def test_arithmetic_grows_the_text_in_proportion() -> None:
     def length(operands: int) -> int:
-        return len(parse(" * ".join(["a"] * operands) + " > 0").spark_sql())
+        return len(parse(" * ".join(["a"] * operands) + " > b").spark_sql())
 
-    assert length(24) < 5 * length(12)
+    assert length(96) < 2 * length(48) < 4 * length(24)
+
+
+@pytest.mark.parametrize(
+    "text", ["a" + " + a" * 98 + " = 1", "a - (" * 98 + "b" + ")" * 98 + " = 1", "-" * 98 + "a = b"]
+)
+def test_long_arithmetic_does_not_nest(text: str) -> None:
+    deepest = depth = 0
+    for sign in parse(text).spark_sql():
+        depth += (sign == "(") - (sign == ")")
+        deepest = max(deepest, depth)
+    assert deepest < 20
 
 
 def test_dynamic_division_does_not_double_with_every_level() -> None:

@@ -316,7 +316,7 @@ def _condition(info: QueueInfo, logs: Sequence[str], names: dict[str, str]) -> s
         parts.append(f"topic IN ({', '.join(map(string, own))})" if own else "FALSE")
     if info.spec.filter:
         condition = parse(info.spec.filter)
-        text = condition.spark_sql(timestamp=AT_MS, log="topic")
+        text = condition.spark_sql(timestamp=AT_MS, log="topic", exact=False)
         for name in sorted(condition.names):
             # No literal can hold these words: what is not plain is written in hexadecimal.
             lookup = header(name, Columns())
