@@ -24,7 +24,16 @@ from millstream.log.head import Head, Name
 from millstream.log.metadata import MetadataState
 from millstream.log.producer import ProducerState
 from millstream.log.retention import LogUpkeep
-from millstream.queue import assigning, claims, endings, info, scanning, service, standing
+from millstream.queue import (
+    assigning,
+    claims,
+    endings,
+    info,
+    recording,
+    scanning,
+    service,
+    standing,
+)
 from millstream.queue import commands as q
 from millstream.queue import operations as queues
 from millstream.queue.bucket import Bucket
@@ -144,6 +153,7 @@ _READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
     standing.ListStandings: standing.list_standings,
     q.PeekMessages: service.peek_messages,
     q.GetAttempts: service.get_attempts,
+    q.ListRecords: recording.list_records,
     q.DescribeQueue: info.describe_queue,
     q.ListQueues: info.list_queues,
     base.Stats: lambda store, _: store.stats(),

@@ -9,7 +9,9 @@ Promises:
 - One acknowledgement is accepted; the same again is a success, a stale one is `LeaseLost`, and then
   nothing of that call has happened.
 - Ended leases are delivered again, delays are honoured, and jumps of the wall clock do neither.
-- Counts, attempts and payloads are right, also after a truncation, a fold or a reopen.
+- Counts, attempts and payloads are right, also after a truncation, a fold or a reopen; attempts go on
+  through a redrive.
+- The RFC's records, made at any time, say of every message what the queue says.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import millstream
 from millstream import Limits, Millstream
 from millstream.errors import LeaseLost
+from millstream.format import rfc
 from millstream.queue.message import Message
 from millstream.queue.queue import Queue
 from millstream.record import wall_ms_of
@@ -73,7 +76,36 @@ class Entry:
     until_ms: int = 0
     again: bool = False
     """Whether it was redriven."""
+    past: list[Attempt] = field(default_factory=list)
+    """The attempts before that."""
     tries: list[Attempt] = field(default_factory=list)
+
+
+def decoded(
+    records: list[rfc.Record],
+) -> tuple[dict[str, dict[int, int]], list[list[tuple[int, str]]]]:
+    """Of each state, the claim ids and how often each was claimed; and all attempts at messages."""
+    states: dict[str, dict[int, int]] = {
+        state: {} for state in ("available", "in flight", "done", "failed")
+    }
+    attempts = []
+    for record in records:
+        match rfc.RecordType(record.key[1]):
+            case rfc.RecordType.ACTIVE:
+                available, in_flight = rfc.decode_active(record.value)
+                states["available"] |= {one.claim_id: one.attempts for one in available}
+                states["in flight"] |= {one.claim_id: one.attempts for one in in_flight}
+                assert all(one.metadata for one in (*available, *in_flight))
+            case rfc.RecordType.DONE:
+                done = rfc.decode_done(record.value)
+                states["done"] |= {one.claim_id: one.attempts for one in done}
+            case rfc.RecordType.FAILED:
+                failed = rfc.decode_failed(record.value)
+                states["failed"] |= {one.claim_id: one.attempts for one in failed}
+            case rfc.RecordType.ATTEMPTS:
+                made = rfc.decode_attempts(record.value)
+                attempts.append([(one.claimed_at_ms, one.consumer_id) for one in made])
+    return states, attempts
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -430,7 +462,8 @@ class QueueMachine(RuleBasedStateMachine):
         for entry in chosen:
             assert entry.state == "failed"
             entry.state = "gone"
-            self.entries.append(Entry(entry.log, entry.offset, entry.value, again=True))
+            past = [*entry.past, *entry.tries]
+            self.entries.append(Entry(entry.log, entry.offset, entry.value, again=True, past=past))
             self.entries[-1].state = "available"
 
     @rule(handle=HANDLES, paused=st.booleans())
@@ -523,12 +556,32 @@ class QueueMachine(RuleBasedStateMachine):
             Attempt(self.store_ms(one.claimed), one.consumer, one.outcome, one.reason)
             for one in queue.attempts(message)
         ]
-        expected = self.by_claim[message.claim_id].tries
-        if self.by_claim[message.claim_id].state == "gone" and not found:
-            return  # a bucket without a message may be forgotten at any time
+        entry = self.by_claim[message.claim_id]
+        expected = [] if entry.state == "gone" else [*entry.past, *entry.tries]
         for one, other in zip(found, expected, strict=True):
             one.reason = other.reason if other.outcome == "done" else one.reason
         assert found == expected
+
+    @rule(handle=HANDLES)
+    def records(self, handle: int) -> None:
+        queue = self.settled(handle)
+        found = list(queue.records())
+        assert [record.key for record in found] == sorted({record.key for record in found})
+        states, attempts = decoded(found)
+        for state, messages in states.items():
+            if state != "available":
+                expected = self.in_state(state)
+                assert set(messages) == {entry.claim_id for entry in expected}
+                for entry in expected:
+                    assert messages[entry.claim_id] == len(entry.tries)  # type: ignore[index]
+        waiting = [entry for entry in self.entries if entry.state in ("available", "unrouted")]
+        assert len(states["available"]) <= len(waiting)
+        known = [entry for entry in self.entries if entry.state != "gone"]
+        expected_tries = [
+            [(one.claimed_ms, one.consumer) for one in (*entry.past, *entry.tries)]
+            for entry in known
+        ]
+        assert sorted(attempts) == sorted(filter(None, expected_tries))
 
     def nothing_is_lost(self) -> None:
         """At the end, everything that was not finished can be had."""

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from millstream.command import AsyncSession
 from millstream.errors import NotFound
+from millstream.format.rfc import Record
 from millstream.log.names import check_name
 from millstream.queue import commands as c
 from millstream.queue.message import Message, QueueInfo, Try, messages_of
@@ -197,6 +198,17 @@ class Queue:
         """How the attempts at a message went."""
         claim_id = message.claim_id if isinstance(message, Message) else message
         return await self._session.execute(c.GetAttempts(self.name, claim_id))
+
+    async def records(self) -> AsyncIterator[Record]:
+        """The queue as the RFC's records of types 0x02 to 0x06, in the order of their keys.
+
+        They are made from what the store holds, some at a time: each bucket as of one commit.
+        """
+        after = b""
+        while page := await self._session.execute(c.ListRecords(self.name, after)):
+            for record in page:
+                yield record
+            after = page[-1].key
 
     async def purge(self, *, state: str = "available") -> int:
         """Forget all messages that are available, or failed; how many."""

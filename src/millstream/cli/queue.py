@@ -12,6 +12,7 @@ from millstream.cli.claims import ack, attempts, claim, fail, nack, peek
 from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath, Yes, opened
 from millstream.cli.confirm import confirm
 from millstream.cli.options import takes
+from millstream.cli.records import records
 from millstream.cli.settings import Settings, changed, per_second, spec_facts
 from millstream.queue.spec import RATE_MAX, RATE_MIN, QueueSpec
 
@@ -286,5 +287,5 @@ def delete(
         display.say(f"queue {display.safe(queue)} is gone")
 
 
-for command in (claim, ack, nack, fail, peek, attempts):
+for command in (claim, ack, nack, fail, peek, attempts, records):
     queue.command()(command)

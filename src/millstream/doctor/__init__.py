@@ -17,7 +17,7 @@ from millstream.doctor.replay import Replay
 from millstream.doctor.rows import Progress, Rows
 from millstream.doctor.wal import check_wal
 from millstream.errors import CorruptionError
-from millstream.format import ids, keys, rfc
+from millstream.format import ids, keys
 
 __all__ = ["Problem", "Progress", "Report", "examine"]
 
@@ -60,7 +60,6 @@ def _examine(rows: Rows, findings: Findings) -> Report:
     rows.enter("queues")
     queues = QueueExamination(rows, replay, findings, logs)
     queues.check_messages()
-    queues.check_records()
     rows.enter("hashes")
     logs.check_marks()
     rows.enter("cursors")
@@ -88,8 +87,7 @@ def _reserved(rows: Rows, findings: Findings) -> int:
 def _check_rest(rows: Rows, replay: Replay, findings: Findings) -> None:
     """The rows that belong to none of the views."""
     bounds = (
-        (b"", keys.prefix(rfc.RecordType.ACTIVE)),
-        (keys.prefix(rfc.RecordType.QUEUE_SPEC), keys.prefix(keys.ENTRY)),
+        (b"", keys.prefix(keys.ENTRY)),
         (keys.ID_BLOCK_KEY, keys.prefix(keys.QUEUE)),
         (keys.after(keys.prefix(keys.RETRY)), keys.prefix(keys.FORKS)),
         (keys.prefix(keys.SET_BACK), b"\xff" * 32),

@@ -1,8 +1,8 @@
 """The examination of queues: every message that they hold is there, and their books agree.
 
 A queue holds what is available, in flight or failed; of each of these the log must have the entry and
-the payload, wherever the log begins. Counts are compared with the buckets, the RFC's records with
-the companion records that were written with them, and the list of those that wait with both.
+the payload, wherever the log begins. Counts are compared with the buckets, the number of attempts at
+each message with the attempts that are told of it, and the list of those that wait with both.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from collections.abc import Iterator
 from millstream.doctor.coverage import Coverage
 from millstream.doctor.findings import Findings
 from millstream.doctor.logs import LogExamination
-from millstream.doctor.replay import KINDS, Replay
+from millstream.doctor.replay import Replay
 from millstream.doctor.rows import Found, Rows
-from millstream.errors import CorruptionError
-from millstream.format import keys, rfc
+from millstream.format import keys
 from millstream.format.ids import bucket_of, split_id
 from millstream.queue.bucket import Bucket
 from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT
@@ -26,8 +25,6 @@ from millstream.queue.state import QueueState
 STATES = {AVAILABLE: "available", IN_FLIGHT: "in_flight", DONE: "done", FAILED: "failed"}
 HELD = (AVAILABLE, IN_FLIGHT, FAILED)
 RETRY_BYTES = 26
-
-Facts = tuple[int, ...]
 
 
 class QueueExamination:
@@ -42,11 +39,9 @@ class QueueExamination:
         self._report = findings.report
         self._logs = logs
         self._queues: dict[int, QueueState] = {}
-        self._ids: dict[bytes, int] = {}
-        for key, entity in replay.entities(keys.QUEUE):
+        for _, entity in replay.entities(keys.QUEUE):
             assert isinstance(entity, QueueState)
             self._queues[entity.queue_id] = entity
-            self._ids[key[2:]] = entity.queue_id
         self._report.queues = len(self._queues)
 
     def check_messages(self) -> None:
@@ -71,7 +66,7 @@ class QueueExamination:
                 alive[queue_id][bucket_id] = held
             self._check_held(queue, bucket_id, entity)
             self._check_waiting(queue, bucket_id, entity, waiting.pop((queue_id, bucket_id), []))
-            self._compare(queue, key, bucket_id)
+            self._check_attempts(queue, bucket_id, entity)
         for (queue_id, bucket_id), slots in waiting.items():
             if queue_id in self._queues:
                 self._findings.add(
@@ -81,19 +76,6 @@ class QueueExamination:
                 )
         if not self._replay.broken_at:
             self._check_counts(counts, alive)
-
-    def check_records(self) -> None:
-        """The RFC's records are sound, and belong to a queue and a bucket."""
-        start = keys.prefix(rfc.RecordType.ACTIVE)
-        stop = keys.prefix(rfc.RecordType.QUEUE_SPEC)
-        for found in self._rows.walk(start, stop):
-            if found.problem:
-                self._replay.report_row(found.key, found.problem)
-                continue
-            try:
-                self._check_record(found)
-            except CorruptionError as error:
-                self._replay.report_row(found.key, str(error))
 
     # What is held.
 
@@ -115,6 +97,35 @@ class QueueExamination:
                         f"queue {queue.name!r}, bucket {bucket_id:#x}: nothing says where "
                         f"{stop - start - seen} messages came from",
                     )
+
+    def _check_attempts(self, queue: QueueState, bucket_id: int, bucket: Bucket) -> None:
+        """Each claim of a message is told, and each but the one it is in flight for has ended."""
+        size, states = len(bucket.states), bucket.states
+        if len(bucket.attempts) != size or len(bucket.until_ms) != size:
+            self._findings.add(
+                "queue",
+                f"queue {queue.name!r}, bucket {bucket_id:#x}: its columns differ in length",
+            )
+            return
+        claims, ends = Counter[int](), Counter[int]()
+        for found, ranges in ((claims, bucket.tries), (ends, bucket.ends)):
+            for one in ranges:
+                found.update(range(one.start, one.stop))
+        wrong = [
+            slot
+            for slot in range(size)
+            if states[slot] in STATES
+            and (
+                claims[slot] != bucket.attempts[slot]
+                or claims[slot] - ends[slot] != (states[slot] == IN_FLIGHT)
+            )
+        ]
+        if wrong:
+            self._findings.add(
+                "queue",
+                f"queue {queue.name!r}, bucket {bucket_id:#x}: the attempts at {len(wrong):,} "
+                f"messages, claim {queue.claim_id(bucket_id, wrong[0])} the first, are not all told",
+            )
 
     def _miss(
         self, queue: QueueState, state: str, claim_id: int, log_id: int, offsets: tuple[int, int]
@@ -202,97 +213,6 @@ class QueueExamination:
                 f"claim {queue.claim_id(bucket_id, wrong[0])} of queue {queue.name!r} is listed as "
                 "waiting, but it is not available",
             )
-
-    # The RFC's records.
-
-    def _compare(self, queue: QueueState, key: bytes, bucket_id: int) -> None:
-        """The RFC's records of a bucket, and ours as it was written with them."""
-        try:
-            stored = KINDS[keys.BUCKET].load(key, self._rows)
-            assert isinstance(stored, Bucket)
-            if not stored.exists():
-                return
-            for what, told in self._told(queue.name.encode(), bucket_id).items():
-                if told != _expected(queue, bucket_id, stored, what):
-                    self._findings.add(
-                        "queue",
-                        f"queue {queue.name!r}, bucket {bucket_id:#x}: the RFC's record does not "
-                        f"agree on what is {STATES[what].replace('_', ' ')}",
-                    )
-        except CorruptionError:
-            return  # reported where the row itself is looked at
-
-    def _told(self, name: bytes, bucket_id: int) -> dict[int, list[Facts]]:
-        """What the RFC's records say: message id, claim id, attempts, and a time if there is one."""
-        active = self._rows.get(rfc.active_key(name, bucket_id))
-        done = self._rows.get(rfc.done_key(name, bucket_id))
-        failed = self._rows.get(rfc.failed_key(name, bucket_id))
-        available, in_flight = ([], []) if active is None else rfc.decode_active(active)
-        return {
-            AVAILABLE: [(m.message_id, m.claim_id, m.attempts) for m in available],
-            IN_FLIGHT: [
-                (m.message_id, m.claim_id, m.attempts, m.lease_deadline_ms) for m in in_flight
-            ],
-            DONE: [
-                (m.message_id, m.claim_id, m.attempts, m.done_at_ms)
-                for m in (rfc.decode_done(done) if done is not None else ())
-            ],
-            FAILED: [
-                (m.message_id, m.claim_id, m.attempts, m.failed_at_ms)
-                for m in (rfc.decode_failed(failed) if failed is not None else ())
-            ],
-        }
-
-    def _check_record(self, found: Found) -> None:
-        """A record belongs to a queue; without a bucket beside it, it is empty."""
-        kind = rfc.RecordType(found.key[1])
-        if kind == rfc.RecordType.ATTEMPTS:
-            name, _ = rfc.parse_attempts_key(found.key)
-            rfc.decode_attempts(found.value)
-            bucket_id = None
-        else:
-            name, bucket_id = _PARSE[kind](found.key)
-        queue_id = self._ids.get(name)
-        if queue_id is None:
-            if not self._replay.broken_at:
-                text = name.decode("utf-8", "backslashreplace")
-                self._findings.add(
-                    "queue",
-                    f"an RFC record of queue {text!r}, which is gone",
-                    severity="waste",
-                )
-            return
-        if bucket_id is None or self._rows.get(keys.bucket(queue_id, bucket_id)) is not None:
-            return
-        if found.value.strip(b"\x00"):
-            self._findings.add(
-                "queue",
-                f"queue {self._queues[queue_id].name!r}: an RFC record holds messages of bucket "
-                f"{bucket_id:#x}, which is gone",
-            )
-
-
-_PARSE = {
-    rfc.RecordType.ACTIVE: rfc.parse_active_key,
-    rfc.RecordType.DONE: rfc.parse_done_key,
-    rfc.RecordType.FAILED: rfc.parse_failed_key,
-}
-
-
-def _expected(queue: QueueState, bucket_id: int, bucket: Bucket, state: int) -> list[Facts]:
-    """What the RFC's record of a bucket has to say of the messages in a state."""
-    found: list[Facts] = []
-    for start, stop in bucket.runs(state):
-        for span in bucket.sources(start, stop):
-            for slot in range(span.slot, span.slot + span.count):
-                facts = (
-                    span.message_id + slot - span.slot,
-                    queue.claim_id(bucket_id, slot),
-                    bucket.attempts[slot],
-                )
-                time = () if state == AVAILABLE else (bucket.until_ms[slot],)
-                found.append((*facts, *time))
-    return found
 
 
 def _numbers(key: bytes) -> tuple[int, int]:

@@ -21,7 +21,6 @@ from io import BytesIO
 from itertools import accumulate
 
 from millstream.errors import CorruptionError
-from millstream.format.stretch import CUTS_MAX, cuts
 
 EVEN_RECORDS_MAX = 16_384
 """Up to so many records the offsets of cells of one size are kept for the next block."""
@@ -42,6 +41,16 @@ def encode_cells(items: Sequence[bytes]) -> list[bytes]:
     if total % 8:
         parts.append(bytes(-total % 8))
     return parts
+
+
+CUTS_MAX = 1_024
+"""Pieces that are cut at once: how to is remembered, which takes memory by their number."""
+
+
+@lru_cache(maxsize=64)
+def cuts(width: int, count: int) -> struct.Struct:
+    """How bytes are cut into so many pieces of a width."""
+    return struct.Struct(f"{width}s" * count)
 
 
 class Cells:
@@ -120,14 +129,6 @@ class Cells:
         """The offsets and the bytes, as Arrow wants them, without a copy."""
         view, start = memoryview(self._data), self._offsets
         return view[start : start + 4 * len(self.ends)], view[self.base :][: self.ends[-1]]
-
-
-def raised(sizes: array[int], by: int) -> array[int]:
-    """Each size and so much more."""
-    count, order = len(sizes), sys.byteorder
-    more = array("I", [by]).tobytes() * count
-    total = int.from_bytes(sizes.tobytes(), order) + int.from_bytes(more, order)
-    return array("I", total.to_bytes(4 * count, order))
 
 
 def _differences(packed: bytes) -> array[int]:

@@ -11,16 +11,13 @@ array has elements.
 from __future__ import annotations
 
 import struct
-from array import array
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct
 
 from millstream.errors import CorruptionError
 from millstream.format import block, keys
-from millstream.format.cells import raised
 
 ARRAY_RECORDS_MAX = 500
 """Elements in a joined array: an entry is read whole."""
@@ -31,12 +28,7 @@ ARRAY_HEAD_BYTES = 2
 ELEMENT_HEAD_BYTES = 12
 
 NO_HEADERS = b""
-_EMPTY = b"\x80"
-_EMPTY_MAP = Raw(_EMPTY)
-_THREE = b"\x93"
-_NIL = b"\xc0"
-_DIFFERING = block.TIMESTAMP | block.KEY | block.APPENDED
-"""The columns of a block whose records share less than all but their headers."""
+_EMPTY_MAP = Raw(b"\x80")
 
 _SINGLE = struct.Struct("<HQI")
 _COUNT = struct.Struct("<H")
@@ -91,61 +83,21 @@ def encode_metadata(
     return _encode(fields)
 
 
-class MetadataColumn(NamedTuple):
-    """The metadata of neighbouring records: what all of it starts with, and the rest of each."""
-
-    prefix: bytes
-    rests: list[bytes]
-    sizes: array[int]
-    """Of prefix and rest together, u32."""
-    ids: Sequence[int]
-    """Of the messages."""
-
-    def cut(self, start: int, stop: int) -> MetadataColumn:
-        """Some of the records."""
-        some = slice(start, stop)
-        return MetadataColumn(self.prefix, self.rests[some], self.sizes[some], self.ids[some])
-
-
-def metadata_column(rests: list[bytes], ids: Sequence[int]) -> MetadataColumn:
-    """Put metadata in a column, as it is."""
-    return MetadataColumn(b"", rests, array("I", map(len, rests)), ids)
-
-
-def decode_metadata_column(value: bytes, *, trusted: bool = False) -> MetadataColumn:
-    """The metadata of every record of an entry, byte for byte as `encode_metadata` gives it.
-
-    `trusted` says that the checksum of its row was compared just now.
-    """
+def metadata_of(value: bytes) -> list[tuple[int, bytes]]:
+    """The message id and the metadata, as `encode_metadata` gives it, of each record of an entry."""
     if not block.is_block(value):
-        elements = _elements(value)
-        ids = [message_id for message_id, _, _ in elements]
-        return metadata_column([value[start:stop] for _, start, stop in elements], ids)
-    return metadata_column_of(block.Block(value, kind=block.METADATA, trusted=trusted))
-
-
-def metadata_column_of(found: block.Block) -> MetadataColumn:
-    """As `decode_metadata_column`, of a block."""
-    head = found.header
-    adjacent = range(head.first_id, head.first_id + head.count)
-    headers = found.column(block.HEADERS) or [NO_HEADERS] * found.count
-    if not head.columns & _DIFFERING and head.timestamp_ms == head.appended_ms:
-        prefix = _THREE + _NIL + _encode(head.timestamp_ms)
-        cells = found.cells(block.HEADERS)
-        if cells is not None and cells.is_full():
-            sizes = cells.sizes()
-        else:
-            headers = [one or _EMPTY for one in headers]
-            sizes = array("I", map(len, headers))
-        return MetadataColumn(prefix, headers, raised(sizes, len(prefix)), adjacent)
-    columns = zip(found.keys(), found.timestamps(), headers, found.appended(), strict=True)
-    return metadata_column(
-        [
-            encode_metadata(key=key, timestamp_ms=ms, headers=one, appended_ms=appended_ms)
-            for key, ms, one, appended_ms in columns
-        ],
-        adjacent,
+        return [(message_id, value[start:stop]) for message_id, start, stop in _elements(value)]
+    found = _decode_block(value)
+    columns = zip(
+        found.ids, found.keys, found.timestamps, found.headers, found.appended, strict=True
     )
+    return [
+        (
+            message_id,
+            encode_metadata(key=key, timestamp_ms=ms, headers=headers, appended_ms=appended_ms),
+        )
+        for message_id, key, ms, headers, appended_ms in columns
+    ]
 
 
 def encode_single(message_id: int, metadata: bytes) -> bytes:

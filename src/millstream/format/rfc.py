@@ -18,10 +18,8 @@ by `ids`. Whether a claim id belongs into the bucket that holds it, is for the r
 from __future__ import annotations
 
 import struct
-from array import array
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from itertools import count as count_from
 from typing import Generic, TypeVar
 
 from msgspec import Struct
@@ -46,7 +44,6 @@ from millstream.format.ids import (
     bucket_of,
     capacity_of,
 )
-from millstream.format.stretch import FEW, Scattered, Stretch, cuts, spread, spread_ids
 from millstream.limits import CONSUMER_BYTES_MAX
 
 
@@ -238,8 +235,6 @@ class _MessageArray(Generic[M]):
     def __init__(self, make: Callable[..., M], layout: str) -> None:
         self.make = make
         self.layout = struct.Struct(layout)
-        self.codes = layout[3:-1]
-        """Of the fixed fields but the two ids and the length."""
 
     def encode(self, messages: Sequence[M]) -> bytes:
         pack = self.layout.pack
@@ -255,50 +250,9 @@ class _MessageArray(Generic[M]):
             raise InvalidInput(f"{type(message).__name__} cannot be encoded: {error}") from None
         return b"".join(parts)
 
-    def encode_stretches(self, stretches: Sequence[Stretch | Scattered]) -> bytes:
-        """As `encode`, from columns: a fold writes thousands at a time."""
-        parts = [encode_array_count(sum(len(some.rests) for some in stretches))]
-        for some in stretches:
-            count = len(some.rests)
-            interleaved = [b""] * (2 * count)
-            if isinstance(some, Scattered):
-                ids, sizes = (some.message_ids, some.claim_ids), map(len, some.rests)
-                interleaved[0::2] = map(self.layout.pack, *ids, *some.numbers, sizes)
-            else:
-                interleaved[0::2] = self._heads(some) if count > FEW else self._few_heads(some)
-            interleaved[1::2] = some.rests
-            parts += interleaved
-        return b"".join(parts)
-
-    def _few_heads(self, some: Stretch) -> list[bytes]:
-        """What stands before the rest of each message's metadata, one by one."""
-        ids, claim_ids = count_from(some.message_id), count_from(some.claim_id)
-        heads = map(self.layout.pack, ids, claim_ids, *some.numbers, some.sizes)
-        return [head + some.prefix for head in heads]
-
-    def _heads(self, some: Stretch) -> tuple[bytes, ...]:
-        """As `_few_heads`: copies of the first, whose columns are then overwritten byte by byte."""
-        count, codes = len(some.rests), self.codes
-        columns = [array(code, some.numbers[i]) for i, code in enumerate(codes)] + [some.sizes]
-        first = (some.message_id, some.claim_id, *[column[0] for column in columns])
-        head = self.layout.pack(*first) + some.prefix
-        width, heads = len(head), bytearray(head * count)
-        spread_ids(heads, 0, width, range(some.message_id, some.message_id + count))
-        spread_ids(heads, 8, width, range(some.claim_id, some.claim_id + count))
-        at = 16
-        for column in columns:
-            spread(heads, at, width, column)
-            at += column.itemsize
-        return cuts(width, count).unpack(heads)
-
     def read(self, reader: Reader) -> list[M]:
         make, data = self.make, reader.data
         return [make(*fields[:-1], data[a:b]) for fields, a, b in self._walk(reader)]
-
-    def read_metadata(self, reader: Reader) -> dict[int, bytes]:
-        """Only the metadata of each message, by its id."""
-        data = reader.data
-        return {fields[0]: data[a:b] for fields, a, b in self._walk(reader)}
 
     def _walk(self, reader: Reader) -> list[tuple[tuple[int, ...], int, int]]:
         """Of each message: the fixed fields, and where the metadata starts and stops."""
@@ -333,13 +287,6 @@ _AVAILABLE = _MessageArray(AvailableMessage, "<QQHI")
 _IN_FLIGHT = _MessageArray(InFlightMessage, "<QQqqHI")
 _DONE = _MessageArray(DoneMessage, "<QQqHI")
 _FAILED = _MessageArray(FailedMessage, "<QQqHI")
-encode_available_stretches = _AVAILABLE.encode_stretches
-"""The numbers of a stretch are: attempts."""
-encode_in_flight_stretches = _IN_FLIGHT.encode_stretches
-"""The numbers of a stretch are: claimed at, lease deadline, attempts."""
-encode_ended_stretches = _DONE.encode_stretches
-"""The numbers of a stretch are: done or failed at, attempts."""
-
 _SPEC_FIXED = struct.Struct("<HIB")
 
 
@@ -358,22 +305,6 @@ def decode_active(
     available, in_flight = _AVAILABLE.read(reader), _IN_FLIGHT.read(reader)
     reader.finish()
     return available, in_flight
-
-
-def decode_active_metadata(value: bytes | memoryview) -> dict[int, bytes]:
-    """Only the metadata in a bucket of available and in-flight messages, by message id."""
-    reader = Reader(value, "active value")
-    found = _AVAILABLE.read_metadata(reader) | _IN_FLIGHT.read_metadata(reader)
-    reader.finish()
-    return found
-
-
-def decode_ended_metadata(value: bytes | memoryview) -> dict[int, bytes]:
-    """Only the metadata in a bucket of done or failed messages, by message id."""
-    reader = Reader(value, "done or failed value")
-    found = _DONE.read_metadata(reader)
-    reader.finish()
-    return found
 
 
 def encode_done(messages: Sequence[DoneMessage]) -> bytes:
@@ -454,3 +385,40 @@ def decode_queue_spec(value: bytes | memoryview) -> QueueSpecRecord:
     spec = QueueSpecRecord(text, max_attempts, done_retention_s, exponent, reader.utf8())
     reader.finish()
     return spec
+
+
+# ---- whole records
+
+
+class Record(Struct, frozen=True, array_like=True):
+    """One record of types 0x02 to 0x06."""
+
+    key: bytes
+    value: bytes
+
+    def describe(self) -> str:
+        """What it holds, in one line."""
+        kind = RecordType(self.key[1])
+        match kind:
+            case RecordType.ATTEMPTS:
+                _, message_id = parse_attempts_key(self.key)
+                made = decode_attempts(self.value)
+                consumers = ", ".join(f"{one.consumer_id!r} at {one.claimed_at_ms}" for one in made)
+                return f"attempts at message {message_id}: {consumers}"
+            case RecordType.QUEUE_SPEC:
+                spec = decode_queue_spec(self.value)
+                kept = f"{spec.done_retention_s} s" if spec.done_retention_s else "for ever"
+                return (
+                    f"spec: filter {spec.filter!r}, {spec.max_attempts} attempts, done kept {kept}, "
+                    f"buckets of {10**spec.capacity_exponent:,}, {spec.description!r}"
+                )
+            case RecordType.ACTIVE:
+                available, in_flight = decode_active(self.value)
+                what = f"{len(available)} available, {len(in_flight)} in flight"
+                return f"active: {what} in bucket {parse_active_key(self.key)[1]:#x}"
+            case RecordType.DONE:
+                count, bucket_id = len(decode_done(self.value)), parse_done_key(self.key)[1]
+                return f"done: {count} in bucket {bucket_id:#x}"
+            case _:
+                count = len(decode_failed(self.value))
+                return f"failed: {count} in bucket {parse_failed_key(self.key)[1]:#x}"

@@ -8,9 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from millstream.log.marks import Marks, Range
-from millstream.store.engine import Snapshot
 from millstream.store.entity import Entity
-from millstream.store.overlay import Overlay
 
 
 class Opened(Struct, array_like=True, frozen=True, tag=1):
@@ -69,15 +67,11 @@ class CursorState(Entity):
         """A removed cursor has no record."""
         return self.present
 
-    def records(
-        self, key: bytes, overlay: Overlay, snapshot: Snapshot
-    ) -> list[tuple[bytes, bytes | None]]:
+    def encode(self) -> bytes:
         """The record, with the marks as ranges."""
-        if not self.present:
-            return [(key, None)]
         marks: Marks = self.marks
         stored = _Stored(self.lsn, self.durable, self.section, marks.floor, marks.ranges())
-        return [(key, msgspec.msgpack.encode(stored))]
+        return msgspec.msgpack.encode(stored)
 
     @classmethod
     def blank(cls) -> Self:

@@ -14,13 +14,10 @@ import msgspec
 from msgspec import Struct
 
 from millstream.record import Retention
-from millstream.store.engine import Snapshot
 from millstream.store.entity import Entity
-from millstream.store.overlay import Overlay
 
 Bytes = bytes
 """As `bytes` of a head is a number."""
-Written = tuple[Bytes, Bytes | None]
 
 
 class Named(Struct, array_like=True, frozen=True):
@@ -208,15 +205,13 @@ class Head(Entity, array_like=True):
         """Whether bytes lie on disk that nobody can read any more, and that were not looked at."""
         return self.dropped < self.start or (self.deleted and not self.kept)
 
-    def records(self, key: Bytes, overlay: Overlay, snapshot: Snapshot) -> list[Written]:
+    def encode(self) -> Bytes:
         """The record, without the fields at its end that say nothing: most logs have none."""
-        if not self.exists():
-            return [(key, None)]
         data = msgspec.msgpack.encode(self)
         if self.owner or self.epoch or self.setbacks:
-            return [(key, data)]
+            return data
         fewer = 3 if self.kept else 4
-        return [(key, _ARRAYS[fewer] + data[3:-fewer])]
+        return _ARRAYS[fewer] + data[3:-fewer]
 
 
 _ARRAYS = [bytes((0x90 + len(Head.__struct_fields__) - n,)) if n else b"" for n in range(5)]

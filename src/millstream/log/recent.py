@@ -17,14 +17,9 @@ from millstream.errors import CorruptionError
 from millstream.format import block as blocks
 from millstream.log.block import Block, packed_headers_of
 from millstream.log.reader import bounds_of, fetch_blocks
-from millstream.store.overlay import Overlay
 from millstream.store.store import Store
 
 BLOCKS_KEPT = 16
-METADATA_KEPT = 64
-"""Blocks of which the metadata is kept longer: a fold that follows their consumers needs it again."""
-
-METADATA_BYTES_MAX = 4 * 1024 * 1024
 BYTES_KEPT_MAX = 16 * 1024 * 1024
 OFFSETS_BYTES = 16
 """What a parsed block keeps per record beside its bytes: offsets of value, key and headers."""
@@ -119,53 +114,10 @@ class Parsed:
         ]
 
 
-class NearMetadata:
-    """The metadata of blocks that were read lately, more of it than of whole blocks.
-
-    It is found by message ids, which are never given out again: so it is never out of date.
-    """
-
-    def __init__(self) -> None:
-        self._found: dict[int, tuple[int, blocks.Block]] = {}
-        self._bytes = 0
-        self._lock = Lock()
-
-    def add(self, first: int, metadata: blocks.Block) -> None:
-        """Keep that of a block, which begins at an offset of its log."""
-        first_id = metadata.header.first_id
-        if not first_id:
-            return  # made of records that were stored apart: it does not say their ids
-        with self._lock:
-            self._forget(first_id)
-            self._found[first_id] = first, metadata
-            self._bytes += metadata.header.body_bytes
-            while len(self._found) > METADATA_KEPT or self._bytes > METADATA_BYTES_MAX:
-                self._forget(next(iter(self._found)))
-
-    def find(self, message_id: int) -> tuple[int, blocks.Block] | None:
-        """The metadata that a message's is part of, and the offset of its first record."""
-        for first, metadata in list(self._found.values()):
-            if 0 <= message_id - metadata.header.first_id < metadata.count:
-                return first, metadata
-        return None
-
-    def _forget(self, first_id: int) -> None:
-        gone = self._found.pop(first_id, None)
-        if gone is not None:
-            self._bytes -= gone[1].header.body_bytes
-
-
-def near_metadata(overlay: Overlay) -> NearMetadata:
-    """What was read lately of a store, whoever has read it."""
-    found: NearMetadata | None = overlay.notes.get(_KEY)
-    return found or overlay.notes.setdefault(_KEY, NearMetadata())
-
-
 class RecentBlocks:
     """A few parsed blocks, by log and first offset; the longest unused go first."""
 
-    def __init__(self, near: NearMetadata) -> None:
-        self._near = near
+    def __init__(self) -> None:
         self._found: OrderedDict[tuple[int, int], Parsed] = OrderedDict()
         self._last: dict[int, Parsed] = {}
         """Of each log, the block that was used last; the next claim mostly wants it again."""
@@ -202,7 +154,6 @@ class RecentBlocks:
         metadata = blocks.Block(block.metadata, kind=blocks.METADATA, trusted=True)
         payload = blocks.Block(block.payload, kind=blocks.PAYLOAD, trusted=True)
         parsed = Parsed(block.first_offset - block.skip, metadata, payload)
-        self._near.add(parsed.first, metadata)
         with self._lock:
             self._found[log_id, parsed.first] = self._last[log_id] = parsed
             self._shrink()
@@ -266,8 +217,7 @@ def _pieces(
 
 
 def _recent_blocks(store: Store) -> RecentBlocks:
-    made = RecentBlocks(near_metadata(store.state.overlay))
-    found: RecentBlocks = store.scratch.setdefault(_KEY, made)
+    found: RecentBlocks = store.scratch.setdefault(_KEY, RecentBlocks())
     return found
 
 

@@ -1,9 +1,10 @@
 """A bucket: the messages of one stretch of claim numbers, and how each of them stands.
 
 Slots are claim numbers counted from the bucket's first. Changes name ranges of slots, because
-messages are mostly claimed and finished side by side; a range costs as much as one slot. What the
-RFC's records cannot hold (who claimed when, how each attempt ended, when a retry is due, where a
-message came from) is kept as ranges as well, in a companion record.
+messages are mostly claimed and finished side by side; a range costs as much as one slot. Who
+claimed when, how each attempt ended, and where a message came from, is kept as ranges as well. This
+is the whole truth about the messages: the RFC's records are made from it when they are asked for
+(`records`).
 """
 
 from __future__ import annotations
@@ -11,43 +12,48 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
+from copy import copy
 from operator import attrgetter
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from millstream.queue.records import BucketRecords
 from millstream.queue.slots import (
     AVAILABLE,
     DONE,
     FILL,
     GONE,
     IN_FLIGHT,
+    NONE,
     Attempt,
     End,
     Slots,
     Span,
     Trial,
 )
-from millstream.store.engine import Snapshot
 from millstream.store.entity import Entity
-from millstream.store.overlay import Overlay
 
 _slot_of = attrgetter("slot")
+
+R = TypeVar("R", Attempt, End)
+
+_NOT_THERE = (NONE, GONE)
+_ABSENT = b"".join(FILL[state] for state in _NOT_THERE)
 
 SlotMark = tuple[int, str]
 """The priority and the group of the message in a slot."""
 
 
 class Placed(Struct, array_like=True, frozen=True, tag=1):
-    """Messages were routed here, to a queue of that name; they are available."""
+    """Messages were routed here; they are available."""
 
-    queue: str
     spans: list[Span]
     lane: int = 0
     marks: dict[int, SlotMark] = {}
     """Slots and their marks, where messages of several priorities or groups share a bucket."""
+    past: dict[int, list[Trial]] = {}
+    """Slots and the attempts before: of messages that had failed and are driven again."""
 
 
 class Claimed(Struct, array_like=True, frozen=True, tag=2):
@@ -96,7 +102,6 @@ class Strode(Struct, array_like=True, frozen=True, tag=6):
 class Bucket(Entity):
     """The messages of one bucket."""
 
-    queue: str = ""
     states: Any = None
     """One byte per slot."""
     attempts: Any = None
@@ -104,11 +109,11 @@ class Bucket(Entity):
     """Per slot: the end of the lease in flight, the due time when available, else when it ended."""
     spans: Any = None
     tries: Any = None
-    tries_written: int = 0
-    """How many of them stand in the RFC's attempts records already."""
     ends: Any = None
     lane: int = 0
     marks: Any = None
+    past: Any = None
+    """Slots and the attempts at their messages before these were driven again."""
 
     weight: ClassVar[int] = 250
     changes: ClassVar = Placed | Claimed | Ended | Renewed | Removed | Strode
@@ -130,8 +135,9 @@ class Bucket(Entity):
                     self._fill(start, stop, change.state, at_ms)
                     self.ends.append(End(start, stop, change.at_ms, change.state, change.reason))
             case Placed():
-                self.queue, self.lane = change.queue, change.lane
+                self.lane = change.lane
                 self.marks.update(change.marks)
+                self.past.update(change.past)
                 for start, stop in _stretches(change.spans):
                     self._grow(stop)
                     self._fill(start, stop, AVAILABLE, 0)
@@ -142,6 +148,7 @@ class Bucket(Entity):
             case Removed():
                 for start, stop in change.ranges:
                     self._fill(start, stop, GONE, 0)
+                    self._lose_past(start, stop)
 
     def _stride(self, change: Strode) -> None:
         at_ms, claimed = change.at_ms, change.claimed
@@ -154,6 +161,11 @@ class Bucket(Entity):
             self._count(first, last)
             for start, stop in claimed:
                 self.tries.append(Attempt(start, stop, at_ms, change.consumer))
+
+    def _lose_past(self, start: int, stop: int) -> None:
+        if self.past:
+            for slot in range(start, stop):
+                self.past.pop(slot, None)
 
     def _grow(self, slots: int) -> None:
         more = slots - len(self.states)
@@ -256,18 +268,40 @@ class Bucket(Entity):
         found: Span = self.spans[at]
         return found.at_ms
 
+    def history(self, slot: int) -> list[Trial]:
+        """The attempts at a message, the first one first, those before it was driven again too."""
+        return self.histories(slot, slot + 1)[0]
+
     def histories(self, start: int, stop: int) -> list[list[Trial]]:
-        """The attempts at the message in each slot of a range, the first one first."""
+        """The same of each slot of a range; of a message that is gone, nothing is told."""
         ended: list[list[End]] = [[] for _ in range(start, stop)]
         for end in self.ends:
             for slot in range(max(start, end.start), min(stop, end.stop)):
                 ended[slot - start].append(end)
         rests = [iter(ends) for ends in ended]
-        found: list[list[Trial]] = [[] for _ in range(start, stop)]
+        found: list[list[Trial]] = [list(self.past.get(slot, ())) for slot in range(start, stop)]
         for one in self.tries:
             for slot in range(max(start, one.start), min(stop, one.stop)):
                 found[slot - start].append(_trial(one, next(rests[slot - start], None)))
+        states = self.states[start:stop]
+        there = [at < len(states) and states[at] not in _NOT_THERE for at in range(stop - start)]
+        return [trials if is_there else [] for trials, is_there in zip(found, there, strict=True)]
+
+    def reasons(self, start: int, stop: int) -> list[str]:
+        """Of each slot of a range, why its last attempt ended so."""
+        found = [""] * (stop - start)
+        for end in self.ends:
+            first, last = max(start, end.start), min(stop, end.stop)
+            if first < last:
+                found[first - start : last - start] = [end.reason] * (last - first)
         return found
+
+    def copied(self) -> Self:
+        """A copy that stays as it is while this one moves on; what never changes is shared."""
+        made = copy(self)
+        for name in self.__struct_fields__:
+            setattr(made, name, copy(getattr(self, name)))
+        return made
 
     @classmethod
     def blank(cls) -> Self:
@@ -280,52 +314,50 @@ class Bucket(Entity):
             tries=[],
             ends=[],
             marks={},
+            past={},
         )
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read it from the companion record; the RFC's records say nothing more but metadata."""
+        """Read it from the bytes of its record."""
         stored = msgspec.msgpack.decode(data, type=_Stored)
         attempts, until_ms = array("H"), array("q")
         attempts.frombytes(stored.attempts)
         until_ms.frombytes(stored.until_ms)
         return cls(
             lsn=stored.lsn,
-            queue=stored.queue,
             states=bytearray(stored.states),
             attempts=attempts,
             until_ms=until_ms,
             spans=stored.spans,
             tries=stored.tries,
-            tries_written=stored.tries_written,
             ends=stored.ends,
             lane=stored.lane,
             marks=stored.marks,
+            past=stored.past,
         )
 
-    def records(
-        self, key: bytes, overlay: Overlay, snapshot: Snapshot
-    ) -> list[tuple[bytes, bytes | None]]:
-        """The RFC's active, done and failed records, and ours beside them."""
-        if not self.exists():
-            return [(key, None)]
-        bucket_id = int.from_bytes(key[10:], "big")
-        literal = BucketRecords(self, bucket_id, overlay, snapshot).rows()
-        self.tries_written = len(self.tries)
+    def encode(self) -> bytes:
+        """The bytes of its record, without the attempts at messages that are gone."""
         stored = _Stored(
             self.lsn,
-            self.queue,
             bytes(self.states),
             self.attempts.tobytes(),
             self.until_ms.tobytes(),
             self.spans,
-            self.tries,
-            self.tries_written,
-            self.ends,
+            self._of_present(self.tries),
+            self._of_present(self.ends),
             self.lane,
             self.marks,
+            self.past,
         )
-        return [(key, msgspec.msgpack.encode(stored)), *literal]
+        return msgspec.msgpack.encode(stored)
+
+    def _of_present(self, ranges: list[R]) -> list[R]:
+        states = self.states
+        if not any(FILL[state] in states for state in _NOT_THERE):
+            return ranges
+        return [one for one in ranges if states[one.start : one.stop].strip(_ABSENT)]
 
 
 def _stretches(spans: list[Span]) -> Iterator[Slots]:
@@ -349,13 +381,12 @@ def _trial(claim: Attempt, end: End | None) -> Trial:
 
 class _Stored(Struct, array_like=True):
     lsn: int
-    queue: str
     states: bytes
     attempts: bytes
     until_ms: bytes
     spans: list[Span]
     tries: list[Attempt]
-    tries_written: int
     ends: list[End]
     lane: int = 0
     marks: dict[int, SlotMark] = {}
+    past: dict[int, list[Trial]] = {}

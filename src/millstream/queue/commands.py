@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from millstream.command import Operation, Procedure, Read, Signed, Traits, Wait, on_log, on_queue
 from millstream.format.packing import Batch, Single
+from millstream.format.rfc import Record
 from millstream.queue.message import LeaseEnd, Lot, QueueInfo, Try
 from millstream.queue.slots import Mark, Span
 from millstream.queue.spec import QueueSpec
@@ -228,6 +229,16 @@ class GetAttempts(Read[list[Try]], frozen=True):
 
     queue: str
     claim_id: int
+
+
+class ListRecords(Read[list[Record]], frozen=True):
+    """The RFC's records of a queue whose keys follow `after`, at most so many; none at the end."""
+
+    traits = Traits(needs=(on_queue("read"),), page="count", is_large=True)
+
+    queue: str
+    after: bytes = b""
+    count: int = 1_000
 
 
 class DescribeQueue(Read[QueueInfo | None], frozen=True):

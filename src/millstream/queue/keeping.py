@@ -7,9 +7,7 @@ straight to a queue and is done is truncated from its inbox.
 
 from __future__ import annotations
 
-from functools import partial
-
-from millstream.format import keys, rfc
+from millstream.format import keys
 from millstream.format.ids import capacity_of
 from millstream.log.head import Head, Name, Truncated
 from millstream.log.sparse import LIVE_DIVISOR, Needed
@@ -29,7 +27,7 @@ from millstream.store.transaction import Transaction
 QUEUES_MAX = 10_000
 BUCKETS_MAX = 1_000_000
 REST_S = 5.0
-"""How long an inbox of which nothing could go is left alone while others write."""
+"""How long an inbox that was looked at is left alone while consumers go on."""
 
 LETTERS_REST_S = 1.0
 """How long a dead-letter log that did not take letters is left alone."""
@@ -90,18 +88,12 @@ def _takes(queue: QueueState, head: Head) -> bool:
 
 
 def _buckets(state: State, snapshot: Snapshot, queue: QueueState) -> dict[bytes, tuple[int, ...]]:
-    """The buckets with messages that need their log, and in which states these are.
-
-    The records of a bucket that is not folded hold the metadata of done messages as well, and it
-    comes from the log. What this very commit has changed is not folded either.
-    """
-    start, stop = keys.bucket(queue.queue_id, 0), keys.bucket(queue.queue_id + 1, 0)
-    found = {keys.bucket(queue.queue_id, bucket_id): _HELD for bucket_id in queue.alive}
-    wholly: tuple[int, ...] = (*_HELD, DONE)
-    whole = [key for key in (*state.dirty, *state.touched) if start <= key < stop]
+    """The buckets with messages that need their log, and in which states these are."""
     if queue.spec.keep_payloads:
-        whole += state.find(start, stop, snapshot, limit=BUCKETS_MAX)
-    return {**found, **dict.fromkeys(whole, wholly)}
+        start, stop = keys.bucket(queue.queue_id, 0), keys.bucket(queue.queue_id + 1, 0)
+        whole = state.find(start, stop, snapshot, limit=BUCKETS_MAX)
+        return dict.fromkeys(whole, (*_HELD, DONE))
+    return {keys.bucket(queue.queue_id, bucket_id): _HELD for bucket_id in queue.alive}
 
 
 class QueueUpkeep:
@@ -109,7 +101,7 @@ class QueueUpkeep:
 
     def __init__(self) -> None:
         self._rests: dict[str, tuple[tuple[int, int], float]] = {}
-        """Queues whose inbox could not be cut → the last commit and fold then, and until when."""
+        """Queues whose inbox was looked at → the last commit and fold then, and until when."""
         self._kept: dict[str, tuple[int, int]] = {}
         """Queues in which nothing can be forgotten → how long they keep it, and until when that is."""
 
@@ -168,9 +160,9 @@ class QueueUpkeep:
         last, until_s = self._rests.get(name, ((0, 0), 0.0))
         if last == as_of or now_s < until_s:
             return False
+        self._rests[name] = (as_of, now_s + REST_S)
         if store.look(lambda state, snapshot: inbox_cuts(state, snapshot, name)):
             return store.run(lambda tx: _cut_inbox(tx, name))
-        self._rests[name] = (as_of, now_s + REST_S)
         return False
 
 
@@ -280,15 +272,9 @@ def _keep(tx: Transaction, name: str) -> bool:
     limit = BUCKETS_FORGOTTEN_PER_COMMIT
     for bucket_key in _finished(tx.state, tx.writer, queue, limit=limit):
         bucket = tx.entity(bucket_key, Bucket)
-        bucket_id = int.from_bytes(bucket_key[10:], "big")
         if not _is_over(bucket, queue, tx.store_ms):
             break
         done = bucket.states.count(DONE)
-        for span in bucket.spans:
-            attempts = partial(rfc.attempts_key, queue.name.encode())
-            tx.drop(attempts(span.message_id), attempts(span.message_id + span.count))
-        for record in (rfc.done_key, rfc.active_key, rfc.failed_key):
-            tx.drop(record(queue.name.encode(), bucket_id))
         tx.change(bucket_key, None)
         tx.change(key, Moved(tx.store_ms, Counts(done=-done)))
         forgotten += 1

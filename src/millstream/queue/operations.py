@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import fields, replace
 
 from millstream.errors import Conflict, CorruptionError, InvalidInput
-from millstream.format import entries, keys, rfc
+from millstream.format import entries, keys
 from millstream.format.ids import bucket_of, capacity_of, split_id
 from millstream.log.head import Head
 from millstream.log.names import check_name
@@ -21,7 +21,7 @@ from millstream.queue.group import Group, Standing
 from millstream.queue.ledger import Ledger
 from millstream.queue.placing import Arrival, admit
 from millstream.queue.routing import find_sources, later_of, own_logs
-from millstream.queue.slots import AVAILABLE, FAILED, Slots
+from millstream.queue.slots import AVAILABLE, FAILED, Slots, Trial
 from millstream.queue.spec import RATE_MAX, RATE_MIN, QueueSpec
 from millstream.queue.state import Counts, Moved, Paused, QueueState, Specified
 from millstream.store.transaction import Transaction
@@ -72,7 +72,6 @@ def specify(tx: Transaction, command: c.SpecifyQueue) -> bool:
         raise Conflict(f"there is no queue {command.queue!r} to alter", name=command.queue)
     tx.change(key, Specified(tx.take_log_id(), command.queue, spec, tx.wall_ms, 0))
     _start(tx, key, queue)
-    _put_empty(tx, queue)
     return True
 
 
@@ -161,15 +160,6 @@ def _first_since(tx: Transaction, log_id: int, head: Head, since_ms: int) -> int
     return head.end
 
 
-def _put_empty(tx: Transaction, queue: QueueState) -> None:
-    """The RFC's empty records at the creation of a queue."""
-    name = queue.name.encode()
-    first = next(iter(queue.pieces(0, 1)))[0]
-    tx.put(rfc.active_key(name, first), rfc.encode_active([], []))
-    tx.put(rfc.done_key(name, first), rfc.encode_done([]))
-    tx.put(rfc.failed_key(name, first), rfc.encode_failed([]))
-
-
 def pause(tx: Transaction, command: c.PauseQueue) -> None:
     """Hold claims back, or stop doing so."""
     ledger = Ledger(tx, command.queue)
@@ -248,17 +238,21 @@ def redrive(tx: Transaction, command: c.RedriveClaims) -> int:
     if command.rate is not None and not RATE_MIN <= command.rate <= RATE_MAX:
         raise InvalidInput(f"a rate is a number of messages per second, not {command.rate}")
     chosen: list[Arrival] = []
+    histories: dict[int, list[list[Trial]]] = {}
     for claim_id in command.claims:
         bucket_id = bucket_of(claim_id)
         slot = split_id(claim_id)[1] - split_id(bucket_id)[1]
         bucket = ledger.bucket(bucket_id)
+        if bucket_id not in histories:
+            histories[bucket_id] = bucket.histories(0, len(bucket.states))
         if slot >= len(bucket.states) or bucket.states[slot] != FAILED:
             continue
         (span,) = bucket.sources(slot, slot + 1)
         due_ms = 0
         if command.rate:
             due_ms = tx.store_ms + int((command.before + len(chosen)) * 1000 / command.rate)
-        chosen.append(Arrival(replace(span, slot=0), *bucket.mark(slot), due_ms))
+        past = histories[bucket_id][slot]
+        chosen.append(Arrival(replace(span, slot=0), *bucket.mark(slot), due_ms, past=past))
         ledger.change_bucket(bucket_id, Removed([(slot, slot + 1)]))
         ledger.lives(bucket_id, -1)
         ledger.counts.failed -= 1
@@ -278,14 +272,6 @@ def delete(tx: Transaction, command: c.DeleteQueue) -> bool:
         for bucket_key in page:
             tx.change(bucket_key, None)
         start = page[-1] + b"\x00"
-    name = queue.name.encode()
-    for record in (
-        rfc.RecordType.ACTIVE,
-        rfc.RecordType.DONE,
-        rfc.RecordType.FAILED,
-        rfc.RecordType.ATTEMPTS,
-    ):
-        tx.drop(*keys.range_of(rfc.queue_prefix(record, name)))
     for kind in _INDEXES:
         tx.drop(*keys.of_queue(kind, queue.queue_id))
     start, stop = keys.of_queue(keys.GROUP, queue.queue_id)

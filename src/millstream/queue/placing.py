@@ -6,7 +6,7 @@ that is delayed, or belongs to a group, is entered into the index.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from millstream.queue import commands as c
 from millstream.queue.bucket import Placed, SlotMark
 from millstream.queue.ledger import Ledger
 from millstream.queue.routing import arrivals_ms
-from millstream.queue.slots import Mark, Span
+from millstream.queue.slots import Mark, Span, Trial
 from millstream.queue.state import APART, Counts, Moved, QueueState
 from millstream.store.transaction import Transaction
 
@@ -41,6 +41,8 @@ class Arrival(NamedTuple):
     """The same as wall time."""
     digest: bytes = b""
     """By which a repeat is known."""
+    past: Sequence[Trial] = ()
+    """The attempts before, of a message that is driven again."""
 
 
 def place(ledger: Ledger, routed: list[c.Routed]) -> int:
@@ -96,18 +98,21 @@ def _fill(ledger: Ledger, lane: int, found: list[Arrival]) -> int:
             ledger.lives(bucket_id, end - first)
             spans: list[Span] = []
             marks: dict[int, SlotMark] = {}
+            past: dict[int, list[Trial]] = {}
             slot = first
             while slot < end:
                 assert left is not None
                 some = min(left.span.count, end - slot)
                 span = left.span
                 _append(spans, _cut(span, slot, 0, some))
+                if left.past:
+                    past[slot] = list(left.past)
                 if lane == APART:
                     _enter(ledger, bucket_id, slot, some, left, marks)
                 slot += some
                 more = span.count - some
                 left = left._replace(span=_cut(span, 0, some, more)) if more else next(rest, None)
-            ledger.change_bucket(bucket_id, Placed(queue.name, spans, lane, marks))
+            ledger.change_bucket(bucket_id, Placed(spans, lane, marks, past))
     ledger.counts.available += count
     placed = []
     counts = Counts()

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from millstream.command import Session
 from millstream.errors import InvalidInput, NotFound
+from millstream.format.rfc import Record
 from millstream.log.names import check_name
 from millstream.queue import commands as c
 from millstream.queue.message import Message, QueueInfo, Try, messages_of
@@ -196,6 +197,16 @@ class Queue:
         """How the attempts at a message went."""
         claim_id = message.claim_id if isinstance(message, Message) else message
         return self._session.execute(c.GetAttempts(self.name, claim_id))
+
+    def records(self) -> Iterator[Record]:
+        """The queue as the RFC's records of types 0x02 to 0x06, in the order of their keys.
+
+        They are made from what the store holds, some at a time: each bucket as of one commit.
+        """
+        after = b""
+        while page := self._session.execute(c.ListRecords(self.name, after)):
+            yield from page
+            after = page[-1].key
 
     def purge(self, *, state: str = "available") -> int:
         """Forget all messages that are available, or failed; how many."""

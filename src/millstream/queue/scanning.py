@@ -109,14 +109,14 @@ def _attempts(state: State, snapshot: Snapshot, query: ListAttempts) -> list[_Ro
     found: list[_Row] = []
     for bucket_id in find_buckets(state, snapshot, queue, _NAMES[DONE], first):
         bucket = find_bucket(state, snapshot, queue, bucket_id)
-        histories = bucket.histories(0, len(bucket.states))
         low = max(0, first - split_id(bucket_id)[1])
+        histories = bucket.histories(low, len(bucket.states))
         for span in bucket.sources(low, len(bucket.states)):
             for slot in range(span.slot, span.slot + span.count):
                 name = _NAMES.get(bucket.states[slot])
-                if name is None or not histories[slot]:
+                if name is None or not histories[slot - low]:
                     continue
-                made = tries_of(histories[slot], epoch_ms)
+                made = tries_of(histories[slot - low], epoch_ms)
                 offset = span.offset + slot - span.slot
                 claim_id = queue.claim_id(bucket_id, slot)
                 found.append((claim_id, name, span.log_id, offset, span.at_ms, made))

@@ -13,10 +13,8 @@ from collections.abc import Iterator
 from math import exp
 from typing import ClassVar, NamedTuple
 
-import msgspec
 from msgspec import Struct, field
 
-from millstream.format import rfc
 from millstream.format.ids import (
     CAPACITIES,
     NUMBER_BITS,
@@ -27,9 +25,7 @@ from millstream.format.ids import (
 from millstream.queue.pace import NEVER_MS
 from millstream.queue.slots import NO_SLOTS, Slots
 from millstream.queue.spec import QueueSpec
-from millstream.store.engine import Snapshot
 from millstream.store.entity import Entity
-from millstream.store.overlay import Overlay
 
 APART = -1
 """The lane of messages that an index finds, not their turn."""
@@ -363,26 +359,6 @@ class QueueState(Entity, array_like=True):
         """The claim id of a slot."""
         exponent, base = bucket_id >> 60, bucket_id & ((1 << 60) - 1)
         return make_claim_id(exponent, base + slot)
-
-    def records(
-        self, key: bytes, overlay: Overlay, snapshot: Snapshot
-    ) -> list[tuple[bytes, bytes | None]]:
-        """The RFC's spec record, and ours beside it."""
-        spec_key = rfc.queue_spec_key(key[2:])
-        if not self.exists():
-            return [(key, None), (spec_key, None)]
-        spec = self.spec
-        literal = rfc.QueueSpecRecord(
-            spec.filter,
-            spec.max_attempts,
-            spec.done_retention_s,
-            spec.bucket_exponent,
-            spec.description,
-        )
-        return [
-            (key, msgspec.msgpack.encode(self)),
-            (spec_key, rfc.encode_queue_spec(literal)),
-        ]
 
 
 def _extend(ranges: list[Slots], start: int, stop: int) -> None:

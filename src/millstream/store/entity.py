@@ -10,7 +10,6 @@ there, a tombstone in place of its record keeps the sequence up to which they ar
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from typing import Any, ClassVar, Self
 
 import msgspec
@@ -18,7 +17,6 @@ from msgspec import Struct
 
 from millstream.errors import CorruptionError
 from millstream.store.engine import Snapshot
-from millstream.store.overlay import Overlay
 
 
 class Entity(Struct, array_like=True):
@@ -49,24 +47,9 @@ class Entity(Struct, array_like=True):
         """What readers may see of it between commits, as a frozen value; None for nothing."""
         return None
 
-    def records(
-        self, key: bytes, overlay: Overlay, snapshot: Snapshot
-    ) -> list[tuple[bytes, bytes | None]]:
-        """What the fold writes, None deletes; the other rows of the store may be looked at."""
-        return [(key, _encode(self) if self.exists() else None)]
-
-    def frozen(self) -> Self:
-        """A copy for `records` alone, while this one moves on.
-
-        What `records` assigns to a field of the copy, such as how far it has written, is assigned
-        here too once the rows are written; `apply` leaves such a field alone. Lists, arrays and
-        maps are copied with their elements shared: an entity of more than `weight` 1 that holds
-        elements that change says otherwise.
-        """
-        made = copy(self)
-        for name in self.__struct_fields__:
-            setattr(made, name, copy(getattr(self, name)))
-        return made
+    def encode(self) -> bytes:
+        """The bytes of its record, as the fold writes them and `decode` reads them."""
+        return _encode(self)
 
     @classmethod
     def blank(cls) -> Self:

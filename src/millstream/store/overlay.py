@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 from millstream.store.engine import Row
 
@@ -29,25 +28,9 @@ class Overlay:
         self._arrivals: deque[tuple[int, bytes]] = deque()
         self.losses = 0
         """How often held rows were replaced or dropped: what was read before may be out of date."""
-        self.notes: dict[str, Any] = {}
-        """What readers of the store remember for others, on any thread; it may be forgotten."""
-
-        self.pause: Callable[[], None] = _go_on
-        """For whoever works long on these rows to call now and then."""
 
     def __len__(self) -> int:
         return len(self._rows)
-
-    def beside(self) -> Overlay:
-        """The same rows under another identity: for a reader on a thread of its own.
-
-        Whoever remembers things by overlay then never shares them between two threads, but for the
-        notes, which say that they are for any.
-        """
-        made = Overlay()
-        made._rows, made._groups, made._arrivals = self._rows, self._groups, self._arrivals
-        made.notes = self.notes
-        return made
 
     def put(self, seq: int, rows: Iterable[Row]) -> None:
         """Hold rows that the delta `seq` carries."""
@@ -165,7 +148,3 @@ class Overlay:
                 self._groups[name] = group[:at] + group[at + 1 :]
             else:
                 self._groups[name] = [key for key in group if key in held]
-
-
-def _go_on() -> None:
-    """Who holds the mutex does not pause."""

@@ -42,8 +42,6 @@ class State:
         self.clock = clock
         self.time = StoreTime(clock)
         self.overlay = Overlay()
-        self.beside = self.overlay.beside()
-        """The overlay for whoever prepares a slice of the fold, without the mutex."""
         self.entities: dict[bytes, Entity] = {}
         self.weight = 0
         """Of all entities in memory together."""

@@ -27,7 +27,7 @@ from millstream.store import delta as deltas
 from millstream.store import forking
 from millstream.store.engine import Engine, Snapshot, Writer
 from millstream.store.entity import Kind, Kinds
-from millstream.store.fold import Slice, plan, write_slice
+from millstream.store.fold import Slice, write_slice
 from millstream.store.group import run_group
 from millstream.store.instance import Instance, create_instance
 from millstream.store.keeper import UPKEEP_S, Keeper
@@ -304,25 +304,19 @@ class Store:
     def _fold_slice(self, *, locked: bool = False) -> bool:
         """Fold one slice, here or seen to be done elsewhere; False if there was nothing to do.
 
-        Heavy entities are written from copies, beside running commits, unless `locked` says that
-        the mutex is held already.
+        Many rows are joined beside running commits, unless `locked` says that the mutex is held
+        already.
         """
         if locked:
             return self._write_slice()
         with self._folding:
             with self._transactor.mutex:
-                found = None if self._stale else plan(self.state, self.limits)
+                found = None if self._stale else Slice(self.state, self.limits)
                 if found is None or found.is_light:
                     return self._write_slice()
-            prepared: Slice | None = found
-            try:
-                with self.engine.read() as snapshot:
-                    found.prepare(self.state.beside, snapshot)
-            except Exception:
-                # A row moved or went meanwhile. Under the mutex none does: what fails there, fails.
-                prepared = None
+            found.prepare()
             with self._transactor.mutex:
-                return self._write_slice(prepared) or self.state.folded > found.folded
+                return self._write_slice(found) or self.state.folded > found.folded
 
     def _write_slice(self, prepared: Slice | None = None) -> bool:
         if self._reason is not None:
@@ -374,7 +368,6 @@ class Store:
             waiting_max=limits.waiting_operations_max,
             group_max=limits.group_operations_max,
         )
-        self.state.beside.pause = self._transactor.give_way
         self._keeper: Keeper = Keeper(self._keep, on_failure=self._keeper_failed)
         self.watch: Watch = Watch(self.refresh if self.engine.shared else None)
 

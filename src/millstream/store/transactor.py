@@ -178,11 +178,6 @@ class Transactor:
             self._leading = True
         self._use_thread()
 
-    def give_way(self) -> None:
-        """Let those who commit just now have the interpreter: called by work that can wait."""
-        if self._leading:
-            sleep(0)
-
     def refuse(self, reason: MillstreamError) -> None:
         """Refuse what comes from now on, and fail what still waits."""
         with self._gate:

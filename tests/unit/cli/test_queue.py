@@ -14,6 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from millstream.format import rfc
+
 
 def shell(script: str) -> str:
     return f"sh -c {shlex.quote(script)}"
@@ -52,6 +54,25 @@ def test_times_are_told_as_times(jobs: Any) -> None:
     assert datetime.fromisoformat(facts(jobs)["created"]) <= until
     table = jobs("queue", "attempts", "jobs", message["claim_id"])
     assert one["claimed"][:10] in table
+
+
+def test_a_queue_is_printed_as_the_records_of_the_rfc(jobs: Any) -> None:
+    jobs("put", "jobs", "a", "b")
+    (message,) = claimed(jobs)
+    jobs("queue", "ack", "jobs", message["claim"])
+    lines = [line.split("\t") for line in jobs("queue", "records", "jobs").splitlines()]
+    assert [key[:4] for key, _, _ in lines] == ["0102", "0103", "0104", "0105", "0106"]
+    assert [said.split(" in bucket")[0] for _, _, said in lines[:3]] == [
+        "active: 1 available, 0 in flight",
+        "done: 1",
+        "failed: 0",
+    ]
+    out = jobs("queue", "records", "jobs", "--json")
+    found = [msgspec.json.decode(line) for line in out.splitlines()]
+    assert [[one["key"], one["value"], one["description"]] for one in found] == lines
+    (attempt,) = rfc.decode_attempts(bytes.fromhex(found[3]["value"]))
+    assert attempt.claimed_at_ms > 0
+    assert "there is no queue" in jobs.error("queue", "records", "other")
 
 
 def test_a_queue_is_made_once(cli: Any) -> None:

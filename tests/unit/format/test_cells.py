@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from itertools import accumulate
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.errors import CorruptionError
-from millstream.format.cells import Cells, encode_cells, raised
+from millstream.format.cells import Cells, encode_cells
 
 items = st.lists(st.binary(max_size=300), max_size=60) | st.integers(0, 300).flatmap(
     lambda size: st.lists(st.binary(min_size=size, max_size=size), max_size=60)
@@ -41,11 +40,6 @@ def test_cells_come_back_as_they_were(values: list[bytes], data: st.DataObject) 
     assert list(found.sizes()) == list(map(len, values))
     assert list(found.ends) == list(accumulate(map(len, values), initial=0))
     assert found.stop == 8 + len(b"".join(encode_cells(values)))
-
-
-@given(st.lists(st.integers(0, 2**31 - 1), max_size=50), st.integers(0, 2**31))
-def test_sizes_are_raised_one_by_one(sizes: list[int], by: int) -> None:
-    assert list(raised(array("I", sizes), by)) == [size + by for size in sizes]
 
 
 @pytest.mark.parametrize("size", [255, 256, 257, 65_536])

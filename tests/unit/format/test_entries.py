@@ -189,21 +189,21 @@ def test_metadata_of_a_block_is_that_of_its_records(
         timestamp_ms=4,
     )
 
-    found = entries.decode_metadata_column(value)
+    found = entries.metadata_of(value)
 
     entry = entries.decode(value)
-    assert [found.prefix + rest for rest in found.rests] == [
-        entries.encode_metadata(
-            key=entry.keys[n],
-            timestamp_ms=entry.timestamps[n],
-            headers=entry.headers[n],
-            appended_ms=entry.appended[n],
+    assert found == [
+        (
+            7 + n,
+            entries.encode_metadata(
+                key=entry.keys[n],
+                timestamp_ms=entry.timestamps[n],
+                headers=entry.headers[n],
+                appended_ms=entry.appended[n],
+            ),
         )
         for n in range(3)
     ]
-    assert list(found.sizes) == [len(found.prefix + rest) for rest in found.rests]
-    some = found.cut(1, 9)
-    assert (some.rests, some.sizes) == (found.rests[1:], found.sizes[1:])
 
 
 def test_metadata_of_an_array_is_taken_as_it_is() -> None:
@@ -214,10 +214,10 @@ def test_metadata_of_an_array_is_taken_as_it_is() -> None:
         ]
     )
 
-    found = entries.decode_metadata_column(value)
+    found = entries.metadata_of(value)
 
-    assert found.prefix == b""
-    assert [entries.decode_metadata(rest)[0] for rest in found.rests] == [b"k", None]
-    assert [entries.decode_metadata(rest)[3] for rest in found.rests] == [5, 6]
+    assert [message_id for message_id, _ in found] == [1, 2]
+    assert [entries.decode_metadata(metadata)[0] for _, metadata in found] == [b"k", None]
+    assert [entries.decode_metadata(metadata)[3] for _, metadata in found] == [5, 6]
     with pytest.raises(CorruptionError):
-        entries.decode_metadata_column(value[:-1])
+        entries.metadata_of(value[:-1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from millstream.errors import CorruptionError, InvalidInput, TooLarge
 from millstream.format import rfc
 from millstream.format.ids import make_bucket_id, make_claim_id
-from millstream.format.stretch import Stretch
 
 FORMAT_MD = Path(__file__).parents[3] / "docs" / "FORMAT.md"
 
@@ -302,59 +300,3 @@ def test_a_stored_spec_with_too_large_a_capacity_is_corrupt() -> None:
     with pytest.raises(CorruptionError, match="capacity exponent 5") as error:
         rfc.decode_queue_spec(value[:8] + b"\x05" + value[9:])
     assert error.value.where == 8
-
-
-# ---- what a fold writes, column by column
-
-
-def stretch(
-    count: int, *, message_id: int, times: tuple[list[int], ...], prefix: bytes = b"pre"
-) -> Stretch:
-    """Messages with metadata of many lengths, and attempts that differ."""
-    rests = [b"m" * (n * 7 % 300) for n in range(count)]
-    sizes = array("I", [len(prefix) + len(rest) for rest in rests])
-    attempts = [n % 3 * 300 for n in range(count)]
-    claim_id = make_claim_id(3, 65_530)
-    return Stretch(message_id, claim_id, (*times, attempts), prefix, rests, sizes)
-
-
-def messages(make: Callable[..., Any], stretches: list[Stretch]) -> list[Any]:
-    return [
-        make(some.message_id + n, some.claim_id + n, *numbers, some.prefix + some.rests[n])
-        for some in stretches
-        for n, numbers in enumerate(zip(*some.numbers, strict=True))
-    ]
-
-
-@pytest.mark.parametrize("count", [0, 1, rfc.FEW, rfc.FEW + 1, 70, 1_000])
-@pytest.mark.parametrize("message_id", [0, 0xFFF0, 0xFFFF_FFFF_FFF0, 2**63])
-def test_columns_become_the_same_bytes_as_messages(count: int, message_id: int) -> None:
-    same, grows = [-5] * count, [2**40 + n * 1_000 for n in range(count)]
-    available = [stretch(count, message_id=message_id, times=())]
-    in_flight = [stretch(count, message_id=message_id, times=(same, grows))]
-    ended = [
-        stretch(count, message_id=message_id, times=(same,)),
-        stretch(2, message_id=3, times=([1, 2],), prefix=b""),
-        stretch(count, message_id=message_id, times=(grows,), prefix=b""),
-    ]
-
-    assert rfc.encode_available_stretches(available) + rfc.encode_in_flight_stretches(
-        in_flight
-    ) == rfc.encode_active(
-        messages(rfc.AvailableMessage, available), messages(rfc.InFlightMessage, in_flight)
-    )
-    assert rfc.encode_ended_stretches(ended) == rfc.encode_done(messages(rfc.DoneMessage, ended))
-
-
-def test_metadata_is_read_without_the_rest() -> None:
-    available = rfc.AvailableMessage(1, make_claim_id(1, 0), 0, b"a")
-    in_flight = rfc.InFlightMessage(2, make_claim_id(1, 1), 5, 6, 1, b"bb")
-    done = rfc.DoneMessage(3, make_claim_id(1, 2), 5, 1, b"")
-
-    assert rfc.decode_active_metadata(rfc.encode_active([available], [in_flight])) == {
-        1: b"a",
-        2: b"bb",
-    }
-    assert rfc.decode_ended_metadata(rfc.encode_done([done])) == {3: b""}
-    with pytest.raises(CorruptionError):
-        rfc.decode_ended_metadata(rfc.encode_done([done]) + b"x")

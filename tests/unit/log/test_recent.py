@@ -9,9 +9,7 @@ import pytest
 
 from millstream import Millstream
 from millstream.errors import CorruptionError
-from millstream.format import block as blocks
 from millstream.format import keys
-from millstream.format.block import Block
 from millstream.log import reader, recent
 from millstream.log.block import Columns, pack, unpack_headers
 from millstream.record import NO_HEADERS, Headers
@@ -95,7 +93,7 @@ def test_records_that_are_gone_are_missed(ms: Millstream) -> None:
 
 
 def test_what_was_used_last_stays_longest() -> None:
-    cache = recent.RecentBlocks(recent.NearMetadata())
+    cache = recent.RecentBlocks()
     for n in range(recent.BLOCKS_KEPT):
         add(cache, 2 * n, [b"a", b"b"])
     assert cache.find(1, 0) is not None
@@ -112,7 +110,7 @@ def test_a_block_that_had_to_go_is_not_found_by_its_log_either(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(recent, "BYTES_KEPT_MAX", 1_000)
-    cache = recent.RecentBlocks(recent.NearMetadata())
+    cache = recent.RecentBlocks()
     add(cache, 0, [b"a" * 400, b"b" * 400], log_id=1)
     add(cache, 0, [b"a" * 4_000, b"b"], log_id=2)
 
@@ -120,47 +118,8 @@ def test_a_block_that_had_to_go_is_not_found_by_its_log_either(
     assert cache.find(2, 0) is not None
 
 
-def metadata(first_id: int, count: int, header: bytes = b"") -> Block:
-    bitmap, body = blocks.encode_metadata(
-        timestamps=None, keys=None, headers=[header] * count if header else None, appended=None
-    )
-    placed = blocks.place(
-        body,
-        kind=blocks.METADATA,
-        count=count,
-        first_id=first_id,
-        columns=bitmap,
-        body_crc=blocks.checksum(body),
-    )
-    return Block(placed, kind=blocks.METADATA)
-
-
-def test_metadata_is_found_by_message_ids() -> None:
-    near = recent.NearMetadata()
-    near.add(7, metadata(100, 3))
-    near.add(0, metadata(200, 2))
-    assert near.find(99) is near.find(103) is None
-    assert [found and found[0] for found in map(near.find, (100, 102, 200, 201))] == [7, 7, 0, 0]
-    near.add(0, metadata(0, 50))  # of records that were stored apart
-    assert near.find(0) is near.find(10) is None
-
-
-def test_metadata_is_bounded_in_number_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent, "METADATA_KEPT", 3)
-    near = recent.NearMetadata()
-    for n in range(1, 6):
-        near.add(0, metadata(10 * n, 2))
-        near.add(0, metadata(10 * n, 2))
-    assert [near.find(10 * n) is not None for n in range(1, 6)] == [False, False, True, True, True]
-    monkeypatch.setattr(recent, "METADATA_BYTES_MAX", 1_000)
-    near.add(0, metadata(90, 2, b"x" * 300))
-    assert near.find(90) is not None
-    near.add(0, metadata(95, 2, b"x" * 600))
-    assert near.find(90) is near.find(95) is near.find(50) is None
-
-
 def test_who_reads_one_by_one_finds_records_cut_ahead_unless_they_are_large() -> None:
-    cache = recent.RecentBlocks(recent.NearMetadata())
+    cache = recent.RecentBlocks()
     small = add(cache, 100, [b"%d" % n for n in range(100)])
     for offset in (150, 151, 152, 190, 199, 100, 101, 131, 132, 133, 134):
         found = small.columns(offset, offset + 1)

@@ -17,7 +17,7 @@ from millstream import Millstream
 from millstream.doctor import Report, examine
 from millstream.errors import LeaseLost
 from millstream.format import block as blocks
-from millstream.format import keys, rfc
+from millstream.format import keys
 from millstream.format.ids import make_claim_id
 from millstream.log.reader import log_id_of
 from millstream.queue.state import QueueState
@@ -67,6 +67,13 @@ def get(path: Path, key: bytes) -> bytes:
         (found,) = [row[0] for row in file.execute(query, (key,))]
         assert isinstance(found, bytes)
         return found
+
+
+def keys_of(path: Path, kind: int) -> list[bytes]:
+    start, stop = keys.range_of(keys.prefix(kind))
+    with closing(apsw.Connection(str(path))) as file:
+        query = "SELECT key FROM millstream_record WHERE key >= ? AND key < ? ORDER BY key"
+        return [row[0] for row in file.execute(query, (start, stop))]
 
 
 def worked_on(reopen: Reopen) -> int:
@@ -156,29 +163,28 @@ def test_payloads_that_nothing_leads_to_are_counted(reopen: Reopen, path: Path) 
     assert report.healthy, "waste is no damage"
 
 
-def test_the_rfc_s_records_are_compared_with_the_bucket(reopen: Reopen, path: Path) -> None:
+@pytest.mark.parametrize(("field", "left_out"), [(5, 0), (6, 0), (6, -1)])
+def test_the_attempts_that_are_told_are_compared_with_their_number(
+    reopen: Reopen, path: Path, field: int, left_out: int
+) -> None:
     worked_on(reopen)
-    bucket = make_claim_id(2, 0)
-    key = rfc.failed_key(b"jobs", bucket)
-    failed = rfc.decode_failed(get(path, key))
-    assert [m.claim_id & 0xFF for m in failed] == [3, 55]
-    put(path, key, rfc.encode_failed(failed[1:]))
+    assert examine(path).problems == []
+    (key,) = [key for key in keys_of(path, keys.BUCKET) if key.endswith(bytes(7))]
+    fields = msgspec.msgpack.decode(get(path, key))
+    del fields[field][left_out]
+    put(path, key, msgspec.msgpack.encode(fields))
     report = examine(path)
     assert not report.healthy
-    assert "does not agree on what is failed" in told(report)
-    change(path, "DELETE FROM millstream_record WHERE key = ?", key)
-    assert "does not agree on what is failed" in told(examine(path))
+    assert "are not all told" in told(report)
 
 
-def test_an_rfc_record_without_its_bucket_is_found(reopen: Reopen, path: Path) -> None:
+def test_columns_of_different_lengths_are_found(reopen: Reopen, path: Path) -> None:
     worked_on(reopen)
-    put(path, rfc.done_key(b"jobs", make_claim_id(2, 900)), rfc.encode_done([]))
-    assert examine(path).problems == []
-    one = rfc.DoneMessage(1, make_claim_id(2, 901), 5, 1, b"")
-    put(path, rfc.done_key(b"jobs", make_claim_id(2, 900)), rfc.encode_done([one]))
-    assert "which is gone" in told(examine(path))
-    put(path, rfc.attempts_key(b"nobody", 5), rfc.encode_attempts([]))
-    assert "an RFC record of queue 'nobody', which is gone" in told(examine(path))
+    key = keys_of(path, keys.BUCKET)[0]
+    fields = msgspec.msgpack.decode(get(path, key))
+    fields[2] += b"\x00\x00"
+    put(path, key, msgspec.msgpack.encode(fields))
+    assert "its columns differ in length" in told(examine(path))
 
 
 def test_the_list_of_those_that_wait_is_compared(reopen: Reopen, path: Path) -> None:

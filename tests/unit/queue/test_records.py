@@ -1,25 +1,27 @@
-"""The RFC's records of a queue, as they lie in the engine after a fold: types 0x02 to 0x06."""
+"""The RFC's records of a queue, made from what the store holds: types 0x02 to 0x06."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import msgspec
+import pytest
 
 from millstream import Millstream
+from millstream.errors import InvalidInput, NotFound
 from millstream.format import keys, rfc
 from millstream.format.ids import make_bucket_id, make_claim_id
+from millstream.queue.commands import ListRecords
 from millstream.testing import SimulatedClock
 
-from .conftest import Reopen, counts, fold_all, settle, upkeep, values
+from .conftest import Reopen, counts, fold_all, values
 
 BOOT_MS = 1_700_000_000_000
 
 
-def rows(ms: Millstream, kind: int) -> dict[bytes, bytes]:
-    start = keys.prefix(kind)
-    with ms._session.store.engine.read() as snapshot:  # type: ignore[attr-defined]
-        return dict(snapshot.scan(start, keys.after(start), limit=10_000))
+def rows(ms: Millstream, kind: int, name: str = "jobs") -> dict[bytes, bytes]:
+    found = {record.key: record.value for record in ms.queue(name).records()}
+    return {key: value for key, value in found.items() if key[1] == kind}
 
 
 def metadata(key: bytes | None, headers: dict[str, Any]) -> bytes:
@@ -82,33 +84,50 @@ def test_a_bucket_is_written_as_active_done_and_failed_records(
     assert rfc.decode_failed(value) == [rfc.FailedMessage(1, ids[1], 3_000, 1, plain)]
 
 
-def test_each_message_claimed_alone_has_its_attempts_record(
-    ms: Millstream, clock: SimulatedClock
+@pytest.mark.parametrize("folded", [False, True])
+def test_every_claimed_message_has_its_attempts_record(
+    ms: Millstream, clock: SimulatedClock, folded: bool
 ) -> None:
-    mixed(ms, clock)
-    found = rows(ms, rfc.RecordType.ATTEMPTS)
-    assert {
-        rfc.parse_attempts_key(key): rfc.decode_attempts(value) for key, value in found.items()
-    } == {(b"jobs", n): [rfc.Attempt(1_000, "ann")] for n in range(4)}
-    queue = ms.queue("jobs")
-    clock.advance(98)
-    settle(queue)
-    clock.advance(2)
-    queue.claim(1, consumer="bob")
-    fold_all(ms)
-    again = rfc.decode_attempts(rows(ms, rfc.RecordType.ATTEMPTS)[rfc.attempts_key(b"jobs", 3)])
-    other = rfc.decode_attempts(rows(ms, rfc.RecordType.ATTEMPTS)[rfc.attempts_key(b"jobs", 2)])
-    assert sorted([len(again), len(other)]) == [1, 2]
+    queue = ms.queue("jobs", backoff=0, bucket_exponent=1, lease=10)
+    queue.put_many([b"%d" % n for n in range(25)])
+    clock.advance(1)
+    together = queue.claim(13, consumer="ann")
+    clock.advance(1)
+    alone = queue.claim(1, consumer="bob")
+    queue.nack([together[2], *alone])
+    clock.advance(1)
+    queue.ack([message for message in together if message is not together[2]])
+    (again,) = queue.claim(1, consumer="cid")
+    queue.fail(again)
+    queue.redrive()
+    clock.advance(1)
+    last = {message.claim_id: message for message in queue.claim(20, consumer="dan")}
+    if folded:
+        fold_all(ms)
+    found = rows(ms, 5)
+    assert list(found) == sorted(found)
+    told = {
+        rfc.parse_attempts_key(key)[1]: [
+            (one.claimed_at_ms, one.consumer_id) for one in rfc.decode_attempts(value)
+        ]
+        for key, value in found.items()
+    }
+    expected = {n: [(1_000, "ann")] for n in range(13)}
+    expected |= {n: [(4_000, "dan")] for n in range(14, 25)}
+    expected[2] = [(1_000, "ann"), (3_000, "cid"), (4_000, "dan")]
+    expected[13] = [(2_000, "bob"), (4_000, "dan")]
+    assert told == expected
+    assert len(last) == 13
 
 
 def test_a_new_queue_has_empty_records(ms: Millstream) -> None:
     ms.queue("jobs", bucket_exponent=2)
-    fold_all(ms)
     bucket = make_bucket_id(2, 0)
     assert rows(ms, 2) == {rfc.active_key(b"jobs", bucket): bytes(4)}
     assert rows(ms, 3) == {rfc.done_key(b"jobs", bucket): bytes(2)}
     assert rows(ms, 4) == {rfc.failed_key(b"jobs", bucket): bytes(2)}
     assert rows(ms, 5) == {}
+    assert list(rows(ms, 6)) == [b"\x01\x06jobs"]
 
 
 def test_full_buckets_have_records_of_their_own(ms: Millstream) -> None:
@@ -127,22 +146,81 @@ def test_full_buckets_have_records_of_their_own(ms: Millstream) -> None:
     assert [len(active[make_bucket_id(1, n)][0]) for n in (0, 10, 20)] == [0, 7, 5]
 
 
-def test_metadata_of_done_messages_outlives_their_log(ms: Millstream) -> None:
+def test_metadata_of_done_messages_is_empty_once_their_log_has_let_go_of_it(ms: Millstream) -> None:
     queue = ms.queue("jobs", sources="events", bucket_exponent=1)
     log = ms.log("events")
     log.append_many([b"a", b"b"], keys=["x", "y"], headers=[{"n": 1}, {"n": 2}])
-    queue.ack(queue.claim(2))
-    fold_all(ms)
-    log.truncate(before=2)
-    log.enforce_retention()
-    log.append(b"c")
-    queue.claim()
-    fold_all(ms)
+    log.append(b"c", headers={"n": 3})
+    queue.ack(queue.claim(3))
     (value,) = rows(ms, 3).values()
     assert [message.metadata for message in rfc.decode_done(value)] == [
         metadata(b"x", {"n": 1}),
         metadata(b"y", {"n": 2}),
+        metadata(None, {"n": 3}),
     ]
+    log.truncate(before=2)
+    log.enforce_retention()
+    (value,) = rows(ms, 3).values()
+    assert [message.metadata for message in rfc.decode_done(value)] == [
+        b"",
+        b"",
+        metadata(None, {"n": 3}),
+    ]
+    assert [message.attempts for message in rfc.decode_done(value)] == [1, 1, 1]
+
+
+def test_records_come_in_the_order_of_their_keys_whatever_the_page(ms: Millstream) -> None:
+    queue = ms.queue("jobs", sources=["a", "b"], bucket_exponent=0, priority_by="p")
+    for n in range(30):
+        ms.log("ab"[n % 2]).append(b"%d" % n, headers={"p": n % 3})
+    queue.claim(9)
+    queue.ack(queue.claim(9))
+    whole = list(queue.records())
+    assert [record.key for record in whole] == sorted({record.key for record in whole})
+    assert {record.key[1] for record in whole} == {2, 3, 4, 5, 6}
+    execute = ms._session.execute
+    for count in (1, 7, 1_000):
+        paged, after = [], b""
+        while page := execute(ListRecords("jobs", after, count)):
+            paged += page
+            after = page[-1].key
+        assert paged == whole
+    for after in (b"\x01\x02", b"\x01\x03jobs", b"\x01\x05jobs\x00\x00", b"\xff" * 30):
+        page = execute(ListRecords("jobs", after, 1_000))
+        assert page == [record for record in whole if record.key > after]
+    for count in (0, 10_001):
+        with pytest.raises(InvalidInput):
+            execute(ListRecords("jobs", b"", count))
+    with pytest.raises(NotFound):
+        list(ms.queue("none").records())
+
+
+def test_a_record_says_what_it_holds(ms: Millstream, clock: SimulatedClock) -> None:
+    mixed(ms, clock)
+    assert [record.describe() for record in ms.queue("jobs").records()] == [
+        "active: 2 available, 1 in flight in bucket 0x1000000000000000",
+        "done: 1 in bucket 0x1000000000000000",
+        "failed: 1 in bucket 0x1000000000000000",
+        *(f"attempts at message {n}: 'ann' at 1000" for n in range(4)),
+        "spec: filter 'a = 1', 7 attempts, done kept 60 s, buckets of 10, 'work'",
+    ]
+
+
+def test_the_store_itself_keeps_none_of_these_records(
+    ms: Millstream, clock: SimulatedClock
+) -> None:
+    mixed(ms, clock)
+    with ms._session.store.engine.read() as snapshot:  # type: ignore[attr-defined]
+        assert snapshot.scan(keys.prefix(2), keys.prefix(7), limit=1) == []
+
+
+def test_a_queue_is_named_in_keys_by_its_bytes(ms: Millstream) -> None:
+    queue = "Łódź"
+    ms.queue(queue, lease=30).put(b"a")
+    ms.queue(queue).claim()
+    found = list(ms.queue(queue).records())
+    assert rfc.parse_active_key(found[0].key)[0] == queue.encode()
+    assert rfc.parse_attempts_key(found[3].key) == (queue.encode(), 0)
 
 
 def test_everything_is_as_before_after_a_fold_and_a_reopen(
@@ -166,29 +244,3 @@ def test_everything_is_as_before_after_a_fold_and_a_reopen(
     queue.ack(messages[3])
     clock.advance(100)
     assert values(queue.claim(9)) == [b"2", b"4"]
-
-
-def test_forgotten_buckets_leave_no_records(ms: Millstream, clock: SimulatedClock) -> None:
-    queue = ms.queue("jobs", bucket_exponent=0, done_retention=60)
-    for value in (b"a", b"b", b"c"):
-        queue.put(value)
-        queue.ack(queue.claim())
-    fold_all(ms)
-    clock.advance(60)
-    upkeep(ms)
-    fold_all(ms)
-    assert counts(queue) == {}
-    assert [rows(ms, kind) for kind in (2, 3, 4)] == [{}, {}, {}]
-
-
-def test_forgotten_messages_leave_no_attempts_records(
-    ms: Millstream, clock: SimulatedClock
-) -> None:
-    queue = ms.queue("jobs", bucket_exponent=0, done_retention=60)
-    queue.put(b"a")
-    queue.ack(queue.claim())
-    fold_all(ms)
-    clock.advance(60)
-    upkeep(ms)
-    fold_all(ms)
-    assert rows(ms, 5) == {}

@@ -8,9 +8,10 @@ from millstream import Millstream
 from millstream.errors import Conflict, InvalidInput, LeaseLost, NotFound
 from millstream.format import keys
 from millstream.queue.commands import SpecifyQueue
+from millstream.queue.message import Try
 from millstream.testing import SimulatedClock
 
-from .conftest import Reopen, counts, fold_all, values
+from .conftest import Reopen, counts, fold_all, settle, values
 
 
 def test_redriven_messages_have_new_claim_ids_and_no_attempts(ms: Millstream) -> None:
@@ -30,6 +31,44 @@ def test_redriven_messages_have_new_claim_ids_and_no_attempts(ms: Millstream) ->
             end(failed[0])
     queue.ack(again)
     assert counts(queue) == {"done": 2, "failed": 1}
+
+
+@pytest.mark.parametrize("folded", [False, True])
+@pytest.mark.parametrize("how", [{}, {"group_by": "g"}, {"priority_by": "p"}])
+def test_attempts_go_on_through_a_redrive(
+    ms: Millstream, clock: SimulatedClock, folded: bool, how: dict[str, str]
+) -> None:
+    queue = ms.queue("jobs", bucket_exponent=1, backoff=0, lease=10, max_attempts=2, **how)
+    queue.put_many(
+        [b"%d" % n for n in range(12)], headers=[{"g": f"g{n}", "p": 1} for n in range(12)]
+    )
+    first = queue.claim(12, consumer="ann")
+    clock.advance(1)
+    queue.nack(first[0], reason="once")
+    queue.ack(first[1:])
+    (again,) = queue.claim(consumer="bob")
+    clock.advance(10)
+    settle(queue)
+    told = [
+        Try(0, "ann", 1_000, "again", "once"),
+        Try(1_000, "bob", 11_000, "failed", "lease expired"),
+    ]
+    assert queue.attempts(again) == told
+    for turn in range(2):
+        if folded:
+            fold_all(ms)
+        assert queue.redrive() == 1
+        (waits,) = [one for one in queue.peek(30) if one.value == b"0"]
+        assert queue.attempts(waits) == told
+        clock.advance(1)
+        (third,) = [one for one in queue.claim(12, consumer="cid") if one.value == b"0"]
+        assert third.attempt == 1
+        now_ms = 1_000 * (12 + turn)
+        assert queue.attempts(third) == [*told, Try(now_ms, "cid")]
+        queue.fail(third, reason="no")
+        told.append(Try(now_ms, "cid", now_ms, "failed", "no"))
+        assert queue.attempts(third) == told
+    assert queue.attempts(again) == [], "it is known by another claim id now"
 
 
 def test_redriven_messages_are_chosen_by_a_filter(ms: Millstream) -> None:

@@ -8,7 +8,7 @@ from millstream.embedded import EmbeddedSession, open_store
 from millstream.format import keys
 from millstream.limits import Limits
 from millstream.log.log import Log
-from millstream.store.fold import plan
+from millstream.store.fold import Slice
 from millstream.store.sqlite import SqliteEngine
 from millstream.store.store import Store
 from millstream.testing import Faults, MemoryEngine, SimulatedClock
@@ -119,9 +119,8 @@ def test_rows_dropped_while_a_slice_is_prepared_are_not_written() -> None:
     store, log = start(engine, Limits(fold_deltas_min=NO_FOLD))
     for number in range(200):
         log.append(b"%d" % number)
-    prepared = plan(store.state, store.limits)
-    with engine.read() as snapshot:
-        prepared.prepare(store.state.beside, snapshot)
+    prepared = Slice(store.state, store.limits)
+    prepared.prepare()
     first = min(key for key, _ in store.state.overlay.oldest(store.state.seq) if is_entry(key))
     log_id, _ = keys.entry_position(first)
     store.run(lambda tx: tx.drop(keys.entry(log_id, 0), keys.entry(log_id, 150)))

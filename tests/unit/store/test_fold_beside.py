@@ -1,7 +1,7 @@
-"""The fold prepares heavy entities beside running commits; whatever happens meanwhile, all is right.
+"""The fold joins rows beside running commits; whatever happens meanwhile, all is right.
 
-The entity under test is a list that only grows, with a side row for each number, as a bucket of a
-queue has. It is heavy; while its rows are made, it lets the test do something.
+The entity under test is a list that only grows. It is heavy, so that a slice holds few of them. The
+test does something between the planning of a slice and its writing.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,17 +19,15 @@ from msgspec import Struct
 from millstream.errors import WriteFailed
 from millstream.format import keys
 from millstream.limits import Limits
-from millstream.store.engine import Snapshot
 from millstream.store.entity import Entity, Kind
 from millstream.store.faults import Crash
-from millstream.store.memory import MemoryEngine, MemoryWriter
-from millstream.store.overlay import Overlay
+from millstream.store.fold import Slice
+from millstream.store.memory import MemoryEngine
 from millstream.store.store import Store
 from millstream.store.transaction import Transaction
 from millstream.testing import Faults, SimulatedClock
 
 TRAIL = 0x7E
-SIDE = 0x7D
 
 
 class Added(Struct, array_like=True, frozen=True):
@@ -40,16 +37,12 @@ class Added(Struct, array_like=True, frozen=True):
 
 
 class Trail(Entity, array_like=True):
-    """The numbers that were added, and how many of them have their side row."""
+    """The numbers that were added."""
 
     numbers: list[int] = []  # noqa: RUF012 (a struct copies it)
-    written: int = 0
 
     changes: ClassVar = Added
     weight: ClassVar[int] = 10
-    meanwhile: ClassVar[list[Callable[[], object]]] = []
-    """What the test does while rows are made beside commits, each once."""
-    rows_made: ClassVar[list[int]] = []
 
     def apply(self, change: Added) -> None:
         self.numbers.append(change.number)
@@ -57,27 +50,9 @@ class Trail(Entity, array_like=True):
     def exists(self) -> bool:
         return bool(self.numbers)
 
-    def records(
-        self, key: bytes, overlay: Overlay, snapshot: Snapshot
-    ) -> list[tuple[bytes, bytes | None]]:
-        if not self.exists():
-            return [(key, None)]
-        before = list(self.numbers)
-        while self.meanwhile and not isinstance(snapshot, MemoryWriter):
-            self.meanwhile.pop()()
-        assert self.numbers == before
-        fresh = self.numbers[self.written :]
-        self.written = len(self.numbers)
-        self.rows_made.append(len(fresh))
-        return [(key, msgspec.msgpack.encode(self)), *((side(key, n), b"") for n in fresh)]
-
 
 def trail(number: int) -> bytes:
     return keys.prefix(TRAIL) + number.to_bytes(8, "big")
-
-
-def side(key: bytes, number: int) -> bytes:
-    return keys.prefix(SIDE) + key[2:] + number.to_bytes(8, "big")
 
 
 ONE, TWO = trail(1), trail(2)
@@ -101,11 +76,18 @@ class Process:
             self.store.run(lambda tx, n=number: tx.change(key, Added(n)))
 
     def remove(self, key: bytes) -> None:
-        def operation(tx: Transaction) -> None:
-            tx.drop(*keys.range_of(side(key, 0)[:10]))
-            tx.change(key, None)
+        self.store.run(lambda tx: tx.change(key, None))
 
-        self.store.run(operation)
+    def fold_slice(self, meanwhile: Callable[[], object]) -> bool:
+        """Fold as the background does, and do something while no lock is held."""
+        with self.store._transactor.mutex:
+            if self.store._stale:
+                return self.store._write_slice()
+            planned = Slice(self.store.state, self.store.limits)
+        meanwhile()
+        planned.prepare()
+        with self.store._transactor.mutex:
+            return self.store._write_slice(planned)
 
     def fail(self, key: bytes) -> None:
         def operation(tx: Transaction) -> None:
@@ -125,18 +107,12 @@ class Process:
         return list(found.numbers)
 
 
-@pytest.fixture(autouse=True)
-def nothing_meanwhile() -> None:
-    Trail.meanwhile.clear()
-    Trail.rows_made.clear()
-
-
 def rows(engine: MemoryEngine, kind: int) -> dict[bytes, bytes]:
     return {key: value for key, value in engine.survivors() if key[1] == kind}
 
 
 def check(engine: MemoryEngine, expected: dict[bytes, list[int]], *processes: Process) -> None:
-    """Everybody sees the same; and after a last fold, every side row is there and no other."""
+    """Every process sees the same, before and after a last fold."""
     for process in (*processes, Process(engine)):
         for key, numbers in expected.items():
             assert process.sees(key) == numbers
@@ -144,52 +120,31 @@ def check(engine: MemoryEngine, expected: dict[bytes, list[int]], *processes: Pr
     last.add(trail(9), 1)
     last.add(trail(9), 2)
     last.store.fold()
-    wanted = [side(key, n) for key, numbers in expected.items() for n in numbers]
-    assert sorted([*wanted, side(trail(9), 1)]) == [
-        key for key in rows(engine, SIDE) if key != side(trail(9), 2)
-    ]
+    stored = {key: Trail.decode(value).numbers for key, value in rows(engine, TRAIL).items()}
+    assert {key: stored.get(key, []) for key in expected} == expected
     for process in (*processes, last, Process(engine)):
         for key, numbers in expected.items():
             assert process.sees(key) == numbers
 
 
-def test_an_entity_changed_meanwhile_is_written_as_it_was_and_stays_dirty() -> None:
+def test_an_entity_changed_meanwhile_is_written_as_it_is_now() -> None:
     engine = MemoryEngine(shared=True)
     a = Process(engine)
     a.add(ONE, 1, 2, 3, 4)
-    Trail.meanwhile.append(lambda: a.add(ONE, 5, 6))
-    seq = a.store.state.seq
-    assert a.store._fold_slice()
+    assert a.fold_slice(lambda: a.add(ONE, 5, 6))
 
     record = Trail.decode(rows(engine, TRAIL)[ONE])
-    assert (record.lsn, record.numbers) == (seq, [1, 2, 3, 4])
-    assert a.store.state.dirty[ONE] == [seq + 1, seq + 2]
-    assert len(rows(engine, SIDE)) == 4
+    assert (record.lsn, record.numbers) == (a.store.state.seq, [1, 2, 3, 4, 5, 6])
+    assert ONE not in a.store.state.dirty
     a.fail(ONE)
     check(engine, {ONE: [1, 2, 3, 4, 5, 6]}, a)
 
 
-def test_an_entity_that_did_not_change_is_clean_and_is_not_written_twice() -> None:
-    engine = MemoryEngine()
-    a = Process(engine)
-    a.add(ONE, 1, 2)
-    a.add(TWO, 1)
-    Trail.meanwhile.append(lambda: a.add(TWO, 2))
-    assert a.store.fold()
-    assert ONE not in a.store.state.dirty
-    a.add(ONE, 3)
-    a.add(TWO, 3)
-    a.store.fold()
-    assert sum(Trail.rows_made) == 6
-
-
-def test_of_an_entity_removed_meanwhile_nothing_is_written() -> None:
+def test_of_an_entity_removed_meanwhile_nothing_is_left() -> None:
     engine = MemoryEngine(shared=True)
     a = Process(engine)
     a.add(ONE, 1, 2, 3, 4)
-    Trail.meanwhile.append(lambda: a.remove(ONE))
-    assert a.store._fold_slice()
-    assert rows(engine, SIDE) == {}
+    assert a.fold_slice(lambda: a.remove(ONE))
     assert a.sees(ONE) == Process(engine).sees(ONE) == []
     check(engine, {ONE: []}, a)
     assert ONE not in rows(engine, TRAIL)
@@ -201,9 +156,7 @@ def test_an_entity_made_anew_meanwhile_is_written_as_it_is_now(by_another: bool)
     a = Process(engine)
     other = Process(engine) if by_another else a
     a.add(ONE, 1, 2, 3, 4)
-    Trail.meanwhile.append(lambda: other.remove(ONE) or other.add(ONE, 7))
-    assert a.store._fold_slice()
-    assert list(rows(engine, SIDE)) == [side(ONE, 7)]
+    assert a.fold_slice(lambda: other.remove(ONE) or other.add(ONE, 7))
     check(engine, {ONE: [7]}, a, other)
 
 
@@ -211,9 +164,8 @@ def test_a_slice_that_another_process_folds_meanwhile_is_given_up() -> None:
     engine = MemoryEngine(shared=True)
     a, b = Process(engine), Process(engine, replace(FEW, fold_slice_deltas=2))
     a.add(ONE, 1, 2, 3, 4)
-    Trail.meanwhile.append(lambda: b.store._fold_slice())
     before = rows(engine, keys.DELTA)
-    assert a.store._fold_slice()
+    assert not a.fold_slice(b.store._fold_slice)
     assert len(before) - len(rows(engine, keys.DELTA)) == 2
     assert a.store.stats()["fold_slices"] == 0
     assert a.store.fold() > 0
@@ -231,8 +183,7 @@ def test_a_slice_is_given_up_if_commits_and_folds_of_another_process_have_passed
         b.add(TWO, *range(9))
         b.store.fold()
 
-    Trail.meanwhile.append(pass_it)
-    assert a.store._fold_slice()
+    assert not a.fold_slice(pass_it)
     check(engine, {ONE: [], TWO: list(range(9))}, a, b)
 
 
@@ -240,8 +191,7 @@ def test_a_slice_is_given_up_if_a_commit_had_to_fold_meanwhile() -> None:
     engine = MemoryEngine()
     a = Process(engine, Limits(fold_deltas_min=1_000_000, tail_deltas_max=5, fold_slice_deltas=2))
     a.add(ONE, 1, 2, 3, 4)
-    Trail.meanwhile.append(lambda: a.add(ONE, 5, 6))
-    assert a.store._fold_slice()
+    assert not a.fold_slice(lambda: a.add(ONE, 5, 6))
     assert a.store.stats()["fold_slices"] == 1
     check(engine, {ONE: [1, 2, 3, 4, 5, 6]}, a)
 
@@ -257,32 +207,15 @@ def test_a_commit_that_fails_meanwhile_takes_nothing_from_the_slice() -> None:
         with pytest.raises(WriteFailed):
             a.add(ONE, 5)
 
-    Trail.meanwhile.append(refused)
-    assert a.store._fold_slice()
+    assert a.fold_slice(refused)
     check(engine, {ONE: [1, 2, 3, 4]}, a)
-
-
-def test_what_cannot_be_prepared_beside_commits_is_written_under_the_mutex() -> None:
-    engine = MemoryEngine()
-    a = Process(engine)
-    a.add(ONE, 1, 2, 3, 4)
-
-    def moved() -> None:
-        a.add(ONE, 5)
-        raise LookupError("a row moved")
-
-    Trail.meanwhile.append(moved)
-    assert a.store._fold_slice()
-    assert Trail.decode(rows(engine, TRAIL)[ONE]).numbers == [1, 2, 3, 4, 5]
-    check(engine, {ONE: [1, 2, 3, 4, 5]}, a)
 
 
 def test_a_slice_in_preparation_when_the_store_closes_is_left() -> None:
     engine = MemoryEngine()
     a = Process(engine)
     a.add(ONE, 1, 2, 3, 4)
-    Trail.meanwhile.append(a.store.close)
-    assert not a.store._fold_slice()
+    assert not a.fold_slice(a.store.close)
     check(engine.reopen(), {ONE: [1, 2, 3, 4]})
 
 
@@ -290,7 +223,6 @@ def test_a_slice_in_preparation_when_the_store_closes_is_left() -> None:
 def test_a_crash_at_any_step_loses_and_doubles_nothing(kept: bool) -> None:
     step = 0
     while True:
-        Trail.meanwhile.clear()
         faults = Faults()
         engine = MemoryEngine(faults=faults)
         a = Process(engine)
@@ -307,13 +239,12 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(kept: bool) -> None:
             a.remove(TWO)
             expected[TWO].clear()
 
-        Trail.meanwhile.append(changed)
         faults.at(len(faults.steps) + step, Crash(kept=kept))
         try:
+            a.fold_slice(changed)
             a.store.fold()
         except Crash:
             before = {ONE: [1, 2, 3, 4], TWO: [1, 2]}
-            Trail.meanwhile.clear()
             again = engine.reopen()
             found = {key: Process(again).sees(key) for key in (ONE, TWO)}
             assert found[ONE] in (before[ONE], [*before[ONE], 5])
@@ -385,9 +316,11 @@ def test_processes_agree_whatever_they_do_while_one_folds(
 
     for (before, meanwhile), other in zip(rounds, other_folds, strict=False):
         act(before)
-        Trail.meanwhile[:] = [lambda m=meanwhile: act(m)]
-        if other:
-            Trail.meanwhile.append(lambda: processes[1].store._fold_slice())
-        processes[0].store._fold_slice()
-        Trail.meanwhile.clear()
+
+        def between(actions: list[Any] = meanwhile, other: bool = other) -> None:
+            act(actions)
+            if other:
+                processes[1].store._fold_slice()
+
+        processes[0].fold_slice(between)
     check(engine, expected, *processes)

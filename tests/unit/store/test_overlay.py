@@ -90,7 +90,7 @@ def test_a_reader_that_holds_a_group_sees_it_as_it_was_when_keys_go() -> None:
     assert overlay.keys(entry(0), entry(9)) == [entry(0), entry(2), entry(3)]
     overlay.drop_all([(entry(0), entry(0) + b"\x00"), (entry(2), entry(9))])
     assert overlay.keys(entry(0), entry(9)) == []
-    assert overlay.beside().floor(entry(9)) is None
+    assert overlay.floor(entry(9)) is None
 
 
 OFFSETS = st.integers(0, 12)
