@@ -11,6 +11,8 @@ Promises:
 - Ended leases are delivered again, delays are honoured, and jumps of the wall clock do neither.
 - Counts, attempts and payloads are right, also after a truncation, a fold or a reopen; attempts go on
   through a redrive.
+- What is done is forgotten once its retention is over, within a minute and not before; its
+  acknowledgement can be repeated for ten minutes, whatever the retention.
 - The RFC's records, made at any time, say of every message what the queue says.
 """
 
@@ -41,6 +43,10 @@ INBOX = "queue:q"
 HANDLES = st.integers(0, 1)
 COUNTS = st.integers(1, 4) | st.just(30)
 PICKS = st.lists(st.integers(0, 1_000), min_size=1, max_size=4)
+FOR_EVER_MS = 10**15
+REPEATS_MS = 600_000
+"""How long an acknowledgement can be repeated, whatever the retention."""
+
 OUTCOMES = {"ack": "done", "nack": "again", "fail": "failed"}
 LIMITS = st.builds(
     Limits,
@@ -74,6 +80,7 @@ class Entry:
     state: str = "unrouted"
     due_ms: int = 0
     until_ms: int = 0
+    done_ms: int = 0
     again: bool = False
     """Whether it was redriven."""
     past: list[Attempt] = field(default_factory=list)
@@ -130,9 +137,18 @@ class QueueMachine(RuleBasedStateMachine):
         most=st.integers(1, 3),
         backoff_s=st.sampled_from([0, 5]),
         delay_s=st.sampled_from([0, 0, 3]),
+        retention_s=st.sampled_from([0, 1, 30, 700]),
     )
-    def begin(self, limits: Limits, exponent: int, most: int, backoff_s: int, delay_s: int) -> None:
-        self.limits = limits
+    def begin(
+        self,
+        limits: Limits,
+        exponent: int,
+        most: int,
+        backoff_s: int,
+        delay_s: int,
+        retention_s: int,
+    ) -> None:
+        self.limits, self.retention_ms = limits, retention_s * 1000 or FOR_EVER_MS
         self.most, self.backoff_ms, self.delay_ms = most, backoff_s * 1000, delay_s * 1000
         self.handles = [self.open(), self.open()]
         self.handles[0].queue(
@@ -144,7 +160,7 @@ class QueueMachine(RuleBasedStateMachine):
             backoff=backoff_s,
             delay=delay_s,
             bucket_exponent=exponent,
-            done_retention=0,
+            done_retention=retention_s,
         )
 
     def open(self) -> Millstream:
@@ -243,7 +259,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert len(found) == min(count, len(claimable))
         for message in found:
             entry = self.delivered(message, claimable, queue._consumer)
-            entry.state, entry.tries[-1].outcome = "done", "done"
+            entry.state, entry.tries[-1].outcome, entry.done_ms = "done", "done", self.now_ms
         self.held += found
 
     def settle_first(self, handle: int) -> None:
@@ -291,10 +307,24 @@ class QueueMachine(RuleBasedStateMachine):
     # How attempts end.
 
     def choose(self, picks: list[int]) -> list[Message]:
-        """Some of what was ever claimed, mostly of late; nothing twice."""
-        chosen = [self.held[-1 - pick % min(len(self.held), 12)] for pick in picks if self.held]
+        """Some of what was ever claimed, mostly of late; nothing twice.
+
+        Of what was done too long ago it is not known whether an acknowledgement is recognised.
+        """
+        known = [one for one in self.held if not self.is_old(self.by_claim[one.claim_id])]
+        chosen = [known[-1 - pick % min(len(known), 12)] for pick in picks if known]
         unique = {message.claim_id: message for message in chosen}
         return list(unique.values())
+
+    def is_old(self, entry: Entry) -> bool:
+        """Whether it was done so long ago that its acknowledgement may be forgotten."""
+        kept_ms = max(self.retention_ms, REPEATS_MS)
+        return entry.state == "done" and entry.done_ms + kept_ms <= self.now_ms
+
+    def is_over(self, entry: Entry, late_ms: int = 0) -> bool:
+        """Whether it is done, and its retention is over, for so long."""
+        over_ms = entry.done_ms + self.retention_ms + late_ms
+        return entry.state == "done" and over_ms <= self.now_ms
 
     def judge(self, messages: list[Message], outcome: str) -> str:
         """What becomes of a call: 'fine', or 'lost' if the lease of any message was lost."""
@@ -324,6 +354,7 @@ class QueueMachine(RuleBasedStateMachine):
             state = "failed"
         entry.tries[-1].outcome, entry.tries[-1].reason = state, reason
         entry.state = "available" if state == "again" else state
+        entry.done_ms = self.now_ms
         entry.due_ms = self.now_ms + (self.backoff_ms if delay_ms is None else delay_ms)
 
     def expire(self) -> None:
@@ -411,6 +442,35 @@ class QueueMachine(RuleBasedStateMachine):
         self.clock.advance(20)
         self.claim(handle, count, None, "ann", [])
 
+    def acknowledged(self) -> list[Message]:
+        """What was done, not too long ago."""
+        return [
+            one
+            for one in self.held
+            if one.attempt == len(self.by_claim[one.claim_id].tries)
+            and self.by_claim[one.claim_id].state == "done"
+            and not self.is_old(self.by_claim[one.claim_id])
+        ]
+
+    @rule(
+        handle=HANDLES,
+        count=st.integers(1, 12),
+        seconds=st.sampled_from([0, 40, 400]),
+        keeps=st.booleans(),
+    )
+    def finish_and_acknowledge_again(
+        self, handle: int, count: int, seconds: int, keeps: bool
+    ) -> None:
+        self.put(handle, count)
+        self.claim(handle, count, None, "ann", [])
+        held = [one for one in self.held[-count:] if self.is_held(one)]
+        done = held[1:] if keeps else held
+        self.queue(handle).ack(done)
+        self.finished(done, "ack")
+        self.clock.advance(seconds)
+        self.tend(handle)
+        self.queue(1 - handle).ack(self.acknowledged())
+
     def stale(self) -> list[Message]:
         return [one for one in self.held if one.attempt < len(self.by_claim[one.claim_id].tries)]
 
@@ -496,6 +556,25 @@ class QueueMachine(RuleBasedStateMachine):
     def advance(self, seconds: int) -> None:
         self.clock.advance(seconds)
 
+    @rule(seconds=st.sampled_from([60, 601, 1_500]), tended=st.booleans())
+    def let_much_time_pass(self, seconds: int, tended: bool) -> None:
+        self.clock.advance(seconds)
+        if tended:
+            self.tend(self.number % 2)
+
+    @rule(handle=HANDLES)
+    def tend(self, handle: int) -> None:
+        """Do what the background does; then nothing is remembered for a minute too long."""
+        store = self.handles[handle]._session.store  # type: ignore[attr-defined]
+        while sum(task(store) for task in store._upkeep):
+            pass
+        self.expire()
+        self.lapsed = False
+        info = self.queue(handle).info()
+        assert info is not None
+        most = [entry for entry in self.in_state("done") if not self.is_over(entry, 60_000)]
+        assert info.done <= len(most)
+
     @rule(seconds=st.integers(-100_000, 100_000))
     def jump(self, seconds: int) -> None:
         self.clock.jump(seconds)
@@ -526,8 +605,10 @@ class QueueMachine(RuleBasedStateMachine):
             return  # whether the store has taken ended leases back by now is its own affair
         info = self.queue(self.number % 2).info()
         assert info is not None
-        for state in ("in flight", "done", "failed"):
+        for state in ("in flight", "failed"):
             assert getattr(info, state.replace(" ", "_")) == len(self.in_state(state)), state
+        done = self.in_state("done")
+        assert sum(not self.is_over(entry) for entry in done) <= info.done <= len(done)
         available = self.in_state("available")
         delayed = [entry for entry in available if entry.due_ms > self.now_ms]
         assert info.delayed == len(delayed)
@@ -539,9 +620,11 @@ class QueueMachine(RuleBasedStateMachine):
     def peek(self, handle: int, state: str) -> None:
         queue = self.settled(handle)
         expected = {entry.claim_id: entry for entry in self.in_state(state)}
-        if state == "done":
-            return  # the payloads of what is done may be gone
         found = queue.peek(1_000, state=state)
+        if state == "done":  # the payloads of what is done may be gone
+            kept = {one for one, entry in expected.items() if not self.is_over(entry)}
+            assert kept <= {message.claim_id for message in found} <= set(expected)
+            return
         assert {message.claim_id for message in found} == set(expected)
         for message in found:
             self.same(message, expected[message.claim_id])
@@ -558,6 +641,8 @@ class QueueMachine(RuleBasedStateMachine):
         ]
         entry = self.by_claim[message.claim_id]
         expected = [] if entry.state == "gone" else [*entry.past, *entry.tries]
+        if self.is_over(entry) and not found:
+            return
         for one, other in zip(found, expected, strict=True):
             one.reason = other.reason if other.outcome == "done" else one.reason
         assert found == expected
@@ -570,13 +655,19 @@ class QueueMachine(RuleBasedStateMachine):
         states, attempts = decoded(found)
         for state, messages in states.items():
             if state != "available":
-                expected = self.in_state(state)
-                assert set(messages) == {entry.claim_id for entry in expected}
-                for entry in expected:
-                    assert messages[entry.claim_id] == len(entry.tries)  # type: ignore[index]
+                expected = {entry.claim_id: entry for entry in self.in_state(state)}
+                kept = {one for one, entry in expected.items() if not self.is_over(entry)}
+                assert kept <= set(messages) <= set(expected)
+                for claim_id, attempt in messages.items():
+                    assert attempt == len(expected[claim_id].tries)
         waiting = [entry for entry in self.entries if entry.state in ("available", "unrouted")]
         assert len(states["available"]) <= len(waiting)
-        known = [entry for entry in self.entries if entry.state != "gone"]
+        known = [
+            entry
+            for entry in self.entries
+            if entry.state != "gone"
+            and (not self.is_over(entry) or entry.claim_id in states["done"])
+        ]
         expected_tries = [
             [(one.claimed_ms, one.consumer) for one in (*entry.past, *entry.tries)]
             for entry in known

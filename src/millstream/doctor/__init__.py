@@ -90,7 +90,8 @@ def _check_rest(rows: Rows, replay: Replay, findings: Findings) -> None:
         (b"", keys.prefix(keys.ENTRY)),
         (keys.ID_BLOCK_KEY, keys.prefix(keys.QUEUE)),
         (keys.after(keys.prefix(keys.RETRY)), keys.prefix(keys.FORKS)),
-        (keys.prefix(keys.SET_BACK), b"\xff" * 32),
+        (keys.prefix(keys.SET_BACK), keys.prefix(keys.AGING)),
+        (keys.after(keys.prefix(keys.AGING)), b"\xff" * 32),
     )
     for start, stop in bounds:
         for found in rows.walk(start, stop):

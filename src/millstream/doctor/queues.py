@@ -18,6 +18,7 @@ from millstream.doctor.replay import Replay
 from millstream.doctor.rows import Found, Rows
 from millstream.format import keys
 from millstream.format.ids import bucket_of, split_id
+from millstream.queue.aging import HAS_DONE
 from millstream.queue.bucket import Bucket
 from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT
 from millstream.queue.state import QueueState
@@ -25,6 +26,7 @@ from millstream.queue.state import QueueState
 STATES = {AVAILABLE: "available", IN_FLIGHT: "in_flight", DONE: "done", FAILED: "failed"}
 HELD = (AVAILABLE, IN_FLIGHT, FAILED)
 RETRY_BYTES = 26
+AGING_BYTES = 27
 
 
 class QueueExamination:
@@ -46,7 +48,7 @@ class QueueExamination:
 
     def check_messages(self) -> None:
         """Every message that is held is there; counts and waiting lists agree with the buckets."""
-        waiting = self._waiting()
+        waiting, aging = self._waiting(), self._aging()
         counts = {queue_id: dict.fromkeys(STATES, 0) for queue_id in self._queues}
         alive: dict[int, dict[int, int]] = {queue_id: {} for queue_id in self._queues}
         for key, entity in self._replay.entities(keys.BUCKET):
@@ -67,6 +69,12 @@ class QueueExamination:
             self._check_held(queue, bucket_id, entity)
             self._check_waiting(queue, bucket_id, entity, waiting.pop((queue_id, bucket_id), []))
             self._check_attempts(queue, bucket_id, entity)
+            if entity.any_are(DONE) and (queue_id, bucket_id) not in aging:
+                self._findings.add(
+                    "queue",
+                    f"queue {queue.name!r}, bucket {bucket_id:#x}: what is done there is not listed, "
+                    "and would never be forgotten",
+                )
         for (queue_id, bucket_id), slots in waiting.items():
             if queue_id in self._queues:
                 self._findings.add(
@@ -166,7 +174,7 @@ class QueueExamination:
         """The slots that are listed as waiting for their next attempt, by queue and bucket."""
         found: dict[tuple[int, int], list[int]] = {}
         counts: Counter[int] = Counter()
-        for row in self._retries():
+        for row in self._listed(keys.RETRY):
             if row.problem or len(row.key) != RETRY_BYTES:
                 self._replay.report_row(row.key, row.problem or "its key is cut")
                 continue
@@ -191,10 +199,28 @@ class QueueExamination:
             )
         return found
 
-    def _retries(self) -> Iterator[Found]:
-        """The list of those that wait, wherever its rows lie."""
+    def _aging(self) -> set[tuple[int, int]]:
+        """The buckets that are listed as having done messages, by queue."""
+        found = set()
+        for row in self._listed(keys.AGING):
+            if row.problem or len(row.key) != AGING_BYTES:
+                self._replay.report_row(row.key, row.problem or "its key is cut")
+                continue
+            queue_id, stage, _, bucket_id = keys.aging_bucket(row.key)
+            if queue_id not in self._queues and not self._replay.broken_at:
+                self._findings.add(
+                    "queue",
+                    f"a bucket of queue {queue_id}, which is gone, is listed as aging",
+                    severity="waste",
+                )
+            if stage == HAS_DONE:
+                found.add((queue_id, bucket_id))
+        return found
+
+    def _listed(self, kind: int) -> Iterator[Found]:
+        """The rows of a list, wherever they lie."""
         held = self._replay.overlay
-        start, stop = keys.range_of(keys.prefix(keys.RETRY))
+        start, stop = keys.range_of(keys.prefix(kind))
         unfolded = (Found(key, held.get(key) or b"") for key in sorted(held.keys(start, stop)))
         last = b""
         for row in heapq.merge(self._rows.walk(start, stop), unfolded, key=lambda row: row.key):

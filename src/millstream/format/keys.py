@@ -30,6 +30,8 @@ their numbers do. Types 0x01 to 0x06 are the RFC's (see `rfc`); ours start at 0x
     0x1d  marks            log id, first mark's offset   offsets and hashes of the log's chain
     0x1e  set back         log id (u64)                  how often the log's end went back (u64)
     0x1f  letter           queue id, claim id (u64)      a dead letter that is still to be written
+    0x20  aging            queue id (u64), stage (u8),   (nothing): when a bucket has something to
+                           ms (u64), bucket (u64)        forget, or is to be forgotten itself
 
     * as TerminatedBytes. In 0x14 to 0x18 a claim is written number first, then bucket size, so
       that claims sort by number.
@@ -70,6 +72,7 @@ FORKS = 0x1C
 MARKS = 0x1D
 SET_BACK = 0x1E
 LETTER = 0x1F
+AGING = 0x20
 
 _NUMBERED = struct.Struct(">BBQ")
 _ENTRY = struct.Struct(">BBQQ")
@@ -278,6 +281,21 @@ def marks(log_id: int, offset: int) -> bytes:
 def set_back(log_id: int) -> bytes:
     """The key of how often a log's end went back."""
     return _NUMBERED.pack(VERSION, SET_BACK, log_id)
+
+
+def aging(queue_id: int, stage: int, at_ms: int, bucket_id: int) -> bytes:
+    """The key under which a bucket is found once a time is long enough ago, by stage and time."""
+    return _READY.pack(VERSION, AGING, queue_id, stage, at_ms, bucket_id)
+
+
+def aging_bucket(key: bytes) -> tuple[int, int, int, int]:
+    """The queue, the stage, the time and the bucket in the key of one that ages."""
+    if len(key) != _READY.size:
+        raise CorruptionError(
+            f"an aging key of {len(key)} bytes, not {_READY.size}", what="key", where=len(key)
+        )
+    _, _, queue_id, stage, at_ms, bucket_id = _READY.unpack(key)
+    return queue_id, stage, at_ms, bucket_id
 
 
 def of_log(kind: int, log_id: int) -> tuple[bytes, bytes]:

@@ -13,6 +13,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 from copy import copy
+from itertools import groupby
 from operator import attrgetter
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -23,6 +24,7 @@ from millstream.queue.slots import (
     AVAILABLE,
     DONE,
     FILL,
+    FORGOTTEN,
     GONE,
     IN_FLIGHT,
     NONE,
@@ -38,7 +40,7 @@ _slot_of = attrgetter("slot")
 
 R = TypeVar("R", Attempt, End)
 
-_NOT_THERE = (NONE, GONE)
+_NOT_THERE = (NONE, GONE, FORGOTTEN)
 _ABSENT = b"".join(FILL[state] for state in _NOT_THERE)
 
 SlotMark = tuple[int, str]
@@ -99,6 +101,12 @@ class Strode(Struct, array_like=True, frozen=True, tag=6):
     consumer: str
 
 
+class Forgot(Struct, array_like=True, frozen=True, tag=7):
+    """What was done at that time or before is forgotten."""
+
+    through_ms: int
+
+
 class Bucket(Entity):
     """The messages of one bucket."""
 
@@ -106,7 +114,8 @@ class Bucket(Entity):
     """One byte per slot."""
     attempts: Any = None
     until_ms: Any = None
-    """Per slot: the end of the lease in flight, the due time when available, else when it ended."""
+    """Per slot: the end of the lease in flight, the due time when available, else when it ended; of
+    what is gone, 0."""
     spans: Any = None
     tries: Any = None
     ends: Any = None
@@ -116,10 +125,10 @@ class Bucket(Entity):
     """Slots and the attempts at their messages before these were driven again."""
 
     weight: ClassVar[int] = 250
-    changes: ClassVar = Placed | Claimed | Ended | Renewed | Removed | Strode
+    changes: ClassVar = Placed | Claimed | Ended | Renewed | Removed | Strode | Forgot
     computed: ClassVar = (Strode,)
 
-    def apply(self, change: Placed | Claimed | Ended | Renewed | Removed | Strode) -> None:
+    def apply(self, change: Placed | Claimed | Ended | Renewed | Removed | Strode | Forgot) -> None:
         """Move to the next state."""
         match change:
             case Strode():
@@ -148,6 +157,10 @@ class Bucket(Entity):
             case Removed():
                 for start, stop in change.ranges:
                     self._fill(start, stop, GONE, 0)
+                    self._lose_past(start, stop)
+            case Forgot():
+                for start, stop in self.done_through(change.through_ms):
+                    self.states[start:stop] = FILL[FORGOTTEN] * (stop - start)
                     self._lose_past(start, stop)
 
     def _stride(self, change: Strode) -> None:
@@ -233,6 +246,29 @@ class Bucket(Entity):
             behind = states[first:end]
             position = first + len(behind) - len(behind.lstrip(mark))
             yield first, position
+
+    def done_through(self, at_ms: int) -> list[Slots]:
+        """The ranges of slots that were done at a time or before."""
+        found: list[Slots] = []
+        for start, stop in self.runs(DONE):
+            times = self.until_ms[start:stop]
+            if max(times) <= at_ms:
+                found.append((start, stop))
+            elif min(times) <= at_ms:
+                slot = start
+                for is_over, some in groupby(times, lambda done_ms: done_ms <= at_ms):
+                    first, slot = slot, slot + len(list(some))
+                    if is_over:
+                        found.append((first, slot))
+        return found
+
+    def first_ms(self, state: int) -> int | None:
+        """The earliest time of a message in a state; None if there is none."""
+        return min((min(self.until_ms[a:b]) for a, b in self.runs(state)), default=None)
+
+    def last_ms(self, state: int) -> int | None:
+        """The latest time of a message in a state; None if there is none."""
+        return max((max(self.until_ms[a:b]) for a, b in self.runs(state)), default=None)
 
     def sources(self, start: int, stop: int) -> Iterator[Span]:
         """Where the messages of a range of slots lie, span by span."""

@@ -13,11 +13,12 @@ from millstream.errors import InvalidInput, LeaseLost, TooLarge
 from millstream.format.ids import bucket_of, split_id
 from millstream.log.names import check_text
 from millstream.queue import commands as c
+from millstream.queue.aging import note_done
 from millstream.queue.bucket import Bucket, Ended, Renewed
 from millstream.queue.dead_letter import publish_failed
 from millstream.queue.ledger import Ledger
 from millstream.queue.message import LeaseEnd
-from millstream.queue.slots import AVAILABLE, DONE, FAILED, GONE, IN_FLIGHT, Slots
+from millstream.queue.slots import AVAILABLE, DONE, FAILED, FORGOTTEN, GONE, IN_FLIGHT, Slots
 from millstream.queue.spec import DELAY_MS_MAX
 from millstream.queue.stride import stride
 from millstream.store.transaction import Transaction
@@ -149,7 +150,9 @@ def _judged(
             yield slot, slot + 1, "lost"
         elif bucket.states[slot] == IN_FLIGHT and bucket.until_ms[slot] > now_ms:
             yield slot, slot + 1, "held"
-        elif bucket.states[slot] == state == DONE or _was_given_up(bucket, slot, state):
+        elif (state == DONE and bucket.states[slot] in (DONE, FORGOTTEN)) or _was_given_up(
+            bucket, slot, state
+        ):
             yield slot, slot + 1, "repeated"
         else:
             yield slot, slot + 1, "lost"
@@ -189,6 +192,8 @@ def _settle(
         elif bucket.marks:
             for slot in range(start, stop):
                 ledger.index.leave(bucket.mark(slot)[1])
+        if final == DONE:
+            note_done(tx, queue.queue_id, bucket_id, bucket)
         ended = Ended([(start, stop)], tx.store_ms, final, due_ms, reason)
         ledger.change_bucket(bucket_id, ended)
         counts.in_flight -= total

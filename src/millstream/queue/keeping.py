@@ -1,16 +1,18 @@
 """Keeping: what a queue still needs of its logs, and what it may forget of its own.
 
 The bytes of a log stay until every queue on it has passed them: until they are routed and the
-messages are done. Done messages are forgotten, bucket by bucket, after their retention. What was put
-straight to a queue and is done is truncated from its inbox.
+messages are done. Done messages are forgotten after their retention (`aging`). What was put straight
+to a queue and is done is truncated from its inbox.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 from millstream.format import keys
-from millstream.format.ids import capacity_of
 from millstream.log.head import Head, Name, Truncated
 from millstream.log.sparse import LIVE_DIVISOR, Needed
+from millstream.queue.aging import forget, is_due
 from millstream.queue.bucket import Bucket
 from millstream.queue.dead_letter import send_owed
 from millstream.queue.endings import expire
@@ -18,7 +20,7 @@ from millstream.queue.ledger import Ledger
 from millstream.queue.routing import may_match, own_logs
 from millstream.queue.service import route_some
 from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT
-from millstream.queue.state import Counts, Moved, QueueState
+from millstream.queue.state import QueueState
 from millstream.store.engine import Snapshot
 from millstream.store.state import NO_END, State
 from millstream.store.store import Store
@@ -31,8 +33,6 @@ REST_S = 5.0
 
 LETTERS_REST_S = 1.0
 """How long a dead-letter log that did not take letters is left alone."""
-
-BUCKETS_FORGOTTEN_PER_COMMIT = 20
 
 LIVE_LOOKED_AT = 10_000
 """Up to so many messages that are not done, an inbox is cut before the first of them."""
@@ -102,16 +102,13 @@ class QueueUpkeep:
     def __init__(self) -> None:
         self._rests: dict[str, tuple[tuple[int, int], float]] = {}
         """Queues whose inbox was looked at → the last commit and fold then, and until when."""
-        self._kept: dict[str, tuple[int, int]] = {}
-        """Queues in which nothing can be forgotten → how long they keep it, and until when that is."""
-
         self._owed: dict[str, float] = {}
         """Queues whose dead letters were tried to be written → when they are tried again."""
 
     def __call__(self, store: Store) -> bool:
         """Look after every queue; True if one of them has more to do right now."""
         names = store.look(_names)
-        for known in (self._rests, self._kept, self._owed):
+        for known in (self._rests, self._owed):
             for gone in known.keys() - set(names):
                 known.pop(gone, None)
         return sum(self._tend(store, name) for name in names) > 0
@@ -124,7 +121,7 @@ class QueueUpkeep:
         return self._cut_inbox(store, name) or more
 
     def wants(self, state: State, snapshot: Snapshot, name: str) -> bool:
-        """Whether a lease has ended, or the oldest bucket is done with."""
+        """Whether a lease has ended, or something is to be forgotten."""
         queue = state.entity(keys.queue(name), snapshot)
         assert isinstance(queue, QueueState)
         if not queue.exists():
@@ -132,18 +129,7 @@ class QueueUpkeep:
         _, now_ms = state.time.now()
         if any(until_ms <= now_ms for until_ms in queue.busy.values()):
             return True
-        kept_ms = queue.spec.done_retention_s * 1000
-        last_kept_ms, until_ms = self._kept.get(name, (0, 0))
-        if kept_ms == last_kept_ms and now_ms < until_ms:
-            return False
-        finished = _finished(state, snapshot, queue, limit=1)
-        oldest = state.entity(finished[0], snapshot) if finished else None
-        if _is_over(oldest, queue, now_ms):
-            return True
-        # What finishes from now on is kept even longer than the oldest.
-        done_ms = max(oldest.until_ms) if isinstance(oldest, Bucket) and oldest.exists() else now_ms
-        self._kept[name] = (kept_ms, done_ms + kept_ms)
-        return False
+        return is_due(state, snapshot, queue, now_ms)
 
     def _send_owed(self, store: Store, name: str) -> bool:
         """Write dead letters that could not be written, now and then."""
@@ -232,50 +218,11 @@ def _names(state: State, snapshot: Snapshot) -> list[str]:
     return [key[2:].decode() for key in found]
 
 
-def _finished(state: State, snapshot: Snapshot, queue: QueueState, *, limit: int) -> list[bytes]:
-    """The oldest full buckets in which nothing is alive: they lie in the gaps between the others."""
-    start, stop = keys.bucket(queue.queue_id, 0), keys.bucket(queue.queue_id + 1, 0)
-    found: list[bytes] = []
-    expected = -1
-    for bucket_id in (*sorted(queue.alive.keys() | queue.filling()), None):
-        if bucket_id != expected:
-            end = stop if bucket_id is None else keys.bucket(queue.queue_id, bucket_id)
-            found += state.find(start, end, snapshot, limit=limit - len(found))
-            if bucket_id is None or len(found) >= limit:
-                break
-        assert bucket_id is not None
-        start = keys.bucket(queue.queue_id, bucket_id) + b"\x00"
-        expected = bucket_id + capacity_of(bucket_id >> 60)
-    return found
-
-
-def _is_over(bucket: object, queue: QueueState, now_ms: int) -> bool:
-    """Whether a bucket is full, nothing in it is alive, and the last was done long enough ago."""
-    if not isinstance(bucket, Bucket) or not bucket.exists():
-        return False
-    if any(bucket.any_are(state) for state in (AVAILABLE, IN_FLIGHT, FAILED)):
-        return False
-    if not queue.spec.done_retention_s and bucket.any_are(DONE):
-        return False
-    return bool(max(bucket.until_ms) + queue.spec.done_retention_s * 1000 <= now_ms)
-
-
 def _keep(tx: Transaction, name: str) -> bool:
-    key = keys.queue(name)
-    queue = tx.entity(key, QueueState)
+    queue = tx.entity(keys.queue(name), QueueState)
     if not queue.exists():
         return False
     ledger = Ledger(tx, name)
     expire(ledger)
     ledger.close()
-    forgotten = 0
-    limit = BUCKETS_FORGOTTEN_PER_COMMIT
-    for bucket_key in _finished(tx.state, tx.writer, queue, limit=limit):
-        bucket = tx.entity(bucket_key, Bucket)
-        if not _is_over(bucket, queue, tx.store_ms):
-            break
-        done = bucket.states.count(DONE)
-        tx.change(bucket_key, None)
-        tx.change(key, Moved(tx.store_ms, Counts(done=-done)))
-        forgotten += 1
-    return forgotten == BUCKETS_FORGOTTEN_PER_COMMIT
+    return forget(tx, queue)

@@ -15,6 +15,7 @@ from millstream.log.head import Head
 from millstream.log.names import check_name
 from millstream.log.reader import RowMoved, entries_of
 from millstream.queue import commands as c
+from millstream.queue.aging import note_removed
 from millstream.queue.backoff import Backoff
 from millstream.queue.bucket import Bucket, Removed
 from millstream.queue.group import Group, Standing
@@ -35,6 +36,7 @@ _INDEXES = (
     keys.SEEN,
     keys.SEEN_UNTIL,
     keys.LETTER,
+    keys.AGING,
 )
 BUCKETS_PER_PURGE = 1_000
 GROUPS_PER_STEP = 1_000
@@ -109,6 +111,8 @@ def _alter(
             )
     numbers_from = queue.next
     if old.bucket_exponent != new.bucket_exponent:
+        for bucket_id in queue.filling():
+            note_removed(tx, queue.queue_id, bucket_id)
         capacity = capacity_of(max(old.bucket_exponent, new.bucket_exponent))
         numbers_from = -(-queue.next // capacity) * capacity
     known = set(find_sources(tx.state, tx.writer, queue.name, old))
@@ -184,6 +188,7 @@ def purge(tx: Transaction, command: c.PurgeQueue) -> int:
         tx.change(keys.bucket(queue.queue_id, bucket_id), Removed(slots))
         gone = sum(stop - start for start, stop in slots)
         alive.append((bucket_id, -gone))
+        note_removed(tx, queue.queue_id, bucket_id)
         total += gone
     if state == FAILED:
         tx.change(key, Moved(tx.store_ms, Counts(failed=-total), alive=alive))
@@ -256,6 +261,8 @@ def redrive(tx: Transaction, command: c.RedriveClaims) -> int:
         ledger.change_bucket(bucket_id, Removed([(slot, slot + 1)]))
         ledger.lives(bucket_id, -1)
         ledger.counts.failed -= 1
+    for bucket_id in histories:
+        note_removed(tx, ledger.queue.queue_id, bucket_id)
     total = admit(ledger, chosen)
     ledger.close()
     return total

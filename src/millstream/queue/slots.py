@@ -9,8 +9,11 @@ Slots = tuple[int, int]
 
 NO_SLOTS: Slots = (0, 0)
 
-NONE, AVAILABLE, IN_FLIGHT, DONE, FAILED, GONE = range(6)
-FILL = [bytes((state,)) for state in range(6)]
+NONE, AVAILABLE, IN_FLIGHT, DONE, FAILED, GONE, FORGOTTEN = range(7)
+"""How the message of a slot stands. One that is forgotten was done: only an acknowledgement that is
+repeated still finds it."""
+
+FILL = [bytes((state,)) for state in range(7)]
 
 
 class Span(Struct, array_like=True, frozen=True, gc=False):

@@ -16,6 +16,7 @@ from msgspec.structs import astuple
 from millstream.format import keys
 from millstream.format.ids import CAPACITIES, NUMBER_BITS, bucket_of
 from millstream.queue import commands as c
+from millstream.queue.aging import note_done
 from millstream.queue.bucket import Bucket, Strode
 from millstream.queue.slots import IN_FLIGHT, Slots
 from millstream.queue.state import Advanced, QueueState
@@ -49,6 +50,8 @@ def stride(
     ends = []
     for bucket_id, (bucket_key, bucket, finished) in held.items():
         taken = _cut(first, counts) if bucket_id == taken_in else []
+        if finished:
+            note_done(tx, queue.queue_id, bucket_id, bucket)
         tx.change(bucket_key, Strode(finished, taken, now_ms, until_ms, consumer))
         if finished:
             size = sum([stop - start for start, stop in finished])

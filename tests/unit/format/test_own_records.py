@@ -27,6 +27,7 @@ from millstream.log import retention
 from millstream.log.cursor_state import CursorState
 from millstream.log.head import Head
 from millstream.queue.bucket import Bucket
+from millstream.queue.keeping import QueueUpkeep
 from millstream.queue.state import QueueState
 from millstream.replica.commands import SummarizeLog
 from millstream.store import delta as deltas
@@ -41,7 +42,7 @@ from millstream.testing import MemoryEngine, SimulatedClock
 
 FORMAT_MD = Path(__file__).parents[3] / "docs" / "FORMAT.md"
 SECTION = "## Our own records (from 0x07)"
-QUEUES = "### Records of queues (0x12 to 0x1a)"
+QUEUES = "### Records of queues (0x12 to 0x1a, 0x1f)"
 COPIES = "### Records of forks and copies (0x1b to 0x1e)"
 BYTES = r"(?:[0-9a-f]{2}|\?\?)(?: (?:[0-9a-f]{2}|\?\?))*"
 LINE = re.compile(rf"(?P<part>key|value)?\s*(?P<bytes>{BYTES})(?:\s{{2,}}.*)?")
@@ -52,7 +53,7 @@ TAGGED: dict[int, type[Entity]] = {
     keys.QUEUE: QueueState,
     keys.BUCKET: Bucket,
 }
-QUEUE_TYPES = range(keys.QUEUE, keys.SEEN_UNTIL + 1)
+QUEUE_TYPES = (*range(keys.QUEUE, keys.SEEN_UNTIL + 1), keys.AGING)
 COPY_TYPES = range(keys.FORK, keys.SET_BACK + 1)
 TYPE = re.compile(r"\| `0x(?P<kind>..)` \| (?P<name>[^|]+) \| [^|]+ \| [^|]+ \|")
 
@@ -227,15 +228,21 @@ def opened(engine: Engine) -> Store:
 
 @pytest.fixture(scope="module")
 def with_strides() -> Stored:
-    """A store with a plain queue of small buckets, worked off one message after the other."""
-    engine = MemoryEngine()
-    store = opened(engine)
+    """A store with a plain queue of small buckets, worked off one message after the other.
+
+    A second after their retention, what was done is forgotten.
+    """
+    engine, clock = MemoryEngine(), SimulatedClock(1_000)
+    store = open_store(engine, clock=clock)
+    store._keeper.stop()
     with Millstream(EmbeddedSession(store)) as ms:
         queue = ms.queue("s", bucket_exponent=1)
         queue.put_many([b"0", b"1", b"2"])
         held = queue.claim(1, consumer="w")
         held = queue.claim(1, consumer="w", ack=held)
         queue.ack(held)
+        clock.advance(7 * 24 * 60 * 60 + 1)
+        QueueUpkeep()(store)
         return Stored(unfolded(engine), dict(engine.survivors()))
 
 

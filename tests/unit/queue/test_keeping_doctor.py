@@ -20,6 +20,7 @@ from millstream.format import block as blocks
 from millstream.format import keys
 from millstream.format.ids import make_claim_id
 from millstream.log.reader import log_id_of
+from millstream.queue.aging import HAS_DONE
 from millstream.queue.state import QueueState
 from millstream.store.checksum import row_checksum
 from millstream.testing import SimulatedClock
@@ -176,6 +177,19 @@ def test_the_attempts_that_are_told_are_compared_with_their_number(
     report = examine(path)
     assert not report.healthy
     assert "are not all told" in told(report)
+
+
+def test_done_messages_that_would_never_be_forgotten_are_found(reopen: Reopen, path: Path) -> None:
+    worked_on(reopen)
+    listed = keys_of(path, keys.AGING)
+    change(path, "DELETE FROM millstream_record WHERE key = ?", listed[0])
+    assert "would never be forgotten" in told(examine(path))
+    put(path, listed[0], b"")
+    assert examine(path).problems == []
+    put(path, keys.aging(77, HAS_DONE, 5, 0), b"")
+    assert "a bucket of queue 77, which is gone, is listed as aging" in told(examine(path))
+    put(path, listed[0][:20], b"")
+    assert "its key is cut" in told(examine(path))
 
 
 def test_columns_of_different_lengths_are_found(reopen: Reopen, path: Path) -> None:
