@@ -209,6 +209,26 @@ def _lot_of(
     return Lot(label, [record.value for record in records])
 
 
+def peek_singles(store: Store, queue: str, grants: Sequence[tuple[c.Grant, str]]) -> list[Lot]:
+    """Single messages that are neighbours in a log, each with its reason, read in one go.
+
+    Nothing is given if one of them is damaged or gone: each is then looked at by itself.
+    """
+    first = grants[0][0]
+    log, stop = log_name(store, first.log_id), first.offset + len(grants)
+    try:
+        rows = recent_rows(store, first.log_id, log, start=first.offset, stop=stop)
+    except CorruptionError:
+        return []
+    if len(rows) < len(grants):
+        return []
+    epoch_ms = store.state.time.epoch_ms()
+    return [
+        _lot(queue, log, grant, row, epoch_ms, reason)
+        for (grant, reason), row in zip(grants, rows, strict=True)
+    ]
+
+
 def are_at_hand(store: Store, grants: list[c.Grant]) -> bool:
     """Whether the messages that a claim got can be had without reading the file."""
     return all(

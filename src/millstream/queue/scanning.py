@@ -5,24 +5,16 @@ For analytics.
 
 from __future__ import annotations
 
-from functools import partial
-
 from msgspec import Struct
 
 from millstream.command import Read, Signed, Traits, on_queue
 from millstream.errors import InvalidInput
 from millstream.format.ids import split_id
 from millstream.queue.message import Try, tries_of
+from millstream.queue.peeking import PEEK_MAX, STATES, copies_of
 from millstream.queue.reading import log_name
 from millstream.queue.routing import facts_of
-from millstream.queue.service import (
-    PEEK_MAX,
-    STATES,
-    find_bucket,
-    find_buckets,
-    need_queue,
-)
-from millstream.queue.slots import DONE
+from millstream.queue.service import need_queue
 from millstream.store.engine import Snapshot
 from millstream.store.state import State
 from millstream.store.store import Store
@@ -87,7 +79,7 @@ def list_attempts(store: Store, query: ListAttempts) -> list[Attempted]:
     """A page of messages with their attempts."""
     if not 0 < query.count <= PEEK_MAX:
         raise InvalidInput(f"a page has from 1 to {PEEK_MAX:,} messages")
-    found = store.look(partial(_attempts, query=query))
+    found = _attempts(store, query)
     names: dict[int, str] = {}
     for _, _, log_id, *_ in found:
         if log_id not in names:
@@ -102,13 +94,11 @@ _Row = tuple[int, str, int, int, int, list[Try]]
 _NAMES = {number: name for name, number in STATES.items()}
 
 
-def _attempts(state: State, snapshot: Snapshot, query: ListAttempts) -> list[_Row]:
-    queue = need_queue(state, snapshot, query.queue)
+def _attempts(store: Store, query: ListAttempts) -> list[_Row]:
     first = 0 if query.after < 0 else split_id(query.after)[1] + 1
-    epoch_ms = state.time.epoch_ms()
+    epoch_ms = store.state.time.epoch_ms()
     found: list[_Row] = []
-    for bucket_id in find_buckets(state, snapshot, queue, _NAMES[DONE], first):
-        bucket = find_bucket(state, snapshot, queue, bucket_id)
+    for bucket_id, bucket in copies_of(store, query.queue, None, first):
         low = max(0, first - split_id(bucket_id)[1])
         histories = bucket.histories(low, len(bucket.states))
         for span in bucket.sources(low, len(bucket.states)):
@@ -118,7 +108,7 @@ def _attempts(state: State, snapshot: Snapshot, query: ListAttempts) -> list[_Ro
                     continue
                 made = tries_of(histories[slot - low], epoch_ms)
                 offset = span.offset + slot - span.slot
-                claim_id = queue.claim_id(bucket_id, slot)
+                claim_id = bucket_id + slot
                 found.append((claim_id, name, span.log_id, offset, span.at_ms, made))
                 if len(found) == query.count:
                     return found

@@ -7,15 +7,14 @@ happen outside it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from itertools import groupby
 
 from msgspec.structs import replace
 
-from millstream.errors import InvalidInput, NotFound
+from millstream.errors import NotFound
 from millstream.format import keys
-from millstream.format.ids import bucket_of, capacity_of, split_id
+from millstream.format.ids import bucket_of, split_id
 from millstream.log.names import check_integer
 from millstream.queue import commands as c
 from millstream.queue.bucket import Bucket
@@ -25,29 +24,24 @@ from millstream.queue.info import change_in_s
 from millstream.queue.message import Lot, Try, tries_of
 from millstream.queue.reading import (
     fail_damaged,
-    peek_grant,
     read_granted,
     read_grants,
     read_inside,
 )
 from millstream.queue.routing import PLACE_RECORDS, Facts, facts_of, route
-from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Span
 from millstream.queue.state import QueueState
 from millstream.store.engine import Snapshot
 from millstream.store.state import State
 from millstream.store.store import Store
 from millstream.store.transaction import Transaction
 
-PEEK_MAX = 10_000
 ROUTING_S_MAX = 1.0
 """How long a claim routes before it takes what there is; the rest is routed in the background."""
 
 DAMAGED_S_MAX = 1.0
 """How long a claim goes on while it meets nothing but damaged messages."""
 
-BUCKETS_PER_PAGE = 100
 _AHEAD = "routed ahead"
-STATES = {"available": AVAILABLE, "in flight": IN_FLIGHT, "done": DONE, "failed": FAILED}
 
 
 def claim_messages(store: Store, query: c.ClaimMessages) -> list[Lot]:
@@ -188,7 +182,7 @@ def put_later(store: Store, query: c.PutForLater) -> int:
     """Put messages for later, behind those that came before them."""
     facts = need_facts(store, query.queue)
     if facts.spec.looks_at_headers:
-        _route_ahead(store, query.queue, facts.untouched + 1)
+        route_ahead(store, query.queue, facts.untouched + 1)
     command = c.PutLater(query.queue, query.records, query.marks)
     return store.run(partial(place_later, command=command))
 
@@ -219,83 +213,12 @@ def need_facts(store: Store, name: str) -> Facts:
     return facts
 
 
-def peek_messages(store: Store, query: c.PeekMessages) -> list[Lot]:
-    """Messages in a state, in the order of their claim ids, without claiming them."""
-    if query.state not in STATES:
-        raise InvalidInput(f"a state is one of {', '.join(STATES)}, not {query.state!r}")
-    if not 0 <= query.count <= PEEK_MAX:
-        raise InvalidInput(f"a peek is at up to {PEEK_MAX:,} messages")
-    if query.state == "available" and query.route:
-        _route_ahead(store, query.queue, query.count)
-    found = store.look(lambda state, snapshot: _find(state, snapshot, query))
-    done = query.state == "done"
-    return [
-        lot
-        for grant, reason in found
-        for lot in peek_grant(store, query.queue, grant, reason, done=done)
-    ]
-
-
-def _route_ahead(store: Store, name: str, count: int) -> None:
+def route_ahead(store: Store, name: str, count: int) -> None:
     """Route as many messages as are to be looked at."""
     facts = need_facts(store, name)
     routed = route(store, route_to_end(store, facts) if facts.spec.indexed else facts, count)
     if routed:
         store.run(partial(place_routed, command=c.PlaceRouted(name, routed)))
-
-
-def _find(state: State, snapshot: Snapshot, query: c.PeekMessages) -> list[tuple[c.Grant, str]]:
-    """The messages that a peek is to show, as if they were granted, and why they failed."""
-    queue = need_queue(state, snapshot, query.queue)
-    first = 0 if query.after < 0 else split_id(query.after)[1] + 1
-    found: list[tuple[c.Grant, str]] = []
-    left = query.count
-    for bucket_id in find_buckets(state, snapshot, queue, query.state, first):
-        bucket = find_bucket(state, snapshot, queue, bucket_id)
-        low = max(0, first - split_id(bucket_id)[1])
-        for start, stop in bucket.runs(STATES[query.state], low):
-            for span in bucket.sources(start, min(stop, start + left)):
-                found += _alike(bucket, bucket_id, span)
-                left -= span.count
-            if left <= 0:
-                return found
-    return found
-
-
-def _alike(bucket: Bucket, bucket_id: int, span: Span) -> Iterator[tuple[c.Grant, str]]:
-    """Neighbouring messages, cut where more than their place differs."""
-
-    def facts(slot: int) -> tuple[int, int, str]:
-        return bucket.attempts[slot], bucket.until_ms[slot], _reason(bucket, slot)
-
-    slots = range(span.slot, span.slot + span.count)
-    for (attempt, until_ms, reason), some in groupby(slots, facts):
-        slot, *others = some
-        claim_id, offset = bucket_id + slot, span.offset + slot - span.slot
-        count = 1 + len(others)
-        yield c.Grant(claim_id, count, attempt, span.log_id, offset, until_ms), reason
-
-
-def find_buckets(
-    state: State, snapshot: Snapshot, queue: QueueState, wanted: str, first: int
-) -> Iterator[int]:
-    """The buckets that may hold messages in a state, from a claim number on, in order."""
-    if wanted != "done":
-        by_number = sorted(queue.alive, key=lambda bucket_id: split_id(bucket_id)[1])
-        yield from (one for one in by_number if split_id(one)[1] + capacity_of(one >> 60) > first)
-        return
-    start, stop = keys.bucket(queue.queue_id, 0), keys.bucket(queue.queue_id + 1, 0)
-    while page := state.find(start, stop, snapshot, limit=BUCKETS_PER_PAGE):
-        for key in page:
-            bucket_id = int.from_bytes(key[10:], "big")
-            if split_id(bucket_id)[1] + capacity_of(bucket_id >> 60) > first:
-                yield bucket_id
-        start = page[-1] + b"\x00"
-
-
-def _reason(bucket: Bucket, slot: int) -> str:
-    ends = [end for end in bucket.ends if end.start <= slot < end.stop]
-    return ends[-1].reason if ends else ""
 
 
 def get_attempts(store: Store, query: c.GetAttempts) -> list[Try]:
