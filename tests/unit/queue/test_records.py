@@ -188,9 +188,8 @@ def test_records_come_in_the_order_of_their_keys_whatever_the_page(ms: Millstrea
     for after in (b"\x01\x02", b"\x01\x03jobs", b"\x01\x05jobs\x00\x00", b"\xff" * 30):
         page = execute(ListRecords("jobs", after, 1_000))
         assert page == [record for record in whole if record.key > after]
-    for count in (0, 10_001):
-        with pytest.raises(InvalidInput):
-            execute(ListRecords("jobs", b"", count))
+    with pytest.raises(InvalidInput):
+        execute(ListRecords("jobs", b"", 0))
     with pytest.raises(NotFound):
         list(ms.queue("none").records())
 
