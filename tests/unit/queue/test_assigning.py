@@ -101,11 +101,11 @@ def test_what_is_assigned_keeps_its_bytes(ms: Millstream, queue: Queue) -> None:
         (Assignment("q", "jobs", 3, 5, [(2, 1)]), InvalidInput, "in order"),
         (Assignment("q", "jobs", 0, 5, [(4, 2)]), InvalidInput, "in order"),
         (Assignment("q", "jobs", 0, 5, [(4, 0)]), InvalidInput, "in order"),
-        (Assignment("q", "jobs", -1, 5, []), InvalidInput, "an offset"),
+        (Assignment("q", "jobs", -1, 5, []), InvalidInput, "offset|start"),
         (Assignment("q", "jobs", 0, 5, [(0, 2)], [Wish()]), InvalidInput, "one wish per message"),
         (Assignment("q", "jobs", 0, 5, [(0, 1)], [Wish(1)]), InvalidInput, "look at a priority"),
         (Assignment("q", "jobs", 0, 5, [(0, 1)], [Wish(group="g")]), InvalidInput, "at a group"),
-        (Assignment("q", "jobs", 0, 5, [(0, 1)], [Wish(delay_ms=-1)]), InvalidInput, "a delay"),
+        (Assignment("q", "jobs", 0, 5, [(0, 1)], [Wish(delay_ms=-1)]), InvalidInput, "delay"),
         (Assignment("own", "jobs", 0, 5, []), InvalidInput, "routes its messages itself"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import pytest
 
 from millstream import Millstream
@@ -9,6 +11,7 @@ from millstream.errors import Conflict, InvalidInput, LeaseLost, NotFound
 from millstream.format import keys
 from millstream.queue.commands import SpecifyQueue
 from millstream.queue.message import Try
+from millstream.record import moment
 from millstream.testing import SimulatedClock
 
 from .conftest import Reopen, counts, fold_all, settle, values
@@ -38,6 +41,11 @@ def test_redriven_messages_have_new_claim_ids_and_no_attempts(ms: Millstream) ->
 def test_attempts_go_on_through_a_redrive(
     ms: Millstream, clock: SimulatedClock, folded: bool, how: dict[str, str]
 ) -> None:
+    began_ms = clock.wall_ms()
+
+    def at(seconds: int) -> datetime:
+        return moment(began_ms + 1_000 * seconds)
+
     queue = ms.queue("jobs", bucket_exponent=1, backoff=0, lease=10, max_attempts=2, **how)
     queue.put_many(
         [b"%d" % n for n in range(12)], headers=[{"g": f"g{n}", "p": 1} for n in range(12)]
@@ -50,8 +58,8 @@ def test_attempts_go_on_through_a_redrive(
     clock.advance(10)
     settle(queue)
     told = [
-        Try(0, "ann", 1_000, "again", "once"),
-        Try(1_000, "bob", 11_000, "failed", "lease expired"),
+        Try(at(0), "ann", at(1), "again", "once"),
+        Try(at(1), "bob", at(11), "failed", "lease expired"),
     ]
     assert queue.attempts(again) == told
     for turn in range(2):
@@ -63,10 +71,10 @@ def test_attempts_go_on_through_a_redrive(
         clock.advance(1)
         (third,) = [one for one in queue.claim(12, consumer="cid") if one.value == b"0"]
         assert third.attempt == 1
-        now_ms = 1_000 * (12 + turn)
-        assert queue.attempts(third) == [*told, Try(now_ms, "cid")]
+        now = at(12 + turn)
+        assert queue.attempts(third) == [*told, Try(now, "cid")]
         queue.fail(third, reason="no")
-        told.append(Try(now_ms, "cid", now_ms, "failed", "no"))
+        told.append(Try(now, "cid", now, "failed", "no"))
         assert queue.attempts(third) == told
     assert queue.attempts(again) == [], "it is known by another claim id now"
 
