@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Protocol, Self, TypeVar
 
 from millstream.errors import StoreError
+from millstream.store.rescue import may_be_an_interrupt
 from millstream.store.ticket import Ticket
 from millstream.store.transaction import Transaction
 
@@ -46,6 +47,8 @@ def _run(transaction: Transaction, ticket: Ticket[Any]) -> None:
     except StoreError:
         raise
     except Exception as error:
+        if may_be_an_interrupt(error):
+            raise
         ticket.error = error
 
 
@@ -56,7 +59,9 @@ def _run_all(transaction: Transaction, tickets: list[Ticket[Any]]) -> bool:
         results = transaction.run(lambda tx: operations[0].run_all(tx, operations))
     except StoreError:
         raise
-    except Exception:
+    except Exception as error:
+        if may_be_an_interrupt(error):
+            raise
         return False  # one of them is to blame, and is told so when each runs alone
     if results is None:
         return False

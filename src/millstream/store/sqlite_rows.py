@@ -166,7 +166,13 @@ class SqliteWriter(SqliteReader):
 
     def __enter__(self) -> Self:
         try:
-            self._execute("BEGIN IMMEDIATE")
+            try:
+                self._execute("BEGIN IMMEDIATE")
+            except apsw.SQLError:
+                if not self.connection.in_transaction:
+                    raise
+                self._execute("ROLLBACK")  # of one that was interrupted on its way out
+                self._execute("BEGIN IMMEDIATE")
             self._written = self._damage = None
             if self.connection.data_version() != self._version:
                 self._newest = None

@@ -31,6 +31,7 @@ from millstream.store.fold import Slice, write_slice
 from millstream.store.group import run_group
 from millstream.store.instance import Instance, create_instance
 from millstream.store.keeper import UPKEEP_S, Keeper
+from millstream.store.rescue import Rescue
 from millstream.store.state import Pin, State
 from millstream.store.ticket import Ticket
 from millstream.store.transaction import Operation, Transaction
@@ -75,6 +76,10 @@ class Store:
         self._last_failure: str | None = None
         self._kept = False
         self._sent = False
+        self._sending: tuple[list[Ticket[Any]], int, bytes] | None = None
+        """The group whose delta was written last, its sequence, and its bytes."""
+        self.settled: list[Ticket[Any]] | None = None
+        """The last group whose tickets all have their result or their error."""
         self.scratch: dict[Any, Any] = {}
         """What views remember to be faster; anything in it may be forgotten at any time."""
         self.on_commit: Observer | None = None
@@ -195,31 +200,70 @@ class Store:
     # The commit path.
 
     def commit_group(self, group: list[Ticket[Any]]) -> None:
-        """Run the operations of a group and commit them; called under the mutex."""
+        """Run the operations of a group and commit them; called under the mutex.
+
+        If its thread is interrupted meanwhile, the commit is finished, and then the interrupt raised.
+        """
+        try:
+            self._commit_group(group)
+        except MillstreamError as error:
+            self._fail(group, error)
+        except BaseException as error:
+            rescue = Rescue(lambda: self._complete(group), error)
+            rescue.finish()
+            if rescue.failure is not None:
+                self._fail(group, rescue.failure)
+            self.settled = group
+            told = [rescue.failure, *(ticket.error for ticket in group)]
+            if not any(type(one) is type(error) for one in told):
+                raise  # it came from outside: what comes from an operation, comes again
+        self.settled = group
+
+    def _commit_group(self, group: list[Ticket[Any]]) -> None:
         self._sent = False
         began_s = 0.0 if self.on_commit is None else self.clock.seconds()
-        try:
-            with self.engine.write() as writer:
-                self._advance(writer)
-                transaction = Transaction(self.state, writer, self.limits)
-                run_group(transaction, group)
-                delta = transaction.finish()
-                if delta is not None:
-                    self._write(delta, writer)
-            self._publish()
-        except BaseException as error:
-            self._fail(group, error)
-            if not isinstance(error, Exception):
-                raise
-            return
+        with self.engine.write() as writer:
+            self._advance(writer)
+            transaction = Transaction(self.state, writer, self.limits)
+            run_group(transaction, group)
+            delta = transaction.finish()
+            if delta is not None:
+                self._write(delta, writer, group)
+        self._publish()
         self._operations += len(group)
         if self.on_commit is not None and self._sent:
             self.on_commit(len(group), self.clock.seconds() - began_s, self._sync_s)
         self._after_commit()
 
-    def _write(self, delta: deltas.Delta, writer: Writer) -> None:
+    def _complete(self, group: list[Ticket[Any]]) -> None:
+        """Finish what an interrupt broke off: what is on disk says how far it had come."""
+        self._stale = True
+        if self._sending is not None and self._sending[0] is group and self._has_landed():
+            with self.engine.read() as snapshot:
+                self._advance(snapshot)
+            self._publish()
+            return
+        for ticket in group:
+            ticket.result = ticket.error = None
+        self._commit_group(group)
+
+    def _has_landed(self) -> bool:
+        """Whether the delta that was written last is durable."""
+        assert self._sending is not None
+        _, seq, data = self._sending
+        with self.engine.read() as snapshot:
+            found = snapshot.get(keys.delta(seq))
+            if found is None and snapshot.first_seq() > seq:
+                raise OutcomeUnknown("the commit was interrupted, and then folded by others")
+        return found == data
+
+    def _write(
+        self, delta: deltas.Delta, writer: Writer, group: list[Ticket[Any]] | None = None
+    ) -> None:
         data = deltas.encode(delta)
         self.state.check(delta, data)
+        if group is not None:
+            self._sending = (group, delta.seq, data)
         writer.put([(keys.delta(delta.seq), data)])
         self._sent = True
         began_s = 0.0 if self.on_commit is None else self.clock.seconds()
@@ -282,7 +326,7 @@ class Store:
 
     def _poison(self, cause: BaseException) -> None:
         reason = Poisoned(
-            f"a write failed ({cause}); close this handle and open the store again: "
+            f"a write failed ({str(cause) or type(cause).__name__}); close this handle and open the store again: "
             "everything that was acknowledged is there",
             cause=str(cause),
         )
@@ -332,8 +376,11 @@ class Store:
                     self.state.folded_through(through)
                     self._folded_before = self.state.folded
                     self._folds += 1
-        except BaseException as error:
+        except MillstreamError as error:
             self._fail([], error)
+            raise
+        except BaseException:  # interrupted: what is on disk says how far it had come
+            self._stale = True
             raise
         if advanced:
             self._publish()

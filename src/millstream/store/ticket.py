@@ -9,7 +9,6 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
-from millstream.errors import OutcomeUnknown, WriteFailed
 from millstream.store.transaction import Operation
 
 T = TypeVar("T")
@@ -60,17 +59,6 @@ class Ticket(Struct, Generic[T], eq=False):
         if self.error is not None:
             raise self.error
         return self.result  # type: ignore[return-value]
-
-
-def leave(group: list[Ticket[Any]], *, began: bool) -> None:
-    """The leader was interrupted: nobody is told of a success that may be none."""
-    for ticket in group:
-        if ticket.error is None:
-            ticket.error = (
-                OutcomeUnknown("the commit was interrupted: it may or may not be durable")
-                if began
-                else WriteFailed("nothing was stored: it was interrupted")
-            )
 
 
 def finish(group: list[Ticket[Any]]) -> Ticket[Any] | None:

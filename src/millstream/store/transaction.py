@@ -16,6 +16,7 @@ from millstream.limits import MESSAGE_ID_MAX, Limits
 from millstream.store.delta import Delta
 from millstream.store.engine import Row, Writer
 from millstream.store.entity import Entity
+from millstream.store.rescue import may_be_an_interrupt
 from millstream.store.state import State
 
 T = TypeVar("T")
@@ -184,6 +185,8 @@ class Transaction:
         except CorruptionError:
             raise  # the writer commits nothing any more
         except Exception as error:
+            if may_be_an_interrupt(error):
+                raise
             raise WriteFailed(f"nothing was stored: {error}") from error
         return result
 
@@ -251,6 +254,8 @@ class Transaction:
         try:
             self.state.rebuild(undone, self.writer, delta)
         except Exception as error:
+            if may_be_an_interrupt(error):
+                raise
             raise WriteFailed(
                 f"an operation failed and could not be undone, so nothing was stored: {error}"
             ) from error

@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 
 from millstream.clock import Clock
 from millstream.errors import MillstreamError, Overloaded
-from millstream.store.ticket import Ticket, finish, leave
+from millstream.store.ticket import Ticket, finish
 from millstream.store.transaction import Operation
 
 T = TypeVar("T")
@@ -44,8 +44,14 @@ _NOBODY: deque[Any] = deque()
 class Committer(Protocol):
     """What runs a group: the store."""
 
+    settled: list[Ticket[Any]] | None
+    """The last group whose tickets all have their result or their error."""
+
     def commit_group(self, group: list[Ticket[Any]]) -> None:
-        """Run and commit; every ticket then has its result or its error. Never raises."""
+        """Run and commit; every ticket then has its result or its error.
+
+        Raises nothing but what has interrupted its thread, and then the group is settled too.
+        """
 
 
 class Transactor:
@@ -64,6 +70,8 @@ class Transactor:
         self._taken: deque[Ticket[Any]] = _NOBODY
         self._leading = False
         """Whether somebody leads, or waits for the others in order to lead."""
+        self._leader: Ticket[Any] | None = None
+        """Whose caller leads, if one does: it has to pass the lead on, also if it is interrupted."""
         self._first: Ticket[Any] | None = None
         """Of those who wait for the others."""
         self._answered: Ticket[Any] | None = None
@@ -76,13 +84,26 @@ class Transactor:
         self._commit_s = 0.0
 
     def run(self, operation: Operation[T]) -> T:
-        """Run an operation and return when it is durable."""
+        """Run an operation and return when it is durable.
+
+        An interrupt of the caller's thread is raised once a commit that has begun is over.
+        """
         ticket = Ticket(operation)
+        try:
+            self._run(ticket)
+        except BaseException as error:
+            if not isinstance(error, MillstreamError):
+                self._interrupted(ticket)
+            raise
+        return ticket.answer()
+
+    def _run(self, ticket: Ticket[Any]) -> None:
         with self._gate:
             if self._closed is not None or len(self._queue) >= self._waiting_max:
                 self._admit(1)
             alone = self._crowd <= 1 and not (self._leading or self._queue)
             if alone:
+                self._leader = ticket
                 lead = self._leading = True
             else:
                 self._queue.append(ticket)
@@ -102,7 +123,14 @@ class Transactor:
                 self._lead(ticket)
             else:
                 lead = self._await(ticket)
-        return ticket.answer()
+
+    def _interrupted(self, ticket: Ticket[Any]) -> None:
+        """Pass the lead on, should the interrupt have hit the code that does."""
+        with self._gate:
+            if ticket in self._queue and not ticket.done:
+                self._queue.remove(ticket)
+        if self._leader is ticket:
+            self._pass_on(1)
 
     def _completes(self) -> bool:
         """Whether all are there who are waited for, and nobody leads: then the caller is to lead."""
@@ -211,7 +239,7 @@ class Transactor:
     def _lead(self, own: Ticket[Any] | None = None) -> None:
         """Commit for all who wait, answer them, and pass the lead on; also when interrupted."""
         group: list[Ticket[Any]] = []
-        began = over = False
+        self._leader = own
         try:
             with self.mutex:
                 self._taken = _NOBODY
@@ -221,18 +249,17 @@ class Transactor:
                     group = list(self._taken)
                     raise
                 began_s = self._clock.seconds()
-                began = True
                 if group:
                     self._committer.commit_group(group)
-                over = True
                 self._commit_s = self._clock.seconds() - began_s
         except BaseException:
+            if self._committer.settled is not group:
+                left, group = group, []
+                self._put_back(left)
             self._withdraw(own)
             raise
         finally:
             try:
-                if not over:
-                    leave(group, began=began)
                 self._answer(group)
             finally:
                 self._pass_on(len(group))
@@ -244,6 +271,25 @@ class Transactor:
             self._answered = finish(group)
             raise
 
+    def _put_back(self, group: list[Ticket[Any]]) -> None:
+        """The leader was interrupted before their commit began: another caller leads them."""
+        try:
+            self._requeue(group)
+        except BaseException:
+            self._requeue(group)
+            raise
+
+    def _requeue(self, group: list[Ticket[Any]]) -> None:
+        with self._gate:
+            closed = self._closed
+            if closed is None:
+                waiting = set(map(id, self._queue))
+                self._queue.extendleft(one for one in reversed(group) if id(one) not in waiting)
+                return
+        for ticket in group:
+            ticket.error = fresh(closed)
+        finish(group)
+
     def _withdraw(self, ticket: Ticket[Any] | None) -> None:
         """Its caller was interrupted before its turn: nobody waits for it any more."""
         with self._gate:
@@ -254,7 +300,7 @@ class Transactor:
         with self._gate:
             self._crowd = answered + len(self._queue)
             if not self._queue:
-                self._leading, self._first = False, None
+                self._leading, self._first, self._leader = False, None, None
                 return
             heir = self._queue[0]
             if heir.on_done is None:
@@ -262,8 +308,10 @@ class Transactor:
                     self._first = heir
                 else:
                     heir.lead = True
+                self._leader = None
                 heir.wake()
                 return
+        self._leader = None
         self._use_thread()
 
     def _abandon(self, ticket: Ticket[Any]) -> None:
