@@ -71,6 +71,8 @@ def open(
     durability: Durability = "full",
     limits: Limits | None = None,
     clock: Clock | None = None,
+    file_mode: int | None = None,
+    accept_loss: bool = False,
     token: str | None = None,
     ca: str | None = None,
     connect_timeout: float = CONNECT_TIMEOUT_S,
@@ -79,6 +81,9 @@ def open(
     """Open the store in a file, or make one; everything is durable when a call returns.
 
     With `durability="relaxed"` a commit survives the death of the process but not of the machine.
+    A new file is for its owner alone unless `file_mode` (such as `0o640`) says otherwise. A store
+    whose write-ahead log was damaged is refused if commits would be lost by that; `accept_loss` opens
+    it without them. The path `:memory:` makes a store in memory, which ends with its handle.
 
     The address of a server (`http://`, `https://`) opens the store behind it. The server is shown
     `token`, or the one in MILLSTREAM_TOKEN; `ca` names a file with the certificates to trust. One
@@ -93,6 +98,8 @@ def open(
                 durability=durability,
                 limits=limits,
                 clock=clock,
+                file_mode=file_mode,
+                accept_loss=accept_loss or None,
                 token=token,
                 ca=ca,
                 connect_timeout=connect_timeout,
@@ -100,17 +107,16 @@ def open(
             )
         )
     check_no_address_options(token=token, ca=ca)
-    from millstream.embedded import EmbeddedSession, open_store
-    from millstream.store import forking
-    from millstream.store.sqlite import SqliteEngine
+    from millstream.embedded import EmbeddedSession, open_file
 
-    with forking.opening:
-        engine = SqliteEngine(path, durability=durability, limits=limits, clock=clock)
-        try:
-            store = open_store(engine, limits=limits, clock=clock)
-        except BaseException:
-            engine.close()
-            raise
+    store = open_file(
+        path,
+        durability=durability,
+        limits=limits,
+        clock=clock,
+        file_mode=file_mode,
+        accept_loss=accept_loss,
+    )
     return Millstream(EmbeddedSession(store))
 
 

@@ -23,6 +23,7 @@ from millstream.replica.following import follow
 from millstream.replica.outcome import Direction, OnFork, Options, Outcome, Tell
 from millstream.replica.sync import synced
 from millstream.steps import Later, Steps
+from millstream.store.place import check_peer
 
 __all__ = ["Later", "Millstream", "Transaction"]
 
@@ -86,17 +87,19 @@ class Millstream:
         truncate: bool = True,
         progress: Tell | None = None,
         token: str | None = None,
+        create: bool = False,
     ) -> Outcome:
         """Exchange with another store what one has and the other lacks; docs/REPLICAS.md says how.
 
-        `peer` is an open store, a file, or the address of a server, which is shown `token`. A log
-        that cannot be brought together raises its error once all the others are done.
+        `peer` is an open store, a file, or the address of a server, which is shown `token`. A file
+        that is not there is made if `create` says so. A log that cannot be brought together raises
+        its error once all the others are done.
         """
         options = Options(
             direction=direction, logs=logs, on_fork=on_fork, compress=compress, truncate=truncate
         )
         options.check()
-        with _session_of(peer, token) as session:
+        with _session_of(peer, token, create=create) as session:
             return synced(self._session, session, options, progress)
 
     def follow(
@@ -110,6 +113,7 @@ class Millstream:
         truncate: bool = True,
         progress: Tell | None = None,
         token: str | None = None,
+        create: bool = False,
         stop: threading.Event | None = None,
     ) -> Iterator[Outcome]:
         """Sync now and after every change, until `stop` is set; gives each outcome with news."""
@@ -117,7 +121,7 @@ class Millstream:
             direction=direction, logs=logs, on_fork=on_fork, compress=compress, truncate=truncate
         )
         options.check()
-        with _session_of(peer, token) as session:
+        with _session_of(peer, token, create=create) as session:
             yield from follow(self._session, session, options, tell=progress, stop=stop)
 
     def store_id(self) -> str:
@@ -142,7 +146,9 @@ peers_opened_by: list[Callable[..., Millstream]] = []
 
 
 @contextmanager
-def _session_of(peer: Millstream | str | os.PathLike[str], token: str | None) -> Iterator[Session]:
+def _session_of(
+    peer: Millstream | str | os.PathLike[str], token: str | None, *, create: bool
+) -> Iterator[Session]:
     """The session of a peer; one that is opened here is closed here."""
     if isinstance(peer, Millstream):
         yield peer._session
@@ -151,6 +157,8 @@ def _session_of(peer: Millstream | str | os.PathLike[str], token: str | None) ->
         raise InvalidInput(
             f"a peer is an open store, a path or an address, not {type(peer).__name__}"
         )
+    if not create:
+        check_peer(peer)
     with peers_opened_by[-1](peer, token=token) as opened:
         yield opened._session
 

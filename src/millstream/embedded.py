@@ -6,6 +6,7 @@ command, and what is to be kept up in the background.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -56,8 +57,12 @@ from millstream.replica import (
     truncation,
 )
 from millstream.replica import commands as r
+from millstream.store import forking
 from millstream.store.engine import Engine
 from millstream.store.entity import Kind, Kinds
+from millstream.store.memory import MemoryEngine
+from millstream.store.place import IN_MEMORY, check_file
+from millstream.store.sqlite import SqliteEngine
 from millstream.store.store import Store
 from millstream.store.transaction import Transaction
 
@@ -184,6 +189,40 @@ def open_store(
         upkeep=(LogUpkeep(), QueueUpkeep()),
         pins=(pin, ancestry.pin, marks.pin),
     )
+
+
+def open_file(
+    path: str | os.PathLike[str],
+    *,
+    limits: Limits | None = None,
+    clock: Clock | None = None,
+    **options: Any,
+) -> Store:
+    """The store in a file, or in memory if the path is `:memory:`; the options are the engine's.
+
+    Every surface opens stores by this function.
+    """
+    if os.fspath(path) == IN_MEMORY:
+        return open_over(MemoryEngine, limits=limits, clock=clock)
+    check_file(path)
+    return open_over(
+        lambda: SqliteEngine(path, limits=limits, clock=clock, **options),
+        limits=limits,
+        clock=clock,
+    )
+
+
+def open_over(
+    make_engine: Callable[[], Engine], *, limits: Limits | None = None, clock: Clock | None = None
+) -> Store:
+    """The store over a new engine: no fork may fall between them, and no engine is left behind."""
+    with forking.opening:
+        engine = make_engine()
+        try:
+            return open_store(engine, limits=limits, clock=clock)
+        except BaseException:
+            engine.close()
+            raise
 
 
 def operation(command: Operation[T]) -> Callable[[Transaction], T]:

@@ -45,6 +45,8 @@ async def open(
     durability: Durability = "full",
     limits: Limits | None = None,
     clock: Clock | None = None,
+    file_mode: int | None = None,
+    accept_loss: bool = False,
     token: str | None = None,
     ca: str | None = None,
     connect_timeout: float = CONNECT_TIMEOUT_S,
@@ -58,6 +60,8 @@ async def open(
                 durability=durability,
                 limits=limits,
                 clock=clock,
+                file_mode=file_mode,
+                accept_loss=accept_loss or None,
                 token=token,
                 ca=ca,
                 connect_timeout=connect_timeout,
@@ -66,29 +70,24 @@ async def open(
         )
     check_no_address_options(token=token, ca=ca)
     from millstream.aio.session import AsyncEmbeddedSession
+    from millstream.embedded import open_file
 
-    opening = asyncio.get_running_loop().run_in_executor(
-        None, partial(_open_store, path, durability, limits, clock)
+    open_it = partial(
+        open_file,
+        path,
+        durability=durability,
+        limits=limits,
+        clock=clock,
+        file_mode=file_mode,
+        accept_loss=accept_loss,
     )
+    opening = asyncio.get_running_loop().run_in_executor(None, open_it)
     try:
         store = await asyncio.shield(opening)
     except asyncio.CancelledError:
         opening.add_done_callback(_close_unwanted)
         raise
     return Millstream(AsyncEmbeddedSession(store))
-
-
-def _open_store(
-    path: str | os.PathLike[str],
-    durability: Durability,
-    limits: Limits | None,
-    clock: Clock | None,
-) -> Store:
-    from millstream.embedded import open_store
-    from millstream.store.sqlite import SqliteEngine
-
-    engine = SqliteEngine(path, durability=durability, limits=limits, clock=clock)
-    return open_store(engine, limits=limits, clock=clock)
 
 
 def _close_unwanted(opened: asyncio.Future[Store]) -> None:

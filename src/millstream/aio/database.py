@@ -23,6 +23,7 @@ from millstream.record import LogInfo
 from millstream.replica.commands import GetStoreId
 from millstream.replica.outcome import Direction, OnFork, Options, Outcome, Tell
 from millstream.steps import Steps
+from millstream.store.place import check_peer
 
 
 class Millstream:
@@ -84,17 +85,19 @@ class Millstream:
         truncate: bool = True,
         progress: Tell | None = None,
         token: str | None = None,
+        create: bool = False,
     ) -> Outcome:
         """Exchange with another store what one has and the other lacks; docs/REPLICAS.md says how.
 
-        `peer` is an open store, a file, or the address of a server, which is shown `token`. A log
-        that cannot be brought together raises its error once all the others are done.
+        `peer` is an open store, a file, or the address of a server, which is shown `token`. A file
+        that is not there is made if `create` says so. A log that cannot be brought together raises
+        its error once all the others are done.
         """
         options = Options(
             direction=direction, logs=logs, on_fork=on_fork, compress=compress, truncate=truncate
         )
         options.check()
-        async with _session_of(peer, token) as session:
+        async with _session_of(peer, token, create=create) as session:
             return await synced(self._session, session, options, progress)
 
     async def follow(
@@ -108,6 +111,7 @@ class Millstream:
         truncate: bool = True,
         progress: Tell | None = None,
         token: str | None = None,
+        create: bool = False,
         stop: asyncio.Event | None = None,
     ) -> AsyncIterator[Outcome]:
         """Sync now and after every change, until `stop` is set; gives each outcome with news."""
@@ -115,7 +119,7 @@ class Millstream:
             direction=direction, logs=logs, on_fork=on_fork, compress=compress, truncate=truncate
         )
         options.check()
-        async with _session_of(peer, token) as session:
+        async with _session_of(peer, token, create=create) as session:
             async for outcome in follow(self._session, session, options, tell=progress, stop=stop):
                 yield outcome
 
@@ -138,7 +142,7 @@ class Millstream:
 
 @asynccontextmanager
 async def _session_of(
-    peer: Millstream | str | os.PathLike[str], token: str | None
+    peer: Millstream | str | os.PathLike[str], token: str | None, *, create: bool
 ) -> AsyncIterator[AsyncSession]:
     """The session of a peer; one that is opened here is closed here."""
     if isinstance(peer, Millstream):
@@ -150,6 +154,8 @@ async def _session_of(
         raise InvalidInput(
             f"a peer is an open store, a path or an address, not {type(peer).__name__}"
         )
+    if not create:
+        check_peer(peer)
     async with await aio.open(peer, token=token) as opened:
         yield opened._session
 

@@ -94,6 +94,9 @@ def serve(
         Auth,
         typer.Option(help="Whether tokens are needed; auto: unless only this machine can connect."),
     ] = Auth.AUTO,
+    file_mode: Annotated[
+        str, typer.Option(metavar="MODE", help="Of a new store: 600, or 640 for a group.")
+    ] = "600",
     log_requests: Annotated[
         bool, typer.Option("--log-requests", help="A line of JSON per request, on stderr.")
     ] = False,
@@ -125,7 +128,7 @@ def serve(
         auth=auth.value,
         log_requests=log_requests,
     )
-    serving = Serving(path or store, settings)
+    serving = Serving(path or store, settings, file_mode=_mode(file_mode))
     journal.write_to(sys.stderr, requests=log_requests)
 
     def ready() -> None:
@@ -135,6 +138,13 @@ def serve(
         gc.freeze()
 
     serving.run(on_ready=ready, with_signals=True)
+
+
+def _mode(text: str) -> int:
+    try:
+        return int(text, 8)
+    except ValueError:
+        raise typer.BadParameter(f"--file-mode is octal, such as 640, not {text!r}") from None
 
 
 def _settings(bounds: Bounds) -> Settings:

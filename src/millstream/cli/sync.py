@@ -72,6 +72,7 @@ def sync(
         "on_fork": on_fork,
         "compress": compress,
         "truncate": not keep,
+        "create": create,
     }
     with opened(store, create=create) as ms:
         if follow:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
 from millstream.errors import CannotOpen, InvalidInput
+from millstream.store.place import is_address as is_address
 
 if TYPE_CHECKING:
     import ssl
@@ -21,11 +22,6 @@ SOCKET_PATH = "/socket"
 TOKEN_VARIABLE = "MILLSTREAM_TOKEN"
 
 _SCHEMES = {"http": "ws", "ws": "ws", "https": "wss", "wss": "wss"}
-
-
-def is_address(path: Any) -> bool:
-    """Whether somebody means a server rather than a file."""
-    return isinstance(path, str) and path.partition("://")[0].lower() in _SCHEMES and "://" in path
 
 
 @dataclass(frozen=True, slots=True)

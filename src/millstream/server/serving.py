@@ -23,7 +23,7 @@ import uvloop
 
 from millstream.clock import Clock
 from millstream.database import Millstream
-from millstream.embedded import EmbeddedSession, open_store
+from millstream.embedded import EmbeddedSession, open_file
 from millstream.errors import InvalidInput, MillstreamError
 from millstream.limits import Limits
 from millstream.server.app import make_app
@@ -33,7 +33,6 @@ from millstream.server.handshake import Handshakes
 from millstream.server.settings import Settings
 from millstream.server.tokens import list_tokens
 from millstream.store.engine import Durability
-from millstream.store.sqlite import SqliteEngine
 from millstream.store.store import Store
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -63,12 +62,13 @@ class Serving:
         durability: Durability = "full",
         limits: Limits | None = None,
         clock: Clock | None = None,
+        file_mode: int | None = None,
     ) -> None:
         self.settings = settings or Settings()
         self.settings.check()
         self.core: Core | None = None
         self._path = path
-        self._options: dict[str, Any] = {"limits": limits, "clock": clock}
+        self._options: dict[str, Any] = {"limits": limits, "clock": clock, "file_mode": file_mode}
         self._durability: Durability = durability
         self._tls = tls_context(self.settings)
         self._socket = listen(self.settings.host, self.settings.port)
@@ -134,12 +134,7 @@ class Serving:
                     loop.remove_signal_handler(number)
 
     def _open(self) -> Store:
-        engine = SqliteEngine(self._path, durability=self._durability, **self._options)
-        try:
-            store = open_store(engine, **self._options)
-        except BaseException:
-            engine.close()
-            raise
+        store = open_file(self._path, durability=self._durability, **self._options)
         try:
             self._check_tokens(store)
         except BaseException:

@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from millstream.embedded import EmbeddedSession, open_store
+from millstream.embedded import EmbeddedSession, open_file
 from millstream.errors import CannotOpen, InvalidInput
 from millstream.remote.address import is_address
 from millstream.remote.opening import CONNECT_TIMEOUT_S, RETRY_FOR_S, open_remote
 from millstream.spark.worker import settle
-from millstream.store import forking
-from millstream.store.sqlite import SqliteEngine
 
 if TYPE_CHECKING:
     from millstream.command import Session
@@ -150,13 +148,7 @@ def open_session(place: Place, *, read_only: bool) -> Session:
         )
     check_here(place)
     try:
-        with forking.opening:
-            engine = SqliteEngine(place.url, read_only=read_only)
-            try:
-                store = open_store(engine)
-            except BaseException:
-                engine.close()
-                raise
+        store = open_file(place.url, read_only=read_only)
     except CannotOpen as error:
         raise CannotOpen(f"{error.message} (on {place.host})", path=place.url) from None
     return EmbeddedSession(store)

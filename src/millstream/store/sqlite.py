@@ -34,6 +34,8 @@ from millstream.errors import (
 from millstream.limits import Limits
 from millstream.store.engine import Durability
 from millstream.store.sqlite_file import (
+    FILE_MODE,
+    check_mode,
     connect,
     create,
     damaged,
@@ -81,8 +83,9 @@ class SqliteEngine:
         vfs: str | None = None,
         read_only: bool = False,
         accept_loss: bool = False,
+        file_mode: int | None = None,
     ) -> None:
-        """Open or make a file.
+        """Open or make a file; one that is there keeps its mode.
 
         A write-ahead log whose damage cuts off commits is refused; with `accept_loss` the store
         opens as it was before them, and they are gone. `vfs` names the layer that SQLite reaches
@@ -115,7 +118,8 @@ class SqliteEngine:
             inspect(self.path)
             log_was_left = self._wal_file_bytes() > 0
         if not read_only:
-            create(self.path, busy=self._busy_handler(), vfs=self._vfs)
+            mode = FILE_MODE if file_mode is None else check_mode(file_mode)
+            create(self.path, busy=self._busy_handler(), vfs=self._vfs, file_mode=mode)
         elif not self.path.exists() or not self.path.stat().st_size:
             raise CannotOpen(f"{self.path}: there is no store", path=str(self.path))
         connection = self._connect()

@@ -14,10 +14,11 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from time import sleep
+from typing import Any
 
 import apsw
 
-from millstream.errors import CannotOpen, CorruptionError, MillstreamError
+from millstream.errors import CannotOpen, CorruptionError, InvalidInput, MillstreamError
 from millstream.store.sqlite_pages import RESERVED_BYTES, fits, is_layered, is_verified
 
 PREFIX = "millstream_"
@@ -211,6 +212,16 @@ def create(
     finally:
         if connection is not None:
             connection.close()
+
+
+def check_mode(file_mode: Any) -> int:
+    """A mode that a store's file may have: its owner must read and write it."""
+    if not isinstance(file_mode, int) or file_mode & ~0o666 or file_mode & 0o600 != 0o600:
+        shown = oct(file_mode) if isinstance(file_mode, int) else repr(file_mode)
+        raise InvalidInput(
+            f"file_mode is from 0o600 (the owner alone) to 0o666 (everybody), not {shown}"
+        )
+    return int(file_mode)
 
 
 def _make(path: Path, file_mode: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millstream.clock import Clock
 from millstream.database import Millstream
-from millstream.embedded import EmbeddedSession, open_store
+from millstream.embedded import EmbeddedSession, open_over
 from millstream.limits import Limits
 from millstream.store.memory import MemoryEngine
 from millstream.testing.clock import SimulatedClock
@@ -21,5 +21,7 @@ def memory_store(
     Hand in an engine to open it again later, with `memory_store(engine.reopen())`, or to let it
     fail.
     """
-    store = open_store(engine or MemoryEngine(), limits=limits, clock=clock or SimulatedClock())
+    store = open_over(
+        lambda: engine or MemoryEngine(), limits=limits, clock=clock or SimulatedClock()
+    )
     return Millstream(EmbeddedSession(store))

@@ -143,7 +143,7 @@ def test_coroutines_sync_as_threads_do(tmp_path: Path) -> None:
             await b.log("bad").append(b"2")
             with pytest.raises(ForkDetected):
                 await a.sync(b)
-            outcome = await a.sync(tmp_path / "c.db", direction="push", logs="x")
+            outcome = await a.sync(tmp_path / "c.db", direction="push", logs="x", create=True)
             assert outcome.pushed == 2
             with pytest.raises(millstream.errors.InvalidInput):
                 await a.sync(5)  # type: ignore[arg-type]

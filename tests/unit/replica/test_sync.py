@@ -430,7 +430,7 @@ def test_whatever_is_no_store_is_refused(a: Millstream) -> None:
 def test_a_path_is_opened_and_closed_again(tmp_path: Path) -> None:
     with millstream.open(tmp_path / "a.db") as ms:
         ms.log("x").append(b"1")
-        assert ms.sync(tmp_path / "b.db", direction="push").pushed == 1
+        assert ms.sync(tmp_path / "b.db", direction="push", create=True).pushed == 1
         assert ms.sync(str(tmp_path / "b.db")).logs == []
     with millstream.open(tmp_path / "b.db") as ms:
         assert values(ms, "x") == [b"1"]
