@@ -215,7 +215,8 @@ class Store:
                 self._fail(group, rescue.failure)
             self.settled = group
             told = [rescue.failure, *(ticket.error for ticket in group)]
-            if not any(type(one) is type(error) for one in told):
+            again = any(type(one) is type(error) for one in told)
+            if not (again and isinstance(error, Exception)):
                 raise  # it came from outside: what comes from an operation, comes again
         self.settled = group
 
