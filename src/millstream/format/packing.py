@@ -6,7 +6,9 @@ are the same whether they are packed here or arrive over a wire.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Annotated, Any
 
 import msgspec
@@ -34,6 +36,9 @@ NO_HEADERS = b""
 _EMPTY = _encode({})
 _ARRAY = b"\xdd"
 """MessagePack's mark of an array whose length follows in four bytes."""
+
+_ENDLESS = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]", re.DOTALL)
+"""A float64 in MessagePack whose exponent is that of NaN and infinity."""
 
 TIMESTAMP_MS_MAX = 253_402_300_799_999
 """The end of the year 9999: later ones cannot be shown by most tools."""
@@ -132,9 +137,13 @@ def check_json(value: Any, *, bytes_max: int | None = None) -> Any:
     try:
         size = 0 if bytes_max is None else len(_encode(value))
         if bytes_max is None or size <= bytes_max:
-            copy = msgspec.json.decode(_encode_json(value))
+            data = _encode_json(value)
+            check_finite(value, data)
+            copy = msgspec.json.decode(data)
             _encode(copy)
             return copy
+    except InvalidInput:
+        raise
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise InvalidInput(f"not a JSON value: {error}") from error
     raise _too_large("a JSON value", size, bytes_max)
@@ -150,11 +159,38 @@ def pack_value(value: Any) -> tuple[bytes, str | None]:
         except UnicodeEncodeError as error:
             raise InvalidInput(f"text that is not valid Unicode: {error}") from error
     try:
-        return _encode_json(value), JSON
+        data = _encode_json(value)
+        check_finite(value, data)
+        return data, JSON
+    except InvalidInput:
+        raise
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidInput(
             f"a value is bytes, text or JSON; {type(value).__name__} is not: {error}"
         ) from error
+
+
+def check_finite(value: Any, data: bytes) -> None:
+    """Refuse NaN and infinity: JSON has neither, and the encoder has written null for them.
+
+    Few values hold a null, and of those few a number that looks so in MessagePack: only they are
+    looked at closely.
+    """
+    if b"null" not in data or _ENDLESS.search(_encode(value)) is None:
+        return
+    waiting = [("$", msgspec.to_builtins(value))]
+    while waiting:
+        place, one = waiting.pop()
+        if isinstance(one, float) and not isfinite(one):
+            raise InvalidInput(
+                f"JSON has no NaN and no infinity, and the value at {place} is {one}: "
+                "use null, text, or bytes of your own",
+                where=place,
+            )
+        if isinstance(one, dict):
+            waiting += [(f"{place}.{key}", inner) for key, inner in one.items()]
+        elif isinstance(one, list | tuple | set | frozenset):
+            waiting += [(f"{place}[{index}]", inner) for index, inner in enumerate(one)]
 
 
 def pack_key(key: bytes | str, limits: Limits) -> bytes:

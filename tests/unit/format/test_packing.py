@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +18,7 @@ from millstream.format.packing import (
     TIMESTAMP_MS_MAX,
     Batch,
     Single,
+    check_json,
     check_timestamp,
     pack_batch,
     pack_headers,
@@ -71,6 +73,41 @@ def test_values(value: Any, data: bytes, kind: str | None) -> None:
     packed = single(value)
     assert packed.value == data
     assert (msgspec.msgpack.decode(packed.headers) if packed.headers else {}) == headers
+
+
+class Reading(msgspec.Struct):
+    celsius: float
+    note: str | None = None
+
+
+NAN, INFINITY = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        (NAN, "$"),
+        ([1, None, INFINITY], "$[2]"),
+        ({"a": {"b": [1, (-INFINITY,)]}}, "$.a.b[1][0]"),
+        (Reading(NAN), "$.celsius"),
+        ({"day": [Reading(1.0), Reading(INFINITY)]}, "$.day[1].celsius"),
+        (struct.unpack(">d", bytes.fromhex("fff0000000000001"))[0], "$"),
+    ],
+)
+def test_what_json_cannot_say_is_refused_and_not_null(value: Any, place: str) -> None:
+    for pack in (pack_value, check_json):
+        with pytest.raises(InvalidInput, match="no NaN and no infinity") as refused:
+            pack(value)
+        assert refused.value.where == place
+
+
+def test_null_is_a_value_like_any_other() -> None:
+    deep: Any = None
+    for _ in range(200):
+        deep = [deep, 1.5]
+    for value in (None, [None, 1.0], {"a": None, "text": "null"}, Reading(1.5), deep):
+        assert b"null" in pack_value(value)[0]
+        check_json(value)
 
 
 def test_a_value_that_refers_to_itself_is_refused() -> None:

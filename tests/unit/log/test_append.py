@@ -73,6 +73,27 @@ def test_json_is_decoded_into_the_type_that_is_asked_for(log: Log) -> None:
         only(log).json(type=list[int])
 
 
+@pytest.mark.parametrize("value", [float("nan"), {"a": [1, float("inf")]}])
+def test_what_json_cannot_say_is_refused_wherever_it_is_handed_in(
+    ms: Millstream, log: Log, value: Any
+) -> None:
+    queue = ms.queue("jobs", max_attempts=2)
+    tries: list[Callable[[], Any]] = [
+        lambda: log.append(value),
+        lambda: log.append_many([b"x", value]),
+        lambda: queue.put(value),
+        lambda: queue.put_many([value]),
+        lambda: log.metadata.__setitem__("k", value),
+        lambda: log.metadata.compare_and_set("k", expect=None, value=value),
+    ]
+    for attempt in tries:
+        with pytest.raises(InvalidInput, match="no NaN and no infinity"):
+            attempt()
+    with pytest.raises(InvalidInput, match="no NaN and no infinity"), ms.transaction() as tx:
+        tx.append("x", value)
+    assert log.info() is None
+
+
 def test_the_producers_own_content_type_stays(log: Log) -> None:
     log.append({"id": 1}, headers={"content-type": "application/x-order", "n": 1})
 
