@@ -63,9 +63,12 @@ def _computed(operator: ArithmeticOperator, left: Getter, right: Getter) -> Gett
 
     def computed(row: Row) -> Number | None:
         first, second = left(row), right(row)
-        if type(first) in NUMBERS and type(second) in NUMBERS:
+        if type(first) not in NUMBERS or type(second) not in NUMBERS:
+            return None
+        try:
             return _within(compute(first, second))
-        return None
+        except OverflowError:  # an integer that no header may hold, as a float
+            return None
 
     return computed
 

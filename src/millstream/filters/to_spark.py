@@ -8,7 +8,8 @@ lose bits. Nothing here can raise, so ANSI mode makes no difference.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from itertools import groupby
 from typing import Final
 
 from millstream.filters import tree
@@ -31,6 +32,7 @@ _NULL_BOOLEAN: Final = "CAST(NULL AS BOOLEAN)"
 _NAN: Final = "CAST('NaN' AS DOUBLE)"
 _TWO_TO_63: Final = "9.223372036854775808E18D"
 _DOUBLE_EXACT_MAX: Final = 2**53
+_GROUP_PARTS_MAX: Final = 50
 
 
 def to_spark(node: Condition, columns: Columns, *, exact: bool = True) -> str:
@@ -214,9 +216,28 @@ def _regex(segments: tuple[Segment, ...]) -> str:
     if len(segments) == 1:
         return rf"(?s)\A{_regex_segment(segments[0])}\z"
     first, *middle, last = map(_regex_segment, segments)
-    found = "".join(f"(?>.*?{segment})" for segment in middle if segment)
+    found = _in_groups([f"(?>.*?{segment})" for segment in middle if segment])
     return rf"(?s)\A{first}{found}.*{last}\z"
 
 
 def _regex_segment(segment: Segment) -> str:
-    return "".join("." if each is None else rf"\x{{{ord(each):x}}}" for each in segment)
+    runs = groupby(segment, key=lambda each: each is None)
+    return _in_groups([_regex_run(list(run)) for _, run in runs])
+
+
+def _regex_run(run: Sequence[str | None]) -> str:
+    """Either any characters, or these."""
+    if run[0] is None:
+        return f".{{{len(run)}}}"
+    return "".join(rf"\x{{{ord(each):x}}}" for each in run if each is not None)
+
+
+def _in_groups(parts: Sequence[str]) -> str:
+    """Parts of which each matches in one way only, in a row.
+
+    Java goes one call deeper with every part until the group around it ends, and its stack is short.
+    """
+    while len(parts) > _GROUP_PARTS_MAX:
+        starts = range(0, len(parts), _GROUP_PARTS_MAX)
+        parts = [f"(?>{''.join(parts[at : at + _GROUP_PARTS_MAX])})" for at in starts]
+    return "".join(parts)

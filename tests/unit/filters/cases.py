@@ -64,6 +64,9 @@ AT_THE_CAPS = {
     "parentheses": "(" * 100 + "a" + ")" * 100,
     "parentheses in a string": "a = '" + "(" * 101 + "'",
     "long pattern": "a LIKE '" + "x_%" * 5_000 + "'",
+    "pattern of one segment": "a LIKE '" + "x_" * 8_000 + "'",
+    "pattern of many segments": "a NOT LIKE '" + "%x" * 7_999 + "%'",
+    "pattern of many steps": "a LIKE '%" + "a_" * 2_000 + "%c'",
 }
 """Filters that are as large as one may be, each in another way."""
 

@@ -79,3 +79,21 @@ def test_long_arithmetic_does_not_nest(text: str) -> None:
 def test_dynamic_division_does_not_double_with_every_level() -> None:
     text = "a / (b" * 15 + " / a" + ")" * 15 + " = 1"
     assert len(parse(text).spark_sql()) < 200_000
+
+
+@pytest.mark.parametrize("pattern", ["x_" * 8_000, "%x" * 8_000, "%x_y" * 4_000])
+def test_a_long_pattern_is_cut_into_groups_since_java_calls_once_for_each_part(
+    pattern: str,
+) -> None:
+    sql = parse(f"a LIKE '{pattern}'").spark_sql(exact=False)
+    regex = bytes.fromhex(re.findall(r"X'([0-9a-f]+)'", sql)[-1]).decode().removeprefix("(?s)")
+    parts = [0]
+    for part in re.findall(r"\(\?>|\)|\.\*\??|\.\{\d+\}|(?:\\x\{[0-9a-f]+\})+", regex):
+        if part == ")":
+            assert parts.pop() <= 60
+            continue
+        parts[-1] += 1
+        if part == "(?>":
+            parts.append(0)
+    assert parts.pop() <= 60
+    assert not parts
