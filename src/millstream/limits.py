@@ -68,7 +68,7 @@ class Limits:
     """Bytes folded in one slice."""
 
     fold_slice_weight: int = 1_000
-    """Records written in one slice; an entity of many rows counts for as many."""
+    """Records written in one slice; an entity that is more work counts for as many."""
 
     entities_cached_max: int = 10_000
     """Heads, cursors and producers kept in memory while nothing of theirs is unfolded."""

@@ -32,8 +32,7 @@ class Entity(Struct, array_like=True):
     text that they have checked: they need no second look before they are written."""
 
     weight: ClassVar[int] = 1
-    """How much work its record is to write, in simple records: bounds a slice of the fold, and
-    what is kept in memory."""
+    """How much memory it takes at most, in simple entities: bounds what is kept in memory."""
 
     def apply(self, change: Any) -> None:
         """Move to the next state; a rule that was checked before the change was made."""
@@ -46,6 +45,10 @@ class Entity(Struct, array_like=True):
     def view(self) -> Any:
         """What readers may see of it between commits, as a frozen value; None for nothing."""
         return None
+
+    def effort(self) -> int:
+        """How much work its record is to write, in simple records: bounds a slice of the fold."""
+        return self.weight
 
     def encode(self) -> bytes:
         """The bytes of its record, as the fold writes them and `decode` reads them."""

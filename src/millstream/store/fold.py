@@ -91,11 +91,11 @@ def _slice_end(state: State, limits: Limits) -> int:
         if size > limits.fold_slice_bytes:
             last = seq
             break
-    weight = 0
+    effort = 0
     for first, key in sorted((span[0], key) for key, span in state.dirty.items()):
         if first > last:
             break
-        weight += state.entities[key].weight
-        if weight > limits.fold_slice_weight and first > state.folded + 1:
+        effort += state.entities[key].effort()
+        if effort > limits.fold_slice_weight and first > state.folded + 1:
             return first - 1
     return last

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from millstream.database import Millstream
 from millstream.embedded import EmbeddedSession, open_store
 from millstream.format import keys
 from millstream.limits import Limits
@@ -154,6 +157,19 @@ def test_a_tail_of_others_is_folded_only_if_they_do_not(tmp_path: Path) -> None:
     assert mine._tail_is_ours()
     mine.close()
     theirs.close()
+
+
+@pytest.mark.parametrize("exponent", [0, 3])
+def test_small_buckets_do_not_make_small_slices(exponent: int) -> None:
+    store, log = start(MemoryEngine(), Limits(fold_deltas_min=NO_FOLD))
+    ms = Millstream(EmbeddedSession(store))
+    queue = ms.queue("q", bucket_exponent=exponent)
+    queue.put_many([b""] * 200)
+    for _ in range(200):
+        queue.ack(queue.claim())
+    log.append(b"")
+    store.fold()
+    assert store.stats()["fold_slices"] <= 3, "of about 400 commits, up to 256 per slice"
 
 
 def test_a_fold_with_nothing_to_do_writes_nothing() -> None:
