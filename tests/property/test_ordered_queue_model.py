@@ -1,7 +1,7 @@
 """Queues that choose: priorities, groups, caps, delays and repeats against a model in plain Python.
 
 Each run makes a queue of some kind and appends, puts at once and for later, claims, pops, finishes,
-lets leases end, moves the wall clock, purges, redrives, pauses, alters, folds with tiny limits, does
+lets leases end, moves the wall clock, purges, redrives, pauses, truncates, alters, folds with tiny limits, does
 what is done in the background, and opens again, through either of two handles on one file. Promises:
 
 - No message is lost, none is held twice, and a claim gets as many as may be handed out.
@@ -197,7 +197,6 @@ class OrderedQueueMachine(RuleBasedStateMachine):
         values = [self.value() for _ in batch]
         self.handles[handle].log(log).append_many(values, headers=batch)
         self.came(log, values, batch)
-        self.look_for_repeats(handle)
 
     @rule(handle=HANDLES, batch=BATCHES)
     def put(self, handle: int, batch: list[dict[str, Any]]) -> None:
@@ -207,7 +206,6 @@ class OrderedQueueMachine(RuleBasedStateMachine):
         else:
             self.queue(handle).put_many(values, headers=batch)
         self.came(INBOX, values, batch)
-        self.look_for_repeats(handle)
 
     @rule(handle=HANDLES, batch=BATCHES, time=TIMES)
     def put_for_later(
@@ -228,7 +226,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
                 entry.due_wall_ms, entry.due_ms = wall_ms, 0
             else:
                 entry.due_ms = self.now_ms + seconds * 1000
-        self.route(entries)
+        self.route()
 
     def value(self) -> bytes:
         self.clock.advance(0.001)  # of two logs, one was first
@@ -246,23 +244,16 @@ class OrderedQueueMachine(RuleBasedStateMachine):
         self.entry_of.update((entry.value, entry) for entry in found)
         return found
 
-    def route(self, entries: list[Entry] | None = None) -> None:
-        """Messages get their place, and repeats are dropped."""
-        for entry in list(self.unrouted if entries is None else entries):
-            self.unrouted.remove(entry)
-            if not self.dedup:
-                continue
+    def route(self) -> None:
+        """Messages get their place, and repeats are dropped, by the times at which they came."""
+        for entry in self.unrouted:
             known = str(entry.headers["d"])
-            if self.seen.get(known, -1) > self.now_ms:
+            if self.dedup and self.seen.get(known, -1) > entry.wall_ms:
                 entry.state = "gone"
                 self.duplicates += 1
-            else:
-                self.seen[known] = self.now_ms + 15_000
-
-    def look_for_repeats(self, handle: int) -> None:
-        """So that all agree when a message was seen; see test_dedup for what is routed later."""
-        if self.dedup:
-            self.look(handle)
+            elif self.dedup:
+                self.seen[known] = entry.wall_ms + 15_000
+        self.unrouted.clear()
 
     def look(self, handle: int) -> list[Message]:
         """Peek at everything that waits; that also routes."""
@@ -483,6 +474,8 @@ class OrderedQueueMachine(RuleBasedStateMachine):
 
     @rule(handle=HANDLES)
     def purge(self, handle: int) -> None:
+        if self.dedup:
+            self.look(handle)  # of what is not routed, nobody knows how much is a repeat
         queue = self.settled(handle)
         gone = self.waiting()
         assert queue.purge() == len(gone)
@@ -533,7 +526,14 @@ class OrderedQueueMachine(RuleBasedStateMachine):
         else:
             self.queue(handle).alter(bucket_exponent=what)
 
-    @rule(seconds=st.integers(1, 12) | st.sampled_from([0.25, 0.5]))
+    @rule(handle=HANDLES, log=st.sampled_from((*LOGS, INBOX, LATER)), more=st.integers(-4, 9))
+    def truncate(self, handle: int, log: str, more: int) -> None:
+        """Up to some record, or past the end: there is a gap then, of which nothing is lost."""
+        target = self.handles[handle].log(log)
+        target.truncate(before=max(0, target.end_offset() + more))
+        target.enforce_retention()
+
+    @rule(seconds=st.integers(1, 12) | st.sampled_from([0.25, 0.5, 3_600]))
     def advance(self, seconds: float) -> None:
         self.clock.advance(seconds)
 
@@ -564,9 +564,11 @@ class OrderedQueueMachine(RuleBasedStateMachine):
         info = self.info(self.number % 2)
         for state in ("in flight", "done", "failed"):
             assert getattr(info, state.replace(" ", "_")) == len(self.in_state(state)), state
+        self.route()
         placed = info.available + info.delayed
         assert placed <= len(self.waiting()) <= placed + info.unrouted
         assert info.paused == self.paused
+        assert info.lost == 0
 
     def info(self, handle: int) -> QueueInfo:
         info = self.queue(handle).info()

@@ -532,10 +532,18 @@ class QueueMachine(RuleBasedStateMachine):
         queue.pause() if paused else queue.resume()
         self.paused = paused
 
-    @rule(handle=HANDLES, log=st.sampled_from((*LOGS, INBOX)), share=st.floats(0, 1))
-    def truncate(self, handle: int, log: str, share: float) -> None:
+    @rule(
+        handle=HANDLES,
+        log=st.sampled_from((*LOGS, INBOX)),
+        share=st.floats(0, 1),
+        beyond=st.just(0) | st.integers(0, 9),
+    )
+    def truncate(self, handle: int, log: str, share: float, beyond: int) -> None:
+        """Up to some record, or past the end: there is a gap then, of which nothing is lost."""
         target = self.handles[handle].log(log)
-        target.truncate(before=round(share * self.ends[log]))
+        before = self.ends[log] + beyond if beyond else round(share * self.ends[log])
+        target.truncate(before=before)
+        self.ends[log] = max(self.ends[log], before)
         target.enforce_retention()
 
     @rule(handle=HANDLES, exponent=st.integers(0, 2))
@@ -614,6 +622,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert info.delayed == len(delayed)
         waiting = len(available) - len(delayed) + len(self.in_state("unrouted"))
         assert info.available <= waiting <= info.available + info.unrouted
+        assert info.lost == 0
         assert info.paused == self.paused
 
     @rule(handle=HANDLES, state=st.sampled_from(["in flight", "failed", "done"]))

@@ -30,7 +30,8 @@ from millstream.queue.claims import place_routed
 from millstream.queue.commands import PlaceRouted
 from millstream.queue.message import Message
 from millstream.queue.queue import Queue
-from millstream.queue.routing import WINDOW, facts_of, route
+from millstream.queue.routing import WINDOW, route
+from millstream.queue.sources import facts_of
 from millstream.record import Headers
 from millstream.store.store import Store
 

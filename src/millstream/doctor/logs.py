@@ -8,7 +8,7 @@ themselves what they miss.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from millstream.doctor.coverage import Coverage
@@ -175,6 +175,17 @@ class LogExamination:
                 f"end {head.end}",
                 log=head.name,
             )
+        edges = [edge for gap in head.gaps for edge in gap]
+        if edges != sorted(set(edges)) or max(edges, default=0) > head.start:
+            self._findings.add(
+                "log",
+                f"the gaps {head.gaps} are not in order, or not below the start {head.start}",
+                log=head.name,
+            )
+
+    def heads(self) -> Iterator[tuple[int, Head]]:
+        """The logs that are not deleted."""
+        return ((log_id, head) for log_id, head in self._heads.items() if not head.deleted)
 
     def _check_log(self, log_id: int, head: Head, rows: Iterable[Found]) -> None:
         fork = self._forks.get(log_id)

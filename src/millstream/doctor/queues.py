@@ -18,9 +18,11 @@ from millstream.doctor.replay import Replay
 from millstream.doctor.rows import Found, Rows
 from millstream.format import keys
 from millstream.format.ids import bucket_of, split_id
+from millstream.log.head import Head, without
 from millstream.queue.aging import HAS_DONE
 from millstream.queue.bucket import Bucket
 from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT
+from millstream.queue.sources import takes
 from millstream.queue.state import QueueState
 
 STATES = {AVAILABLE: "available", IN_FLIGHT: "in_flight", DONE: "done", FAILED: "failed"}
@@ -84,6 +86,7 @@ class QueueExamination:
                 )
         if not self._replay.broken_at:
             self._check_counts(counts, alive)
+            self._check_positions()
 
     # What is held.
 
@@ -166,6 +169,38 @@ class QueueExamination:
                 self._findings.add(
                     "queue",
                     f"queue {queue.name!r} is wrong about which buckets have messages to work on",
+                )
+
+    def _check_positions(self) -> None:
+        """Routing stands within each log, and what it has not looked at is there."""
+        for queue in self._queues.values():
+            for log_id, head in self._logs.heads():
+                position = queue.positions.get(log_id, 0)
+                if not position and head.dropped == head.start:
+                    continue
+                if not takes(queue.name, queue.spec, head.name):
+                    continue
+                if not 0 <= position <= head.end:
+                    self._findings.add(
+                        "queue",
+                        f"queue {queue.name!r} stands at offset {position} of log {head.name!r}, "
+                        f"which ends at {head.end}: it would pass over what is appended",
+                        log=head.name,
+                    )
+                elif not queue.spec.lossy:
+                    self._check_unrouted(queue, log_id, head, position)
+
+    def _check_unrouted(self, queue: QueueState, log_id: int, head: Head, position: int) -> None:
+        """What lies below a log's start is kept for a queue that has not looked at it."""
+        sound = self._logs.sound.get(log_id, Coverage())
+        for low, high in without(head.gaps, head.next_at(position), head.start):
+            for first, last in sound.missing(low, high):
+                self._findings.add(
+                    "queue",
+                    f"queue {queue.name!r} stands at offset {position} of log {head.name!r}: the "
+                    f"records from {first} to {last - 1}, which it has not looked at, are missing",
+                    log=head.name,
+                    lost=(first, last),
                 )
 
     # What waits.

@@ -1,23 +1,29 @@
 """Heads: where a log begins and ends, how large it is, and what it may forget.
 
 `start` and `end` are what users see; `dropped` is how far bytes have really been deleted, and
-follows `start` in the background. From `dropped` on entries have no gap; below it only those are left
-that hold something a queue still needs, of `kept` bytes. Ids of logs are never reused: a name that is
-deleted and made again is another log.
+follows `start` in the background. From `dropped` on entries follow each other, but for `gaps`: offsets
+that never held a record, because the log was truncated past its end. Below `dropped` only those entries
+are left that hold something a queue still needs, of `kept` bytes. Ids of logs are never reused: a name
+that is deleted and made again is another log.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from millstream.record import Retention
 from millstream.store.entity import Entity
 
 Bytes = bytes
 """As `bytes` of a head is a number."""
+
+GAPS_KEPT = 16
+"""Of the gaps below `dropped`, so many are remembered: lossy queues do not count them as lost.
+Older ones are joined."""
 
 
 class Named(Struct, array_like=True, frozen=True):
@@ -154,6 +160,8 @@ class Head(Entity, array_like=True):
     """How often the owner has changed; the highest is right."""
     setbacks: int = 0
     """How often the end went back: offsets above may mean something else since."""
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    """Offsets below `start` that never held a record, half-open, in order, apart from each other."""
 
     changes: ClassVar = Change
 
@@ -169,12 +177,14 @@ class Head(Entity, array_like=True):
                 self.name = change.name
                 self.created_ms = self.timestamp_ms = change.at_ms
             case Truncated():
+                self._skip(self.end, change.start)
                 self.start = change.start
                 self.end = max(self.end, change.start)
             case Dropped():
                 gone = change.bytes
                 gone, kept = (gone, 0) if isinstance(gone, int) else gone
                 self.dropped = change.through
+                self._join_gaps()
                 self.bytes -= gone
                 self.kept += kept
             case Retained():
@@ -188,14 +198,43 @@ class Head(Entity, array_like=True):
                 self.owner, self.epoch = change.owner, change.epoch
             case Placed():
                 self.start, self.dropped, self.end = change.start, change.dropped, change.end
+                self._skip(0, change.dropped)
             case SetBack():
                 self.end = change.end
                 self.bytes -= change.bytes
                 self.setbacks += 1
 
+    def _skip(self, start: int, stop: int) -> None:
+        """Note that there is nothing between the end so far and where the log goes on."""
+        if start >= stop:
+            return
+        if self.gaps and self.gaps[-1][1] == start:
+            start = self.gaps.pop()[0]
+        self.gaps.append((start, stop))
+
+    def _join_gaps(self) -> None:
+        """Let old gaps, where nothing can be read any more, become one of the same length."""
+        below = sum(stop <= self.dropped for _, stop in self.gaps)
+        while below > GAPS_KEPT:
+            (start, stop), (_, end) = self.gaps[:2]
+            self.gaps[:2] = [(self.gaps[1][0] - (stop - start), end)]
+            below -= 1
+
     def exists(self) -> bool:
         """Whether it was created."""
         return bool(self.name)
+
+    def next_at(self, position: int) -> int:
+        """Where the first record at or after an offset is, or will be, that was not dropped."""
+        position = max(position, self.dropped)
+        for start, stop in self.gaps:
+            if start <= position < stop:
+                return stop
+        return position
+
+    def count(self, start: int, stop: int) -> int:
+        """How many offsets in [start, stop) are not in a gap: they hold a record, or held one."""
+        return sum(high - low for low, high in without(self.gaps, start, stop))
 
     def view(self) -> Bounds:
         """The ends as they are now."""
@@ -208,11 +247,19 @@ class Head(Entity, array_like=True):
     def encode(self) -> Bytes:
         """The record, without the fields at its end that say nothing: most logs have none."""
         data = msgspec.msgpack.encode(self)
-        if self.owner or self.epoch or self.setbacks:
+        if self.gaps:
             return data
-        fewer = 3 if self.kept else 4
-        return _ARRAYS[fewer] + data[3:-fewer]
+        fewer = 1 if self.owner or self.epoch or self.setbacks else 4 if self.kept else 5
+        count = len(Head.__struct_fields__) - fewer
+        begin = bytes((0x90 + count,)) if count < 16 else b"\xdc" + count.to_bytes(2, "big")
+        return begin + data[3:-fewer]  # each of the last fields is one byte if it is empty
 
 
-_ARRAYS = [bytes((0x90 + len(Head.__struct_fields__) - n,)) if n else b"" for n in range(5)]
-"""The first byte of a MessagePack array that lacks so many of the last fields, each of one byte."""
+def without(gaps: Sequence[tuple[int, int]], start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """The stretches of [start, stop) that are not in a gap, in order."""
+    for low, high in gaps:
+        if start < min(low, stop):
+            yield start, min(low, stop)
+        start = max(start, high)
+    if start < stop:
+        yield start, stop

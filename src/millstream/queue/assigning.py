@@ -21,14 +21,15 @@ from millstream.command import Procedure, Traits, on_log, on_queue
 from millstream.errors import Conflict, InvalidInput, NotFound, OutOfRange
 from millstream.format import keys
 from millstream.format.entries import Entry, Places, decode_places
-from millstream.log.head import Head, Name
+from millstream.log.head import Head, Name, without
 from millstream.log.names import check_integer, check_text
 from millstream.log.reader import TRIES, RowMoved, bounds_of, entries_of, log_id_of
 from millstream.queue.commands import Routed
 from millstream.queue.ledger import Ledger
 from millstream.queue.placing import place
-from millstream.queue.routing import decoded_entry, joined_spans, mark_of, may_match
+from millstream.queue.routing import decoded_entry, joined_spans, mark_of
 from millstream.queue.slots import Mark, Span
+from millstream.queue.sources import may_match
 from millstream.queue.spec import DELAY_MS_MAX, PRIORITY_MAX, QueueSpec
 from millstream.queue.state import QueueState
 from millstream.record import Headers
@@ -137,13 +138,13 @@ def _look_up(
             end=bounds.end,
         )
     for _ in range(TRIES):
-        dropped = store.look(partial(_dropped, log_id=log_id))
+        gone = store.look(partial(_gone, log_id=log_id))
         looks = spec.looks_at_headers or assignment.wishes is not None
         # What is read after a setback is not mixed with what was read before it.
         known = read[log_id, bounds.setbacks, looks]
         try:
             with store.engine.read() as snapshot:
-                source = _Source(store.state.overlay, snapshot, log_id, dropped, looks, known)
+                source = _Source(store.state.overlay, snapshot, log_id, gone, looks, known)
                 spans, marks = _spans(source, assignment, spec)
                 return _Found(assignment, log_id, bounds.setbacks, spans, marks)
         except RowMoved:
@@ -160,11 +161,11 @@ def _spec(state: State, snapshot: Snapshot, name: str) -> QueueSpec:
     return queue.spec
 
 
-def _dropped(state: State, snapshot: Snapshot, log_id: int) -> int:
-    """Up to where the entries of a log are gone."""
+def _gone(state: State, snapshot: Snapshot, log_id: int) -> list[tuple[int, int]]:
+    """The offsets of a log at which there is nothing: what was dropped, and its gaps."""
     head = state.entity(keys.head(log_id), snapshot)
     assert isinstance(head, Head)
-    return head.dropped
+    return [(0, head.dropped), *head.gaps]
 
 
 def _check(one: Assignment, spec: QueueSpec) -> None:
@@ -211,7 +212,7 @@ class _Source(NamedTuple):
     overlay: Overlay
     snapshot: Snapshot
     log_id: int
-    dropped: int
+    gone: list[tuple[int, int]]
     looks: bool
     """Whether headers are needed."""
     known: _Entries
@@ -234,34 +235,42 @@ def _spans(
     """Where the messages lie; one span each if they have marks, else as few as can be."""
     spans: list[Span] = []
     marks: list[Mark] | None = [] if source.looks else None
-    wishes = iter(one.wishes) if one.wishes is not None else None
-    for first, entry, headers, taken in _taken(source, one.runs):
+    runs, wishes = _left(one, source.gone)
+    for first, entry, headers, taken in _taken(source, runs):
         spans += joined_spans(source.log_id, first, entry, taken)
         if marks is not None:
             assert isinstance(entry, Entry)
             marks += [mark_of(spec, entry.keys[i], headers[i]) for i in taken]
     if marks is not None and wishes is not None:
-        # What is gone was first: the wishes of the messages that are left are the last ones.
-        left = list(wishes)[-len(marks) :] if marks else []
-        marks = [_wished(mark, wish) for mark, wish in zip(marks, left, strict=True)]
+        marks = [_wished(mark, wish) for mark, wish in zip(marks, wishes, strict=True)]
     return spans, marks
+
+
+def _left(
+    one: Assignment, gone: Sequence[tuple[int, int]]
+) -> tuple[Sequence[tuple[int, int]], Sequence[Wish] | None]:
+    """The runs and wishes of what a log has: what is gone, or never was, cannot be assigned."""
+    if not one.runs or one.runs[0][0] >= max(stop for _, stop in gone):
+        return one.runs, one.wishes
+    runs: list[tuple[int, int]] = []
+    wishes: list[Wish] | None = None if one.wishes is None else []
+    passed = 0
+    for start, count in one.runs:
+        for low, high in without(gone, start, start + count):
+            runs.append((low, high - low))
+            if wishes is not None and one.wishes is not None:
+                wishes += one.wishes[passed + low - start : passed + high - start]
+        passed += count
+    return runs, wishes
 
 
 def _taken(
     source: _Source, runs: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, Places, list[Headers], list[int]]]:
-    """Each entry that runs lie in, read once, and which of its records they take.
-
-    What the log has dropped is not there any more and cannot be assigned.
-    """
+    """Each entry that runs lie in, read once, and which of its records they take."""
     left = iter(runs)
     start, count = next(left, (0, 0))
     while count:
-        gone = min(max(0, source.dropped - start), count)
-        start, count = start + gone, count - gone
-        if not count:
-            start, count = next(left, (0, 0))
-            continue
         first, entry, headers = source.entry(start)
         end = first + len(entry)
         taken: list[int] = []
@@ -295,8 +304,8 @@ def _place(tx: Transaction, found: Sequence[_Found]) -> int:
         head = tx.entity(keys.head(one.log_id), Head)
         if named != one.log_id or head.setbacks != one.setbacks:
             raise Conflict(f"log {assignment.log!r} is another one by now; assign again")
-        position = max(ledger.queue.positions.get(one.log_id, 0), head.dropped)
-        if assignment.gapless and position < assignment.start:
+        position = head.next_at(ledger.queue.positions.get(one.log_id, 0))
+        if assignment.gapless and head.count(position, assignment.start):
             raise Conflict(
                 f"queue {assignment.queue!r} stands at offset {position} of log "
                 f"{assignment.log!r}, and what is assigned begins at {assignment.start}: the "

@@ -22,8 +22,8 @@ from millstream.queue.endings import end_attempts, expire
 from millstream.queue.index import QUIET, Rank
 from millstream.queue.ledger import Ledger
 from millstream.queue.placing import place
-from millstream.queue.routing import later_of
 from millstream.queue.slots import Mark, Slots, Span
+from millstream.queue.sources import later_of
 from millstream.queue.spec import DELAY_MS_MAX
 from millstream.queue.state import QueueState
 from millstream.queue.stride import stride, stride_together
@@ -59,7 +59,7 @@ def place_later(tx: Transaction, command: c.PutLater) -> int:
     first = append(tx, Append(later_of(queue.name), records))
     log_id, head = need_log(tx, later_of(queue.name))
     spans = [Span(0, count, log_id, first, first_id, tx.wall_ms)]
-    if queue.positions.get(log_id, 0) == first:
+    if head.next_at(queue.positions.get(log_id, 0)) == first:
         routed = c.Routed(log_id, first, first + count, spans, marks, setbacks=head.setbacks)
         place(ledger, [routed])
         ledger.close()

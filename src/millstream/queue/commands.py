@@ -28,8 +28,8 @@ class Routed(Struct, frozen=True):
     """Records of which the queue's filter could not say whether they match."""
     setbacks: int = 0
     """How often the log's end had gone back when it was looked at."""
-    damaged: int = 0
-    """Records that were passed over because they cannot be read: all of them, or none."""
+    skipped: list[tuple[int, int]] = []  # msgspec copies it
+    """Ranges of records that were passed over because they cannot be read."""
 
 
 class Grant(Struct, frozen=True, array_like=True):

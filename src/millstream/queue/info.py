@@ -12,8 +12,8 @@ from millstream.queue import commands as c
 from millstream.queue import pace
 from millstream.queue.bucket import Bucket
 from millstream.queue.message import QueueInfo, Skipped
-from millstream.queue.routing import find_sources
 from millstream.queue.slots import AVAILABLE
+from millstream.queue.sources import Facts, Source, facts_of
 from millstream.queue.state import QueueState
 from millstream.record import moment
 from millstream.store.engine import Snapshot
@@ -23,23 +23,29 @@ from millstream.store.store import Store
 DUE_COUNTED_MAX = 100_000
 """Messages whose time has come and who were not claimed since: beyond that, they are estimated."""
 
+LOGS_LOOKED_AT = 100
+"""Logs in which the oldest record that is not routed is looked for."""
+
 
 def describe_queue(store: Store, query: c.DescribeQueue) -> QueueInfo | None:
     """How a queue stands."""
-    return store.look(lambda state, snapshot: _info(state, snapshot, query.queue))
+    while True:  # many logs are looked at in steps, between which others have their turn
+        found = store.look(lambda state, snapshot: _info(state, snapshot, query.queue))
+        if not isinstance(found, Facts):
+            return found
 
 
 def list_queues(store: Store, query: c.ListQueues) -> list[QueueInfo]:
     """Queues in the order of their names."""
 
-    def ask(state: State, snapshot: Snapshot) -> list[QueueInfo]:
+    def ask(state: State, snapshot: Snapshot) -> list[str]:
         start = keys.queue(query.after) + (b"\x00" if query.after else b"")
         stop = keys.after(keys.prefix(keys.QUEUE))
         names = state.find(start, stop, snapshot, limit=query.limit)
-        found = [_info(state, snapshot, key[2:].decode()) for key in names]
-        return [info for info in found if info is not None]
+        return [key[2:].decode() for key in names]
 
-    return store.look(ask)
+    found = [describe_queue(store, c.DescribeQueue(name)) for name in store.look(ask)]
+    return [info for info in found if info is not None]
 
 
 def change_in_s(state: State, snapshot: Snapshot, name: str, *, unrouted: bool) -> float | None:
@@ -77,30 +83,23 @@ def _queue(state: State, snapshot: Snapshot, name: str) -> QueueState:
     return queue
 
 
-def _info(state: State, snapshot: Snapshot, name: str) -> QueueInfo | None:
+def _info(state: State, snapshot: Snapshot, name: str) -> QueueInfo | Facts | None:
+    """How a queue stands; facts, if more logs are to be looked at first."""
     queue = _queue(state, snapshot, name)
-    if not queue.exists():
-        return None
-    unrouted = 0
-    first: tuple[int, int] | None = None
-    for log_id in find_sources(state, snapshot, name, queue.spec):
-        head = state.entity(keys.head(log_id), snapshot)
-        assert isinstance(head, Head)
-        position = max(queue.positions.get(log_id, 0), head.dropped)
-        unrouted += max(0, head.end - position)
-        if position < head.end and first is None:
-            first = (log_id, position)
+    facts = facts_of(state, snapshot, name, whole=True, anyone=True)
+    if facts is None or facts.partial:
+        return facts
     _, now_ms = state.time.now()
     counts = queue.counts
     due = _due(state, snapshot, queue, now_ms)
     waiting = counts.waiting + counts.scheduled
     incoming, done = queue.rates.now(now_ms)
-    oldest_ms = _oldest_ms(state, snapshot, queue, first)
+    oldest_ms = _oldest_ms(state, snapshot, queue, facts.sources)
     return QueueInfo(
         name=name,
         spec=queue.spec,
         available=counts.available - waiting + due,
-        unrouted=unrouted,
+        unrouted=sum(source.behind for source in facts.sources),
         delayed=waiting - due,
         in_flight=counts.in_flight,
         done=counts.done,
@@ -148,9 +147,9 @@ def _due(state: State, snapshot: Snapshot, queue: QueueState, now_ms: int) -> in
 
 
 def _oldest_ms(
-    state: State, snapshot: Snapshot, queue: QueueState, unrouted: tuple[int, int] | None
+    state: State, snapshot: Snapshot, queue: QueueState, unrouted: list[Source]
 ) -> int | None:
-    """When the oldest message that waits was appended."""
+    """When the oldest message that waits was appended, or a record that is not routed."""
     found: list[int] = []
     for ranges in queue.lanes.values():
         for bucket_id, (slot, _) in queue.pieces(*ranges[0]):
@@ -163,13 +162,13 @@ def _oldest_ms(
             if waits is not None:
                 found.append(bucket.arrived_ms(waits[0]))
                 break
-    if not found and unrouted is not None:
-        log_id, position = unrouted
+    for source in unrouted[:LOGS_LOOKED_AT]:
+        at = source.position
         with suppress(CorruptionError, RowMoved):  # of what cannot be read, nobody knows
             for first, value in entries_of(
-                state.overlay, snapshot, log_id, start=position, stop=position + 1
+                state.overlay, snapshot, source.log_id, start=at, stop=at + 1
             ):
-                found.append(entries.decode(value).appended[position - first])
+                found.append(entries.decode_places(value).appended[at - first])
     return min(found, default=None)
 
 

@@ -17,9 +17,9 @@ from millstream.queue.bucket import Bucket
 from millstream.queue.dead_letter import send_owed
 from millstream.queue.endings import expire
 from millstream.queue.ledger import Ledger
-from millstream.queue.routing import may_match, own_logs
 from millstream.queue.service import route_some
 from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT
+from millstream.queue.sources import own_logs, takes
 from millstream.queue.state import QueueState
 from millstream.store.engine import Snapshot
 from millstream.store.state import NO_END, State
@@ -61,7 +61,7 @@ def needed_by(state: State, snapshot: Snapshot, queue: QueueState, log_id: int) 
     assert isinstance(head, Head)
     needed: list[Range] = []
     if _takes(queue, head) and not queue.spec.lossy:
-        needed.append((max(queue.positions.get(log_id, 0), head.dropped), NO_END))
+        needed.append((head.next_at(queue.positions.get(log_id, 0)), NO_END))
     if log_id not in queue.positions:
         return needed
     for key, states in _buckets(state, snapshot, queue).items():
@@ -79,12 +79,9 @@ def needed_by(state: State, snapshot: Snapshot, queue: QueueState, log_id: int) 
 
 def _takes(queue: QueueState, head: Head) -> bool:
     """Whether routing will go on in a log: not in a deleted one, which nothing leads to."""
-    name, spec = head.name, queue.spec
-    if head.deleted or not name:
+    if head.deleted or not head.name:
         return False
-    if name in (*own_logs(queue.name), *spec.sources):
-        return True
-    return may_match(name, spec)
+    return takes(queue.name, queue.spec, head.name)
 
 
 def _buckets(state: State, snapshot: Snapshot, queue: QueueState) -> dict[bytes, tuple[int, ...]]:

@@ -21,8 +21,8 @@ from millstream.queue.bucket import Bucket, Removed
 from millstream.queue.group import Group, Standing
 from millstream.queue.ledger import Ledger
 from millstream.queue.placing import Arrival, admit
-from millstream.queue.routing import find_sources, later_of, own_logs
 from millstream.queue.slots import AVAILABLE, FAILED, Slots, Trial
+from millstream.queue.sources import find_sources, later_of, own_logs
 from millstream.queue.spec import RATE_MAX, RATE_MIN, QueueSpec
 from millstream.queue.state import Counts, Moved, Paused, QueueState, Specified
 from millstream.store.transaction import Transaction

@@ -17,14 +17,17 @@ from millstream.format.encodings import encode_u64
 from millstream.log.head import Head
 from millstream.queue import commands as c
 from millstream.queue.bucket import Placed, SlotMark
+from millstream.queue.interleaving import arrivals_ms
 from millstream.queue.ledger import Ledger
-from millstream.queue.routing import arrivals_ms
 from millstream.queue.slots import Mark, Span, Trial
 from millstream.queue.state import APART, Counts, Moved, QueueState
 from millstream.store.transaction import Transaction
 
 FORGOTTEN_PER_PLACED = 2
 """For every message that is remembered against repeats, so many old ones are forgotten."""
+
+TIMES_KEPT = 8
+"""Of messages with one digest that are no repeats of each other, so many are remembered."""
 
 _PLAIN = Mark()
 
@@ -54,11 +57,10 @@ def place(ledger: Ledger, routed: list[c.Routed]) -> int:
     for found in routed:
         head = tx.entity(keys.head(found.log_id), Head)
         position = queue.positions.get(found.log_id, 0)
-        if max(position, head.dropped) == found.start and head.setbacks == found.setbacks:
-            ledger.counts.lost += found.start - position
+        if head.next_at(position) == found.start and head.setbacks == found.setbacks:
+            ledger.counts.lost += head.count(position, found.start)
             ledger.counts.unknown += found.unknown
-            if found.damaged:
-                ledger.skipped.append((found.log_id, found.start, found.stop))
+            ledger.skipped += [(found.log_id, start, stop) for start, stop in found.skipped]
             before = len(came)
             came += _arrivals(tx, queue, found)
             ledger.positions.append((found.log_id, found.stop))
@@ -217,34 +219,61 @@ class _Repeats:
     def __init__(self, tx: Transaction, queue: QueueState) -> None:
         self._tx = tx
         self._queue = queue
-        self._new: dict[bytes, int] = {}
+        self._known: dict[bytes, list[int]] = {}
+        """Digests → until when a repeat of each message is one, by the times of appends."""
+        self._new: list[tuple[int, bytes]] = []
+        self._first_ms = 2**62
+        """When the first of the messages was appended: how far routing has come."""
 
     def has(self, arrival: Arrival) -> bool:
         """Whether it is a repeat of one within the window; if not, it is known from now on."""
         digest, at_ms = arrival.digest, arrival.span.at_ms
-        until_ms = self._new.get(digest)
-        if until_ms is None:
+        window_ms = self._queue.spec.dedup_window_ms
+        self._first_ms = min(self._first_ms, at_ms)
+        known = self._known.get(digest)
+        if known is None:
             found = self._tx.get(keys.seen(self._queue.queue_id, digest))
-            until_ms = 0 if found is None else int.from_bytes(found, "little")
-        if until_ms > at_ms:
+            known = self._known[digest] = _times(found)
+        # A log that came late, by a sync, may hold what is older than what was seen.
+        if any(until_ms - 2 * window_ms < at_ms < until_ms for until_ms in known):
             return True
-        self._new[digest] = at_ms + self._queue.spec.dedup_window_ms
+        known.append(at_ms + window_ms)
+        self._new.append((at_ms + window_ms, digest))
         return False
 
     def remember(self) -> None:
-        """Write what is new, and forget what is over."""
+        """Write what is new, and forget what is over.
+
+        What was appended a window before what is routed now can have no repeats any more, however
+        late it is routed.
+        """
         if not self._new:
             return
-        tx, queue_id = self._tx, self._queue.queue_id
-        over_ms = tx.wall_ms - self._queue.spec.dedup_window_ms
+        tx, queue_id, known = self._tx, self._queue.queue_id, self._known
+        over_ms = self._first_ms - self._queue.spec.dedup_window_ms
+        changed = {digest for _, digest in self._new}
         start = keys.seen_until(queue_id, 0, b"")
         stop = keys.seen_until(queue_id, max(0, over_ms), b"")
         limit = FORGOTTEN_PER_PLACED * len(self._new)
         for key, _ in tx.scan(start, stop, limit=limit):
             tx.erase(key)
-            digest, seen = key[-16:], keys.seen(queue_id, key[-16:])
-            if digest not in self._new and tx.get(seen) == encode_u64(keys.seen_time(key)):
+            digest, until_ms = key[-16:], keys.seen_time(key)
+            if digest not in known:
+                known[digest] = _times(tx.get(keys.seen(queue_id, digest)))
+            if until_ms in known[digest]:
+                known[digest].remove(until_ms)
+                changed.add(digest)
+        for digest in changed:
+            seen = keys.seen(queue_id, digest)
+            if times := sorted(known[digest])[-TIMES_KEPT:]:
+                tx.put(seen, b"".join(map(encode_u64, times)))
+            else:
                 tx.erase(seen)
-        for digest, until_ms in self._new.items():
-            tx.put(keys.seen(queue_id, digest), encode_u64(until_ms))
+        for until_ms, digest in self._new:
             tx.put(keys.seen_until(queue_id, until_ms, digest), b"")
+
+
+def _times(value: bytes | None) -> list[int]:
+    """Until when repeats of messages with one digest are such, by the times of appends."""
+    found = value or b""
+    return [int.from_bytes(found[at : at + 8], "little") for at in range(0, len(found), 8)]

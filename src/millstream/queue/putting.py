@@ -16,8 +16,9 @@ from millstream.limits import Limits
 from millstream.log.commands import Append
 from millstream.log.log import pack_many
 from millstream.queue.commands import PutForLater
-from millstream.queue.routing import inbox_of, mark_of
+from millstream.queue.routing import mark_of
 from millstream.queue.slots import Mark
+from millstream.queue.sources import inbox_of
 from millstream.queue.spec import KEY, PRIORITY_MAX, QueueSpec
 from millstream.record import Headers, Item, Producer, Seconds, to_ms
 

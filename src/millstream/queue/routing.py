@@ -9,28 +9,24 @@ chooses by priority or group is routed to the end, for the best message may be t
 from __future__ import annotations
 
 import random
-from bisect import bisect_right
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
+from functools import lru_cache, partial
 from hashlib import blake2b
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import Struct
-from msgspec.structs import replace
 
 from millstream.errors import CorruptionError
 from millstream.format import block as blocks
 from millstream.format import entries, keys
-from millstream.log.ancestry import FORK_NAME
 from millstream.log.damage import next_entry
-from millstream.log.head import Head, Name
+from millstream.log.head import Head, without
 from millstream.log.reader import TRIES, RowMoved, entries_of
 from millstream.queue.commands import Routed
+from millstream.queue.interleaving import Look, Looked, interleave
 from millstream.queue.slots import Mark, Span
+from millstream.queue.sources import Facts, Source
 from millstream.queue.spec import KEY, PRIORITY_MAX, QueueSpec
-from millstream.queue.state import QueueState
 from millstream.record import NO_HEADERS, Headers
 from millstream.store.engine import Snapshot
 from millstream.store.overlay import Overlay
@@ -46,168 +42,54 @@ WINDOW = 4_000
 SCAN_RECORDS = 20_000
 """Records looked at before what was found is committed, so that progress is kept."""
 
-INBOX = "queue:"
-LATER = "queue-later:"
-OWN = "millstream:"
-"""Logs that Millstream keeps its own books in."""
-
 UNKNOWN_LOOKED_AT = 32
 """Of the records of an entry that do not match, so many are asked whether that is certain."""
 
 PLACE_RECORDS = 2_000
 """Messages that one commit enters into an index."""
 
-LOGS_PER_QUEUE = 1_000
-
 NAME_CHARS_MAX = 200
 """A longer name of a group is known by its digest."""
 
+_AHEAD = "looked at"
+
 _decode_headers = msgspec.msgpack.Decoder(dict[str, str | int | float | bool | None]).decode
-
-
-class Source(Struct, frozen=True):
-    """A log that a queue takes from, and where routing stands in it."""
-
-    log_id: int
-    name: str
-    position: int
-    end: int
-    setbacks: int = 0
-
-
-class Facts(Struct, frozen=True):
-    """What routing needs to know of a queue."""
-
-    name: str
-    spec: QueueSpec
-    paused: bool
-    untouched: int
-    sources: list[Source]
-    own: tuple[str, str]
-    """The logs of messages that were put straight to it; no filter applies to them."""
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether what waits in its turn can be claimed now."""
-        return not (self.paused or self.spec.indexed)
-
-
-def facts_of(state: State, snapshot: Snapshot, name: str) -> Facts | None:
-    """Where a queue stands; None if there is no such queue."""
-    queue = state.entity(keys.queue(name), snapshot)
-    assert isinstance(queue, QueueState)
-    if not queue.exists():
-        return None
-    sources = []
-    for log_id in find_sources(state, snapshot, name, queue.spec):
-        head = state.entity(keys.head(log_id), snapshot)
-        assert isinstance(head, Head)
-        if queue.spec.router and head.name not in own_logs(name):
-            continue  # somebody else assigns what it is to have: see `assigning`
-        position = max(queue.positions.get(log_id, 0), head.dropped)
-        sources.append(Source(log_id, head.name, position, head.end, head.setbacks))
-    return Facts(name, queue.spec, queue.paused, queue.counts.fresh, sources, own_logs(name))
-
-
-def inbox_of(queue: str) -> str:
-    """The log that messages put straight to a queue are appended to."""
-    return f"{INBOX}{queue}"
-
-
-def later_of(queue: str) -> str:
-    """The log of messages put to a queue for later: they are placed by the commit that puts them."""
-    return f"{LATER}{queue}"
-
-
-def own_logs(queue: str) -> tuple[str, str]:
-    """The logs of what is put straight to a queue, at once and for later."""
-    return inbox_of(queue), later_of(queue)
-
-
-def find_sources(state: State, snapshot: Snapshot, queue: str, spec: QueueSpec) -> list[int]:
-    """The ids of the logs that a queue takes from: its inbox, names, and what patterns match."""
-    found: dict[int, None] = {}
-    for source in (*own_logs(queue), *spec.sources):
-        literal = source.split("*")[0].split("?")[0]
-        if literal == source:
-            names = [keys.log_name(source)]
-        else:
-            start = keys.log_name(literal)
-            names = state.find(start, keys.after(start), snapshot, limit=LOGS_PER_QUEUE)
-        for key in names:
-            name = state.entity(key, snapshot)
-            assert isinstance(name, Name)
-            text = key[2:].decode()
-            if name.log_id and (text == source or may_match(text, spec)):
-                found[name.log_id] = None
-    return list(found)
-
-
-def may_match(log: str, spec: QueueSpec) -> bool:
-    """Whether a pattern takes a log; inboxes, dead letters and nameless forks only by name."""
-    if log.startswith((INBOX, LATER, OWN)) or log == spec.dead_letter or FORK_NAME in log:
-        return False
-    return spec.takes_from(log)
 
 
 def route(store: Store, facts: Facts, want: int) -> list[Routed]:
     """Look ahead in the logs until enough was found, or enough was looked at."""
     spec = facts.spec
     condition = _condition(spec.filter)
-    waiting = [source for source in facts.sources if source.position < source.end]
-    if spec.indexed:
-        each = max(1, PLACE_RECORDS // max(1, len(waiting)))
-        looked = [_look_at(store, facts, source, condition, each) for source in waiting]
-        return looked if len(waiting) == 1 else _side_by_side(looked, waiting)
-    missing = max(want, WINDOW) - facts.untouched
-    if facts.untouched >= want:
+    missing = PLACE_RECORDS if spec.indexed else max(want, WINDOW) - facts.untouched
+    if not spec.indexed and facts.untouched >= want:
         return []
+
+    def look(source: Source, want: int) -> Looked:
+        wanted = None if source.name in facts.own else condition
+        return _look(store, source, spec, wanted, want)
+
+    if spec.in_order and len(facts.sources) > 1:
+        return _in_order(store, facts, look, missing)
     found = []
-    for source in waiting:
+    for source in facts.sources:
         if missing > 0:
-            routed = _look_at(store, facts, source, condition, missing)
+            routed = look(source, missing).routed
             missing -= sum(span.count for span in routed.spans)
             found.append(routed)
     return found
 
 
-def _look_at(
-    store: Store, facts: Facts, source: Source, condition: Filter | None, want: int
-) -> Routed:
-    wanted = None if source.name in facts.own else condition
-    return _look(store, source, facts.spec, wanted, want)
-
-
-def _side_by_side(looked: list[Routed], sources: list[Source]) -> list[Routed]:
-    """What was found in several logs, up to the time to which all of them were looked at."""
-    ends = [
-        arrivals_ms(routed)[-1]
-        for routed, source in zip(looked, sources, strict=True)
-        if routed.stop < source.end and routed.spans
-    ]
-    if not ends:
-        return looked
-    found = [_cut(routed, min(ends)) for routed in looked]
-    return [routed for routed in found if routed.stop > routed.start]
-
-
-def arrivals_ms(routed: Routed) -> list[int]:
-    """When each span came: never before the one ahead of it, whatever the wall clock said."""
-    return list(accumulate((span.at_ms for span in routed.spans), max))
-
-
-def _cut(routed: Routed, until_ms: int) -> Routed:
-    """Without what came after a time."""
-    kept = bisect_right(arrivals_ms(routed), until_ms)
-    if kept == len(routed.spans):
-        return routed
-    spans = routed.spans[:kept]
-    count = sum(span.count for span in spans)
-    marks = None if routed.marks is None else routed.marks[:count]
-    stop = routed.spans[kept].offset
-    share = (stop - routed.start) / (routed.stop - routed.start)
-    unknown = round(routed.unknown * share)
-    return replace(routed, stop=stop, spans=spans, marks=marks, unknown=unknown)
+def _in_order(store: Store, facts: Facts, look: Look, most: int) -> list[Routed]:
+    """What was found, in the order of time; what was looked at in vain is kept for the next time."""
+    kept: dict[str, tuple[QueueSpec, dict[int, Looked]]]
+    kept = store.scratch.setdefault(_AHEAD, {})
+    spec, ahead = kept.pop(facts.name, (facts.spec, {}))
+    if spec != facts.spec:
+        ahead = {}
+    found = interleave(facts.sources, look, most, ahead)
+    if ahead:
+        kept[facts.name] = facts.spec, ahead
+    return found
 
 
 @lru_cache(maxsize=256)
@@ -221,7 +103,7 @@ def _condition(text: str) -> Filter | None:
 
 def _look(
     store: Store, source: Source, spec: QueueSpec, condition: Filter | None, want: int
-) -> Routed:
+) -> Looked:
     for _ in range(TRIES):
         try:
             with store.engine.read() as snapshot:
@@ -230,15 +112,26 @@ def _look(
             store.refresh()
         except CorruptionError as error:
             return _passed_over(store, source, error)
-    return _passed_over(store, source, None)
+    if store.look(partial(_is_there, source=source)):
+        return _passed_over(store, source, None)
+    return Looked(Routed(source.log_id, source.position, source.position, []), 0)
 
 
-def _passed_over(store: Store, source: Source, error: CorruptionError | None) -> Routed:
+def _is_there(state: State, snapshot: Snapshot, source: Source) -> bool:
+    """Whether a log should still have the record at which routing stands."""
+    head = state.entity(keys.head(source.log_id), snapshot)
+    assert isinstance(head, Head)
+    at = source.position
+    return not head.deleted and head.setbacks == source.setbacks and head.next_at(at) == at
+
+
+def _passed_over(store: Store, source: Source, error: CorruptionError | None) -> Looked:
     """The damage that routing stands before: which records belong to the queue, nobody can say."""
     overlay, log_id, start = store.state.overlay, source.log_id, source.position
     with store.engine.read() as snapshot:
         stop = min(source.end, next_entry(overlay, snapshot, log_id, error, start, source.end))
-    return Routed(log_id, start, stop, [], setbacks=source.setbacks, damaged=stop - start)
+    skipped = [(start, stop)]
+    return Looked(Routed(log_id, start, stop, [], setbacks=source.setbacks, skipped=skipped), 0)
 
 
 def _look_in(
@@ -248,15 +141,15 @@ def _look_in(
     spec: QueueSpec,
     condition: Filter | None,
     want: int,
-) -> Routed:
+) -> Looked:
     stop = min(source.end, source.position + (SCAN_RECORDS if condition else want))
     spans: list[Span] = []
     marks: list[Mark] | None = [] if spec.looks_at_headers else None
     position = source.position
-    count = unknown = 0
-    found = entries_of(overlay, snapshot, source.log_id, start=position, stop=stop)
+    count = unknown = until_ms = 0
     try:
-        for first, value in found:
+        for first, value in _entries(overlay, snapshot, source, stop):
+            position = max(position, first)
             low = position - first
             high = min(stop, first + entries.count(value)) - first
             more, taken = _matching(source, first, value, range(low, high), condition)
@@ -266,6 +159,10 @@ def _look_in(
             spans += more
             if condition is not None and len(taken) < high - low:
                 unknown += _unknown(source, value, range(low, high), taken, condition)
+            if len(taken) == high - low:
+                until_ms = max(until_ms, spans[-1].at_ms)
+            else:
+                until_ms = max(until_ms, decoded_entry(value)[0].appended[high - 1])
             position = first + high
             count += len(taken)
             if count >= want:
@@ -274,7 +171,16 @@ def _look_in(
         if position == source.position:
             raise  # else what is sound is taken first, and the next look begins at the damage
     start = source.position
-    return Routed(source.log_id, start, position, spans, marks, unknown, source.setbacks)
+    routed = Routed(source.log_id, start, position, spans, marks, unknown, source.setbacks)
+    return Looked(routed, until_ms)
+
+
+def _entries(
+    overlay: Overlay, snapshot: Snapshot, source: Source, stop: int
+) -> Iterator[tuple[int, bytes]]:
+    """The entries of a log from where routing stands, across its gaps."""
+    for low, high in without(source.gaps, source.position, stop):
+        yield from entries_of(overlay, snapshot, source.log_id, start=low, stop=high)
 
 
 def mark_of(spec: QueueSpec, key: bytes | None, headers: Headers) -> Mark:

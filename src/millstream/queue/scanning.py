@@ -10,13 +10,11 @@ from msgspec import Struct
 from millstream.command import Read, Signed, Traits, on_queue
 from millstream.errors import InvalidInput
 from millstream.format.ids import split_id
+from millstream.log.head import without
 from millstream.queue.message import Try, tries_of
 from millstream.queue.peeking import PEEK_MAX, STATES, copies_of
 from millstream.queue.reading import log_name
-from millstream.queue.routing import facts_of
-from millstream.queue.service import need_queue
-from millstream.store.engine import Snapshot
-from millstream.store.state import State
+from millstream.queue.service import need_facts
 from millstream.store.store import Store
 
 
@@ -62,17 +60,12 @@ class ListUnrouted(Read[list[Unrouted]], frozen=True):
 def list_unrouted(store: Store, query: ListUnrouted) -> list[Unrouted]:
     """The stretches that are not routed; those of somebody else's routing are not looked for."""
 
-    def ask(state: State, snapshot: Snapshot) -> list[Unrouted]:
-        need_queue(state, snapshot, query.queue)  # there must be one
-        facts = facts_of(state, snapshot, query.queue)
-        assert facts is not None
-        return [
-            Unrouted(one.name, one.position, one.end, one.name in facts.own)
-            for one in facts.sources
-            if one.position < one.end
-        ]
-
-    return store.look(ask)
+    facts = need_facts(store, query.queue, whole=True)
+    return [
+        Unrouted(one.name, start, stop, one.name in facts.own)
+        for one in facts.sources
+        for start, stop in without(one.gaps, one.position, one.end)
+    ]
 
 
 def list_attempts(store: Store, query: ListAttempts) -> list[Attempted]:

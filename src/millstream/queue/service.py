@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from millstream.errors import NotFound
 from millstream.format import keys
 from millstream.format.ids import bucket_of, split_id
+from millstream.log.head import Name
 from millstream.log.names import check_integer
 from millstream.queue import commands as c
 from millstream.queue.bucket import Bucket
@@ -28,7 +29,8 @@ from millstream.queue.reading import (
     read_grants,
     read_inside,
 )
-from millstream.queue.routing import PLACE_RECORDS, Facts, facts_of, route
+from millstream.queue.routing import PLACE_RECORDS, route
+from millstream.queue.sources import Facts, find_facts, named_logs
 from millstream.queue.state import QueueState
 from millstream.store.engine import Snapshot
 from millstream.store.state import State
@@ -153,29 +155,34 @@ def route_to_end(store: Store, facts: Facts) -> Facts:
         routed = route(store, facts, 0)
         store.run(partial(place_routed, command=c.PlaceRouted(facts.name, routed)))
         facts = need_facts(store, facts.name)
+        if not any(found.stop > found.start for found in routed):
+            break
     return facts
 
 
 def route_some(store: Store, name: str) -> bool:
     """Place a stretch of what waits in the logs of an indexed queue; True if more is left."""
-    facts = store.look(lambda state, snapshot: _indexed_facts(state, snapshot, name))
+    if not store.look(lambda state, snapshot: _is_indexed(state, snapshot, name)):
+        return False
+    facts = find_facts(store, name)
     if facts is None or not _behind(facts):
         return False
     routed = route(store, facts, 0)
     store.run(partial(place_routed, command=c.PlaceRouted(name, routed)))
-    return _behind(facts) > sum(found.stop - found.start for found in routed) > 0
+    ends = {source.log_id: source.end for source in facts.sources}
+    done = sum(found.stop >= ends[found.log_id] for found in routed)
+    return done < len(ends) and any(found.stop > found.start for found in routed)
 
 
-def _indexed_facts(state: State, snapshot: Snapshot, name: str) -> Facts | None:
-    """Where a queue stands, if it is one that is routed to the end of its logs."""
+def _is_indexed(state: State, snapshot: Snapshot, name: str) -> bool:
+    """Whether a queue is one that is routed to the end of its logs."""
     queue = state.entity(keys.queue(name), snapshot)
     assert isinstance(queue, QueueState)
-    indexed = queue.exists() and queue.spec.indexed
-    return facts_of(state, snapshot, name) if indexed else None
+    return queue.exists() and queue.spec.indexed
 
 
 def _behind(facts: Facts) -> int:
-    return sum(source.end - source.position for source in facts.sources)
+    return sum(source.behind for source in facts.sources)
 
 
 def put_later(store: Store, query: c.PutForLater) -> int:
@@ -188,10 +195,18 @@ def put_later(store: Store, query: c.PutForLater) -> int:
 
 
 def watched_keys(store: Store, name: str) -> list[bytes]:
-    """What changes when there may be something to claim: the queue, its logs, the list of logs."""
+    """What changes when there may be something to claim: the queue, and the logs that it names.
+
+    Whoever waits for the queue is woken as well when a log changes that one of its patterns matches.
+    """
     facts = need_facts(store, name)
-    heads = [keys.head(source.log_id) for source in facts.sources]
-    return [keys.queue(name), keys.prefix(keys.NAME), *heads]
+    names = [keys.log_name(log) for log in named_logs(name, facts.spec)]
+
+    def ask(state: State, snapshot: Snapshot) -> list[bytes]:
+        found = [state.entity(key, snapshot) for key in names]
+        return [keys.head(one.log_id) for one in found if isinstance(one, Name) and one.log_id]
+
+    return [keys.queue(name), *names, *store.look(ask)]
 
 
 def patience(store: Store, name: str, most_s: float) -> float:
@@ -205,9 +220,9 @@ def patience(store: Store, name: str, most_s: float) -> float:
     return most_s if change_s is None else min(most_s, change_s)
 
 
-def need_facts(store: Store, name: str) -> Facts:
+def need_facts(store: Store, name: str, *, whole: bool = False) -> Facts:
     """What routing needs to know of a queue; there must be one."""
-    facts = store.look(lambda state, snapshot: facts_of(state, snapshot, name))
+    facts = find_facts(store, name, whole=whole)
     if facts is None:
         raise NotFound(f"there is no queue {name!r}", name=name)
     return facts

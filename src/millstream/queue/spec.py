@@ -133,6 +133,11 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
         return bool(self.group_by or self.priority_by or self.delay_ms)
 
     @property
+    def in_order(self) -> bool:
+        """Whether messages of several logs are placed in the order in which they were appended."""
+        return self.indexed or bool(self.dedup_by)
+
+    @property
     def looks_at_headers(self) -> bool:
         """Whether routing needs to know more of a message than that it matches."""
         return bool(self.group_by or self.priority_by or self.dedup_by)

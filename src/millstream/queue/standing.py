@@ -8,7 +8,7 @@ from millstream.command import Read, Traits, on_queue
 from millstream.errors import NotFound
 from millstream.format import keys
 from millstream.log.head import Head
-from millstream.queue.routing import find_sources, own_logs
+from millstream.queue.sources import find_sources, own_logs
 from millstream.queue.state import QueueState
 from millstream.store.engine import Snapshot
 from millstream.store.state import State
@@ -46,7 +46,7 @@ def list_standings(store: Store, query: ListStandings) -> list[Standing]:
             head = state.entity(keys.head(log_id), snapshot)
             assert isinstance(head, Head)
             if head.name not in own_logs(query.queue):
-                position = max(queue.positions.get(log_id, 0), head.dropped)
+                position = head.next_at(queue.positions.get(log_id, 0))
                 found.append(Standing(head.name, position, head.start, head.end))
         return found
 

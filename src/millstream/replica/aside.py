@@ -90,7 +90,7 @@ def make_fork(tx: Transaction, parent_id: int, name: str) -> int:
     log_id = tx.take_log_id()
     tx.change(keys.log_name(name), Named(log_id))
     tx.change(keys.head(log_id), Created(name, tx.wall_ms))
-    tx.change(keys.head(log_id), Placed(parent.start, parent.dropped, parent.end))
+    tx.change(keys.head(log_id), Placed(parent.start, parent.start, parent.end))
     put_fork(tx, log_id, Fork(parent_id, parent.end))
     anchor = mark_at(tx.state, tx.writer, parent_id, parent.start)
     if anchor is not None:

@@ -18,7 +18,7 @@ from millstream.command import Action, Command, Exemption, Right, Transact
 from millstream.errors import Denied, InvalidInput
 from millstream.limits import NAME_CHARS_MAX
 from millstream.queue.message import QueueInfo
-from millstream.queue.routing import INBOX, LATER
+from millstream.queue.sources import INBOX, LATER
 from millstream.record import LogInfo
 from millstream.replica.aside import fork_pattern
 from millstream.replica.commands import Summary

@@ -23,7 +23,7 @@ from millstream.limits import Limits
 from millstream.log.commands import Append
 from millstream.queue.commands import ClaimMessages, FinishClaims, PutForLater, Run
 from millstream.queue.message import messages_of
-from millstream.queue.routing import INBOX
+from millstream.queue.sources import INBOX
 
 
 def _installed(name: str) -> Any:

@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 from millstream.errors import InvalidInput, NotFound
 from millstream.queue.assigning import ASSIGNED_MAX, Assignment, AssignMessages, Wish
 from millstream.queue.commands import DescribeQueue
-from millstream.queue.routing import may_match
+from millstream.queue.sources import may_match
 from millstream.queue.spec import QueueSpec
 from millstream.record import to_ms
 from millstream.spark.failures import point

@@ -7,8 +7,9 @@ have written. Anything uncertain is mended by the same road that opening takes: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Set
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Raw
@@ -30,6 +31,13 @@ NO_END = 2**63
 
 Pin = Callable[["State", Snapshot, int], list[tuple[int, int]]]
 """Asked of each view before a log's bytes go: the ranges of its offsets that it still needs."""
+
+
+class Follower(Protocol):
+    """Something that is kept up to date with every commit, here or elsewhere."""
+
+    def changed(self, changed: Set[bytes], /) -> Iterable[bytes]:
+        """Entities have changed; answers others whose watchers are to be woken as well."""
 
 
 class State:
@@ -55,6 +63,8 @@ class State:
         """Whether changes may have been missed since the last `publish`: a fold had passed us."""
         self.touched: set[bytes] = set()
         """Entities changed since the last `publish`."""
+        self.followers: dict[str, Follower] = {}
+        """What views derive from entities, by name; forgotten when changes may have been missed."""
         self.seq = 0
         self.folded = 0
         self.tail_bytes: dict[int, int] = {}
@@ -82,6 +92,7 @@ class State:
         self.weight = self._weight_kept = 0
         self.visible.clear()
         self.dirty.clear()
+        self.followers.clear()
         self.tail_bytes.clear()
         self.tail_total = 0
         self.id_limit = 0
@@ -127,10 +138,21 @@ class State:
 
     def find(self, start: bytes, stop: bytes, snapshot: Snapshot, *, limit: int) -> list[bytes]:
         """The keys of up to `limit` entities that exist, in order."""
-        unfolded = {key for key in self.dirty if start <= key < stop}
-        rows = snapshot.scan(start, stop, limit=limit + len(unfolded))
-        found = sorted({key for key, _ in rows} | unfolded)
-        return [key for key in found if self.entity(key, snapshot).exists()][:limit]
+        unfolded = sorted(key for key in self.dirty if start <= key < stop)
+        found: list[bytes] = []
+        at, more = 0, True
+        while more and len(found) < limit:
+            rows = snapshot.scan(start, stop, limit=limit - len(found))
+            more = len(rows) == limit - len(found)
+            start = rows[-1][0] + b"\x00" if more else stop
+            before, at = at, bisect_left(unfolded, start)
+            some = sorted({key for key, _ in rows}.union(unfolded[before:at]))
+            for key in some:
+                if self.entity(key, snapshot).exists():
+                    found.append(key)
+                    if len(found) == limit:
+                        break
+        return found
 
     def scan(self, start: bytes, stop: bytes, snapshot: Snapshot, *, limit: int) -> list[Row]:
         """Up to `limit` small rows in a range, wherever they lie, in order."""
@@ -185,13 +207,15 @@ class State:
             self._kinds[key[1]].decode(raw)
 
     def publish(self) -> set[bytes]:
-        """After a commit: let readers see the entities that it changed; answers which."""
+        """After a commit: let readers see the entities that it changed; answers whom to wake."""
         changed, self.touched = self.touched, set()
         for key in changed:
             entity = self.entities.get(key)
             view = None if entity is None else entity.view()
             if view is not None:
                 self.visible[key] = view
+        for follower in self.followers.values():
+            changed = changed.union(follower.changed(changed))
         return changed
 
     def show(self, key: bytes, entity: Entity) -> Any:

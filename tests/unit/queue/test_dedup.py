@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import millstream
 from millstream import Limits, Millstream
 from millstream.errors import InvalidInput
+from millstream.format import keys
 from millstream.queue.queue import Queue
 from millstream.testing import SimulatedClock
 
@@ -190,3 +194,56 @@ def test_a_queue_of_the_same_name_has_seen_nothing(ms: Millstream) -> None:
     queue.put(b"b", dedup="x")
     assert values(queue.claim()) == [b"b"]
     assert duplicates(queue) == 0
+
+
+@pytest.mark.parametrize("kind", [{}, {"priority_by": "p"}, {"group_by": "g"}])
+def test_routing_a_day_late_finds_every_repeat(
+    ms: Millstream, clock: SimulatedClock, kind: dict[str, str]
+) -> None:
+    queue = ms.queue("jobs", sources="events", dedup_by="id", dedup_window=10, **kind)
+    log = ms.log("events")
+    queue.pause()
+    for turn in range(3):  # a stretch is longer than what is placed at once
+        for _ in range(2):
+            headers = [{"id": f"{turn} {number}"} for number in range(2_500)]
+            log.append_many([b""] * 2_500, headers=headers)
+            clock.advance(5)
+    clock.advance(24 * 3600)
+    queue.resume()
+    found = 0
+    while some := queue.claim(500):
+        found += len(some)
+        queue.ack(some)
+    assert (found, duplicates(queue)) == (7_500, 7_500)
+
+
+def test_a_log_that_comes_late_is_compared_by_its_times(
+    ms: Millstream, clock: SimulatedClock, tmp_path: Path
+) -> None:
+    queue = ms.queue("jobs", sources="dev.*", dedup_by="id", dedup_window=10)
+    path = tmp_path / "device.db"
+    with millstream.open(path, clock=clock, durability="relaxed") as device:
+        for value in (b"old", b"repeat"):
+            device.log("dev.1").append(value, headers={"id": 1})
+            clock.advance(5)
+        clock.advance(1_000)
+        ms.log("dev.2").append(b"new", headers={"id": 1})
+        assert values(queue.claim(5)) == [b"new"]
+        device.sync(ms)
+    assert values(queue.claim(5)) == [b"old"]
+    assert duplicates(queue) == 1
+
+
+@pytest.mark.embedded
+def test_what_was_seen_is_forgotten(ms: Millstream, clock: SimulatedClock) -> None:
+    queue = ms.queue("jobs", sources="events", dedup_by="id", dedup_window=10)
+    for turn in range(50):
+        headers = [{"id": f"{turn} {number}"} for number in range(20)]
+        ms.log("events").append_many([b""] * 20, headers=headers)
+        queue.ack(queue.claim(20))
+        clock.advance(8)
+    fold_all(ms)
+    store = ms._session.store  # type: ignore[attr-defined]
+    with store.engine.read() as snapshot:
+        for kind in (keys.SEEN, keys.SEEN_UNTIL):
+            assert len(snapshot.scan(*keys.range_of(keys.prefix(kind)), limit=2_000)) < 200

@@ -422,3 +422,41 @@ def test_a_text_is_no_batch_of_its_letters(queue: Queue) -> None:
         queue.put_many("abc")
     with pytest.raises(InvalidInput, match="several values"):
         queue.put_many(b"abc", delay=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("skipped", [100, 45_000])
+def test_a_long_stretch_that_does_not_match_holds_others_back(
+    ms: Millstream, clock: SimulatedClock, skipped: int
+) -> None:
+    queue = ms.queue("jobs", sources=["one", "two"], filter="take = TRUE", group_by="g")
+    take, leave = {"take": True, "g": "x"}, {"take": False}
+    queue.pause()
+    ms.log("one").append_many([b""] * skipped, headers=[leave] * skipped)
+    clock.advance(1)
+    ms.log("one").append(b"first", headers=take)
+    clock.advance(1)
+    ms.log("two").append(b"second", headers=take)
+    clock.advance(1)
+    ms.log("one").append(b"third", headers=take)
+    queue.resume()
+    found = []
+    while some := queue.claim():
+        found += values(some)
+        queue.ack(some)
+    assert found == [b"first", b"second", b"third"]
+
+
+def test_many_logs_with_few_records_each_are_in_order(
+    ms: Millstream, clock: SimulatedClock
+) -> None:
+    queue = ms.queue("jobs", sources="log.*", group_by="g")
+    queue.pause()
+    for number in range(600):
+        ms.log(f"log.{number * 7919 % 97}").append(b"%d" % number, headers={"g": "x"})
+        clock.advance(0.001)
+    queue.resume()
+    found = []
+    while some := queue.claim():
+        found += values(some)
+        queue.ack(some)
+    assert found == [b"%d" % number for number in range(600)]

@@ -399,3 +399,39 @@ def test_in_the_end_everything_goes(
         assert file.execute("SELECT count(*) FROM millstream_block").get == 0
         assert file.execute("SELECT count(*) FROM millstream_payload").get == 0
     assert examine(path).problems == []
+
+
+def test_positions_that_cannot_be_right_are_told(reopen: Reopen, path: Path) -> None:
+    ms = reopen()
+    ms.queue("jobs", sources="events")
+    ms.log("events").append_many([b"a", b"b", b"c"])
+    ms.log("events").truncate(before=10)
+    ms.queue("jobs").claim(1)
+    fold_all(ms)
+    log_id = log_id_of(ms._session.store, "events")  # type: ignore[attr-defined]
+    ms.close()
+    assert examine(path).healthy
+    with closing(apsw.Connection(str(path))) as file:
+        ((value,),) = file.execute(
+            "SELECT value FROM millstream_record WHERE key = ?", (keys.queue("jobs"),)
+        )
+    queue = msgspec.msgpack.decode(value, type=QueueState)
+    queue.positions[log_id] = 11
+    put(path, keys.queue("jobs"), msgspec.msgpack.encode(queue))
+    assert "queue 'jobs' stands at offset 11 of log 'events', which ends at 10" in told(
+        examine(path)
+    )
+
+
+def test_what_was_not_routed_and_is_gone_is_told(reopen: Reopen, path: Path) -> None:
+    ms = reopen()
+    ms.queue("jobs", sources="events")
+    ms.log("events").append_many([b"a", b"b", b"c"])
+    ms.log("events").truncate(before=10)
+    ms.log("events").append(b"d")
+    fold_all(ms)
+    log_id = log_id_of(ms._session.store, "events")  # type: ignore[attr-defined]
+    ms.close()
+    assert examine(path).healthy
+    change(path, "DELETE FROM millstream_record WHERE key = ?", keys.entry(log_id, 0))
+    assert "the records from 0 to 2, which it has not looked at, are missing" in told(examine(path))

@@ -18,8 +18,9 @@ from millstream.queue.commands import ClaimRouted
 from millstream.queue.keeping import QueueUpkeep, _cut_inbox
 from millstream.queue.message import Message
 from millstream.queue.queue import Queue
-from millstream.queue.routing import WINDOW, facts_of, route
+from millstream.queue.routing import WINDOW, route
 from millstream.queue.service import pop_routed
+from millstream.queue.sources import facts_of
 from millstream.store.ticket import Ticket
 from millstream.testing import SimulatedClock
 

@@ -20,7 +20,8 @@ from millstream.errors import (
 from millstream.format import entries, keys, rfc
 from millstream.queue.claims import place_routed
 from millstream.queue.commands import PlaceRouted
-from millstream.queue.routing import WINDOW, facts_of, route
+from millstream.queue.routing import WINDOW, route
+from millstream.queue.sources import facts_of
 from millstream.replica import commands as r
 from millstream.replica.commands import SetAside
 from tests.unit.replica.stores import (

@@ -18,7 +18,7 @@ from millstream.log.log import pack_many
 from millstream.queue import commands as c
 from millstream.queue.message import Try, messages_of
 from millstream.queue.putting import Wishes, addressed, marked
-from millstream.queue.routing import inbox_of
+from millstream.queue.sources import inbox_of
 from millstream.queue.spec import QueueSpec
 from millstream.record import Item, Producer
 from millstream.server.rest.ask import Ask, milliseconds

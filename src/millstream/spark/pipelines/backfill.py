@@ -14,7 +14,7 @@ from millstream.errors import Conflict
 from millstream.log import commands as c
 from millstream.queue.assigning import Assignment, AssignMessages
 from millstream.queue.message import QueueInfo
-from millstream.queue.routing import inbox_of
+from millstream.queue.sources import inbox_of
 from millstream.queue.standing import ListStandings
 from millstream.record import wall_ms_of
 from millstream.spark.archive import Archive

@@ -18,7 +18,7 @@ from millstream.filters.spark_value import Columns, header, string
 from millstream.queue.assigning import Assignment, AssignMessages
 from millstream.queue.commands import DescribeQueue, ListQueues
 from millstream.queue.message import QueueInfo
-from millstream.queue.routing import may_match
+from millstream.queue.sources import may_match
 from millstream.queue.standing import ListStandings
 from millstream.spark.pipelines.target import (
     Stopwatch,
