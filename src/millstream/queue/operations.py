@@ -8,12 +8,11 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import fields, replace
 
-from millstream.errors import Conflict, CorruptionError, InvalidInput
-from millstream.format import entries, keys
+from millstream.errors import Conflict, InvalidInput
+from millstream.format import keys
 from millstream.format.ids import bucket_of, capacity_of, split_id
 from millstream.log.head import Head
 from millstream.log.names import check_name
-from millstream.log.reader import RowMoved, entries_of
 from millstream.queue import commands as c
 from millstream.queue.aging import note_removed
 from millstream.queue.backoff import Backoff
@@ -24,6 +23,7 @@ from millstream.queue.placing import Arrival, admit
 from millstream.queue.slots import AVAILABLE, FAILED, Slots, Trial
 from millstream.queue.sources import find_sources, later_of, own_logs
 from millstream.queue.spec import RATE_MAX, RATE_MIN, QueueSpec
+from millstream.queue.starting import check_start, first_offset
 from millstream.queue.state import Counts, Moved, Paused, QueueState, Specified
 from millstream.store.transaction import Transaction
 
@@ -120,48 +120,26 @@ def _alter(
     _start(tx, key, queue, known=known)
 
 
-def _start(tx: Transaction, key: bytes, queue: QueueState, known: Collection[int] = ()) -> None:
-    """Set where routing begins in the logs that exist already and are new to the queue."""
+def _start(
+    tx: Transaction, key: bytes, queue: QueueState, known: Collection[int] | None = None
+) -> None:
+    """Set where routing begins in the logs that exist already and are new to the queue.
+
+    Of a queue that is altered, some are `known`. Its `start` was said of these, not of others.
+    """
     positions = []
     for log_id in find_sources(tx.state, tx.writer, queue.name, queue.spec):
-        if log_id in known:
+        if known is not None and log_id in known:
             continue
         head = tx.entity(keys.head(log_id), Head)
+        if known is None and head.name not in own_logs(queue.name):
+            check_start(head, queue.spec)
         own = head.name == later_of(
             queue.name
         )  # its messages died with the queue that they were for
-        positions.append((log_id, head.end if own else _first(tx, log_id, head, queue.spec)))
+        positions.append((log_id, head.end if own else first_offset(tx, log_id, head, queue.spec)))
     if positions:
         tx.change(key, Moved(tx.store_ms, positions=positions))
-
-
-def _first(tx: Transaction, log_id: int, head: Head, spec: QueueSpec) -> int:
-    if spec.start_ms is not None:
-        return _first_since(tx, log_id, head, spec.start_ms)
-    if spec.start == "latest":
-        return head.end
-    if spec.start == "earliest":
-        return head.start
-    return max(head.start, min(int(spec.start), head.end))
-
-
-def _first_since(tx: Transaction, log_id: int, head: Head, since_ms: int) -> int:
-    """The first record that was appended at or after a time.
-
-    A damaged entry cannot say: routing begins there, passes over it, and counts it.
-    """
-    position = head.start
-    try:
-        for first, value in entries_of(
-            tx.state.overlay, tx.writer, log_id, start=head.start, stop=head.end
-        ):
-            for index, appended in enumerate(entries.decode(value).appended):
-                if appended >= since_ms and first + index >= head.start:
-                    return first + index
-            position = first + entries.count(value)
-    except (CorruptionError, RowMoved):
-        return position
-    return head.end
 
 
 def pause(tx: Transaction, command: c.PauseQueue) -> None:
@@ -210,8 +188,10 @@ def purge(tx: Transaction, command: c.PurgeQueue) -> int:
     positions = []
     for log_id in find_sources(tx.state, tx.writer, queue.name, queue.spec):
         head = tx.entity(keys.head(log_id), Head)
-        total += max(0, head.end - max(queue.positions.get(log_id, 0), head.start))
-        positions.append((log_id, head.end))
+        position = queue.positions.get(log_id, 0)
+        total += max(0, head.end - max(position, head.start))
+        if position < head.end:
+            positions.append((log_id, head.end))
     moved = Moved(tx.store_ms, counts, taken=taken, alive=alive, positions=positions)
     tx.change(key, moved)
     return total
