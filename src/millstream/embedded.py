@@ -43,6 +43,7 @@ from millstream.queue.group import Group
 from millstream.queue.keeping import QueueUpkeep, pin
 from millstream.queue.passing import queue_past
 from millstream.queue.state import QueueState
+from millstream.queue.withdrawing import set_queues_back
 from millstream.replica import (
     adopting,
     aside,
@@ -101,7 +102,7 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[Transaction, Any], Any]] = {
     r.StartReplica: adopting.start_replica,
     r.AdoptOwner: adopting.adopt_owner,
     r.AdoptMetadata: metadata.adopt_metadata,
-    r.SetAside: lambda tx, command: aside.set_aside(tx, command, queue_past),
+    r.SetAside: lambda tx, command: aside.set_aside(tx, command, queue_past, set_queues_back),
     publishing.PublishParts: publishing.publish_parts,
     c.OpenCursor: cursors.open_cursor,
     c.Acknowledge: cursors.acknowledge,
@@ -133,6 +134,7 @@ _PROCEDURES: dict[type[Procedure[Any]], Callable[[Store, Any], Any]] = {
 
 _READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
     c.GetBounds: queries.get_bounds,
+    c.GetExtent: queries.get_extent,
     c.ReadBlocks: queries.read_blocks,
     c.WaitForOffset: queries.wait_for_offset,
     c.GetMetadata: queries.get_metadata,

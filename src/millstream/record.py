@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Any, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 import msgspec
 from msgspec import Struct
@@ -124,6 +124,21 @@ class CursorInfo(Struct, frozen=True, kw_only=True):
     """Records in the log that are not acknowledged."""
     section: int
     durable: bool
+    set_back: int = 0
+    """How often the cursor was set back, because records that it had passed were set aside."""
+    setbacks: int = 0
+    """How often the log's end went back so far, whether the cursor had come there or not."""
+
+
+class Extent(Struct, frozen=True, array_like=True):
+    """From where to where a log goes, and whether it is the one that was read before."""
+
+    start: int
+    end: int
+    setbacks: int = 0
+    """How often its end went back: records from there on were set aside."""
+    set_back_to: int | None = None
+    """The lowest offset to which it went since the caller looked last; None if it did not."""
 
 
 class Producer(Struct, frozen=True):
@@ -147,6 +162,19 @@ class Owner(Struct, frozen=True, kw_only=True):
     """How often the owner has changed."""
     here: bool
     """Whether it is the store that was asked."""
+
+
+class SetBackReader(Struct, frozen=True, kw_only=True):
+    """A cursor or a queue that went back, because records that it had passed were set aside."""
+
+    kind: Literal["cursor", "queue"]
+    name: str
+    passed: int
+    """How far it had come."""
+    offset: int
+    """Where it goes on."""
+    withdrawn: int = 0
+    """Of a queue: messages that were available or in flight, and that only the fork has now."""
 
 
 class Merged(Struct, frozen=True, kw_only=True):

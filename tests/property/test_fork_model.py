@@ -1,7 +1,8 @@
 """Forks against a model in which every fork is a plain copy.
 
 Whatever is forked, appended, truncated, merged, set aside, deleted, folded and dropped: each log reads as
-its own copy would, and its hash is that of its records.
+its own copy would, and its hash is that of its records. Cursors and a queue read on meanwhile: what they
+have acknowledged is what they were given, and in the end they have seen all that is in the log.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from millstream import Millstream
-from millstream.errors import ForkDetected, InvalidInput
+from millstream import Message, Millstream
+from millstream.errors import Conflict, ForkDetected, InvalidInput
 from millstream.format import keys
 from millstream.limits import Limits
 from millstream.log.retention import tend
@@ -47,6 +48,10 @@ class Copy:
     point: int = 0
     merged: int = 0
     gone: bool = False
+    read: dict[int, bytes] = field(default_factory=dict)
+    """What its cursor was given, at the offsets that it acknowledged."""
+    gap: bool = False
+    """Whether it was truncated past its end: the queue is not followed beyond that."""
 
     def append(self, values: list[bytes]) -> None:
         for value in values:
@@ -55,6 +60,7 @@ class Copy:
 
     def truncate(self, before: int) -> None:
         if before > self.start:
+            self.gap = self.gap or before > self.end
             self.start = before
             self.end = max(self.end, before)
             self.values = {at: value for at, value in self.values.items() if at >= before}
@@ -75,6 +81,9 @@ class Forks(RuleBasedStateMachine):
         self.copies: list[Copy] = []
         self.ms = self.opened()
         self.made = 0
+        self.done: set[bytes] = set()
+        self.held: list[Message] = []
+        self.ms.queue("q", sources=["a", "b"], start="earliest", lease=36_000)
         found = []
         for name in ("a", "b"):
             self.ms.log(name).append_many([b"%s%d" % (name.encode(), n) for n in range(3)])
@@ -132,8 +141,43 @@ class Forks(RuleBasedStateMachine):
         at = log.end - back
         if log.gone or at < log.start:
             return multiple()
-        name = self.ms._session.execute(r.SetAside(log.name, at, 0))
+        name = self.ms._session.execute(r.SetAside(log.name, at, 0, set_back=True)).fork
         return self.known(self.aside(log, at, name))
+
+    @rule(log=logs, count=st.integers(1, 5))
+    def read(self, log: Copy, count: int) -> None:
+        if log.gone:
+            return
+        cursor = self.ms.log(log.name).cursor("r")
+        found = cursor.take(count)
+        cursor.ack(found)
+        log.read |= {record.offset: record.value for record in found}
+
+    @rule(count=st.integers(1, 6), keep=st.integers(0, 2))
+    def work(self, count: int, keep: int) -> None:
+        messages = self.ms.queue("q").claim(count)
+        self.held += messages[:keep]
+        self.finish(messages[keep:])
+
+    @rule()
+    def finish_held(self) -> None:
+        held, self.held = self.held, []
+        self.finish(held)
+
+    def finish(self, messages: list[Message]) -> None:
+        lost = self.ms.queue("q").finish_each(messages, "ack")
+        self.done |= {message.value for message in messages if message not in lost}
+
+    def teardown(self) -> None:
+        """The queue has worked on everything in its logs, once it has come to their end."""
+        if not hasattr(self, "copies"):
+            return
+        self.finish_held()
+        while messages := self.ms.queue("q").claim(100):
+            self.finish(messages)
+        for copy in self.copies:
+            if copy.name in ("a", "b") and not copy.gone and not copy.gap:
+                assert set(copy.values.values()) <= self.done
 
     def aside(self, log: Copy, at: int, name: str) -> Copy:
         made = log.copied(name)
@@ -167,7 +211,12 @@ class Forks(RuleBasedStateMachine):
             with pytest.raises(ForkDetected):
                 ask.merge()
             return multiple()
-        found = ask.merge(on_fork=on_fork)
+        try:
+            found = ask.merge(on_fork=on_fork)
+        except Conflict as error:
+            if "has passed" not in error.message or on_fork != "longest" or not forked:
+                raise
+            return multiple()
         made = None
         if not moved:
             self.adopt(log, parent)
@@ -243,6 +292,10 @@ class Forks(RuleBasedStateMachine):
             log = self.ms.log(name)
             assert (log.start_offset(), log.end_offset()) == (copy.start, copy.end)
             assert {record.offset: record.value for record in log.read()} == copy.values
+            if log.cursors():
+                cursor = log.cursor("r")
+                for offset, value in copy.values.items():
+                    assert not cursor.is_acked(offset) or copy.read[offset] == value
 
 
 def test_forks_read_as_copies_would(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@
 - In the end all copies meet, and are the same: records, start, owner, metadata.
 - No record is lost: whatever was appended is in the log or in a fork, unless it was there to be seen
   in a copy that was truncated past it.
+- Each store has a cursor and a queue, which read on whatever happens. What they have acknowledged is
+  what they were given; and in the end they have worked on every record that is in the log.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from millstream import Millstream
+from millstream import Message, Millstream
 from millstream.errors import Conflict, Fenced, ForkDetected, MillstreamError, NotOwner
 from millstream.replica import chain
 from millstream.replica.commands import GetStampedMetadata, SummarizeLog, Summary
@@ -53,6 +55,12 @@ class Replicas(RuleBasedStateMachine):
         self.forgotten: set[bytes] = set()
         """What somebody truncated, having seen it."""
         self.forks: list[tuple[Millstream, str]] = []
+        self.acked: list[dict[int, bytes]] = [{} for _ in self.stores]
+        """Of each store's cursor, what it was given at the offsets that it acknowledged."""
+        self.done: list[set[bytes]] = [set() for _ in self.stores]
+        self.held: list[list[Message]] = [[] for _ in self.stores]
+        for ms in self.stores:
+            ms.queue("q", sources=[LOG], start="earliest", lease=36_000)
         self.append(first, 3)
 
     def teardown(self) -> None:
@@ -119,6 +127,33 @@ class Replicas(RuleBasedStateMachine):
         else:
             log.metadata[key] = value
 
+    @rule(at=stores, count=st.integers(1, 6), skip=st.integers(0, 2))
+    def read(self, at: int, count: int, skip: int) -> None:
+        log = self.stores[at].log(LOG)
+        if log.info() is None:
+            return
+        cursor = log.cursor("r")
+        for record in cursor.take(count)[skip:]:
+            cursor.ack(record)
+            self.acked[at][record.offset] = record.value
+
+    @rule(at=stores, count=st.integers(1, 6), keep=st.integers(0, 3))
+    def work(self, at: int, count: int, keep: int) -> None:
+        messages = self.stores[at].queue("q").claim(count)
+        assert not self.done[at] & {message.value for message in messages}
+        self.held[at] += messages[:keep]
+        self.finish(at, messages[keep:])
+
+    @rule(at=stores)
+    def finish_held(self, at: int) -> None:
+        held, self.held[at] = self.held[at], []
+        self.finish(at, held)
+
+    def finish(self, at: int, messages: list[Message]) -> None:
+        queue = self.stores[at].queue("q")
+        lost = queue.finish_each(messages, "ack")
+        self.done[at] |= {message.value for message in messages if message not in lost}
+
     @rule(at=stores)
     def fold(self, at: int) -> None:
         self.stores[at].fold()
@@ -157,8 +192,14 @@ class Replicas(RuleBasedStateMachine):
             own.sync(peer, direction=direction)
         except ForkDetected as error:
             self.check_difference(own, peer, error.offset)
-        except (Fenced, Conflict):
+        except Fenced:
             pass
+        except Conflict as error:
+            self.check_reason(error)
+
+    def check_reason(self, error: Conflict) -> None:
+        """Readers are no reason not to converge."""
+        assert "fork it to keep" in error.message or "meanwhile" in error.message
 
     @rule(one=stores, other=stores, cut_at=st.integers(1, 12), after=st.booleans())
     def sync_cut_off(self, one: int, other: int, cut_at: int, after: bool) -> None:
@@ -168,8 +209,10 @@ class Replicas(RuleBasedStateMachine):
         line.cut_at, line.cut_after = cut_at, after
         try:
             own.sync(self.stores[other])
-        except (Cut, Conflict, Fenced):
+        except (Cut, Fenced, ForkDetected):
             pass
+        except Conflict as error:
+            self.check_reason(error)
 
     def check_difference(self, own: Millstream, peer: Millstream, offset: int) -> None:
         found = [
@@ -189,6 +232,19 @@ class Replicas(RuleBasedStateMachine):
             log = ms.log(LOG)
             assert len(list(log.read())) == len(log)
 
+    @invariant()
+    def what_is_acknowledged_was_given(self) -> None:
+        if not hasattr(self, "stores"):
+            return
+        for ms, acked in zip(self.stores, self.acked, strict=True):
+            log = ms.log(LOG)
+            if log.info() is None or not log.cursors():
+                continue
+            cursor = log.cursor("r")
+            for record in log.read():
+                if cursor.is_acked(record.offset):
+                    assert acked[record.offset] == record.value
+
     def owns(self, at: int) -> bool:
         log = self.stores[at].log(LOG)
         return log.info() is not None and log.owner().here
@@ -204,6 +260,8 @@ class Replicas(RuleBasedStateMachine):
                 break
         self.check_same()
         self.check_nothing_lost()
+        for at in range(STORES):
+            self.check_readers(at)
 
     def meeting(self, own: Millstream, peer: Millstream) -> bool:
         try:
@@ -214,6 +272,7 @@ class Replicas(RuleBasedStateMachine):
             stale = min((own, peer), key=lambda ms: pair(summary(ms)))
             stale.log(LOG).fork()
             stale.log(LOG).delete()
+            self.acked[self.stores.index(stale)] = {}
             return True
 
     def check_same(self) -> None:
@@ -222,6 +281,21 @@ class Replicas(RuleBasedStateMachine):
         assert len({tuple(values(ms, LOG)) for ms in self.stores}) == 1
         stamped = [ms._session.execute(GetStampedMetadata(LOG)) for ms in self.stores]
         assert all(one == stamped[0] for one in stamped)
+
+    def check_readers(self, at: int) -> None:
+        """Each reads to the end, and has then seen everything that there is."""
+        log = self.stores[at].log(LOG)
+        cursor = log.cursor("r")
+        while found := cursor.take(100):
+            cursor.ack(found)
+            self.acked[at] |= {record.offset: record.value for record in found}
+        self.finish_held(at)
+        while found_too := self.stores[at].queue("q").claim(100):
+            self.finish(at, found_too)
+        gap = self.stores[at].queue("q").info().unrouted  # offsets that never held a record
+        for record in log.read():
+            assert self.acked[at][record.offset] == record.value
+            assert gap or record.value in self.done[at]
 
     def check_nothing_lost(self) -> None:
         kept = {

@@ -10,11 +10,17 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from millstream.command import AsyncSession
-from millstream.errors import CorruptionError, InvalidInput, NotFound, Truncated
+from millstream.errors import CorruptionError, NotFound, Truncated
 from millstream.log import commands as c
-from millstream.log.names import check_name
-from millstream.log.progress import Acknowledged, Progress, check_within, ranges_of
-from millstream.record import CursorInfo, Record, Seconds
+from millstream.log.names import check_integer, check_name
+from millstream.log.progress import (
+    Acknowledged,
+    Progress,
+    check_section,
+    check_within,
+    ranges_of,
+)
+from millstream.record import CursorInfo, Extent, Record, Seconds
 
 
 class Source(Protocol):
@@ -31,8 +37,13 @@ class Source(Protocol):
     async def end_offset(self) -> int:
         """The next offset to be given out."""
 
-    async def wait(self, offset: int, *, timeout: Seconds | None = None) -> bool:
-        """Wait until there is a record at the offset."""
+    async def wait(
+        self, offset: int, *, timeout: Seconds | None = None, setbacks: int | None = None
+    ) -> bool:
+        """Wait until there is a record at the offset, or the end has gone back."""
+
+    async def extent(self, known: int = 0) -> Extent:
+        """Both ends, and how far the end went back since it did so `known` times."""
 
 
 async def open_cursor(
@@ -45,9 +56,8 @@ async def open_cursor(
     section: int,
 ) -> Cursor:
     """The cursor of that name; made, at `start`, if there is none."""
-    if section < 1:
-        raise InvalidInput(f"a section has at least one record, not {section}")
     check_name(name, "cursor")
+    check_section(section)
     info = await session.execute(c.OpenCursor(source.name, name, start, section, durable))
     progress = Progress(info)
     progress.section = section
@@ -72,27 +82,31 @@ class Cursor:
         self._session = session
         self._source = source
         self.progress = progress
-        self._moving = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"aio.Cursor({self._source.name!r}, {self.name!r})"
 
     async def take(self, n: int = 1, *, wait: Seconds | None = None) -> list[Record]:
         """The next unacknowledged records, at most `n`, in order; waits for the first if asked."""
-        found = await self._take(n)
+        found, end = await self._take(n)
         if found or wait is None or n < 1:
             return found
-        arrived = await self._source.wait(self.progress.position, timeout=wait)
-        return await self._take(n) if arrived else []
+        arrived = await self._source.wait(end, timeout=wait, setbacks=self.progress.setbacks)
+        return (await self._take(n))[0] if arrived else []
 
     async def ack(self, records: Acknowledged) -> None:
-        """Mark a record, an offset, or several, as processed; in any order, also twice."""
-        await self._ack(ranges_of(records))
+        """Mark a record, an offset, or several, as processed; in any order, also twice.
+
+        `Conflict` if they were set aside since they were taken: other records are there now.
+        """
+        named = [records] if isinstance(records, Record | int) else list(records)
+        await self._ack(ranges_of(named), named)
 
     async def ack_up_to(self, offset: int) -> None:
         """Mark everything before an offset as processed."""
-        if offset > 0:
-            await self._ack([(0, offset)])
+        if check_integer("an offset", offset) > 0:
+            await self._ack([(0, offset)], [offset - 1])
 
     async def is_acked(self, offset: int) -> bool:
         """Whether a position has been acknowledged; what was truncated counts as such."""
@@ -116,31 +130,37 @@ class Cursor:
 
     async def reset(self) -> None:
         """Go back to the floor, so that everything unacknowledged comes again."""
-        async with self._moving:
+        async with self._lock:
             if self.durable:
                 section = self.progress.section
                 self.progress = Progress(await self.info())
                 self.progress.section = section
+            else:
+                self.progress.catch_up(await self._source.extent(self.progress.setbacks))
             self.progress.position = self.progress.marks.floor
 
     async def seek(self, offset: int) -> None:
         """Set the floor, forwards or back; what was acknowledged above it is forgotten."""
-        async with self._moving:
+        async with self._lock:
             if self.durable:
                 await self._session.execute(c.MoveCursor(self._source.name, self.name, offset))
             else:
-                check_within([(offset - 1, offset)], await self._source.end_offset())
+                end = await self._source.end_offset()
+                check_within([(0, check_integer("an offset", offset))], end)
             self.progress.moved(offset)
 
     async def flush(self) -> int:
         """Move the durable floor up to the last section boundary; answers where it stands."""
         if self.durable:
             return await self.floor()
-        self.progress.marks.raise_floor(await self._source.start_offset())
-        target = self.progress.flushable()
-        return await self._session.execute(
-            c.MoveCursor(self._source.name, self.name, target, forward=True)
-        )
+        async with self._lock:
+            extent = await self._source.extent(self.progress.setbacks)
+            self.progress.catch_up(extent)
+            self.progress.marks.raise_floor(extent.start)
+            target, setbacks = self.progress.flushable(), self.progress.setbacks
+            return await self._session.execute(
+                c.MoveCursor(self._source.name, self.name, target, forward=True, setbacks=setbacks)
+            )
 
     async def info(self) -> CursorInfo:
         """How the cursor stands in the store."""
@@ -153,41 +173,56 @@ class Cursor:
         """Forget the cursor; False if it was gone already."""
         return await self._session.execute(c.DeleteCursor(self._source.name, self.name))
 
-    async def _take(self, n: int) -> list[Record]:
-        async with self._moving:
+    async def _take(self, n: int) -> tuple[list[Record], int]:
+        """The next records, and where the log ended then; an error leaves all where it was."""
+        async with self._lock:
             before = self.progress.position
+            found: list[Record] = []
             try:
-                return await self._advance(n)
+                while True:
+                    extent = await self._source.extent(self.progress.setbacks)
+                    if extent.set_back_to is not None:
+                        self.progress.position = before  # what was found may be of what went
+                        self.progress.catch_up(extent)
+                        before, found = self.progress.position, []
+                    if not await self._advance(n, extent, found):
+                        return found, extent.end
             except BaseException:
                 self.progress.position = before  # what was not handed over comes again
                 raise
 
-    async def _advance(self, n: int) -> list[Record]:
-        progress, source = self.progress, self._source
-        found: list[Record] = []
-        while len(found) < n:
-            end = await source.end_offset()
-            first, stop = progress.next_gap(await source.start_offset(), end)
-            if first >= stop:
-                progress.position = max(progress.position, min(first, end))
-                break
-            try:
-                async for record in source.read(first, min(stop, first + n - len(found))):
-                    found.append(record)
-                    progress.position = record.offset + 1
-            except Truncated:
-                continue  # retention went past us meanwhile: go on at the new start
-            except CorruptionError:
-                if not found:
-                    raise
-                break  # what is sound first; the next take says what is damaged
-        return found
+    async def _advance(self, n: int, extent: Extent, found: list[Record]) -> bool:
+        """Read the next run of unacknowledged records; False if there is none, or enough."""
+        first, stop = self.progress.next_gap(extent.start, extent.end)
+        if len(found) >= n:
+            return False
+        if first >= stop:
+            position = max(self.progress.position, min(first, extent.end))
+            self.progress.position = position
+            return False
+        try:
+            async for record in self._source.read(first, min(stop, first + n - len(found))):
+                found.append(record)
+                self.progress.took(record)
+        except Truncated:
+            pass  # retention went past us meanwhile: go on at the new start
+        except CorruptionError:
+            if not found:
+                raise
+            return False  # what is sound first; the next take says what is damaged
+        return True
 
-    async def _ack(self, ranges: list[tuple[int, int]]) -> None:
+    async def _ack(self, ranges: list[tuple[int, int]], named: list[Record | int]) -> None:
         if not ranges:
             return
+        log, progress = self._source.name, self.progress
         if self.durable:
-            await self._session.execute(c.Acknowledge(self._source.name, self.name, ranges))
+            progress.check(log, named)
+            command = c.Acknowledge(log, self.name, ranges, progress.setbacks)
+            await self._session.execute(command)
+            progress.acked(ranges)
         else:
-            check_within(ranges, await self._source.end_offset())
-        self.progress.acked(ranges)
+            extent = await self._source.extent(progress.setbacks)
+            progress.check(log, named, extent)
+            check_within(ranges, extent.end)
+            progress.acked(ranges)

@@ -18,6 +18,7 @@ from millstream.log.log import pack_many, retention_of
 from millstream.log.names import check_name
 from millstream.record import (
     CursorInfo,
+    Extent,
     Headers,
     LogInfo,
     Merged,
@@ -146,10 +147,19 @@ class Log:
                 yield record
                 position = record.offset + 1
 
-    async def wait(self, offset: int, *, timeout: Seconds | None = None) -> bool:
-        """Wait until there is a record at the offset; False if that took too long."""
+    async def wait(
+        self, offset: int, *, timeout: Seconds | None = None, setbacks: int | None = None
+    ) -> bool:
+        """Wait until there is a record at the offset; False if that took too long.
+
+        With `setbacks`, as `extent` tells it, also until the log's end has gone back once more.
+        """
         timeout_ms = None if timeout is None else to_ms(timeout)
-        return await self._session.execute(c.WaitForOffset(self.name, offset, timeout_ms))
+        return await self._session.execute(c.WaitForOffset(self.name, offset, timeout_ms, setbacks))
+
+    async def extent(self, known: int = 0) -> Extent:
+        """Where it begins and ends, and how far its end went back since it did so `known` times."""
+        return await self._session.execute(c.GetExtent(self.name, known))
 
     async def start_offset(self) -> int:
         """The offset of the first record that is there."""
@@ -218,7 +228,7 @@ class Log:
 
     async def delete_cursor(self, name: str) -> bool:
         """Forget a cursor; False if there was none."""
-        return await self._session.execute(c.DeleteCursor(self.name, name))
+        return await self._session.execute(c.DeleteCursor(self.name, check_name(name, "cursor")))
 
     async def stage(self, *, section: int = SECTION) -> Stage:
         """Hold the log exclusively, to append now and commit later: `async with await …`."""

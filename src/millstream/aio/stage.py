@@ -14,7 +14,7 @@ from millstream.errors import InvalidInput
 from millstream.format.packing import Single, pack_single
 from millstream.log import commands as c
 from millstream.log.stage import batch_of, is_full, staged_record
-from millstream.record import Headers, Record, Seconds
+from millstream.record import Extent, Headers, Record, Seconds
 
 
 async def open_stage(session: AsyncSession, log: Source, *, section: int) -> Stage:
@@ -125,7 +125,14 @@ class Stage:
         """The offset that the next record will get."""
         return self._committed + len(self._records)
 
-    async def wait(self, offset: int, *, timeout: Seconds | None = None) -> bool:
+    async def extent(self, known: int = 0) -> Extent:
+        """Both ends; those of a log that is held do not go back."""
+        extent = await self._log.extent(known)
+        return Extent(extent.start, await self.end_offset(), extent.setbacks, extent.set_back_to)
+
+    async def wait(
+        self, offset: int, *, timeout: Seconds | None = None, setbacks: int | None = None
+    ) -> bool:
         """Whether there is a record at the offset: nobody else can add one meanwhile."""
         return await self.end_offset() > offset
 

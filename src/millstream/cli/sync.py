@@ -16,7 +16,7 @@ from millstream.cli.config import DEFAULT_STORE, StorePath, opened
 
 if TYPE_CHECKING:
     from millstream.database import Millstream
-    from millstream.replica.outcome import Outcome, Progress
+    from millstream.replica.outcome import Outcome, Progress, SetBack
 
 RETRY_S_MAX = 30.0
 """Between attempts to reach a peer that went away, while following."""
@@ -172,6 +172,12 @@ def _progress() -> Iterator[Callable[[Progress], None] | None]:
         yield tell
 
 
+def _set_back(one: SetBack) -> str:
+    """A reader that went back, as the table says it."""
+    gone = f", {one.withdrawn:,} withdrawn" if one.withdrawn else ""
+    return f"{one.kind} {one.name} from {one.passed:,} to {one.offset:,}{gone}"
+
+
 def _show(outcome: Outcome, *, json: bool, line: bool = False) -> None:
     from millstream.cli import display
 
@@ -192,16 +198,17 @@ def _show(outcome: Outcome, *, json: bool, line: bool = False) -> None:
             f"{one.truncated:,}",
             f"{one.metadata:,}",
             display.safe(", ".join(one.set_aside)),
+            display.safe(", ".join(map(_set_back, one.set_back))),
             display.safe(one.error or ""),
         )
         for one in outcome.logs
     ]
     if rows:
         display.say_table(
-            ("log", "pulled", "pushed", "truncated", "metadata", "set aside", "error"),
+            ("log", "pulled", "pushed", "truncated", "metadata", "set aside", "set back", "error"),
             rows,
             numbers=("pulled", "pushed", "truncated", "metadata"),
-            spare=("truncated", "metadata", "set aside", "error"),
+            spare=("truncated", "metadata", "set aside", "set back", "error"),
         )
     done = outcome.looked_at - len(outcome.failed)
     display.note(

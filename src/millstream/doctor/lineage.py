@@ -14,7 +14,7 @@ from millstream.doctor.replay import Replay
 from millstream.doctor.rows import Found, Rows
 from millstream.errors import CorruptionError, InvalidInput
 from millstream.format import keys
-from millstream.format.lineage import Fork, decode_marks
+from millstream.format.lineage import Fork, decode_marks, decode_set_back
 from millstream.log.ancestry import fork_of
 from millstream.log.head import Head
 from millstream.log.reader import RowMoved, find_blocks
@@ -37,6 +37,7 @@ class Lineage:
         """Where the first records of forks lie."""
         found: dict[int, Fork] = {}
         for log_id, head in heads.items():
+            self._check_set_back(log_id, head)
             try:
                 fork = fork_of(self._replay.overlay, self._rows, log_id)
             except CorruptionError as error:
@@ -53,6 +54,22 @@ class Lineage:
                     log=heads[child_id].name,
                 )
         return found
+
+    def _check_set_back(self, log_id: int, head: Head) -> None:
+        """How often the end went back is told twice; the row says where to as well."""
+        key = keys.set_back(log_id)
+        try:
+            row = self._replay.overlay.get(key) or self._rows.get(key)
+            told = decode_set_back(row)[-1][0] if row else 0
+        except CorruptionError as error:
+            self._findings.add("log", f"how far its end went back: {error}", log=head.name)
+            return
+        if told != head.setbacks and not self._replay.broken_at:
+            self._findings.add(
+                "log",
+                f"its end went back {head.setbacks} times, and where to is known of {told}",
+                log=head.name,
+            )
 
     def _check_fork(self, log_id: int, head: Head, fork: Fork, heads: dict[int, Head]) -> None:
         if fork.point > head.end or fork.merged > head.end:

@@ -28,7 +28,7 @@ their numbers do. Types 0x01 to 0x06 are the RFC's (see `rfc`); ours start at 0x
     0x1b  fork             log id (u64)                  its parent, the fork point, what was merged
     0x1c  forks            parent's id, fork's id (u64)  (nothing): which forks a log has
     0x1d  marks            log id, first mark's offset   offsets and hashes of the log's chain
-    0x1e  set back         log id (u64)                  how often the log's end went back (u64)
+    0x1e  set back         log id (u64)                  when the log's end went back, and where to
     0x1f  letter           queue id, claim id (u64)      a dead letter that is still to be written
     0x20  aging            queue id (u64), stage (u8),   (nothing): when a bucket has something to
                            ms (u64), bucket (u64)        forget, or is to be forgotten itself

@@ -8,9 +8,17 @@ once nothing is left of a parent, its forks are forks of the parent's own parent
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from millstream.format import keys
-from millstream.format.lineage import Fork, decode_fork, encode_fork
+from millstream.format.lineage import (
+    Fork,
+    decode_fork,
+    decode_set_back,
+    encode_fork,
+    encode_set_back,
+    with_set_back,
+)
 from millstream.log.head import Head
 from millstream.store.engine import Snapshot
 from millstream.store.overlay import Overlay
@@ -21,6 +29,15 @@ FORKS_PER_STEP = 1_000
 
 FORK_NAME = "~fork-"
 """In the name of a fork for which nobody chose one."""
+
+
+class Tail(NamedTuple):
+    """The end of a log that was set aside: its records from an offset on, and who has them now."""
+
+    log_id: int
+    at: int
+    end: int
+    aside_id: int
 
 
 def fork_of(overlay: Overlay, snapshot: Snapshot, log_id: int) -> Fork | None:
@@ -85,11 +102,20 @@ def forget_rows(tx: Transaction, kind: int, log_id: int) -> None:
         tx.drop(start, stop)
 
 
-def setbacks_of(overlay: Overlay, snapshot: Snapshot, log_id: int) -> int:
-    """How often a log's end went back, for whoever remembers what it has read."""
+def note_set_back(tx: Transaction, log_id: int, number: int, at: int) -> None:
+    """Remember that a log's end went back to an offset, for the time of that number."""
+    key = keys.set_back(log_id)
+    found = tx.get(key)
+    before = [] if found is None else decode_set_back(found)
+    tx.put(key, encode_set_back(with_set_back(before, number, at)))
+
+
+def set_back_to(overlay: Overlay, snapshot: Snapshot, log_id: int, known: int) -> int | None:
+    """The lowest offset to which a log's end went since it had gone back `known` times."""
     key = keys.set_back(log_id)
     found = overlay.get(key) or snapshot.get(key)
-    return 0 if found is None else int.from_bytes(found, "little")
+    later = [at for number, at in decode_set_back(found) if number > known] if found else []
+    return min(later, default=None)
 
 
 def pin(state: State, snapshot: Snapshot, log_id: int) -> list[tuple[int, int]]:

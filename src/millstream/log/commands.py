@@ -8,7 +8,7 @@ from millstream.command import Operation, Procedure, Read, Traits, Wait, on_fork
 from millstream.format.packing import Batch, Single
 from millstream.log.block import Block
 from millstream.log.marks import Range
-from millstream.record import CursorInfo, LogInfo, Merged, Owner, Producer, Retention
+from millstream.record import CursorInfo, Extent, LogInfo, Merged, Owner, Producer, Retention
 
 
 class CreateLog(Operation[bool], frozen=True):
@@ -136,6 +136,8 @@ class Acknowledge(Operation[int], frozen=True):
     log: str
     cursor: str
     ranges: list[Range]
+    setbacks: int | None = None
+    """How often the log's end had gone back when these were read: others may lie there now."""
 
 
 class MoveCursor(Operation[int], frozen=True):
@@ -147,6 +149,8 @@ class MoveCursor(Operation[int], frozen=True):
     cursor: str
     floor: int
     forward: bool = False
+    setbacks: int | None = None
+    """As in `Acknowledge`."""
 
 
 class DeleteCursor(Operation[bool], frozen=True):
@@ -164,6 +168,15 @@ class GetBounds(Read[tuple[int, int]], frozen=True):
     traits = Traits(needs=(on_log("read"),))
 
     log: str
+
+
+class GetExtent(Read[Extent], frozen=True):
+    """Where a log begins and ends, and how far its end went back since it did so `known` times."""
+
+    traits = Traits(needs=(on_log("read"),))
+
+    log: str
+    known: int
 
 
 class ReadBlocks(Read[list[Block]], frozen=True):
@@ -187,6 +200,8 @@ class WaitForOffset(Read[bool], frozen=True):
     log: str
     offset: int
     timeout_ms: int | None
+    setbacks: int | None = None
+    """If given, the wait also ends once the log's end has gone back more often than that."""
 
 
 class GetMetadata(Read[dict[str, Any]], frozen=True):

@@ -15,8 +15,14 @@ from millstream.command import Session
 from millstream.errors import CorruptionError, NotFound, Truncated
 from millstream.log import commands as c
 from millstream.log.names import check_integer, check_name
-from millstream.log.progress import Acknowledged, Progress, check_within, ranges_of
-from millstream.record import CursorInfo, Record, Seconds
+from millstream.log.progress import (
+    Acknowledged,
+    Progress,
+    check_section,
+    check_within,
+    ranges_of,
+)
+from millstream.record import CursorInfo, Extent, Record, Seconds
 
 SECTION = 1_024
 """Records in a section: a flush moves the floor by whole ones."""
@@ -36,8 +42,13 @@ class Source(Protocol):
     def end_offset(self) -> int:
         """The next offset to be given out."""
 
-    def wait(self, offset: int, *, timeout: Seconds | None = None) -> bool:
-        """Block until there is a record at the offset."""
+    def wait(
+        self, offset: int, *, timeout: Seconds | None = None, setbacks: int | None = None
+    ) -> bool:
+        """Block until there is a record at the offset, or the end has gone back."""
+
+    def extent(self, known: int = 0) -> Extent:
+        """Both ends, and how far the end went back since it did so `known` times."""
 
 
 class Cursor:
@@ -54,6 +65,7 @@ class Cursor:
         section: int,
     ) -> None:
         self.name = check_name(name, "cursor")
+        check_section(section)
         self.log_name = source.name
         self.durable = durable
         self._session = session
@@ -68,20 +80,24 @@ class Cursor:
 
     def take(self, n: int = 1, *, wait: Seconds | None = None) -> list[Record]:
         """The next unacknowledged records, at most `n`, in order; waits for the first if asked."""
-        end = self._source.end_offset()
-        found = self._take(n, end)
-        if not found and wait is not None and n > 0 and self._source.wait(end, timeout=wait):
-            found = self._take(n, self._source.end_offset())
-        return found
+        found, end = self._take(n)
+        if found or wait is None or n < 1:
+            return found
+        arrived = self._source.wait(end, timeout=wait, setbacks=self.progress.setbacks)
+        return (self._take(n))[0] if arrived else []
 
     def ack(self, records: Acknowledged) -> None:
-        """Mark a record, an offset, or several, as processed; in any order, also twice."""
-        self._ack(ranges_of(records))
+        """Mark a record, an offset, or several, as processed; in any order, also twice.
+
+        `Conflict` if they were set aside since they were taken: other records are there now.
+        """
+        named = [records] if isinstance(records, Record | int) else list(records)
+        self._ack(ranges_of(named), named)
 
     def ack_up_to(self, offset: int) -> None:
         """Mark everything before an offset as processed."""
         if check_integer("an offset", offset) > 0:
-            self._ack([(0, offset)])
+            self._ack([(0, offset)], [offset - 1])
 
     def is_acked(self, offset: int) -> bool:
         """Whether a position has been acknowledged; what was truncated counts as such."""
@@ -105,30 +121,37 @@ class Cursor:
 
     def reset(self) -> None:
         """Go back to the floor, so that everything unacknowledged comes again."""
-        if self.durable:
-            section = self.progress.section
-            self.progress = Progress(self.info())
-            self.progress.section = section
-        self.progress.position = self.progress.marks.floor
+        with self._lock:
+            if self.durable:
+                section = self.progress.section
+                self.progress = Progress(self.info())
+                self.progress.section = section
+            else:
+                self.progress.catch_up(self._source.extent(self.progress.setbacks))
+            self.progress.position = self.progress.marks.floor
 
     def seek(self, offset: int) -> None:
         """Set the floor, forwards or back; what was acknowledged above it is forgotten."""
-        if self.durable:
-            self._session.execute(c.MoveCursor(self._source.name, self.name, offset))
-        else:
-            check_within([(0, check_integer("an offset", offset))], self._source.end_offset())
         with self._lock:
+            if self.durable:
+                self._session.execute(c.MoveCursor(self._source.name, self.name, offset))
+            else:
+                end = self._source.end_offset()
+                check_within([(0, check_integer("an offset", offset))], end)
             self.progress.moved(offset)
 
     def flush(self) -> int:
         """Move the durable floor up to the last section boundary; answers where it stands."""
         if self.durable:
             return self.floor()
-        self.progress.marks.raise_floor(self._source.start_offset())
-        target = self.progress.flushable()
-        return self._session.execute(
-            c.MoveCursor(self._source.name, self.name, target, forward=True)
-        )
+        with self._lock:
+            extent = self._source.extent(self.progress.setbacks)
+            self.progress.catch_up(extent)
+            self.progress.marks.raise_floor(extent.start)
+            target, setbacks = self.progress.flushable(), self.progress.setbacks
+            return self._session.execute(
+                c.MoveCursor(self._source.name, self.name, target, forward=True, setbacks=setbacks)
+            )
 
     def info(self) -> CursorInfo:
         """How the cursor stands in the store."""
@@ -141,37 +164,58 @@ class Cursor:
         """Forget the cursor; False if it was gone already."""
         return self._session.execute(c.DeleteCursor(self._source.name, self.name))
 
-    def _take(self, n: int, end: int) -> list[Record]:
+    def _take(self, n: int) -> tuple[list[Record], int]:
+        """The next records, and where the log ended then; an error leaves all where it was."""
         with self._lock:
-            return self._take_next(n, end)
-
-    def _take_next(self, n: int, end: int) -> list[Record]:
-        progress, source = self.progress, self._source
-        found: list[Record] = []
-        while len(found) < n:
-            end = min(end, source.end_offset())  # less if the log was deleted meanwhile
-            first, stop = progress.next_gap(source.start_offset(), end)
-            if first >= stop:
-                progress.position = max(progress.position, min(first, end))
-                break
+            before = self.progress.position
+            found: list[Record] = []
             try:
-                for record in source.read(first, min(stop, first + n - len(found))):
-                    found.append(record)
-                    progress.position = record.offset + 1
-            except Truncated:
-                continue  # retention went past us meanwhile: go on at the new start
-            except CorruptionError:
-                if not found:
-                    raise
-                break  # what is sound first; the next take says what is damaged
-        return found
+                while True:
+                    extent = self._source.extent(self.progress.setbacks)
+                    if extent.set_back_to is not None:
+                        self.progress.position = before  # what was found may be of what went
+                        self.progress.catch_up(extent)
+                        before, found = self.progress.position, []
+                    if not self._advance(n, extent, found):
+                        return found, extent.end
+            except BaseException:
+                self.progress.position = before  # what was not handed over comes again
+                raise
 
-    def _ack(self, ranges: list[tuple[int, int]]) -> None:
+    def _advance(self, n: int, extent: Extent, found: list[Record]) -> bool:
+        """Read the next run of unacknowledged records; False if there is none, or enough."""
+        first, stop = self.progress.next_gap(extent.start, extent.end)
+        if len(found) >= n:
+            return False
+        if first >= stop:
+            position = max(self.progress.position, min(first, extent.end))
+            self.progress.position = position
+            return False
+        try:
+            for record in self._source.read(first, min(stop, first + n - len(found))):
+                found.append(record)
+                self.progress.took(record)
+        except Truncated:
+            pass  # retention went past us meanwhile: go on at the new start
+        except CorruptionError:
+            if not found:
+                raise
+            return False  # what is sound first; the next take says what is damaged
+        return True
+
+    def _ack(self, ranges: list[tuple[int, int]], named: list[Record | int]) -> None:
         if not ranges:
             return
+        log, progress = self._source.name, self.progress
         if self.durable:
-            self._session.execute(c.Acknowledge(self._source.name, self.name, ranges))
+            progress.check(log, named)
+            command = c.Acknowledge(log, self.name, ranges, progress.setbacks)
+            self._session.execute(command)
+            with self._lock:
+                progress.acked(ranges)
         else:
-            check_within(ranges, self._source.end_offset())
-        with self._lock:
-            self.progress.acked(ranges)
+            extent = self._source.extent(progress.setbacks)
+            progress.check(log, named, extent)
+            check_within(ranges, extent.end)
+            with self._lock:
+                progress.acked(ranges)

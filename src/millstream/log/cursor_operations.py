@@ -5,11 +5,13 @@ from __future__ import annotations
 from millstream.errors import InvalidInput, NotFound, OutOfRange, TooLarge
 from millstream.format import keys
 from millstream.log import commands as c
+from millstream.log.ancestry import set_back_to
 from millstream.log.cursor_state import Acked, CursorState, Moved, Opened
 from millstream.log.head import Head
 from millstream.log.marks import Marks
 from millstream.log.names import check_integer
 from millstream.log.operations import find_log, make_log, need_log
+from millstream.log.progress import set_aside
 from millstream.record import CursorInfo
 from millstream.store.transaction import Transaction
 
@@ -37,6 +39,7 @@ def open_cursor(tx: Transaction, command: c.OpenCursor) -> CursorInfo:
 def acknowledge(tx: Transaction, command: c.Acknowledge) -> int:
     """Mark ranges as done."""
     key, state, head = _need_cursor(tx, command.log, command.cursor)
+    _check_still_there(tx, command, head, max((stop for _, stop in command.ranges), default=0))
     for start, stop in command.ranges:
         if not check_integer("an offset", start) < check_integer("an offset", stop):
             raise InvalidInput(f"[{start}, {stop}) is not a range of positions")
@@ -66,6 +69,7 @@ def move_cursor(tx: Transaction, command: c.MoveCursor) -> int:
     """Set a cursor's floor."""
     key, state, head = _need_cursor(tx, command.log, command.cursor)
     marks: Marks = state.marks
+    _check_still_there(tx, command, head, command.floor)
     if check_integer("an offset", command.floor) > head.end:
         raise OutOfRange(
             f"position {command.floor} is not in log {command.log!r}, which ends at {head.end}",
@@ -89,6 +93,19 @@ def delete_cursor(tx: Transaction, command: c.DeleteCursor) -> bool:
     return True
 
 
+def _check_still_there(
+    tx: Transaction, command: c.Acknowledge | c.MoveCursor, head: Head, stop: int
+) -> None:
+    """Refuse to acknowledge records that were set aside: others lie at their offsets now."""
+    known = command.setbacks
+    if known is None or head.setbacks <= known:
+        return
+    log_id, _ = need_log(tx, command.log)
+    at = set_back_to(tx.state.overlay, tx.writer, log_id, known)
+    if at is not None and stop > at:
+        raise set_aside(command.log, at)
+
+
 def _need_cursor(tx: Transaction, log: str, cursor: str) -> tuple[bytes, CursorState, Head]:
     log_id, head = need_log(tx, log)
     key = keys.cursor(log_id, cursor)
@@ -110,4 +127,6 @@ def cursor_info(name: str, state: CursorState, head: Head) -> CursorInfo:
         lag=max(0, head.end - floor) - sum(b - a for a, b in ranges),
         section=state.section,
         durable=state.durable,
+        set_back=state.set_back,
+        setbacks=head.setbacks,
     )

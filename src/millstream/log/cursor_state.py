@@ -31,12 +31,19 @@ class Moved(Struct, array_like=True, frozen=True, tag=3):
     floor: int
 
 
+class SetBack(Struct, array_like=True, frozen=True, tag=4):
+    """The records from `at` on are others now: what was acknowledged of them is forgotten."""
+
+    at: int
+
+
 class _Stored(Struct, array_like=True):
     lsn: int
     durable: bool
     section: int
     floor: int
     ranges: list[Range]
+    set_back: int = 0
 
 
 class CursorState(Entity):
@@ -47,10 +54,12 @@ class CursorState(Entity):
     durable: bool = True
     section: int = 0
     marks: Any = None
+    set_back: int = 0
+    """How often records that it had passed were set aside."""
 
-    changes: ClassVar = Opened | Acked | Moved
+    changes: ClassVar = Opened | Acked | Moved | SetBack
 
-    def apply(self, change: Opened | Acked | Moved) -> None:
+    def apply(self, change: Opened | Acked | Moved | SetBack) -> None:
         """Move to the next state."""
         match change:
             case Acked():
@@ -62,6 +71,9 @@ class CursorState(Entity):
                 self.present = True
                 self.marks = Marks(change.floor)
                 self.section, self.durable = change.section, change.durable
+            case SetBack():
+                self.marks.cut(change.at)
+                self.set_back += 1
 
     def exists(self) -> bool:
         """A removed cursor has no record."""
@@ -70,7 +82,9 @@ class CursorState(Entity):
     def encode(self) -> bytes:
         """The record, with the marks as ranges."""
         marks: Marks = self.marks
-        stored = _Stored(self.lsn, self.durable, self.section, marks.floor, marks.ranges())
+        stored = _Stored(
+            self.lsn, self.durable, self.section, marks.floor, marks.ranges(), self.set_back
+        )
         return msgspec.msgpack.encode(stored)
 
     @classmethod
@@ -88,4 +102,5 @@ class CursorState(Entity):
             durable=stored.durable,
             section=stored.section,
             marks=Marks(stored.floor, stored.ranges),
+            set_back=stored.set_back,
         )

@@ -23,6 +23,7 @@ from millstream.log.names import check_name
 from millstream.log.stage import Stage
 from millstream.record import (
     CursorInfo,
+    Extent,
     Headers,
     Item,
     LogInfo,
@@ -148,10 +149,19 @@ class Log:
                 yield record
                 position = record.offset + 1
 
-    def wait(self, offset: int, *, timeout: Seconds | None = None) -> bool:
-        """Block until there is a record at the offset; False if that took too long."""
+    def wait(
+        self, offset: int, *, timeout: Seconds | None = None, setbacks: int | None = None
+    ) -> bool:
+        """Block until there is a record at the offset; False if that took too long.
+
+        With `setbacks`, as `extent` tells it, also until the log's end has gone back once more.
+        """
         timeout_ms = None if timeout is None else to_ms(timeout)
-        return self._session.execute(c.WaitForOffset(self.name, offset, timeout_ms))
+        return self._session.execute(c.WaitForOffset(self.name, offset, timeout_ms, setbacks))
+
+    def extent(self, known: int = 0) -> Extent:
+        """Where it begins and ends, and how far its end went back since it did so `known` times."""
+        return self._session.execute(c.GetExtent(self.name, known))
 
     def start_offset(self) -> int:
         """The offset of the first record that is there."""

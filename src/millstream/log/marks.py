@@ -54,6 +54,19 @@ class Marks:
         del self._stops[:at]
         self._settle()
 
+    def cut(self, at: int) -> None:
+        """Forget every acknowledgement at or above a position."""
+        self.floor = min(self.floor, at)
+        kept = bisect_left(self._starts, at)
+        del self._starts[kept:]
+        del self._stops[kept:]
+        if kept and self._stops[-1] > at:
+            self._stops[-1] = at
+
+    def highest(self) -> int:
+        """Nothing at or above is acknowledged."""
+        return self._stops[-1] if self._stops else self.floor
+
     def next_gap(self, position: int) -> Range:
         """The next unacknowledged run at or after a position: [start, stop); stop -1 is no end."""
         position = max(position, self.floor)

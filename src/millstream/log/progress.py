@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from millstream.errors import InvalidInput, OutOfRange
+from millstream.errors import Conflict, InvalidInput, OutOfRange
 from millstream.log.marks import Marks, Range, joined
-from millstream.record import CursorInfo, Record
+from millstream.record import CursorInfo, Extent, Record
 
 Acknowledged = Record | int | Iterable["Record | int"]
 
@@ -18,12 +18,53 @@ Acknowledged = Record | int | Iterable["Record | int"]
 class Progress:
     """A position and marks that start where the stored cursor stands."""
 
-    __slots__ = ("marks", "position", "section")
+    __slots__ = ("_again", "_doubtful", "marks", "position", "section", "setbacks")
 
     def __init__(self, info: CursorInfo) -> None:
         self.marks = Marks(info.floor, info.ranges)
         self.position = info.floor
         self.section = info.section
+        self.setbacks = info.setbacks
+        self._doubtful: Range = (0, 0)
+        """Offsets at which the consumer may still hold records that were set aside."""
+        self._again: dict[int, Record] = {}
+        """Of these, what was taken since."""
+
+    def catch_up(self, extent: Extent) -> None:
+        """Go back to where the log's records are others since they were last looked at."""
+        self.setbacks = extent.setbacks
+        at = extent.set_back_to
+        if at is None:
+            return
+        first, stop = self._doubtful
+        self._doubtful = min(at, first) if first < stop else at, max(stop, self.position)
+        self._again = {offset: one for offset, one in self._again.items() if offset < at}
+        self.marks.cut(at)
+        self.position = min(self.position, at)
+
+    def took(self, record: Record) -> None:
+        """A record is handed to the consumer."""
+        self.position = record.offset + 1
+        if self._is_doubtful(record.offset):
+            self._again[record.offset] = record
+
+    def check(self, log: str, records: Acknowledged, extent: Extent | None = None) -> None:
+        """Refuse to acknowledge records that were set aside since they were taken.
+
+        An offset alone does not say which record is meant: it counts for the one that was taken last.
+        """
+        back_to = None if extent is None else extent.set_back_to
+        for one in [records] if isinstance(records, Record | int) else records:
+            offset = one.offset if isinstance(one, Record) else one
+            if back_to is not None and offset >= back_to:
+                raise set_aside(log, back_to)
+            if self._is_doubtful(offset) and offset >= self.position:
+                raise set_aside(log, self._doubtful[0])
+            if isinstance(one, Record) and self._again.get(offset, one) != one:
+                raise set_aside(log, self._doubtful[0])
+
+    def _is_doubtful(self, offset: int) -> bool:
+        return self._doubtful[0] <= offset < self._doubtful[1]
 
     def next_gap(self, start: int, end: int) -> Range:
         """The next run of unacknowledged offsets that can be read: [from, to)."""
@@ -34,6 +75,8 @@ class Progress:
         """Mark ranges."""
         for first, stop in ranges:
             self.marks.add(first, stop)
+        if self._again:
+            self._again = {n: one for n, one in self._again.items() if n >= self.marks.floor}
 
     def moved(self, floor: int) -> None:
         """Start over at a floor."""
@@ -45,11 +88,27 @@ class Progress:
         return self.marks.floor // self.section * self.section
 
 
+def set_aside(log: str, at: int) -> Conflict:
+    """What a consumer is told who acknowledges records of before."""
+    return Conflict(
+        f"the records of log {log!r} from offset {at} on were set aside in a fork, and others take "
+        "their place: what was read before cannot be acknowledged there; take again",
+        log=log,
+        set_back_to=at,
+    )
+
+
 def ranges_of(records: Acknowledged) -> list[Range]:
     """What is to be acknowledged, as ranges: a record, an offset, or several."""
     if isinstance(records, Record | int):
         records = [records]
     return joined(one.offset if isinstance(one, Record) else _offset(one) for one in records)
+
+
+def check_section(section: object) -> None:
+    """A flush moves the floor by whole sections."""
+    if type(section) is not int or section < 1:
+        raise InvalidInput(f"a section has at least one record, not {section!r}")
 
 
 def check_within(ranges: Iterable[Range], end: int) -> None:

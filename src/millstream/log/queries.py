@@ -10,12 +10,13 @@ import msgspec
 from millstream.format import keys
 from millstream.log import commands as c
 from millstream.log import reader, retention
+from millstream.log.ancestry import set_back_to
 from millstream.log.block import Block
 from millstream.log.cursor_operations import cursor_info
 from millstream.log.cursor_state import CursorState
 from millstream.log.head import Head, Name
 from millstream.log.metadata import MetadataState
-from millstream.record import CursorInfo, LogInfo, moment
+from millstream.record import CursorInfo, Extent, LogInfo, moment
 from millstream.store.engine import Snapshot
 from millstream.store.state import State
 from millstream.store.store import Store
@@ -27,6 +28,22 @@ def get_bounds(store: Store, query: c.GetBounds) -> tuple[int, int]:
     """Start and end."""
     bounds = reader.bounds_of(store, reader.log_id_of(store, query.log))
     return bounds.start, bounds.end
+
+
+def get_extent(store: Store, query: c.GetExtent) -> Extent:
+    """Start, end, and how far the end went back; most logs' ends never do."""
+    log_id = reader.log_id_of(store, query.log)
+    bounds = reader.bounds_of(store, log_id)
+    if bounds.setbacks <= query.known:
+        return Extent(bounds.start, bounds.end, bounds.setbacks)
+    return store.look(partial(_extent, log_id=log_id, known=query.known))
+
+
+def _extent(state: State, snapshot: Snapshot, *, log_id: int, known: int) -> Extent:
+    head = state.entity(keys.head(log_id), snapshot)
+    assert isinstance(head, Head)
+    back_to = set_back_to(state.overlay, snapshot, log_id, known)
+    return Extent(head.start, head.end, head.setbacks, back_to)
 
 
 def read_blocks(store: Store, query: c.ReadBlocks) -> list[Block]:
@@ -65,8 +82,10 @@ def waiting_key(store: Store, query: c.WaitForOffset) -> bytes:
 
 
 def past_offset(store: Store, query: c.WaitForOffset) -> bool:
-    """Whether there is a record at the offset now."""
-    return reader.bounds_of(store, reader.log_id_of(store, query.log)).end > query.offset
+    """Whether there is a record at the offset now, or what was there was set aside."""
+    bounds = reader.bounds_of(store, reader.log_id_of(store, query.log))
+    went_back = query.setbacks is not None and bounds.setbacks > query.setbacks
+    return bounds.end > query.offset or went_back
 
 
 def get_metadata(store: Store, query: c.GetMetadata) -> dict[str, Any]:

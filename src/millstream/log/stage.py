@@ -21,7 +21,7 @@ from millstream.format.packing import Batch, Single, pack_single
 from millstream.limits import Limits
 from millstream.log import commands as c
 from millstream.log.cursor import SECTION, Cursor
-from millstream.record import NO_HEADERS, Headers, Record, Seconds
+from millstream.record import NO_HEADERS, Extent, Headers, Record, Seconds
 
 _decode_headers = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
@@ -34,6 +34,9 @@ class _Log(Protocol):
 
     def start_offset(self) -> int:
         """The first offset that is there."""
+
+    def extent(self, known: int = 0) -> Extent:
+        """Both ends, and how far the end went back since it did so `known` times."""
 
 
 class Stage:
@@ -132,7 +135,14 @@ class Stage:
         """The offset that the next record will get."""
         return self._committed + len(self._records)
 
-    def wait(self, offset: int, *, timeout: Seconds | None = None) -> bool:
+    def extent(self, known: int = 0) -> Extent:
+        """Both ends; those of a log that is held do not go back."""
+        extent = self._log.extent(known)
+        return Extent(extent.start, self.end_offset(), extent.setbacks, extent.set_back_to)
+
+    def wait(
+        self, offset: int, *, timeout: Seconds | None = None, setbacks: int | None = None
+    ) -> bool:
         """Whether there is a record at the offset: nobody else can add one meanwhile."""
         return self.end_offset() > offset
 

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from millstream.queue.slots import (
     AVAILABLE,
@@ -107,6 +108,18 @@ class Forgot(Struct, array_like=True, frozen=True, tag=7):
     through_ms: int
 
 
+class Withdrawn(Struct, array_like=True, frozen=True, tag=8):
+    """The messages of a log from an offset on are another log's: what was not finished is gone."""
+
+    log_id: int
+    at: int
+    to_id: int
+
+
+Change = Placed | Claimed | Ended | Renewed | Removed | Strode | Forgot | Withdrawn
+"""What can happen to a bucket."""
+
+
 class Bucket(Entity):
     """The messages of one bucket."""
 
@@ -125,10 +138,10 @@ class Bucket(Entity):
     """Slots and the attempts at their messages before these were driven again."""
 
     weight: ClassVar[int] = 250
-    changes: ClassVar = Placed | Claimed | Ended | Renewed | Removed | Strode | Forgot
+    changes: ClassVar = Change
     computed: ClassVar = (Strode,)
 
-    def apply(self, change: Placed | Claimed | Ended | Renewed | Removed | Strode | Forgot) -> None:
+    def apply(self, change: Change) -> None:
         """Move to the next state."""
         match change:
             case Strode():
@@ -162,6 +175,25 @@ class Bucket(Entity):
                 for start, stop in self.done_through(change.through_ms):
                     self.states[start:stop] = FILL[FORGOTTEN] * (stop - start)
                     self._lose_past(start, stop)
+            case Withdrawn():
+                self.spans = list(self._moved(change))
+
+    def _moved(self, change: Withdrawn) -> Iterator[Span]:
+        """The spans, cut and named anew; unfinished messages of what moved are forgotten."""
+        for span in self.spans:
+            skip = max(0, change.at - span.offset)
+            if span.log_id != change.log_id or skip >= span.count:
+                yield span
+                continue
+            slot, count = span.slot + skip, span.count - skip
+            for state in (AVAILABLE, IN_FLIGHT):
+                for start, stop in list(self.runs(state, slot, slot + count)):
+                    self._fill(start, stop, GONE, 0)
+                    self._lose_past(start, stop)
+            if skip:
+                yield replace(span, count=skip)
+            place = change.to_id, span.offset + skip, span.message_id + skip
+            yield Span(slot, count, *place, span.at_ms)
 
     def _stride(self, change: Strode) -> None:
         at_ms, claimed = change.at_ms, change.claimed

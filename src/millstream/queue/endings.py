@@ -55,7 +55,7 @@ def expire(ledger: Ledger) -> int:
         if parts:
             _settle(ledger, parts, state=AVAILABLE, delay_ms=0, reason=EXPIRED)
         else:
-            ledger.busy[bucket_id] = _earliest(bucket)
+            ledger.busy[bucket_id] = earliest(bucket)
     return total
 
 
@@ -71,7 +71,7 @@ def _equal_runs(bucket: Bucket, start: int, stop: int) -> Iterator[Slots]:
             first = slot
 
 
-def _earliest(bucket: Bucket) -> int:
+def earliest(bucket: Bucket) -> int:
     """When the first lease in a bucket ends; 0 if nothing is in flight there."""
     ends = [min(bucket.until_ms[start:stop]) for start, stop in bucket.runs(IN_FLIGHT)]
     return int(min(ends, default=0))
@@ -208,7 +208,7 @@ def _settle(
         else:
             counts.available += total
             counts.retried += total
-        ledger.busy[bucket_id] = _earliest(bucket)
+        ledger.busy[bucket_id] = earliest(bucket)
 
 
 def renew(tx: Transaction, command: c.RenewClaims) -> LeaseEnd:
@@ -228,7 +228,7 @@ def renew(tx: Transaction, command: c.RenewClaims) -> LeaseEnd:
                 )
     for bucket_id, slots, _ in parts:
         ledger.change_bucket(bucket_id, Renewed([slots], until_ms))
-        ledger.busy[bucket_id] = _earliest(ledger.bucket(bucket_id))
+        ledger.busy[bucket_id] = earliest(ledger.bucket(bucket_id))
     ledger.close()
     return LeaseEnd(until_ms, tx.state.time.epoch_ms())
 

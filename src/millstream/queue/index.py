@@ -107,6 +107,10 @@ class Index:
             found.now = replace(found.now, in_flight=max(0, found.now.in_flight - 1))
             self._lift(found)
 
+    def go_on(self, group: str) -> None:
+        """Messages of a group were withdrawn: the next one may have its turn."""
+        self._lift(self._group(group))
+
     def awake(self, most: int) -> None:
         """Let messages whose time has come be claimed."""
         tx, queue = self._tx, self._queue

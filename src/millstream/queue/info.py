@@ -119,6 +119,8 @@ def _info(state: State, snapshot: Snapshot, name: str) -> QueueInfo | Facts | No
         else max(0.0, (state.clock.wall_ms() - oldest_ms) / 1000),
         in_per_second=round(incoming, 3),
         done_per_second=round(done, 3),
+        set_back=queue.set_back,
+        withdrawn=queue.withdrawn,
     )
 
 

@@ -278,6 +278,10 @@ class QueueInfo(Struct, frozen=True, kw_only=True):
     in_per_second: float
     """Messages routed to it, and done, lately: over about a minute."""
     done_per_second: float
+    set_back: int = 0
+    """How often it was set back, because the end of a log that it had passed was set aside."""
+    withdrawn: int = 0
+    """Messages that it had not finished and that went with these ends; the forks have them."""
 
 
 class Reject(Exception):  # not one of our errors: handlers raise it

@@ -161,6 +161,24 @@ class Paused(Struct, array_like=True, frozen=True, tag=3):
     paused: bool
 
 
+class SetBack(Struct, array_like=True, frozen=True, tag=5):
+    """The end of a log was set aside, and the queue goes back to where it begins."""
+
+    log_id: int
+    position: int
+    aside_id: int
+    aside_end: int
+    """The end of the log that has the tail now, if the queue holds finished messages of it; or -1."""
+    lanes: list[tuple[int, int, int]]
+    """Lanes and the numbers that no longer wait in them: from, to."""
+    withdrawn: int
+    """Messages that the queue had not finished."""
+
+
+Change = Specified | Moved | Paused | Advanced | SetBack
+"""What can happen to a queue."""
+
+
 class QueueState(Entity, array_like=True):
     """One queue."""
 
@@ -192,17 +210,23 @@ class QueueState(Entity, array_like=True):
     """How many records that were, in all."""
     letters: int = 0
     """Dead letters that are still to be written."""
+    set_back: int = 0
+    """How often it went back because the end of a log was set aside."""
+    withdrawn: int = 0
+    """Messages that it lost by that, unfinished."""
 
-    changes: ClassVar = Specified | Moved | Paused | Advanced
+    changes: ClassVar = Change
     computed: ClassVar = (Advanced,)
 
-    def apply(self, change: Specified | Moved | Paused | Advanced) -> None:
+    def apply(self, change: Change) -> None:
         """Move to the next state."""
         match change:
             case Advanced():
                 self._advance(change)
             case Moved():
                 self._move(change)
+            case SetBack():
+                self._go_back(change)
             case Paused():
                 self.paused = change.paused
             case Specified():
@@ -269,6 +293,19 @@ class QueueState(Entity, array_like=True):
                 self.busy.pop(bucket_id, None)
         for bucket_id, by_count in change.alive:
             self._survive(bucket_id, by_count)
+
+    def _go_back(self, change: SetBack) -> None:
+        self.positions[change.log_id] = change.position
+        if change.aside_end >= 0:
+            self.positions[change.aside_id] = change.aside_end
+        gone: dict[int, list[Slots]] = {}
+        for lane, *slots in change.lanes:
+            gone.setdefault(lane, []).append((slots[0], slots[1]))
+        for lane, ranges in gone.items():
+            if left := _without(self.lanes.pop(lane), ranges):
+                self.lanes[lane] = left
+        self.set_back += 1
+        self.withdrawn += change.withdrawn
 
     def _survive(self, bucket_id: int, by: int) -> None:
         left = self.alive.get(bucket_id, 0) + by
@@ -366,3 +403,19 @@ def _extend(ranges: list[Slots], start: int, stop: int) -> None:
         ranges[-1] = (ranges[-1][0], stop)
     else:
         ranges.append((start, stop))
+
+
+def _without(ranges: list[Slots], gone: list[Slots]) -> list[Slots]:
+    """Ranges without others that lie in them; both ascend."""
+    left: list[Slots] = []
+    going = iter(gone)
+    start, stop = next(going)
+    for first, last in ranges:
+        while start < last:
+            if first < start:
+                left.append((first, start))
+            first = stop
+            start, stop = next(going, (last, last))
+        if first < last:
+            left.append((first, last))
+    return left

@@ -1,38 +1,43 @@
 """Setting aside: the end of a log becomes a fork of its own, so that other records can take its place.
 
-It is the only thing that lets an offset mean something else afterwards. So it is refused if a cursor or
-a queue has passed that offset: nobody who has seen the records shall be told that they were others.
+It is the only thing that lets an offset mean something else afterwards. A merge in one store is
+therefore refused if a cursor or a queue has passed that offset. Between stores there is no choice once a
+log has changed hands: cursors and queues that have passed the offset go back to it, and it is told.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from millstream.errors import AlreadyExists, Conflict, Fenced, OutOfRange, Truncated
 from millstream.format import keys
 from millstream.format.lineage import Fork
 from millstream.limits import NAME_CHARS_MAX
-from millstream.log.ancestry import FORK_NAME, children, find_fork, put_fork
-from millstream.log.cursor_state import CursorState
+from millstream.log.ancestry import FORK_NAME, Tail, children, find_fork, put_fork
+from millstream.log.cursor_state import CursorState, SetBack
 from millstream.log.head import Created, Head, Named, Placed
 from millstream.log.names import check_integer, check_name
 from millstream.log.operations import FOUND_PER_STEP, check_free, find_log, need_log
 from millstream.log.producer import Produced, ProducerState
+from millstream.record import SetBackReader
 from millstream.replica import commands as c
 from millstream.replica.marks import add_marks, cut_marks, last_mark, mark_at
 from millstream.replica.moving import lower_end
 from millstream.store.transaction import Transaction
 
 Passed = Callable[[Transaction, int, int], str | None]
-"""Asked of whoever works through logs: who has passed an offset of a log, in words."""
+"""Asked of those who work through logs: which of them has passed an offset of a log, in words."""
+
+GoBack = Callable[[Transaction, Tail], list[SetBackReader]]
+"""Sets queues back that have passed the beginning of a tail."""
 
 RANDOM_BYTES = 4
 """In the name of a fork that nobody has named: two forks of one log rarely try the same name."""
 
 
-def set_aside(tx: Transaction, command: c.SetAside, passed: Passed) -> str:
-    """Move a log's records from an offset on into a fork; the fork's name."""
+def set_aside(tx: Transaction, command: c.SetAside, passed: Passed, go_back: GoBack) -> c.Aside:
+    """Move a log's records from an offset on into a fork; its name, and who was set back."""
     log_id, head = need_log(tx, command.log)
     check_integer("an offset", command.at)
     if head.epoch > command.epoch:
@@ -42,13 +47,18 @@ def set_aside(tx: Transaction, command: c.SetAside, passed: Passed) -> str:
             log=command.log,
         )
     name = fork_name(tx, command.log, f"{command.epoch}-")
-    set_tail_aside(tx, log_id, command.at, name, passed)
-    return name
+    if command.set_back:
+        tail = set_tail_aside(tx, log_id, command.at, name)
+        return c.Aside(name, [*_set_cursors_back(tx, tail), *go_back(tx, tail)])
+    check_passed(tx, log_id, command.at, passed)
+    set_tail_aside(tx, log_id, command.at, name)
+    return c.Aside(name, [])
 
 
-def set_tail_aside(tx: Transaction, log_id: int, at: int, name: str, passed: Passed) -> None:
-    """The same, under a name that is free."""
+def set_tail_aside(tx: Transaction, log_id: int, at: int, name: str) -> Tail:
+    """The same, under a name that is free; readers that have passed the offset are the caller's."""
     head = tx.entity(keys.head(log_id), Head)
+    end = head.end
     if at > head.end:
         raise OutOfRange(
             f"log {head.name!r} ends at {head.end}: there is nothing from {at} on to set aside",
@@ -63,7 +73,6 @@ def set_tail_aside(tx: Transaction, log_id: int, at: int, name: str, passed: Pas
             start=head.start,
         )
     check_free(tx, head, "")
-    _check_passed(tx, log_id, head, at, passed)
     aside_id = make_fork(tx, log_id, name)
     own = find_fork(tx, log_id)
     for child_id, fork in list(children(tx, log_id)):
@@ -80,6 +89,7 @@ def set_tail_aside(tx: Transaction, log_id: int, at: int, name: str, passed: Pas
     if last_mark(tx.state, tx.writer, log_id) is not None:
         cut_marks(tx, log_id, at)
     _forget_sequences(tx, log_id, at)
+    return Tail(log_id, at, end, aside_id)
 
 
 def make_fork(tx: Transaction, parent_id: int, name: str) -> int:
@@ -112,7 +122,9 @@ def fork_name(tx: Transaction, log: str, middle: str = "") -> str:
             return check_name(name)
 
 
-def _check_passed(tx: Transaction, log_id: int, head: Head, at: int, passed: Passed) -> None:
+def check_passed(tx: Transaction, log_id: int, at: int, passed: Passed) -> None:
+    """Refuse if a cursor or a queue has passed an offset."""
+    head = tx.entity(keys.head(log_id), Head)
     who = _cursor_past(tx, log_id, at) or passed(tx, log_id, at)
     if who is not None:
         raise Conflict(
@@ -124,14 +136,29 @@ def _check_passed(tx: Transaction, log_id: int, head: Head, at: int, passed: Pas
 
 
 def _cursor_past(tx: Transaction, log_id: int, at: int) -> str | None:
+    found = next(_cursors_past(tx, log_id, at), None)
+    return None if found is None else f"cursor {keys.trailing_name(found)!r}"
+
+
+def _cursors_past(tx: Transaction, log_id: int, at: int) -> Iterator[bytes]:
     start, stop = keys.range_of(keys.cursor(log_id, ""))
     while found := tx.state.find(start, stop, tx.writer, limit=FOUND_PER_STEP):
         for key in found:
-            marks = tx.entity(key, CursorState).marks
-            if max([marks.floor, *(end for _, end in marks.ranges())]) > at:
-                return f"cursor {keys.trailing_name(key)!r}"
+            if tx.entity(key, CursorState).marks.highest() > at:
+                yield key
         start = found[-1] + b"\x00"
-    return None
+
+
+def _set_cursors_back(tx: Transaction, tail: Tail) -> list[SetBackReader]:
+    """What cursors have acknowledged of a tail says nothing of the records that take its place."""
+    found = []
+    for key in list(_cursors_past(tx, tail.log_id, tail.at)):
+        marks = tx.entity(key, CursorState).marks
+        name, passed = keys.trailing_name(key), int(marks.highest())
+        tx.change(key, SetBack(tail.at))
+        offset = int(marks.floor)
+        found.append(SetBackReader(kind="cursor", name=name, passed=passed, offset=offset))
+    return found
 
 
 def _forget_sequences(tx: Transaction, log_id: int, at: int) -> None:

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+
 from millstream.errors import InvalidInput
 from millstream.log.names import check_integer, check_name
 from millstream.replica.chain import DIGEST_BYTES
-from millstream.replica.commands import Summary
+from millstream.replica.commands import Aside, Summary
+
+
+def check_aside(found: Any) -> Aside:
+    """What became of a tail that was set aside; in a transaction the wire knows no type of it."""
+    try:
+        aside = found if isinstance(found, Aside) else msgspec.convert(found, Aside)
+    except msgspec.MsgspecError as error:
+        raise InvalidInput(
+            f"the peer set records aside, and does not say where: {error}"
+        ) from error
+    check_name(aside.fork)
+    return aside
 
 
 def check_summary(found: Summary) -> Summary:

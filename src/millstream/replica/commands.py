@@ -7,6 +7,7 @@ from msgspec import Struct
 from millstream.command import Operation, Procedure, Read, Traits, on_copy
 from millstream.log.block import Block
 from millstream.log.metadata import Meta, Stamp
+from millstream.record import SetBackReader
 from millstream.replica.chain import Mark
 
 
@@ -154,11 +155,22 @@ class AdoptMetadata(Operation[int], frozen=True):
     entries: dict[str, Meta]
 
 
-class SetAside(Operation[str], frozen=True):
-    """Move the records from an offset on into a fork of their own; answers its name."""
+class Aside(Struct, frozen=True, array_like=True):
+    """The end of a log that was set aside."""
+
+    fork: str
+    """The name of the log that has it now."""
+    readers: list[SetBackReader] = []
+    """Cursors and queues that had passed its beginning, and went back."""
+
+
+class SetAside(Operation[Aside], frozen=True):
+    """Move the records from an offset on into a fork of their own."""
 
     traits = Traits(needs=(on_copy("write"),), is_step=True)
 
     log: str
     at: int
     epoch: int
+    set_back: bool = False
+    """Whether cursors and queues that have passed the offset go back; else it is refused."""

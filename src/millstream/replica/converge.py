@@ -11,12 +11,14 @@ in the middle goes on where it ended.
 
 from __future__ import annotations
 
-from msgspec.structs import replace
+from typing import Any
+
+from msgspec.structs import asdict, replace
 
 from millstream.command import Transact
 from millstream.errors import Conflict, CorruptionError, Fenced, ForkDetected, Truncated
 from millstream.log.commands import MergeFork
-from millstream.replica.checking import check_summary
+from millstream.replica.checking import check_aside, check_summary
 from millstream.replica.commands import (
     AdoptMetadata,
     AdoptOwner,
@@ -27,7 +29,7 @@ from millstream.replica.commands import (
     Summary,
 )
 from millstream.replica.compare import Copies, compare
-from millstream.replica.outcome import LogOutcome, Options, Progress, Tell
+from millstream.replica.outcome import LogOutcome, Options, Progress, SetBack, Tell
 from millstream.replica.parcel import AdoptParcel, Parcel, SendBlocks
 from millstream.replica.stamp import news
 from millstream.replica.steps import Ask, Side, Steps, ask
@@ -99,9 +101,9 @@ class Convergence:
             owner, epoch = before.owner, before.epoch
         start = StartReplica(self.log, base, owner, epoch)
         if before is not None and before.end > before.start:
-            aside = SetAside(self.log, before.end, before.epoch)
-            fork, begun = yield from ask(side, Transact([aside, start]))
-            self.outcome.set_aside.append(fork)
+            aside = SetAside(self.log, before.end, before.epoch, set_back=True)
+            found, begun = yield from ask(side, Transact([aside, start]))
+            self._note_aside(side, found)
         else:
             begun = yield from ask(side, start)
         if not begun:
@@ -275,13 +277,13 @@ class Convergence:
         copy = self._copies[side]
         if at < copy.start:
             raise self._truncated_apart(leader or self._copies[_OTHER[side]], copy)
-        steps = [SetAside(self.log, at, copy.epoch)]
+        aside = SetAside(self.log, at, copy.epoch, set_back=True)
         if leader is None:
-            fork: str = yield from ask(side, steps[0])
+            found = yield from ask(side, aside)
         else:
             owner = AdoptOwner(self.log, leader.owner, leader.epoch)
-            fork, _ = yield from ask(side, Transact([*steps, owner]))
-        self.outcome.set_aside.append(fork)
+            found, _ = yield from ask(side, Transact([aside, owner]))
+        fork = self._note_aside(side, found)
         self._move(side, at, b"")
         if leader is not None:
             self._copies[side] = replace(self._copies[side], owner=leader.owner, epoch=leader.epoch)
@@ -289,6 +291,14 @@ class Convergence:
         if at == source.base.offset:
             yield from self._begin_at(side, source)
         return fork
+
+    def _note_aside(self, side: Side, found: Any) -> str:
+        """Tell of a tail that became a fork, and of readers that went back; the fork's name."""
+        aside = check_aside(found)
+        self.outcome.set_aside.append(aside.fork)
+        for one in aside.readers:
+            self.outcome.set_back.append(SetBack(store=self._stores[side], **asdict(one)))
+        return aside.fork
 
     def _truncated_apart(self, leader: Summary, other: Summary) -> Conflict:
         """One copy went its own way and forgot where: that says nothing of the other's records."""

@@ -30,7 +30,13 @@ from millstream.log.ownership import not_owner
 from millstream.log.reader import fetch_blocks
 from millstream.record import Merged
 from millstream.replica.adopting import put_records
-from millstream.replica.aside import Passed, fork_name, make_fork, set_tail_aside
+from millstream.replica.aside import (
+    Passed,
+    check_passed,
+    fork_name,
+    make_fork,
+    set_tail_aside,
+)
 from millstream.replica.chain import Parsed, parse
 from millstream.replica.commands import AdoptMetadata
 from millstream.replica.metadata import adopt_metadata
@@ -265,7 +271,8 @@ def _set_aside(tx: Transaction, *, sides: Sides, at: int, passed: Passed) -> str
     if not _is_as_seen(tx, sides) or parent.end != sides.parent_end:
         return None
     name = fork_name(tx, sides.parent)
-    set_tail_aside(tx, sides.fork.parent_id, at, name, passed)
+    check_passed(tx, sides.fork.parent_id, at, passed)
+    set_tail_aside(tx, sides.fork.parent_id, at, name)
     if at > sides.fork.point:
         put_fork(tx, sides.fork_id, sides.fork._replace(merged=at))
     return name

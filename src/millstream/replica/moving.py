@@ -13,7 +13,7 @@ from millstream.errors import CorruptionError
 from millstream.format import block as blocks
 from millstream.format import entries, keys
 from millstream.format.lineage import Fork
-from millstream.log.ancestry import forget_rows, put_fork
+from millstream.log.ancestry import forget_rows, note_set_back, put_fork
 from millstream.log.head import Appended, Dropped, Head, SetBack, Truncated
 from millstream.log.sparse import bytes_below, payloads_of, rows_of
 from millstream.store.engine import Row
@@ -83,7 +83,7 @@ def lower_end(tx: Transaction, from_id: int, to_id: int, at: int) -> None:
         gone -= halves.head_size
         came += halves.tail_size
     tx.change(keys.head(from_id), SetBack(at, gone))
-    tx.put(keys.set_back(from_id), head.setbacks.to_bytes(8, "little"))
+    note_set_back(tx, from_id, head.setbacks, at)
     tx.change(keys.head(to_id), Dropped(tx.entity(keys.head(to_id), Head).dropped, -came))
 
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from millstream.errors import InvalidInput, MillstreamError
 from millstream.log.names import check_text
+from millstream.record import SetBackReader
 
 Direction = Literal["both", "pull", "push"]
 OnFork = Literal["refuse", "longest", "rebase"]
@@ -37,6 +38,12 @@ class Options(Struct, frozen=True, kw_only=True):
             raise InvalidInput(f"logs is a name or a pattern such as 'device/*', not {self.logs!r}")
 
 
+class SetBack(SetBackReader, frozen=True, kw_only=True):
+    """A reader that went back, and in which store."""
+
+    store: str
+
+
 class LogOutcome(Struct, kw_only=True):
     """What a sync did to one log."""
 
@@ -55,6 +62,8 @@ class LogOutcome(Struct, kw_only=True):
     """The owner, if one side learned of it now."""
     set_aside: list[str] = []
     """Forks that hold what did not fit; none of it is lost."""
+    set_back: list[SetBack] = []
+    """Cursors and queues that had passed what was set aside, and went back."""
     error: str | None = None
     """Why this log was left as it was, from there on."""
 

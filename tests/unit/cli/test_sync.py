@@ -45,6 +45,25 @@ def test_a_log_that_failed_is_shown_and_told_by_the_exit_code(cli: Cli, stores: 
     assert found["logs"][0]["error"].startswith("ForkDetected")
 
 
+def test_readers_that_go_back_are_shown(cli: Cli, stores: None) -> None:
+    cli("sync", "b.db", "--store", "a.db")
+    for _ in range(2):
+        with millstream.open("a.db") as a, millstream.open("b.db") as b:
+            new, old = (a, b) if b.log("x").owner().here else (b, a)
+            new.log("x").take_over()
+            new.log("x").append(b"new")
+            old.log("x").append(b"old")
+            reader = old.log("x").cursor("reader")
+            reader.ack(reader.take(9))
+            end = old.log("x").end_offset()
+        if end == 3:
+            out = cli("sync", "b.db", "--store", "a.db")
+            assert "cursor reader from 3 to 2" in out
+        else:
+            (back,) = cli.json("sync", "b.db", "--store", "a.db")["logs"][0]["set_back"]
+            assert (back["name"], back["passed"], back["offset"]) == ("reader", 4, 3)
+
+
 def test_truncations_can_be_kept_out(cli: Cli, stores: None) -> None:
     cli("sync", "b.db", "--store", "a.db")
     with millstream.open("a.db") as ms:

@@ -29,7 +29,7 @@ from millstream.log.head import Head
 from millstream.queue.bucket import Bucket
 from millstream.queue.keeping import QueueUpkeep
 from millstream.queue.state import QueueState
-from millstream.replica.commands import SummarizeLog
+from millstream.replica.commands import SetAside, SummarizeLog
 from millstream.store import delta as deltas
 from millstream.store.engine import Engine
 from millstream.store.entity import Entity
@@ -268,6 +268,21 @@ def with_forks() -> Stored:
         return Stored(before, dict(engine.survivors()))
 
 
+@pytest.fixture(scope="module")
+def with_setback() -> Stored:
+    """A store of which the end of a log was set aside, with readers that had passed it."""
+    engine = MemoryEngine()
+    with Millstream(EmbeddedSession(opened(engine))) as ms:
+        log = ms.log("a")
+        log.append_many([b"0", b"1", b"2", b"3", b"4"])
+        queue = ms.queue("q", sources="a", start="earliest", bucket_exponent=1)
+        reader = log.cursor("r")
+        reader.ack(reader.take(3))
+        queue.ack(queue.claim(4, consumer="w")[:3])
+        ms._session.execute(SetAside("a", 2, 0, set_back=True))
+        return Stored(unfolded(engine), dict(engine.survivors()))
+
+
 def named(rows: list[tuple[bytes, Golden]]) -> list[object]:
     return [pytest.param(key, golden, id=key.hex(" ", 8)) for key, golden in rows]
 
@@ -326,9 +341,13 @@ def test_the_document_lists_every_type_that_the_store_knows() -> None:
 
 
 def test_each_change_has_the_bytes_that_the_document_shows(
-    stored: Stored, with_queue: Stored, with_strides: Stored, with_forks: Stored
+    stored: Stored,
+    with_queue: Stored,
+    with_strides: Stored,
+    with_forks: Stored,
+    with_setback: Stored,
 ) -> None:
-    stores = (stored, with_queue, with_strides, with_forks)
+    stores = (stored, with_queue, with_strides, with_forks, with_setback)
     written = [change for store in stores for change in store.changes()]
     shown = shown_changes()
     for kind, name, golden in shown:
@@ -377,7 +396,7 @@ def test_the_sqlite_file_is_as_the_document_says(tmp_path: Path) -> None:
 
     text = section()
     assert f"`{APPLICATION_ID.to_bytes(4, 'big').hex(' ')}`" in text
-    assert f"| user version | {FORMAT}:" in text
+    assert f"| user version | {FORMAT | PAGE_CHECKSUMS:,}:" in text
     assert f"| page size | {PAGE_BYTES:,} bytes |" in text
     for table in (RECORD, *NUMBERED.values()):
         assert f"| `{table}` |" in text

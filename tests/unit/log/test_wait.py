@@ -160,7 +160,7 @@ def test_a_record_that_comes_between_looking_and_waiting_is_taken(ms: Millstream
 
         def execute(self, command: Any) -> Any:
             answer = super().execute(command)
-            if isinstance(command, c.GetBounds) and not self.appended:
+            if isinstance(command, c.GetExtent) and not self.appended:
                 self.appended = True
                 ms.log("x").append(b"late")
             return answer

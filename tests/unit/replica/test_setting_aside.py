@@ -17,7 +17,7 @@ from millstream.errors import (
     OutOfRange,
     Truncated,
 )
-from millstream.format import entries, keys, rfc
+from millstream.format import entries, rfc
 from millstream.queue.claims import place_routed
 from millstream.queue.commands import PlaceRouted
 from millstream.queue.routing import WINDOW, route
@@ -40,7 +40,7 @@ def test_a_tail_is_set_aside_wherever_it_begins(ms: Millstream, at: int, folded:
     if folded:
         ms.fold()
     before, whole = summary(ms), list(ms.log("a").read())
-    name = ms._session.execute(r.SetAside("a", at, 0))
+    name = ms._session.execute(r.SetAside("a", at, 0)).fork
     assert name.startswith("a~fork-0-")
     aside = ms.log(name)
     assert list(ms.log("a").read()) == whole[:at]
@@ -78,7 +78,7 @@ def test_a_tail_of_a_fork_that_begins_in_its_parent(ms: Millstream) -> None:
     fork = log.fork("f")
     fork.append(b"own")
     child = fork.fork("child")
-    name = ask(ms, r.SetAside("f", 5, 0))
+    name = ask(ms, r.SetAside("f", 5, 0)).fork
     assert fork.append(b"new") == 5
     whole = [record.value for record in log.read()]
     assert [record.value for record in fork.read()] == [*whole[:5], b"new"]
@@ -141,10 +141,9 @@ def test_a_queue_that_has_read_part_of_a_block_gets_the_rest_of_what_takes_its_p
 def _metadata_of_done(ms: Millstream) -> list[int]:
     """The header of each done message, as the RFC's records have it."""
     found = []
-    with store_of(ms).engine.read() as snapshot:
-        start, stop = keys.range_of(keys.prefix(rfc.RecordType.DONE))
-        for _, value in snapshot.scan(start, stop, limit=99):
-            for message in rfc.decode_done(value):
+    for record in ms.queue("q").records():
+        if record.key[1] == rfc.RecordType.DONE:
+            for message in rfc.decode_done(record.value):
                 _, _, headers, _ = entries.decode_metadata(message.metadata)
                 found.append((message.message_id, msgspec.msgpack.decode(headers)["n"]))
     return [n for _, n in sorted(found)]

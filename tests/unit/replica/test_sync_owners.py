@@ -156,23 +156,6 @@ def test_a_copy_that_only_pushes_learns_that_it_was_taken_over(
     all_the_same(a, b)
 
 
-def test_what_a_cursor_has_passed_is_not_replaced(a: Millstream, b: Millstream) -> None:
-    a.log("x").append(b"1")
-    b.sync(a)
-    b.log("x").take_over()
-    b.log("x").append(b"b")
-    a.log("x").append(b"a")
-    cursor = a.log("x").cursor("reader")
-    cursor.ack(cursor.take(2))
-    before = seen(a), seen(b)
-    with pytest.raises(Conflict, match="reader"):
-        a.sync(b)
-    assert (seen(a), seen(b)) == before
-    a.log("x").delete_cursor("reader")
-    a.sync(b)
-    all_the_same(a, b)
-
-
 def test_what_the_old_owner_alone_had_survives_the_new_ones_truncation(
     a: Millstream, b: Millstream, c: Millstream
 ) -> None:
@@ -310,17 +293,22 @@ def test_the_longest_is_taken_on_request_and_the_other_kept(
     assert a.log("x").append(b"more") == 5
 
 
-def test_the_longest_is_refused_where_somebody_has_passed_the_difference(
-    restored: tuple[Millstream, Millstream],
+@pytest.mark.parametrize("rule", ["longest", "rebase"])
+def test_who_has_passed_the_difference_goes_back(
+    restored: tuple[Millstream, Millstream], rule: Any
 ) -> None:
     a, b = restored
     a.log("x").append(b"other")
     queue = a.queue("q", sources=["x"], start="earliest")
-    assert len(queue.claim(10)) == 4
-    before = seen(a), seen(b)
-    with pytest.raises(Conflict, match="has passed"):
-        a.sync(b, on_fork="longest")
-    assert (seen(a), seen(b)) == before
+    held = queue.claim(10)
+    assert len(held) == 4
+    (log,) = a.sync(b, on_fork=rule).logs
+    assert [(one.name, one.passed, one.offset, one.withdrawn) for one in log.set_back] == [
+        ("q", 4, 3, 1)
+    ]
+    queue.ack(held[:3])
+    more = [b"other"] * (rule == "rebase")
+    assert [one.value for one in queue.claim(10)] == [b"lost", b"lost too", *more]
 
 
 def test_a_rebase_appends_the_owners_records_again(

@@ -70,6 +70,7 @@ TABLE: list[tuple[Any, str]] = [
     (logs.MoveCursor("orders", "c", 0), "log:write:orders"),
     (logs.DeleteCursor("orders", "c"), "log:write:orders"),
     (logs.GetBounds("orders"), "log:read:orders"),
+    (logs.GetExtent("orders", 0), "log:read:orders"),
     (ListAttempts("mail", 1), "queue:read:mail"),
     (ListUnrouted("mail"), "queue:read:mail"),
     (logs.ReadBlocks("orders", 0, 1, 1), "log:read:orders"),
