@@ -10,17 +10,18 @@ from typing import Any, Self
 
 from millstream.aio.cursor import Cursor, Source, open_cursor
 from millstream.command import AsyncSession
-from millstream.errors import InvalidInput
-from millstream.format.packing import Single, pack_single
+from millstream.errors import EndMoved, MillstreamError, OutcomeUnknown
+from millstream.format.packing import pack_single
 from millstream.log import commands as c
-from millstream.log.stage import batch_of, is_full, staged_record
+from millstream.log.progress import check_section
+from millstream.log.stage import staged_record
+from millstream.log.staged import Staged
 from millstream.record import Extent, Headers, Record, Seconds
 
 
 async def open_stage(session: AsyncSession, log: Source, *, section: int) -> Stage:
     """Hold a log exclusively, from its end on."""
-    if section < 1:
-        raise InvalidInput(f"a section has at least one record, not {section}")
+    check_section(section)
     token = secrets.token_hex(8)
     end = await session.execute(c.TakeLog(log.name, token))
     return Stage(session, log, section=section, token=token, end=end)
@@ -37,10 +38,10 @@ class Stage:
         self._log = log
         self._section = section
         self._token = token
-        self._committed = end
-        self._records: list[Single] = []
-        self._bytes = 0
+        self._staged = Staged(log.name, token, end, section=section, limits=session.limits)
         self._changing = asyncio.Lock()
+        self._commits: asyncio.Future[int] | None = None
+        """The last commit, which a cancelled caller may have left running."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -65,7 +66,11 @@ class Stage:
         headers: Headers | None = None,
         timestamp: int | None = None,
     ) -> int:
-        """Stage one record and return the offset that it will have."""
+        """Stage one record and return the offset that it will have.
+
+        A record that fills its section commits it. After an error nothing of the call is staged;
+        repeated, it is stored once, also if nobody could tell how the commit ended.
+        """
         record = pack_single(
             value,
             key=key,
@@ -73,29 +78,62 @@ class Stage:
             timestamp=self._session.clock.wall_ms() if timestamp is None else timestamp,
             limits=self._session.limits,
         )
-        self._records.append(record)
-        offset = self._committed + len(self._records) - 1
-        self._bytes += len(record.value) + len(record.headers)
-        if is_full(offset, self._bytes, section=self._section, limits=self._session.limits):
-            await self.commit()
-        return offset
+        async with self._changing:
+            await self._settle()
+            stored = self._staged.repeated(record, timed=timestamp is not None)
+            if stored is not None:
+                return stored
+            offset = self._staged.add(record)
+            if self._staged.is_full():
+                await self._commit(by_call=True)
+            return offset
 
     async def commit(self) -> int:
         """Make what is staged durable and visible to all; answers the end of the log."""
-        # A cancelled caller leaves the commit running: the handle must know how it ended.
-        return await asyncio.shield(asyncio.ensure_future(self._commit()))
+        async with self._changing:
+            await self._settle()
+            if self._staged.records:
+                await self._commit(by_call=False)
+            return self._staged.committed
 
     async def discard(self) -> int:
         """Drop what is staged; answers how many records went."""
         async with self._changing:
-            gone = len(self._records)
-            self._records, self._bytes = [], 0
-            return gone
+            await self._settle()
+            return self._staged.clear()
 
     async def close(self) -> None:
         """Drop what is staged and let others append again."""
-        await self.discard()
-        await self._session.execute(c.FreeLog(self.name, self._token))
+        async with self._changing:
+            if self._commits is not None:
+                await asyncio.wait([self._commits])
+            self._staged.clear()
+            await self._session.execute(c.FreeLog(self.name, self._token))
+
+    async def _commit(self, *, by_call: bool) -> None:
+        # A cancelled caller leaves the commit running: the next call looks how it ended.
+        command = self._staged.begin(by_call=by_call)
+        self._commits = asyncio.ensure_future(self._session.execute(command))
+        try:
+            await asyncio.shield(self._commits)
+        except MillstreamError as error:
+            if not isinstance(error, OutcomeUnknown):
+                self._staged.failed()
+            raise
+        self._staged.succeeded()
+
+    async def _settle(self) -> None:
+        """Find out how a commit ended, if that is in doubt."""
+        if not self._staged.in_doubt:
+            return
+        if self._commits is not None:
+            await asyncio.wait([self._commits])
+        try:
+            await self._session.execute(self._staged.probe())
+        except EndMoved:
+            self._staged.failed()
+        else:
+            self._staged.was_stored()
 
     async def get(self, offset: int) -> Record | None:
         """The record at an offset, staged or committed."""
@@ -108,7 +146,7 @@ class Stage:
     ) -> AsyncIterator[Record]:
         """The records in [start, stop), those that are staged included."""
         position = await self.start_offset() if start is None else start
-        committed, records = self._committed, list(self._records)
+        committed, records = self._staged.committed, list(self._staged.visible())
         end = committed + len(records)
         stop = end if stop is None else min(stop, end)
         if position < committed:
@@ -123,7 +161,7 @@ class Stage:
 
     async def end_offset(self) -> int:
         """The offset that the next record will get."""
-        return self._committed + len(self._records)
+        return self._staged.committed + len(self._staged.visible())
 
     async def extent(self, known: int = 0) -> Extent:
         """Both ends; those of a log that is held do not go back."""
@@ -153,16 +191,3 @@ class Stage:
             start=start,
             section=section or self._section,
         )
-
-    async def _commit(self) -> int:
-        async with self._changing:
-            count = len(self._records)
-            if count:
-                records = self._records[0] if count == 1 else batch_of(self._records)
-                await self._session.execute(
-                    c.Append(self.name, records, expect_end=self._committed, token=self._token)
-                )
-                self._committed += count
-                del self._records[:count]
-                self._bytes = sum(len(one.value) + len(one.headers) for one in self._records)
-            return self._committed

@@ -300,8 +300,13 @@ def _hold(tx: Transaction, log_id: int, token: str) -> None:
 def free_log(tx: Transaction, command: c.FreeLog) -> None:
     """Stop holding a log; somebody else's hold is left alone."""
     found = find_log(tx, command.log)
-    if found is not None and found[1].token == command.token:
+    if found is None:
+        return
+    if found[1].token == command.token:
         tx.change(keys.head(found[0]), Taken("", 0))
+    producer = keys.producer(found[0], command.token)
+    if tx.entity(producer, ProducerState).exists():
+        tx.change(producer, None)  # the handle is gone, and repeats none of its commits
 
 
 def check_free(tx: Transaction, head: Head, token: str) -> None:

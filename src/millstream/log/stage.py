@@ -15,12 +15,12 @@ from typing import Any, Protocol, Self
 import msgspec
 
 from millstream.command import Session
-from millstream.errors import InvalidInput
-from millstream.format import block
-from millstream.format.packing import Batch, Single, pack_single
-from millstream.limits import Limits
+from millstream.errors import EndMoved, MillstreamError, OutcomeUnknown
+from millstream.format.packing import Single, pack_single
 from millstream.log import commands as c
 from millstream.log.cursor import SECTION, Cursor
+from millstream.log.progress import check_section
+from millstream.log.staged import Staged
 from millstream.record import NO_HEADERS, Extent, Headers, Record, Seconds
 
 _decode_headers = msgspec.msgpack.Decoder(dict[str, Any]).decode
@@ -43,16 +43,15 @@ class Stage:
     """Records that are readable here, and durable at the next commit."""
 
     def __init__(self, session: Session, log: _Log, *, section: int) -> None:
-        if section < 1:
-            raise InvalidInput(f"a section has at least one record, not {section}")
+        check_section(section)
         self.name = log.name
         self._session = session
         self._log = log
         self._section = section
         self._token = secrets.token_hex(8)
-        self._committed = session.execute(c.TakeLog(log.name, self._token))
-        self._records: list[Single] = []
-        self._bytes = 0
+        end = session.execute(c.TakeLog(log.name, self._token))
+        limits = session.limits
+        self._staged = Staged(log.name, self._token, end, section=section, limits=limits)
 
     def __enter__(self) -> Self:
         return self
@@ -77,7 +76,11 @@ class Stage:
         headers: Headers | None = None,
         timestamp: int | None = None,
     ) -> int:
-        """Stage one record and return the offset that it will have."""
+        """Stage one record and return the offset that it will have.
+
+        A record that fills its section commits it. After an error nothing of the call is staged;
+        repeated, it is stored once, also if nobody could tell how the commit ended.
+        """
         record = pack_single(
             value,
             key=key,
@@ -85,34 +88,51 @@ class Stage:
             timestamp=self._session.clock.wall_ms() if timestamp is None else timestamp,
             limits=self._session.limits,
         )
-        self._records.append(record)
-        offset = self._committed + len(self._records) - 1
-        self._bytes += len(record.value) + len(record.headers)
-        if is_full(offset, self._bytes, section=self._section, limits=self._session.limits):
-            self.commit()
+        self._settle()
+        stored = self._staged.repeated(record, timed=timestamp is not None)
+        if stored is not None:
+            return stored
+        offset = self._staged.add(record)
+        if self._staged.is_full():
+            self._commit(by_call=True)
         return offset
 
     def commit(self) -> int:
         """Make what is staged durable and visible to all; answers the end of the log."""
-        if self._records:
-            records = self._records[0] if len(self._records) == 1 else batch_of(self._records)
-            self._session.execute(
-                c.Append(self.name, records, expect_end=self._committed, token=self._token)
-            )
-            self._committed += len(self._records)
-            self._records, self._bytes = [], 0
-        return self._committed
+        self._settle()
+        if self._staged.records:
+            self._commit(by_call=False)
+        return self._staged.committed
 
     def discard(self) -> int:
         """Drop what is staged; answers how many records went."""
-        gone = len(self._records)
-        self._records, self._bytes = [], 0
-        return gone
+        self._settle()
+        return self._staged.clear()
 
     def close(self) -> None:
         """Drop what is staged and let others append again."""
-        self.discard()
+        self._staged.clear()
         self._session.execute(c.FreeLog(self.name, self._token))
+
+    def _commit(self, *, by_call: bool) -> None:
+        command = self._staged.begin(by_call=by_call)
+        try:
+            self._session.execute(command)
+        except MillstreamError as error:
+            if not isinstance(error, OutcomeUnknown):
+                self._staged.failed()
+            raise
+        self._staged.succeeded()
+
+    def _settle(self) -> None:
+        """Find out how a commit ended, if that is in doubt."""
+        if self._staged.in_doubt:
+            try:
+                self._session.execute(self._staged.probe())
+            except EndMoved:
+                self._staged.failed()
+            else:
+                self._staged.was_stored()
 
     def get(self, offset: int) -> Record | None:
         """The record at an offset, staged or committed."""
@@ -122,10 +142,11 @@ class Stage:
         """The records in [start, stop), those that are staged included."""
         stop = self.end_offset() if stop is None else min(stop, self.end_offset())
         position = self.start_offset() if start is None else start
-        if position < self._committed:
-            yield from self._log.read(position, min(stop, self._committed))
-        for offset in range(max(position, self._committed), stop):
-            yield staged_record(self.name, offset, self._records[offset - self._committed])
+        committed, records = self._staged.committed, self._staged.visible()
+        if position < committed:
+            yield from self._log.read(position, min(stop, committed))
+        for offset in range(max(position, committed), stop):
+            yield staged_record(self.name, offset, records[offset - committed])
 
     def start_offset(self) -> int:
         """The offset of the first record that is there."""
@@ -133,7 +154,7 @@ class Stage:
 
     def end_offset(self) -> int:
         """The offset that the next record will get."""
-        return self._committed + len(self._records)
+        return self._staged.committed + len(self._staged.visible())
 
     def extent(self, known: int = 0) -> Extent:
         """Both ends; those of a log that is held do not go back."""
@@ -165,11 +186,6 @@ class Stage:
         )
 
 
-def is_full(offset: int, staged_bytes: int, *, section: int, limits: Limits) -> bool:
-    """Whether what is staged must be committed: its section is full, or its batch is large."""
-    return (offset + 1) % section == 0 or staged_bytes > limits.batch_bytes_max // 2
-
-
 def staged_record(log: str, offset: int, record: Single) -> Record:
     """A staged record as readers of the handle see it; it has no time of its append yet."""
     return Record(
@@ -179,23 +195,4 @@ def staged_record(log: str, offset: int, record: Single) -> Record:
         record.timestamp_ms or 0,
         record.key,
         _decode_headers(record.headers) if record.headers else NO_HEADERS,
-    )
-
-
-def batch_of(records: list[Single]) -> Batch:
-    """Several staged records as one batch."""
-    payload = block.encode_values([record.value for record in records])
-    columns, metadata = block.encode_metadata(
-        timestamps=[record.timestamp_ms or 0 for record in records],
-        keys=[r.key for r in records] if any(r.key is not None for r in records) else None,
-        headers=[r.headers for r in records] if any(r.headers for r in records) else None,
-    )
-    return Batch(
-        len(records),
-        payload,
-        block.checksum(payload),
-        columns,
-        metadata,
-        block.checksum(metadata),
-        None,
     )
