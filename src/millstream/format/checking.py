@@ -78,13 +78,13 @@ def _check_batch(batch: Batch, limits: Limits) -> None:
 
 
 def check_stored(metadata: block.Block, payload: block.Block, limits: Limits) -> None:
-    """Refuse a stored block of another store that could not have been stored here."""
+    """Refuse a stored block of another store whose records could not have been stored here.
+
+    Its size is the caller's to mind: a block that is larger than those of this store can be cut.
+    """
     count, columns = metadata.count, metadata.header.columns
     if count < 1:
         raise InvalidInput("a block without records")
-    _check_size("a block", count, limits.batch_records_max, unit="records")
-    size = metadata.header.body_bytes + payload.header.body_bytes
-    _check_size("a block", size, limits.batch_bytes_max)
     if columns & ~(_HANDED_IN | block.APPENDED) or payload.header.columns != block.VALUE:
         raise InvalidInput(f"a block with the columns {columns} and {payload.header.columns}")
     _check_column(payload, block.VALUE, "a value", limits.value_bytes_max)

@@ -7,6 +7,8 @@ new ids. So a copy never holds anything that its hash does not vouch for.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterator
 from functools import partial
 
 from millstream.errors import CorruptionError, EndMoved, Fenced, InvalidInput
@@ -107,7 +109,7 @@ def check_blocks(command: c.AdoptBlocks, limits: Limits) -> list[Parsed]:
         raise InvalidInput(f"a hash of {len(command.digest)} bytes, not {DIGEST_BYTES}")
     if not 0 < len(command.blocks) <= BLOCKS_MAX:
         raise InvalidInput(f"{len(command.blocks)} blocks; from 1 to {BLOCKS_MAX:,} can be adopted")
-    found = []
+    found: list[Parsed] = []
     position = command.expect_end
     for one in command.blocks:
         if one.first_offset != position or one.count < 1:
@@ -116,9 +118,29 @@ def check_blocks(command: c.AdoptBlocks, limits: Limits) -> list[Parsed]:
             )
         parsed = _parsed(one, command.log)
         check_stored(parsed.metadata, parsed.payload, limits)
-        found.append(parsed)
+        found += _pieces(parsed, limits)
         position = parsed.stop
     return found
+
+
+def _pieces(parsed: Parsed, limits: Limits) -> Iterator[Parsed]:
+    """A block that is larger than those of this store becomes several: blocks are read whole."""
+    metadata, payload = parsed.metadata.header, parsed.payload.header
+    most, ends = limits.batch_records_max, parsed.ends
+    size = metadata.body_bytes + payload.body_bytes
+    if parsed.count <= most and size <= limits.batch_bytes_max:
+        yield parsed
+        return
+    beside = size - ends[-1]
+    values_max = max(1, limits.batch_bytes_max // 2)
+    most = min(most, max(1, values_max * parsed.metadata.count // max(1, beside)))
+    start = 0
+    while start < parsed.count:
+        first = parsed.skip + start
+        fitting = bisect_right(ends, ends[first] + values_max, lo=first + 1) - 1 - first
+        stop = min(parsed.count, start + max(1, min(most, fitting)))
+        yield parsed.cut(start, stop)
+        start = stop
 
 
 def _parsed(block: Block, log: str) -> Parsed:

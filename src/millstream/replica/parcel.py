@@ -30,6 +30,9 @@ LEVEL = 3
 BLOCK_BYTES_MAX = 32 * 1024 * 1024
 """A larger stored block is sent in parts: a frame of 64 MiB must hold it."""
 
+BLOCKS_MAX = 10_000
+"""Blocks in one parcel, well within what the other side takes in one commit."""
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Block]).decode
 
@@ -86,8 +89,7 @@ def send_blocks(store: Store, query: SendBlocks) -> Parcel:
     )
     if not found:
         return Parcel(query.start, b"")
-    if weight(found[0]) > BLOCK_BYTES_MAX:
-        found = [_first_of(found[0])]
+    found = _fitting(found)
     end = found[-1].offsets.stop
     digest = copying.get_chain(store, GetChain(query.log, end))
     if not query.compress:
@@ -102,20 +104,31 @@ def weight(block: Block) -> int:
     return len(block.payload) + len(block.metadata)
 
 
+def _fitting(found: list[Block]) -> list[Block]:
+    """The first of some blocks that one frame, and one commit of the other side, can hold."""
+    if weight(found[0]) > BLOCK_BYTES_MAX:
+        return [_first_of(found[0])]
+    sizes = accumulate(map(weight, found))
+    return found[: min(BLOCKS_MAX, sum(size <= BLOCK_BYTES_MAX for size in sizes))]
+
+
 def _first_of(block: Block) -> Block:
     """As many of a large block's first records as fit well into a frame; at least one."""
     payload = blocks.Block(block.payload, kind=blocks.PAYLOAD)
     metadata = blocks.Block(block.metadata, kind=blocks.METADATA)
     values = payload.column(blocks.VALUE, block.skip, block.count) or []
-    sizes = accumulate(map(len, values))
+    headers = metadata.column(blocks.HEADERS, block.skip, block.count) or [b""] * block.count
+    keys = metadata.keys(block.skip, block.count)
+    columns = zip(values, headers, keys, strict=True)
+    sizes = accumulate(len(value) + len(maps) + len(key or b"") for value, maps, key in columns)
     count = max(1, sum(size <= BLOCK_BYTES_MAX // 2 for size in sizes))
     return pack(
         block.log,
         block.first_offset,
         Columns(
             values[:count],
-            metadata.keys(block.skip, count),
-            metadata.column(blocks.HEADERS, block.skip, count) or [b""] * count,
+            keys[:count],
+            headers[:count],
             metadata.timestamps(block.skip, count),
             metadata.appended(block.skip, count),
         ),
