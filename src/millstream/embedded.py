@@ -102,6 +102,7 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[Transaction, Any], Any]] = {
     r.StartReplica: adopting.start_replica,
     r.AdoptOwner: adopting.adopt_owner,
     r.AdoptMetadata: metadata.adopt_metadata,
+    r.AdoptTimestamp: adopting.adopt_timestamp,
     r.SetAside: lambda tx, command: aside.set_aside(tx, command, queue_past, set_queues_back),
     publishing.PublishParts: publishing.publish_parts,
     c.OpenCursor: cursors.open_cursor,

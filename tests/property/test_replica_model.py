@@ -278,6 +278,7 @@ class Replicas(RuleBasedStateMachine):
     def check_same(self) -> None:
         found = [summary(ms) for ms in self.stores]
         assert len({(s.start, s.end, s.digest, s.owner, s.epoch, s.metadata) for s in found}) == 1
+        assert len({one.timestamp_ms for one in found}) == 1
         assert len({tuple(values(ms, LOG)) for ms in self.stores}) == 1
         stamped = [ms._session.execute(GetStampedMetadata(LOG)) for ms in self.stores]
         assert all(one == stamped[0] for one in stamped)

@@ -121,6 +121,12 @@ class SetBack(Struct, array_like=True, frozen=True, tag=10):
     """How many bytes went with them."""
 
 
+class Touched(Struct, array_like=True, frozen=True, tag=11):
+    """Something else of the log was changed then, here or in another copy."""
+
+    at_ms: int
+
+
 class Bounds(Struct, frozen=True):
     """What readers see of a log, replaced whole by each commit."""
 
@@ -132,7 +138,17 @@ class Bounds(Struct, frozen=True):
 
 
 Change = (
-    Created | Appended | Truncated | Dropped | Retained | Taken | Deleted | Owned | Placed | SetBack
+    Created
+    | Appended
+    | Truncated
+    | Dropped
+    | Retained
+    | Taken
+    | Deleted
+    | Owned
+    | Placed
+    | SetBack
+    | Touched
 )
 """What can happen to a head."""
 
@@ -147,6 +163,7 @@ class Head(Entity, array_like=True):
     dropped: int = 0
     bytes: int = 0
     timestamp_ms: int = 0
+    """When records, metadata or start were changed last, in whichever copy."""
     retention: Retention = Retention()
     token: str = ""
     until_ms: int = 0
@@ -199,10 +216,13 @@ class Head(Entity, array_like=True):
             case Placed():
                 self.start, self.dropped, self.end = change.start, change.dropped, change.end
                 self._skip(0, change.dropped)
+                self.timestamp_ms = 0  # that of what it is made from follows
             case SetBack():
                 self.end = change.end
                 self.bytes -= change.bytes
                 self.setbacks += 1
+            case Touched():
+                self.timestamp_ms = max(self.timestamp_ms, change.at_ms)
 
     def _skip(self, start: int, stop: int) -> None:
         """Note that there is nothing between the end so far and where the log goes on."""

@@ -29,6 +29,7 @@ from millstream.log.head import (
     Named,
     Retained,
     Taken,
+    Touched,
     Truncated,
 )
 from millstream.log.metadata import Meta, MetadataState, Set
@@ -193,6 +194,17 @@ def _put_batch(tx: Transaction, log_id: int, offset: int, batch: Batch) -> int:
 
 def truncate(tx: Transaction, command: c.Truncate) -> int:
     """Forget what lies before an offset; only ever forwards."""
+    known = find_log(tx, command.log)
+    before = 0 if known is None else known[1].start
+    gone = truncate_log(tx, command)
+    found = known or find_log(tx, command.log)
+    if found is not None and found[1].start > before:
+        tx.change(keys.head(found[0]), Touched(tx.wall_ms))
+    return gone
+
+
+def truncate_log(tx: Transaction, command: c.Truncate) -> int:
+    """The same because another copy has: that says when it was."""
     found = find_log(tx, command.log)
     before = command.before
     check_integer("an offset", before)
@@ -268,6 +280,7 @@ def set_metadata(tx: Transaction, command: c.SetMetadata) -> None:
         )
     stamp = state.next_stamp(wall_ms=tx.wall_ms, writer=instance_id(tx))
     tx.change(key, Set(command.key, Meta(stamp, not command.delete, command.value)))
+    tx.change(keys.head(log_id), Touched(tx.wall_ms))
 
 
 def set_retention(tx: Transaction, command: c.SetRetention) -> None:

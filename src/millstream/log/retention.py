@@ -19,7 +19,7 @@ from millstream.format import block as blocks
 from millstream.format import entries, keys
 from millstream.log.ancestry import release
 from millstream.log.cursor_state import CursorState
-from millstream.log.head import Dropped, Head, Truncated
+from millstream.log.head import Dropped, Head, Touched, Truncated
 from millstream.log.producer import ProducerState
 from millstream.log.reader import entries_of
 from millstream.log.sparse import Needed, Sweep, payloads_of, rows_across, thin
@@ -167,6 +167,7 @@ def _forget(tx: Transaction, *, log_id: int, head: Head, start: int) -> int:
     if current.retention != head.retention or start > current.end:
         return 0
     tx.change(keys.head(log_id), Truncated(start))
+    tx.change(keys.head(log_id), Touched(tx.wall_ms))
     return start - head.start
 
 

@@ -15,9 +15,10 @@ from millstream.errors import CorruptionError, EndMoved, Fenced, InvalidInput
 from millstream.format import block as blocks
 from millstream.format import entries, keys
 from millstream.format.checking import check_stored
+from millstream.format.packing import check_timestamp
 from millstream.limits import Limits
 from millstream.log.block import Block
-from millstream.log.head import Appended, Head, Owned, Placed, Truncated
+from millstream.log.head import Appended, Head, Owned, Placed, Touched, Truncated
 from millstream.log.names import check_integer, check_name
 from millstream.log.operations import check_free, find_log, make_log, need_log
 from millstream.replica import commands as c
@@ -172,14 +173,27 @@ def _adopt(
     if last_mark(tx.state, tx.writer, log_id) != standing.last:
         raise _end_moved(command, head.end)
     for one in found:
-        put_records(tx, log_id, one.first_offset, one)
+        put_records(tx, log_id, one.first_offset, one, at_ms=0)
     if marks:
         add_marks(tx, log_id, marks)
     return tx.entity(keys.head(log_id), Head).end
 
 
-def put_records(tx: Transaction, log_id: int, offset: int, records: Parsed) -> None:
-    """Append records of a stored block, at an offset that is the end, under new ids."""
+def adopt_timestamp(tx: Transaction, command: c.AdoptTimestamp) -> bool:
+    """Note when another copy was changed, if that is later."""
+    check_timestamp(command.timestamp_ms)
+    log_id, head = need_log(tx, command.log)
+    if command.timestamp_ms <= head.timestamp_ms:
+        return False
+    tx.change(keys.head(log_id), Touched(command.timestamp_ms))
+    return True
+
+
+def put_records(tx: Transaction, log_id: int, offset: int, records: Parsed, *, at_ms: int) -> None:
+    """Append records of a stored block, at an offset that is the end, under new ids.
+
+    `at_ms` is when the log was changed by that: 0 for a copy, which is told in another way.
+    """
     metadata, payload, count = records.metadata, records.payload, records.count
     first_id = tx.take_ids(count)
     head = metadata.header
@@ -209,7 +223,7 @@ def put_records(tx: Transaction, log_id: int, offset: int, records: Parsed) -> N
             payload_bytes=len(values),
         ),
     )
-    tx.change(keys.head(log_id), Appended(count, len(values) + len(body), tx.wall_ms))
+    tx.change(keys.head(log_id), Appended(count, len(values) + len(body), at_ms))
 
 
 def check_mark(mark: Mark) -> None:

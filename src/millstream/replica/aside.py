@@ -16,7 +16,7 @@ from millstream.format.lineage import Fork
 from millstream.limits import NAME_CHARS_MAX
 from millstream.log.ancestry import FORK_NAME, Tail, children, find_fork, put_fork
 from millstream.log.cursor_state import CursorState, SetBack
-from millstream.log.head import Created, Head, Named, Placed
+from millstream.log.head import Created, Head, Named, Placed, Touched
 from millstream.log.names import check_integer, check_name
 from millstream.log.operations import FOUND_PER_STEP, check_free, find_log, need_log
 from millstream.log.producer import Produced, ProducerState
@@ -101,6 +101,7 @@ def make_fork(tx: Transaction, parent_id: int, name: str) -> int:
     tx.change(keys.log_name(name), Named(log_id))
     tx.change(keys.head(log_id), Created(name, tx.wall_ms))
     tx.change(keys.head(log_id), Placed(parent.start, parent.start, parent.end))
+    tx.change(keys.head(log_id), Touched(parent.timestamp_ms))
     put_fork(tx, log_id, Fork(parent_id, parent.end))
     anchor = mark_at(tx.state, tx.writer, parent_id, parent.start)
     if anchor is not None:

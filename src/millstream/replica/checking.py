@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from millstream.errors import InvalidInput
+from millstream.format.packing import check_timestamp
 from millstream.log.names import check_integer, check_name
 from millstream.replica.chain import DIGEST_BYTES
 from millstream.replica.commands import Aside, Summary
@@ -35,6 +36,7 @@ def check_summary(found: Summary) -> Summary:
         ("an epoch", found.epoch),
     ):
         check_integer(what, number)
+    check_timestamp(found.timestamp_ms)
     if not found.base.offset <= found.start <= found.end:
         raise InvalidInput(
             f"log {found.name!r} cannot have a base of {found.base.offset}, a start of "

@@ -146,6 +146,15 @@ class AdoptOwner(Operation[bool], frozen=True):
     """If given, only if the log ends there: what else was appended would be nobody's."""
 
 
+class AdoptTimestamp(Operation[bool], frozen=True):
+    """Note when another copy was last changed; False if this one was later."""
+
+    traits = Traits(needs=(on_copy("write"),), is_step=True)
+
+    log: str
+    timestamp_ms: int
+
+
 class AdoptMetadata(Operation[int], frozen=True):
     """Take over metadata entries whose stamps are newer; answers how many."""
 

@@ -22,6 +22,7 @@ from millstream.replica.checking import check_aside, check_summary
 from millstream.replica.commands import (
     AdoptMetadata,
     AdoptOwner,
+    AdoptTimestamp,
     GetStampedMetadata,
     SetAside,
     StartReplica,
@@ -76,6 +77,7 @@ class Convergence:
         yield from self._converge_metadata()
         if self._options.truncate:
             yield from self._converge_starts()
+        yield from self._converge_timestamps()
 
     # Beginnings.
 
@@ -386,6 +388,13 @@ class Convergence:
                 gone = yield from ask(side, AdoptStart(self.log, start))
                 self.outcome.truncated += gone
 
+    def _converge_timestamps(self) -> Steps[None]:
+        """The later change counts, whichever copy it was made in."""
+        latest = max(copy.timestamp_ms for copy in self._copies.values())
+        for side, copy in self._copies.items():
+            if copy.timestamp_ms < latest and side in self._written:
+                yield from ask(side, AdoptTimestamp(self.log, latest))
+
     # What is known of the copies.
 
     def _move(self, side: Side, end: int, digest: bytes) -> None:
@@ -409,14 +418,20 @@ def _is_virgin(copy: Summary) -> bool:
 
 def _same(own: Summary, peer: Summary) -> bool:
     """Whether nothing is left to do: one look at both summaries."""
-    return (own.start, own.end, own.digest, _pair(own), own.metadata) == (
-        peer.start,
-        peer.end,
-        peer.digest,
-        _pair(peer),
-        peer.metadata,
+    return all(
+        (
+            (own.start, own.end, own.digest) == (peer.start, peer.end, peer.digest),
+            _pair(own) == _pair(peer),
+            own.metadata == peer.metadata,
+            own.timestamp_ms == peer.timestamp_ms,
+        )
     )
 
 
 def _with_metadata_of(made: Summary, before: Summary) -> Summary:
-    return replace(made, stamp=before.stamp, metadata=before.metadata)
+    return replace(
+        made,
+        stamp=before.stamp,
+        metadata=before.metadata,
+        timestamp_ms=before.timestamp_ms,
+    )

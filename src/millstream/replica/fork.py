@@ -250,7 +250,7 @@ def _append_again(tx: Transaction, *, sides: Sides, blocks: list[Parsed]) -> Ste
     if parent.end != sides.parent_end and sides.position >= sides.parent_end:
         return Step()  # it was to follow the parent's last record, and now follows another one
     for one in blocks:
-        put_records(tx, sides.fork.parent_id, parent.end, one)
+        put_records(tx, sides.fork.parent_id, parent.end, one, at_ms=tx.wall_ms)
     merged = blocks[-1].stop if blocks else sides.own_end
     put_fork(tx, sides.fork_id, sides.fork._replace(merged=merged))
     done = merged >= tx.entity(keys.head(sides.fork_id), Head).end

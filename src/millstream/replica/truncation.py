@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millstream.command import Operation, Traits, on_copy
 from millstream.log.commands import Truncate
-from millstream.log.operations import need_log, truncate
+from millstream.log.operations import need_log, truncate_log
 from millstream.store.transaction import Transaction
 
 
@@ -20,4 +20,4 @@ class AdoptStart(Operation[int], frozen=True):
 def adopt_start(tx: Transaction, command: AdoptStart) -> int:
     """As a truncation, of a log that must be there."""
     need_log(tx, command.log)
-    return truncate(tx, Truncate(command.log, command.start))
+    return truncate_log(tx, Truncate(command.log, command.start))

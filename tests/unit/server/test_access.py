@@ -116,6 +116,7 @@ TABLE: list[tuple[Any, str]] = [
     (copies.AdoptOwner("orders", "s", 1), "replica:write:orders"),
     (copies.AdoptMetadata("orders", {}), "replica:write:orders"),
     (copies.SetAside("orders", 0, 0), "replica:write:orders"),
+    (copies.AdoptTimestamp("orders", 0), "replica:write:orders"),
     (AdoptParcel("orders", Parcel(0, b""), 0, 0), "replica:write:orders"),
     (AdoptStart("orders", 1), "replica:write:orders"),
     (Stats(), "store:read"),
