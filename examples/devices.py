@@ -37,7 +37,7 @@ def push(path: Path, hub: millstream.Millstream) -> int:
 
 def work(hub: millstream.Millstream) -> int:
     """What the hub does: one queue over all devices, whichever there are."""
-    readings = hub.queue("readings", sources=["device/*"], start="earliest")
+    readings = hub.create_queue("readings", sources=["device/*"], start="earliest")
     done: list[Message] = []
     total = 0
     while done := readings.claim(500, ack=done):

@@ -74,7 +74,7 @@ by_country.show()
 # %%
 from pyspark.sql import functions as f
 
-checks = ms.queue("checks", lease=60)
+checks = ms.create_queue("checks", lease=60)
 total = f.get_json_object(f.col("value").cast("string"), "$.total").cast("int")
 query = (
     spark.readStream.format("millstream")

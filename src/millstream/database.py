@@ -58,11 +58,19 @@ class Millstream:
             yield from page
             after = page[-1].name
 
-    def queue(self, name: str, **spec: Any) -> Queue:
-        """The queue of that name; made, if a spec is given and there is none (see `spec_of`)."""
+    def queue(self, name: str, **settings: Any) -> Queue:
+        """The queue of that name, which need not exist; with settings, what `create_queue` gives."""
+        return self.create_queue(name, **settings) if settings else Queue(self._session, name)
+
+    def create_queue(self, name: str, **settings: Any) -> Queue:
+        """Make a queue, or make it what the settings say (`spec_of` lists them).
+
+        What is not named has its default, also if the queue was altered since. So it can be said at
+        every start, by any number of processes at once. A setting that differs and cannot be altered
+        now raises `Conflict`, and nothing changes.
+        """
         queue = Queue(self._session, name)
-        if spec:
-            queue.specify(spec_of(**spec))
+        queue.specify(spec_of(**settings))
         return queue
 
     def queues(self) -> Iterator[QueueInfo]:

@@ -89,7 +89,7 @@ def kinds() -> Kinds:
 
 _OPERATIONS: dict[type[Operation[Any]], Callable[[Transaction, Any], Any]] = {
     c.CreateLog: rules.create_log,
-    c.Append: rules.append,
+    c.Append: queues.append,
     c.Truncate: rules.truncate,
     c.DeleteLog: rules.delete_log,
     c.SetMetadata: rules.set_metadata,

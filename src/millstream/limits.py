@@ -14,6 +14,9 @@ MiB = 1024 * KiB
 NAME_CHARS_MAX = 255
 """Characters in a name: long enough for a path-like name, short enough for a key."""
 
+QUEUE_NAME_CHARS_MAX = NAME_CHARS_MAX - len("queue-later:")
+"""Characters in a queue's name: the logs of its own, which begin with it, have names like any other."""
+
 CONSUMER_BYTES_MAX = 128
 """UTF-8 bytes in a consumer id."""
 

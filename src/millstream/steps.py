@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from millstream.command import Sql
@@ -15,12 +15,19 @@ from millstream.log.names import check_name
 from millstream.log.progress import Acknowledged, Progress, ranges_of
 from millstream.queue.commands import FinishClaims
 from millstream.queue.message import Message
+from millstream.queue.putting import Wishes, put_batch, put_one
 from millstream.queue.queue import Messages, runs_of
 from millstream.record import Headers, Producer
 
 
 class NamedLog(Protocol):
     """A log, whatever surface it belongs to."""
+
+    name: str
+
+
+class NamedQueue(Protocol):
+    """A queue, whatever surface it belongs to."""
 
     name: str
 
@@ -97,9 +104,7 @@ class Steps:
             values, keys=keys, headers=headers, timestamps=timestamps, limits=self._limits
         )
         if records is None:
-            nothing = Later()
-            nothing.settle(None)
-            return nothing
+            return self._nothing()
         return self._add(c.Append(_name(log), records))
 
     def truncate(self, log: str | NamedLog, *, before: int) -> Later:
@@ -109,6 +114,48 @@ class Steps:
     def set_metadata(self, log: str | NamedLog, key: str, value: Any) -> Later:
         """Set a metadata entry."""
         return self._add(c.SetMetadata(_name(log), check_name(key, "metadata"), check_json(value)))
+
+    def put(
+        self,
+        queue: str | NamedQueue,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        producer: Producer | None = None,
+    ) -> Later:
+        """Put one message to a queue, which must exist; the answer is its offset in the inbox."""
+        command = put_one(
+            _name(queue, "queue"),
+            None,
+            value,
+            key=key,
+            headers=headers,
+            producer=producer,
+            wishes=Wishes(),
+            limits=self._limits,
+        )
+        return self._add(command)
+
+    def put_many(
+        self,
+        queue: str | NamedQueue,
+        values: Iterable[Any],
+        *,
+        keys: Sequence[bytes | str | None] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+    ) -> Later:
+        """Put a batch to a queue, which must exist; the answer is its first offset in the inbox."""
+        command, _ = put_batch(
+            _name(queue, "queue"),
+            None,
+            values,
+            keys=keys,
+            headers=headers,
+            wishes=Wishes(),
+            limits=self._limits,
+        )
+        return self._nothing() if command is None else self._add(command)
 
     def done(self, messages: Messages) -> Later:
         """Acknowledge claimed messages of one queue; a lost lease undoes the whole transaction."""
@@ -146,6 +193,12 @@ class Steps:
         self._answers.append(answer)
         return answer
 
+    def _nothing(self) -> Later:
+        """The answer of a step that there is no need to take."""
+        answer = Later()
+        answer.settle(None)
+        return answer
+
     def _settle(self, results: list[Any]) -> None:
         for answer, result in zip(self._answers, results, strict=True):
             answer.settle(result)
@@ -157,6 +210,6 @@ def _durable(cursor: NamedCursor) -> NamedCursor:
     return cursor
 
 
-def _name(log: str | NamedLog) -> str:
-    name: Any = getattr(log, "name", None)
-    return check_name(log if name is None else name)  # type: ignore[arg-type]
+def _name(noun: str | NamedLog | NamedQueue, what: str = "log") -> str:
+    name: Any = getattr(noun, "name", None)
+    return check_name(noun if name is None else name, what)  # type: ignore[arg-type]

@@ -55,11 +55,19 @@ class Millstream:
                 yield info
             after = page[-1].name
 
-    async def queue(self, name: str, **spec: Any) -> Queue:
-        """The queue of that name; made, if a spec is given and there is none (see `spec_of`)."""
+    async def queue(self, name: str, **settings: Any) -> Queue:
+        """The queue of that name, which need not exist; with settings, what `create_queue` gives."""
+        return await self.create_queue(name, **settings) if settings else Queue(self._session, name)
+
+    async def create_queue(self, name: str, **settings: Any) -> Queue:
+        """Make a queue, or make it what the settings say (`spec_of` lists them).
+
+        What is not named has its default, also if the queue was altered since. So it can be said at
+        every start, by any number of processes at once. A setting that differs and cannot be altered
+        now raises `Conflict`, and nothing changes.
+        """
         queue = Queue(self._session, name)
-        if spec:
-            await queue.specify(spec_of(**spec))
+        await queue.specify(spec_of(**settings))
         return queue
 
     async def queues(self) -> AsyncIterator[QueueInfo]:

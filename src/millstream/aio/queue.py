@@ -11,14 +11,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from millstream.command import AsyncSession
-from millstream.errors import NotFound
 from millstream.format.rfc import Record
 from millstream.log.names import check_name
 from millstream.queue import commands as c
 from millstream.queue.message import Message, QueueInfo, Try, messages_of
 from millstream.queue.putting import Wishes, put_batch, put_one
 from millstream.queue.queue import REDRIVE_PER_COMMIT, Messages, runs_of
-from millstream.queue.spec import QueueSpec
+from millstream.queue.spec import QueueSpec, no_queue
 from millstream.record import Headers, Producer, Seconds, to_ms
 
 
@@ -36,7 +35,10 @@ class Queue:
     # What it is.
 
     async def specify(self, spec: QueueSpec) -> bool:
-        """Make the queue; True if it was made, False if it exists with this very spec."""
+        """Make the queue, or make it what the spec says; True if there was none.
+
+        A field that cannot be altered now, and differs, raises `Conflict`: then nothing changes.
+        """
         info = await self.info()
         if info is not None and info.spec == spec:
             return False
@@ -62,7 +64,7 @@ class Queue:
         await self._session.execute(c.PauseQueue(self.name, False))
 
     async def delete(self) -> bool:
-        """Forget the queue and its messages; the logs stay. False if there was none."""
+        """Forget the queue, its messages and its inbox; its sources stay. False if there was none."""
         return await self._session.execute(c.DeleteQueue(self.name))
 
     # Messages in.
@@ -118,7 +120,9 @@ class Queue:
             wishes=wishes,
             limits=self._session.limits,
         )
-        if command is not None:
+        if command is None:
+            await self._need_info()
+        else:
             await self._session.execute(command)
         return count
 
@@ -281,5 +285,5 @@ class Queue:
     async def _need_info(self) -> QueueInfo:
         info = await self.info()
         if info is None:
-            raise NotFound(f"there is no queue {self.name!r}", name=self.name)
+            raise no_queue(self.name)
         return info

@@ -107,7 +107,7 @@ def socket_claim_batch(bench: Bench) -> Row:
     values = [os.urandom(PAYLOAD_BYTES) for _ in range(PUBLISH_BATCH)]
 
     async def work(ms: AsyncMillstream) -> Meter:
-        queue = await ms.queue("claims", lease=3_600)
+        queue = await ms.create_queue("claims", lease=3_600)
         total = Meter()
         while total.elapsed_s < bench.seconds:
             for _ in range(100):
@@ -217,9 +217,9 @@ def delivery_latency(bench: Bench) -> Row:
     sync_ms = 2 * syncs.percentile_ms(0.5)  # of the publish, and of the claim
 
     async def work(ms: AsyncMillstream) -> Meter:
-        queue = await ms.queue("latency", lease=3_600)
+        queue = await ms.create_queue("latency", lease=3_600)
         other = await aio.open(bench.url)
-        waiting = await other.queue("latency", lease=3_600)
+        waiting = await other.create_queue("latency", lease=3_600)
         meter = Meter()
         began = seconds()
         while seconds() - began < bench.seconds:

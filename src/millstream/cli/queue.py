@@ -58,17 +58,32 @@ def create(
     given: Settings,
     json: AsJson = False,
 ) -> None:
-    """Make a queue; to repeat it with the same settings changes nothing."""
+    """Make a queue, or make it what the settings say; what is not named has its default.
+
+    To repeat it changes nothing. A setting that cannot be altered now is told, and nothing changes.
+    """
     from millstream.cli import display
 
     begin = QueueSpec(start=int(start) if start.isdecimal() else start)
     spec = changed(begin, given.fields())
     with opened(store, create=True) as ms:
-        made = ms.queue(queue).specify(spec)
+        found = ms.queue(queue)
+        before = found.info()
+        made = found.specify(spec)
+    altered = [] if made or before is None else _differing(before.spec, spec)
     if json:
-        display.say_json({"queue": queue, "created": made})
+        display.say_json({"queue": queue, "created": made, "altered": altered})
+    elif altered:
+        display.say(f"queue {display.safe(queue)} altered: {', '.join(altered)}")
     else:
         display.say(f"queue {display.safe(queue)} {'made' if made else 'exists already'}")
+
+
+def _differing(old: QueueSpec, new: QueueSpec) -> list[str]:
+    """The fields in which two specs differ."""
+    return [
+        name for name in QueueSpec.__struct_fields__ if getattr(old, name) != getattr(new, name)
+    ]
 
 
 @queue.command()
@@ -274,7 +289,7 @@ def _set_paused(store: Path, name: str, paused: bool, *, as_json: bool) -> None:
 def delete(
     queue: QueueName, store: StorePath = Path(DEFAULT_STORE), yes: Yes = False, json: AsJson = False
 ) -> None:
-    """Forget a queue and how its messages stand, for ever; the logs stay."""
+    """Forget a queue, how its messages stand and its inbox, for ever; its sources stay."""
     from millstream.cli import display
 
     with opened(store) as ms:

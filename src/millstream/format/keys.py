@@ -32,6 +32,7 @@ their numbers do. Types 0x01 to 0x06 are the RFC's (see `rfc`); ours start at 0x
     0x1f  letter           queue id, claim id (u64)      a dead letter that is still to be written
     0x20  aging            queue id (u64), stage (u8),   (nothing): when a bucket has something to
                            ms (u64), bucket (u64)        forget, or is to be forgotten itself
+    0x21  claims           (nothing)                     claim numbers below may be a deleted queue's
 
     * as TerminatedBytes. In 0x14 to 0x18 a claim is written number first, then bucket size, so
       that claims sort by number.
@@ -73,6 +74,7 @@ MARKS = 0x1D
 SET_BACK = 0x1E
 LETTER = 0x1F
 AGING = 0x20
+CLAIMS = 0x21
 
 _NUMBERED = struct.Struct(">BBQ")
 _ENTRY = struct.Struct(">BBQQ")
@@ -85,6 +87,7 @@ _QUEUE_PREFIX = bytes((VERSION, QUEUE))
 ID_BLOCK_KEY = bytes((VERSION, ID_BLOCK))
 STORE_KEY = bytes((VERSION, STORE))
 FOLD_KEY = bytes((VERSION, FOLD))
+CLAIMS_KEY = bytes((VERSION, CLAIMS))
 
 
 def prefix(kind: int) -> bytes:

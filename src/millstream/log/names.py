@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 
 from millstream.errors import InvalidInput, InvalidName
-from millstream.limits import NAME_CHARS_MAX
+from millstream.limits import NAME_CHARS_MAX, QUEUE_NAME_CHARS_MAX
 
 NUMBER_MAX = 2**63 - 1
 
@@ -29,12 +29,13 @@ def check_text(what: str, text: str) -> str:
 
 
 def check_name(name: str, what: str = "log") -> str:
-    """1 to 255 characters of valid Unicode, none of them a control character."""
+    """1 to 255 characters of valid Unicode, a queue's up to 243, none of them a control character."""
     if not isinstance(name, str):
         raise InvalidName(f"a {what} name is text, not {type(name).__name__}", name=repr(name))
-    if not 1 <= len(name) <= NAME_CHARS_MAX:
+    most = QUEUE_NAME_CHARS_MAX if what == "queue" else NAME_CHARS_MAX
+    if not 1 <= len(name) <= most:
         raise InvalidName(
-            f"a {what} name has 1 to {NAME_CHARS_MAX} characters, not {len(name)}", name=name[:300]
+            f"a {what} name has 1 to {most} characters, not {len(name)}", name=name[:300]
         )
     if not name.isprintable() and any(unicodedata.category(c) in ("Cc", "Cs") for c in name):
         raise InvalidName(

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from millstream.command import Procedure, Traits, on_log, on_queue
-from millstream.errors import Conflict, InvalidInput, NotFound, OutOfRange
+from millstream.errors import Conflict, InvalidInput, OutOfRange
 from millstream.format import keys
 from millstream.format.entries import Entry, Places, decode_places
 from millstream.log.head import Head, Name, without
@@ -30,7 +30,7 @@ from millstream.queue.placing import place
 from millstream.queue.routing import decoded_entry, joined_spans, mark_of
 from millstream.queue.slots import Mark, Span
 from millstream.queue.sources import may_match
-from millstream.queue.spec import DELAY_MS_MAX, PRIORITY_MAX, QueueSpec
+from millstream.queue.spec import DELAY_MS_MAX, PRIORITY_MAX, QueueSpec, no_queue
 from millstream.queue.state import QueueState
 from millstream.record import Headers
 from millstream.store.engine import Snapshot
@@ -157,7 +157,7 @@ def _spec(state: State, snapshot: Snapshot, name: str) -> QueueSpec:
     queue = state.entity(keys.queue(name), snapshot)
     assert isinstance(queue, QueueState)
     if not queue.exists():
-        raise NotFound(f"there is no queue {name!r}", name=name)
+        raise no_queue(name)
     return queue.spec
 
 

@@ -73,7 +73,10 @@ class Granted(Struct, frozen=True):
 
 
 class SpecifyQueue(Operation[bool], frozen=True):
-    """Make a queue, or alter one; True if it was made. Altering asks for the spec as it was."""
+    """Make a queue, or make it what the spec says; True if there was none.
+
+    With `expect` it is altered only if its spec is still that one.
+    """
 
     traits = Traits(
         needs=(
@@ -90,9 +93,9 @@ class SpecifyQueue(Operation[bool], frozen=True):
 
 
 class DeleteQueue(Operation[bool], frozen=True):
-    """Forget a queue and its messages; the logs stay. False if there was none."""
+    """Forget a queue, its messages and its inbox; its sources stay. False if there was none."""
 
-    traits = Traits(needs=(on_queue("admin"),), is_step=True)
+    traits = Traits(needs=(on_queue("admin"),), is_step=True, tidies=True)
 
     queue: str
 

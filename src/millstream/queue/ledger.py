@@ -6,10 +6,10 @@ has set free.
 
 from __future__ import annotations
 
-from millstream.errors import NotFound
 from millstream.format import keys
 from millstream.queue.bucket import Bucket
 from millstream.queue.index import Index
+from millstream.queue.spec import no_queue
 from millstream.queue.state import Counts, Moved, QueueState
 from millstream.store.transaction import Transaction
 
@@ -37,7 +37,7 @@ class Ledger:
         self.key = keys.queue(name)
         self.queue = tx.entity(self.key, QueueState)
         if not self.queue.queue_id:
-            raise NotFound(f"there is no queue {name!r}", name=name)
+            raise no_queue(name)
         self.counts = Counts()
         self.busy: dict[int, int] = {}
         self.alive: dict[int, int] = {}

@@ -1,8 +1,11 @@
-"""What can be done to a queue as a whole: specify, alter, pause, purge, redrive, delete."""
+"""What can be done to a queue as a whole: specify, alter, pause, purge, redrive, delete.
+
+And what keeps an inbox its queue's: it takes nothing while there is no such queue.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -10,7 +13,10 @@ from msgspec.structs import fields, replace
 
 from millstream.errors import Conflict, InvalidInput
 from millstream.format import keys
+from millstream.format.encodings import encode_u64
 from millstream.format.ids import bucket_of, capacity_of, split_id
+from millstream.log import operations as logs
+from millstream.log.commands import Append, DeleteLog
 from millstream.log.head import Head
 from millstream.log.names import check_name
 from millstream.queue import commands as c
@@ -21,8 +27,8 @@ from millstream.queue.group import Group, Standing
 from millstream.queue.ledger import Ledger
 from millstream.queue.placing import Arrival, admit
 from millstream.queue.slots import AVAILABLE, FAILED, Slots, Trial
-from millstream.queue.sources import find_sources, later_of, own_logs
-from millstream.queue.spec import RATE_MAX, RATE_MIN, QueueSpec
+from millstream.queue.sources import INBOX, LATER, find_sources, later_of, own_logs
+from millstream.queue.spec import RATE_MAX, RATE_MIN, QueueSpec, no_queue
 from millstream.queue.starting import check_start, first_offset
 from millstream.queue.state import Counts, Moved, Paused, QueueState, Specified
 from millstream.store.transaction import Transaction
@@ -42,6 +48,21 @@ BUCKETS_PER_PURGE = 1_000
 GROUPS_PER_STEP = 1_000
 _FIXED = ("start", "start_ms")
 _FIXED_WHILE_USED = ("priority_by", "group_by", "group_in_flight")
+_OWN = (INBOX, LATER)
+
+
+def append(tx: Transaction, command: Append) -> int:
+    """Append to a log; to an inbox only while there is its queue, or nobody would get it.
+
+    One that is written elsewhere is left to the rules of copies.
+    """
+    if command.log.startswith(_OWN):
+        name = command.log.partition(":")[2]
+        if not tx.entity(keys.queue(name), QueueState).exists():
+            found = logs.find_log(tx, command.log)
+            if found is None or not found[1].owner:
+                raise no_queue(name)
+    return logs.append(tx, command)
 
 
 def checked(spec: QueueSpec) -> QueueSpec:
@@ -61,7 +82,7 @@ def _lean(value: T) -> T:
 
 
 def specify(tx: Transaction, command: c.SpecifyQueue) -> bool:
-    """Make a queue, or alter one; True if it was made."""
+    """Make a queue, or make it what the spec says; True if there was none."""
     check_name(command.queue, "queue")
     spec = checked(command.spec)
     _check_dead_letter(command.queue, spec)
@@ -72,7 +93,8 @@ def specify(tx: Transaction, command: c.SpecifyQueue) -> bool:
         return False
     if command.expect is not None:
         raise Conflict(f"there is no queue {command.queue!r} to alter", name=command.queue)
-    tx.change(key, Specified(tx.take_log_id(), command.queue, spec, tx.wall_ms, 0))
+    first = _free_from(tx, capacity_of(spec.bucket_exponent))
+    tx.change(key, Specified(tx.take_log_id(), command.queue, spec, tx.wall_ms, first))
     _start(tx, key, queue)
     return True
 
@@ -89,26 +111,33 @@ def _check_dead_letter(name: str, spec: QueueSpec) -> None:
     )
 
 
+def _free_from(tx: Transaction, capacity: int) -> int:
+    """The first claim number that no deleted queue has given out.
+
+    So a claim of a queue that was deleted names nothing in one that has its name now.
+    """
+    found = tx.get(keys.CLAIMS_KEY)
+    return 0 if found is None else -(-int.from_bytes(found, "little") // capacity) * capacity
+
+
+def _give_up(tx: Transaction, queue: QueueState) -> None:
+    """Remember the claim numbers of a queue that goes: none of them is given out again."""
+    if queue.next > _free_from(tx, 1):
+        tx.put(keys.CLAIMS_KEY, encode_u64(queue.next))
+
+
 def _alter(
     tx: Transaction, key: bytes, queue: QueueState, new: QueueSpec, expect: QueueSpec | None
 ) -> None:
     old = queue.spec
-    if expect is None and old == new:
-        return
-    if expect is None or old != expect:
+    if expect is not None and old != expect:
         raise Conflict(
-            f"queue {queue.name!r} exists with another spec; alter it instead", name=queue.name
+            f"queue {queue.name!r} was altered meanwhile; look at its spec and alter it again",
+            name=queue.name,
         )
-    for name in _FIXED:
-        if getattr(old, name) != getattr(new, name):
-            raise InvalidInput(f"{name} of a queue cannot be altered: routing has begun")
-    for name in _FIXED_WHILE_USED:
-        used = queue.counts.available or queue.counts.in_flight
-        if used and getattr(old, name) != getattr(new, name):
-            raise InvalidInput(
-                f"{name} of a queue can be altered only while nothing waits and nothing is in "
-                f"flight; {queue.counts.available} wait, {queue.counts.in_flight} are in flight"
-            )
+    if old == new:
+        return
+    _check_fixed(queue, new)
     numbers_from = queue.next
     if old.bucket_exponent != new.bucket_exponent:
         for bucket_id in queue.filling():
@@ -118,6 +147,35 @@ def _alter(
     known = set(find_sources(tx.state, tx.writer, queue.name, old))
     tx.change(key, Specified(queue.queue_id, queue.name, new, queue.created_ms, numbers_from))
     _start(tx, key, queue, known=known)
+
+
+def _check_fixed(queue: QueueState, new: QueueSpec) -> None:
+    """Refuse what cannot be altered, or not now; each field with the value that it has and is to have."""
+    old, counts = queue.spec, queue.counts
+    never = [name for name in _FIXED if getattr(old, name) != getattr(new, name)]
+    later = [name for name in _FIXED_WHILE_USED if getattr(old, name) != getattr(new, name)]
+    if not (counts.available or counts.in_flight):
+        later = []
+    if not (never or later):
+        return
+    why = []
+    if never:
+        why.append(f"{_told(old, new, never)}: that is never altered, because routing has begun")
+    if later:
+        flying = f"{counts.in_flight} {'is' if counts.in_flight == 1 else 'are'} in flight"
+        why.append(
+            f"{_told(old, new, later)}: that is altered only while nothing waits or is in flight; "
+            f"{counts.available} wait, {flying}"
+        )
+    raise Conflict(
+        f"queue {queue.name!r} cannot become what is asked for. {'. '.join(why)}",
+        name=queue.name,
+        fields={name: [getattr(old, name), getattr(new, name)] for name in (*never, *later)},
+    )
+
+
+def _told(old: QueueSpec, new: QueueSpec, names: Sequence[str]) -> str:
+    return ", ".join(f"{n} is {getattr(old, n)!r}, asked for {getattr(new, n)!r}" for n in names)
 
 
 def _start(
@@ -249,7 +307,7 @@ def redrive(tx: Transaction, command: c.RedriveClaims) -> int:
 
 
 def delete(tx: Transaction, command: c.DeleteQueue) -> bool:
-    """Forget a queue and its messages; the logs stay."""
+    """Forget a queue, its messages and its inbox; its sources stay."""
     key = keys.queue(command.queue)
     queue = tx.entity(key, QueueState)
     if not queue.exists():
@@ -266,5 +324,8 @@ def delete(tx: Transaction, command: c.DeleteQueue) -> bool:
         for group_key in page:
             tx.change(group_key, None)
         start = page[-1] + b"\x00"
+    for log in own_logs(queue.name):
+        logs.delete_log(tx, DeleteLog(log))
+    _give_up(tx, queue)
     tx.change(key, None)
     return True

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from millstream.command import Session
-from millstream.errors import InvalidInput, NotFound
+from millstream.errors import InvalidInput
 from millstream.format.rfc import Record
 from millstream.log.names import check_name
 from millstream.queue import commands as c
 from millstream.queue.message import Message, QueueInfo, Try, messages_of
 from millstream.queue.putting import Wishes, put_batch, put_one
-from millstream.queue.spec import QueueSpec
+from millstream.queue.spec import QueueSpec, no_queue
 from millstream.record import Headers, Producer, Seconds, to_ms
 
 if TYPE_CHECKING:
@@ -41,7 +41,10 @@ class Queue:
     # What it is.
 
     def specify(self, spec: QueueSpec) -> bool:
-        """Make the queue; True if it was made, False if it exists with this very spec."""
+        """Make the queue, or make it what the spec says; True if there was none.
+
+        A field that cannot be altered now, and differs, raises `Conflict`: then nothing changes.
+        """
         info = self.info()
         if info is not None and info.spec == spec:
             return False
@@ -67,7 +70,7 @@ class Queue:
         self._session.execute(c.PauseQueue(self.name, False))
 
     def delete(self) -> bool:
-        """Forget the queue and its messages; the logs stay. False if there was none."""
+        """Forget the queue, its messages and its inbox; its sources stay. False if there was none."""
         return self._session.execute(c.DeleteQueue(self.name))
 
     # Messages in.
@@ -123,7 +126,9 @@ class Queue:
             wishes=wishes,
             limits=self._session.limits,
         )
-        if command is not None:
+        if command is None:
+            self._need_info()
+        else:
             self._session.execute(command)
         return count
 
@@ -280,7 +285,7 @@ class Queue:
     def _need_info(self) -> QueueInfo:
         info = self.info()
         if info is None:
-            raise NotFound(f"there is no queue {self.name!r}", name=self.name)
+            raise no_queue(self.name)
         return info
 
     def worker(

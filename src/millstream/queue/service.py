@@ -12,7 +12,6 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from millstream.errors import NotFound
 from millstream.format import keys
 from millstream.format.ids import bucket_of, split_id
 from millstream.log.head import Name
@@ -31,6 +30,7 @@ from millstream.queue.reading import (
 )
 from millstream.queue.routing import PLACE_RECORDS, route
 from millstream.queue.sources import Facts, find_facts, named_logs
+from millstream.queue.spec import no_queue
 from millstream.queue.state import QueueState
 from millstream.store.engine import Snapshot
 from millstream.store.state import State
@@ -224,7 +224,7 @@ def need_facts(store: Store, name: str, *, whole: bool = False) -> Facts:
     """What routing needs to know of a queue; there must be one."""
     facts = find_facts(store, name, whole=whole)
     if facts is None:
-        raise NotFound(f"there is no queue {name!r}", name=name)
+        raise no_queue(name)
     return facts
 
 
@@ -254,7 +254,7 @@ def need_queue(state: State, snapshot: Snapshot, name: str) -> QueueState:
     queue = state.entity(keys.queue(name), snapshot)
     assert isinstance(queue, QueueState)
     if not queue.exists():
-        raise NotFound(f"there is no queue {name!r}", name=name)
+        raise no_queue(name)
     return queue
 
 

@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 
 from msgspec import Struct, field
 
-from millstream.errors import InvalidInput
+from millstream.errors import InvalidInput, NotFound
 from millstream.format.ids import CAPACITY_EXPONENT_MAX
 from millstream.log.names import check_name, check_text
 from millstream.queue.backoff import Backoff
@@ -217,6 +217,15 @@ def spec_of(
         lossy=lossy,
         description=description,
         router=router,
+    )
+
+
+def no_queue(name: str) -> NotFound:
+    """What is said of a queue that is not there, and how it is made."""
+    return NotFound(
+        f"there is no queue {name!r}; make it first: `ms.create_queue({name!r})`, or "
+        f"`millstream queue create` on the command line",
+        name=name,
     )
 
 

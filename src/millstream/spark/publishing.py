@@ -18,8 +18,9 @@ from millstream.errors import MillstreamError, StoreError, WriteFailed
 from millstream.format import keys
 from millstream.format.packing import Batch, Single
 from millstream.log.commands import Append
-from millstream.log.operations import append, find_log, make_log
+from millstream.log.operations import find_log, make_log
 from millstream.log.producer import Produced, ProducerState
+from millstream.queue.operations import append
 from millstream.spark import staging
 from millstream.spark.staging import StagedFile
 from millstream.store.transaction import Transaction

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -78,7 +79,18 @@ def test_a_queue_is_printed_as_the_records_of_the_rfc(jobs: Any) -> None:
 def test_a_queue_is_made_once(cli: Any) -> None:
     assert cli("queue", "create", "mail", "--lease", "1m") == "queue mail made\n"
     assert cli("queue", "create", "mail", "--lease", "1m") == "queue mail exists already\n"
-    assert "alter it instead" in cli.error("queue", "create", "mail", "--lease", "2m")
+    altered = cli("queue", "create", "mail", "--lease", "2m", "--rate", "5")
+    assert altered == "queue mail altered: lease_ms, rate\n"
+    again = cli("queue", "create", "mail", "--lease", "2m", "--json")
+    assert json.loads(again) == {"queue": "mail", "created": False, "altered": ["rate"]}
+    told = cli.error("queue", "create", "mail", "--lease", "2m", "--start", "earliest")
+    assert "start is 'latest', asked for 'earliest'" in told
+
+
+def test_what_is_put_to_a_queue_that_is_not_there_is_refused(cli: Any) -> None:
+    cli("queue", "create", "other")
+    assert "millstream queue create" in cli.error("put", "mail", "x")
+    assert "millstream queue create" in cli.error("append", "queue:mail", "x")
 
 
 def test_every_setting_reaches_the_spec(cli: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream import Limits, Millstream
-from millstream.errors import InvalidInput, LeaseLost
+from millstream.errors import Conflict, InvalidInput, LeaseLost
 from millstream.queue import service
 from millstream.queue.commands import Grant
 from millstream.queue.message import Message
@@ -359,7 +359,7 @@ def test_what_decides_the_order_is_altered_only_while_nothing_waits(queue: Queue
     held = queue.claim()
     changes: list[dict[str, str | int]] = [{"group_by": "h"}, {"group_in_flight": 0}]
     for change in changes:
-        with pytest.raises(InvalidInput):
+        with pytest.raises(Conflict):
             queue.alter(**change)
     queue.ack(held)
     queue.ack(queue.claim())

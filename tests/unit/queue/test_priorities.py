@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from millstream import Millstream
-from millstream.errors import InvalidInput
+from millstream.errors import Conflict, InvalidInput
 from millstream.queue.queue import Queue
 from millstream.testing import SimulatedClock
 
@@ -210,10 +210,10 @@ def test_purge_peek_and_pause_see_every_lane(queue: Queue) -> None:
 def test_a_queue_in_use_keeps_its_header(queue: Queue) -> None:
     queue.put(b"a", priority=1)
     queue.peek()
-    with pytest.raises(InvalidInput):
+    with pytest.raises(Conflict):
         queue.alter(priority_by="other")
     held = queue.claim()
-    with pytest.raises(InvalidInput):
+    with pytest.raises(Conflict):
         queue.alter(priority_by="")
     queue.ack(held)
     queue.alter(priority_by="other")

@@ -226,7 +226,7 @@ def test_altering_asks_for_the_spec_as_it_was(ms: Millstream) -> None:
     assert new.max_attempts == 7
     with pytest.raises(Conflict):
         ms._session.execute(SpecifyQueue("jobs", new, old))
-    with pytest.raises(InvalidInput):
+    with pytest.raises(Conflict):
         queue.alter(start="earliest")
     with pytest.raises(InvalidInput):
         queue.alter(max_attempts=0)

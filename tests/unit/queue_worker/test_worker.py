@@ -400,3 +400,20 @@ def test_two_workers_share_a_queue(jobs: Queue) -> None:
         worker.join()
     assert sorted(seen) == list(range(200))
     assert sum(w.stats.done for w in workers) == 200
+
+
+def test_a_handlers_transaction_puts_only_to_a_queue_that_is_there(
+    ms: Millstream, jobs: Queue
+) -> None:
+    jobs.put(b"x")
+
+    def handle(message: Message, tx: Any) -> None:
+        tx.put("out", message.value)
+
+    assert jobs.worker(handle).run(drain=True).failed == 1
+    (failed,) = jobs.peek(state="failed")
+    assert "create_queue" in failed.reason
+    out = ms.create_queue("out")
+    jobs.redrive()
+    assert jobs.worker(handle).run(drain=True).done == 1
+    assert [message.value for message in out.claim(10)] == [b"x"]

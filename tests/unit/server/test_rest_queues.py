@@ -24,12 +24,45 @@ async def test_a_queue_is_specified_altered_and_deleted(rest: Rest) -> None:
     made = await rest.put("/queues/q", json=spec)
     assert (made.status_code, made.json()["spec"]) == (201, {**spec})
     assert (await rest.put("/queues/q", json=spec)).status_code == 200
-    problem(await rest.put("/queues/q", json={"max_attempts": 4}), 409, "Conflict")
+    other = await rest.put("/queues/q", json={**spec, "max_attempts": 4})
+    assert (other.status_code, other.json()["spec"]["max_attempts"]) == (200, 4)
+    whole = await rest.put("/queues/q", json={"max_attempts": 3})
+    assert whole.json()["spec"] == {"max_attempts": 3, "backoff": {}}  # the rest: its default
+    assert (await rest.put("/queues/q", json=spec)).json()["spec"] == spec
+    told = problem(await rest.put("/queues/q", json={"start": "earliest"}), 409, "Conflict")
+    assert told["data"]["fields"] == {"start": ["latest", "earliest"]}
     altered = (await rest.patch("/queues/q", json={"lease_ms": 5_000})).json()["spec"]
     assert (altered["lease_ms"], altered["max_attempts"]) == (5_000, 3)
     assert [one["name"] for one in (await rest.get("/queues")).json()["queues"]] == ["q"]
     assert (await rest.delete("/queues/q")).json() == {"deleted": True}
     problem(await rest.patch("/queues/q", json={}), 404, "NotFound")
+
+
+@served
+async def test_a_put_needs_its_queue(rest: Rest) -> None:
+    bodies: list[dict[str, Any]] = [{"value": 1}, {"messages": []}, {"value": 1, "delay": 5}]
+    for body in bodies:
+        told = problem(await rest.post("/queues/q/messages", json=body), 404, "NotFound")
+        assert "create_queue" in told["detail"]
+    problem(await rest.post("/logs/queue:q/records", json={"value": 1}), 404, "NotFound")
+    step = {"op": "append", "log": "queue:q", "value": 1}
+    problem(await rest.post("/transactions", json={"operations": [step]}), 404, "NotFound")
+
+
+@served
+async def test_a_claim_of_a_deleted_queue_does_nothing_to_one_of_its_name(rest: Rest) -> None:
+    tokens = []
+    for _ in range(2):
+        await rest.put("/queues/q", json={})
+        await rest.post("/queues/q/messages", json={"value": 1})
+        (one,) = await claim(rest)
+        tokens.append(one["claim"])
+        if len(tokens) == 1:
+            await rest.delete("/queues/q")
+    assert tokens[0] != tokens[1]
+    lost = await rest.post("/queues/q/ack", json={"claims": [tokens[0]]})
+    problem(lost, 409, "LeaseLost")
+    assert (await rest.get("/queues/q")).json()["in_flight"] == 1
 
 
 @served

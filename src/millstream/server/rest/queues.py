@@ -8,11 +8,10 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from millstream.aio.queue import Queue
-from millstream.errors import NotFound
 from millstream.queue import commands as c
 from millstream.queue.backoff import Backoff
 from millstream.queue.message import QueueInfo
-from millstream.queue.spec import QueueSpec
+from millstream.queue.spec import QueueSpec, no_queue
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Answer, Endpoint, Reply
 from millstream.server.rest.logs import Existed, Page, Removed, checked_after
@@ -69,12 +68,12 @@ async def get_queue(ask: Ask) -> QueueInfo:
     name = ask.name("queue")
     info = await ask.execute(c.DescribeQueue(name))
     if info is None:
-        raise NotFound(f"there is no queue {name!r}", name=name)
+        raise no_queue(name)
     return info
 
 
 async def specify_queue(ask: Ask) -> Reply:
-    """Make a queue; one that exists with this very spec is left alone."""
+    """Make a queue, or make it what the body says."""
     spec = QueueSpec(**_given(ask))
     made = await Queue(ask.session, ask.name("queue")).specify(spec)
     return Reply(await get_queue(ask), 201 if made else 200)
@@ -96,7 +95,7 @@ def _given(ask: Ask) -> dict[str, Any]:
 
 
 async def delete_queue(ask: Ask) -> Existed:
-    """Forget a queue; its logs stay."""
+    """Forget a queue and its inbox; its sources stay."""
     return Existed(deleted=await ask.execute(c.DeleteQueue(ask.name("queue"))))
 
 
@@ -154,14 +153,16 @@ ENDPOINTS = (
         method="PUT",
         path="/queues/{queue}",
         name="specifyQueue",
-        summary="Make a queue",
-        detail="A queue that exists with this very spec is left alone; one with another spec is a "
-        "conflict: alter it with PATCH. A filter that does not parse is told by line and column.",
+        summary="Make a queue, or make it what the body says",
+        detail="The body is the whole spec: what it does not name has its default. A queue that "
+        "exists with another spec is altered; if a field differs that cannot be altered now, it is "
+        "a conflict, and `fields` has both values of each. PATCH changes single fields. A filter "
+        "that does not parse is told by line and column.",
         run=specify_queue,
         body=SpecBody,
         body_optional=True,
         answers=(
-            Answer(QueueInfo, "It existed"),
+            Answer(QueueInfo, "It existed, and is now what the body says"),
             Answer(QueueInfo, "It was made", status=201),
         ),
         errors=(404, 409),
@@ -180,7 +181,7 @@ ENDPOINTS = (
         method="DELETE",
         path="/queues/{queue}",
         name="deleteQueue",
-        summary="Forget a queue and its messages; the logs stay",
+        summary="Forget a queue, its messages and its inbox; its sources stay",
         run=delete_queue,
         answers=(Answer(Existed),),
     ),

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Union
 from msgspec import Meta, Struct
 
 from millstream.command import Transact
-from millstream.errors import InvalidInput, NotFound
+from millstream.errors import InvalidInput
 from millstream.format.packing import check_json
 from millstream.log import commands as logs
 from millstream.log.log import pack_many
@@ -15,6 +15,7 @@ from millstream.log.marks import joined
 from millstream.log.names import check_name
 from millstream.queue import commands as queues
 from millstream.queue.putting import Wishes
+from millstream.queue.spec import no_queue
 from millstream.server.rest.ask import Ask, milliseconds
 from millstream.server.rest.claims import Tokens, runs_of
 from millstream.server.rest.endpoint import Answer, Endpoint
@@ -192,7 +193,7 @@ async def _put(ask: Ask, operation: PutOperation) -> Any:
     queue = check_name(operation.queue, "queue")
     info = await ask.execute(queues.DescribeQueue(queue))
     if info is None:
-        raise NotFound(f"there is no queue {queue!r}", name=queue)
+        raise no_queue(queue)
     body = PutBody(
         **{name: getattr(operation, name) for name in NewMessage.__struct_fields__},
         messages=operation.messages,
