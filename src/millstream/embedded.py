@@ -24,7 +24,7 @@ from millstream.log.cursor_state import CursorState
 from millstream.log.head import Head, Name
 from millstream.log.metadata import MetadataState
 from millstream.log.producer import ProducerState
-from millstream.log.retention import LogUpkeep
+from millstream.log.retention import LogUpkeep, cursors_passed
 from millstream.queue import (
     assigning,
     claims,
@@ -41,7 +41,7 @@ from millstream.queue import operations as queues
 from millstream.queue.bucket import Bucket
 from millstream.queue.group import Group
 from millstream.queue.keeping import QueueUpkeep, pin
-from millstream.queue.passing import queue_past
+from millstream.queue.passing import queue_past, queues_passed
 from millstream.queue.state import QueueState
 from millstream.queue.withdrawing import set_queues_back
 from millstream.replica import (
@@ -191,6 +191,7 @@ def open_store(
         clock=clock,
         upkeep=(LogUpkeep(), QueueUpkeep()),
         pins=(pin, ancestry.pin, marks.pin),
+        readers=(cursors_passed, queues_passed),
     )
 
 

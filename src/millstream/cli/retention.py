@@ -29,7 +29,9 @@ def retention(
     ] = None,
     consumed: Annotated[
         bool | None,
-        typer.Option("--consumed/--no-consumed", help="Forget what every cursor has passed."),
+        typer.Option(
+            "--consumed/--no-consumed", help="Forget what every cursor and queue on it has passed."
+        ),
     ] = None,
     keep_all: Annotated[bool, typer.Option("--keep-all", help="Drop all rules first.")] = False,
     enforce: Annotated[

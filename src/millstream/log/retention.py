@@ -33,7 +33,7 @@ HEADS_PER_PASS = 500
 ENTRIES_PER_CUT = 1_000
 ENTRIES_PER_SLICE = 64
 PAYLOADS_PER_SLICE = 500
-CURSORS_MAX = 10_000
+CURSORS_PER_STEP = 10_000
 TRIES = 8
 """How often it is counted anew what may be forgotten, while others truncate the same log."""
 
@@ -172,19 +172,28 @@ def _forget(tx: Transaction, *, log_id: int, head: Head, start: int) -> int:
 
 
 def _facts(state: State, snapshot: Snapshot, log_id: int) -> tuple[Head, int | None] | None:
-    """A log's head, and the lowest floor of its cursors where that counts."""
+    """A log's head, and up to where all its readers have passed it, where that counts."""
     head = state.entity(keys.head(log_id), snapshot)
     assert isinstance(head, Head)
     if not head.retention or head.deleted:
         return None
-    floors = []
-    if head.retention.consumed:
-        start, stop = keys.range_of(keys.cursor(log_id, ""))
-        for key in state.find(start, stop, snapshot, limit=CURSORS_MAX):
+    floors = state.passed(log_id, snapshot) if head.retention.consumed else []
+    return replace(head), min(floors, default=None)
+
+
+def cursors_passed(state: State, snapshot: Snapshot, log_id: int) -> list[int]:
+    """Up to where each durable cursor has acknowledged a log without a gap, from its start on."""
+    head = state.entity(keys.head(log_id), snapshot)
+    assert isinstance(head, Head)
+    start, stop = keys.range_of(keys.cursor(log_id, ""))
+    floors: list[int] = []
+    while page := state.find(start, stop, snapshot, limit=CURSORS_PER_STEP):
+        for key in page:
             cursor = state.entity(key, snapshot)
             assert isinstance(cursor, CursorState)
             floors.append(int(cursor.marks.next_gap(head.start)[0]))
-    return replace(head), min(floors, default=None)
+        start = page[-1] + b"\x00"
+    return floors
 
 
 def cut(store: Store, log_id: int, head: Head, *, floor: int | None, now_ms: int) -> int:

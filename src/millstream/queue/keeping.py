@@ -60,7 +60,7 @@ def needed_by(state: State, snapshot: Snapshot, queue: QueueState, log_id: int) 
     head = state.entity(keys.head(log_id), snapshot)
     assert isinstance(head, Head)
     needed: list[Range] = []
-    if _takes(queue, head) and not queue.spec.lossy:
+    if goes_on_in(queue, head) and not queue.spec.lossy:
         needed.append((head.next_at(queue.positions.get(log_id, 0)), NO_END))
     if log_id not in queue.positions:
         return needed
@@ -77,7 +77,7 @@ def needed_by(state: State, snapshot: Snapshot, queue: QueueState, log_id: int) 
     return needed
 
 
-def _takes(queue: QueueState, head: Head) -> bool:
+def goes_on_in(queue: QueueState, head: Head) -> bool:
     """Whether routing will go on in a log: not in a deleted one, which nothing leads to."""
     if head.deleted or not head.name:
         return False

@@ -32,6 +32,9 @@ NO_END = 2**63
 Pin = Callable[["State", Snapshot, int], list[tuple[int, int]]]
 """Asked of each view before a log's bytes go: the ranges of its offsets that it still needs."""
 
+Readers = Callable[["State", Snapshot, int], list[int]]
+"""Asked of each view where a log forgets what was consumed: up to where each reader has passed it."""
+
 
 class Follower(Protocol):
     """Something that is kept up to date with every commit, here or elsewhere."""
@@ -43,10 +46,17 @@ class Follower(Protocol):
 class State:
     """Entities, overlay and counters, as of the delta `seq`."""
 
-    def __init__(self, kinds: Kinds, clock: Clock, pins: tuple[Pin, ...] = ()) -> None:
+    def __init__(
+        self,
+        kinds: Kinds,
+        clock: Clock,
+        pins: tuple[Pin, ...] = (),
+        readers: tuple[Readers, ...] = (),
+    ) -> None:
         self._kinds = kinds
         self._computed = frozenset(change for kind in kinds.values() for change in kind.computed)
         self.pins = pins
+        self.readers = readers
         self.clock = clock
         self.time = StoreTime(clock)
         self.overlay = Overlay()
@@ -166,6 +176,10 @@ class State:
     def pinned(self, log_id: int, snapshot: Snapshot) -> list[tuple[int, int]]:
         """The ranges of a log's offsets whose bytes some view still needs, in any order."""
         return [found for pin in self.pins for found in pin(self, snapshot, log_id)]
+
+    def passed(self, log_id: int, snapshot: Snapshot) -> list[int]:
+        """Up to where each reader of a log has passed it, in any order."""
+        return [found for readers in self.readers for found in readers(self, snapshot, log_id)]
 
     def committed(self, delta: deltas.Delta | deltas.StoredDelta, size: int) -> None:
         """Note a delta that is durable; its changes are applied already."""

@@ -32,7 +32,7 @@ from millstream.store.group import run_group
 from millstream.store.instance import Instance, create_instance
 from millstream.store.keeper import UPKEEP_S, Keeper
 from millstream.store.rescue import Rescue
-from millstream.store.state import Pin, State
+from millstream.store.state import Pin, Readers, State
 from millstream.store.ticket import Ticket
 from millstream.store.transaction import Operation, Transaction
 from millstream.store.transactor import Transactor, fresh
@@ -58,13 +58,14 @@ class Store:
         clock: Clock | None = None,
         upkeep: tuple[Upkeep, ...] = (),
         pins: tuple[Pin, ...] = (),
+        readers: tuple[Readers, ...] = (),
     ) -> None:
         self.engine = engine
         self.limits = limits or Limits()
         self.clock = clock or SystemClock()
         self._kinds = {**kinds, keys.STORE: Kind(Instance)}
-        self._pins = pins
-        self.state = State(self._kinds, self.clock, pins)
+        self._pins, self._readers = pins, readers
+        self.state = State(self._kinds, self.clock, pins, readers)
         self._upkeep = upkeep
         self._stale = True
         self._seen_seq = -1
@@ -444,7 +445,7 @@ class Store:
         if not in_child:
             self._transactor.mutex.release()
             return
-        self.state = State(self._kinds, self.clock, self._pins)
+        self.state = State(self._kinds, self.clock, self._pins, self._readers)
         self._stale = True
         self._begin()
         if self._reason is not None:
