@@ -100,7 +100,7 @@ def answers(path: Path) -> dict[str, Any]:
                 (queue.available, queue.in_flight, queue.done, queue.failed),
                 [
                     (m.claim_id, m.log, m.offset, m.value, m.attempt)
-                    for state in ("available", "in flight", "done", "failed")
+                    for state in ("available", "in_flight", "done", "failed")
                     for m in noun_.peek(100, state=state)
                 ],
             )

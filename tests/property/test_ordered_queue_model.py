@@ -271,7 +271,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
         return [entry for entry in self.entries if entry.state == "waits"]
 
     def flying(self, group: str) -> int:
-        flying = self.in_state("in flight")
+        flying = self.in_state("in_flight")
         return sum(self.group(entry) == group for entry in flying)
 
     def heads(self, group: str) -> list[Entry]:
@@ -311,7 +311,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
     def allowed(self) -> int:
         found = 1_000
         if cap := int(self.caps["max_in_flight"]):
-            found = cap - len(self.in_state("in flight"))
+            found = cap - len(self.in_state("in_flight"))
         if rate := self.caps["rate"]:
             passed = Fraction(self.now_ms - self.tokens_ms, 1000)
             self.tokens = min(self.tokens + passed * Fraction(rate), Fraction(max(1, rate)))
@@ -366,9 +366,9 @@ class OrderedQueueMachine(RuleBasedStateMachine):
             entry.tries += 1
             assert message.attempt == entry.tries
             assert self.store_ms(message.until) == self.now_ms + LEASE_MS
-            entry.state, entry.until_ms = "in flight", self.store_ms(message.until)
+            entry.state, entry.until_ms = "in_flight", self.store_ms(message.until)
         if cap := self.caps["max_in_flight"]:
-            assert len(self.in_state("in flight")) <= cap
+            assert len(self.in_state("in_flight")) <= cap
 
     def best(self, entry: Entry) -> None:
         others = [self.rank(one) for one in self.waiting() if self.due(one) and not one.redriven]
@@ -399,7 +399,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
     def is_held(self, message: Message) -> bool:
         entry = self.entry_of[message.value]
         same = (entry.claim_id, entry.tries) == (message.claim_id, message.attempt)
-        return same and entry.state == "in flight"
+        return same and entry.state == "in_flight"
 
     def choose(self, picks: list[int]) -> list[Message]:
         live = self.live()
@@ -408,7 +408,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
 
     def expire(self) -> None:
         for entry in self.entries:
-            if entry.state == "in flight" and entry.until_ms <= self.now_ms:
+            if entry.state == "in_flight" and entry.until_ms <= self.now_ms:
                 self.end(entry, "nack", 0)
                 self.lapsed = True
 
@@ -507,7 +507,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
     @rule(handle=HANDLES, change=st.sampled_from(["priority_by", "group_by"]))
     def alter_what_is_in_use(self, handle: int, change: str) -> None:
         self.look(handle)
-        if self.waiting() or self.in_state("in flight"):
+        if self.waiting() or self.in_state("in_flight"):
             with pytest.raises(InvalidInput):
                 self.queue(handle).alter(**{change: "other"})
 
@@ -562,7 +562,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
         if not self.handles or self.lapsed:
             return  # whether the store has taken ended leases back by now is its own affair
         info = self.info(self.number % 2)
-        for state in ("in flight", "done", "failed"):
+        for state in ("in_flight", "done", "failed"):
             assert getattr(info, state.replace(" ", "_")) == len(self.in_state(state)), state
         self.route()
         placed = info.available + info.delayed
@@ -585,7 +585,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
         if not self.ordered and not self.caps["group_rate"]:  # see test_groups for these
             assert info.delayed == sum(not self.due(entry) for entry in self.waiting())
 
-    @rule(handle=HANDLES, state=st.sampled_from(["in flight", "failed"]))
+    @rule(handle=HANDLES, state=st.sampled_from(["in_flight", "failed"]))
     def peek_at_others(self, handle: int, state: str) -> None:
         found = self.settled(handle).peek(1_000, state=state)
         expected = self.in_state(state)
@@ -608,7 +608,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
             queue.ack(live)
             for message in live:
                 self.entry_of[message.value].state = "done"
-            if not self.waiting() and not self.in_state("in flight"):
+            if not self.waiting() and not self.in_state("in_flight"):
                 break
         else:
             raise AssertionError("messages are stuck")

@@ -65,7 +65,7 @@ class Attempt:
 
     claimed_ms: int
     consumer: str
-    outcome: str = "in flight"
+    outcome: str = "in_flight"
     reason: str = ""
 
 
@@ -93,7 +93,7 @@ def decoded(
 ) -> tuple[dict[str, dict[int, int]], list[list[tuple[int, str]]]]:
     """Of each state, the claim ids and how often each was claimed; and all attempts at messages."""
     states: dict[str, dict[int, int]] = {
-        state: {} for state in ("available", "in flight", "done", "failed")
+        state: {} for state in ("available", "in_flight", "done", "failed")
     }
     attempts = []
     for record in records:
@@ -101,7 +101,7 @@ def decoded(
             case rfc.RecordType.ACTIVE:
                 available, in_flight = rfc.decode_active(record.value)
                 states["available"] |= {one.claim_id: one.attempts for one in available}
-                states["in flight"] |= {one.claim_id: one.attempts for one in in_flight}
+                states["in_flight"] |= {one.claim_id: one.attempts for one in in_flight}
                 assert all(one.metadata for one in (*available, *in_flight))
             case rfc.RecordType.DONE:
                 done = rfc.decode_done(record.value)
@@ -247,7 +247,7 @@ class QueueMachine(RuleBasedStateMachine):
         for message in found:
             entry = self.delivered(message, claimable, consumer)
             assert self.store_ms(message.until) == self.now_ms + lease_ms
-            entry.state, entry.until_ms = "in flight", self.store_ms(message.until)
+            entry.state, entry.until_ms = "in_flight", self.store_ms(message.until)
         self.held += found
 
     @rule(handle=HANDLES, count=COUNTS)
@@ -336,7 +336,7 @@ class QueueMachine(RuleBasedStateMachine):
         entry = self.by_claim[message.claim_id]
         if message.attempt != len(entry.tries):
             return "lost"
-        if entry.state == "in flight":
+        if entry.state == "in_flight":
             return "held"
         if outcome == "nack":
             ended = entry.tries[-1].reason != "lease expired"
@@ -359,7 +359,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def expire(self) -> None:
         for entry in self.entries:
-            if entry.state == "in flight" and entry.until_ms <= self.now_ms:
+            if entry.state == "in_flight" and entry.until_ms <= self.now_ms:
                 self.end(entry, "nack", "lease expired", 0)
                 self.lapsed = True
 
@@ -613,7 +613,7 @@ class QueueMachine(RuleBasedStateMachine):
             return  # whether the store has taken ended leases back by now is its own affair
         info = self.queue(self.number % 2).info()
         assert info is not None
-        for state in ("in flight", "failed"):
+        for state in ("in_flight", "failed"):
             assert getattr(info, state.replace(" ", "_")) == len(self.in_state(state)), state
         done = self.in_state("done")
         assert sum(not self.is_over(entry) for entry in done) <= info.done <= len(done)
@@ -625,7 +625,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert info.lost == 0
         assert info.paused == self.paused
 
-    @rule(handle=HANDLES, state=st.sampled_from(["in flight", "failed", "done"]))
+    @rule(handle=HANDLES, state=st.sampled_from(["in_flight", "failed", "done"]))
     def peek(self, handle: int, state: str) -> None:
         queue = self.settled(handle)
         expected = {entry.claim_id: entry for entry in self.in_state(state)}
@@ -694,7 +694,7 @@ class QueueMachine(RuleBasedStateMachine):
             live = [message for message in self.held if self.is_held(message)]
             queue.ack(live)
             self.finished(live, "ack")
-            if not any(self.in_state(state) for state in ("unrouted", "available", "in flight")):
+            if not any(self.in_state(state) for state in ("unrouted", "available", "in_flight")):
                 break
         else:
             raise AssertionError("messages are stuck")

@@ -45,12 +45,12 @@ def test_each_state_has_its_messages(spark: SparkSession, store: Millstream) -> 
     sequence = store.stats()["sequence"]
     found = {
         state: sorted(bytes(row.value) for row in load(spark, store, state).collect())
-        for state in ("available", "inflight", "done", "failed")
+        for state in ("available", "in_flight", "done", "failed")
     }
     assert store.stats()["sequence"] == sequence
     assert found["failed"] == [b"4", b"5"]
     assert len(found["done"]) == 3
-    assert len(found["inflight"]) == 4
+    assert len(found["in_flight"]) == 4
     assert found["available"] == [b"10", b"11", b"late", b"late", b"put"]
 
 
@@ -75,10 +75,10 @@ def test_attempts_tell_who_tried_when_and_how_it_ended(
 ) -> None:
     rows = load(spark, store, "attempts").collect()
     outcomes = sorted(row.outcome for row in rows)
-    assert outcomes == ["again"] + ["done"] * 3 + ["failed"] * 2 + ["in flight"] * 4
+    assert outcomes == ["again"] + ["done"] * 3 + ["failed"] * 2 + ["in_flight"] * 4
     twice = [row for row in rows if row.attempt == 2]
     assert [(row.consumer, row.outcome, row.endedAt) for row in twice] == [
-        ("me", "in flight", None)
+        ("me", "in_flight", None)
     ]
     for row in rows:
         assert row.appendedAt <= row.claimedAt
@@ -97,7 +97,7 @@ def test_more_than_a_page(spark: SparkSession, store: Millstream) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"state": "asleep"}, "option state: expected one of available, inflight"),
+        ({"state": "asleep"}, "option state: expected one of available, in_flight"),
         ({"queue": "nowhere"}, "there is no queue 'nowhere'"),
         ({"subscribe": "jobs"}, "got subscribe and queue"),
     ],

@@ -92,7 +92,7 @@ def test_a_stream_from_log_to_queue(
     assert [int(message.value) for message in queue.claim(200)] == list(range(100))
     (cursor,) = store.log("from").cursors()
     assert cursor.lag == 0
-    assert load(spark, server, queue="work", state="inflight").count() == 100
+    assert load(spark, server, queue="work", state="in_flight").count() == 100
 
 
 def test_messages_are_assigned(spark: SparkSession, server: Serving, store: Millstream) -> None:

@@ -114,9 +114,7 @@ def peek(
     queue: QueueName,
     store: StorePath = Path(DEFAULT_STORE),
     count: Count = 10,
-    state: Annotated[
-        str, typer.Option(help="available, 'in flight', done or failed.")
-    ] = "available",
+    state: Annotated[str, typer.Option(help="available, in_flight, done or failed.")] = "available",
     after: Annotated[
         str | None, typer.Option(metavar="CLAIM_ID", help="Go on behind this one.")
     ] = None,

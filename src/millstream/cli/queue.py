@@ -27,7 +27,7 @@ QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.")]
 Where = Annotated[
     str | None, typer.Option("--filter", metavar="FILTER", help="Only messages that match.")
 ]
-NUMBERS = ("available", "unrouted", "delayed", "in flight", "done", "failed")
+NUMBERS = ("available", "unrouted", "delayed", "in_flight", "done", "failed")
 PACES = ("oldest", "in/s", "done/s")
 
 
@@ -133,7 +133,7 @@ def list_queues(
         [
             (
                 display.safe(info.name),
-                *(str(getattr(info, name.replace(" ", "_"))) for name in NUMBERS),
+                *(str(getattr(info, name)) for name in NUMBERS),
                 *_paces(info),
                 "yes" if info.paused else "no",
             )
@@ -187,7 +187,7 @@ def _show(info: QueueInfo, *, as_json: bool) -> None:
         display.say_json(queue_json(info))
         return
     spec = info.spec
-    counts = [(name, f"{getattr(info, name.replace(' ', '_')):,}") for name in NUMBERS]
+    counts = [(name, f"{getattr(info, name):,}") for name in NUMBERS]
     if info.duplicates or spec.dedup_by:
         counts.append(("duplicates", f"{info.duplicates:,} dropped"))
     display.say_facts(

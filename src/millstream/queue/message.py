@@ -215,11 +215,11 @@ class Try(Struct, frozen=True, gc=False):
     consumer: str
     ended: datetime | None = None
     """When it ended; None while it runs."""
-    outcome: str = "in flight"
+    outcome: str = "in_flight"
     reason: str = ""
 
 
-_OUTCOMES = {AVAILABLE: "again", IN_FLIGHT: "in flight", DONE: "done", FAILED: "failed"}
+_OUTCOMES = {AVAILABLE: "again", IN_FLIGHT: "in_flight", DONE: "done", FAILED: "failed"}
 
 
 def tries_of(history: Sequence[Trial], epoch_ms: int) -> list[Try]:

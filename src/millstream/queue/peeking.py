@@ -33,7 +33,7 @@ BUCKETS_PER_LOOK = 100
 COPIES_PER_LOOK = 16
 """Of these, how many are copied."""
 
-STATES = {"available": AVAILABLE, "in flight": IN_FLIGHT, "done": DONE, "failed": FAILED}
+STATES = {"available": AVAILABLE, "in_flight": IN_FLIGHT, "done": DONE, "failed": FAILED}
 
 Shown = tuple[c.Grant, str]
 """Messages to be shown, as if they were granted, and why their last attempt ended so."""

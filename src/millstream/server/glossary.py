@@ -77,7 +77,7 @@ WORDS = {
     "offsets": "Single offsets.",
     "op": "Which operation this is.",
     "operations": "In the order in which they happen.",
-    "outcome": "How it ended: `done`, `again` or `failed`; `in flight` while it runs.",
+    "outcome": "How it ended: `done`, `again` or `failed`; `in_flight` while it runs.",
     "part": "The part's name, as it was staged.",
     "parts": "What is published, in this order.",
     "paused": "Whether claims are held back.",

@@ -21,7 +21,7 @@ from millstream.spark.place import Place, make_place
 EARLIEST, LATEST = -2, -1
 """Kafka's numbers for both ends of a log, in the JSON of offsets."""
 
-STATES = ("available", "inflight", "done", "failed", "attempts")
+STATES = ("available", "in_flight", "done", "failed", "attempts")
 PARTITIONS_MAX = 10_000
 
 NAMES = (

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from millstream.command import Session
 
 PAGE = 1_000
-_STATES = {"available": "available", "inflight": "in flight", "done": "done", "failed": "failed"}
 
 Row = dict[str, Any]
 
@@ -86,9 +85,9 @@ def _batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _peeked(session: Session, options: ReadOptions) -> Iterator[Row]:
-    after, state = -1, _STATES[options.state]
+    after = -1
     while lots := session.execute(
-        PeekMessages(options.queue, state, PAGE, after=after, route=False)
+        PeekMessages(options.queue, options.state, PAGE, after=after, route=False)
     ):
         page = messages_of(lots)
         yield from (_message(one, options.state) for one in page)

@@ -338,10 +338,10 @@ def test_attempts_and_peek_work_in_groups(queue: Queue) -> None:
     (again,) = queue.claim(5)
     assert [(one.outcome, one.reason) for one in queue.attempts(again)] == [
         ("again", "why"),
-        ("in flight", ""),
+        ("in_flight", ""),
     ]
     assert values(queue.peek(5)) == [b"a2"]
-    assert values(queue.peek(5, state="in flight")) == [b"a1"]
+    assert values(queue.peek(5, state="in_flight")) == [b"a1"]
 
 
 def test_a_queue_of_the_same_name_knows_nothing_of_a_deleted_one(ms: Millstream) -> None:

@@ -359,7 +359,7 @@ def test_nothing_is_missing_or_left_over_after_a_lively_mix(
             assert (report.payloads_missing, report.payloads_unreachable) == (0, 0)
     for info in mill.ms.queues():
         queue = mill.ms.queue(info.name)
-        for state in ("available", "in flight", "failed"):
+        for state in ("available", "in_flight", "failed"):
             for message in queue.peek(10_000, state=state):
                 assert message.value is not None
     mill.ms.close()

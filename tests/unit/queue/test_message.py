@@ -45,7 +45,7 @@ def test_timestamps_are_one_for_all_or_one_for_each(ms: Millstream) -> None:
 
 
 def test_a_message_is_equal_to_itself_seen_again(ms: Millstream, claimed: list[Message]) -> None:
-    again = ms.queue("q").peek(3, state="in flight")
+    again = ms.queue("q").peek(3, state="in_flight")
     assert again == claimed
     assert set(again) == set(claimed)
     assert claimed[0] != claimed[1]

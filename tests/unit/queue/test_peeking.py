@@ -87,7 +87,7 @@ def test_single_messages_are_shown_with_what_each_has(
         assert paged(queue, "failed", size) == found
 
 
-@pytest.mark.parametrize("state", ["available", "done", "failed", "in flight"])
+@pytest.mark.parametrize("state", ["available", "done", "failed", "in_flight"])
 @pytest.mark.parametrize("exponents", [(2, 0, 1), (0, 2, 0)])
 def test_pages_go_on_through_every_bucket_size(
     ms: Millstream, state: str, exponents: tuple[int, ...]
@@ -104,7 +104,7 @@ def test_pages_go_on_through_every_bucket_size(
             queue.peek(1_000)
             continue
         messages = queue.claim(130)
-        if state != "in flight":
+        if state != "in_flight":
             getattr(queue, "ack" if state == "done" else "fail")(messages)
     assert values(queue.peek(1_000, state=state)) == expected
     for size in (1, 60, 129, 250):

@@ -231,7 +231,7 @@ def test_everything_is_as_before_after_a_fold_and_a_reopen(
 
     def look() -> Any:
         queue = ms.queue("jobs")
-        peeks = [queue.peek(9, state=one) for one in ("available", "in flight", "done", "failed")]
+        peeks = [queue.peek(9, state=one) for one in ("available", "in_flight", "done", "failed")]
         return peeks, counts(queue), [queue.attempts(one) for one in messages], queue.info()
 
     before = look()

@@ -155,7 +155,7 @@ def test_purging_also_forgets_what_was_not_routed_yet(ms: Millstream) -> None:
 def test_only_available_and_failed_messages_can_be_purged(ms: Millstream) -> None:
     queue = ms.queue("jobs", lease=10)
     with pytest.raises(InvalidInput):
-        queue.purge(state="in flight")
+        queue.purge(state="in_flight")
 
 
 def test_peeking_claims_nothing_and_goes_on_after_a_claim_id(ms: Millstream) -> None:
@@ -166,7 +166,7 @@ def test_peeking_claims_nothing_and_goes_on_after_a_claim_id(ms: Millstream) -> 
     assert values(first) == [b"2", b"3"]
     assert values(queue.peek(9, after=first[-1].claim_id)) == [b"4", b"5"]
     assert values(queue.peek(9, state="done")) == [b"0", b"1"]
-    assert queue.peek(9, state="in flight") == []
+    assert queue.peek(9, state="in_flight") == []
     assert len(queue.claim(9)) == 4
     with pytest.raises(InvalidInput):
         queue.peek(state="gone")

@@ -138,7 +138,7 @@ def test_attempts_are_remembered_with_their_ends(reopen: Reopen, clock: Simulate
     assert [(one.claimed, one.consumer, one.outcome, one.reason) for one in found] == [
         (begun, "ann", "again", "busy"),
         (nacked, "bob", "again", "lease expired"),
-        (expired, "eve", "in flight", ""),
+        (expired, "eve", "in_flight", ""),
     ]
     assert [one.ended for one in found] == [nacked, expired, None]
 

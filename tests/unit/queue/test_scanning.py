@@ -47,7 +47,7 @@ def test_attempts_are_listed_in_pages(ms: Millstream, clock: SimulatedClock, pag
         (0, "done", [("me", "done", "")]),
         (1, "done", [("me", "done", "")]),
         (2, "failed", [("me", "failed", "no")]),
-        (3, "in flight", [("me", "again", ""), ("you", "in flight", "")]),
+        (3, "in_flight", [("me", "again", ""), ("you", "in_flight", "")]),
     ]
     assert {one.log for one in found} == {"queue:q"}
     first = found[0].tries[0]

@@ -37,7 +37,7 @@ def start(clock: SimulatedClock | None = None) -> Millstream:
 
 def facts(queue: Queue) -> list[Any]:
     """Everything that can be asked about a queue and its messages."""
-    states = ("available", "in flight", "done", "failed")
+    states = ("available", "in_flight", "done", "failed")
     messages = [message for state in states for message in queue.peek(1_000, state=state)]
     info = queue.info()
     attempts = [queue.attempts(message) for message in messages]
@@ -115,7 +115,7 @@ def test_what_strides_have_done_is_there_after_opening_again() -> None:
     again = Millstream(EmbeddedSession(open_store(engine, clock=clock))).queue("q")
     assert again.info() == queue.info()
     assert counts(again) == {"available": 13, "in_flight": 1, "done": 16}
-    assert again.peek(10, state="in flight") == held
+    assert again.peek(10, state="in_flight") == held
     again.ack(held)
     assert values(again.claim(2)) == [b"17", b"18"]
 
@@ -196,7 +196,7 @@ def test_claims_of_many_are_one_stride(ready: Millstream, monkeypatch: pytest.Mo
 
 def test_only_who_comes_late_is_told_so(ready: Millstream) -> None:
     (good,), (lost,) = granted(ask_at_once(ready, [claiming(), claiming()]))
-    ready.queue("q").ack(ready.queue("q").peek(2, state="in flight")[1])
+    ready.queue("q").ack(ready.queue("q").peek(2, state="in_flight")[1])
     stale = (lost[0], 1, 7)
     operations = [claiming(acked=[good]), claiming(acked=[stale]), claiming()]
     one, two, three = ask_at_once(ready, operations)
@@ -215,7 +215,7 @@ def test_those_who_differ_are_not_mixed(ready: Millstream) -> None:
     operations = [claiming(consumer="v"), claiming(consumer="w"), claiming(consumer="v")]
     granted(ask_at_once(ready, operations))
     queue = ready.queue("q")
-    held = queue.peek(3, state="in flight")
+    held = queue.peek(3, state="in_flight")
     assert [queue.attempts(message)[0].consumer for message in held] == ["v", "w", "v"]
 
 

@@ -33,7 +33,7 @@ def test_a_lease_ends_at_a_time(ms: Millstream, clock: SimulatedClock) -> None:
     queue.put(b"a")
     (message,) = queue.claim()
     assert message.until == now(clock) + timedelta(seconds=30)
-    assert queue.peek(state="in flight")[0].until == message.until
+    assert queue.peek(state="in_flight")[0].until == message.until
     assert pickle.loads(pickle.dumps(message)) == message
     clock.advance(5)
     assert queue.renew(message) == now(clock) + timedelta(seconds=30)
@@ -78,7 +78,7 @@ def test_another_handle_tells_the_same_time(reopen: Reopen, clock: SimulatedCloc
     (message,) = queue.claim()
     assert message.until == now(clock) + timedelta(seconds=30)
     queue = reopen().queue("q")
-    assert queue.peek(state="in flight")[0].until == message.until
+    assert queue.peek(state="in_flight")[0].until == message.until
 
 
 def test_times_follow_a_wall_clock_that_was_set(ms: Millstream, clock: SimulatedClock) -> None:
@@ -87,7 +87,7 @@ def test_times_follow_a_wall_clock_that_was_set(ms: Millstream, clock: Simulated
     (message,) = queue.claim()
     clock.jump(3600)
     assert queue.attempts(message)[0].claimed == now(clock)
-    assert queue.peek(state="in flight")[0].until == now(clock) + timedelta(seconds=30)
+    assert queue.peek(state="in_flight")[0].until == now(clock) + timedelta(seconds=30)
 
 
 def test_queues_and_logs_were_made_at_a_time(ms: Millstream, clock: SimulatedClock) -> None:

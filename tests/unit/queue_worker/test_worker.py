@@ -147,7 +147,7 @@ def test_a_lease_is_renewed_while_its_handler_runs(jobs: Queue) -> None:
         assert begun.wait(PATIENCE_S)
         seen: set[datetime | None] = set()
         while len(seen) < 5:  # until it was renewed four times: twice as long as the lease
-            seen |= {m.until for m in jobs.peek(state="in flight")}
+            seen |= {m.until for m in jobs.peek(state="in_flight")}
             assert jobs.claim() == []
         release.set()
         while worker.stats.done + worker.stats.lost == 0:
@@ -166,7 +166,7 @@ def test_a_lost_lease_is_counted_and_the_others_are_acknowledged(jobs: Queue) ->
 
     worker = jobs.worker(handle, concurrency=2).start(drain=True)
     both.wait(PATIENCE_S)
-    (stolen, _) = jobs.peek(2, state="in flight")
+    (stolen, _) = jobs.peek(2, state="in_flight")
     jobs.fail(stolen, reason="an operator")
     both.wait(PATIENCE_S)
     worker.join()
@@ -265,7 +265,7 @@ def test_a_stop_finishes_what_runs_and_gives_back_what_has_not_begun(jobs: Queue
     assert begun.wait(PATIENCE_S)
     worker.stop()
     assert not worker.join(timeout=0)
-    while counts(jobs)["left"] and len(jobs.peek(20, state="in flight")) > 1:
+    while counts(jobs)["left"] and len(jobs.peek(20, state="in_flight")) > 1:
         pass  # the rest comes back while the first still runs
     release.set()
     worker.join()
@@ -329,7 +329,7 @@ def test_an_error_of_a_hook_ends_the_worker_after_what_runs(jobs: Queue) -> None
     with pytest.raises(ZeroDivisionError):
         worker.run(drain=True)
     assert counts(jobs)["done"] == worker.stats.done
-    assert len(jobs.peek(5, state="in flight")) == 0
+    assert len(jobs.peek(5, state="in_flight")) == 0
 
 
 @pytest.mark.parametrize("hook", ["on_error", "on_progress"])
@@ -349,7 +349,7 @@ def test_hooks_that_always_raise_lose_no_acknowledgement(jobs: Queue, hook: str)
     with pytest.raises(ZeroDivisionError):
         jobs.worker(handle, concurrency=4, **hooks).run()
     assert counts(jobs)["done"] == (3 if hook == "on_error" else 4)
-    assert jobs.peek(5, state="in flight") == []
+    assert jobs.peek(5, state="in_flight") == []
 
 
 def test_a_write_that_fails_for_a_while_is_repeated() -> None:

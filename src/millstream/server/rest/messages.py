@@ -161,8 +161,7 @@ async def peek(ask: Ask) -> MessagePage:
     """Messages in a state, without claiming them."""
     query: PeekQuery = ask.query
     after = -1 if query.after is None else query.after
-    state = query.state.replace("_", " ")
-    found = await ask.execute(c.PeekMessages(ask.name("queue"), state, query.limit, after))
+    found = await ask.execute(c.PeekMessages(ask.name("queue"), query.state, query.limit, after))
     return MessagePage(messages=[show_message(message) for message in messages_of(found)])
 
 

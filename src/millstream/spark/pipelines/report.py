@@ -323,7 +323,7 @@ def _spread(
         .agg(
             f.count("*").alias("messages"),
             f.sum("attempts").alias("attempts"),
-            *(f.count_if(f.col("state") == s).alias(s) for s in ("done", "failed", "inflight")),
+            *(f.count_if(f.col("state") == s).alias(s) for s in ("done", "failed", "in_flight")),
             *_quantiles(f.col("waited"), "wait"),
         )
     )
