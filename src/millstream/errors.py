@@ -14,7 +14,7 @@
     │   ├── MetadataConflict    compare-and-set of a metadata entry
     │   ├── OutOfSequence       a producer's sequence is too old, or has a gap
     │   ├── Fenced              a newer epoch of the same producer or writer exists
-    │   ├── LeaseLost           the lease ended; somebody else may have the message
+    │   ├── LeaseLost           a claim does not hold: its lease ended, or the message did
     │   ├── NotOwner            the log is written elsewhere
     │   └── ForkDetected        two copies of a log differ below both ends
     ├── Denied                  a token that may not do this
@@ -108,7 +108,8 @@ class Fenced(Conflict):
 
 
 class LeaseLost(Conflict):
-    """The lease ended; somebody else may have the message now."""
+    """A claim does not hold. Data: `queue`; `lost`, runs of claims; `why`, for each of these what
+    became of the messages: expired, claimed_again, given_back, done, failed or unknown."""
 
 
 class NotOwner(Conflict):

@@ -1,13 +1,14 @@
 """How attempts end: acknowledged, given back, given up, renewed, or run out of time.
 
-A lease is only as long as store time says. Whoever comes late is told `LeaseLost`; the same ending
-repeated is a success.
+A lease is only as long as store time says. A consumer whose claim does not hold is told `LeaseLost`, and
+what became of the message; the same ending repeated is a success.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 
 from millstream.errors import InvalidInput, LeaseLost, TooLarge
 from millstream.format.ids import bucket_of, split_id
@@ -18,7 +19,16 @@ from millstream.queue.bucket import Bucket, Ended, Renewed
 from millstream.queue.dead_letter import publish_failed
 from millstream.queue.ledger import Ledger
 from millstream.queue.message import LeaseEnd
-from millstream.queue.slots import AVAILABLE, DONE, FAILED, FORGOTTEN, GONE, IN_FLIGHT, Slots
+from millstream.queue.slots import (
+    AVAILABLE,
+    DONE,
+    FAILED,
+    FORGOTTEN,
+    GONE,
+    IN_FLIGHT,
+    NONE,
+    Slots,
+)
 from millstream.queue.spec import DELAY_MS_MAX
 from millstream.queue.stride import stride
 from millstream.store.transaction import Transaction
@@ -33,8 +43,29 @@ REASON_CHARS_MAX = 1_000
 
 _STATES = {"ack": DONE, "nack": AVAILABLE, "fail": FAILED}
 
+HELD, REPEATED = "held", "repeated"
+_WHY = {
+    "done": ("is done already", "are done already"),
+    "failed": ("has failed already", "have failed already"),
+    "given_back": ("was given back already", "were given back already"),
+    "claimed_again": (
+        "was claimed again since, and only the later attempt counts",
+        "were claimed again since, and only the later attempts count",
+    ),
+    "expired": ("is no longer leased: its lease ended", "are no longer leased: their leases ended"),
+    "unknown": (
+        "is not known under its claim: it was never claimed so, or is purged, redriven or forgotten",
+        "are not known under their claims: they were never claimed so, or are purged, redriven or "
+        "forgotten",
+    ),
+}
+"""What became of messages whose claim does not hold, in words, of one and of several."""
+
 Part = tuple[int, Slots, int]
 """A bucket, slots in it, and the attempt that they were claimed for."""
+
+Lost = tuple[c.Run, str]
+"""Claims that do not hold, and what became of their messages."""
 
 
 def expire(ledger: Ledger) -> int:
@@ -112,30 +143,42 @@ def end_attempts(
     state = _STATES[outcome]
     queue, now_ms = ledger.queue, ledger.tx.store_ms
     good: list[Part] = []
-    lost: list[c.Run] = []
+    lost: list[Lost] = []
     for bucket_id, slots, attempt in parts_of(claims):
         bucket = ledger.bucket(bucket_id)
         for start, stop, verdict in _judged(bucket, slots, attempt, state, now_ms):
-            if verdict == "held":
+            if verdict == HELD:
                 good.append((bucket_id, (start, stop), attempt))
-            elif verdict == "lost":
-                lost.append((queue.claim_id(bucket_id, start), stop - start, attempt))
+            elif verdict != REPEATED:
+                run = (queue.claim_id(bucket_id, start), stop - start, attempt)
+                lost.append((run, verdict))
     if lost and not each:
-        count = sum(run[1] for run in lost)
-        raise LeaseLost(
-            f"the lease of {count} message{'s' * (count > 1)} of queue {queue.name!r} ended; "
-            "somebody else may have them now",
-            queue=queue.name,
-            lost=lost,
-        )
+        raise _lease_lost(queue.name, lost)
     _settle(ledger, good, state=state, delay_ms=delay_ms, reason=reason)
-    return lost
+    return [run for run, _ in lost]
+
+
+def _lease_lost(queue: str, lost: Sequence[Lost]) -> LeaseLost:
+    """The error that says of every message what became of it."""
+    counts = Counter[str]()
+    for (_, count, _), why in lost:
+        counts[why] += count
+    told = [
+        f"{count} message{'s' * (count > 1)} {_WHY[why][count > 1]}"
+        for why, count in counts.items()
+    ]
+    return LeaseLost(
+        f"a claim of queue {queue!r} does not hold: {'; '.join(told)}",
+        queue=queue,
+        lost=[run for run, _ in lost],
+        why=[why for _, why in lost],
+    )
 
 
 def _judged(
     bucket: Bucket, slots: Slots, attempt: int, state: int, now_ms: int
 ) -> Iterator[tuple[int, int, str]]:
-    """Slots by what becomes of an ended attempt: it is held, repeated, or lost."""
+    """Slots by what an attempt's end meets: it is held, repeated, or what became of the message."""
     start, stop = slots
     same = bucket.attempts[start:stop].count(attempt) == stop - start and stop <= len(bucket.states)
     if (
@@ -143,19 +186,35 @@ def _judged(
         and bucket.all_are(start, stop, IN_FLIGHT)
         and min(bucket.until_ms[start:stop]) > now_ms
     ):
-        yield start, stop, "held"
+        yield start, stop, HELD
         return
     for slot in range(start, stop):
         if slot >= len(bucket.states) or bucket.attempts[slot] != attempt:
-            yield slot, slot + 1, "lost"
+            yield slot, slot + 1, _fate(bucket, slot, attempt)
         elif bucket.states[slot] == IN_FLIGHT and bucket.until_ms[slot] > now_ms:
-            yield slot, slot + 1, "held"
+            yield slot, slot + 1, HELD
         elif (state == DONE and bucket.states[slot] in (DONE, FORGOTTEN)) or _was_given_up(
             bucket, slot, state
         ):
-            yield slot, slot + 1, "repeated"
+            yield slot, slot + 1, REPEATED
         else:
-            yield slot, slot + 1, "lost"
+            yield slot, slot + 1, _fate(bucket, slot, attempt)
+
+
+def _fate(bucket: Bucket, slot: int, attempt: int) -> str:
+    """What became of a message whose claim does not hold; one of `_WHY`."""
+    if slot >= len(bucket.states) or bucket.attempts[slot] < attempt:
+        return "unknown"
+    state = bucket.states[slot]
+    if state in (NONE, GONE):
+        return "unknown"
+    if state in (DONE, FORGOTTEN):
+        return "done"
+    if state == FAILED:
+        return "failed"
+    if bucket.attempts[slot] > attempt:
+        return "claimed_again"
+    return "given_back" if _was_given_up(bucket, slot, AVAILABLE) else "expired"
 
 
 def _was_given_up(bucket: Bucket, slot: int, state: int) -> bool:
@@ -220,12 +279,9 @@ def renew(tx: Transaction, command: c.RenewClaims) -> LeaseEnd:
     for bucket_id, slots, attempt in parts:
         bucket = ledger.bucket(bucket_id)
         for start, _, verdict in _judged(bucket, slots, attempt, GONE, tx.store_ms):
-            if verdict != "held":
-                raise LeaseLost(
-                    f"a lease of queue {queue.name!r} ended before it was renewed",
-                    queue=queue.name,
-                    lost=[(queue.claim_id(bucket_id, start), 1, attempt)],
-                )
+            if verdict != HELD:
+                claim_id = queue.claim_id(bucket_id, start)
+                raise _lease_lost(queue.name, [((claim_id, 1, attempt), verdict)])
     for bucket_id, slots, _ in parts:
         ledger.change_bucket(bucket_id, Renewed([slots], until_ms))
         ledger.busy[bucket_id] = earliest(ledger.bucket(bucket_id))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millstream import aio
-from millstream.errors import LeaseLost
+from millstream.errors import Conflict, LeaseLost, NotFound
 
 
 def test_a_message_is_claimed_and_finished(tmp_path: Path) -> None:
@@ -94,5 +94,34 @@ def test_an_acknowledgement_of_somebody_elses_claim_is_refused(tmp_path: Path) -
             with pytest.raises(LeaseLost):
                 await queue.ack(claimed)
             await queue.ack(again)
+
+    asyncio.run(main())
+
+
+def test_a_put_needs_its_queue_and_a_queue_is_made_at_every_deploy(tmp_path: Path) -> None:
+    async def put_in_transaction(ms: aio.Millstream) -> None:
+        async with ms.transaction() as tx:
+            tx.put("mail", b"x")
+
+    async def main() -> None:
+        async with await aio.open(tmp_path / "store.db") as ms:
+            mail = await ms.queue("mail")
+            for put in (mail.put(b"x"), mail.put(b"x", delay=1), mail.put_many([])):
+                with pytest.raises(NotFound, match="create_queue"):
+                    await put
+            with pytest.raises(NotFound, match="create_queue"):
+                await put_in_transaction(ms)
+            await asyncio.gather(*(ms.create_queue("mail", lease=n) for n in (10, 20, 30)))
+            await ms.create_queue("mail", lease=40)
+            with pytest.raises(Conflict, match="start is 'latest'"):
+                await ms.create_queue("mail", start="earliest")
+            await put_in_transaction(ms)
+            (message,) = await mail.claim()
+            await mail.delete()
+            again = await ms.create_queue("mail", start="earliest")
+            assert await again.claim() == []
+            with pytest.raises(LeaseLost) as caught:
+                await again.ack(message)
+            assert caught.value.why == ["unknown"]
 
     asyncio.run(main())
