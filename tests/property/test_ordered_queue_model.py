@@ -30,7 +30,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import millstream
 from millstream import Limits, Millstream
-from millstream.errors import InvalidInput, LeaseLost
+from millstream.errors import Conflict, LeaseLost
 from millstream.queue.message import Message, QueueInfo
 from millstream.queue.queue import Queue
 from millstream.record import wall_ms_of
@@ -508,7 +508,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
     def alter_what_is_in_use(self, handle: int, change: str) -> None:
         self.look(handle)
         if self.waiting() or self.in_state("in_flight"):
-            with pytest.raises(InvalidInput):
+            with pytest.raises(Conflict):
                 self.queue(handle).alter(**{change: "other"})
 
     @rule(handle=HANDLES, what=st.sampled_from(["fold", "reopen", "keep", 0, 1, 2]))
@@ -563,7 +563,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
             return  # whether the store has taken ended leases back by now is its own affair
         info = self.info(self.number % 2)
         for state in ("in_flight", "done", "failed"):
-            assert getattr(info, state.replace(" ", "_")) == len(self.in_state(state)), state
+            assert getattr(info, state) == len(self.in_state(state)), state
         self.route()
         placed = info.available + info.delayed
         assert placed <= len(self.waiting()) <= placed + info.unrouted

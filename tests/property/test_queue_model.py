@@ -1,8 +1,9 @@
 """A queue against a model in plain Python, through every road that a message can take.
 
 The machine appends, puts, claims, finishes with good, stale and repeated claims, lets leases end,
-jumps the wall clock, purges, redrives, pauses, truncates logs, alters the bucket size, folds with
-tiny limits, closes and opens again, and does each through either of two handles on one file.
+jumps the wall clock, purges, redrives, pauses, truncates logs, alters the bucket size, deletes the
+queue and makes it again, folds with tiny limits, closes and opens again, and does each through either of
+two handles on one file.
 Promises:
 
 - No message is lost, none is held by two at once, and each is delivered in its log's order first.
@@ -151,16 +152,19 @@ class QueueMachine(RuleBasedStateMachine):
         self.limits, self.retention_ms = limits, retention_s * 1000 or FOR_EVER_MS
         self.most, self.backoff_ms, self.delay_ms = most, backoff_s * 1000, delay_s * 1000
         self.handles = [self.open(), self.open()]
-        self.handles[0].queue(
+        self.make(0, exponent)
+
+    def make(self, handle: int, exponent: int) -> None:
+        self.handles[handle].create_queue(
             "q",
             sources="l.*",
             filter="take = TRUE",
             lease=10,
-            max_attempts=most,
-            backoff=backoff_s,
-            delay=delay_s,
+            max_attempts=self.most,
+            backoff=self.backoff_ms / 1000,
+            delay=self.delay_ms / 1000,
             bucket_exponent=exponent,
-            done_retention=retention_s,
+            done_retention=0 if self.retention_ms == FOR_EVER_MS else self.retention_ms / 1000,
         )
 
     def open(self) -> Millstream:
@@ -551,6 +555,17 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue(handle).alter(bucket_exponent=exponent)
         self.altered = True
 
+    @rule(handle=HANDLES, maker=HANDLES, exponent=st.integers(0, 2))
+    def make_again(self, handle: int, maker: int, exponent: int) -> None:
+        """What was claimed of the old one is still held, and counts for nothing."""
+        self.settled(handle)
+        assert self.queue(handle).delete()
+        self.make(maker, exponent)
+        for entry in self.entries:
+            entry.state = "gone"
+        self.ends[INBOX], self.first[INBOX] = 0, -1
+        self.paused = False
+
     @rule(handle=HANDLES)
     def fold(self, handle: int) -> None:
         self.handles[handle].fold()
@@ -614,7 +629,7 @@ class QueueMachine(RuleBasedStateMachine):
         info = self.queue(self.number % 2).info()
         assert info is not None
         for state in ("in_flight", "failed"):
-            assert getattr(info, state.replace(" ", "_")) == len(self.in_state(state)), state
+            assert getattr(info, state) == len(self.in_state(state)), state
         done = self.in_state("done")
         assert sum(not self.is_over(entry) for entry in done) <= info.done <= len(done)
         available = self.in_state("available")

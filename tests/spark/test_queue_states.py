@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 def store(tmp_path: Path) -> Iterator[Millstream]:
     """A queue with 3 done, 2 failed, 4 in flight, 2 routed, and 5 not yet looked at."""
     with millstream.open(tmp_path / "store.db") as opened:
-        queue = opened.queue("work", sources=["jobs"], filter="n <> 1", backoff=0, max_attempts=2)
+        queue = opened.create_queue(
+            "work", sources="jobs", filter="n <> 1", lease=3600, backoff=0, max_attempts=2
+        )
         jobs = opened.log("jobs")
         jobs.append_many([b"%d" % i for i in range(12)], headers=[{"n": i} for i in range(12)])
         done = queue.claim(3)

@@ -49,8 +49,8 @@ _WHY = {
     "failed": ("has failed already", "have failed already"),
     "given_back": ("was given back already", "were given back already"),
     "claimed_again": (
-        "was claimed again since, and only the later attempt counts",
-        "were claimed again since, and only the later attempts count",
+        "was leased again since, to a later attempt, and only that counts",
+        "were leased again since, to later attempts, and only those count",
     ),
     "expired": ("is no longer leased: its lease ended", "are no longer leased: their leases ended"),
     "unknown": (
