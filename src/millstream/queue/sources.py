@@ -26,8 +26,8 @@ LATER = "queue-later:"
 OWN = "millstream:"
 """Logs that Millstream keeps its own books in."""
 
-NAMES_PER_STEP = 5_000
-LOOKED_AT_PER_STEP = 5_000
+NAMES_PER_STEP = 2_000
+LOOKED_AT_PER_STEP = 2_000
 """Names and logs that are looked at before the mutex is let go for a moment."""
 
 SOURCES_PER_LOOK = 256
@@ -215,7 +215,7 @@ class _Matched:
         if not may_match(log, self.spec):
             return False
         known = self._logs.pop(log, 0)
-        if known != log_id:
+        if known and known != log_id:
             self.forget(known)
         if log_id:
             self._logs[log] = log_id
