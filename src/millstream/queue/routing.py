@@ -130,6 +130,7 @@ def _passed_over(store: Store, source: Source, error: CorruptionError | None) ->
     overlay, log_id, start = store.state.overlay, source.log_id, source.position
     with store.engine.read() as snapshot:
         stop = min(source.end, next_entry(overlay, snapshot, log_id, error, start, source.end))
+    stop = next((high for _, high in without(source.gaps, start, stop)), stop)
     skipped = [(start, stop)]
     return Looked(Routed(log_id, start, stop, [], setbacks=source.setbacks, skipped=skipped), 0)
 

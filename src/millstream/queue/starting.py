@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
 from millstream.errors import CorruptionError, OutOfRange
 from millstream.format.entries import decode_places
+from millstream.log.damage import next_entry
 from millstream.log.head import Head
 from millstream.log.reader import RowMoved, entries_of
 from millstream.queue.spec import QueueSpec
@@ -38,20 +40,19 @@ def _offset_at(tx: Transaction, log_id: int, head: Head, time_ms: int) -> int:
     """The first record that was appended at or after a time, or the end.
 
     It is found by halving, so the write lock is held for some reads, however long the log is. A
-    damaged entry cannot say when it came: the queue begins there at the latest, passes over it and
-    counts it.
+    damaged entry cannot say: if it may be the one, routing begins there and passes over it.
     """
     low, high = head.start, head.end
     while low < high:
         middle = (low + high) // 2
-        try:
-            ((first, value),) = entries_of(
-                tx.state.overlay, tx.writer, log_id, start=middle, stop=middle + 1
-            )
-            appended = decode_places(value).appended
-        except (CorruptionError, RowMoved):
-            high = middle
-            continue
+        found = _times(tx, log_id, middle)
+        if found is None:
+            behind = next_entry(tx.state.overlay, tx.writer, log_id, None, middle, high)
+            found = _times(tx, log_id, behind) if behind < high else None
+            if found is None or found[1][0] >= time_ms:
+                high = middle
+                continue
+        first, appended = found
         at = bisect_left(appended, time_ms, max(low - first, 0), min(high - first, len(appended)))
         if at == min(high - first, len(appended)):
             low = first + at
@@ -60,3 +61,14 @@ def _offset_at(tx: Transaction, log_id: int, head: Head, time_ms: int) -> int:
         else:
             high = first + at
     return low
+
+
+def _times(tx: Transaction, log_id: int, offset: int) -> tuple[int, Sequence[int]] | None:
+    """The first offset of the entry that covers one, and when its records were appended."""
+    try:
+        ((first, value),) = entries_of(
+            tx.state.overlay, tx.writer, log_id, start=offset, stop=offset + 1
+        )
+        return first, decode_places(value).appended
+    except (CorruptionError, RowMoved):
+        return None

@@ -4,7 +4,8 @@ Other records take the place of those that went. So no claim, attempt or repeat 
 count for the new ones:
 
     available, in flight   they leave the queue; their leases are lost. The fork has them
-    done, failed           they stay as they are, as messages of the fork
+    done, failed           they stay as they are, as messages of the fork; dead letters that are
+                           still to be written are made from there
 
 The queue then routes the log again from where the records differ.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+import msgspec
 from msgspec.structs import replace
 
 from millstream.format import entries, keys
@@ -21,7 +23,9 @@ from millstream.format.encodings import encode_u64
 from millstream.format.ids import split_id
 from millstream.log.ancestry import Tail
 from millstream.log.reader import entries_of
+from millstream.queue.aging import note_removed
 from millstream.queue.bucket import Bucket, Withdrawn
+from millstream.queue.dead_letter import Owed
 from millstream.queue.endings import earliest
 from millstream.queue.group import NOBODY, Group
 from millstream.queue.ledger import Ledger
@@ -78,6 +82,7 @@ class _Withdrawal:
         self._forget_repeats()
         for bucket_id in list(self._buckets()):
             self._withdraw(bucket_id)
+        self._readdress_letters()
         if passed <= tail.at and not self._gone and not self._kept:
             return None
         lanes = self._unlisted()
@@ -142,6 +147,22 @@ class _Withdrawal:
             ledger.busy[bucket_id] = earliest(bucket)
         if gone + flying:
             ledger.lives(bucket_id, -gone - flying)
+            note_removed(self._tx, self._queue.queue_id, bucket_id)
+
+    def _readdress_letters(self) -> None:
+        """Dead letters that are still to be written are about records that the fork has now."""
+        if not self._queue.letters:
+            return
+        tail, tx = self._tail, self._tx
+        start, stop = keys.of_queue(keys.LETTER, self._queue.queue_id)
+        while rows := tx.scan(start, stop, limit=PER_STEP):
+            for key, value in rows:
+                owed = msgspec.msgpack.decode(value, type=Owed)
+                if owed.log_id == tail.log_id and owed.offset >= tail.at:
+                    moved = replace(owed, log_id=tail.aside_id)
+                    tx.put(key, msgspec.msgpack.encode(moved))
+                    self._kept = True
+            start = rows[-1][0] + b"\x00"
 
     # What lists messages.
 
