@@ -114,11 +114,12 @@ def claim(tx: Transaction, command: c.ClaimRouted) -> c.Granted:
     if command.routed:
         place(ledger, command.routed)
     expired = expire(ledger)
-    grants = _claim(ledger, command)
-    ledger.close()
     queue = ledger.queue
+    is_overtaken = ledger.is_overtaken and queue.spec.indexed
+    grants = [] if is_overtaken else _claim(ledger, command)
+    ledger.close()
     ahead = 0 if queue.paused or queue.spec.indexed else queue.counts.fresh
-    return c.Granted(grants, ahead, expired)
+    return c.Granted(grants, ahead, expired, is_overtaken=is_overtaken)
 
 
 def _check(command: c.ClaimRouted) -> None:

@@ -64,6 +64,9 @@ class Granted(Struct, frozen=True):
     deal: Deal | None = None
     """Which it is part of, and which part."""
     turn: int = 0
+    is_overtaken: bool = False
+    """Whether another consumer or the background has routed meanwhile. A queue that hands out the
+    best first has granted nothing then: the best may be in what it did not place."""
 
     @property
     def count(self) -> int:

@@ -22,6 +22,7 @@ class Ledger:
         "alive",
         "busy",
         "counts",
+        "is_overtaken",
         "key",
         "letters",
         "paid_until_ms",
@@ -44,6 +45,8 @@ class Ledger:
         self.taken: dict[int, int] = {}
         self.positions: list[tuple[int, int]] = []
         self.letters = 0
+        self.is_overtaken = False
+        """Whether somebody else has routed meanwhile what was to be placed."""
         self.skipped: list[tuple[int, int, int]] = []
         self.paid_until_ms: float | None = None
         self._index: Index | None = None

@@ -65,6 +65,8 @@ def place(ledger: Ledger, routed: list[c.Routed]) -> int:
             came += _arrivals(tx, queue, found)
             ledger.positions.append((found.log_id, found.stop))
             logs += len(came) > before
+        else:
+            ledger.is_overtaken = True
     if logs > 1:
         came.sort(key=itemgetter(0))
     arrivals = [arrival for _, arrival in came]

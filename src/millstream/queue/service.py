@@ -40,6 +40,9 @@ from millstream.store.transaction import Transaction
 ROUTING_S_MAX = 1.0
 """How long a claim routes before it takes what there is; the rest is routed in the background."""
 
+OVERTAKEN_MAX = 3
+"""How often a claim routes again because others did so meanwhile; then it takes what there is."""
+
 DAMAGED_S_MAX = 1.0
 """How long a claim goes on while it meets nothing but damaged messages."""
 
@@ -79,10 +82,11 @@ def claim_now(store: Store, query: c.ClaimMessages, grants: Sequence[c.Grant] = 
     acked, count = query.acked, query.count
     until_s = store.clock.seconds() + DAMAGED_S_MAX
     found = read_grants(store, query.queue, grants) if grants else []
+    overtaken = 0
     while True:
         routed = []
         trusted = _take_ahead(store, query.queue, count)
-        if count > 0 and not trusted:
+        if count > 0 and not trusted and overtaken < OVERTAKEN_MAX:
             facts = need_facts(store, query.queue)
             if facts.spec.indexed:
                 facts = route_to_end(store, facts)
@@ -97,6 +101,9 @@ def claim_now(store: Store, query: c.ClaimMessages, grants: Sequence[c.Grant] = 
         note_ahead(store, query.queue, granted)
         found = found + read if found else read
         acked = []
+        if granted.is_overtaken:
+            overtaken += 1
+            continue
         if granted.grants and not read and store.clock.seconds() < until_s:
             continue  # all of these were damaged, and have failed
         count -= granted.count

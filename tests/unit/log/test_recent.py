@@ -88,8 +88,9 @@ def test_records_that_are_gone_are_missed(ms: Millstream) -> None:
     log.append_many([b"0", b"1"])
     log.append_many([b"2", b"3"])
 
+    assert [row[1] for row in rows(ms, "a", 3, 5)] == [b"3"]
     with pytest.raises(CorruptionError, match="is gone"):
-        rows(ms, "a", 3, 5)
+        rows(ms, "a", 4, 5)
 
 
 def test_what_was_used_last_stays_longest() -> None:

@@ -8,7 +8,11 @@ import pytest
 
 from millstream import Millstream
 from millstream.errors import Conflict, InvalidInput
+from millstream.queue.claims import Claiming, place_routed
+from millstream.queue.commands import ClaimRouted, PlaceRouted
 from millstream.queue.queue import Queue
+from millstream.queue.routing import route
+from millstream.queue.service import need_facts
 from millstream.testing import SimulatedClock
 
 from .conftest import Reopen, counts, fold_all, upkeep, values
@@ -233,3 +237,19 @@ def test_what_was_done_long_ago_is_forgotten_in_every_lane(
     clock.advance(11)
     upkeep(ms)
     assert counts(queue) == {}
+
+
+@pytest.mark.embedded
+def test_a_claim_that_was_overtaken_in_routing_grants_nothing_less_than_the_best(
+    ms: Millstream,
+) -> None:
+    queue = ms.queue("jobs", sources="a", priority_by="p")
+    ms.log("a").append(b"low")
+    store = ms._session.store  # type: ignore[attr-defined]
+    early = route(store, need_facts(store, "jobs"), 0)
+    ms.log("a").append(b"high", headers={"p": 9})
+    late = route(store, need_facts(store, "jobs"), 0)
+    store.run(lambda tx: place_routed(tx, PlaceRouted("jobs", early)))
+    granted = store.run(Claiming(ClaimRouted("jobs", 1, None, "", late, [])))
+    assert (granted.grants, granted.is_overtaken) == ([], True)
+    assert values(queue.claim(2)) == [b"high", b"low"]
