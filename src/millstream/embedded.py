@@ -29,6 +29,7 @@ from millstream.queue import (
     assigning,
     claims,
     endings,
+    inbox,
     info,
     peeking,
     recording,
@@ -89,7 +90,7 @@ def kinds() -> Kinds:
 
 _OPERATIONS: dict[type[Operation[Any]], Callable[[Transaction, Any], Any]] = {
     c.CreateLog: rules.create_log,
-    c.Append: queues.append,
+    c.Append: inbox.append,
     c.Truncate: rules.truncate,
     c.DeleteLog: rules.delete_log,
     c.SetMetadata: rules.set_metadata,

@@ -18,9 +18,9 @@ from millstream.format import keys
 from millstream.format.packing import Single, pack_single
 from millstream.log.commands import Append
 from millstream.log.head import Head
-from millstream.log.operations import append
 from millstream.log.salvage import Damage, salvage
 from millstream.queue.bucket import Bucket
+from millstream.queue.inbox import append
 from millstream.queue.ledger import Ledger
 from millstream.queue.message import tries_of
 from millstream.queue.slots import Slots, Trial
@@ -108,7 +108,7 @@ def _send(
     except StoreError:
         raise
     except MillstreamError:
-        return False  # held, a copy, or not sound: what is owed is noted
+        return False  # held, a copy, not sound, or nobody's inbox: what is owed is noted
     return True
 
 

@@ -1,7 +1,4 @@
-"""What can be done to a queue as a whole: specify, alter, pause, purge, redrive, delete.
-
-And what keeps an inbox its queue's: it takes nothing while there is no such queue.
-"""
+"""What can be done to a queue as a whole: specify, alter, pause, purge, redrive, delete."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from millstream.format import keys
 from millstream.format.encodings import encode_u64
 from millstream.format.ids import bucket_of, capacity_of, split_id
 from millstream.log import operations as logs
-from millstream.log.commands import Append, DeleteLog
+from millstream.log.commands import DeleteLog
 from millstream.log.head import Head
 from millstream.log.names import check_name
 from millstream.queue import commands as c
@@ -27,8 +24,8 @@ from millstream.queue.group import Group, Standing
 from millstream.queue.ledger import Ledger
 from millstream.queue.placing import Arrival, admit
 from millstream.queue.slots import AVAILABLE, FAILED, Slots, Trial
-from millstream.queue.sources import INBOX, LATER, find_sources, later_of, own_logs
-from millstream.queue.spec import RATE_MAX, RATE_MIN, QueueSpec, no_queue
+from millstream.queue.sources import find_sources, later_of, own_logs
+from millstream.queue.spec import RATE_MAX, RATE_MIN, QueueSpec
 from millstream.queue.starting import check_start, first_offset
 from millstream.queue.state import Counts, Moved, Paused, QueueState, Specified
 from millstream.store.transaction import Transaction
@@ -48,21 +45,6 @@ BUCKETS_PER_PURGE = 1_000
 GROUPS_PER_STEP = 1_000
 _FIXED = ("start", "start_ms")
 _FIXED_WHILE_USED = ("priority_by", "group_by", "group_in_flight")
-_OWN = (INBOX, LATER)
-
-
-def append(tx: Transaction, command: Append) -> int:
-    """Append to a log; to an inbox only while there is its queue, or nobody would get it.
-
-    One that is written elsewhere is left to the rules of copies.
-    """
-    if command.log.startswith(_OWN):
-        name = command.log.partition(":")[2]
-        if not tx.entity(keys.queue(name), QueueState).exists():
-            found = logs.find_log(tx, command.log)
-            if found is None or not found[1].owner:
-                raise no_queue(name)
-    return logs.append(tx, command)
 
 
 def checked(spec: QueueSpec) -> QueueSpec:

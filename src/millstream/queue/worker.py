@@ -23,7 +23,6 @@ from millstream.errors import (
     InvalidInput,
     LeaseLost,
     MillstreamError,
-    NotFound,
 )
 from millstream.queue.crew import (
     Crew,
@@ -36,6 +35,7 @@ from millstream.queue.crew import (
 )
 from millstream.queue.leases import Claim, Leases, claim_of, is_away, may_pass
 from millstream.queue.message import Message, QueueInfo, Reject, Retry
+from millstream.queue.spec import no_queue
 from millstream.queue.stopping import stopped_by_signals
 from millstream.record import Seconds, to_ms
 
@@ -392,7 +392,7 @@ class Worker:
     def _need_info(self) -> QueueInfo:
         info = self._queue.info()
         if info is None:
-            raise NotFound(f"there is no queue {self._queue.name!r}", name=self._queue.name)
+            raise no_queue(self._queue.name)
         return info
 
     def _is_empty(self) -> bool:

@@ -266,3 +266,18 @@ def test_a_source_that_is_added_later_is_not_the_letters(ms: Millstream) -> None
     queue = ms.queue("q", sources="x", dead_letter="dead")
     with pytest.raises(InvalidInput, match="'dead' of queue 'q' is one of its own sources"):
         queue.alter(sources=("x", "de*"))
+
+
+@pytest.mark.embedded
+def test_a_letter_to_a_queue_that_is_not_there_is_written_once_it_is(
+    ms: Millstream, clock: SimulatedClock
+) -> None:
+    queue = ms.create_queue("q", dead_letter="queue:hospital")
+    queue.put(b"x")
+    queue.fail(queue.claim(), reason="broken")
+    assert owed(queue) == 1
+    hospital = ms.create_queue("hospital")
+    clock.advance(3600)
+    upkeep(ms)
+    assert owed(queue) == 0
+    assert [letter.value for letter in hospital.claim(10)] == [b"x"]
