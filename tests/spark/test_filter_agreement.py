@@ -29,16 +29,16 @@ from tests.unit.filters.cases import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
 
 SCHEMA = (
     "id int, headers map<string, struct<s string, i bigint, d double, b boolean>>, "
     "key binary, timestamp bigint, log string"
 )
-SEEDS = 4
-FILTERS = 500
-FILTERS_PER_JOB = 125
-ROWS = 60
+SEEDS = 6
+FILTERS = 200
+FILTERS_PER_JOB = 25
+ROWS = 100
 
 CHOSEN = [
     "a < b", "a <= b", "a > b", "a >= b", "a = b", "a <> b", "NOT (a = b)", "a IS NULL",
