@@ -20,9 +20,11 @@ import millstream
 from millstream import Message, Millstream, aio
 from millstream.doctor import examine
 from millstream.errors import Conflict, LeaseLost
+from millstream.queue.dead_letter import send_owed
 from millstream.server.serving import running
 from millstream.server.settings import Settings
 from tests.unit.replica.copies import Cut, store_id, through, values
+from tests.unit.replica.stores import store_of
 
 COMMON, OLD, NEW = 4, 12, 9
 OPEN = Settings(port=0, stop_s=1.0)
@@ -231,6 +233,24 @@ def test_failed_messages_of_the_tail_can_be_redriven_from_the_fork(
     found = {(one.log, one.value) for one in queue.claim(99)}
     assert (log.set_aside[0], b"old%d" % (OLD - 1)) in found
     assert ("x", b"new%d" % (NEW - 1)) in found
+    healthy(*paths)
+
+
+def test_a_dead_letter_that_is_still_to_be_written_tells_of_the_tail(
+    pair: tuple[Millstream, Millstream], paths: tuple[Path, Path]
+) -> None:
+    a, b = pair
+    parted(a, b)
+    queue = a.queue("q", sources=["x"], start="earliest", dead_letter="letters")
+    messages = queue.claim(99)
+    with a.log("letters").stage():
+        queue.fail(messages[-1], reason="broken")
+        (log,) = a.sync(b, logs="x").logs
+    assert queue.purge(state="failed") == 1
+    store_of(a).run(lambda tx: send_owed(tx, "q"))
+    (letter,) = a.log("letters").read()
+    assert letter.value == b"old%d" % (OLD - 1)
+    assert letter.headers["dead-letter-log"] == log.set_aside[0]
     healthy(*paths)
 
 
