@@ -100,10 +100,13 @@ def make_fork(tx: Transaction, parent_id: int, name: str) -> int:
     log_id = tx.take_log_id()
     tx.change(keys.log_name(name), Named(log_id))
     tx.change(keys.head(log_id), Created(name, tx.wall_ms))
-    tx.change(keys.head(log_id), Placed(parent.start, parent.start, parent.end))
+    # It holds what its hash is computed from. Between a mark and the start there is no gap: marks are
+    # forgotten when a log is truncated past its end.
+    anchor = mark_at(tx.state, tx.writer, parent_id, parent.start)
+    dropped = parent.start if anchor is None else anchor.offset
+    tx.change(keys.head(log_id), Placed(parent.start, dropped, parent.end))
     tx.change(keys.head(log_id), Touched(parent.timestamp_ms))
     put_fork(tx, log_id, Fork(parent_id, parent.end))
-    anchor = mark_at(tx.state, tx.writer, parent_id, parent.start)
     if anchor is not None:
         add_marks(tx, log_id, [anchor])
     return log_id

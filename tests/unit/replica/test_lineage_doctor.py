@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import millstream
 from millstream.doctor import examine
 from millstream.format import keys
@@ -31,6 +33,28 @@ def test_the_doctor_knows_chains_and_copies(tmp_path: Path) -> None:
         ms.fold()
         drop_bytes(ms)
         summary(ms)
+    assert examine(path).problems == []
+
+
+@pytest.mark.parametrize("aside", [False, True])
+def test_a_fork_of_a_truncated_log_holds_what_its_hash_begins_with(
+    tmp_path: Path, aside: bool
+) -> None:
+    """Also when its parent forgets the same records, and goes."""
+    path = tmp_path / "s.db"
+    with millstream.open(path) as ms:
+        fill(ms, 46)
+        log = ms.log("a")
+        before = summary(ms)
+        log.truncate(before=20)
+        name = ask(ms, r.SetAside("a", 40, 0)).fork if aside else log.fork("b").name
+        assert examine(path).problems == []
+        log.truncate(before=40)
+        drop_bytes(ms)
+        log.delete()
+        drop_bytes(ms)
+        assert (summary(ms, name).base, summary(ms, name).digest) == (before.base, before.digest)
+        assert len(list(ms.log(name).read())) == 30
     assert examine(path).problems == []
 
 
