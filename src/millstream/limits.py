@@ -58,6 +58,10 @@ class Limits:
     tail_bytes_max: int = 8 * MiB
     """Unfolded bytes after which writers wait for the fold: bounds memory and the time to open."""
 
+    tail_entities_max: int = 20_000
+    """Unfolded entities after which writers wait for the fold: small ones, such as a queue's groups,
+    come by thousands in one commit. Bounds memory and the time to open."""
+
     fold_deltas_min: int = 512
     """Unfolded commits at which the background fold begins."""
 

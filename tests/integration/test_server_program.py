@@ -115,6 +115,27 @@ def test_it_ends_in_time_under_load_and_keeps_what_it_acknowledged(tmp_path: Pat
             assert len(ms.log(name)) in (50 * count, 50 * (count + 1))
 
 
+def test_it_ends_in_time_while_many_groups_are_routed(tmp_path: Path) -> None:
+    groups, part = 60_000, 2_000
+    with program(tmp_path) as (process, url):
+        with millstream.open(url) as ms:
+            queue = ms.queue("q", group_by="_key", sources="a")
+            for first in range(0, groups, part):
+                names = [f"k{number}" for number in range(first, first + part)]
+                ms.log("a").append_many([b"x"] * part, keys=names)
+            while queue.info().available < groups // 3:
+                assert process.poll() is None
+                threading.Event().wait(0.01)
+        began_s = monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        took_s = monotonic() - began_s
+    assert took_s < STOP_S + SLACK_S
+    with millstream.open(tmp_path / "store.db") as ms:
+        info = ms.queue("q").info()
+        assert info.available + info.unrouted == groups
+
+
 def test_a_second_server_on_the_port_says_what_to_do(tmp_path: Path) -> None:
     with program(tmp_path) as (_, url):
         port = str(urlsplit(url).port)

@@ -67,6 +67,8 @@ class LogUpkeep:
             store.run(lambda tx: _forget_producers(tx, idle))
         more, damage = False, None
         for log_id in store.look(self._next_heads):
+            if store.is_closing:
+                break
             try:
                 more = self._tend(store, log_id) or more
             except CorruptionError as error:

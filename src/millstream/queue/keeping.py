@@ -108,7 +108,7 @@ class QueueUpkeep:
         for known in (self._rests, self._owed):
             for gone in known.keys() - set(names):
                 known.pop(gone, None)
-        return sum(self._tend(store, name) for name in names) > 0
+        return sum(self._tend(store, name) for name in names if not store.is_closing) > 0
 
     def _tend(self, store: Store, name: str) -> bool:
         more = route_some(store, name)

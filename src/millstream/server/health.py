@@ -128,6 +128,7 @@ def check_stats(stats: dict[str, Any], limits: Limits) -> Iterator[Check]:
     behind = max(
         stats["unfolded_commits"] / limits.tail_deltas_max,
         stats["unfolded_bytes"] / limits.tail_bytes_max,
+        stats["unfolded_entities"] / limits.tail_entities_max,
     )
     status: Status = "healthy"
     if behind > 1:

@@ -158,6 +158,7 @@ def _of_store(stats: dict[str, Any]) -> Iterator[Metric]:
         ("sequence", "The newest commit."),
         ("unfolded_commits", "Commits that are not folded: the fold's lag."),
         ("unfolded_bytes", "Bytes of commits that are not folded."),
+        ("unfolded_entities", "Entities with changes that are not folded."),
         ("entities_cached", "Heads, cursors, queues and others in memory."),
         ("file_bytes", "Size of the store's file."),
         ("wal_bytes", "Size of the write-ahead log."),

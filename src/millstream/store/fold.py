@@ -59,27 +59,30 @@ def write_slice(state: State, writer: Writer, limits: Limits, prepared: Slice | 
         writer.put(prepared.rows)
     else:
         writer.put(coalesce(state.overlay.oldest(through)))
-    for key, span in list(state.dirty.items()):
-        if span[0] <= through:
-            _write(key, span, through, state=state, writer=writer)
+    _write_entities(state, writer, through)
     writer.put([(FOLD_KEY, encode_u64(through))])
     writer.delete_range(delta_key(0), delta_key(through + 1))
     return through
 
 
-def _write(key: bytes, span: list[int], through: int, *, state: State, writer: Writer) -> None:
-    """Write an entity's record; of one that is gone, a tombstone while later deltas name it."""
-    entity = state.entities[key]
-    entity.lsn = state.seq
-    if entity.exists():
-        del state.dirty[key]
-        writer.put([(key, entity.encode())])
-    elif span[1] > through:
-        writer.put([(key, tombstone(state.seq))])
-        span[0] = through + 1
-    else:
-        del state.dirty[key]
-        writer.delete([key])
+def _write_entities(state: State, writer: Writer, through: int) -> None:
+    """Write the records of entities; of one that is gone, a tombstone while later deltas name it."""
+    dirty, entities, lsn = state.dirty, state.entities, state.seq
+    rows: list[Row] = []
+    gone: list[bytes] = []
+    for _, key in list(dirty.oldest(through)):
+        entity = entities[key]
+        entity.lsn = lsn
+        if entity.exists():
+            dirty.written(key)
+            rows.append((key, entity.encode()))
+        elif dirty.last(key) > through:
+            rows.append((key, tombstone(lsn)))
+        else:
+            dirty.written(key)
+            gone.append(key)
+    writer.put(rows)
+    writer.delete(gone)
 
 
 def _slice_end(state: State, limits: Limits) -> int:
@@ -92,9 +95,7 @@ def _slice_end(state: State, limits: Limits) -> int:
             last = seq
             break
     effort = 0
-    for first, key in sorted((span[0], key) for key, span in state.dirty.items()):
-        if first > last:
-            break
+    for first, key in state.dirty.oldest(last):
         effort += state.entities[key].effort()
         if effort > limits.fold_slice_weight and first > state.folded + 1:
             return first - 1

@@ -22,6 +22,7 @@ from millstream.store import delta as deltas
 from millstream.store.engine import Row, Snapshot
 from millstream.store.entity import Entity, Kinds
 from millstream.store.overlay import Overlay
+from millstream.store.unfolded import Unfolded
 
 REPLAY_ROWS = 1_024
 
@@ -67,8 +68,8 @@ class State:
         """What it was after the last eviction, until there may be more to evict."""
         self.visible: dict[bytes, Any] = {}
         """What readers see, without a lock, of entities: their views as of the last commit."""
-        self.dirty: dict[bytes, list[int]] = {}
-        """Entities with changes that no record holds yet → the first and last such delta."""
+        self.dirty = Unfolded()
+        """Entities with changes that no record holds yet."""
         self.reloaded = False
         """Whether changes may have been missed since the last `publish`: a fold had passed us."""
         self.touched: set[bytes] = set()
@@ -88,6 +89,7 @@ class State:
         self.forget()
         self.reloaded = True
         self.folded = self.seq = _folded(snapshot)
+        self.dirty.clear(self.folded)
         self.advance(snapshot)
         block = snapshot.get(keys.ID_BLOCK_KEY)
         if block is not None:
@@ -101,7 +103,7 @@ class State:
         self.entities.clear()
         self.weight = self._weight_kept = 0
         self.visible.clear()
-        self.dirty.clear()
+        self.dirty.clear(folded=0)
         self.followers.clear()
         self.tail_bytes.clear()
         self.tail_total = 0
@@ -183,13 +185,8 @@ class State:
 
     def committed(self, delta: deltas.Delta | deltas.StoredDelta, size: int) -> None:
         """Note a delta that is durable; its changes are applied already."""
-        seq, dirty = delta.seq, self.dirty
-        for key, _ in delta.changes:
-            span = dirty.get(key)
-            if span is None:
-                dirty[key] = [seq, seq]
-            else:
-                span[1] = seq
+        seq = delta.seq
+        self.dirty.note(seq, delta.changes)
         self.seq = seq
         if delta.next_id > self.next_id:
             self.next_id = delta.next_id
@@ -245,11 +242,7 @@ class State:
             return
         self.overlay.prune(seq)
         self._weight_kept = 0
-        for key, span in list(self.dirty.items()):
-            if span[1] <= seq:
-                del self.dirty[key]
-            elif span[0] <= seq:
-                span[0] = seq + 1
+        self.dirty.folded_through(seq)
         for gone in range(self.folded + 1, seq + 1):
             self.tail_total -= self.tail_bytes.pop(gone, 0)
         self.folded = seq
@@ -264,7 +257,7 @@ class State:
             return
         if self._weight_kept and self.weight <= self._weight_kept + min(keep, weight_max) // 8:
             return
-        for key in [key for key in self.entities if key not in self.dirty]:
+        for key in self.entities.keys() - self.dirty.keys():
             del self.entities[key]
             self.weight -= self._kinds[key[1]].weight
             self.visible.pop(key, None)

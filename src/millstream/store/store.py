@@ -40,10 +40,16 @@ from millstream.store.watch import Watch
 
 T = TypeVar("T")
 Upkeep = Callable[["Store"], bool]
-"""A view's background work, a bounded piece per call; True if there is more to do now."""
+"""A view's background work, a bounded piece per call; True if there is more to do now.
+
+If a call goes round several logs or queues, it ends early once the store `is_closing`."""
 
 Observer = Callable[[int, float, float], None]
 """Told of each group that was committed: its operations, its time and that of its sync, in seconds."""
+
+
+CLOSING_FOLD_S = 1.0
+"""How long closing folds; what is then unfolded stays so, and is read when the store is opened."""
 
 
 class Store:
@@ -85,6 +91,8 @@ class Store:
         """What views remember to be faster; anything in it may be forgotten at any time."""
         self.on_commit: Observer | None = None
         """Called under the mutex, on whichever thread commits: it must be quick."""
+        self.is_closing = False
+        """Whether upkeep shall leave the rest to the next one that opens the store."""
         self._upkeep_due = 0.0
         self._sync_s = 0.0
         self._begin()
@@ -155,12 +163,7 @@ class Store:
 
     def fold(self) -> int:
         """Fold everything that is unfolded now; answers how many commits were folded."""
-        self._check_usable()
-        target = self.state.seq - 1
-        before = self.state.folded
-        while self.state.folded < target and self._fold_slice():
-            pass
-        return self.state.folded - before
+        return self._fold_for(None)
 
     def tend_soon(self) -> None:
         """Have the views' upkeep done now rather than within a second."""
@@ -174,6 +177,7 @@ class Store:
             "sequence": self.state.seq,
             "unfolded_commits": self.state.seq - self.state.folded,
             "unfolded_bytes": self.state.tail_total,
+            "unfolded_entities": len(self.state.dirty),
             "commits": self._groups,
             "operations": self._operations,
             "fold_slices": self._folds,
@@ -182,15 +186,16 @@ class Store:
         }
 
     def close(self) -> None:
-        """Finish the running commit, fold a long tail, and let go; a second call does nothing."""
+        """Finish the running commit, fold a long tail for a while, and let go; again does nothing."""
         if isinstance(self._reason, Closed):
             return
         poisoned = self._reason is not None
+        self.is_closing = True
         if self._pid == os.getpid():
             self._keeper.stop()
             if not poisoned and self._tail_is_long():
                 with suppress(MillstreamError):  # the tail stays, and is read when opening
-                    self.fold()
+                    self._fold_for(CLOSING_FOLD_S)
         path = self.engine.describe().get("path", "the store")
         self._reason = Closed(f"{path} was closed", path=path)
         self._transactor.close(self._reason)
@@ -288,7 +293,11 @@ class Store:
         state, limits = self.state, self.limits
         state.evict(limits.entities_cached_max, limits.entities_weight_max)
         unfolded, size = state.seq - state.folded, state.tail_total
-        if unfolded > limits.tail_deltas_max or size > limits.tail_bytes_max:
+        if (
+            unfolded > limits.tail_deltas_max
+            or size > limits.tail_bytes_max
+            or len(state.dirty) > limits.tail_entities_max
+        ):
             self._fold_behind()
         long = unfolded > limits.fold_deltas_min or size > limits.fold_bytes_min
         if long or not self._kept or self.engine.wants_tending():
@@ -346,6 +355,16 @@ class Store:
         return advanced
 
     # The background.
+
+    def _fold_for(self, most_s: float | None) -> int:
+        """Fold what is unfolded now, slice by slice while there is time; how many commits."""
+        self._check_usable()
+        target, before = self.state.seq - 1, self.state.folded
+        until_s = None if most_s is None else self.clock.seconds() + most_s
+        while self.state.folded < target and self._fold_slice():
+            if until_s is not None and self.clock.seconds() >= until_s:
+                break
+        return self.state.folded - before
 
     def _fold_slice(self, *, locked: bool = False) -> bool:
         """Fold one slice, here or seen to be done elsewhere; False if there was nothing to do.

@@ -119,13 +119,15 @@ def test_a_disk_that_fills_up_is_told(tmp_path: Path, free: int, status: str) ->
         ({}, "fold", "healthy"),
         ({"unfolded_commits": 5_000}, "fold", "warning"),
         ({"unfolded_bytes": 9 * MiB}, "fold", "warning"),
+        ({"unfolded_entities": 20_001}, "fold", "warning"),
         ({"unfolded_commits": 20_000}, "fold", "critical"),
         ({}, "upkeep", "healthy"),
         ({"last_upkeep_failure": "it broke"}, "upkeep", "warning"),
     ],
 )
 def test_what_the_store_says_of_itself(change: dict[str, Any], name: str, status: str) -> None:
-    stats = {"unfolded_commits": 1, "unfolded_bytes": 1, "last_upkeep_failure": None, **change}
+    healthy = {"unfolded_commits": 1, "unfolded_bytes": 1, "unfolded_entities": 1}
+    stats = {**healthy, "last_upkeep_failure": None, **change}
     found = {check.name: check for check in check_stats(stats, Limits())}
     assert found[name].status == status
 

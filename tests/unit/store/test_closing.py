@@ -1,0 +1,107 @@
+"""Closing ends in time, however much is unfolded and however much upkeep is under way."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import millstream
+from millstream.database import Millstream
+from millstream.embedded import EmbeddedSession, open_store
+from millstream.limits import Limits
+from millstream.store.store import CLOSING_FOLD_S, Store
+from millstream.testing import MemoryEngine, SimulatedClock
+
+GROUPS = 5_000
+PART = 250
+NO_FOLD = 1_000_000
+
+
+class SlowClock(SimulatedClock):
+    """Each look at it takes a part of the time that closing may fold."""
+
+    ticks = 0
+
+    def seconds(self) -> float:
+        self.ticks += 1
+        return self.ticks * CLOSING_FOLD_S / 4
+
+
+def append_groups(ms: Millstream, count: int = GROUPS) -> None:
+    for first in range(0, count, PART):
+        names = [str(number) for number in range(first, first + PART)]
+        ms.log("a").append_many([b"x"] * PART, keys=names)
+        ms.queue("q").claim(1)
+
+
+def lots_unfolded(engine: MemoryEngine, clock: SimulatedClock) -> Store:
+    limits = Limits(fold_slice_weight=100, tail_entities_max=NO_FOLD, fold_bytes_min=1)
+    store = open_store(engine, limits=limits, clock=clock)
+    store._keeper.stop()
+    ms = Millstream(EmbeddedSession(store))
+    ms.queue("q", group_by="_key", sources="a")
+    append_groups(ms)
+    return store
+
+
+def test_closing_folds_for_a_while_and_the_rest_is_read_when_opening() -> None:
+    engine = MemoryEngine()
+    store = lots_unfolded(engine, SlowClock())
+    before = store.stats()["fold_slices"]
+    store.close()
+    assert 1 <= store.stats()["fold_slices"] - before <= 4
+    assert store.stats()["unfolded_commits"] > 1
+
+    again = open_store(engine.reopen(), clock=SimulatedClock())
+    info = Millstream(EmbeddedSession(again)).queue("q").info()
+    assert info.available + info.in_flight == GROUPS
+    again.close()
+
+
+def test_closing_folds_everything_where_there_is_time() -> None:
+    store = lots_unfolded(MemoryEngine(), SimulatedClock())
+    store.close()
+    assert store.stats()["unfolded_commits"] == 1
+
+
+def test_writers_fold_when_the_unfolded_entities_would_grow_without_bound() -> None:
+    limits = Limits(tail_entities_max=1_000, fold_bytes_min=1 << 30)
+    store = open_store(MemoryEngine(), limits=limits, clock=SimulatedClock())
+    store._keeper.stop()
+    ms = Millstream(EmbeddedSession(store))
+    ms.queue("q", group_by="_key", sources="a")
+    append_groups(ms)
+    assert store.stats()["unfolded_entities"] <= 1_000
+    assert ms.queue("q").info().available + ms.queue("q").info().in_flight == GROUPS
+
+
+def test_upkeep_leaves_the_other_queues_alone_once_the_store_is_closing(tmp_path: Path) -> None:
+    names = [f"q{number}" for number in range(10)]
+    ms = millstream.open(tmp_path / "store.db")
+    ms._session.store._keeper.stop()  # type: ignore[attr-defined]
+    for name in names:
+        ms.queue(name, group_by="_key", sources="a")
+    ms.log("a").append_many([b"x"] * 10, keys=[str(number) for number in range(10)])
+    ms.close()
+
+    ms = millstream.open(tmp_path / "store.db")
+    store = ms._session.store  # type: ignore[attr-defined]
+    closer, began = threading.Thread(target=store.close), threading.Event()
+
+    def close_meanwhile(*_: float) -> None:
+        if not began.is_set():
+            closer.start()
+            while not store.is_closing:
+                pass
+            began.set()
+
+    store.on_commit = close_meanwhile
+    store.tend_soon()
+    assert began.wait(60)
+    closer.join(60)
+    assert not closer.is_alive()
+
+    with millstream.open(tmp_path / "store.db") as ms:
+        ms._session.store._keeper.stop()  # type: ignore[attr-defined]
+        unrouted = [ms.queue(name).info().unrouted for name in names]
+    assert sorted(unrouted) == [0] + [10] * 9
