@@ -25,8 +25,10 @@
     └── StoreError
         ├── CannotOpen          not ours, newer, read-only, missing: names the file
         ├── Closed              the handle was closed
-        ├── Poisoned            the handle saw a failed write: close, reopen
+        ├── Poisoned            something acknowledged is missing from the disk: the handle has ended
         ├── WriteFailed         the write failed and nothing of it was stored (retry)
+        │   ├── DiskFull        there is too little room on the disk         (retry)
+        │   └── Recovering      an earlier write failed, and is being looked into (retry)
         └── OutcomeUnknown      the write may or may not have become durable
 
 An unknown outcome is never reported as a failure: after `OutcomeUnknown` the caller must look, or
@@ -163,13 +165,27 @@ class Closed(StoreError):
 
 
 class Poisoned(StoreError):
-    """The handle saw a failed write: close it and open again; nothing acknowledged is lost."""
+    """A write failed, and then not everything acknowledged was found on disk: the handle has ended."""
 
 
 class WriteFailed(StoreError):
     """The write failed, and nothing of it was stored."""
 
     retry = True
+
+
+class DiskFull(WriteFailed):
+    """Too little room on the disk, so nothing was stored; reads go on. Data: `path`, `free_bytes`.
+
+    Once there is room, the same handle takes writes again.
+    """
+
+
+class Recovering(WriteFailed):
+    """An earlier write failed, and the handle is making sure of what is on disk; reads go on.
+
+    It takes writes again by itself, mostly within milliseconds. Data: `cause`.
+    """
 
 
 class OutcomeUnknown(StoreError):

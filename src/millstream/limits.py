@@ -107,6 +107,10 @@ class Limits:
     busy_timeout_ms: int = 60_000
     """How long a writer waits for other processes before it gives up with `Overloaded`."""
 
+    disk_free_bytes_min: int = 16 * MiB
+    """Free room on the disk below which nothing is published, and below a quarter of which nothing
+    is written; of a small disk at most a sixteenth of it. 0: write until the disk is full."""
+
     wal_bytes_checkpoint: int = 16 * MiB
     """Growth of the write-ahead log after which it is copied into the file, in the background."""
 

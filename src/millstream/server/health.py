@@ -25,6 +25,7 @@ from millstream.log.commands import GetBounds
 from millstream.queue.commands import ListQueues
 from millstream.queue.message import QueueInfo
 from millstream.server.access import RESERVED, Need
+from millstream.store.store import Store
 
 if TYPE_CHECKING:
     from millstream.server.core import Core
@@ -105,7 +106,7 @@ class Checkup:
             async with asyncio.timeout(ANSWER_S_MAX):
                 await core.session.execute(GetBounds(f"{RESERVED}health"))
                 stats = await core.session.execute(Stats())
-                checks += [Check("store", "healthy"), *check_stats(stats, core.store.limits)]
+                checks += [check_store(core.store), *check_stats(stats, core.store.limits)]
                 if core.settings.queue_age_s_max:
                     queues = await core.session.execute(ListQueues("", QUEUES_LOOKED_AT))
                     checks.append(check_ages(queues, core.settings.queue_age_s_max))
@@ -119,6 +120,17 @@ class Checkup:
             free = await asyncio.to_thread(self._disk_free, Path(stats["path"]).absolute().parent)
             checks.append(check_disk(free))
         return checks
+
+
+def check_store(store: Store) -> Check:
+    """Whether the store takes writes; it answers reads."""
+    shortage, recovering = store.engine.shortage(), store.recovery.reason
+    if recovering is not None:
+        failed = store.recovery.failure
+        return Check("store", "critical", f"{recovering.message}{f' ({failed})' if failed else ''}")
+    if shortage is not None:
+        return Check("store", "critical", shortage.error().message)
+    return Check("store", "healthy")
 
 
 def check_stats(stats: dict[str, Any], limits: Limits) -> Iterator[Check]:

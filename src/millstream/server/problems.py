@@ -70,6 +70,7 @@ STATUSES: dict[type[MillstreamError], int] = {
     errors.CorruptionError: 500,
     errors.OutcomeUnknown: 500,
     errors.StoreError: 503,
+    errors.DiskFull: 507,
     MillstreamError: 500,
 }
 """The status of each error; one that is not listed has its parent's."""
@@ -120,7 +121,7 @@ def respond(error: MillstreamError) -> Response:
     """The answer that tells an error."""
     problem = problem_of(error)
     headers = {}
-    if problem.status in (429, 503) and error.retry:
+    if problem.status in (429, 503, 507) and error.retry:
         headers["retry-after"] = str(error.data.get("retry_after_s", RETRY_AFTER_S))
     if isinstance(error, Unauthenticated):
         headers["www-authenticate"] = "Bearer"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import signal
 import socket
@@ -34,6 +35,8 @@ from millstream.server.settings import Settings
 from millstream.server.tokens import list_tokens
 from millstream.store.engine import Durability
 from millstream.store.store import Store
+
+_logger = logging.getLogger("millstream.server")
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 BACKLOG = 2048
@@ -76,6 +79,7 @@ class Serving:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._stop_asked = False
+        self._failure: MillstreamError | None = None
 
     @property
     def url(self) -> str:
@@ -93,13 +97,18 @@ class Serving:
     def run(
         self, *, on_ready: Callable[[], object] | None = None, with_signals: bool = False
     ) -> None:
-        """Serve until told to stop, by `stop` or, in the main thread, by a signal."""
+        """Serve until told to stop, by `stop` or, in the main thread, by a signal.
+
+        Raises `Poisoned` if it had to stop by itself, because something acknowledged is not on disk.
+        """
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(self._serve(on_ready, with_signals))
         finally:
             self._socket.close()
             self._loop = self._stopping = self.core = None
+        if self._failure is not None:
+            raise self._failure
 
     def stop(self) -> None:
         """Tell the server to stop; from any thread, any number of times."""
@@ -115,6 +124,12 @@ class Serving:
         if self._stopping is not None:
             self._stopping.set()
 
+    def _give_up(self, reason: MillstreamError) -> None:
+        """The store has ended: stop, so that a supervisor sees it; from any thread."""
+        self._failure = reason
+        _logger.error("store_poisoned", extra={"error": type(reason).__name__})
+        self.stop()
+
     async def _serve(self, on_ready: Callable[[], object] | None, with_signals: bool) -> None:
         self._loop = loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
@@ -124,6 +139,7 @@ class Serving:
             for number in SIGNALS:
                 loop.add_signal_handler(number, self._stop)
         self.core = core = Core(self._open(), self.settings)
+        core.store.on_poisoned = self._give_up
         try:
             server = _Server(self._config(core), core, self._stopping, on_ready, self._tls)
             await server.serve(sockets=[self._socket])

@@ -8,10 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
+
+from millstream.errors import DiskFull
 
 Row = tuple[bytes, bytes]
 Durability = Literal["full", "relaxed"]
+
+
+class Shortage(NamedTuple):
+    """Too little room on a disk: publishing is refused, so that what makes room can be written."""
+
+    place: str
+    free_bytes: int
+    reserve_bytes: int
+
+    @property
+    def is_severe(self) -> bool:
+        """Whether nothing at all is written any more."""
+        return self.free_bytes < self.reserve_bytes // 4
+
+    def error(self) -> DiskFull:
+        """What callers are told."""
+        return DiskFull(
+            f"the disk of {self.place} is full: {self.free_bytes:,} bytes are free, and "
+            f"{self.reserve_bytes:,} are kept in reserve; nothing was stored, and reads go on. "
+            "Make room on the disk: publishing then works again without a restart",
+            path=self.place,
+            free_bytes=self.free_bytes,
+            reserve_bytes=self.reserve_bytes,
+        )
 
 
 class Snapshot(Protocol):
@@ -87,6 +113,16 @@ class Engine(Protocol):
 
     def tend_exclusively(self) -> None:
         """Finish it, called under the write mutex: takes milliseconds."""
+
+    def shortage(self) -> Shortage | None:
+        """Whether the disk has too little room; asked before each commit, so mostly remembered."""
+
+    def recover(self) -> None:
+        """After a failed commit: make all that is committed durable again, and its outcome certain.
+
+        Called while nothing is written here; reads go on. Raises `CorruptionError` if committed
+        rows are not on the disk any more, and another error if it has to be tried again.
+        """
 
     def suspend(self) -> None:
         """Before a fork: wait for running reads, let go of all handles, hold back new ones."""

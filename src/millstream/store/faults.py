@@ -10,6 +10,7 @@ The engine names each step before it takes it; a fault is an exception that the 
     commit        nothing has been sent yet           WriteFailed, Crash
     sent          the commit is on its way            Torn, Crash
     committed     it is durable, and nobody knows     Crash
+    recover       a commit in doubt is looked into    WriteFailed, CorruptionError, Crash
     sync          relaxed commits are made safe       Crash
 """
 

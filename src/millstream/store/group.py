@@ -31,7 +31,10 @@ class Joint(Protocol[T]):
 
 
 def run_group(transaction: Transaction, group: list[Ticket[Any]]) -> None:
-    """Run the operations of a group; a `StoreError` means the end of all of them."""
+    """Run the operations of a group; a `StoreError` means the end of all of them.
+
+    A refusal for want of room ends only the operation that it meets.
+    """
     if len(group) == 1:
         _run(transaction, group[0])
         return
@@ -44,8 +47,10 @@ def run_group(transaction: Transaction, group: list[Ticket[Any]]) -> None:
 def _run(transaction: Transaction, ticket: Ticket[Any]) -> None:
     try:
         ticket.result = transaction.run(ticket.operation)
-    except StoreError:
-        raise
+    except StoreError as error:
+        if error is not transaction.refusal:
+            raise
+        ticket.error = type(error)(error.message, **error.data)
     except Exception as error:
         if may_be_an_interrupt(error):
             raise
@@ -57,8 +62,10 @@ def _run_all(transaction: Transaction, tickets: list[Ticket[Any]]) -> bool:
     operations: Any = [ticket.operation for ticket in tickets]
     try:
         results = transaction.run(lambda tx: operations[0].run_all(tx, operations))
-    except StoreError:
-        raise
+    except StoreError as error:
+        if error is not transaction.refusal:
+            raise
+        return False
     except Exception as error:
         if may_be_an_interrupt(error):
             raise

@@ -19,7 +19,7 @@ from typing import Any
 from millstream.errors import Closed, InvalidInput, OutcomeUnknown
 from millstream.format import keys
 from millstream.store.checksum import checked, row_checksum
-from millstream.store.engine import Durability, Row
+from millstream.store.engine import Durability, Row, Shortage
 from millstream.store.faults import Crash, Torn
 
 Hook = Callable[[str], None]
@@ -174,6 +174,8 @@ class MemoryEngine:
         self.shared = shared
         self.faults = faults
         self.commits = 0
+        self.short: Shortage | None = None
+        """What the engine says of its room."""
         self._image = image or Image({}, [])
         self._looking = 0
         """Open snapshots of the image: while there are any, it must stay as it is."""
@@ -190,7 +192,7 @@ class MemoryEngine:
         """Wait for the turn to write; leaving without a commit undoes it all."""
         with self._turn:
             self._check_open()
-            assert self._in_doubt is None, "a write after an unknown outcome: open the engine again"
+            assert self._in_doubt is None, "a write after an unknown outcome: recover first"
             self._step("begin")
             yield MemoryWriter(self._image, self._step, self._commit)
 
@@ -227,6 +229,17 @@ class MemoryEngine:
 
     def tend_exclusively(self) -> None:
         """Nothing to do."""
+
+    def shortage(self) -> Shortage | None:
+        """What a test says."""
+        return self.short
+
+    def recover(self) -> None:
+        """Find out about the commit in doubt: from now on it is there, or it is not."""
+        self._step("recover")
+        changes, self._in_doubt = self._in_doubt, None
+        if changes:
+            self._apply(changes)
 
     def suspend(self) -> None:
         """Before a fork: memory needs no letting go."""
@@ -305,13 +318,16 @@ class MemoryEngine:
             if self._synced is None:
                 self._synced = self._image.copy()
             self._unsynced.append(changes)
+        self._apply(changes)
+        self.commits += 1
+        self._step("committed")
+
+    def _apply(self, changes: Changes) -> None:
         with self._lock:
             if self._looking:
                 self._image = self._image.copy()
                 self._looking = 0
             self._image.apply(changes)
-        self.commits += 1
-        self._step("committed")
 
     def _step(self, name: str) -> None:
         if self._dead:

@@ -12,12 +12,11 @@ their own. "Database is locked" is waited for, and becomes `Overloaded` in the e
 from __future__ import annotations
 
 import os
-import random
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from time import sleep
 from types import TracebackType
 from typing import Any
 
@@ -28,11 +27,13 @@ from millstream.errors import (
     CannotOpen,
     Closed,
     MillstreamError,
+    OutcomeUnknown,
     Overloaded,
     WriteFailed,
 )
 from millstream.limits import Limits
-from millstream.store.engine import Durability
+from millstream.store.engine import Durability, Shortage
+from millstream.store.room import Room, full
 from millstream.store.sqlite_file import (
     FILE_MODE,
     check_mode,
@@ -42,10 +43,12 @@ from millstream.store.sqlite_file import (
     explained,
     inspect,
     is_damage,
+    patience,
+    sync_folder,
 )
 from millstream.store.sqlite_pages import checksum_layer, is_verified
+from millstream.store.sqlite_repair import break_in_log, repair_log
 from millstream.store.sqlite_rows import SqliteReader, SqliteWriter
-from millstream.store.sqlite_wal import Break, find_break
 
 READERS_KEPT = 8
 
@@ -113,13 +116,14 @@ class SqliteEngine:
         self._closed = False
         self._suspended = False
         self._real_path = os.path.realpath(self.path)
+        self._room = Room(os.path.dirname(self._real_path), self._limits, self._clock)
         log_was_left = False
         if not is_open_here(self.path):
             inspect(self.path)
             log_was_left = self._wal_file_bytes() > 0
         if not read_only:
             mode = FILE_MODE if file_mode is None else check_mode(file_mode)
-            create(self.path, busy=self._busy_handler(), vfs=self._vfs, file_mode=mode)
+            create(self.path, busy=self._busy(), vfs=self._vfs, file_mode=mode)
         elif not self.path.exists() or not self.path.stat().st_size:
             raise CannotOpen(f"{self.path}: there is no store", path=str(self.path))
         connection = self._connect()
@@ -127,6 +131,8 @@ class SqliteEngine:
             self._page_checksums = is_verified(connection)
             if log_was_left:
                 self._check_log(connection, accept_loss=accept_loss)
+            if not read_only:
+                self._writer = self._make_writer(connection)
         except BaseException as error:
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             connection.close()
@@ -135,8 +141,6 @@ class SqliteEngine:
             raise
         if read_only:
             self._readers.append(SqliteReader(connection))
-        else:
-            self._writer = self._make_writer(connection)
         _open_paths[self._real_path] += 1
 
     def write(self) -> SqliteWriter:
@@ -191,6 +195,29 @@ class SqliteEngine:
     def tend_exclusively(self) -> None:
         """Copy what little is left and start the write-ahead log anew."""
         self._checkpoint(apsw.SQLITE_CHECKPOINT_RESTART)
+
+    def shortage(self) -> Shortage | None:
+        """Whether the disk has too little room."""
+        return self._room.shortage(self._wal_bytes)
+
+    def recover(self) -> None:
+        """Write what the write-ahead log holds to disk once more; the writer is opened anew."""
+        with self._held():
+            found: list[apsw.Connection] = []
+            try:
+                found = [self._connect(), self._connect()]
+                repair_log(Path(self._real_path), turn=found[0], other=found[1])
+            except apsw.Error as error:
+                raise self._refused(error) from error
+            except OSError as error:
+                raise WriteFailed(f"{self.path}: {error}", path=str(self.path)) from error
+            finally:
+                for connection in found:
+                    _close(connection, checkpoint=False)
+            with self._lock:
+                writer, self._writer = self._writer, None
+            if writer is not None:
+                _close(writer.connection, checkpoint=False)
 
     def suspend(self) -> None:
         """Before a fork: close every connection, without a checkpoint, and hold back new ones."""
@@ -249,8 +276,10 @@ class SqliteEngine:
                 f"{self._limits.busy_timeout_ms / 1000:g} s",
                 path=str(self.path),
             )
-        full = isinstance(error, apsw.FullError | apsw.IOError | apsw.ReadOnlyError)
-        if full and not is_damage(error):
+        if isinstance(error, apsw.FullError):
+            return full(self._real_path, str(error))
+        failed = isinstance(error, apsw.IOError | apsw.ReadOnlyError)
+        if failed and not is_damage(error):
             return WriteFailed(f"{self.path}: {error}", path=str(self.path))
         return self._damaged(error)
 
@@ -264,9 +293,7 @@ class SqliteEngine:
             return 0
 
     def _connect(self) -> apsw.Connection:
-        connection = connect(
-            self.path, busy=self._busy_handler(), vfs=self._vfs, read_only=self._read_only
-        )
+        connection = connect(self.path, busy=self._busy(), vfs=self._vfs, read_only=self._read_only)
         level = "FULL" if self.durability == "full" else "NORMAL"
         connection.execute(f"PRAGMA synchronous = {level}")
         if self._read_only:
@@ -275,6 +302,7 @@ class SqliteEngine:
         return connection
 
     def _make_writer(self, connection: apsw.Connection) -> SqliteWriter:
+        sync_folder(self.path)  # SQLite has made the log by now, if there was none
         self._page_bytes = int(connection.pragma("page_size"))
         connection.set_wal_hook(self._on_wal)
         return SqliteWriter(connection, refused=self._refused, after_commit=self._committed)
@@ -291,19 +319,22 @@ class SqliteEngine:
             if self._closed:
                 raise Closed(f"{self.path} was closed", path=str(self.path))
             if self._writer is None:
-                self._writer = self._make_writer(self._connect())
+                connection = self._connect()
+                try:
+                    self._writer = self._make_writer(connection)
+                except BaseException:
+                    _close(connection, checkpoint=False)
+                    raise
             return self._writer
 
     def _check_log(self, connection: apsw.Connection, *, accept_loss: bool) -> None:
         """Refuse a log that a dead process has left if acknowledged commits in it are cut off."""
-        if self._find_break(connection) is None:
+        if break_in_log(self.path, connection) is None:
             return
-        other = connect(
-            self.path, busy=self._busy_handler(), vfs=self._vfs, read_only=self._read_only
-        )
+        other = connect(self.path, busy=self._busy(), vfs=self._vfs, read_only=self._read_only)
         try:
             other.execute("BEGIN IMMEDIATE")  # somebody may have been writing just now
-            found = self._find_break(connection)
+            found = break_in_log(self.path, connection)
         finally:
             other.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             other.close()
@@ -316,15 +347,6 @@ class SqliteEngine:
             )
         if not self._read_only:  # or the next one to open it would find the same
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-
-    def _find_break(self, connection: apsw.Connection) -> Break | None:
-        page_bytes, frames = int(connection.pragma("page_size")), 0
-        noop = getattr(apsw, "SQLITE_CHECKPOINT_NOOP", None)
-        if noop is not None:
-            frames, _ = connection.wal_checkpoint(mode=noop)
-        return find_break(
-            Path(f"{self.path}-wal"), page_bytes=page_bytes, sound_frames=max(0, frames)
-        )
 
     def _take_reader(self) -> SqliteReader:
         with self._lock:
@@ -353,16 +375,32 @@ class SqliteEngine:
             if self._closed or self._suspended:
                 self._idle.notify_all()
 
-    def _checkpoint(self, mode: int) -> None:
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Keep forks and closing from going on meanwhile."""
         with self._idle:
             while self._suspended:
                 self._idle.wait()
             if self._closed:
-                return
-            if self._tender is None:
-                self._tender = self._connect()
+                raise Closed(f"{self.path} was closed", path=str(self.path))
             self._in_use += 1
-            tender = self._tender
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._in_use -= 1
+                self._idle.notify_all()
+
+    def _checkpoint(self, mode: int) -> None:
+        if self._closed:
+            return
+        with self._held():
+            with self._lock:
+                if self._tender is None:
+                    self._tender = self._connect()
+            self._copy(self._tender, mode)
+
+    def _copy(self, tender: apsw.Connection, mode: int) -> None:
         try:
             pages, copied_pages = tender.wal_checkpoint(mode=mode)
             self._wal_bytes = pages * self._page_bytes
@@ -372,11 +410,9 @@ class SqliteEngine:
         except apsw.Error as error:
             if is_damage(error):
                 raise self._damaged(error) from error
+            if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_FSYNC:
+                raise OutcomeUnknown(f"{self.path}: checkpoint: {error}") from error
             raise WriteFailed(f"{self.path}: checkpoint: {error}") from error
-        finally:
-            with self._idle:
-                self._in_use -= 1
-                self._idle.notify_all()
 
     def _drop_connections(self, *, checkpoint: bool) -> None:
         found = [reader.connection for reader in self._readers]
@@ -385,30 +421,22 @@ class SqliteEngine:
         self._readers.clear()
         self._tender = self._writer = None
         for connection in found:
-            if not checkpoint:
-                connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-            connection.close()
+            _close(connection, checkpoint=checkpoint)
 
-    def _busy_handler(self) -> Callable[[int], bool]:
-        """Wait in short, uneven steps: the lock is free again within a commit or a fold slice."""
-        clock, timeout_s = self._clock, self._limits.busy_timeout_ms / 1000
-        deadline = 0.0
-
-        def wait(attempt: int) -> bool:
-            nonlocal deadline
-            if attempt == 0:
-                deadline = clock.seconds() + timeout_s
-            if clock.seconds() > deadline:
-                return False
-            sleep(random.uniform(0.0001, 0.0005) * min(attempt + 1, 10))
-            return True
-
-        return wait
+    def _busy(self) -> Callable[[int], bool]:
+        return patience(self._clock, self._limits.busy_timeout_ms / 1000)
 
     def _damaged(self, error: apsw.Error) -> MillstreamError:
         if isinstance(error, apsw.BusyError | apsw.LockedError):
             return Overloaded(f"{self.path} is busy: {error}", path=str(self.path))
         return explained(error, self.path)
+
+
+def _close(connection: apsw.Connection, *, checkpoint: bool) -> None:
+    """Close a connection; the last one of all copies the log into the file, if it is to."""
+    if not checkpoint:
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    connection.close()
 
 
 class Reading:

@@ -11,6 +11,7 @@ header say so, the reserved bytes and the user version: damage to one of them ca
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 from time import sleep
@@ -18,6 +19,7 @@ from typing import Any
 
 import apsw
 
+from millstream.clock import Clock
 from millstream.errors import CannotOpen, CorruptionError, InvalidInput, MillstreamError
 from millstream.store.sqlite_pages import RESERVED_BYTES, fits, is_layered, is_verified
 
@@ -201,7 +203,6 @@ def create(
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {version}")
         connection.execute("COMMIT")
-        _sync_directory(path.parent)
     except (apsw.Error, OSError) as error:
         if isinstance(error, apsw.Error) and is_damage(error):
             raise explained(error, path) from error
@@ -261,6 +262,22 @@ def connect(
     return connection
 
 
+def patience(clock: Clock, timeout_s: float) -> Callable[[int], bool]:
+    """Wait in short, uneven steps: the lock is free again within a commit or a fold slice."""
+    deadline = 0.0
+
+    def wait(attempt: int) -> bool:
+        nonlocal deadline
+        if attempt == 0:
+            deadline = clock.seconds() + timeout_s
+        if clock.seconds() > deadline:
+            return False
+        sleep(random.uniform(0.0001, 0.0005) * min(attempt + 1, 10))
+        return True
+
+    return wait
+
+
 def _check_version(connection: apsw.Connection, path: Path, *, read_only: bool) -> None:
     """Refuse what a newer version wrote, and pages whose checksums would not be kept."""
     version = int(connection.pragma("user_version"))
@@ -290,11 +307,24 @@ def _is_ours(connection: apsw.Connection) -> bool:
     return found is not None and found[0] == APPLICATION_ID
 
 
-def _sync_directory(directory: Path) -> None:
-    """Make the new file's name durable, where directories can be synced."""
-    if os.name == "posix":
-        descriptor = os.open(directory, os.O_RDONLY)
+def sync_folder(path: Path) -> None:
+    """Make the names of a file and of its write-ahead log durable, where folders can be synced.
+
+    SQLite does so when it first syncs a new log, and says nothing if that fails.
+    """
+    if os.name != "posix":
+        return
+    folder = os.path.dirname(os.path.realpath(path))
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+    except OSError as error:
+        raise CannotOpen(
+            f"{path}: its folder {folder} could not be synced ({error.strerror or error}), so a "
+            "power cut could make the file vanish; nothing was written. Look after the disk, and "
+            "open the store again: the sync is then repeated",
+            path=str(path),
+        ) from error

@@ -24,6 +24,7 @@ from millstream.errors import (
 from millstream.format import keys
 from millstream.store.checksum import checked, row_checksum
 from millstream.store.engine import Row
+from millstream.store.room import full
 from millstream.store.sqlite_file import PREFIX, explained, is_damage
 
 RECORD = f"{PREFIX}record"
@@ -270,6 +271,8 @@ class SqliteWriter(SqliteReader):
         except (apsw.FullError, apsw.IOError, apsw.CorruptError) as error:
             if is_damage(error):
                 raise self._not_written(error) from error
+            if isinstance(error, apsw.FullError):
+                raise full(self.connection.filename, str(error)) from error
             raise WriteFailed(f"the statement could not be written: {error}") from error
         except (apsw.Error, TypeError, ValueError, OverflowError) as error:
             raise InvalidInput(f"tx.sql: {error}", statement=statement) from error
@@ -302,8 +305,8 @@ class SqliteWriter(SqliteReader):
             self._execute("COMMIT")
         except apsw.Error as error:
             raise OutcomeUnknown(
-                f"the commit failed and may or may not be durable: {error}; "
-                "close the store and open it again to see",
+                f"the commit failed and may or may not be durable: {error}; look whether it is "
+                "there, or repeat it under a producer's sequence",
                 cause=str(error),
             ) from error
         self._version = self.connection.data_version()
@@ -326,6 +329,8 @@ class SqliteWriter(SqliteReader):
             assert isinstance(found, CorruptionError)
             self._damage = found
             return found
+        if isinstance(error, apsw.FullError):
+            return full(self.connection.filename, str(error))
         return WriteFailed(f"nothing was written: {error}", cause=str(error))
 
     def _check_undamaged(self) -> None:

@@ -97,6 +97,15 @@ def find_break(path: Path, *, page_bytes: int, sound_frames: int = 0) -> Break |
     return None
 
 
+def count_sound(path: Path, *, page_bytes: int) -> int:
+    """How many frames from the first on are as they were written."""
+    with path.open("rb") as file:
+        header = file.read(HEADER_BYTES)
+        if len(header) < HEADER_BYTES:
+            return 0
+        return _Log(file, header, page_bytes, path.stat().st_size).count_sound()
+
+
 class _Log:
     """An open log; frames are numbered from 1."""
 
@@ -127,6 +136,10 @@ class _Log:
         if self._has_successor(at):
             return Break(at, self.frames, behind, may_be_torn=True)
         return None
+
+    def count_sound(self) -> int:
+        """The frames up to the first that does not continue the chain."""
+        return self._first_broken(0) - 1 if self.is_sound else 0
 
     def _break_in_header(self) -> Break | None:
         """The salts of the header may be what is damaged: those of the first frame will do as well."""

@@ -10,32 +10,33 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from millstream.clock import Clock, SystemClock
 from millstream.errors import (
-    CannotOpen,
     Closed,
+    CorruptionError,
     MillstreamError,
     OutcomeUnknown,
     Poisoned,
-    WriteFailed,
 )
 from millstream.format import keys
 from millstream.limits import Limits
 from millstream.store import delta as deltas
 from millstream.store import forking
-from millstream.store.engine import Engine, Snapshot, Writer
+from millstream.store.engine import Engine, Writer
 from millstream.store.entity import Kind, Kinds
 from millstream.store.fold import Slice, write_slice
 from millstream.store.group import run_group
 from millstream.store.instance import Instance, create_instance
 from millstream.store.keeper import UPKEEP_S, Keeper
+from millstream.store.readable import Readable
+from millstream.store.recovery import Recovery
 from millstream.store.rescue import Rescue
 from millstream.store.state import Pin, Readers, State
 from millstream.store.ticket import Ticket
 from millstream.store.transaction import Operation, Transaction
-from millstream.store.transactor import Transactor, fresh
+from millstream.store.transactor import Transactor, fresh, told
 from millstream.store.watch import Watch
 
 T = TypeVar("T")
@@ -43,6 +44,9 @@ Upkeep = Callable[["Store"], bool]
 """A view's background work, a bounded piece per call; True if there is more to do now.
 
 If a call goes round several logs or queues, it ends early once the store `is_closing`."""
+
+Condition = Literal["usable", "disk_full", "recovering", "poisoned", "closed"]
+"""What a handle can do; with a full disk and while it recovers, it can read."""
 
 Observer = Callable[[int, float, float], None]
 """Told of each group that was committed: its operations, its time and that of its sync, in seconds."""
@@ -52,7 +56,7 @@ CLOSING_FOLD_S = 1.0
 """How long closing folds; what is then unfolded stays so, and is read when the store is opened."""
 
 
-class Store:
+class Store(Readable):
     """One open store. All methods may be called from any thread."""
 
     def __init__(
@@ -66,16 +70,15 @@ class Store:
         pins: tuple[Pin, ...] = (),
         readers: tuple[Readers, ...] = (),
     ) -> None:
-        self.engine = engine
-        self.limits = limits or Limits()
-        self.clock = clock or SystemClock()
-        self._kinds = {**kinds, keys.STORE: Kind(Instance)}
-        self._pins, self._readers = pins, readers
-        self.state = State(self._kinds, self.clock, pins, readers)
+        super().__init__(
+            engine,
+            {**kinds, keys.STORE: Kind(Instance)},
+            limits=limits or Limits(),
+            clock=clock or SystemClock(),
+            pins=pins,
+            readers=readers,
+        )
         self._upkeep = upkeep
-        self._stale = True
-        self._seen_seq = -1
-        self._reason: MillstreamError | None = None
         self._groups = 0
         self._operations = 0
         self._folds = 0
@@ -93,6 +96,8 @@ class Store:
         """Called under the mutex, on whichever thread commits: it must be quick."""
         self.is_closing = False
         """Whether upkeep shall leave the rest to the next one that opens the store."""
+        self.on_poisoned: Callable[[MillstreamError], None] | None = None
+        """Called once, on any thread, if something acknowledged is missing from the disk."""
         self._upkeep_due = 0.0
         self._sync_s = 0.0
         self._begin()
@@ -106,6 +111,8 @@ class Store:
         """Run an operation and return when its effect is durable."""
         if self._pid != os.getpid():
             self._refuse_fork()
+        if self.recovery.reason is not None:
+            self.recovery.attempt()
         return self._transactor.run(operation)
 
     def submit(self, tickets: list[Ticket[Any]]) -> None:
@@ -114,55 +121,13 @@ class Store:
             self._refuse_fork()
         self._transactor.submit(tickets)
 
-    # Reads.
-
-    def refresh(self) -> bool:
-        """See what other processes have committed; True if there was anything."""
-        self._check_usable()
-        if not self._stale and (not self.engine.shared or self.engine.last_seq() == self._seen_seq):
-            return False
-        with self._transactor.mutex, self.engine.read() as snapshot:
-            advanced = self._advance(snapshot)
-            if advanced:
-                self._publish()
-        return advanced
-
-    def look(self, question: Callable[[State, Snapshot], T]) -> T:
-        """Ask the state something, with everybody's commits in it; the mutex is held meanwhile."""
-        self._check_usable()
-        with self._transactor.mutex, self.engine.read() as snapshot:
-            if self._advance(snapshot):
-                self._publish()
-            answer = question(self.state, snapshot)
-            self.state.evict(self.limits.entities_cached_max, self.limits.entities_weight_max)
-            return answer
-
-    def seen(self, key: bytes) -> Any:
-        """What readers see of an entity, as of the last `refresh` or commit."""
-        found = self.state.visible.get(key)
-        if found is None:
-            found = self.look(lambda state, snap: state.show(key, state.entity(key, snap)))
-        return found
-
-    def wait(self, key: bytes, ready: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Block until `ready()`, asked again whenever the entity of `key` may have changed."""
-        if ready():
-            return True
-        deadline = None if timeout_s is None else self.clock.seconds() + timeout_s
-        changed = threading.Event()
-        with self.watch.waiting(key, changed.set):
-            while not ready():
-                left = None if deadline is None else deadline - self.clock.seconds()
-                if left is not None and left <= 0:
-                    return False
-                changed.wait(left)
-                changed.clear()
-        return True
-
     # Upkeep.
 
     def fold(self) -> int:
         """Fold everything that is unfolded now; answers how many commits were folded."""
+        self.recovery.attempt()
+        if self.recovery.reason is not None:
+            raise fresh(self.recovery.reason)
         return self._fold_for(None)
 
     def tend_soon(self) -> None:
@@ -183,17 +148,28 @@ class Store:
             "fold_slices": self._folds,
             "entities_cached": len(self.state.entities),
             "last_upkeep_failure": self._last_failure,
+            "condition": self.condition,
         }
+
+    @property
+    def condition(self) -> Condition:
+        """What the handle can do: everything, only read, or nothing."""
+        if self._reason is not None:
+            return "closed" if isinstance(self._reason, Closed) else "poisoned"
+        if self.recovery.reason is not None:
+            return "recovering"
+        return "disk_full" if self.engine.shortage() is not None else "usable"
 
     def close(self) -> None:
         """Finish the running commit, fold a long tail for a while, and let go; again does nothing."""
         if isinstance(self._reason, Closed):
             return
-        poisoned = self._reason is not None
         self.is_closing = True
         if self._pid == os.getpid():
             self._keeper.stop()
-            if not poisoned and self._tail_is_long():
+            self.recovery.attempt()
+            usable = self._reason is None and self.recovery.reason is None
+            if usable and self._tail_is_long():
                 with suppress(MillstreamError):  # the tail stays, and is read when opening
                     self._fold_for(CLOSING_FOLD_S)
         path = self.engine.describe().get("path", "the store")
@@ -228,10 +204,16 @@ class Store:
 
     def _commit_group(self, group: list[Ticket[Any]]) -> None:
         self._sent = False
+        shortage = self.engine.shortage()
+        if shortage is not None and shortage.is_severe:
+            for ticket in group:
+                ticket.error = shortage.error()
+            return
+        refusal = None if shortage is None else shortage.error()
         began_s = 0.0 if self.on_commit is None else self.clock.seconds()
         with self.engine.write() as writer:
             self._advance(writer)
-            transaction = Transaction(self.state, writer, self.limits)
+            transaction = Transaction(self.state, writer, self.limits, refusal=refusal)
             run_group(transaction, group)
             delta = transaction.finish()
             if delta is not None:
@@ -280,15 +262,6 @@ class Store:
         self._own_seq = delta.seq
         self._groups += 1
 
-    def _publish(self) -> None:
-        changed = self.state.publish()
-        self._seen_seq = self.state.seq
-        if self.state.reloaded:
-            self.state.reloaded = False
-            self.watch.wake_all()
-        else:
-            self.watch.notify(changed)
-
     def _after_commit(self) -> None:
         state, limits = self.state, self.limits
         state.evict(limits.entities_cached_max, limits.entities_weight_max)
@@ -330,29 +303,59 @@ class Store:
         self._stale = True
         known = isinstance(error, MillstreamError) and not isinstance(error, OutcomeUnknown)
         if not known and (self._sent or not isinstance(error, Exception)):
-            self._poison(error)
+            self._begin_recovery(error)
         for ticket in group:
             if ticket.error is None:
-                ticket.error = _told(error, sent=self._sent)
+                ticket.error = told(error, sent=self._sent)
+
+    # After a failed write.
+
+    def _begin_recovery(self, cause: BaseException) -> None:
+        """Refuse writes until what is on disk is certain; called under the mutex."""
+        text = str(cause) or type(cause).__name__
+        self._transactor.refuse(self.recovery.begin(text, seq=self._seen_seq))
+        self._keeper.wake()
+
+    def _recover(self) -> None:
+        """Make sure that everything acknowledged is on disk, and take writes again."""
+        try:
+            self.engine.recover()
+            with self._transactor.mutex:
+                self._resume()
+        except CorruptionError as error:
+            with self._transactor.mutex:
+                self._poison(error)
+
+    def _resume(self) -> None:
+        reason, needed = self.recovery.reason, self.recovery.seq
+        self._stale = True
+        with self.engine.read() as snapshot:
+            found = snapshot.last_seq()
+            if found < needed:
+                raise CorruptionError(
+                    f"commit {needed} was acknowledged, and the last one on disk is {found}",
+                    what="delta",
+                    where=found + 1,
+                )
+            self._advance(snapshot)
+        self._publish()
+        if reason is not None:
+            self._transactor.admit(reason)
+        self.recovery.end()
 
     def _poison(self, cause: BaseException) -> None:
+        """Something acknowledged is missing: refuse everything, for good; called under the mutex."""
         reason = Poisoned(
-            f"a write failed ({str(cause) or type(cause).__name__}); close this handle and open the store again: "
-            "everything that was acknowledged is there",
+            f"a write failed, and then not everything acknowledged was found on disk ({cause}); "
+            "close this handle, and see with `millstream doctor` what is lost",
             cause=str(cause),
         )
         self._reason = reason
+        self.recovery.end()
         self._transactor.refuse(reason)
         self.watch.wake_all()
-
-    def _advance(self, snapshot: Snapshot) -> bool:
-        """Bring the state up to a snapshot; if that fails half-way, the next one starts over."""
-        stale, self._stale = self._stale, True
-        if stale:
-            self.state.load(snapshot)
-        advanced = stale or self.state.advance(snapshot)
-        self._stale = False
-        return advanced
+        if self.on_poisoned is not None:
+            self.on_poisoned(reason)
 
     # The background.
 
@@ -384,7 +387,7 @@ class Store:
                 return self._write_slice(found) or self.state.folded > found.folded
 
     def _write_slice(self, prepared: Slice | None = None) -> bool:
-        if self._reason is not None:
+        if self._reason is not None or self.recovery.reason is not None:
             return False
         self._sent = False
         try:
@@ -408,16 +411,28 @@ class Store:
         return through > 0
 
     def _keep(self) -> bool:
+        self.recovery.attempt()
+        if self._reason is not None or self.recovery.reason is not None:
+            return False
         more = self._tail_is_long() and self._tail_is_ours() and self._fold_slice()
-        if self.engine.wants_tending() and self.engine.tend():
-            with self._transactor.mutex:
-                self.engine.tend_exclusively()
+        self._tend()
         if self.clock.seconds() >= self._upkeep_due:
             self.engine.notice_others()
             if sum(task(self) for task in self._upkeep):
                 return True
             self._upkeep_due = self.clock.seconds() + UPKEEP_S
+            self._last_failure = None
         return more
+
+    def _tend(self) -> None:
+        try:
+            if self.engine.wants_tending() and self.engine.tend():
+                with self._transactor.mutex:
+                    self.engine.tend_exclusively()
+        except OutcomeUnknown as error:  # a sync failed: what it was for may not be on disk
+            with self._transactor.mutex:
+                self._begin_recovery(error)
+            raise
 
     def _keeper_failed(self, error: MillstreamError) -> None:
         self._last_failure = str(error)
@@ -437,6 +452,7 @@ class Store:
             group_max=limits.group_operations_max,
         )
         self._keeper: Keeper = Keeper(self._keep, on_failure=self._keeper_failed)
+        self.recovery: Recovery = Recovery(self._recover, self.clock)
         self.watch: Watch = Watch(self.refresh if self.engine.shared else None)
 
     def _initialise(self) -> None:
@@ -466,28 +482,10 @@ class Store:
             return
         self.state = State(self._kinds, self.clock, self._pins, self._readers)
         self._stale = True
+        failed = self.recovery
         self._begin()
         if self._reason is not None:
             self._transactor.refuse(self._reason)
-
-    def _check_usable(self) -> None:
-        if self._pid != os.getpid():
-            self._refuse_fork()
-        if self._reason is not None:
-            raise fresh(self._reason)
-
-    def _refuse_fork(self) -> None:
-        raise CannotOpen(
-            "this process was forked by native code, which Python was not told of; "
-            "open the store in the child instead of before the fork"
-        )
-
-
-def _told(error: BaseException, *, sent: bool) -> MillstreamError:
-    """What the callers of a failed group are told."""
-    if isinstance(error, MillstreamError):
-        return fresh(error)
-    text = f"{type(error).__name__}: {error}"
-    if sent or not isinstance(error, Exception):
-        return OutcomeUnknown(f"the commit was interrupted by {text}", cause=text)
-    return WriteFailed(f"nothing was stored: {text}", cause=text)
+        elif failed.reason is not None:
+            begun = self.recovery.begin(failed.reason.data["cause"], seq=failed.seq)
+            self._transactor.refuse(begun)

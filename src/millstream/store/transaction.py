@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from millstream.errors import CorruptionError, Overloaded, WriteFailed
+from millstream.errors import CorruptionError, DiskFull, Overloaded, WriteFailed
 from millstream.format import ids, keys
 from millstream.limits import MESSAGE_ID_MAX, Limits
 from millstream.store.delta import Delta
@@ -38,16 +38,26 @@ class Transaction:
         "_wrote",
         "delta",
         "limits",
+        "refusal",
         "state",
         "store_ms",
         "wall_ms",
         "writer",
     )
 
-    def __init__(self, state: State, writer: Writer, limits: Limits) -> None:
+    def __init__(
+        self,
+        state: State,
+        writer: Writer,
+        limits: Limits,
+        *,
+        refusal: DiskFull | None = None,
+    ) -> None:
         self.state = state
         self.writer = writer
         self.limits = limits
+        self.refusal = refusal
+        """What an operation that publishes is refused with; it alone, not the rest of its group."""
         self._wrote = False
         self._rows: dict[bytes, bytes] = {}
         self._drops: list[tuple[bytes, bytes]] = []
@@ -154,6 +164,8 @@ class Transaction:
 
     def take_ids(self, count: int) -> int:
         """Message ids, contiguous and never given out again; answers the first."""
+        if self.refusal is not None:
+            raise self.refusal
         first = self.delta.next_id
         if first + count > MESSAGE_ID_MAX:
             raise Overloaded("this store has no message ids left")
@@ -167,6 +179,8 @@ class Transaction:
 
     def sql(self, statement: str, parameters: Sequence[Any]) -> None:
         """Run a statement on the application's own tables, as part of this commit."""
+        if self.refusal is not None:
+            raise self.refusal
         self.writer.sql(statement, parameters)
         self._wrote = True
 

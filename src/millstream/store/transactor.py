@@ -22,7 +22,7 @@ from time import sleep
 from typing import Any, Protocol, TypeVar
 
 from millstream.clock import Clock
-from millstream.errors import MillstreamError, Overloaded
+from millstream.errors import MillstreamError, OutcomeUnknown, Overloaded, WriteFailed
 from millstream.store.ticket import Ticket, finish
 from millstream.store.transaction import Operation
 
@@ -219,6 +219,12 @@ class Transactor:
                 if not ticket.lead:
                     ticket.wake()
 
+    def admit(self, reason: MillstreamError) -> None:
+        """Take operations again, unless they are refused for another reason by now."""
+        with self._gate:
+            if self._closed is reason:
+                self._closed = None
+
     def close(self, reason: MillstreamError) -> None:
         """Refuse from now on, and end the thread."""
         self.refuse(reason)
@@ -361,3 +367,13 @@ class Transactor:
 def fresh(error: MillstreamError) -> MillstreamError:
     """A copy to raise: one exception object must not be raised on several threads."""
     return type(error)(error.message, **error.data)
+
+
+def told(error: BaseException, *, sent: bool) -> MillstreamError:
+    """What the callers of a failed group are told."""
+    if isinstance(error, MillstreamError):
+        return fresh(error)
+    text = f"{type(error).__name__}: {error}"
+    if sent or not isinstance(error, Exception):
+        return OutcomeUnknown(f"the commit was interrupted by {text}", cause=text)
+    return WriteFailed(f"nothing was stored: {text}", cause=text)

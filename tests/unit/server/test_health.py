@@ -9,6 +9,7 @@ import pytest
 
 from millstream.limits import Limits, MiB
 from millstream.server.health import (
+    Check,
     Checkup,
     Health,
     check_disk,
@@ -16,7 +17,8 @@ from millstream.server.health import (
     check_stats,
 )
 from millstream.server.settings import Settings
-from millstream.testing import SimulatedClock
+from millstream.store.engine import Shortage
+from millstream.testing import MemoryEngine, SimulatedClock
 from tests.unit.server.guarded import guarded, in_loop
 
 
@@ -58,7 +60,28 @@ def test_a_poisoned_store_is_critical() -> None:
             answer = await at.ask("GET", "/health")
             assert (answer.status_code, answer.json()["status"]) == (503, "critical")
             (check,) = [one for one in answer.json()["checks"] if one["name"] == "store"]
-            assert "open the store again" in check["detail"]
+            assert "what is lost" in check["detail"]
+
+    in_loop(test)
+
+
+def test_a_store_that_takes_no_writes_is_critical_and_says_why() -> None:
+    async def test() -> None:
+        clock = SimulatedClock()
+        async with guarded(Settings(), clock=clock) as at:
+            engine = at.core.store.engine
+            assert isinstance(engine, MemoryEngine)
+            engine.short = Shortage("/disk", 7, 16)
+            assert "7 bytes are free" in (await store_check(at)).detail
+            engine.short = None
+            at.core.store.recovery.begin("injected", seq=0)
+            assert "an earlier write failed (injected)" in (await store_check(at)).detail
+            at.core.store.recovery.end()
+            assert (await store_check(at)).status == "healthy"
+
+    async def store_check(at: Any) -> Check:
+        (found,) = [one for one in (await Checkup(at.core).health()).checks if one.name == "store"]
+        return found
 
     in_loop(test)
 

@@ -90,7 +90,7 @@ def test_every_error_becomes_a_problem(kind: type[MillstreamError]) -> None:
     assert found["retry"] is kind.retry
     assert found["data"]["name"] == "x"
     assert (found.get("outcome") == "unknown") is (kind is errors.OutcomeUnknown)
-    if kind.retry and response.status_code in (429, 503):
+    if kind.retry and response.status_code in (429, 503, 507):
         assert response.headers["retry-after"] == "1"
 
 
@@ -107,6 +107,8 @@ def test_every_error_becomes_a_problem(kind: type[MillstreamError]) -> None:
         (errors.Overloaded, 429),
         (errors.Closed, 503),
         (errors.WriteFailed, 503),
+        (errors.Recovering, 503),
+        (errors.DiskFull, 507),
         (errors.OutcomeUnknown, 500),
         (errors.CorruptionError, 500),
         (Denied, 403),

@@ -199,6 +199,43 @@ def test_a_signal_ends_the_program_cleanly(tmp_path: Path, number: int) -> None:
     assert not list(tmp_path.glob("*-wal"))
 
 
+LOSES_A_COMMIT = """
+import sys, threading
+from millstream.cli import main
+from millstream.server import serving
+
+make = serving.Core
+
+def make_losing(store, settings):
+    core = make(store, settings)
+    threading.Thread(target=lose, args=[store]).start()
+    return core
+
+def lose(store):
+    while store.on_poisoned is None:
+        pass  # the server is not up yet
+    with store._transactor.mutex:
+        store._poison(OSError("commit 7 is missing"))
+
+serving.Core = make_losing
+sys.argv = ["millstream", "serve", sys.argv[1], "--port", "0"]
+main()
+"""
+
+
+def test_a_server_whose_store_lost_a_commit_ends_with_a_reason_and_a_code(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOSES_A_COMMIT, str(tmp_path / "a.db")],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "commit 7 is missing" in done.stderr
+    assert '"store_poisoned"' in done.stderr
+
+
 def test_stopping_twice_and_too_early_is_fine(tmp_path: Path) -> None:
     serving = Serving(tmp_path / "store.db", ANY)
     serving.stop()

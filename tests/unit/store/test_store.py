@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -18,20 +19,25 @@ from millstream.database import Millstream
 from millstream.embedded import EmbeddedSession, operation
 from millstream.errors import (
     Closed,
+    CorruptionError,
+    DiskFull,
     InvalidInput,
     MillstreamError,
     OutcomeUnknown,
     Poisoned,
+    Recovering,
     WriteFailed,
 )
 from millstream.format import keys
 from millstream.format.packing import pack_single
 from millstream.limits import Limits
 from millstream.log import commands as c
+from millstream.store.engine import Shortage
+from millstream.store.recovery import PAUSE_S_MAX
 from millstream.store.store import Store
 from millstream.store.ticket import Ticket
 from millstream.store.transaction import Transaction, _outside
-from millstream.testing import Faults, MemoryEngine, Torn, memory_store
+from millstream.testing import Faults, MemoryEngine, SimulatedClock, Torn, memory_store
 
 PATIENCE_S = 10
 
@@ -124,6 +130,16 @@ def test_a_statement_that_rolls_the_transaction_back_spoils_no_other_operation(p
 # Handles that have ended.
 
 
+def fail_for_good(ms: Millstream, faults: Faults) -> None:
+    """A commit fails, and then something acknowledged is not found."""
+    faults.on("sent", Torn(kept=False))
+    faults.on("recover", CorruptionError("commit 7 is missing", what="delta", where=7))
+    with pytest.raises(OutcomeUnknown):
+        ms.log("a").append(b"y")
+    with pytest.raises(Poisoned, match="commit 7 is missing"):
+        ms.log("a").append(b"z")
+
+
 def test_whoever_waits_on_a_handle_that_is_poisoned_is_told() -> None:
     faults = Faults()
     ms = memory_store(MemoryEngine(faults=faults))
@@ -141,9 +157,7 @@ def test_whoever_waits_on_a_handle_that_is_poisoned_is_told() -> None:
     waiter.start()
     while not store_of(ms).watch._waiters:
         pass
-    faults.on("sent", Torn(kept=False))
-    with pytest.raises(OutcomeUnknown):
-        log.append(b"y")
+    fail_for_good(ms, faults)
     waiter.join(PATIENCE_S)
     assert [type(error) for error in told] == [Poisoned]
     ms.close()
@@ -174,12 +188,146 @@ def test_a_poisoned_handle_refuses_and_can_be_closed(ask: Callable[[Millstream],
     faults = Faults()
     ms = memory_store(MemoryEngine(faults=faults))
     ms.log("a").append(b"x")
+    fail_for_good(ms, faults)
+    with pytest.raises(Poisoned):
+        ask(ms)
+    assert store_of(ms).condition == "poisoned"
+    ms.close()
+
+
+# Handles that recover.
+
+
+def unattended(**options: Any) -> tuple[Millstream, MemoryEngine, Faults, SimulatedClock]:
+    """A store whose background thread never starts: callers alone make it recover."""
+    faults, clock = Faults(), SimulatedClock()
+    engine = MemoryEngine(faults=faults)
+    ms = memory_store(engine, clock=clock, **options)
+    store_of(ms)._keeper.stop()
+    return ms, engine, faults, clock
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_after_an_unknown_outcome_the_next_write_recovers_and_goes_on(kept: bool) -> None:
+    ms, _, faults, _ = unattended()
+    log = ms.log("a")
+    log.append(b"x")
+    faults.on("sent", Torn(kept=kept))
+    with pytest.raises(OutcomeUnknown):
+        log.append(b"y")
+    assert store_of(ms).condition == "recovering"
+    assert [record.value for record in log.read()] == [b"x"]
+    assert log.append(b"z") == 1 + kept
+    assert store_of(ms).condition == "usable"
+    assert [record.value for record in log.read()] == [b"x", b"y", b"z"][:: 1 if kept else 2]
+    assert ms.fold() >= 0
+
+
+def test_while_it_cannot_recover_writes_are_refused_and_reads_go_on() -> None:
+    ms, _, faults, clock = unattended()
+    log = ms.log("a")
+    log.append(b"x")
+    faults.on("sent", Torn(kept=False))
+    for nth in (1, 2):
+        faults.on("recover", WriteFailed("the disk still fails"), nth=nth)
+    with pytest.raises(OutcomeUnknown):
+        log.append(b"y")
+    for tries in (1, 2):
+        with pytest.raises(Recovering, match="an earlier write failed") as refused:
+            log.append(b"refused")
+        assert refused.value.retry
+        with pytest.raises(Recovering):
+            ms.fold()  # before the pause is over: it is not tried again
+        assert faults.steps.count("recover") == tries
+        assert [record.value for record in log.read()] == [b"x"]
+        clock.advance(PAUSE_S_MAX)
+    assert log.append(b"z") == 1
+    ms.close()
+
+
+def test_the_background_recovers_without_being_asked() -> None:
+    faults = Faults()
+    ms = memory_store(MemoryEngine(faults=faults))
+    ms.log("a").append(b"x")
     faults.on("sent", Torn(kept=False))
     with pytest.raises(OutcomeUnknown):
         ms.log("a").append(b"y")
-    with pytest.raises(Poisoned):
-        ask(ms)
+    while store_of(ms).condition != "usable":
+        os.sched_yield()
+    assert ms.log("a").append(b"z") == 1
     ms.close()
+
+
+def test_a_commit_that_is_missing_afterwards_ends_the_handle() -> None:
+    ms, engine, faults, _ = unattended()
+    ended: list[MillstreamError] = []
+    store_of(ms).on_poisoned = ended.append
+    ms.log("a").append(b"x")
+    before = engine.reopen()
+    ms.log("a").append(b"acknowledged")
+    faults.on("sent", Torn(kept=False))
+    with pytest.raises(OutcomeUnknown):
+        ms.log("a").append(b"y")
+    engine._image = before._image  # the disk has lost it
+    with pytest.raises(Poisoned, match="was acknowledged, and the last one on disk is"):
+        ms.log("a").append(b"z")
+    assert [type(one) for one in ended] == [Poisoned]
+    ms.close()
+
+
+# A full disk.
+
+
+def test_with_little_room_publishing_is_refused_and_the_rest_goes_on() -> None:
+    ms, engine, _, _ = unattended()
+    log = ms.log("a")
+    log.append_many([b"x", b"y"])
+    cursor = log.cursor("c")
+    engine.short = Shortage("/disk", 10_000, 16_000)
+    assert store_of(ms).condition == "disk_full"
+    for publish in (
+        lambda: log.append(b"z"),
+        lambda: log.append_many([b"z"] * 9),
+    ):
+        with pytest.raises(DiskFull, match="10,000 bytes are free") as refused:
+            publish()
+        assert refused.value.retry
+    cursor.ack([0])
+    log.truncate(before=1)
+    assert [record.value for record in log.read()] == [b"y"]
+    engine.short = None
+    assert log.append(b"z") == 2
+    assert store_of(ms).condition == "usable"
+
+
+def test_a_refusal_for_want_of_room_meets_only_those_who_publish() -> None:
+    ms, engine, _, _ = unattended()
+    ms.log("a").append(b"x")
+    engine.short = Shortage("/disk", 10_000, 16_000)
+    tickets = together(
+        store_of(ms),
+        c.CreateLog("b"),
+        c.Append("a", record(b"y")),
+        Transact([c.CreateLog("c"), c.Append("a", record(b"y"))]),
+        c.CreateLog("d"),
+    )
+    errors = [type(ticket.error) for ticket in tickets]
+    assert errors == [type(None), DiskFull, DiskFull, type(None)]
+    assert [info.name for info in ms.logs()] == ["a", "b", "d"]
+
+
+def test_with_hardly_any_room_nothing_is_written_and_reads_go_on() -> None:
+    ms, engine, _, _ = unattended()
+    log = ms.log("a")
+    log.append(b"x")
+    engine.short = Shortage("/disk", 1_000, 16_000)
+    with pytest.raises(DiskFull):
+        log.truncate(before=1)
+    with pytest.raises(DiskFull):
+        log.append(b"y")
+    assert [record.value for record in log.read()] == [b"x"]
+    engine.short = None
+    assert log.append(b"y") == 1
 
 
 def test_a_fold_that_fails_at_the_end_does_not_keep_a_store_from_closing() -> None:
