@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from millstream.format.ids import CAPACITIES
 from millstream.queue.slots import (
     AVAILABLE,
     DONE,
@@ -242,6 +243,11 @@ class Bucket(Entity):
     def effort(self) -> int:
         """A thousand slots are as much work as fifty simple records."""
         return 1 + len(self.states) // 20
+
+    def is_settled(self) -> bool:
+        """Whether it is full, and nothing in it is to be claimed or in flight."""
+        is_full = len(self.states) in CAPACITIES
+        return is_full and not (self.any_are(AVAILABLE) or self.any_are(IN_FLIGHT))
 
     def exists(self) -> bool:
         """A bucket without slots has no record."""

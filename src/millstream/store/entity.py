@@ -50,6 +50,10 @@ class Entity(Struct, array_like=True):
         """How much work its record is to write, in simple records: bounds a slice of the fold."""
         return self.weight
 
+    def is_settled(self) -> bool:
+        """Whether it hardly ever changes again: then it leaves memory once its record is written."""
+        return False
+
     def encode(self) -> bytes:
         """The bytes of its record, as the fold writes them and `decode` reads them."""
         return _encode(self)

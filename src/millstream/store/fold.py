@@ -76,6 +76,8 @@ def _write_entities(state: State, writer: Writer, through: int) -> None:
         if entity.exists():
             dirty.written(key)
             rows.append((key, entity.encode()))
+            if entity.is_settled():
+                state.settled.append(key)
         elif dirty.last(key) > through:
             rows.append((key, tombstone(lsn)))
         else:

@@ -70,6 +70,8 @@ class State:
         """What readers see, without a lock, of entities: their views as of the last commit."""
         self.dirty = Unfolded()
         """Entities with changes that no record holds yet."""
+        self.settled: list[bytes] = []
+        """Entities that the slice which is being written lets go of, once it is folded."""
         self.reloaded = False
         """Whether changes may have been missed since the last `publish`: a fold had passed us."""
         self.touched: set[bytes] = set()
@@ -105,6 +107,7 @@ class State:
         self.visible.clear()
         self.dirty.clear(folded=0)
         self.followers.clear()
+        self.settled.clear()
         self.tail_bytes.clear()
         self.tail_total = 0
         self.id_limit = 0
@@ -243,6 +246,8 @@ class State:
         self.overlay.prune(seq)
         self._weight_kept = 0
         self.dirty.folded_through(seq)
+        self._let_go(self.settled)
+        self.settled = []
         for gone in range(self.folded + 1, seq + 1):
             self.tail_total -= self.tail_bytes.pop(gone, 0)
         self.folded = seq
@@ -257,11 +262,15 @@ class State:
             return
         if self._weight_kept and self.weight <= self._weight_kept + min(keep, weight_max) // 8:
             return
-        for key in self.entities.keys() - self.dirty.keys():
+        self._let_go(self.entities.keys() - self.dirty.keys())
+        self._weight_kept = self.weight
+
+    def _let_go(self, found: Iterable[bytes]) -> None:
+        """Drop entities whose records hold everything."""
+        for key in found:
             del self.entities[key]
             self.weight -= self._kinds[key[1]].weight
             self.visible.pop(key, None)
-        self._weight_kept = self.weight
 
     def _apply(self, found: deltas.StoredDelta, size: int, snapshot: Snapshot) -> None:
         for key, raw in found.changes:

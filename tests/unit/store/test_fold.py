@@ -11,6 +11,7 @@ from millstream.embedded import EmbeddedSession, open_store
 from millstream.format import keys
 from millstream.limits import Limits
 from millstream.log.log import Log
+from millstream.queue.bucket import Bucket
 from millstream.store.fold import Slice
 from millstream.store.sqlite import SqliteEngine
 from millstream.store.store import Store
@@ -181,3 +182,34 @@ def test_a_fold_with_nothing_to_do_writes_nothing() -> None:
     commits = engine.commits
     assert store.fold() == 0
     assert engine.commits == commits
+
+
+def test_messages_that_are_done_one_by_one_leave_memory_once_they_are_folded() -> None:
+    engine = MemoryEngine()
+    store, log = start(engine, Limits(fold_deltas_min=NO_FOLD))
+    queue = Millstream(EmbeddedSession(store)).queue("q", sources="a", bucket_exponent=2)
+    for number in range(1_000):
+        log.append(b"%d" % number)
+        queue.ack(queue.claim(1))
+        if number % 50 == 49:
+            store.fold()
+    buckets = [key for key in store.state.entities if key[1] == keys.BUCKET]
+    assert len(buckets) <= 2
+    assert store.state.weight <= 2 * Bucket.weight + len(store.state.entities)
+    assert queue.info().done == 1_000
+    again = open_store(engine.reopen(), clock=SimulatedClock())
+    assert Millstream(EmbeddedSession(again)).queue("q").info().done == 1_000
+
+
+def test_an_acknowledgement_of_what_has_left_memory_can_be_repeated() -> None:
+    store, log = start(MemoryEngine(), Limits(fold_deltas_min=NO_FOLD))
+    queue = Millstream(EmbeddedSession(store)).queue("q", sources="a", bucket_exponent=1)
+    log.append_many([b"x"] * 10)
+    claimed = queue.claim(10)
+    queue.ack(claimed)
+    log.append(b"y")
+    store.fold()
+    assert not any(key[1] == keys.BUCKET for key in store.state.entities)
+    queue.ack(claimed)
+    assert queue.info().done == 10
+    assert [message.value for message in queue.claim(10)] == [b"y"]
