@@ -266,6 +266,26 @@ def test_a_failed_checkpoint_harms_no_commit(tmp_path: Path, disk: FaultyDisk, c
     reopen_and_check(path, told)
 
 
+def test_after_a_failed_sync_of_a_checkpoint_the_handle_recovers(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    """What the sync was for may not be on disk, although the next one would succeed."""
+    path, told = tmp_path / "a.db", Told()
+    ms = open_on(disk, path, Limits(wal_bytes_checkpoint=1))
+    store = ms._session.store  # type: ignore[attr-defined]
+    store._keeper.stop()
+    told.append(ms.log("x"), b"before")
+    disk.arm(Fault("sync", ".db", once=True))
+    with pytest.raises(OutcomeUnknown):
+        store._keep()
+    assert store.condition == "recovering"
+    told.check(ms)
+    assert told.append(ms.log("x"), b"after") is None
+    assert store.condition == "usable"
+    ms.close()
+    reopen_and_check(path, told)
+
+
 def test_what_never_reached_the_disk_fails_plainly_and_can_be_repeated(
     tmp_path: Path, disk: FaultyDisk
 ) -> None:

@@ -10,6 +10,7 @@ header say so, the reserved bytes and the user version: damage to one of them ca
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from collections.abc import Callable
@@ -322,6 +323,8 @@ def sync_folder(path: Path) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOTSUP):
+            return  # this file system cannot sync folders
         raise CannotOpen(
             f"{path}: its folder {folder} could not be synced ({error.strerror or error}), so a "
             "power cut could make the file vanish; nothing was written. Look after the disk, and "
