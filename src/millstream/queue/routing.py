@@ -239,7 +239,7 @@ def _matching(
 def _unknown(
     source: Source, value: bytes, wanted: range, taken: Sequence[int], condition: Filter
 ) -> int:
-    """Of how many records nobody can say whether they match: a header is missing, or is no number.
+    """Of how many records nobody can say whether they match, mostly since a header is missing.
 
     It is counted for whoever watches, so of a long entry only some are looked at.
     """
