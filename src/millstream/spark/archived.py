@@ -18,6 +18,7 @@ from pyarrow import parquet
 
 from millstream.errors import CannotOpen, Conflict, InvalidInput, NotFound
 from millstream.filters import parse
+from millstream.record import wall_ms_of
 from millstream.spark.archive import Archive, Segment
 from millstream.spark.columns import ROWS_PER_BATCH, header_column
 from millstream.spark.options import EARLIEST, LATEST, Positions, ReadOptions
@@ -26,7 +27,7 @@ from millstream.spark.reading import Choice
 
 if TYPE_CHECKING:
     from millstream.command import Session
-    from millstream.record import LogInfo, wall_ms_of
+    from millstream.record import LogInfo
     from millstream.spark.pushdown import Pushed
 
 
