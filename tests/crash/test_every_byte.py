@@ -49,15 +49,15 @@ ms = millstream.open(path, limits=SMALL)
 build(ms)
 if way == "folded":
     ms.fold()
-if way == "killed":
-    ms.fold()
-    ms._session.store.engine.tend()  # a part lies in the file, and a part in the log
-    ms.log("orders").append_many([b"late %d" % i for i in range(3)])
-    ms.log("orders").append(b"later")
-    ms.log("orders").metadata["last"] = True
-    sys.stdout.flush()
-    os._exit(0)
 ms.close()
+if way == "killed":  # a part lies in the file, and a part in the log, before frames of an older one
+    ms = millstream.open(path, limits=SMALL)
+    for number in range(4):
+        ms.log("orders").append(b"late %d" % number)
+    ms._session.store.engine.tend()
+    ms.log("orders").append_many([b"later %d" % number for number in range(3)])
+    ms.log("orders").metadata["last"] = True
+    os._exit(0)
 """
 
 
