@@ -32,7 +32,7 @@ FORK_NAME = "~fork-"
 
 
 class Tail(NamedTuple):
-    """The end of a log that was set aside: its records from an offset on, and who has them now."""
+    """The end of a log that was set aside: its records from an offset on, and the fork that has them now."""
 
     log_id: int
     at: int

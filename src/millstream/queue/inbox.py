@@ -1,6 +1,6 @@
 """Inboxes: the logs of what is put straight to a queue take records only while the queue is there.
 
-Every append to a log goes through here, whoever asks for it, so that none can pass the rule by.
+Every append to a log goes through here, from every surface, so that none can pass the rule by.
 """
 
 from __future__ import annotations

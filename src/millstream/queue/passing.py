@@ -1,4 +1,4 @@
-"""Who has passed an offset: a queue that was routed beyond it has seen what is there.
+"""Readers past an offset: a queue that was routed beyond it has seen what is there.
 
 And what it has finished: a log that forgets what was consumed asks that of every queue on it.
 """
