@@ -23,7 +23,11 @@ __all__ = ["Problem", "Progress", "Report", "examine"]
 
 
 def examine(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Report:
-    """Look at everything in a store; raises `CannotOpen` if there is none that can be opened."""
+    """Look at everything in a store.
+
+    Raises `CannotOpen` if there is none that can be opened, and `CorruptionError` if a store was
+    there but is damaged so that nothing in it can be found.
+    """
     place = Path(path)
     findings = Findings(Report(path=str(place)))
     rows = Rows(place, findings, progress or _silent)

@@ -74,7 +74,7 @@ class Rows(SqliteSnapshot):
             self._missing_tables()
         except apsw.Error as error:
             self._connection.close()
-            raise CannotOpen(f"{path}: {error}", path=str(path)) from error
+            raise _lost(path, error) from error
 
     def close(self) -> None:
         """Let go of the file, as it was."""
@@ -322,7 +322,19 @@ def _connect_anyway(path: Path, address: str) -> apsw.Connection:
     try:
         return _connect(address, lenient=True)
     except apsw.Error as error:
-        raise damaged(path, f"SQLite cannot open it at all: {error}") from error
+        raise _lost(path, error) from error
+
+
+def _lost(path: Path, error: apsw.Error) -> CannotOpen | CorruptionError:
+    """What is said of a file in which SQLite does not find our tables."""
+    if not is_damage(error):
+        return CannotOpen(f"{path}: {error}", path=str(path))
+    return CorruptionError(
+        f"{path} is damaged: SQLite does not find the tables in it ({error}), so that nothing can "
+        "be read; put back a copy of the file",
+        what="file",
+        where=str(path),
+    )
 
 
 def _connect(address: str, *, lenient: bool = False) -> apsw.Connection:
