@@ -15,10 +15,17 @@ from pathlib import Path
 
 import msgspec
 
-from millstream.server import openapi
+from millstream.server.docs import openapi
 from millstream.server.rest import DOCUMENTED
 
-PLACE = Path(__file__).resolve().parent.parent / "src" / "millstream" / "server" / "openapi.json"
+PLACE = (
+    Path(__file__).resolve().parent.parent
+    / "src"
+    / "millstream"
+    / "server"
+    / "docs"
+    / "openapi.json"
+)
 
 
 def main(arguments: list[str]) -> int:

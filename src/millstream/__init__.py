@@ -21,10 +21,10 @@ from millstream.log.block import Block
 from millstream.log.cursor import Cursor
 from millstream.log.log import Log
 from millstream.log.stage import Stage
-from millstream.queue.backoff import Backoff
-from millstream.queue.message import Message, QueueInfo, Reject, Retry
+from millstream.queue.model.backoff import Backoff
+from millstream.queue.model.message import Message, QueueInfo, Reject, Retry
+from millstream.queue.model.spec import QueueSpec
 from millstream.queue.queue import Queue
-from millstream.queue.spec import QueueSpec
 from millstream.record import CursorInfo, Item, LogInfo, Producer, Record, Retention
 from millstream.remote.address import is_address
 from millstream.remote.opening import (

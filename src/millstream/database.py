@@ -14,14 +14,14 @@ from millstream.errors import InvalidInput
 from millstream.log import commands as c
 from millstream.log.log import Log
 from millstream.queue.commands import ListQueues
-from millstream.queue.message import QueueInfo
+from millstream.queue.model.message import QueueInfo
+from millstream.queue.model.spec import spec_of
 from millstream.queue.queue import Queue
-from millstream.queue.spec import spec_of
 from millstream.record import LogInfo
 from millstream.replica.commands import GetStoreId
-from millstream.replica.following import follow
-from millstream.replica.outcome import Direction, OnFork, Options, Outcome, Tell
-from millstream.replica.sync import synced
+from millstream.replica.sync.following import follow
+from millstream.replica.sync.outcome import Direction, OnFork, Options, Outcome, Tell
+from millstream.replica.sync.sync import synced
 from millstream.steps import Later, Steps
 from millstream.store.place import check_peer
 

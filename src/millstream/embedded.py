@@ -25,40 +25,29 @@ from millstream.log.head import Head, Name
 from millstream.log.metadata import MetadataState
 from millstream.log.producer import ProducerState
 from millstream.log.retention import LogUpkeep, cursors_passed
-from millstream.queue import (
+from millstream.queue import commands as q
+from millstream.queue.model.bucket import Bucket
+from millstream.queue.model.group import Group
+from millstream.queue.model.state import QueueState
+from millstream.queue.rules import claims, endings, inbox
+from millstream.queue.rules import operations as queues
+from millstream.queue.service import (
     assigning,
-    claims,
-    endings,
-    inbox,
+    consuming,
     info,
     peeking,
     recording,
     scanning,
-    service,
     standing,
 )
-from millstream.queue import commands as q
-from millstream.queue import operations as queues
-from millstream.queue.bucket import Bucket
-from millstream.queue.group import Group
-from millstream.queue.keeping import QueueUpkeep, pin
-from millstream.queue.passing import queue_past, queues_passed
-from millstream.queue.state import QueueState
-from millstream.queue.withdrawing import set_queues_back
-from millstream.replica import (
-    adopting,
-    aside,
-    copying,
-    following,
-    fork,
-    marks,
-    metadata,
-    owner,
-    parcel,
-    roster,
-    truncation,
-)
+from millstream.queue.service.keeping import QueueUpkeep, pin
+from millstream.queue.service.passing import queue_past, queues_passed
+from millstream.queue.service.withdrawing import set_queues_back
 from millstream.replica import commands as r
+from millstream.replica import metadata, owner
+from millstream.replica.copies import adopting, copying, marks, parcel, roster, truncation
+from millstream.replica.forks import aside, fork
+from millstream.replica.sync import following
 from millstream.store import forking
 from millstream.store.engine import Engine
 from millstream.store.entity import Kind, Kinds
@@ -129,8 +118,8 @@ _PROCEDURES: dict[type[Procedure[Any]], Callable[[Store, Any], Any]] = {
     r.AdoptBlocks: adopting.adopt_blocks,
     parcel.AdoptParcel: parcel.adopt_parcel,
     assigning.AssignMessages: assigning.assign_messages,
-    q.PutForLater: service.put_later,
-    q.ClaimMessages: service.claim_messages,
+    q.PutForLater: consuming.put_later,
+    q.ClaimMessages: consuming.claim_messages,
     base.Fold: lambda store, _: store.fold(),
 }
 
@@ -162,7 +151,7 @@ _READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
     scanning.ListUnrouted: scanning.list_unrouted,
     standing.ListStandings: standing.list_standings,
     q.PeekMessages: peeking.peek_messages,
-    q.GetAttempts: service.get_attempts,
+    q.GetAttempts: consuming.get_attempts,
     q.ListRecords: recording.list_records,
     q.DescribeQueue: info.describe_queue,
     q.ListQueues: info.list_queues,

@@ -14,7 +14,7 @@ from millstream.log.log import pack_many
 from millstream.log.names import check_name
 from millstream.log.progress import Acknowledged, Progress, ranges_of
 from millstream.queue.commands import FinishClaims
-from millstream.queue.message import Message
+from millstream.queue.model.message import Message
 from millstream.queue.putting import Wishes, put_batch, put_one
 from millstream.queue.queue import Messages, runs_of
 from millstream.record import Headers, Producer

@@ -21,9 +21,9 @@ from millstream.errors import CorruptionError, MillstreamError, StoreError, Writ
 from millstream.format import keys
 from millstream.limits import Limits
 from millstream.log.retention import tend
-from millstream.replica import aside, fork, moving
 from millstream.replica import commands as r
 from millstream.replica.chain import ZERO, Chain, Mark
+from millstream.replica.forks import aside, fork, moving
 from millstream.store.store import Store
 from millstream.testing import Crash, Faults, MemoryEngine, SimulatedClock, memory_store
 

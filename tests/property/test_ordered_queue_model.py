@@ -31,7 +31,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import millstream
 from millstream import Limits, Millstream
 from millstream.errors import Conflict, LeaseLost
-from millstream.queue.message import Message, QueueInfo
+from millstream.queue.model.message import Message, QueueInfo
 from millstream.queue.queue import Queue
 from millstream.record import wall_ms_of
 from millstream.testing import SimulatedClock

@@ -34,7 +34,7 @@ import millstream
 from millstream import Limits, Millstream
 from millstream.errors import LeaseLost
 from millstream.format import rfc
-from millstream.queue.message import Message
+from millstream.queue.model.message import Message
 from millstream.queue.queue import Queue
 from millstream.record import wall_ms_of
 from millstream.testing import SimulatedClock

@@ -12,9 +12,9 @@ import pytest
 import millstream
 from millstream import Millstream
 from millstream.errors import CannotOpen
+from millstream.server.auth.tokens import create_token
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
-from millstream.server.tokens import create_token
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

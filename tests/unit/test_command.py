@@ -31,8 +31,8 @@ from millstream.log.commands import Append, GetBounds, WaitForOffset
 from millstream.queue.commands import ClaimMessages
 from millstream.record import Producer
 from millstream.remote.repeats import Fate, fate_of, unreachable
-from millstream.replica.following import WaitForChange
-from millstream.server.access import ANYONE_HERE, Principal, parse_permission
+from millstream.replica.sync.following import WaitForChange
+from millstream.server.auth.access import ANYONE_HERE, Principal, parse_permission
 from millstream.server.bounds import check_command
 from millstream.server.core import Core
 from tests.unit.samples import SINGLE, required

@@ -385,7 +385,8 @@ def _verdict_is_right(path: Path, readable: list[tuple[str, int, bytes]]) -> Non
     try:
         report = examine(path)
     except CorruptionError as error:
-        assert "put back a copy" in str(error)
+        if "put back a copy" not in str(error):
+            raise
         return
     if report.healthy:
         kept = path.read_bytes()

@@ -17,11 +17,11 @@ from millstream.database import LOGS_PER_PAGE
 from millstream.errors import InvalidInput
 from millstream.log import commands as c
 from millstream.queue.commands import ListQueues
-from millstream.queue.message import QueueInfo
-from millstream.queue.spec import spec_of
+from millstream.queue.model.message import QueueInfo
+from millstream.queue.model.spec import spec_of
 from millstream.record import LogInfo
 from millstream.replica.commands import GetStoreId
-from millstream.replica.outcome import Direction, OnFork, Options, Outcome, Tell
+from millstream.replica.sync.outcome import Direction, OnFork, Options, Outcome, Tell
 from millstream.steps import Steps
 from millstream.store.place import check_peer
 

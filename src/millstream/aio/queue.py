@@ -14,10 +14,10 @@ from millstream.command import AsyncSession
 from millstream.format.rfc import Record
 from millstream.log.names import check_name
 from millstream.queue import commands as c
-from millstream.queue.message import Message, QueueInfo, Try, messages_of
+from millstream.queue.model.message import Message, QueueInfo, Try, messages_of
+from millstream.queue.model.spec import QueueSpec, no_queue
 from millstream.queue.putting import Wishes, put_batch, put_one
 from millstream.queue.queue import REDRIVE_PER_COMMIT, Messages, runs_of
-from millstream.queue.spec import QueueSpec, no_queue
 from millstream.record import Headers, Producer, Seconds, to_ms
 
 

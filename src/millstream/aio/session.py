@@ -22,11 +22,11 @@ from millstream.embedded import answer, operation
 from millstream.errors import Closed, MillstreamError
 from millstream.log import commands as c
 from millstream.log.queries import past_offset, waiting_key
-from millstream.queue import service
 from millstream.queue.commands import ClaimMessages
-from millstream.queue.message import Lot
-from millstream.queue.reading import are_at_hand, read_grants
-from millstream.replica import following
+from millstream.queue.model.message import Lot
+from millstream.queue.service import consuming as service
+from millstream.queue.service.reading import are_at_hand, read_grants
+from millstream.replica.sync import following
 from millstream.store.store import Store
 from millstream.store.ticket import Ticket
 from millstream.store.transactor import fresh

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 from millstream.command import AsyncSession
 from millstream.errors import MillstreamError
-from millstream.replica.following import WAIT_MS, Pace, WaitForChange, watched_sides
-from millstream.replica.outcome import Options, Outcome, Tell, raise_first
-from millstream.replica.peer import AsyncPeer
-from millstream.replica.steps import Side, Steps
-from millstream.replica.sync import sync_steps
+from millstream.replica.sync.following import WAIT_MS, Pace, WaitForChange, watched_sides
+from millstream.replica.sync.outcome import Options, Outcome, Tell, raise_first
+from millstream.replica.sync.peer import AsyncPeer
+from millstream.replica.sync.steps import Side, Steps
+from millstream.replica.sync.sync import sync_steps
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ async def drive(steps: Steps[T], own: AsyncPeer, peer: AsyncPeer) -> T:
 async def synced(
     own: AsyncSession, peer: AsyncSession, options: Options, tell: Tell | None = None
 ) -> Outcome:
-    """As `millstream.replica.sync.synced`."""
+    """As `millstream.replica.sync.sync.synced`."""
     outcome, errors = await sync_round(own, peer, options, tell)
     raise_first(outcome, errors)
     return outcome
@@ -53,7 +53,7 @@ async def synced(
 async def sync_round(
     own: AsyncSession, peer: AsyncSession, options: Options, tell: Tell | None = None
 ) -> tuple[Outcome, list[MillstreamError]]:
-    """As `millstream.replica.sync.sync_round`."""
+    """As `millstream.replica.sync.sync.sync_round`."""
     options.check()
     ours, theirs = AsyncPeer(own), AsyncPeer(peer)
     began_s = own.clock.seconds()
@@ -71,7 +71,7 @@ async def follow(
     tell: Tell | None = None,
     stop: asyncio.Event | None = None,
 ) -> AsyncIterator[Outcome]:
-    """As `millstream.replica.following.follow`; it also ends when whoever iterates stops."""
+    """As `millstream.replica.sync.following.follow`; it also ends when whoever iterates stops."""
     sessions: dict[Side, AsyncSession] = {"own": own, "peer": peer}
     watched = watched_sides(options)
     stopping = asyncio.ensure_future((stop or asyncio.Event()).wait())

@@ -26,12 +26,12 @@ from millstream.bench.turns import (
 )
 from millstream.database import Millstream
 from millstream.embedded import EmbeddedSession, open_store
-from millstream.queue.claims import place_routed
 from millstream.queue.commands import PlaceRouted
-from millstream.queue.message import Message
+from millstream.queue.model.message import Message
 from millstream.queue.queue import Queue
-from millstream.queue.routing import WINDOW, route
-from millstream.queue.sources import facts_of
+from millstream.queue.rules.claims import place_routed
+from millstream.queue.rules.sources import facts_of
+from millstream.queue.service.routing import WINDOW, route
 from millstream.record import Headers
 from millstream.store.store import Store
 

@@ -15,7 +15,7 @@ import typer
 from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath, opened
 
 if TYPE_CHECKING:
-    from millstream.queue.message import Message
+    from millstream.queue.model.message import Message
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.")]
 Claims = Annotated[
@@ -174,7 +174,7 @@ def attempts(
 
 def parse_claim(queue: str, text: str) -> Message:
     """A claim from CLAIM_ID:ATTEMPT; enough of a message to end its attempt."""
-    from millstream.queue.message import named_message
+    from millstream.queue.model.message import named_message
 
     claim_id, colon, attempt = text.partition(":")
     if not (colon and claim_id.isdecimal() and attempt.isdecimal()):

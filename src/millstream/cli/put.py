@@ -10,7 +10,7 @@ import typer
 from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath, opened
 from millstream.cli.input import Input
 from millstream.cli.options import takes
-from millstream.queue.spec import PRIORITY_MAX
+from millstream.queue.model.spec import PRIORITY_MAX
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -93,7 +93,7 @@ def _addressed(
 ) -> tuple[str | None, dict[str, Any]]:
     """The key and headers from which the queue will read what is wished for."""
     from millstream.errors import InvalidInput
-    from millstream.queue.spec import KEY
+    from millstream.queue.model.spec import KEY
 
     wanted = {what: value for what, value in wishes.items() if value is not None}
     info = queue.info() if wanted else None

@@ -14,11 +14,11 @@ from millstream.cli.confirm import confirm
 from millstream.cli.options import takes
 from millstream.cli.records import records
 from millstream.cli.settings import Settings, changed, per_second, spec_facts
-from millstream.queue.spec import RATE_MAX, RATE_MIN, QueueSpec
+from millstream.queue.model.spec import RATE_MAX, RATE_MIN, QueueSpec
 
 if TYPE_CHECKING:
     from millstream.database import Millstream
-    from millstream.queue.message import QueueInfo
+    from millstream.queue.model.message import QueueInfo
     from millstream.queue.queue import Queue
 
 queue = typer.Typer(help="Make, watch and work on queues.", no_args_is_help=True)

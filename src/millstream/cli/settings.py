@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from millstream.queue.backoff import Backoff
-    from millstream.queue.spec import QueueSpec
+    from millstream.queue.model.backoff import Backoff
+    from millstream.queue.model.spec import QueueSpec
 
 _DURATIONS = ("lease", "delay", "priority_step", "dedup_window")
 _NEEDS = {
@@ -139,7 +139,7 @@ class Settings:
     def fields(self) -> dict[str, Any]:
         """What was named, as fields of a spec."""
         from millstream.cli.arguments import parse_duration
-        from millstream.queue.spec import QueueSpec
+        from millstream.queue.model.spec import QueueSpec
         from millstream.record import to_ms
 
         found = {name: value for name, value in asdict(self).items() if value is not None}
@@ -177,7 +177,7 @@ def _option(field: str) -> str:
 def parse_backoff(text: str) -> Backoff:
     """A backoff from `5s`, `1s,10s,1m` or `1s*2`."""
     from millstream.cli.arguments import parse_duration
-    from millstream.queue.backoff import Backoff
+    from millstream.queue.model.backoff import Backoff
     from millstream.record import to_ms
 
     first, times, factor = text.partition("*")
@@ -259,7 +259,7 @@ def _repeats_text(spec: QueueSpec) -> str:
 
 def _by(name: str) -> str:
     from millstream.cli.display import safe
-    from millstream.queue.spec import KEY
+    from millstream.queue.model.spec import KEY
 
     return "by key" if name == KEY else f"by header {safe(name)}"
 

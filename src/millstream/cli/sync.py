@@ -16,7 +16,7 @@ from millstream.cli.config import DEFAULT_STORE, StorePath, opened
 
 if TYPE_CHECKING:
     from millstream.database import Millstream
-    from millstream.replica.outcome import Outcome, Progress, SetBack
+    from millstream.replica.sync.outcome import Outcome, Progress, SetBack
 
 RETRY_S_MAX = 30.0
 """Between attempts to reach a peer that went away, while following."""
@@ -96,7 +96,7 @@ def _check_peer(peer: str, *, create: bool) -> None:
 def _once(ms: Millstream, peer: str, options: dict[str, Any]) -> Outcome:
     """Sync; logs that could not be brought together are part of the outcome."""
     from millstream.errors import MillstreamError
-    from millstream.replica.outcome import Outcome
+    from millstream.replica.sync.outcome import Outcome
 
     try:
         return ms.sync(peer, **options)

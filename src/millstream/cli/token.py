@@ -11,7 +11,7 @@ from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath, Yes, opened
 from millstream.cli.confirm import confirm
 
 if TYPE_CHECKING:
-    from millstream.server.register import Token
+    from millstream.server.auth.register import Token
 
 token = typer.Typer(no_args_is_help=True, help="Who may use a server of this store.")
 
@@ -43,7 +43,7 @@ def create(
     from millstream.cli import display
     from millstream.cli.arguments import parse_duration
     from millstream.record import to_ms
-    from millstream.server.tokens import create_token
+    from millstream.server.auth.tokens import create_token
 
     expires_ms = None if expires is None else to_ms(parse_duration(expires))
     with opened(store, create=True) as ms:
@@ -60,7 +60,7 @@ def list_(store: StorePath = Path(DEFAULT_STORE), json: AsJson = False) -> None:
     """List the tokens; never their secrets."""
     from millstream.cli import display
     from millstream.clock import SystemClock
-    from millstream.server.tokens import list_tokens
+    from millstream.server.auth.tokens import list_tokens
 
     with opened(store) as ms:
         found = list_tokens(ms)
@@ -95,7 +95,7 @@ def revoke(
 ) -> None:
     """Let a token in no more; running servers know within a second."""
     from millstream.cli import display
-    from millstream.server.tokens import revoke_token
+    from millstream.server.auth.tokens import revoke_token
 
     with opened(store) as ms:
         confirm(f"Revoke the token {name!r}? Whoever uses it is shut out.", yes=yes)

@@ -23,8 +23,8 @@ import typer
 from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath, opened
 
 if TYPE_CHECKING:
-    from millstream.queue.message import Message
-    from millstream.queue.worker import WorkerStats
+    from millstream.queue.model.message import Message
+    from millstream.worker.worker import WorkerStats
 
 EXIT_REJECTED = 100
 REASON_BYTES = 4_096
@@ -114,7 +114,7 @@ def _complain(message: Message, error: BaseException) -> None:
 def _handler(
     arguments: list[str], store: Path, limit_s: float | None, *, output: int | None
 ) -> Callable[[Message], None]:
-    from millstream.queue.message import Reject, Retry
+    from millstream.queue.model.message import Reject, Retry
 
     def handle(message: Message) -> None:
         with tempfile.TemporaryFile() as errors:

@@ -19,11 +19,11 @@ from millstream.doctor.rows import Found, Rows
 from millstream.format import keys
 from millstream.format.ids import bucket_of, split_id
 from millstream.log.head import Head, without
-from millstream.queue.aging import HAS_DONE
-from millstream.queue.bucket import Bucket
-from millstream.queue.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT
-from millstream.queue.sources import takes
-from millstream.queue.state import QueueState
+from millstream.queue.model.bucket import Bucket
+from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT
+from millstream.queue.model.state import QueueState
+from millstream.queue.rules.aging import HAS_DONE
+from millstream.queue.rules.sources import takes
 
 STATES = {AVAILABLE: "available", IN_FLIGHT: "in_flight", DONE: "done", FAILED: "failed"}
 HELD = (AVAILABLE, IN_FLIGHT, FAILED)

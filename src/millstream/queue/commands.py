@@ -7,9 +7,9 @@ from msgspec import Struct
 from millstream.command import Operation, Procedure, Read, Signed, Traits, Wait, on_log, on_queue
 from millstream.format.packing import Batch, Single
 from millstream.format.rfc import Record
-from millstream.queue.message import LeaseEnd, Lot, QueueInfo, Try
-from millstream.queue.slots import Mark, Span
-from millstream.queue.spec import QueueSpec
+from millstream.queue.model.message import LeaseEnd, Lot, QueueInfo, Try
+from millstream.queue.model.slots import Mark, Span
+from millstream.queue.model.spec import QueueSpec
 
 Run = tuple[int, int, int]
 """Claims side by side: the first claim id, how many, and the attempt that they were claimed for."""

@@ -16,10 +16,10 @@ from millstream.limits import Limits
 from millstream.log.commands import Append
 from millstream.log.log import pack_many
 from millstream.queue.commands import PutForLater
-from millstream.queue.routing import mark_of
-from millstream.queue.slots import Mark
-from millstream.queue.sources import inbox_of
-from millstream.queue.spec import KEY, PRIORITY_MAX, QueueSpec
+from millstream.queue.model.slots import Mark
+from millstream.queue.model.spec import KEY, PRIORITY_MAX, QueueSpec
+from millstream.queue.rules.sources import inbox_of
+from millstream.queue.service.routing import mark_of
 from millstream.record import Headers, Item, Producer, Seconds, to_ms
 
 

@@ -15,13 +15,13 @@ from millstream.errors import InvalidInput
 from millstream.format.rfc import Record
 from millstream.log.names import check_name
 from millstream.queue import commands as c
-from millstream.queue.message import Message, QueueInfo, Try, messages_of
+from millstream.queue.model.message import Message, QueueInfo, Try, messages_of
+from millstream.queue.model.spec import QueueSpec, no_queue
 from millstream.queue.putting import Wishes, put_batch, put_one
-from millstream.queue.spec import QueueSpec, no_queue
 from millstream.record import Headers, Producer, Seconds, to_ms
 
 if TYPE_CHECKING:
-    from millstream.queue.worker import Worker, WorkerStats
+    from millstream.worker.worker import Worker, WorkerStats
 
 Messages = Message | Iterable[Message]
 REDRIVE_PER_COMMIT = 1_000
@@ -305,7 +305,7 @@ class Queue:
         cancelled if it is a coroutine; a thread cannot be stopped, so its lease is let go and its
         result is dropped.
         """
-        from millstream.queue.worker import Worker
+        from millstream.worker.worker import Worker
 
         return Worker(
             self,

@@ -1,9 +1,9 @@
 """Replicas: how copies of a log converge. `merge` is the rule, over states that are values."""
 
 from millstream.replica.merge import merge
-from millstream.replica.outcome import LogOutcome, Outcome, Progress
 from millstream.replica.stamp import Meta, Stamp
 from millstream.replica.state import Entry, LogState, Run
+from millstream.replica.sync.outcome import LogOutcome, Outcome, Progress
 
 __all__ = [
     "Entry",

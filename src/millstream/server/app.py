@@ -10,11 +10,13 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from millstream.errors import MillstreamError
-from millstream.server import health, metrics, problems, rest, tickets
+from millstream.server import problems, rest
+from millstream.server.auth import tickets
 from millstream.server.core import Core
-from millstream.server.guard import Guard
+from millstream.server.http.guard import Guard
+from millstream.server.observe import health, metrics
 from millstream.server.rest.routing import Paths
-from millstream.server.socket import SocketRoute
+from millstream.server.socket.socket import SocketRoute
 
 
 def make_app(core: Core) -> ASGIApp:

@@ -26,8 +26,8 @@ from millstream.log import commands as logs
 from millstream.log.block import Block
 from millstream.log.names import NUMBER_MAX, check_integer, check_name
 from millstream.queue import commands as queues
-from millstream.queue.spec import PRIORITY_MAX, QueueSpec
-from millstream.replica.parcel import Parcel
+from millstream.queue.model.spec import PRIORITY_MAX, QueueSpec
+from millstream.replica.copies.parcel import Parcel
 from millstream.server.settings import Settings
 
 PAGE_MAX = 10_000

@@ -13,16 +13,22 @@ from millstream.errors import Denied
 from millstream.log.commands import GetParent, ListLogs
 from millstream.queue.commands import ClaimMessages, ListQueues
 from millstream.replica.commands import SummarizeLogs, Summary
-from millstream.replica.pattern import takes
-from millstream.replica.roster import NAMES_MAX, SummarizeNamed
-from millstream.server.access import Principal, copyable, names_parent, needs_of_parent, visible
+from millstream.replica.copies.pattern import takes
+from millstream.replica.copies.roster import NAMES_MAX, SummarizeNamed
+from millstream.server.auth.access import (
+    Principal,
+    copyable,
+    names_parent,
+    needs_of_parent,
+    visible,
+)
+from millstream.server.auth.quota import Quota
+from millstream.server.auth.tokens import Tokens
 from millstream.server.bounds import bounded, check_command
 from millstream.server.holdings import Holdings
-from millstream.server.meter import Meter
-from millstream.server.quota import Quota
+from millstream.server.observe.meter import Meter
+from millstream.server.observe.tracing import Tracer, traced
 from millstream.server.settings import Settings
-from millstream.server.tokens import Tokens
-from millstream.server.tracing import Tracer, traced
 from millstream.store.store import Store
 
 T = TypeVar("T")

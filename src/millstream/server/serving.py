@@ -28,11 +28,11 @@ from millstream.embedded import EmbeddedSession, open_file
 from millstream.errors import InvalidInput, MillstreamError
 from millstream.limits import Limits
 from millstream.server.app import make_app
-from millstream.server.connection import Config, HttpConnection, SocketConnection
+from millstream.server.auth.tokens import list_tokens
 from millstream.server.core import Core
-from millstream.server.handshake import Handshakes
+from millstream.server.http.connection import Config, HttpConnection, SocketConnection
+from millstream.server.http.handshake import Handshakes
 from millstream.server.settings import Settings
-from millstream.server.tokens import list_tokens
 from millstream.store.engine import Durability
 from millstream.store.store import Store
 

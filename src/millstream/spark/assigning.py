@@ -25,10 +25,10 @@ from pyspark.sql.datasource import (
 )
 
 from millstream.errors import InvalidInput, NotFound
-from millstream.queue.assigning import ASSIGNED_MAX, Assignment, AssignMessages, Wish
 from millstream.queue.commands import DescribeQueue
-from millstream.queue.sources import may_match
-from millstream.queue.spec import QueueSpec
+from millstream.queue.model.spec import QueueSpec
+from millstream.queue.rules.sources import may_match
+from millstream.queue.service.assigning import ASSIGNED_MAX, Assignment, AssignMessages, Wish
 from millstream.record import to_ms
 from millstream.spark.failures import point
 from millstream.spark.options import WriteOptions

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from millstream.errors import InvalidInput, NotFound, OutOfRange, Truncated
 from millstream.log import commands as c
-from millstream.queue.sources import INBOX, LATER, OWN
+from millstream.queue.rules.sources import INBOX, LATER, OWN
 from millstream.record import LogInfo
 from millstream.spark.options import EARLIEST, LATEST, Positions, ReadOptions
 

@@ -17,9 +17,9 @@ from millstream.errors import NotFound
 from millstream.filters import parse
 from millstream.log import commands as c
 from millstream.queue.commands import DescribeQueue, PeekMessages
-from millstream.queue.message import Message, messages_of
-from millstream.queue.scanning import Attempted, ListAttempts, ListUnrouted
-from millstream.queue.spec import QueueSpec
+from millstream.queue.model.message import Message, messages_of
+from millstream.queue.model.spec import QueueSpec
+from millstream.queue.service.scanning import Attempted, ListAttempts, ListUnrouted
 from millstream.record import Record, wall_ms_of
 from millstream.spark.columns import header_column
 from millstream.spark.layout import arrow_schema, check_schema

@@ -23,7 +23,7 @@ from millstream.embedded import EmbeddedSession
 from millstream.errors import InvalidInput, MillstreamError, NotFound
 from millstream.limits import Limits
 from millstream.queue.commands import DescribeQueue
-from millstream.queue.sources import inbox_of
+from millstream.queue.rules.sources import inbox_of
 from millstream.spark import staging, uploading
 from millstream.spark.failures import point
 from millstream.spark.options import WriteOptions

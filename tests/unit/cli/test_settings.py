@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from millstream.cli.settings import per_second, spec_facts
-from millstream.queue.spec import QueueSpec
+from millstream.queue.model.spec import QueueSpec
 
 ALL = (
     *("--priority-by", "prio", "--priority-step", "5m", "--group-by", "_key"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import millstream
-from millstream.server.tokens import LOG, list_tokens
+from millstream.server.auth.tokens import LOG, list_tokens
 
 
 def test_a_token_is_printed_once(cli: Any) -> None:
@@ -55,7 +55,7 @@ def test_what_cannot_be_is_refused(cli: Any) -> None:
 
 def test_an_expired_token_says_so(cli: Any) -> None:
     with millstream.open("millstream.db") as ms:
-        from millstream.server.tokens import create_token
+        from millstream.server.auth.tokens import create_token
         from millstream.testing import SimulatedClock
 
         create_token(ms, "old", ["log:read"], expires_ms=1, clock=SimulatedClock())

@@ -26,9 +26,9 @@ from millstream.format import keys
 from millstream.log import retention
 from millstream.log.cursor_state import CursorState
 from millstream.log.head import Head
-from millstream.queue.bucket import Bucket
-from millstream.queue.keeping import QueueUpkeep
-from millstream.queue.state import QueueState
+from millstream.queue.model.bucket import Bucket
+from millstream.queue.model.state import QueueState
+from millstream.queue.service.keeping import QueueUpkeep
 from millstream.replica.commands import SetAside, SummarizeLog
 from millstream.store import delta as deltas
 from millstream.store.engine import Engine

@@ -11,7 +11,7 @@ import pytest
 from millstream import Item, Millstream, Producer
 from millstream.errors import Conflict, InvalidName, NotFound
 from millstream.queue.commands import SpecifyQueue
-from millstream.queue.spec import QueueSpec
+from millstream.queue.model.spec import QueueSpec
 from tests.unit.queue.conftest import Reopen, counts, values
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)

@@ -12,9 +12,9 @@ import pytest
 from millstream import Limits, Millstream
 from millstream.errors import InvalidInput
 from millstream.format import keys
-from millstream.queue.dead_letter import ATTEMPTS_BYTES_MAX, Owed
+from millstream.queue.model.slots import FAILED, Trial
 from millstream.queue.queue import Queue
-from millstream.queue.slots import FAILED, Trial
+from millstream.queue.rules.dead_letter import ATTEMPTS_BYTES_MAX, Owed
 from millstream.record import Record, moment
 from millstream.testing import SimulatedClock
 from tests.unit.queue.conftest import Reopen, counts, upkeep

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream import Limits, Millstream
-from millstream.queue.message import Message
+from millstream.queue.model.message import Message
 from millstream.queue.queue import Queue
 from millstream.testing import SimulatedClock
 

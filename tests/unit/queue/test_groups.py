@@ -6,13 +6,13 @@ import pytest
 
 from millstream import Limits, Millstream
 from millstream.errors import Conflict, InvalidInput, LeaseLost
-from millstream.queue import service
 from millstream.queue.commands import Grant
-from millstream.queue.message import Message
+from millstream.queue.model.message import Message
 from millstream.queue.queue import Queue
-from millstream.queue.reading import read_granted
-from millstream.queue.routing import route
-from millstream.queue.service import need_facts, patience
+from millstream.queue.service import consuming
+from millstream.queue.service.consuming import need_facts, patience
+from millstream.queue.service.reading import read_granted
+from millstream.queue.service.routing import route
 from millstream.store.store import Store
 from millstream.testing import SimulatedClock
 
@@ -146,7 +146,7 @@ def test_what_is_popped_can_be_read_whatever_is_forgotten_meanwhile(
             clock.advance(10)
         return read_granted(store, name, grants)
 
-    monkeypatch.setattr(service, "read_granted", later)
+    monkeypatch.setattr(consuming, "read_granted", later)
     assert values(queue.pop(3)) == [b"a", b"b", b"c"]
 
 

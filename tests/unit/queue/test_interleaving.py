@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from millstream.queue.commands import Routed
-from millstream.queue.interleaving import Looked, arrivals_ms, interleave
-from millstream.queue.slots import Span
-from millstream.queue.sources import Source
+from millstream.queue.model.slots import Span
+from millstream.queue.rules.interleaving import Looked, arrivals_ms, interleave
+from millstream.queue.rules.sources import Source
 
 Log = list[tuple[int, bool]]
 """For each record, when it was appended, and whether the queue takes it."""

@@ -20,8 +20,8 @@ from millstream.format import block as blocks
 from millstream.format import keys
 from millstream.format.ids import make_claim_id
 from millstream.log.reader import log_id_of
-from millstream.queue.aging import HAS_DONE
-from millstream.queue.state import QueueState
+from millstream.queue.model.state import QueueState
+from millstream.queue.rules.aging import HAS_DONE
 from millstream.store.checksum import row_checksum
 from millstream.testing import SimulatedClock
 

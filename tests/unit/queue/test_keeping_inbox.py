@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millstream import Millstream
 from millstream.format import keys
-from millstream.queue.spec import QueueSpec
+from millstream.queue.model.spec import QueueSpec
 from millstream.testing import SimulatedClock
 
 from .conftest import Reopen, fold_all, upkeep, values

@@ -15,12 +15,12 @@ from millstream.log.head import Head
 from millstream.log.reader import fetch_blocks, log_id_of
 from millstream.log.retention import _drop_slice
 from millstream.queue.commands import ClaimRouted
-from millstream.queue.keeping import QueueUpkeep, _cut_inbox
-from millstream.queue.message import Message
+from millstream.queue.model.message import Message
 from millstream.queue.queue import Queue
-from millstream.queue.routing import WINDOW, route
-from millstream.queue.service import pop_routed
-from millstream.queue.sources import facts_of
+from millstream.queue.rules.sources import facts_of
+from millstream.queue.service.consuming import pop_routed
+from millstream.queue.service.keeping import QueueUpkeep, _cut_inbox
+from millstream.queue.service.routing import WINDOW, route
 from millstream.store.ticket import Ticket
 from millstream.testing import SimulatedClock
 

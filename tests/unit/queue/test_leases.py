@@ -8,9 +8,9 @@ import pytest
 
 from millstream import Millstream
 from millstream.errors import InvalidInput, LeaseLost
-from millstream.queue.backoff import Backoff
 from millstream.queue.commands import FinishClaims
-from millstream.queue.message import Message
+from millstream.queue.model.backoff import Backoff
+from millstream.queue.model.message import Message
 from millstream.queue.queue import Queue
 from millstream.record import moment
 from millstream.testing import SimulatedClock

@@ -8,7 +8,7 @@ import pytest
 
 from millstream import Message, Millstream
 from millstream.errors import LeaseLost
-from millstream.queue.message import named_message
+from millstream.queue.model.message import named_message
 from millstream.queue.queue import Queue
 from millstream.testing import SimulatedClock
 from tests.unit.queue.conftest import counts, settle

@@ -9,10 +9,10 @@ import pytest
 import millstream
 from millstream import Limits, Millstream
 from millstream.format import keys
-from millstream.queue import sources
 from millstream.queue.queue import Queue
-from millstream.queue.sources import facts_of
-from millstream.queue.standing import ListStandings
+from millstream.queue.rules import sources
+from millstream.queue.rules.sources import facts_of
+from millstream.queue.service.standing import ListStandings
 from millstream.store.state import State
 
 from .conftest import Reopen, counts, fold_all, upkeep, values

@@ -9,9 +9,9 @@ import pytest
 from millstream import Millstream
 from millstream.errors import InvalidInput, NotFound
 from millstream.format import keys
-from millstream.queue.bucket import Bucket
+from millstream.queue.model.bucket import Bucket
+from millstream.queue.model.slots import End
 from millstream.queue.queue import Queue
-from millstream.queue.slots import End
 from millstream.testing import SimulatedClock
 
 from .conftest import fold_all, values

@@ -8,11 +8,11 @@ import pytest
 
 from millstream import Millstream
 from millstream.errors import Conflict, InvalidInput
-from millstream.queue.claims import Claiming, place_routed
 from millstream.queue.commands import ClaimRouted, PlaceRouted
 from millstream.queue.queue import Queue
-from millstream.queue.routing import route
-from millstream.queue.service import need_facts
+from millstream.queue.rules.claims import Claiming, place_routed
+from millstream.queue.service.consuming import need_facts
+from millstream.queue.service.routing import route
 from millstream.testing import SimulatedClock
 
 from .conftest import Reopen, counts, fold_all, upkeep, values

@@ -10,7 +10,7 @@ from millstream import Millstream
 from millstream.errors import Conflict, InvalidInput, LeaseLost, NotFound
 from millstream.format import keys
 from millstream.queue.commands import SpecifyQueue
-from millstream.queue.message import Try
+from millstream.queue.model.message import Try
 from millstream.record import moment
 from millstream.testing import SimulatedClock
 

@@ -6,7 +6,7 @@ import pytest
 
 from millstream import Limits, Millstream
 from millstream.errors import InvalidInput, LeaseLost
-from millstream.queue.backoff import Backoff
+from millstream.queue.model.backoff import Backoff
 from millstream.record import moment
 from millstream.testing import SimulatedClock
 

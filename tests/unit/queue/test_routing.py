@@ -8,9 +8,9 @@ import pytest
 
 from millstream import Millstream
 from millstream.errors import InvalidFilter, InvalidInput, NotFound
-from millstream.queue import routing, service
 from millstream.queue.commands import SpecifyQueue
-from millstream.queue.spec import QueueSpec
+from millstream.queue.model.spec import QueueSpec
+from millstream.queue.service import consuming, routing
 from millstream.testing import SimulatedClock
 
 from .conftest import Reopen, counts, values
@@ -216,11 +216,11 @@ def test_a_claim_that_others_overtook_looks_further(
 
     def route_late(*arguments: Any) -> Any:
         found = routing.route(*arguments)
-        monkeypatch.setattr(service, "route", routing.route)
+        monkeypatch.setattr(consuming, "route", routing.route)
         others.extend(queue.claim(100))
         return found
 
-    monkeypatch.setattr(service, "route", route_late)
+    monkeypatch.setattr(consuming, "route", route_late)
     ms._session.store.scratch.clear()  # type: ignore[attr-defined]
     assert len(queue.claim(50)) == 50
     assert len(held) + len(others) == 1_000

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from millstream.errors import InvalidInput
-from millstream.queue.backoff import Backoff
-from millstream.queue.operations import checked
-from millstream.queue.spec import QueueSpec, spec_of
+from millstream.queue.model.backoff import Backoff
+from millstream.queue.model.spec import QueueSpec, spec_of
+from millstream.queue.rules.operations import checked
 
 
 def every_field(spec: QueueSpec) -> bytes:

@@ -10,8 +10,8 @@ import pytest
 import millstream
 from millstream import Millstream
 from millstream.errors import NotFound
-from millstream.queue.assigning import Assignment, AssignMessages
-from millstream.queue.standing import ListStandings, Standing
+from millstream.queue.service.assigning import Assignment, AssignMessages
+from millstream.queue.service.standing import ListStandings, Standing
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from millstream import Millstream
 from millstream.errors import OutOfRange
-from millstream.queue import starting
+from millstream.queue.rules import starting
 from millstream.testing import SimulatedClock
 
 from .conftest import fold_all, values

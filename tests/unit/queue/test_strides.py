@@ -12,13 +12,14 @@ from millstream import Millstream
 from millstream.embedded import EmbeddedSession, open_store
 from millstream.errors import CorruptionError, InvalidInput, LeaseLost
 from millstream.log.recent import Columns
-from millstream.queue import claims, endings, reading
-from millstream.queue.claims import Claiming
 from millstream.queue.commands import ClaimRouted, FinishClaims, Granted, Run
-from millstream.queue.message import Message, messages_of
+from millstream.queue.model.message import Message, messages_of
 from millstream.queue.queue import Queue
-from millstream.queue.reading import read_granted, read_grants
-from millstream.queue.stride import stride
+from millstream.queue.rules import claims, endings
+from millstream.queue.rules.claims import Claiming
+from millstream.queue.rules.stride import stride
+from millstream.queue.service import reading
+from millstream.queue.service.reading import read_granted, read_grants
 from millstream.store.store import Store
 from millstream.store.ticket import Ticket
 from millstream.testing import MemoryEngine, SimulatedClock
@@ -80,7 +81,7 @@ def work(seed: int) -> tuple[Millstream, Queue, list[Any]]:
 def test_with_and_without_strides_everything_is_the_same(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millstream.queue.endings.random.random", lambda: 0.5)
+    monkeypatch.setattr("millstream.queue.rules.endings.random.random", lambda: 0.5)
     strode = []
 
     def counted(*args: Any, **more: Any) -> Granted | None:
@@ -178,7 +179,7 @@ def strides_of(ms: Millstream, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(0 if answer is None else answer.count)
         return answer
 
-    monkeypatch.setattr("millstream.queue.stride.stride", counted)
+    monkeypatch.setattr("millstream.queue.rules.stride.stride", counted)
     return found
 
 

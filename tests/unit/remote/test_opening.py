@@ -20,9 +20,9 @@ from millstream import Limits, aio, wire
 from millstream.errors import CannotOpen, InvalidInput, MillstreamError, OutcomeUnknown
 from millstream.remote import opening
 from millstream.remote.address import Address, parse_address
+from millstream.server.auth.tokens import create_token
 from millstream.server.serving import running
 from millstream.server.settings import Settings
-from millstream.server.tokens import create_token
 from millstream.testing import SimulatedClock
 
 SECRET = "ms_do-not-show-this"

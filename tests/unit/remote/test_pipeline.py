@@ -15,7 +15,7 @@ from millstream.queue.commands import ClaimMessages, FinishClaims, PutForLater
 from millstream.remote.link import delay_s
 from millstream.remote.pipeline import CONTENDED_WAIT_MS, WAIT_MS, Asked, Pipeline
 from millstream.remote.repeats import Fate, Interrupted, fate_of
-from millstream.replica.following import WaitForChange
+from millstream.replica.sync.following import WaitForChange
 
 RECORD = Single(b"x", None, b"", None)
 CLAIM = ClaimMessages("q", 1, None, "", None, [])

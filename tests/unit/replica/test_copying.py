@@ -98,7 +98,7 @@ def summary_after(ms: Millstream, count: int) -> bytes:
 
 
 def test_more_marks_than_one_row_holds(ms: Millstream, monkeypatch: pytest.MonkeyPatch) -> None:
-    from millstream.replica import copying, marks
+    from millstream.replica.copies import copying, marks
 
     monkeypatch.setattr(marks, "MARKS_PER_ROW", 2)
     monkeypatch.setattr(copying, "MARKS_PER_COMMIT", 3)
@@ -147,7 +147,7 @@ def test_hashes_of_offsets_and_ranges(ms: Millstream) -> None:
 def test_a_log_that_grows_all_the_time_is_summarized_as_it_was(
     ms: Millstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from millstream.replica import copying
+    from millstream.replica.copies import copying
 
     fill(ms, 5)
     expected = summary(ms)

@@ -15,8 +15,8 @@ import millstream
 import millstream.errors
 from millstream import Millstream, aio
 from millstream.errors import ForkDetected
-from millstream.replica.following import PAUSE_S_MAX, Pace, WaitForChange
-from millstream.replica.outcome import LogOutcome, Outcome
+from millstream.replica.sync.following import PAUSE_S_MAX, Pace, WaitForChange
+from millstream.replica.sync.outcome import LogOutcome, Outcome
 from tests.unit.replica.copies import records, values
 
 PATIENCE_S = 30.0

@@ -64,7 +64,7 @@ def test_the_doctor_finds_records_that_are_not_those_of_their_hash(tmp_path: Pat
         fill(ms)
         summary(ms)
         store = store_of(ms)
-        from millstream.replica.marks import add_marks
+        from millstream.replica.copies.marks import add_marks
 
         store.run(lambda tx: add_marks(tx, 1, [Mark(3_000, b"w" * 32)]))
     report = examine(path)

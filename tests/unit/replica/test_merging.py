@@ -233,8 +233,8 @@ def test_merges_that_cannot_be(ms: Millstream) -> None:
 def test_many_entries_are_merged_in_several_commits(
     ms: Millstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from millstream.replica import fork as forks
-    from millstream.replica import moving
+    from millstream.replica.forks import fork as forks
+    from millstream.replica.forks import moving
 
     monkeypatch.setattr(moving, "ENTRIES_PER_SLICE", 2)
     monkeypatch.setattr(forks, "REBASE_BYTES", 10)
@@ -254,7 +254,7 @@ def test_many_entries_are_merged_in_several_commits(
 
 def append_during_merge(ms: Millstream, monkeypatch: pytest.MonkeyPatch, *, to: Log) -> None:
     """Let a merge move an entry per commit, and append after its first."""
-    from millstream.replica import moving
+    from millstream.replica.forks import moving
 
     monkeypatch.setattr(moving, "ENTRIES_PER_SLICE", 1)
     store = store_of(ms)

@@ -20,7 +20,7 @@ import millstream
 from millstream import Message, Millstream, aio
 from millstream.doctor import examine
 from millstream.errors import Conflict, LeaseLost
-from millstream.queue.dead_letter import send_owed
+from millstream.queue.rules.dead_letter import send_owed
 from millstream.server.serving import running
 from millstream.server.settings import Settings
 from tests.unit.replica.copies import Cut, store_id, through, values

@@ -18,10 +18,10 @@ from millstream.errors import (
     Truncated,
 )
 from millstream.format import entries, rfc
-from millstream.queue.claims import place_routed
 from millstream.queue.commands import PlaceRouted
-from millstream.queue.routing import WINDOW, route
-from millstream.queue.sources import facts_of
+from millstream.queue.rules.claims import place_routed
+from millstream.queue.rules.sources import facts_of
+from millstream.queue.service.routing import WINDOW, route
 from millstream.replica import commands as r
 from millstream.replica.commands import SetAside
 from tests.unit.replica.stores import (

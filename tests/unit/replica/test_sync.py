@@ -12,10 +12,11 @@ from millstream import Item, Millstream
 from millstream.errors import ForkDetected, InvalidInput, NotOwner, TooLarge, Truncated
 from millstream.limits import Limits
 from millstream.log.metadata import Meta, Stamp
-from millstream.replica import converge, parcel
 from millstream.replica.commands import AdoptMetadata, GetStampedMetadata
-from millstream.replica.outcome import Progress
-from millstream.replica.parcel import SendBlocks
+from millstream.replica.copies import parcel
+from millstream.replica.copies.parcel import SendBlocks
+from millstream.replica.sync import converge
+from millstream.replica.sync.outcome import Progress
 from millstream.testing import SimulatedClock, memory_store
 from tests.unit.replica.copies import records, seen, store_id, summaries, through, values
 
@@ -197,7 +198,7 @@ def test_a_fork_travels_if_it_is_named(a: Millstream, b: Millstream) -> None:
 def test_many_logs_come_page_by_page(
     a: Millstream, b: Millstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millstream.replica.listing.SUMMARIES_PER_PAGE", 3)
+    monkeypatch.setattr("millstream.replica.sync.listing.SUMMARIES_PER_PAGE", 3)
     for n in range(10):
         a.log(f"a{n}").append(b"1")
         b.log(f"b{n}").append(b"1")

@@ -22,7 +22,7 @@ from millstream.replica.commands import (
     SummarizeLogs,
     Summary,
 )
-from millstream.replica.parcel import AdoptParcel, Parcel, SendBlocks, unpacked
+from millstream.replica.copies.parcel import AdoptParcel, Parcel, SendBlocks, unpacked
 from tests.unit.replica.copies import records, seen, through
 
 Tamper = Callable[[Parcel], Parcel]

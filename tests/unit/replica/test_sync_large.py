@@ -54,8 +54,8 @@ def test_a_value_that_the_peer_cannot_hold_is_refused() -> None:
 
 
 def test_a_parcel_holds_no_more_blocks_than_can_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millstream.replica.parcel.BLOCKS_MAX", 3)
-    monkeypatch.setattr("millstream.replica.adopting.BLOCKS_MAX", 3)
+    monkeypatch.setattr("millstream.replica.copies.parcel.BLOCKS_MAX", 3)
+    monkeypatch.setattr("millstream.replica.copies.adopting.BLOCKS_MAX", 3)
     with memory_store() as a, memory_store() as b:
         for n in range(20):
             a.log("x").append_many([b"%d" % n] * 2)
@@ -67,7 +67,7 @@ def test_a_large_block_behind_small_ones_is_sent_by_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A frame holds one large block, and not others beside it."""
-    monkeypatch.setattr("millstream.replica.parcel.BLOCK_BYTES_MAX", 1_000)
+    monkeypatch.setattr("millstream.replica.copies.parcel.BLOCK_BYTES_MAX", 1_000)
     sizes = []
     with memory_store() as a, memory_store() as b:
         for n in range(4):

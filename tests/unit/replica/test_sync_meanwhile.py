@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from millstream import Millstream
-from millstream.replica import converge
 from millstream.replica.commands import SummarizeLogs
-from millstream.replica.parcel import SendBlocks
+from millstream.replica.copies.parcel import SendBlocks
+from millstream.replica.sync import converge
 from tests.unit.replica.copies import records, through, values
 
 

@@ -18,9 +18,9 @@ import pytest
 import millstream
 from millstream import Millstream
 from millstream.errors import Denied, NotOwner, TooLarge
+from millstream.server.auth.tokens import create_token
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
-from millstream.server.tokens import create_token
 from tests.unit.replica.copies import records, seen, values
 
 OPEN = Settings(port=0, stop_s=1.0)

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from millstream.clock import Clock
 from millstream.embedded import open_store
 from millstream.limits import Limits
-from millstream.server.access import ANYONE_HERE, Principal
+from millstream.server.auth.access import ANYONE_HERE, Principal
 from millstream.server.core import Core
 from millstream.server.rest import routes
 from millstream.server.settings import Settings

@@ -19,11 +19,12 @@ import millstream
 from millstream.clock import Clock
 from millstream.database import Millstream
 from millstream.embedded import EmbeddedSession, open_store
-from millstream.server import health, metrics, tickets
+from millstream.server.auth import tickets
+from millstream.server.auth.tokens import create_token
 from millstream.server.core import Core
-from millstream.server.guard import Guard
+from millstream.server.http.guard import Guard
+from millstream.server.observe import health, metrics
 from millstream.server.settings import Settings
-from millstream.server.tokens import create_token
 from millstream.store.memory import MemoryEngine
 from millstream.store.sqlite import SqliteEngine
 from millstream.testing import SimulatedClock

@@ -15,16 +15,16 @@ from millstream.format.packing import pack_single
 from millstream.limits import Limits
 from millstream.log import commands as logs
 from millstream.queue import commands as queues
-from millstream.queue.assigning import Assignment, AssignMessages
-from millstream.queue.scanning import ListAttempts, ListUnrouted
-from millstream.queue.spec import QueueSpec
-from millstream.queue.standing import ListStandings
+from millstream.queue.model.spec import QueueSpec
+from millstream.queue.service.assigning import Assignment, AssignMessages
+from millstream.queue.service.scanning import ListAttempts, ListUnrouted
+from millstream.queue.service.standing import ListStandings
 from millstream.record import Retention
 from millstream.replica import commands as copies
 from millstream.replica.chain import ZERO, Mark
-from millstream.replica.parcel import AdoptParcel, Parcel, SendBlocks
-from millstream.replica.truncation import AdoptStart
-from millstream.server.access import (
+from millstream.replica.copies.parcel import AdoptParcel, Parcel, SendBlocks
+from millstream.replica.copies.truncation import AdoptStart
+from millstream.server.auth.access import (
     ANYONE_HERE,
     Denied,
     Need,

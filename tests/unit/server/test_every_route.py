@@ -14,11 +14,11 @@ from starlette.applications import Starlette
 from starlette.routing import Route, WebSocketRoute
 
 from millstream.server.app import make_app
+from millstream.server.auth.tokens import revoke_token
 from millstream.server.core import Core
-from millstream.server.guard import Guard
+from millstream.server.http.guard import Guard
 from millstream.server.rest.routing import Paths
 from millstream.server.settings import Settings
-from millstream.server.tokens import revoke_token
 from millstream.testing import SimulatedClock
 from tests.unit.server.guarded import Guarded, guarded, in_loop
 

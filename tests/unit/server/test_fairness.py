@@ -16,13 +16,13 @@ from millstream.errors import InvalidInput, InvalidName, MillstreamError, Overlo
 from millstream.limits import Limits
 from millstream.log import commands as logs
 from millstream.queue import commands as queues
-from millstream.queue.message import messages_of
-from millstream.queue.spec import QueueSpec
-from millstream.server.access import ANYONE_HERE, Principal, parse_permission
-from millstream.server.quota import RECEIVING_BYTES_MAX, SENDING_BYTES_MAX, SMALL_BYTES, TURNS
+from millstream.queue.model.message import messages_of
+from millstream.queue.model.spec import QueueSpec
+from millstream.server.auth.access import ANYONE_HERE, Principal, parse_permission
+from millstream.server.auth.quota import RECEIVING_BYTES_MAX, SENDING_BYTES_MAX, SMALL_BYTES, TURNS
+from millstream.server.auth.tokens import create_token
 from millstream.server.serving import running
 from millstream.server.settings import Settings
-from millstream.server.tokens import create_token
 from millstream.testing import SimulatedClock
 from tests.unit.server.asking import Rest, looped, problem, served, serving
 from tests.unit.server.guarded import guarded, in_loop

@@ -10,9 +10,9 @@ import pytest
 
 from millstream.errors import InvalidInput
 from millstream.server import rest
+from millstream.server.auth.tokens import revoke_token
 from millstream.server.core import Core
 from millstream.server.settings import Settings
-from millstream.server.tokens import revoke_token
 from millstream.testing import SimulatedClock
 from tests.unit.server.guarded import WITH_TOKENS, Guarded, guarded, in_loop
 

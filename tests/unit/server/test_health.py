@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millstream.limits import Limits, MiB
-from millstream.server.health import (
+from millstream.server.observe.health import (
     Check,
     Checkup,
     Health,

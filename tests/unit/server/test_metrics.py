@@ -15,7 +15,7 @@ from millstream.format.packing import pack_single
 from millstream.limits import Limits
 from millstream.log.commands import Append, GetBounds
 from millstream.queue.commands import ClaimMessages
-from millstream.server.access import ANYONE_HERE, NOBODY
+from millstream.server.auth.access import ANYONE_HERE, NOBODY
 from millstream.server.settings import Settings
 from millstream.testing import SimulatedClock
 from tests.unit.server.guarded import Guarded, guarded, in_loop
@@ -184,7 +184,7 @@ def test_requests_sockets_bytes_and_refusals_are_counted() -> None:
 
 
 def test_only_the_largest_are_told_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millstream.server.metrics.NAMES_MAX", 2)
+    monkeypatch.setattr("millstream.server.observe.metrics.NAMES_MAX", 2)
 
     async def test() -> None:
         async with guarded(Settings()) as at:

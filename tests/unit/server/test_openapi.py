@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from starlette.routing import Route
 
-from millstream.server import examples
-from millstream.server.openapi import error_table
+from millstream.server.docs import examples
+from millstream.server.docs.openapi import error_table
 from millstream.server.rest import DOCUMENTED, ENDPOINTS, document, page
 from tests.unit.server.asking import Rest, served
 

@@ -25,9 +25,10 @@ from schemathesis.specs.openapi.checks import (
 from starlette.applications import Starlette
 
 from millstream.embedded import open_store
-from millstream.server import health, metrics, tickets
-from millstream.server.access import ANYONE_HERE
+from millstream.server.auth import tickets
+from millstream.server.auth.access import ANYONE_HERE
 from millstream.server.core import Core
+from millstream.server.observe import health, metrics
 from millstream.server.rest import document, routes
 from millstream.server.settings import Settings
 from millstream.store.memory import MemoryEngine

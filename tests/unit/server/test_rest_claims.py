@@ -144,7 +144,7 @@ async def test_a_waiting_claim_ends_when_its_client_leaves() -> None:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        from millstream.server.access import ANYONE_HERE
+        from millstream.server.auth.access import ANYONE_HERE
 
         scope = {
             "type": "http",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.log.commands import CreateLog, ForkLog, ListLogs
-from millstream.server.access import Permission, Principal
+from millstream.server.auth.access import Permission, Principal
 from tests.unit.server.asking import Rest, looped, problem, served, serving
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from millstream.server.access import Permission, Principal
+from millstream.server.auth.access import Permission, Principal
 from tests.unit.server.asking import Rest, looped, problem, served, serving
 
 

@@ -21,11 +21,11 @@ import millstream
 from millstream.errors import CannotOpen, InvalidInput
 from millstream.log import commands as logs
 from millstream.queue import commands as queues
-from millstream.queue.spec import QueueSpec
-from millstream.replica.following import WaitForChange
+from millstream.queue.model.spec import QueueSpec
+from millstream.replica.sync.following import WaitForChange
+from millstream.server.auth.tokens import create_token
 from millstream.server.serving import CannotListen, Serving, running
 from millstream.server.settings import Settings
-from millstream.server.tokens import create_token
 from tests.unit.server.talking import single, talking
 
 ANY = Settings(port=0)

@@ -18,11 +18,11 @@ import pytest
 import millstream
 from millstream import wire
 from millstream.log import commands as logs
-from millstream.server import connection
+from millstream.server.auth.tokens import create_token, revoke_token
+from millstream.server.http import connection
 from millstream.server.rest import routing
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
-from millstream.server.tokens import create_token, revoke_token
 from tests.unit.server.talking import single, talking
 
 SOON_S = 20.0

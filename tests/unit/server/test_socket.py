@@ -14,9 +14,9 @@ from millstream.command import Transact
 from millstream.errors import EndMoved, InvalidInput, InvalidName, NotFound, Overloaded
 from millstream.log import commands as logs
 from millstream.queue import commands as queues
-from millstream.queue.message import messages_of
-from millstream.queue.slots import Mark
-from millstream.queue.spec import QueueSpec
+from millstream.queue.model.message import messages_of
+from millstream.queue.model.slots import Mark
+from millstream.queue.model.spec import QueueSpec
 from millstream.record import Producer
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings

@@ -28,7 +28,6 @@ from millstream.log.commands import (
     SetRetention,
     TakeOver,
 )
-from millstream.queue.assigning import Assignment, AssignMessages
 from millstream.queue.commands import (
     ClaimMessages,
     DeleteQueue,
@@ -40,12 +39,13 @@ from millstream.queue.commands import (
     RenewClaims,
     SpecifyQueue,
 )
-from millstream.queue.message import messages_of
-from millstream.queue.slots import Mark
-from millstream.queue.spec import QueueSpec
+from millstream.queue.model.message import messages_of
+from millstream.queue.model.slots import Mark
+from millstream.queue.model.spec import QueueSpec
+from millstream.queue.service.assigning import Assignment, AssignMessages
 from millstream.record import Producer, Retention
 from millstream.replica.commands import DigestRange, GetMarks, TransferBlocks
-from millstream.replica.parcel import SendBlocks
+from millstream.replica.copies.parcel import SendBlocks
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from tests.unit.samples import offered, required, sample

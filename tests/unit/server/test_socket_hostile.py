@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from millstream.errors import Conflict, InvalidInput, MillstreamError, TooLarge
 from millstream.log import commands as logs
 from millstream.queue import commands as queues
-from millstream.queue.spec import QueueSpec
+from millstream.queue.model.spec import QueueSpec
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from tests.unit.server.talking import batch, single, talking

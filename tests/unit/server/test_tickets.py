@@ -8,11 +8,11 @@ import pytest
 
 from millstream.errors import Denied
 from millstream.log.commands import GetBounds
-from millstream.server.register import LOG
+from millstream.server.auth.register import LOG
+from millstream.server.auth.tickets import verify
+from millstream.server.auth.tokens import revoke_token
 from millstream.server.rest import routes
 from millstream.server.settings import Settings
-from millstream.server.tickets import verify
-from millstream.server.tokens import revoke_token
 from millstream.testing import SimulatedClock
 from tests.unit.server.guarded import WITH_TOKENS, Guarded, guarded, in_loop
 

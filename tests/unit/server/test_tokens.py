@@ -16,10 +16,10 @@ from millstream.errors import (
     Unauthenticated,
 )
 from millstream.log.commands import GetBounds, ReadBlocks
-from millstream.server import register, tickets
-from millstream.server.access import Principal, parse_permission
-from millstream.server.register import LOG, Made, Registrar
-from millstream.server.tokens import create_token, digest_of, list_tokens, revoke_token
+from millstream.server.auth import register, tickets
+from millstream.server.auth.access import Principal, parse_permission
+from millstream.server.auth.register import LOG, Made, Registrar
+from millstream.server.auth.tokens import create_token, digest_of, list_tokens, revoke_token
 from millstream.testing import SimulatedClock, memory_store
 from tests.unit.server.guarded import guarded, in_loop, other_handle
 

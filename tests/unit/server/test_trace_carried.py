@@ -14,7 +14,7 @@ from millstream import Millstream
 from millstream.command import Transact
 from millstream.log.commands import Append
 from millstream.queue.commands import PutForLater
-from millstream.queue.slots import Mark
+from millstream.queue.model.slots import Mark
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from tests.unit.server.talking import batch, single, talking

@@ -12,12 +12,12 @@ from millstream.format.packing import pack_single
 from millstream.limits import Limits
 from millstream.log.commands import Append
 from millstream.queue.commands import ClaimMessages, FinishClaims
-from millstream.queue.message import messages_of
-from millstream.server.access import ANYONE_HERE
+from millstream.queue.model.message import messages_of
+from millstream.server.auth.access import ANYONE_HERE
+from millstream.server.observe.tracing import CLAIMS_REMEMBERED, is_on, traceparent_of
 from millstream.server.rest import routes
 from millstream.server.serving import running
 from millstream.server.settings import Settings
-from millstream.server.tracing import CLAIMS_REMEMBERED, is_on, traceparent_of
 from tests.unit.server.guarded import Guarded, guarded, in_loop
 from tests.unit.server.talking import single, talking
 

@@ -14,10 +14,10 @@ import httpx
 import pytest
 
 import millstream
-from millstream.server import connection, handshake
+from millstream.server.auth.tokens import create_token
+from millstream.server.http import connection, handshake
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
-from millstream.server.tokens import create_token
 from tests.unit.server.test_slow_clients import SOON_S, connections, eventually, plug, rest_of
 
 CHUNKED = b"Host: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -11,7 +11,7 @@ from millstream.embedded import EmbeddedSession, open_store
 from millstream.format import keys
 from millstream.limits import Limits
 from millstream.log.log import Log
-from millstream.queue.bucket import Bucket
+from millstream.queue.model.bucket import Bucket
 from millstream.store.fold import Slice
 from millstream.store.sqlite import SqliteEngine
 from millstream.store.store import Store

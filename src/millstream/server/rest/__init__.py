@@ -14,9 +14,9 @@ import msgspec
 from starlette.responses import Response
 from starlette.routing import Route
 
-from millstream import server
-from millstream.server import pages
+from millstream.server import docs
 from millstream.server.core import Core
+from millstream.server.docs import pages
 from millstream.server.rest import (
     claims,
     cursors,
@@ -45,7 +45,7 @@ def routes(core: Core) -> list[Route]:
 @cache
 def document_bytes() -> bytes:
     """The OpenAPI document, as `tools/openapi.py` has written it from the table of endpoints."""
-    return resources.files(server).joinpath("openapi.json").read_bytes()
+    return resources.files(docs).joinpath("openapi.json").read_bytes()
 
 
 @cache

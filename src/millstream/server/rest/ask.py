@@ -15,9 +15,9 @@ from millstream.command import Command
 from millstream.errors import InvalidInput, InvalidName
 from millstream.log.names import NUMBER_MAX, check_name
 from millstream.record import to_ms
-from millstream.server.access import Principal
+from millstream.server.auth.access import Principal
 from millstream.server.core import Core
-from millstream.server.tracing import traceparent_of
+from millstream.server.observe.tracing import traceparent_of
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from msgspec import Meta, Struct
 
 from millstream.errors import InvalidInput, LeaseLost
 from millstream.queue import commands as c
-from millstream.queue.claims import CLAIM_MAX
-from millstream.queue.message import messages_of
+from millstream.queue.model.message import messages_of
+from millstream.queue.rules.claims import CLAIM_MAX
 from millstream.server.rest.ask import Ask, milliseconds
 from millstream.server.rest.endpoint import Answer, Endpoint
 from millstream.server.rest.messages import Delay, MessagePage

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from millstream.server.health import Health
+from millstream.server.auth.tickets import Asked, Ticket
+from millstream.server.observe.health import Health
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Answer, Endpoint
-from millstream.server.tickets import Asked, Ticket
 
 
 async def _answered_elsewhere(ask: Ask) -> Any:

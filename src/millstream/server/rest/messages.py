@@ -16,10 +16,10 @@ from millstream.limits import Limits
 from millstream.log.commands import Append
 from millstream.log.log import pack_many
 from millstream.queue import commands as c
-from millstream.queue.message import Try, messages_of
+from millstream.queue.model.message import Try, messages_of
+from millstream.queue.model.spec import QueueSpec
 from millstream.queue.putting import Wishes, addressed, marked
-from millstream.queue.sources import inbox_of
-from millstream.queue.spec import QueueSpec
+from millstream.queue.rules.sources import inbox_of
 from millstream.record import Item, Producer
 from millstream.server.rest.ask import Ask, milliseconds
 from millstream.server.rest.endpoint import ANY, Answer, Endpoint

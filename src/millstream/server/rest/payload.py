@@ -17,7 +17,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from millstream.errors import InvalidInput
 from millstream.format.packing import CONTENT_TYPE, JSON, TEXT, TIMESTAMP_MS_MAX, HeaderMap
-from millstream.queue.message import Message
+from millstream.queue.model.message import Message
 from millstream.record import Headers, Item, Record
 
 Position = Annotated[int, Meta(ge=0, le=2**63 - 1)]

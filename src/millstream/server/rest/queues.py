@@ -9,9 +9,9 @@ from msgspec import Meta, Raw, Struct
 
 from millstream.aio.queue import Queue
 from millstream.queue import commands as c
-from millstream.queue.backoff import Backoff
-from millstream.queue.message import QueueInfo
-from millstream.queue.spec import QueueSpec, no_queue
+from millstream.queue.model.backoff import Backoff
+from millstream.queue.model.message import QueueInfo
+from millstream.queue.model.spec import QueueSpec, no_queue
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Answer, Endpoint, Reply
 from millstream.server.rest.logs import Existed, Page, Removed, checked_after

@@ -22,8 +22,8 @@ from starlette.types import Receive, Scope, Send
 
 from millstream.errors import MillstreamError
 from millstream.server import problems
+from millstream.server.auth.quota import SMALL_BYTES
 from millstream.server.core import Core
-from millstream.server.quota import SMALL_BYTES
 from millstream.server.rest.ask import Ask, decoded_segment
 from millstream.server.rest.body import (
     BODY_S,

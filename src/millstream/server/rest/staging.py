@@ -25,7 +25,7 @@ from millstream.log import commands as c
 from millstream.log.log import pack_many
 from millstream.log.names import check_name
 from millstream.log.publishing import FindPublished, Published, PublishParts
-from millstream.server.access import Principal
+from millstream.server.auth.access import Principal
 from millstream.server.core import Core
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import BATCH, Answer, Endpoint

@@ -14,8 +14,8 @@ from millstream.log.log import pack_many
 from millstream.log.marks import joined
 from millstream.log.names import check_name
 from millstream.queue import commands as queues
+from millstream.queue.model.spec import no_queue
 from millstream.queue.putting import Wishes
-from millstream.queue.spec import no_queue
 from millstream.server.rest.ask import Ask, milliseconds
 from millstream.server.rest.claims import Tokens, runs_of
 from millstream.server.rest.endpoint import Answer, Endpoint

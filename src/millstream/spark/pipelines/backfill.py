@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.errors import Conflict
 from millstream.log import commands as c
-from millstream.queue.assigning import Assignment, AssignMessages
-from millstream.queue.message import QueueInfo
-from millstream.queue.sources import inbox_of
-from millstream.queue.standing import ListStandings
+from millstream.queue.model.message import QueueInfo
+from millstream.queue.rules.sources import inbox_of
+from millstream.queue.service.assigning import Assignment, AssignMessages
+from millstream.queue.service.standing import ListStandings
 from millstream.record import wall_ms_of
 from millstream.spark.archive import Archive
 from millstream.spark.failures import point

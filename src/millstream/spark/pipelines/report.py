@@ -18,7 +18,7 @@ from msgspec import Struct
 from millstream.clock import SystemClock
 from millstream.errors import InvalidInput, NotFound
 from millstream.queue.commands import DescribeQueue, ListQueues
-from millstream.queue.message import QueueInfo
+from millstream.queue.model.message import QueueInfo
 from millstream.spark.archive import archive_path
 from millstream.spark.pipelines.figures import (
     Figures,

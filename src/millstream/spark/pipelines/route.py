@@ -15,11 +15,11 @@ from msgspec import Struct
 from millstream.errors import InvalidInput, NotFound, Truncated
 from millstream.filters import parse
 from millstream.filters.spark_value import Columns, header, string
-from millstream.queue.assigning import Assignment, AssignMessages
 from millstream.queue.commands import DescribeQueue, ListQueues
-from millstream.queue.message import QueueInfo
-from millstream.queue.sources import may_match
-from millstream.queue.standing import ListStandings
+from millstream.queue.model.message import QueueInfo
+from millstream.queue.rules.sources import may_match
+from millstream.queue.service.assigning import Assignment, AssignMessages
+from millstream.queue.service.standing import ListStandings
 from millstream.spark.pipelines.target import (
     Stopwatch,
     Target,

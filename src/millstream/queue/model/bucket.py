@@ -1,0 +1,470 @@
+"""A bucket: the messages of one stretch of claim numbers, and how each of them stands.
+
+Slots are claim numbers counted from the bucket's first. Changes name ranges of slots, because
+messages are mostly claimed and finished side by side; a range costs as much as one slot. Who
+claimed when, how each attempt ended, and where a message came from, is kept as ranges as well. This
+is the whole truth about the messages: the RFC's records are made from it when they are asked for
+(`records`).
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from copy import copy
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, ClassVar, Self, TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from millstream.format.ids import CAPACITIES
+from millstream.queue.model.slots import (
+    AVAILABLE,
+    DONE,
+    FILL,
+    FORGOTTEN,
+    GONE,
+    IN_FLIGHT,
+    NONE,
+    Attempt,
+    End,
+    Slots,
+    Span,
+    Trial,
+)
+from millstream.store.entity import Entity
+
+_slot_of = attrgetter("slot")
+
+R = TypeVar("R", Attempt, End)
+
+_NOT_THERE = (NONE, GONE, FORGOTTEN)
+_ABSENT = b"".join(FILL[state] for state in _NOT_THERE)
+
+SlotMark = tuple[int, str]
+"""The priority and the group of the message in a slot."""
+
+
+class Placed(Struct, array_like=True, frozen=True, tag=1):
+    """Messages were routed here; they are available."""
+
+    spans: list[Span]
+    lane: int = 0
+    marks: dict[int, SlotMark] = {}
+    """Slots and their marks, where messages of several priorities or groups share a bucket."""
+    past: dict[int, list[Trial]] = {}
+    """Slots and the attempts before: of messages that had failed and are driven again."""
+
+
+class Claimed(Struct, array_like=True, frozen=True, tag=2):
+    """Slots were claimed, until then, by somebody."""
+
+    ranges: list[Slots]
+    at_ms: int
+    until_ms: int
+    consumer: str
+
+
+class Ended(Struct, array_like=True, frozen=True, tag=3):
+    """An attempt ended: done, failed, or available again (from `due_ms` on)."""
+
+    ranges: list[Slots]
+    at_ms: int
+    state: int
+    due_ms: int = 0
+    reason: str = ""
+
+
+class Renewed(Struct, array_like=True, frozen=True, tag=4):
+    """Leases were prolonged."""
+
+    ranges: list[Slots]
+    until_ms: int
+
+
+class Removed(Struct, array_like=True, frozen=True, tag=5):
+    """Slots are of no more interest: purged, redriven, or kept long enough."""
+
+    ranges: list[Slots]
+
+
+class Strode(Struct, array_like=True, frozen=True, tag=6):
+    """Some slots are done, and others were claimed for the first time: a stride of a worker."""
+
+    done: list[Slots]
+    claimed: list[Slots]
+    """Neighbours, in order: one range for each claim."""
+    at_ms: int
+    until_ms: int
+    consumer: str
+
+
+class Forgot(Struct, array_like=True, frozen=True, tag=7):
+    """What was done at that time or before is forgotten."""
+
+    through_ms: int
+
+
+class Withdrawn(Struct, array_like=True, frozen=True, tag=8):
+    """The messages of a log from an offset on are another log's: what was not finished is gone."""
+
+    log_id: int
+    at: int
+    to_id: int
+
+
+Change = Placed | Claimed | Ended | Renewed | Removed | Strode | Forgot | Withdrawn
+"""What can happen to a bucket."""
+
+
+class Bucket(Entity):
+    """The messages of one bucket."""
+
+    states: Any = None
+    """One byte per slot."""
+    attempts: Any = None
+    until_ms: Any = None
+    """Per slot: the end of the lease in flight, the due time when available, else when it ended; of
+    what is gone, 0."""
+    spans: Any = None
+    tries: Any = None
+    ends: Any = None
+    lane: int = 0
+    marks: Any = None
+    past: Any = None
+    """Slots and the attempts at their messages before these were driven again."""
+
+    weight: ClassVar[int] = 250
+    changes: ClassVar = Change
+    computed: ClassVar = (Strode,)
+
+    def apply(self, change: Change) -> None:
+        """Move to the next state."""
+        match change:
+            case Strode():
+                self._stride(change)
+            case Claimed():
+                for start, stop in change.ranges:
+                    self._fill(start, stop, IN_FLIGHT, change.until_ms)
+                    self._count(start, stop)
+                    self.tries.append(Attempt(start, stop, change.at_ms, change.consumer))
+            case Ended():
+                at_ms = change.due_ms if change.state == AVAILABLE else change.at_ms
+                for start, stop in change.ranges:
+                    self._fill(start, stop, change.state, at_ms)
+                    self.ends.append(End(start, stop, change.at_ms, change.state, change.reason))
+            case Placed():
+                self.lane = change.lane
+                self.marks.update(change.marks)
+                self.past.update(change.past)
+                for start, stop in _stretches(change.spans):
+                    self._grow(stop)
+                    self._fill(start, stop, AVAILABLE, 0)
+                self.spans += change.spans
+            case Renewed():
+                for start, stop in change.ranges:
+                    self.until_ms[start:stop] = array("q", [change.until_ms]) * (stop - start)
+            case Removed():
+                for start, stop in change.ranges:
+                    self._fill(start, stop, GONE, 0)
+                    self._lose_past(start, stop)
+            case Forgot():
+                for start, stop in self.done_through(change.through_ms):
+                    self.states[start:stop] = FILL[FORGOTTEN] * (stop - start)
+                    self._lose_past(start, stop)
+            case Withdrawn():
+                self.spans = list(self._moved(change))
+
+    def _moved(self, change: Withdrawn) -> Iterator[Span]:
+        """The spans, cut and named anew; unfinished messages of what moved are forgotten."""
+        for span in self.spans:
+            skip = max(0, change.at - span.offset)
+            if span.log_id != change.log_id or skip >= span.count:
+                yield span
+                continue
+            slot, count = span.slot + skip, span.count - skip
+            for state in (AVAILABLE, IN_FLIGHT):
+                for start, stop in list(self.runs(state, slot, slot + count)):
+                    self._fill(start, stop, GONE, 0)
+                    self._lose_past(start, stop)
+            if skip:
+                yield replace(span, count=skip)
+            place = change.to_id, span.offset + skip, span.message_id + skip
+            yield Span(slot, count, *place, span.at_ms)
+
+    def _stride(self, change: Strode) -> None:
+        at_ms, claimed = change.at_ms, change.claimed
+        for start, stop in change.done:
+            self._fill(start, stop, DONE, at_ms)
+            self.ends.append(End(start, stop, at_ms, DONE, ""))
+        if claimed:
+            first, last = claimed[0][0], claimed[-1][1]
+            self._fill(first, last, IN_FLIGHT, change.until_ms)
+            self._count(first, last)
+            for start, stop in claimed:
+                self.tries.append(Attempt(start, stop, at_ms, change.consumer))
+
+    def _lose_past(self, start: int, stop: int) -> None:
+        if self.past:
+            for slot in range(start, stop):
+                self.past.pop(slot, None)
+
+    def _grow(self, slots: int) -> None:
+        more = slots - len(self.states)
+        if more > 0:
+            self.states.extend(bytes(more))
+            self.attempts.extend(array("H", (0,)) * more)
+            self.until_ms.extend(array("q", (0,)) * more)
+
+    def _fill(self, start: int, stop: int, state: int, at_ms: int) -> None:
+        if stop - start == 1:
+            self.states[start], self.until_ms[start] = state, at_ms
+            return
+        self.states[start:stop] = FILL[state] * (stop - start)
+        self.until_ms[start:stop] = array("q", [at_ms]) * (stop - start)
+
+    def _count(self, start: int, stop: int) -> None:
+        found, before = self.attempts, self.attempts[start]
+        if stop - start == 1:
+            found[start] = before + 1
+            return
+        if found[start:stop].count(before) == stop - start:
+            found[start:stop] = array("H", (before + 1,)) * (stop - start)
+            return
+        for slot in range(start, stop):
+            found[slot] += 1
+
+    # Questions.
+
+    def effort(self) -> int:
+        """A thousand slots are as much work as fifty simple records."""
+        return 1 + len(self.states) // 20
+
+    def is_settled(self) -> bool:
+        """Whether it is full, and nothing in it is to be claimed or in flight."""
+        is_full = len(self.states) in CAPACITIES
+        return is_full and not (self.any_are(AVAILABLE) or self.any_are(IN_FLIGHT))
+
+    def exists(self) -> bool:
+        """A bucket without slots has no record."""
+        return bool(self.states)
+
+    def all_are(self, start: int, stop: int, state: int) -> bool:
+        """Whether every slot of a range has this state."""
+        return bool(self.states[start:stop] == FILL[state] * (stop - start))
+
+    def holds(self, start: int, stop: int, attempt: int, now_ms: int) -> bool:
+        """Whether all of these slots are in flight, plain ones, claimed for this attempt."""
+        if stop - start == 1:
+            return (
+                stop <= len(self.states)
+                and not self.marks
+                and self.states[start] == IN_FLIGHT
+                and self.attempts[start] == attempt
+                and self.until_ms[start] > now_ms
+            )
+        return (
+            start < stop <= len(self.states)
+            and not self.marks
+            and self.all_are(start, stop, IN_FLIGHT)
+            and self.attempts[start:stop].count(attempt) == stop - start
+            and min(self.until_ms[start:stop]) > now_ms
+        )
+
+    def any_are(self, state: int) -> bool:
+        """Whether any slot has this state."""
+        return FILL[state] in self.states
+
+    def runs(self, state: int, start: int = 0, stop: int | None = None) -> Iterator[Slots]:
+        """The ranges of slots that have a state, in order."""
+        states: bytearray = self.states
+        end = len(states) if stop is None else min(stop, len(states))
+        mark, position = FILL[state], start
+        while (first := states.find(mark, position, end)) >= 0:
+            behind = states[first:end]
+            position = first + len(behind) - len(behind.lstrip(mark))
+            yield first, position
+
+    def done_through(self, at_ms: int) -> list[Slots]:
+        """The ranges of slots that were done at a time or before."""
+        found: list[Slots] = []
+        for start, stop in self.runs(DONE):
+            times = self.until_ms[start:stop]
+            if max(times) <= at_ms:
+                found.append((start, stop))
+            elif min(times) <= at_ms:
+                slot = start
+                for is_over, some in groupby(times, lambda done_ms: done_ms <= at_ms):
+                    first, slot = slot, slot + len(list(some))
+                    if is_over:
+                        found.append((first, slot))
+        return found
+
+    def first_ms(self, state: int) -> int | None:
+        """The earliest time of a message in a state; None if there is none."""
+        return min((min(self.until_ms[a:b]) for a, b in self.runs(state)), default=None)
+
+    def last_ms(self, state: int) -> int | None:
+        """The latest time of a message in a state; None if there is none."""
+        return max((max(self.until_ms[a:b]) for a, b in self.runs(state)), default=None)
+
+    def sources(self, start: int, stop: int) -> Iterator[Span]:
+        """Where the messages of a range of slots lie, span by span."""
+        spans = self.spans
+        if len(spans) > 1:
+            at = bisect_right(spans, start, key=_slot_of) - 1
+            spans = spans[max(at, 0) :]
+        for span in spans:
+            first, last = max(start, span.slot), min(stop, span.slot + span.count)
+            if first >= stop:
+                return
+            if last - first == span.count:
+                yield span
+            elif first < last:
+                skip = first - span.slot
+                yield Span(
+                    first,
+                    last - first,
+                    span.log_id,
+                    span.offset + skip,
+                    span.message_id + skip,
+                    span.at_ms,
+                )
+
+    def mark(self, slot: int) -> SlotMark:
+        """The priority and the group of a message."""
+        found: SlotMark | None = self.marks.get(slot)
+        return (max(self.lane, 0), "") if found is None else found
+
+    def arrived_ms(self, slot: int) -> int:
+        """When a message was appended."""
+        at = bisect_right(self.spans, slot, key=_slot_of) - 1
+        found: Span = self.spans[at]
+        return found.at_ms
+
+    def history(self, slot: int) -> list[Trial]:
+        """The attempts at a message, the first one first, those before it was driven again too."""
+        return self.histories(slot, slot + 1)[0]
+
+    def histories(self, start: int, stop: int) -> list[list[Trial]]:
+        """The same of each slot of a range; of a message that is gone, nothing is told."""
+        ended: list[list[End]] = [[] for _ in range(start, stop)]
+        for end in self.ends:
+            for slot in range(max(start, end.start), min(stop, end.stop)):
+                ended[slot - start].append(end)
+        rests = [iter(ends) for ends in ended]
+        found: list[list[Trial]] = [list(self.past.get(slot, ())) for slot in range(start, stop)]
+        for one in self.tries:
+            for slot in range(max(start, one.start), min(stop, one.stop)):
+                found[slot - start].append(_trial(one, next(rests[slot - start], None)))
+        states = self.states[start:stop]
+        there = [at < len(states) and states[at] not in _NOT_THERE for at in range(stop - start)]
+        return [trials if is_there else [] for trials, is_there in zip(found, there, strict=True)]
+
+    def reasons(self, start: int, stop: int) -> list[str]:
+        """Of each slot of a range, why its last attempt ended so."""
+        found = [""] * (stop - start)
+        for end in self.ends:
+            first, last = max(start, end.start), min(stop, end.stop)
+            if first < last:
+                found[first - start : last - start] = [end.reason] * (last - first)
+        return found
+
+    def copied(self) -> Self:
+        """A copy that stays as it is while this one moves on; what never changes is shared."""
+        made = copy(self)
+        for name in self.__struct_fields__:
+            setattr(made, name, copy(getattr(self, name)))
+        return made
+
+    @classmethod
+    def blank(cls) -> Self:
+        """A bucket without slots."""
+        return cls(
+            states=bytearray(),
+            attempts=array("H"),
+            until_ms=array("q"),
+            spans=[],
+            tries=[],
+            ends=[],
+            marks={},
+            past={},
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read it from the bytes of its record."""
+        stored = msgspec.msgpack.decode(data, type=_Stored)
+        attempts, until_ms = array("H"), array("q")
+        attempts.frombytes(stored.attempts)
+        until_ms.frombytes(stored.until_ms)
+        return cls(
+            lsn=stored.lsn,
+            states=bytearray(stored.states),
+            attempts=attempts,
+            until_ms=until_ms,
+            spans=stored.spans,
+            tries=stored.tries,
+            ends=stored.ends,
+            lane=stored.lane,
+            marks=stored.marks,
+            past=stored.past,
+        )
+
+    def encode(self) -> bytes:
+        """The bytes of its record, without the attempts at messages that are gone."""
+        stored = _Stored(
+            self.lsn,
+            bytes(self.states),
+            self.attempts.tobytes(),
+            self.until_ms.tobytes(),
+            self.spans,
+            self._of_present(self.tries),
+            self._of_present(self.ends),
+            self.lane,
+            self.marks,
+            self.past,
+        )
+        return msgspec.msgpack.encode(stored)
+
+    def _of_present(self, ranges: list[R]) -> list[R]:
+        states = self.states
+        if not any(FILL[state] in states for state in _NOT_THERE):
+            return ranges
+        return [one for one in ranges if states[one.start : one.stop].strip(_ABSENT)]
+
+
+def _stretches(spans: list[Span]) -> Iterator[Slots]:
+    """The slots of spans, neighbours joined."""
+    start = stop = 0
+    for span in spans:
+        if span.slot != stop:
+            if start < stop:
+                yield start, stop
+            start = span.slot
+        stop = span.slot + span.count
+    if start < stop:
+        yield start, stop
+
+
+def _trial(claim: Attempt, end: End | None) -> Trial:
+    if end is None:
+        return Trial(claim.at_ms, claim.consumer)
+    return Trial(claim.at_ms, claim.consumer, end.at_ms, end.state, end.reason)
+
+
+class _Stored(Struct, array_like=True):
+    lsn: int
+    states: bytes
+    attempts: bytes
+    until_ms: bytes
+    spans: list[Span]
+    tries: list[Attempt]
+    ends: list[End]
+    lane: int = 0
+    marks: dict[int, SlotMark] = {}
+    past: dict[int, list[Trial]] = {}

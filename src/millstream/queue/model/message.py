@@ -1,0 +1,300 @@
+"""The values that consumers hold: a claimed message, how its attempts went, how a queue stands.
+
+And the two exceptions by which a handler says what is to become of a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import cached_property
+from itertools import repeat
+from operator import attrgetter
+from typing import Any, TypeVar, overload
+
+import msgspec
+from msgspec import Struct
+
+from millstream.log.block import pack_headers, unpack_headers
+from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Trial
+from millstream.queue.model.spec import QueueSpec
+from millstream.record import NO_HEADERS, Headers, moment, wall_ms_of
+
+T = TypeVar("T")
+
+
+class Label(Struct, array_like=True, eq=False, dict=True):
+    """What is known of the messages of a lot besides their values.
+
+    Their headers stay packed until somebody looks at them.
+    """
+
+    queue: str
+    log: str
+    claim_id: int
+    """Of the first; those of the others follow. So it is with the offset."""
+    offset: int
+    attempt: int
+    timestamps: int | list[int]
+    """One for all, or one for each."""
+    keys: list[bytes | None] | None
+    """None if none has one."""
+    packed_headers: bytes
+    """A MessagePack array with a map for each; nothing if none has any."""
+    until_ms: int = 0
+    """In store time; 0 for none."""
+    reason: str = ""
+    epoch_ms: int = 0
+    """The wall time of store time 0."""
+
+    @cached_property
+    def headers(self) -> list[Headers]:
+        """The headers of each; empty if none has any."""
+        return unpack_headers(self.packed_headers) if self.packed_headers else []
+
+
+class Lot(Struct, array_like=True, frozen=True):
+    """Messages that were handed out together: neighbours in a log, and in their claim ids."""
+
+    label: Label
+    values: list[bytes]
+
+
+class Message(Struct, frozen=True, eq=False, gc=False):
+    """A record of a log as one queue sees it; claimed, unless it was only peeked at."""
+
+    label: Label
+    index: int
+    value: bytes
+
+    @property
+    def queue(self) -> str:
+        """The queue's name."""
+        return self.label.queue
+
+    @property
+    def claim_id(self) -> int:
+        """What names it in the queue."""
+        return self.label.claim_id + self.index
+
+    @property
+    def attempt(self) -> int:
+        """How often it was claimed, this time included."""
+        return self.label.attempt
+
+    @property
+    def key(self) -> bytes | None:
+        """The record's key."""
+        keys = self.label.keys
+        return None if keys is None else keys[self.index]
+
+    @property
+    def headers(self) -> Headers:
+        """The record's headers."""
+        headers = self.label.headers
+        return headers[self.index] if headers else NO_HEADERS
+
+    @property
+    def timestamp(self) -> int:
+        """The producer's timestamp, or when it was appended: milliseconds since the epoch."""
+        timestamps = self.label.timestamps
+        return timestamps if isinstance(timestamps, int) else timestamps[self.index]
+
+    @property
+    def log(self) -> str:
+        """The log that it lies in."""
+        return self.label.log
+
+    @property
+    def offset(self) -> int:
+        """Where it lies in its log."""
+        return self.label.offset + self.index
+
+    @property
+    def until(self) -> datetime | None:
+        """When the lease ends; in a peek, when the message is due, or ended. None for no time."""
+        label = self.label
+        return moment(label.epoch_ms + label.until_ms) if label.until_ms else None
+
+    @property
+    def reason(self) -> str:
+        """Of a failed message: why."""
+        return self.label.reason
+
+    @property
+    def text(self) -> str:
+        """The value as UTF-8 text."""
+        return self.value.decode()
+
+    @overload
+    def json(self) -> Any: ...
+    @overload
+    def json(self, type: type[T]) -> T: ...
+    def json(self, type: Any = Any) -> Any:
+        """The value decoded from JSON, checked against a type if one is given."""
+        return msgspec.json.decode(self.value, type=type)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Message) and _facts(self) == _facts(other)
+
+    def __hash__(self) -> int:
+        return hash((self.queue, self.claim_id, self.attempt))
+
+    def __repr__(self) -> str:
+        return f"Message({', '.join(f'{name}={fact!r}' for name, fact in _told(self).items())})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (_told(self),)
+
+
+_FACTS = (
+    *("queue", "claim_id", "attempt", "value", "key", "headers", "timestamp", "log", "offset"),
+    *("until", "reason"),
+)
+_facts = attrgetter(*_FACTS)
+
+
+def _told(message: Message) -> dict[str, Any]:
+    """What it says of itself, its headers as a plain dict."""
+    facts = dict(zip(_FACTS, _facts(message), strict=True))
+    return {**facts, "headers": dict(message.headers)}
+
+
+def messages_of(lots: Sequence[Lot]) -> list[Message]:
+    """The messages of lots, one by one."""
+    if len(lots) == 1 and len(lots[0].values) == 1:
+        return [Message(lots[0].label, 0, lots[0].values[0])]
+    found: list[Message] = []
+    for lot in lots:
+        found += map(Message, repeat(lot.label), range(len(lot.values)), lot.values)
+    return found
+
+
+def named_message(queue: str, claim_id: int, attempt: int) -> Message:
+    """A claim of which no more is known than its name: to finish or renew it."""
+    return Message(Label(queue, "", claim_id, 0, attempt, 0, None, b""), 0, b"")
+
+
+def _restore(facts: dict[str, Any]) -> Message:
+    """A message by itself, from what it says of itself."""
+    key, headers, until = facts["key"], facts["headers"], facts["until"]
+    label = Label(
+        facts["queue"],
+        facts["log"],
+        facts["claim_id"],
+        facts["offset"],
+        facts["attempt"],
+        facts["timestamp"],
+        None if key is None else [key],
+        pack_headers([headers]),
+        0 if until is None else wall_ms_of(until),
+        facts["reason"],
+    )
+    return Message(label, 0, facts["value"])
+
+
+class LeaseEnd(Struct, frozen=True, array_like=True):
+    """When leases end that were prolonged."""
+
+    until_ms: int
+    """In store time."""
+    epoch_ms: int
+    """The wall time of store time 0."""
+
+    @property
+    def until(self) -> datetime:
+        """The same as people tell time."""
+        return moment(self.epoch_ms + self.until_ms)
+
+
+class Try(Struct, frozen=True, gc=False):
+    """One attempt at a message."""
+
+    claimed: datetime
+    """When it began, in UTC."""
+    consumer: str
+    ended: datetime | None = None
+    """When it ended; None while it runs."""
+    outcome: str = "in_flight"
+    reason: str = ""
+
+
+_OUTCOMES = {AVAILABLE: "again", IN_FLIGHT: "in_flight", DONE: "done", FAILED: "failed"}
+
+
+def tries_of(history: Sequence[Trial], epoch_ms: int) -> list[Try]:
+    """Attempts as people are told of them; `epoch_ms` is the wall time of store time 0."""
+    return [
+        Try(
+            moment(epoch_ms + one.at_ms),
+            one.consumer,
+            None if one.ended_ms is None else moment(epoch_ms + one.ended_ms),
+            _OUTCOMES[one.state],
+            one.reason,
+        )
+        for one in history
+    ]
+
+
+class Skipped(Struct, frozen=True):
+    """Records of a log that routing passed over because they cannot be read: [start, stop)."""
+
+    log: str
+    """The log's name."""
+    start: int
+    """The first offset that was passed over."""
+    stop: int
+    """The first offset behind it."""
+
+
+class QueueInfo(Struct, frozen=True, kw_only=True):
+    """How a queue stands."""
+
+    name: str
+    spec: QueueSpec
+    available: int
+    """Routed and claimable now."""
+    unrouted: int
+    """In the logs, beyond where routing has come; some may not match the filter."""
+    delayed: int
+    in_flight: int
+    done: int
+    failed: int
+    duplicates: int
+    """Repeats that were dropped."""
+    lost: int
+    """Records that a log forgot before this queue, a lossy one, had looked at them."""
+    damaged: int
+    """Records that cannot be read, so that nobody knows whether they were for this queue."""
+    skipped: list[Skipped]
+    """Which those are: the last ranges of them."""
+    letters: int
+    """Dead letters that could not be written yet: the log is held, or is written elsewhere."""
+    paused: bool
+    created: datetime
+    """When it was made, in UTC."""
+    oldest_s: float | None
+    """How long ago the oldest message that waits was appended."""
+    in_per_second: float
+    """Messages routed to it, and done, lately: over about a minute."""
+    done_per_second: float
+    set_back: int = 0
+    """How often it was set back, because the end of a log that it had passed was set aside."""
+    withdrawn: int = 0
+    """Messages that it had not finished and that went with these ends; the forks have them."""
+
+
+class Reject(Exception):  # not one of our errors: handlers raise it
+    """Raised by a handler: the message can never be worked on, so it fails at once."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Retry(Exception):  # not one of our errors: handlers raise it
+    """Raised by a handler: try the message again later. Any other error has the same effect."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason

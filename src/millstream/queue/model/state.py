@@ -1,0 +1,421 @@
+"""What the store keeps of a queue besides its messages: its spec, and where everything stands.
+
+Claim numbers are never given out twice. They are taken bucket by bucket, and each bucket belongs to
+one lane, so that messages of one priority lie together; a plain queue has the one lane 0. A lane's
+ranges are the numbers that were routed and never claimed: its messages wait in their turn. What is
+found by an index instead (groups, delays) is numbered in the lane `APART`, which has no ranges.
+`busy` tells which buckets have messages in flight, and a time before which none of their leases ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import exp
+from typing import ClassVar, NamedTuple
+
+from msgspec import Struct, field
+
+from millstream.format.ids import (
+    CAPACITIES,
+    NUMBER_BITS,
+    capacity_of,
+    make_bucket_id,
+    make_claim_id,
+)
+from millstream.queue.model.pace import NEVER_MS
+from millstream.queue.model.slots import NO_SLOTS, Slots
+from millstream.queue.model.spec import QueueSpec
+from millstream.store.entity import Entity
+
+APART = -1
+"""The lane of messages that an index finds, not their turn."""
+
+RATE_WINDOW_S = 60
+SKIPPED_KEPT = 100
+"""Ranges of damaged records that a queue remembers."""
+
+
+class Counts(Struct, array_like=True):
+    """How many messages are in each state; or by how much that changes."""
+
+    available: int = 0
+    in_flight: int = 0
+    done: int = 0
+    failed: int = 0
+    waiting: int = 0
+    """Of the available ones, those that wait for a retry or a delay, by store time."""
+    scheduled: int = 0
+    """Of the available ones, those that wait for a wall time."""
+    ready: int = 0
+    """Of the available ones, those in the index of what may be claimed."""
+    fresh: int = 0
+    """Of the available ones, those that wait in a lane."""
+    placed: int = 0
+    """From here on: how many there ever were."""
+    claimed: int = 0
+    retried: int = 0
+    expired: int = 0
+    duplicates: int = 0
+    lost: int = 0
+    """Records that a log forgot before a lossy queue had looked at them."""
+    unknown: int = 0
+    """Records of which the filter could not say whether they match; of many, an estimate."""
+
+    def add(self, by: Counts) -> None:
+        """Change by so much."""
+        self.available += by.available
+        self.in_flight += by.in_flight
+        self.done += by.done
+        self.failed += by.failed
+        self.waiting += by.waiting
+        self.scheduled += by.scheduled
+        self.ready += by.ready
+        self.fresh += by.fresh
+        self.placed += by.placed
+        self.claimed += by.claimed
+        self.retried += by.retried
+        self.expired += by.expired
+        self.duplicates += by.duplicates
+        self.lost += by.lost
+        self.unknown += by.unknown
+
+
+class Specified(Struct, array_like=True, frozen=True, tag=1):
+    """The queue exists, or its spec was altered; `numbers_from` begins another bucket size."""
+
+    queue_id: int
+    name: str
+    spec: QueueSpec
+    at_ms: int
+    numbers_from: int
+
+
+class Moved(Struct, array_like=True, frozen=True, tag=2):
+    """Messages were routed, claimed, or finished. -1 leaves a number as it is."""
+
+    at_ms: int
+    counts: Counts = field(default_factory=Counts)
+    next: int = -1
+    shelves: list[tuple[int, int, int]] = field(default_factory=list)
+    """Lanes and the free numbers that are left in the bucket that they fill: from, to."""
+    placed: list[tuple[int, int, int]] = field(default_factory=list)
+    """Lanes and the numbers that now wait in them: from, to."""
+    taken: list[tuple[int, int]] = field(default_factory=list)
+    """Lanes and how many numbers at their front no longer wait."""
+    positions: list[tuple[int, int]] = field(default_factory=list)
+    busy: list[tuple[int, int]] = field(default_factory=list)
+    """Buckets and the earliest end of a lease in them; 0: none is in flight there."""
+    alive: list[tuple[int, int]] = field(default_factory=list)
+    """Buckets and by how much the number of their messages that are not done changes."""
+    paid_until_ms: float | None = None
+    """Until when the claims so far have used up the queue's rate."""
+    skipped: list[tuple[int, int, int]] = field(default_factory=list)
+    """Logs and offsets, from and to, of records that cannot be read and were passed over."""
+    letters: int = 0
+    """By how much the number of dead letters changes that are still to be written."""
+
+
+class Advanced(Struct, array_like=True, frozen=True, tag=4):
+    """Messages are done, and the next ones in lane 0, all in one bucket, were claimed."""
+
+    at_ms: int
+    done: list[tuple[int, int, bool]]
+    """Buckets, how many of their messages are done, and whether others are still in flight."""
+    claimed: int
+    claimed_in: int
+    until_ms: int
+
+
+class Allotment(NamedTuple):
+    """Claim numbers to be given to messages."""
+
+    ranges: list[Slots]
+    shelf: tuple[int, int, int]
+    next: int
+
+
+class Rates(Struct, array_like=True):
+    """How many messages per second come and go, mostly in the last minute."""
+
+    at_ms: int = 0
+    placed: float = 0.0
+    done: float = 0.0
+
+    def note(self, placed: int, done: int, at_ms: int) -> None:
+        """Count what came and went."""
+        if at_ms > self.at_ms:
+            self.placed, self.done = self.now(at_ms)
+            self.at_ms = at_ms
+        self.placed += placed / RATE_WINDOW_S
+        self.done += done / RATE_WINDOW_S
+
+    def now(self, at_ms: int) -> tuple[float, float]:
+        """The rates at a time: old messages count for less and less."""
+        faded = exp(-max(0, at_ms - self.at_ms) / (1000 * RATE_WINDOW_S))
+        return self.placed * faded, self.done * faded
+
+
+class Paused(Struct, array_like=True, frozen=True, tag=3):
+    """Claims are held back, or no longer."""
+
+    paused: bool
+
+
+class SetBack(Struct, array_like=True, frozen=True, tag=5):
+    """The end of a log was set aside, and the queue goes back to where it begins."""
+
+    log_id: int
+    position: int
+    aside_id: int
+    aside_end: int
+    """The end of the log that has the tail now, if the queue holds finished messages of it; or -1."""
+    lanes: list[tuple[int, int, int]]
+    """Lanes and the numbers that no longer wait in them: from, to."""
+    withdrawn: int
+    """Messages that the queue had not finished."""
+
+
+Change = Specified | Moved | Paused | Advanced | SetBack
+"""What can happen to a queue."""
+
+
+class QueueState(Entity, array_like=True):
+    """One queue."""
+
+    queue_id: int = 0
+    name: str = ""
+    spec: QueueSpec = field(default_factory=QueueSpec)
+    created_ms: int = 0
+    eras: list[tuple[int, int, int]] = field(default_factory=list)
+    """(first claim number, end, bucket exponent) of each bucket size; the last has end -1."""
+    next: int = 0
+    """The first claim number of the next bucket."""
+    shelves: dict[int, Slots] = field(default_factory=dict)
+    lanes: dict[int, list[Slots]] = field(default_factory=dict)
+    positions: dict[int, int] = field(default_factory=dict)
+    counts: Counts = field(default_factory=Counts)
+    busy: dict[int, int] = field(default_factory=dict)
+    alive: dict[int, int] = field(default_factory=dict)
+    """Buckets with messages that are available, in flight or failed → how many."""
+    paused: bool = False
+    paid_until_ms: float = NEVER_MS
+    rates: Rates = field(default_factory=Rates)
+    done_ever: int = 0
+    """Also what is forgotten by now."""
+    failed_ever: int = 0
+    """Also what was driven again, or purged."""
+    skipped: list[tuple[int, int, int]] = field(default_factory=list)
+    """The last ranges of records that could not be read and were passed over: log, from, to."""
+    damaged: int = 0
+    """How many records that were, in all."""
+    letters: int = 0
+    """Dead letters that are still to be written."""
+    set_back: int = 0
+    """How often it went back because the end of a log was set aside."""
+    withdrawn: int = 0
+    """Messages that it lost by that, unfinished."""
+
+    changes: ClassVar = Change
+    computed: ClassVar = (Advanced,)
+
+    def apply(self, change: Change) -> None:
+        """Move to the next state."""
+        match change:
+            case Advanced():
+                self._advance(change)
+            case Moved():
+                self._move(change)
+            case SetBack():
+                self._go_back(change)
+            case Paused():
+                self.paused = change.paused
+            case Specified():
+                if not self.queue_id:
+                    self.queue_id, self.created_ms = change.queue_id, change.at_ms
+                self.name, self.spec = change.name, change.spec
+                self._begin_era(change.spec.bucket_exponent, change.numbers_from)
+
+    def _begin_era(self, exponent: int, first: int) -> None:
+        if self.eras:
+            started, _, last = self.eras[-1]
+            if last == exponent:
+                return
+            self.eras[-1] = (started, self.next, last)
+        self.shelves.clear()
+        self.next = first
+        self.eras.append((first, -1, exponent))
+
+    def _advance(self, change: Advanced) -> None:
+        counts, claimed = self.counts, change.claimed
+        for bucket_id, done, busy in change.done:
+            counts.done += done
+            counts.in_flight -= done
+            self.done_ever += done
+            self.rates.note(0, done, change.at_ms)
+            self._survive(bucket_id, -done)
+            if not busy:
+                self.busy.pop(bucket_id, None)
+        if claimed:
+            counts.available -= claimed
+            counts.in_flight += claimed
+            counts.fresh -= claimed
+            counts.claimed += claimed
+            self._skip(0, claimed)
+            before = self.busy.get(change.claimed_in, change.until_ms)
+            self.busy[change.claimed_in] = min(before, change.until_ms)
+
+    def _move(self, change: Moved) -> None:
+        counts, by = self.counts, change.counts
+        counts.add(by)
+        if by.placed or by.done > 0:
+            self.rates.note(max(0, by.placed), max(0, by.done), change.at_ms)
+        self.done_ever += max(0, by.done)
+        self.failed_ever += max(0, by.failed)
+        if change.next >= 0:
+            self.next = change.next
+        if change.paid_until_ms is not None:
+            self.paid_until_ms = change.paid_until_ms
+        for lane, start, stop in change.shelves:
+            self.shelves[lane] = (start, stop)
+        for lane, start, stop in change.placed:
+            _extend(self.lanes.setdefault(lane, []), start, stop)
+        for lane, count in change.taken:
+            self._skip(lane, count)
+        self.positions.update(change.positions)
+        self.letters += change.letters
+        if change.skipped:
+            self.skipped = [*self.skipped, *change.skipped][-SKIPPED_KEPT:]
+            self.damaged += sum(stop - start for _, start, stop in change.skipped)
+        for bucket_id, until_ms in change.busy:
+            if until_ms:
+                self.busy[bucket_id] = until_ms
+            else:
+                self.busy.pop(bucket_id, None)
+        for bucket_id, by_count in change.alive:
+            self._survive(bucket_id, by_count)
+
+    def _go_back(self, change: SetBack) -> None:
+        self.positions[change.log_id] = change.position
+        if change.aside_end >= 0:
+            self.positions[change.aside_id] = change.aside_end
+        gone: dict[int, list[Slots]] = {}
+        for lane, *slots in change.lanes:
+            gone.setdefault(lane, []).append((slots[0], slots[1]))
+        for lane, ranges in gone.items():
+            if left := _without(self.lanes.pop(lane), ranges):
+                self.lanes[lane] = left
+        self.set_back += 1
+        self.withdrawn += change.withdrawn
+
+    def _survive(self, bucket_id: int, by: int) -> None:
+        left = self.alive.get(bucket_id, 0) + by
+        if left:
+            self.alive[bucket_id] = left
+        else:
+            self.alive.pop(bucket_id, None)
+
+    def _skip(self, lane: int, count: int) -> None:
+        ranges = self.lanes[lane]
+        while count:
+            start, stop = ranges[0]
+            if stop - start > count:
+                ranges[0] = (start + count, stop)
+                return
+            count -= stop - start
+            del ranges[0]
+        if not ranges:
+            del self.lanes[lane]
+
+    def exists(self) -> bool:
+        """Whether it was specified."""
+        return self.queue_id != 0
+
+    def is_steady(self, now_ms: int) -> bool:
+        """Whether messages are claimed in their turn, none waits for a time, and no lease is over."""
+        counts = self.counts
+        if self.paused or not self.queue_id or not self.spec.simple:
+            return False
+        if counts.waiting or counts.scheduled or counts.ready:
+            return False
+        return not self.busy or min(self.busy.values()) > now_ms
+
+    def front(self, count: int) -> tuple[int, Slots] | None:
+        """The bucket and the slots of the next messages in lane 0, if so many lie together."""
+        if not count:
+            return -1, NO_SLOTS
+        first, _, exponent = self.eras[-1]
+        ranges = self.lanes.get(0)
+        start, stop = ranges[0] if ranges else NO_SLOTS
+        capacity = CAPACITIES[exponent]
+        slot = start % capacity
+        if start < first or stop - start < count or capacity - slot < count:
+            return None
+        return (exponent << NUMBER_BITS) + start - slot, (slot, slot + count)
+
+    def filling(self) -> set[int]:
+        """The buckets that more messages will come into."""
+        exponent = self.eras[-1][2]
+        open_ends = [stop for start, stop in self.shelves.values() if start < stop]
+        return {make_bucket_id(exponent, stop - capacity_of(exponent)) for stop in open_ends}
+
+    def allot(self, lane: int, count: int) -> Allotment:
+        """Free claim numbers for messages of a lane, and what is left afterwards."""
+        start, stop = self.shelves.get(lane, (0, 0))
+        ranges: list[Slots] = []
+        some = min(count, stop - start)
+        if some:
+            _extend(ranges, start, start + some)
+            start += some
+        more, next_free = count - some, self.next
+        if more:
+            capacity = capacity_of(self.eras[-1][2])
+            _extend(ranges, next_free, next_free + more)
+            start = next_free + more
+            next_free += -(-more // capacity) * capacity
+            stop = next_free
+        return Allotment(ranges, (lane, start, stop), next_free)
+
+    def pieces(self, start: int, stop: int) -> Iterator[tuple[int, Slots]]:
+        """The buckets that a range of claim numbers lies in, and the slots in each."""
+        for first, last, exponent in self._eras(start, stop):
+            capacity = capacity_of(exponent)
+            while first < last:
+                base = first // capacity * capacity
+                end = min(last, base + capacity)
+                yield make_bucket_id(exponent, base), (first - base, end - base)
+                first = end
+
+    def _eras(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Pieces of a range by bucket size; numbers skipped at a change of size are left out."""
+        for first, end, exponent in self.eras:
+            low, high = max(first, start), stop if end < 0 else min(end, stop)
+            if low < high:
+                yield low, high, exponent
+
+    def claim_id(self, bucket_id: int, slot: int) -> int:
+        """The claim id of a slot."""
+        exponent, base = bucket_id >> 60, bucket_id & ((1 << 60) - 1)
+        return make_claim_id(exponent, base + slot)
+
+
+def _extend(ranges: list[Slots], start: int, stop: int) -> None:
+    if ranges and ranges[-1][1] == start:
+        ranges[-1] = (ranges[-1][0], stop)
+    else:
+        ranges.append((start, stop))
+
+
+def _without(ranges: list[Slots], gone: list[Slots]) -> list[Slots]:
+    """Ranges without others that lie in them; both ascend."""
+    left: list[Slots] = []
+    going = iter(gone)
+    start, stop = next(going)
+    for first, last in ranges:
+        while start < last:
+            if first < start:
+                left.append((first, start))
+            first = stop
+            start, stop = next(going, (last, last))
+        if first < last:
+            left.append((first, last))
+    return left

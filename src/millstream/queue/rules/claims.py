@@ -1,0 +1,302 @@
+"""How messages come to consumers: chosen, and claimed for a while.
+
+Rules over a transaction; a claim is the pair (claim id, attempt). How attempts end is in `endings`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+
+from millstream.errors import InvalidInput
+from millstream.format.ids import bucket_of, split_id
+from millstream.format.packing import Single, check_timestamp
+from millstream.limits import CONSUMER_BYTES_MAX
+from millstream.log.commands import Append
+from millstream.log.names import check_integer, check_text
+from millstream.log.operations import append, need_log
+from millstream.queue import commands as c
+from millstream.queue.model import pace
+from millstream.queue.model.bucket import Bucket, Claimed
+from millstream.queue.model.slots import Mark, Slots, Span
+from millstream.queue.model.spec import DELAY_MS_MAX
+from millstream.queue.model.state import QueueState
+from millstream.queue.rules.endings import end_attempts, expire
+from millstream.queue.rules.index import QUIET, Rank
+from millstream.queue.rules.ledger import Ledger
+from millstream.queue.rules.placing import place
+from millstream.queue.rules.sources import later_of
+from millstream.queue.rules.stride import stride, stride_together
+from millstream.store.transaction import Transaction
+
+CLAIM_MAX = 10_000
+LAST: Rank = (9, 0)
+"""A rank behind all others."""
+
+AWAKE_MIN = 1_000
+"""Messages whose time has come that one claim makes ready, at least."""
+
+
+def place_routed(tx: Transaction, command: c.PlaceRouted) -> int:
+    """Take over what was routed, without claiming any of it."""
+    ledger = Ledger(tx, command.queue)
+    total = place(ledger, command.routed)
+    ledger.close()
+    return total
+
+
+def place_later(tx: Transaction, command: c.PutLater) -> int:
+    """Append messages to the queue's log for later ones, and place them in the same commit."""
+    ledger = Ledger(tx, command.queue)
+    queue = ledger.queue
+    records, marks = command.records, command.marks
+    count = 1 if isinstance(records, Single) else records.count
+    if len(marks) != count:
+        raise InvalidInput(f"{count} messages, but {len(marks)} marks")
+    for mark in marks:
+        _check_times(mark)
+    first_id = tx.delta.next_id
+    first = append(tx, Append(later_of(queue.name), records))
+    log_id, head = need_log(tx, later_of(queue.name))
+    spans = [Span(0, count, log_id, first, first_id, tx.wall_ms)]
+    if head.next_at(queue.positions.get(log_id, 0)) == first:
+        routed = c.Routed(log_id, first, first + count, spans, marks, setbacks=head.setbacks)
+        place(ledger, [routed])
+        ledger.close()
+    return first
+
+
+def _check_times(mark: Mark) -> None:
+    if mark.delay_ms is not None and not 0 <= mark.delay_ms <= DELAY_MS_MAX:
+        raise InvalidInput(f"a delay is from 0 to {DELAY_MS_MAX / 1000:,.0f} s")
+    if mark.due_ms is not None:
+        check_timestamp(mark.due_ms)
+
+
+class Claiming:
+    """The operation of a claim; those of several consumers on one queue are made as one."""
+
+    __slots__ = ("command", "joins")
+
+    def __init__(self, command: c.ClaimRouted) -> None:
+        self.command = command
+        simple = command.count > 0 and not command.routed
+        self.joins = (command.queue, command.lease_ms, command.consumer) if simple else None
+
+    def __call__(self, tx: Transaction) -> c.Granted:
+        """Claim for this consumer alone."""
+        return claim(tx, self.command)
+
+    def run_all(self, tx: Transaction, operations: Sequence[Claiming]) -> list[c.Granted] | None:
+        """Claim for several consumers."""
+        claims = [one.command for one in operations]
+        _check(self.command)  # of the same consumer as all others
+        return stride_together(tx, claims)
+
+
+def claim(tx: Transaction, command: c.ClaimRouted) -> c.Granted:
+    """Finish, route and claim, in one commit."""
+    _check(command)
+    if not command.routed:
+        granted = stride(
+            tx,
+            command.queue,
+            done=command.acked,
+            counts=[command.count],
+            lease_ms=command.lease_ms,
+            consumer=command.consumer,
+        )
+        if granted is not None:
+            return granted
+    ledger = Ledger(tx, command.queue)
+    if command.acked:
+        end_attempts(ledger, command.acked, outcome="ack")
+    if command.routed:
+        place(ledger, command.routed)
+    expired = expire(ledger)
+    queue = ledger.queue
+    is_overtaken = ledger.is_overtaken and queue.spec.indexed
+    grants = [] if is_overtaken else _claim(ledger, command)
+    ledger.close()
+    ahead = 0 if queue.paused or queue.spec.indexed else queue.counts.fresh
+    return c.Granted(grants, ahead, expired, is_overtaken=is_overtaken)
+
+
+def _check(command: c.ClaimRouted) -> None:
+    count, consumer = command.count, command.consumer
+    if check_integer("a claim's count", count) > CLAIM_MAX:
+        raise InvalidInput(f"a claim is for up to {CLAIM_MAX:,} messages, not {count:,}")
+    ascii_only = type(consumer) is str and consumer.isascii()
+    size = len(consumer if ascii_only else check_text("a consumer id", consumer).encode())
+    if size > CONSUMER_BYTES_MAX:
+        raise InvalidInput(f"a consumer id has up to {CONSUMER_BYTES_MAX} bytes")
+
+
+def _claim(ledger: Ledger, command: c.ClaimRouted) -> list[c.Grant]:
+    queue = ledger.queue
+    most = 0 if queue.paused else _allowed(ledger, command.count)
+    if most <= 0:
+        return []
+    chosen = _Chosen(queue)
+    if queue.spec.indexed:
+        _choose_best(ledger, most, chosen)
+    else:
+        _choose_next(ledger, most, chosen)
+    if not chosen.parts:
+        return []
+    until_ms = ledger.tx.store_ms + queue.spec.lease_for(command.lease_ms)
+    return _take(ledger, chosen, until_ms=until_ms, consumer=command.consumer)
+
+
+def _allowed(ledger: Ledger, count: int) -> int:
+    """How many messages may be claimed: what is asked for, within the queue's caps."""
+    queue, spec = ledger.queue, ledger.queue.spec
+    if spec.max_in_flight:
+        count = min(count, spec.max_in_flight - ledger.in_flight())
+    if spec.rate:
+        count = min(count, pace.affordable(spec.rate, queue.paid_until_ms, ledger.tx.store_ms))
+    return count
+
+
+class _Chosen:
+    """Slots that are to be claimed, by bucket, in the order in which they were chosen."""
+
+    def __init__(self, queue: QueueState) -> None:
+        self.parts: list[tuple[int, Slots]] = []
+        self.count = 0
+        self.taken: dict[int, int] = {}
+        """Of each lane, how many were taken off its front."""
+        self._queue = queue
+
+    def add(self, bucket_id: int, start: int, stop: int) -> None:
+        self.count += stop - start
+        if self.parts:
+            last, (first, end) = self.parts[-1]
+            if last == bucket_id and end == start:
+                self.parts[-1] = (bucket_id, (first, stop))
+                return
+        self.parts.append((bucket_id, (start, stop)))
+
+    def add_claim(self, claim_id: int) -> None:
+        bucket_id = bucket_of(claim_id)
+        slot = split_id(claim_id)[1] - split_id(bucket_id)[1]
+        self.add(bucket_id, slot, slot + 1)
+
+    def add_front(self, lane: int, most: int) -> None:
+        """Take up to so many from the front of a lane."""
+        skip = self.taken.get(lane, 0)
+        for bucket_id, (start, stop) in self.front(lane):
+            some = min(stop - start, most)
+            self.add(bucket_id, start, start + some)
+            skip += some
+            most -= some
+            if not most:
+                break
+        self.taken[lane] = skip
+
+    def front(self, lane: int) -> Iterator[tuple[int, Slots]]:
+        """What waits in a lane and was not taken, piece by piece."""
+        skip = self.taken.get(lane, 0)
+        for start, stop in self._queue.lanes.get(lane, ()):
+            if skip >= stop - start:
+                skip -= stop - start
+                continue
+            yield from self._queue.pieces(start + skip, stop)
+            skip = 0
+
+
+def _choose_next(ledger: Ledger, most: int, chosen: _Chosen) -> None:
+    """Of a plain queue: first what waited for a time that has come, then what is next."""
+    if ledger.waits():
+        index = ledger.index
+        index.awake(max(most, AWAKE_MIN))
+        index.read(most)
+        while chosen.count < most and index.best() is not None:
+            chosen.add_claim(index.take())
+    if chosen.count < most and ledger.queue.counts.fresh:
+        chosen.add_front(0, most - chosen.count)
+
+
+def _choose_best(ledger: Ledger, most: int, chosen: _Chosen) -> None:
+    """By rank, among the index and the fronts of the lanes; of equals the one in the index."""
+    index = ledger.index
+    index.awake(max(most, AWAKE_MIN))
+    index.read(most)
+    fronts = [(_front_rank(ledger, chosen, lane), lane) for lane in ledger.queue.lanes]
+    heapq.heapify(fronts)
+    while chosen.count < most:
+        entry = index.best()
+        limit = entry[0] if entry is not None else LAST
+        if fronts and fronts[0][0] < limit:
+            _, lane = heapq.heappop(fronts)
+            limit = min(limit, fronts[0][0]) if fronts else limit
+            _take_front(ledger, chosen, lane, most - chosen.count, limit)
+            rank = _front_rank(ledger, chosen, lane)
+            if rank < LAST:
+                heapq.heappush(fronts, (rank, lane))
+        elif entry is not None:
+            chosen.add_claim(index.take())
+        else:
+            return
+
+
+def _front_rank(ledger: Ledger, chosen: _Chosen, lane: int) -> Rank:
+    """The rank of the first message in a lane that was not taken; the last of all without one."""
+    for bucket_id, (start, _) in chosen.front(lane):
+        at_ms = ledger.bucket(bucket_id).arrived_ms(start)
+        return QUIET, ledger.index.rank(lane, at_ms)
+    return LAST
+
+
+def _take_front(ledger: Ledger, chosen: _Chosen, lane: int, most: int, limit: Rank) -> None:
+    """Take messages off a lane while nothing else has a better rank."""
+    run = 0
+    for bucket_id, slots in chosen.front(lane):
+        for span in ledger.bucket(bucket_id).sources(*slots):
+            rank = (QUIET, ledger.index.rank(lane, span.at_ms))
+            if run >= most or (run and rank >= limit):
+                chosen.add_front(lane, min(run, most))
+                return
+            run += span.count
+    chosen.add_front(lane, min(run, most))
+
+
+def _take(ledger: Ledger, chosen: _Chosen, *, until_ms: int, consumer: str) -> list[c.Grant]:
+    """Claim slots; answers what was granted."""
+    tx, queue = ledger.tx, ledger.queue
+    ranges: dict[int, list[Slots]] = {}
+    for bucket_id, slots in chosen.parts:
+        ranges.setdefault(bucket_id, []).append(slots)
+    for bucket_id, found in ranges.items():
+        ledger.change_bucket(bucket_id, Claimed(found, tx.store_ms, until_ms, consumer))
+        before = ledger.busy.get(bucket_id, queue.busy.get(bucket_id)) or until_ms
+        ledger.busy[bucket_id] = min(before, until_ms)
+    grants: list[c.Grant] = []
+    for bucket_id, (start, stop) in chosen.parts:
+        bucket = ledger.bucket(bucket_id)
+        for span in bucket.sources(start, stop):
+            grants += _granted(queue, bucket, bucket_id, span, until_ms)
+    total, rate, counts = chosen.count, queue.spec.rate, ledger.counts
+    counts.available -= total
+    ledger.fly(total)
+    counts.claimed += total
+    counts.fresh -= sum(chosen.taken.values())
+    ledger.taken = chosen.taken
+    if rate:
+        ledger.paid_until_ms = pace.paid(rate, queue.paid_until_ms, tx.store_ms, total)
+    return grants
+
+
+def _granted(
+    queue: QueueState, bucket: Bucket, bucket_id: int, span: Span, until_ms: int
+) -> Iterator[c.Grant]:
+    """Neighbouring messages that were claimed, cut where the attempt differs."""
+    start, stop = span.slot, span.slot + span.count
+    while start < stop:
+        attempt = bucket.attempts[start]
+        end = stop
+        if bucket.attempts[start:stop].count(attempt) < stop - start:
+            end = next(slot for slot in range(start, stop) if bucket.attempts[slot] != attempt)
+        claim_id, offset = queue.claim_id(bucket_id, start), span.offset + start - span.slot
+        yield c.Grant(claim_id, end - start, attempt, span.log_id, offset, until_ms)
+        start = end

@@ -1,0 +1,309 @@
+"""How attempts end: acknowledged, given back, given up, renewed, or run out of time.
+
+A lease is only as long as store time says. A consumer whose claim does not hold is told `LeaseLost`, and
+what became of the message; the same ending repeated is a success.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from millstream.errors import InvalidInput, LeaseLost, TooLarge
+from millstream.format.ids import bucket_of, split_id
+from millstream.log.names import check_text
+from millstream.queue import commands as c
+from millstream.queue.model.bucket import Bucket, Ended, Renewed
+from millstream.queue.model.message import LeaseEnd
+from millstream.queue.model.slots import (
+    AVAILABLE,
+    DONE,
+    FAILED,
+    FORGOTTEN,
+    GONE,
+    IN_FLIGHT,
+    NONE,
+    Slots,
+)
+from millstream.queue.model.spec import DELAY_MS_MAX
+from millstream.queue.rules.aging import note_done
+from millstream.queue.rules.dead_letter import publish_failed
+from millstream.queue.rules.ledger import Ledger
+from millstream.queue.rules.stride import stride
+from millstream.store.transaction import Transaction
+
+EXPIRE_PER_COMMIT = 10_000
+EXPIRED = "lease expired"
+RUN_MAX = 1_000_000
+"""Claims side by side that one call may name."""
+
+REASON_CHARS_MAX = 1_000
+"""Of a reason, so much is kept."""
+
+_STATES = {"ack": DONE, "nack": AVAILABLE, "fail": FAILED}
+
+HELD, REPEATED = "held", "repeated"
+_WHY = {
+    "done": ("is done already", "are done already"),
+    "failed": ("has failed already", "have failed already"),
+    "given_back": ("was given back already", "were given back already"),
+    "claimed_again": (
+        "was leased again since, to a later attempt, and only that counts",
+        "were leased again since, to later attempts, and only those count",
+    ),
+    "expired": ("is no longer leased: its lease ended", "are no longer leased: their leases ended"),
+    "unknown": (
+        "is not known under its claim: it was never claimed so, or is purged, redriven or forgotten",
+        "are not known under their claims: they were never claimed so, or are purged, redriven or "
+        "forgotten",
+    ),
+}
+"""What became of messages whose claim does not hold, in words, of one and of several."""
+
+Part = tuple[int, Slots, int]
+"""A bucket, slots in it, and the attempt that they were claimed for."""
+
+Lost = tuple[c.Run, str]
+"""Claims that do not hold, and what became of their messages."""
+
+
+def expire(ledger: Ledger) -> int:
+    """Take back what is in flight past its lease; answers how many."""
+    tx, queue = ledger.tx, ledger.queue
+    late = [bucket_id for bucket_id, until_ms in queue.busy.items() if until_ms <= tx.store_ms]
+    total = 0
+    for bucket_id in late:
+        if total >= EXPIRE_PER_COMMIT:
+            break
+        bucket = ledger.bucket(bucket_id)
+        parts = []
+        for start, stop in bucket.runs(IN_FLIGHT):
+            for first, last in _equal_runs(bucket, start, stop):
+                if bucket.until_ms[first] <= tx.store_ms:
+                    parts.append((bucket_id, (first, last), int(bucket.attempts[first])))
+                    total += last - first
+        if parts:
+            _settle(ledger, parts, state=AVAILABLE, delay_ms=0, reason=EXPIRED)
+        else:
+            ledger.busy[bucket_id] = earliest(bucket)
+    return total
+
+
+def _equal_runs(bucket: Bucket, start: int, stop: int) -> Iterator[Slots]:
+    """A range cut where the lease or the attempt changes."""
+    first = start
+    for slot in range(start + 1, stop + 1):
+        if slot == stop or (
+            bucket.until_ms[slot] != bucket.until_ms[first]
+            or bucket.attempts[slot] != bucket.attempts[first]
+        ):
+            yield first, slot
+            first = slot
+
+
+def earliest(bucket: Bucket) -> int:
+    """When the first lease in a bucket ends; 0 if nothing is in flight there."""
+    ends = [min(bucket.until_ms[start:stop]) for start, stop in bucket.runs(IN_FLIGHT)]
+    return int(min(ends, default=0))
+
+
+def finish(tx: Transaction, command: c.FinishClaims) -> list[c.Run]:
+    """End attempts; all of them, or with `each` those whose lease still holds."""
+    if command.outcome not in _STATES:
+        raise InvalidInput(f"an attempt ends by ack, nack or fail, not by {command.outcome!r}")
+    check_text("a reason", command.reason)
+    if command.delay_ms is not None and not 0 <= command.delay_ms <= DELAY_MS_MAX:
+        raise InvalidInput(f"a delay is from 0 to {DELAY_MS_MAX / 1000:,.0f} s")
+    if command.outcome == "ack" and stride(tx, command.queue, done=command.claims):
+        return []
+    ledger = Ledger(tx, command.queue)
+    lost = end_attempts(
+        ledger,
+        command.claims,
+        outcome=command.outcome,
+        delay_ms=command.delay_ms,
+        reason=command.reason,
+        each=command.each,
+    )
+    ledger.close()
+    return lost
+
+
+def end_attempts(
+    ledger: Ledger,
+    claims: Iterable[c.Run],
+    *,
+    outcome: str,
+    delay_ms: int | None = None,
+    reason: str = "",
+    each: bool = False,
+) -> list[c.Run]:
+    """End attempts whose lease holds; answers the others, or raises if not `each` may be lost."""
+    state = _STATES[outcome]
+    queue, now_ms = ledger.queue, ledger.tx.store_ms
+    good: list[Part] = []
+    lost: list[Lost] = []
+    for bucket_id, slots, attempt in parts_of(claims):
+        bucket = ledger.bucket(bucket_id)
+        for start, stop, verdict in _judged(bucket, slots, attempt, state, now_ms):
+            if verdict == HELD:
+                good.append((bucket_id, (start, stop), attempt))
+            elif verdict != REPEATED:
+                run = (queue.claim_id(bucket_id, start), stop - start, attempt)
+                lost.append((run, verdict))
+    if lost and not each:
+        raise _lease_lost(queue.name, lost)
+    _settle(ledger, good, state=state, delay_ms=delay_ms, reason=reason)
+    return [run for run, _ in lost]
+
+
+def _lease_lost(queue: str, lost: Sequence[Lost]) -> LeaseLost:
+    """The error that says of every message what became of it."""
+    counts = Counter[str]()
+    for (_, count, _), why in lost:
+        counts[why] += count
+    told = [
+        f"{count} message{'s' * (count > 1)} {_WHY[why][count > 1]}"
+        for why, count in counts.items()
+    ]
+    return LeaseLost(
+        f"a claim of queue {queue!r} does not hold: {'; '.join(told)}",
+        queue=queue,
+        lost=[run for run, _ in lost],
+        why=[why for _, why in lost],
+    )
+
+
+def _judged(
+    bucket: Bucket, slots: Slots, attempt: int, state: int, now_ms: int
+) -> Iterator[tuple[int, int, str]]:
+    """Slots by what an attempt's end meets: it is held, repeated, or what became of the message."""
+    start, stop = slots
+    same = bucket.attempts[start:stop].count(attempt) == stop - start and stop <= len(bucket.states)
+    if (
+        same
+        and bucket.all_are(start, stop, IN_FLIGHT)
+        and min(bucket.until_ms[start:stop]) > now_ms
+    ):
+        yield start, stop, HELD
+        return
+    for slot in range(start, stop):
+        if slot >= len(bucket.states) or bucket.attempts[slot] != attempt:
+            yield slot, slot + 1, _fate(bucket, slot, attempt)
+        elif bucket.states[slot] == IN_FLIGHT and bucket.until_ms[slot] > now_ms:
+            yield slot, slot + 1, HELD
+        elif (state == DONE and bucket.states[slot] in (DONE, FORGOTTEN)) or _was_given_up(
+            bucket, slot, state
+        ):
+            yield slot, slot + 1, REPEATED
+        else:
+            yield slot, slot + 1, _fate(bucket, slot, attempt)
+
+
+def _fate(bucket: Bucket, slot: int, attempt: int) -> str:
+    """What became of a message whose claim does not hold; one of `_WHY`."""
+    if slot >= len(bucket.states) or bucket.attempts[slot] < attempt:
+        return "unknown"
+    state = bucket.states[slot]
+    if state in (NONE, GONE):
+        return "unknown"
+    if state in (DONE, FORGOTTEN):
+        return "done"
+    if state == FAILED:
+        return "failed"
+    if bucket.attempts[slot] > attempt:
+        return "claimed_again"
+    return "given_back" if _was_given_up(bucket, slot, AVAILABLE) else "expired"
+
+
+def _was_given_up(bucket: Bucket, slot: int, state: int) -> bool:
+    """Whether a nack or fail is repeated: its consumer ended the attempt, not its lease."""
+    ended = {FAILED: (FAILED,), AVAILABLE: (AVAILABLE, FAILED)}.get(state, ())
+    if bucket.states[slot] not in ended:
+        return False
+    last = [end for end in bucket.ends if end.start <= slot < end.stop]
+    return bool(last) and last[-1].reason != EXPIRED
+
+
+def _settle(
+    ledger: Ledger,
+    parts: Iterable[Part],
+    *,
+    state: int,
+    delay_ms: int | None,
+    reason: str,
+) -> None:
+    """End attempts that are held; a retry with no attempts left has failed."""
+    tx, queue, counts = ledger.tx, ledger.queue, ledger.counts
+    reason = reason[:REASON_CHARS_MAX]
+    for bucket_id, (start, stop), attempt in parts:
+        total = stop - start
+        final = FAILED if state == AVAILABLE and attempt >= queue.spec.max_attempts else state
+        due_ms = 0
+        bucket = ledger.bucket(bucket_id)
+        if final == AVAILABLE:
+            wait_ms = queue.spec.backoff.wait_ms(attempt, random.random())
+            due_ms = tx.store_ms + (wait_ms if delay_ms is None else max(0, delay_ms))
+            for slot in range(start, stop):
+                group = bucket.mark(slot)[1]
+                ledger.index.retry(queue.claim_id(bucket_id, slot), group=group, due_ms=due_ms)
+        elif bucket.marks:
+            for slot in range(start, stop):
+                ledger.index.leave(bucket.mark(slot)[1])
+        if final == DONE:
+            note_done(tx, queue.queue_id, bucket_id, bucket)
+        ended = Ended([(start, stop)], tx.store_ms, final, due_ms, reason)
+        ledger.change_bucket(bucket_id, ended)
+        counts.in_flight -= total
+        counts.expired += total if reason == EXPIRED else 0
+        if final == DONE:
+            counts.done += total
+            ledger.lives(bucket_id, -total)
+        elif final == FAILED:
+            counts.failed += total
+            if queue.spec.dead_letter:
+                publish_failed(ledger, bucket_id, bucket, (start, stop), reason)
+        else:
+            counts.available += total
+            counts.retried += total
+        ledger.busy[bucket_id] = earliest(bucket)
+
+
+def renew(tx: Transaction, command: c.RenewClaims) -> LeaseEnd:
+    """Prolong leases that still hold; all of them, or none."""
+    ledger = Ledger(tx, command.queue)
+    queue = ledger.queue
+    until_ms = tx.store_ms + queue.spec.lease_for(command.lease_ms)
+    parts = list(parts_of(command.claims))
+    for bucket_id, slots, attempt in parts:
+        bucket = ledger.bucket(bucket_id)
+        for start, _, verdict in _judged(bucket, slots, attempt, GONE, tx.store_ms):
+            if verdict != HELD:
+                claim_id = queue.claim_id(bucket_id, start)
+                raise _lease_lost(queue.name, [((claim_id, 1, attempt), verdict)])
+    for bucket_id, slots, _ in parts:
+        ledger.change_bucket(bucket_id, Renewed([slots], until_ms))
+        ledger.busy[bucket_id] = earliest(ledger.bucket(bucket_id))
+    ledger.close()
+    return LeaseEnd(until_ms, tx.state.time.epoch_ms())
+
+
+def parts_of(runs: Iterable[c.Run]) -> Iterator[Part]:
+    """Runs of claims in order, cut at the ends of their buckets; what is named twice counts once."""
+    end: dict[int, int] = {}
+    for claim_id, count, attempt in sorted(runs):
+        if claim_id < 0 or count < 1 or attempt < 1:
+            raise InvalidInput(f"({claim_id}, {count}, {attempt}) is no run of claims")
+        if count > RUN_MAX:
+            raise TooLarge(f"a run of {count:,} claims", size=count, limit=RUN_MAX)
+        last = claim_id + count
+        claim_id = max(claim_id, end.get(attempt, 0))
+        end[attempt] = max(last, end.get(attempt, 0))
+        while claim_id < last:
+            bucket_id = bucket_of(claim_id)
+            exponent, number = split_id(claim_id)
+            slot = number - split_id(bucket_id)[1]
+            some = min(last - claim_id, 10**exponent - slot)
+            yield bucket_id, (slot, slot + some), attempt
+            claim_id += some

@@ -1,0 +1,313 @@
+"""What can be done to a queue as a whole: specify, alter, pause, purge, redrive, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import TypeVar
+
+import msgspec
+from msgspec.structs import fields, replace
+
+from millstream.errors import Conflict, InvalidInput
+from millstream.format import keys
+from millstream.format.encodings import encode_u64
+from millstream.format.ids import bucket_of, capacity_of, split_id
+from millstream.log import operations as logs
+from millstream.log.commands import DeleteLog
+from millstream.log.head import Head
+from millstream.log.names import check_name
+from millstream.queue import commands as c
+from millstream.queue.model.backoff import Backoff
+from millstream.queue.model.bucket import Bucket, Removed
+from millstream.queue.model.group import Group, Standing
+from millstream.queue.model.slots import AVAILABLE, FAILED, Slots, Trial
+from millstream.queue.model.spec import RATE_MAX, RATE_MIN, QueueSpec
+from millstream.queue.model.state import Counts, Moved, Paused, QueueState, Specified
+from millstream.queue.rules.aging import note_removed
+from millstream.queue.rules.ledger import Ledger
+from millstream.queue.rules.placing import Arrival, admit
+from millstream.queue.rules.sources import find_sources, later_of, own_logs
+from millstream.queue.rules.starting import check_start, first_offset
+from millstream.store.transaction import Transaction
+
+T = TypeVar("T", QueueSpec, Backoff)
+_INDEXES = (
+    keys.RETRY,
+    keys.SCHEDULE,
+    keys.READY,
+    keys.MEMBER,
+    keys.SEEN,
+    keys.SEEN_UNTIL,
+    keys.LETTER,
+    keys.AGING,
+)
+BUCKETS_PER_PURGE = 1_000
+GROUPS_PER_STEP = 1_000
+_FIXED = ("start", "start_ms")
+_FIXED_WHILE_USED = ("priority_by", "group_by", "group_in_flight")
+
+
+def checked(spec: QueueSpec) -> QueueSpec:
+    """A spec whose every field has its type and makes sense; it is decoded the same way later."""
+    try:
+        typed = msgspec.msgpack.decode(msgspec.msgpack.encode(spec), type=QueueSpec)
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
+        raise InvalidInput(f"a queue cannot be specified like that: {error}") from error
+    typed.check()
+    return _lean(replace(typed, backoff=_lean(typed.backoff)))
+
+
+def _lean(value: T) -> T:
+    """The same value, to be written without what equals its default, however that was said."""
+    said = {field.name: (getattr(value, field.name), field.default) for field in fields(value)}
+    return type(value)(**{name: own for name, (own, default) in said.items() if own != default})
+
+
+def specify(tx: Transaction, command: c.SpecifyQueue) -> bool:
+    """Make a queue, or make it what the spec says; True if there was none."""
+    check_name(command.queue, "queue")
+    spec = checked(command.spec)
+    _check_dead_letter(command.queue, spec)
+    key = keys.queue(command.queue)
+    queue = tx.entity(key, QueueState)
+    if queue.exists():
+        _alter(tx, key, queue, spec, command.expect)
+        return False
+    if command.expect is not None:
+        raise Conflict(f"there is no queue {command.queue!r} to alter", name=command.queue)
+    first = _free_from(tx, capacity_of(spec.bucket_exponent))
+    tx.change(key, Specified(tx.take_log_id(), command.queue, spec, tx.wall_ms, first))
+    _start(tx, key, queue)
+    return True
+
+
+def _check_dead_letter(name: str, spec: QueueSpec) -> None:
+    """Letters that came back to their queue would fail and be written again, for ever."""
+    log = spec.dead_letter
+    if not log or not (log in own_logs(name) or spec.takes_from(log)):
+        return
+    inbox = " (its inbox)" if log in own_logs(name) else ""
+    raise InvalidInput(
+        f"the dead-letter log {log!r} of queue {name!r} is one of its own sources{inbox}, so that "
+        "letters would come back as messages; name a log that none of its sources matches"
+    )
+
+
+def _free_from(tx: Transaction, capacity: int) -> int:
+    """The first claim number that no deleted queue has given out.
+
+    So a claim of a queue that was deleted names nothing in one that has its name now.
+    """
+    found = tx.get(keys.CLAIMS_KEY)
+    return 0 if found is None else -(-int.from_bytes(found, "little") // capacity) * capacity
+
+
+def _give_up(tx: Transaction, queue: QueueState) -> None:
+    """Remember the claim numbers of a queue that goes: none of them is given out again."""
+    if queue.next > _free_from(tx, 1):
+        tx.put(keys.CLAIMS_KEY, encode_u64(queue.next))
+
+
+def _alter(
+    tx: Transaction, key: bytes, queue: QueueState, new: QueueSpec, expect: QueueSpec | None
+) -> None:
+    old = queue.spec
+    if expect is not None and old != expect:
+        raise Conflict(
+            f"queue {queue.name!r} was altered meanwhile; look at its spec and alter it again",
+            name=queue.name,
+        )
+    if old == new:
+        return
+    _check_fixed(queue, new)
+    numbers_from = queue.next
+    if old.bucket_exponent != new.bucket_exponent:
+        for bucket_id in queue.filling():
+            note_removed(tx, queue.queue_id, bucket_id)
+        capacity = capacity_of(max(old.bucket_exponent, new.bucket_exponent))
+        numbers_from = -(-queue.next // capacity) * capacity
+    known = set(find_sources(tx.state, tx.writer, queue.name, old))
+    tx.change(key, Specified(queue.queue_id, queue.name, new, queue.created_ms, numbers_from))
+    _start(tx, key, queue, known=known)
+
+
+def _check_fixed(queue: QueueState, new: QueueSpec) -> None:
+    """Refuse what cannot be altered, or not now; each field with the value that it has and is to have."""
+    old, counts = queue.spec, queue.counts
+    never = [name for name in _FIXED if getattr(old, name) != getattr(new, name)]
+    later = [name for name in _FIXED_WHILE_USED if getattr(old, name) != getattr(new, name)]
+    if not (counts.available or counts.in_flight):
+        later = []
+    if not (never or later):
+        return
+    why = []
+    if never:
+        why.append(f"{_told(old, new, never)}: that is never altered, because routing has begun")
+    if later:
+        flying = f"{counts.in_flight} {'is' if counts.in_flight == 1 else 'are'} in flight"
+        why.append(
+            f"{_told(old, new, later)}: that is altered only while nothing waits or is in flight; "
+            f"{counts.available} wait, {flying}"
+        )
+    raise Conflict(
+        f"queue {queue.name!r} cannot become what is asked for. {'. '.join(why)}",
+        name=queue.name,
+        fields={name: [getattr(old, name), getattr(new, name)] for name in (*never, *later)},
+    )
+
+
+def _told(old: QueueSpec, new: QueueSpec, names: Sequence[str]) -> str:
+    return ", ".join(f"{n} is {getattr(old, n)!r}, asked for {getattr(new, n)!r}" for n in names)
+
+
+def _start(
+    tx: Transaction, key: bytes, queue: QueueState, known: Collection[int] | None = None
+) -> None:
+    """Set where routing begins in the logs that exist already and are new to the queue.
+
+    Of a queue that is altered, some are `known`. Its `start` was said of these, not of others.
+    """
+    positions = []
+    for log_id in find_sources(tx.state, tx.writer, queue.name, queue.spec):
+        if known is not None and log_id in known:
+            continue
+        head = tx.entity(keys.head(log_id), Head)
+        if known is None and head.name not in own_logs(queue.name):
+            check_start(head, queue.spec)
+        own = head.name == later_of(
+            queue.name
+        )  # its messages died with the queue that they were for
+        positions.append((log_id, head.end if own else first_offset(tx, log_id, head, queue.spec)))
+    if positions:
+        tx.change(key, Moved(tx.store_ms, positions=positions))
+
+
+def pause(tx: Transaction, command: c.PauseQueue) -> None:
+    """Hold claims back, or stop doing so."""
+    ledger = Ledger(tx, command.queue)
+    if ledger.queue.paused != command.paused:
+        tx.change(ledger.key, Paused(command.paused))
+
+
+def purge(tx: Transaction, command: c.PurgeQueue) -> int:
+    """Forget available or failed messages; what is in flight is left alone.
+
+    What waits in the logs, not yet routed, counts as available and is passed over as well.
+    """
+    ledger = Ledger(tx, command.queue)
+    key, queue = ledger.key, ledger.queue
+    states = {"available": AVAILABLE, "failed": FAILED}
+    if command.state not in states:
+        raise InvalidInput(f"available or failed messages can be purged, not {command.state!r}")
+    state = states[command.state]
+    total = 0
+    alive = []
+    for bucket_id, slots in list(_with(tx, queue, state)):
+        tx.change(keys.bucket(queue.queue_id, bucket_id), Removed(slots))
+        gone = sum(stop - start for start, stop in slots)
+        alive.append((bucket_id, -gone))
+        note_removed(tx, queue.queue_id, bucket_id)
+        total += gone
+    if state == FAILED:
+        tx.change(key, Moved(tx.store_ms, Counts(failed=-total), alive=alive))
+        return total
+    for kind in (keys.RETRY, keys.SCHEDULE, keys.READY, keys.MEMBER):
+        tx.drop(*keys.of_queue(kind, queue.queue_id))
+    _empty_groups(tx, queue)
+    now = queue.counts
+    counts = Counts(
+        available=-total,
+        waiting=-now.waiting,
+        scheduled=-now.scheduled,
+        ready=-now.ready,
+        fresh=-now.fresh,
+    )
+    taken = [
+        (lane, sum(stop - start for start, stop in ranges)) for lane, ranges in queue.lanes.items()
+    ]
+    positions = []
+    for log_id in find_sources(tx.state, tx.writer, queue.name, queue.spec):
+        head = tx.entity(keys.head(log_id), Head)
+        position = queue.positions.get(log_id, 0)
+        total += max(0, head.end - max(position, head.start))
+        if position < head.end:
+            positions.append((log_id, head.end))
+    moved = Moved(tx.store_ms, counts, taken=taken, alive=alive, positions=positions)
+    tx.change(key, moved)
+    return total
+
+
+def _empty_groups(tx: Transaction, queue: QueueState) -> None:
+    """Nothing waits in any group any more; what is in flight stays so."""
+    start, stop = keys.of_queue(keys.GROUP, queue.queue_id)
+    while page := tx.state.find(start, stop, tx.writer, limit=GROUPS_PER_STEP):
+        for group_key in page:
+            now = tx.entity(group_key, Group).standing
+            empty = Standing(in_flight=now.in_flight, paid_until_ms=now.paid_until_ms)
+            if now != empty:
+                tx.change(group_key, empty)
+        start = page[-1] + b"\x00"
+
+
+def _with(tx: Transaction, queue: QueueState, state: int) -> Iterator[tuple[int, list[Slots]]]:
+    """The buckets that have slots in a state, with those slots."""
+    for bucket_id in sorted(queue.alive):
+        slots = list(tx.entity(keys.bucket(queue.queue_id, bucket_id), Bucket).runs(state))
+        if slots:
+            yield bucket_id, slots
+
+
+def redrive(tx: Transaction, command: c.RedriveClaims) -> int:
+    """Make failed messages available again, under new claim ids and with no attempts."""
+    ledger = Ledger(tx, command.queue)
+    if command.rate is not None and not RATE_MIN <= command.rate <= RATE_MAX:
+        raise InvalidInput(f"a rate is a number of messages per second, not {command.rate}")
+    chosen: list[Arrival] = []
+    histories: dict[int, list[list[Trial]]] = {}
+    for claim_id in command.claims:
+        bucket_id = bucket_of(claim_id)
+        slot = split_id(claim_id)[1] - split_id(bucket_id)[1]
+        bucket = ledger.bucket(bucket_id)
+        if bucket_id not in histories:
+            histories[bucket_id] = bucket.histories(0, len(bucket.states))
+        if slot >= len(bucket.states) or bucket.states[slot] != FAILED:
+            continue
+        (span,) = bucket.sources(slot, slot + 1)
+        due_ms = 0
+        if command.rate:
+            due_ms = tx.store_ms + int((command.before + len(chosen)) * 1000 / command.rate)
+        past = histories[bucket_id][slot]
+        chosen.append(Arrival(replace(span, slot=0), *bucket.mark(slot), due_ms, past=past))
+        ledger.change_bucket(bucket_id, Removed([(slot, slot + 1)]))
+        ledger.lives(bucket_id, -1)
+        ledger.counts.failed -= 1
+    for bucket_id in histories:
+        note_removed(tx, ledger.queue.queue_id, bucket_id)
+    total = admit(ledger, chosen)
+    ledger.close()
+    return total
+
+
+def delete(tx: Transaction, command: c.DeleteQueue) -> bool:
+    """Forget a queue, its messages and its inbox; its sources stay."""
+    key = keys.queue(command.queue)
+    queue = tx.entity(key, QueueState)
+    if not queue.exists():
+        return False
+    start, stop = keys.bucket(queue.queue_id, 0), keys.bucket(queue.queue_id + 1, 0)
+    while page := tx.state.find(start, stop, tx.writer, limit=BUCKETS_PER_PURGE):
+        for bucket_key in page:
+            tx.change(bucket_key, None)
+        start = page[-1] + b"\x00"
+    for kind in _INDEXES:
+        tx.drop(*keys.of_queue(kind, queue.queue_id))
+    start, stop = keys.of_queue(keys.GROUP, queue.queue_id)
+    while page := tx.state.find(start, stop, tx.writer, limit=GROUPS_PER_STEP):
+        for group_key in page:
+            tx.change(group_key, None)
+        start = page[-1] + b"\x00"
+    for log in own_logs(queue.name):
+        logs.delete_log(tx, DeleteLog(log))
+    _give_up(tx, queue)
+    tx.change(key, None)
+    return True

@@ -1,0 +1,281 @@
+"""Placing: messages get claim numbers, and their place among those that wait.
+
+A message that waits in its turn goes to a lane: there the numbers alone say what comes next. One
+that is delayed, or belongs to a group, is entered into the index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from millstream.format import keys
+from millstream.format.encodings import encode_u64
+from millstream.log.head import Head
+from millstream.queue import commands as c
+from millstream.queue.model.bucket import Placed, SlotMark
+from millstream.queue.model.slots import Mark, Span, Trial
+from millstream.queue.model.state import APART, Counts, Moved, QueueState
+from millstream.queue.rules.interleaving import arrivals_ms
+from millstream.queue.rules.ledger import Ledger
+from millstream.store.transaction import Transaction
+
+FORGOTTEN_PER_PLACED = 2
+"""For every message that is remembered against repeats, so many old ones are forgotten."""
+
+TIMES_KEPT = 8
+"""Of messages with one digest that are no repeats of each other, so many are remembered."""
+
+_PLAIN = Mark()
+
+
+class Arrival(NamedTuple):
+    """Neighbouring messages of a log that are to be placed alike."""
+
+    span: Span
+    priority: int = 0
+    group: str = ""
+    due_ms: int = 0
+    """Store time before which they cannot be claimed; 0 for none."""
+    wall_due_ms: int = 0
+    """The same as wall time."""
+    digest: bytes = b""
+    """By which a repeat is known."""
+    past: Sequence[Trial] = ()
+    """The attempts before, of a message that is driven again."""
+
+
+def place(ledger: Ledger, routed: list[c.Routed]) -> int:
+    """Take over what was routed, if nobody has routed the same meanwhile; how many messages."""
+    tx, queue = ledger.tx, ledger.queue
+    came: list[tuple[int, Arrival]] = []
+    repeats = _Repeats(tx, queue)
+    logs = 0
+    for found in routed:
+        head = tx.entity(keys.head(found.log_id), Head)
+        position = queue.positions.get(found.log_id, 0)
+        if head.next_at(position) == found.start and head.setbacks == found.setbacks:
+            ledger.counts.lost += head.count(position, found.start)
+            ledger.counts.unknown += found.unknown
+            ledger.skipped += [(found.log_id, start, stop) for start, stop in found.skipped]
+            before = len(came)
+            came += _arrivals(tx, queue, found)
+            ledger.positions.append((found.log_id, found.stop))
+            logs += len(came) > before
+        else:
+            ledger.is_overtaken = True
+    if logs > 1:
+        came.sort(key=itemgetter(0))
+    arrivals = [arrival for _, arrival in came]
+    if queue.spec.dedup_by:
+        known = len(arrivals)
+        arrivals = [one for one in arrivals if not one.digest or not repeats.has(one)]
+        ledger.counts.duplicates += known - len(arrivals)
+        repeats.remember()
+    total = admit(ledger, arrivals)
+    ledger.counts.placed += total
+    return total
+
+
+def admit(ledger: Ledger, arrivals: Iterable[Arrival]) -> int:
+    """Give claim numbers to messages and let them wait; answers how many."""
+    lanes: dict[int, list[Arrival]] = {}
+    spec = ledger.queue.spec
+    for arrival in arrivals:
+        apart = arrival.due_ms or arrival.wall_due_ms or (arrival.group and spec.group_by)
+        lane = arrival.priority if spec.priority_by else 0
+        lanes.setdefault(APART if apart else lane, []).append(arrival)
+    return sum(_fill(ledger, lane, found) for lane, found in lanes.items())
+
+
+def _fill(ledger: Ledger, lane: int, found: list[Arrival]) -> int:
+    tx, queue = ledger.tx, ledger.queue
+    count = sum(arrival.span.count for arrival in found)
+    allotted = queue.allot(lane, count)
+    rest = iter(found)
+    left: Arrival | None = next(rest, None)
+    for start, stop in allotted.ranges:
+        for bucket_id, (first, end) in queue.pieces(start, stop):
+            ledger.lives(bucket_id, end - first)
+            spans: list[Span] = []
+            marks: dict[int, SlotMark] = {}
+            past: dict[int, list[Trial]] = {}
+            slot = first
+            while slot < end:
+                assert left is not None
+                some = min(left.span.count, end - slot)
+                span = left.span
+                _append(spans, _cut(span, slot, 0, some))
+                if left.past:
+                    past[slot] = list(left.past)
+                if lane == APART:
+                    _enter(ledger, bucket_id, slot, some, left, marks)
+                slot += some
+                more = span.count - some
+                left = left._replace(span=_cut(span, 0, some, more)) if more else next(rest, None)
+            ledger.change_bucket(bucket_id, Placed(spans, lane, marks, past))
+    ledger.counts.available += count
+    placed = []
+    counts = Counts()
+    if lane != APART:
+        counts.fresh = count
+        placed = [(lane, start, stop) for start, stop in allotted.ranges]
+    shelves = [allotted.shelf]
+    moved = Moved(tx.store_ms, counts, next=allotted.next, shelves=shelves, placed=placed)
+    tx.change(ledger.key, moved)
+    return count
+
+
+def _cut(span: Span, slot: int, skip: int, count: int) -> Span:
+    return Span(slot, count, span.log_id, span.offset + skip, span.message_id + skip, span.at_ms)
+
+
+def _append(spans: list[Span], span: Span) -> None:
+    """Add a span, or make the last one longer."""
+    if spans:
+        last = spans[-1]
+        skip = last.count
+        if (
+            last.offset + skip == span.offset
+            and last.slot + skip == span.slot
+            and last.message_id + skip == span.message_id
+            and last.log_id == span.log_id
+            and last.at_ms == span.at_ms
+        ):
+            spans[-1] = replace(last, count=skip + span.count)
+            return
+    spans.append(span)
+
+
+def _enter(
+    ledger: Ledger,
+    bucket_id: int,
+    slot: int,
+    count: int,
+    arrival: Arrival,
+    marks: dict[int, SlotMark],
+) -> None:
+    """Enter messages into the index, one by one."""
+    queue = ledger.queue
+    priority, group = arrival.priority, arrival.group
+    for one in range(slot, slot + count):
+        claim_id = queue.claim_id(bucket_id, one)
+        if priority or group:
+            marks[one] = (priority, group)
+        if arrival.wall_due_ms:
+            ledger.tx.put(keys.schedule(queue.queue_id, arrival.wall_due_ms, claim_id), b"")
+            ledger.counts.scheduled += 1
+        else:
+            ledger.index.enter(
+                claim_id,
+                priority=priority,
+                group=group,
+                at_ms=arrival.span.at_ms,
+                due_ms=arrival.due_ms,
+            )
+
+
+def _arrivals(
+    tx: Transaction, queue: QueueState, routed: c.Routed
+) -> Iterator[tuple[int, Arrival]]:
+    """What is to be placed, and when it came."""
+    times = zip(arrivals_ms(routed), routed.spans, strict=True)
+    if routed.marks is None:
+        is_delayed = bool(queue.spec.delay_ms)
+        for at_ms, span in times:
+            arrival = Arrival(span)
+            yield at_ms, _due(tx, queue, arrival, _PLAIN) if is_delayed else arrival
+        return
+    marks = iter(routed.marks)
+    for at_ms, span in times:
+        for skip in range(span.count):
+            mark = next(marks)
+            one = _cut(span, 0, skip, 1)
+            arrival = Arrival(one, mark.priority, mark.group, digest=mark.digest)
+            yield at_ms, _due(tx, queue, arrival, mark)
+
+
+def _due(tx: Transaction, queue: QueueState, arrival: Arrival, mark: Mark) -> Arrival:
+    """When messages are due: a delay counts from when they were appended."""
+    if mark.due_ms is not None:
+        if mark.due_ms <= tx.wall_ms:
+            return arrival
+        if arrival.group and queue.spec.group_by:
+            return arrival._replace(due_ms=tx.store_ms + mark.due_ms - tx.wall_ms)
+        return arrival._replace(wall_due_ms=mark.due_ms)
+    delay_ms = queue.spec.delay_ms if mark.delay_ms is None else mark.delay_ms
+    if not delay_ms:
+        return arrival
+    waited_ms = max(0, tx.wall_ms - (arrival.span.at_ms or tx.wall_ms))
+    if waited_ms >= delay_ms:
+        return arrival
+    return arrival._replace(due_ms=tx.store_ms + delay_ms - waited_ms)
+
+
+class _Repeats:
+    """Messages that were appended lately, by digest."""
+
+    def __init__(self, tx: Transaction, queue: QueueState) -> None:
+        self._tx = tx
+        self._queue = queue
+        self._known: dict[bytes, list[int]] = {}
+        """Digests → until when a repeat of each message is one, by the times of appends."""
+        self._new: list[tuple[int, bytes]] = []
+        self._first_ms = 2**62
+        """When the first of the messages was appended: how far routing has come."""
+
+    def has(self, arrival: Arrival) -> bool:
+        """Whether it is a repeat of one within the window; if not, it is known from now on."""
+        digest, at_ms = arrival.digest, arrival.span.at_ms
+        window_ms = self._queue.spec.dedup_window_ms
+        self._first_ms = min(self._first_ms, at_ms)
+        known = self._known.get(digest)
+        if known is None:
+            found = self._tx.get(keys.seen(self._queue.queue_id, digest))
+            known = self._known[digest] = _times(found)
+        # A log that came late, by a sync, may hold what is older than what was seen.
+        if any(until_ms - 2 * window_ms < at_ms < until_ms for until_ms in known):
+            return True
+        known.append(at_ms + window_ms)
+        self._new.append((at_ms + window_ms, digest))
+        return False
+
+    def remember(self) -> None:
+        """Write what is new, and forget what is over.
+
+        What was appended a window before what is routed now can have no repeats any more, however
+        late it is routed.
+        """
+        if not self._new:
+            return
+        tx, queue_id, known = self._tx, self._queue.queue_id, self._known
+        over_ms = self._first_ms - self._queue.spec.dedup_window_ms
+        changed = {digest for _, digest in self._new}
+        start = keys.seen_until(queue_id, 0, b"")
+        stop = keys.seen_until(queue_id, max(0, over_ms), b"")
+        limit = FORGOTTEN_PER_PLACED * len(self._new)
+        for key, _ in tx.scan(start, stop, limit=limit):
+            tx.erase(key)
+            digest, until_ms = key[-16:], keys.seen_time(key)
+            if digest not in known:
+                known[digest] = _times(tx.get(keys.seen(queue_id, digest)))
+            if until_ms in known[digest]:
+                known[digest].remove(until_ms)
+                changed.add(digest)
+        for digest in changed:
+            seen = keys.seen(queue_id, digest)
+            if times := sorted(known[digest])[-TIMES_KEPT:]:
+                tx.put(seen, b"".join(map(encode_u64, times)))
+            else:
+                tx.erase(seen)
+        for until_ms, digest in self._new:
+            tx.put(keys.seen_until(queue_id, until_ms, digest), b"")
+
+
+def _times(value: bytes | None) -> list[int]:
+    """Until when repeats of messages with one digest are such, by the times of appends."""
+    found = value or b""
+    return [int.from_bytes(found[at : at + 8], "little") for at in range(0, len(found), 8)]

@@ -1,0 +1,1 @@
+"""What consumers and the keeper ask of queues, in several steps and commits."""

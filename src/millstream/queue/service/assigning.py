@@ -1,0 +1,345 @@
+"""Assigning: somebody else says which stored messages belong to which queues.
+
+A queue whose spec names a `router` is left alone by the routing of its own. Whoever routes it hands in
+stretches of a log with the offsets in them that match. Each is taken over from where the queue stands in
+that log, so what was assigned before is passed over, however often it is handed in: by whom, and what
+they remember, makes no difference.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from millstream.command import Procedure, Traits, on_log, on_queue
+from millstream.errors import Conflict, InvalidInput, OutOfRange
+from millstream.format import keys
+from millstream.format.entries import Entry, Places, decode_places
+from millstream.log.head import Head, Name, without
+from millstream.log.names import check_integer, check_text
+from millstream.log.reader import TRIES, RowMoved, bounds_of, entries_of, log_id_of
+from millstream.queue.commands import Routed
+from millstream.queue.model.slots import Mark, Span
+from millstream.queue.model.spec import DELAY_MS_MAX, PRIORITY_MAX, QueueSpec, no_queue
+from millstream.queue.model.state import QueueState
+from millstream.queue.rules.ledger import Ledger
+from millstream.queue.rules.placing import place
+from millstream.queue.rules.sources import may_match
+from millstream.queue.service.routing import decoded_entry, joined_spans, mark_of
+from millstream.record import Headers
+from millstream.store.engine import Snapshot
+from millstream.store.overlay import Overlay
+from millstream.store.state import State
+from millstream.store.store import Store
+from millstream.store.transaction import Transaction
+
+ASSIGNED_MAX = 50_000
+"""Messages in one command: they are placed in one commit."""
+
+
+class Wish(Struct, frozen=True, array_like=True):
+    """How one message is to be treated, where that is not what its headers say."""
+
+    priority: int | None = None
+    group: str | None = None
+    delay_ms: int | None = None
+
+
+class Assignment(Struct, frozen=True, array_like=True):
+    """Of the offsets [start, stop) of a log, those that belong to a queue; the others do not."""
+
+    queue: str
+    log: str
+    start: int
+    stop: int
+    runs: list[tuple[int, int]]
+    """(first offset, count), in order, apart from each other."""
+    wishes: list[Wish] | None = None
+    """One per message."""
+    gapless: bool = False
+    """Refuse if the queue has not come as far as `start`: something would be passed over."""
+
+
+class AssignMessages(Procedure[int], frozen=True):
+    """Assign stored messages to queues, in one commit; answers how many were new.
+
+    It changes the store, and may be repeated: nothing is assigned twice.
+    """
+
+    traits = Traits(
+        needs=(on_queue("write", "assignments.queue"), on_log("read", "assignments.log")),
+        repeat="harmless",
+    )
+
+    assignments: list[Assignment]
+
+
+class _Found(Struct, frozen=True):
+    """An assignment, with what the log says about its messages."""
+
+    assignment: Assignment
+    log_id: int
+    setbacks: int
+    spans: list[Span]
+    marks: list[Mark] | None
+
+
+def assign_messages(store: Store, query: AssignMessages) -> int:
+    """Look the messages up outside the write lock, then place them all."""
+    total = sum(count for one in query.assignments for _, count in one.runs)
+    if total > ASSIGNED_MAX:
+        raise InvalidInput(
+            f"{total:,} messages are assigned at once; the limit is {ASSIGNED_MAX:,}"
+        )
+    read: dict[tuple[int, int, bool], _Entries] = defaultdict(_Entries)
+    found = [_look_up(store, one, read) for one in query.assignments]
+    return store.run(partial(_place, found=found))
+
+
+class _Entries:
+    """Entries of a log that one command has read: its queues take from the same ones."""
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._found: list[tuple[Places, list[Headers]]] = []
+
+    def at(self, offset: int) -> tuple[int, Places, list[Headers]] | None:
+        """The entry that covers an offset, if it was read."""
+        index = bisect_right(self._firsts, offset) - 1
+        if index < 0 or offset >= self._firsts[index] + len(self._found[index][0]):
+            return None
+        return self._firsts[index], *self._found[index]
+
+    def add(self, first: int, entry: Places, headers: list[Headers]) -> None:
+        """Keep one that was read."""
+        index = bisect_right(self._firsts, first)
+        self._firsts.insert(index, first)
+        self._found.insert(index, (entry, headers))
+
+
+def _look_up(
+    store: Store, assignment: Assignment, read: dict[tuple[int, int, bool], _Entries]
+) -> _Found:
+    spec = store.look(partial(_spec, name=assignment.queue))
+    _check(assignment, spec)
+    log_id = log_id_of(store, assignment.log)
+    bounds = bounds_of(store, log_id)
+    if not log_id or assignment.stop > bounds.end:
+        raise OutOfRange(
+            f"log {assignment.log!r} ends at {bounds.end}: there is no offset "
+            f"{assignment.stop - 1} to assign",
+            position=assignment.stop - 1,
+            end=bounds.end,
+        )
+    for _ in range(TRIES):
+        gone = store.look(partial(_gone, log_id=log_id))
+        looks = spec.looks_at_headers or assignment.wishes is not None
+        # What is read after a setback is not mixed with what was read before it.
+        known = read[log_id, bounds.setbacks, looks]
+        try:
+            with store.engine.read() as snapshot:
+                source = _Source(store.state.overlay, snapshot, log_id, gone, looks, known)
+                spans, marks = _spans(source, assignment, spec)
+                return _Found(assignment, log_id, bounds.setbacks, spans, marks)
+        except RowMoved:
+            store.refresh()
+            bounds = bounds_of(store, log_id)
+    raise Conflict(f"log {assignment.log!r} was truncated meanwhile; assign again")
+
+
+def _spec(state: State, snapshot: Snapshot, name: str) -> QueueSpec:
+    queue = state.entity(keys.queue(name), snapshot)
+    assert isinstance(queue, QueueState)
+    if not queue.exists():
+        raise no_queue(name)
+    return queue.spec
+
+
+def _gone(state: State, snapshot: Snapshot, log_id: int) -> list[tuple[int, int]]:
+    """The offsets of a log at which there is nothing: what was dropped, and its gaps."""
+    head = state.entity(keys.head(log_id), snapshot)
+    assert isinstance(head, Head)
+    return [(0, head.dropped), *head.gaps]
+
+
+def _check(one: Assignment, spec: QueueSpec) -> None:
+    if not spec.router:
+        raise InvalidInput(
+            f"queue {one.queue!r} routes its messages itself; specify it with router='spark' to "
+            "have them assigned"
+        )
+    if one.log not in spec.sources and not may_match(one.log, spec):
+        raise InvalidInput(
+            f"queue {one.queue!r} does not take from log {one.log!r}: name it in its sources"
+        )
+    last = check_integer("an offset", one.start)
+    check_integer("an offset", one.stop)
+    for at, count in one.runs:
+        if count < 1 or at < last or at + count > one.stop:
+            raise InvalidInput("runs are in order, apart, and between start and stop")
+        last = at + count
+    _check_wishes(one, spec)
+
+
+def _check_wishes(one: Assignment, spec: QueueSpec) -> None:
+    if one.wishes is None:
+        return
+    if len(one.wishes) != sum(count for _, count in one.runs):
+        raise InvalidInput("there is one wish per message, or none at all")
+    for wish in one.wishes:
+        for what in ("priority", "group"):
+            if getattr(wish, what) is not None and not getattr(spec, f"{what}_by"):
+                raise InvalidInput(
+                    f"queue {one.queue!r} does not look at a {what}: specify it with {what}_by"
+                )
+        if wish.priority is not None and not 0 <= wish.priority <= PRIORITY_MAX:
+            raise InvalidInput(f"a priority is an integer from 0 to {PRIORITY_MAX}")
+        if wish.delay_ms is not None and not 0 <= wish.delay_ms <= DELAY_MS_MAX:
+            raise InvalidInput(f"a delay is from 0 to {DELAY_MS_MAX / 1000:,.0f} s")
+        if wish.group is not None:
+            check_text("a group", wish.group)
+
+
+class _Source(NamedTuple):
+    """Where the entries of a log come from."""
+
+    overlay: Overlay
+    snapshot: Snapshot
+    log_id: int
+    gone: list[tuple[int, int]]
+    looks: bool
+    """Whether headers are needed."""
+    known: _Entries
+
+    def entry(self, offset: int) -> tuple[int, Places, list[Headers]]:
+        """The entry that covers an offset: its first offset, itself, its headers."""
+        if (found := self.known.at(offset)) is not None:
+            return found
+        ((first, value),) = entries_of(
+            self.overlay, self.snapshot, self.log_id, start=offset, stop=offset + 1
+        )
+        entry, headers = decoded_entry(value) if self.looks else (decode_places(value), [])
+        self.known.add(first, entry, headers)
+        return first, entry, headers
+
+
+def _spans(
+    source: _Source, one: Assignment, spec: QueueSpec
+) -> tuple[list[Span], list[Mark] | None]:
+    """Where the messages lie; one span each if they have marks, else as few as can be."""
+    spans: list[Span] = []
+    marks: list[Mark] | None = [] if source.looks else None
+    runs, wishes = _left(one, source.gone)
+    for first, entry, headers, taken in _taken(source, runs):
+        spans += joined_spans(source.log_id, first, entry, taken)
+        if marks is not None:
+            assert isinstance(entry, Entry)
+            marks += [mark_of(spec, entry.keys[i], headers[i]) for i in taken]
+    if marks is not None and wishes is not None:
+        marks = [_wished(mark, wish) for mark, wish in zip(marks, wishes, strict=True)]
+    return spans, marks
+
+
+def _left(
+    one: Assignment, gone: Sequence[tuple[int, int]]
+) -> tuple[Sequence[tuple[int, int]], Sequence[Wish] | None]:
+    """The runs and wishes of what a log has: what is gone, or never was, cannot be assigned."""
+    if not one.runs or one.runs[0][0] >= max(stop for _, stop in gone):
+        return one.runs, one.wishes
+    runs: list[tuple[int, int]] = []
+    wishes: list[Wish] | None = None if one.wishes is None else []
+    passed = 0
+    for start, count in one.runs:
+        for low, high in without(gone, start, start + count):
+            runs.append((low, high - low))
+            if wishes is not None and one.wishes is not None:
+                wishes += one.wishes[passed + low - start : passed + high - start]
+        passed += count
+    return runs, wishes
+
+
+def _taken(
+    source: _Source, runs: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, Places, list[Headers], list[int]]]:
+    """Each entry that runs lie in, read once, and which of its records they take."""
+    left = iter(runs)
+    start, count = next(left, (0, 0))
+    while count:
+        first, entry, headers = source.entry(start)
+        end = first + len(entry)
+        taken: list[int] = []
+        while count and start < end:
+            stop = start + count
+            if count == 1:
+                taken.append(start - first)
+            else:
+                taken += range(start - first, min(stop, end) - first)
+            start, count = (end, stop - end) if stop > end else next(left, (0, 0))
+        yield first, entry, headers, taken
+
+
+def _wished(mark: Mark, wish: Wish) -> Mark:
+    if wish.priority is not None:
+        mark = replace(mark, priority=wish.priority)
+    if wish.group is not None:
+        mark = replace(mark, group=wish.group)
+    if wish.delay_ms is not None:
+        mark = replace(mark, delay_ms=wish.delay_ms)
+    return mark
+
+
+def _place(tx: Transaction, found: Sequence[_Found]) -> int:
+    """Compare where each queue stands, set where it stands then, and place what is new."""
+    total = 0
+    for one in found:
+        assignment = one.assignment
+        ledger = Ledger(tx, assignment.queue)
+        named = tx.entity(keys.log_name(assignment.log), Name).log_id
+        head = tx.entity(keys.head(one.log_id), Head)
+        if named != one.log_id or head.setbacks != one.setbacks:
+            raise Conflict(f"log {assignment.log!r} is another one by now; assign again")
+        position = head.next_at(ledger.queue.positions.get(one.log_id, 0))
+        if assignment.gapless and head.count(position, assignment.start):
+            raise Conflict(
+                f"queue {assignment.queue!r} stands at offset {position} of log "
+                f"{assignment.log!r}, and what is assigned begins at {assignment.start}: the "
+                "records between would be passed over; begin there",
+                position=position,
+                start=assignment.start,
+            )
+        if position >= assignment.stop:
+            continue
+        spans, marks = _from(one, position)
+        routed = Routed(one.log_id, position, assignment.stop, spans, marks, setbacks=one.setbacks)
+        total += place(ledger, [routed])
+        ledger.close()
+    return total
+
+
+def _from(one: _Found, position: int) -> tuple[list[Span], list[Mark] | None]:
+    """The messages at and after a position."""
+    if not one.spans or one.spans[0].offset >= position:
+        return one.spans, one.marks
+    spans: list[Span] = []
+    passed = 0
+    for span in one.spans:
+        skip = min(max(0, position - span.offset), span.count)
+        passed += skip
+        if skip < span.count:
+            spans.append(
+                Span(
+                    0,
+                    span.count - skip,
+                    span.log_id,
+                    span.offset + skip,
+                    span.message_id + skip,
+                    span.at_ms,
+                )
+            )
+    return spans, None if one.marks is None else one.marks[passed:]

@@ -1,0 +1,272 @@
+"""What consumers ask for, in several steps: route, claim, wait, read.
+
+Only the claim itself runs under the write lock; looking for messages and reading their payloads
+happen outside it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import partial
+
+from msgspec.structs import replace
+
+from millstream.format import keys
+from millstream.format.ids import bucket_of, split_id
+from millstream.log.head import Name
+from millstream.log.names import check_integer
+from millstream.queue import commands as c
+from millstream.queue.model.bucket import Bucket
+from millstream.queue.model.message import Lot, Try, tries_of
+from millstream.queue.model.spec import no_queue
+from millstream.queue.model.state import QueueState
+from millstream.queue.rules.claims import Claiming, claim, place_later, place_routed
+from millstream.queue.rules.endings import finish
+from millstream.queue.rules.sources import Facts, find_facts, named_logs
+from millstream.queue.service.info import change_in_s
+from millstream.queue.service.reading import (
+    fail_damaged,
+    read_granted,
+    read_grants,
+    read_inside,
+)
+from millstream.queue.service.routing import PLACE_RECORDS, route
+from millstream.store.engine import Snapshot
+from millstream.store.state import State
+from millstream.store.store import Store
+from millstream.store.transaction import Transaction
+
+ROUTING_S_MAX = 1.0
+"""How long a claim routes before it takes what there is; the rest is routed in the background."""
+
+OVERTAKEN_MAX = 3
+"""How often a claim routes again because others did so meanwhile; then it takes what there is."""
+
+DAMAGED_S_MAX = 1.0
+"""How long a claim goes on while it meets nothing but damaged messages."""
+
+_AHEAD = "routed ahead"
+
+
+def claim_messages(store: Store, query: c.ClaimMessages) -> list[Lot]:
+    """Claim messages, waiting for the first if asked; their payloads are read afterwards."""
+    if query.wait_ms is None:
+        return claim_now(store, query)
+    deadline = store.clock.seconds() + query.wait_ms / 1000
+    while True:
+        found = claim_now(store, query)
+        left_s = deadline - store.clock.seconds()
+        if found or left_s <= 0:
+            return found
+        query = replace(query, acked=[])
+        changed = threading.Event()
+        watched = watched_keys(store, query.queue)
+        for key in watched:
+            store.watch.add(key, changed.set)
+        try:
+            # What came before the watch began woke nobody: look once more.
+            patience_s = patience(store, query.queue, left_s)
+            if patience_s:
+                changed.wait(patience_s)
+        finally:
+            for key in watched:
+                store.watch.remove(key, changed.set)
+
+
+def claim_now(store: Store, query: c.ClaimMessages, grants: Sequence[c.Grant] = ()) -> list[Lot]:
+    """Route as far as is needed and claim what there is, without waiting.
+
+    `grants` are those that a claim of what was routed has got already; `query` asks for the rest.
+    """
+    acked, count = query.acked, query.count
+    until_s = store.clock.seconds() + DAMAGED_S_MAX
+    found = read_grants(store, query.queue, grants) if grants else []
+    overtaken = 0
+    while True:
+        routed = []
+        trusted = _take_ahead(store, query.queue, count)
+        if count > 0 and not trusted and overtaken < OVERTAKEN_MAX:
+            facts = need_facts(store, query.queue)
+            if facts.spec.indexed:
+                facts = route_to_end(store, facts)
+            routed = route(store, facts, count)
+            trusted = not routed and facts.untouched > 0 and facts.is_plain
+        command = c.ClaimRouted(query.queue, count, query.lease_ms, query.consumer, routed, acked)
+        if query.pop:
+            granted, read = store.run(partial(pop_routed, command=command))
+        else:
+            granted = store.run(Claiming(command))
+            read = read_granted(store, query.queue, granted)
+        note_ahead(store, query.queue, granted)
+        found = found + read if found else read
+        acked = []
+        if granted.is_overtaken:
+            overtaken += 1
+            continue
+        if granted.grants and not read and store.clock.seconds() < until_s:
+            continue  # all of these were damaged, and have failed
+        count -= granted.count
+        if count > 0:
+            moved = granted.expired or any(some.stop > some.start for some in routed)
+            short = trusted and not granted.ahead  # others were faster: look further
+            if short or (moved and not found):
+                continue
+        return found
+
+
+def claim_ahead(store: Store, query: c.ClaimMessages) -> c.ClaimRouted | None:
+    """The claim of messages that are known to be routed; None if they have to be looked for.
+
+    Others may be faster: if it gets fewer and none is left, `claim_now` looks for the rest.
+    """
+    if query.pop or not _take_ahead(store, query.queue, query.count):
+        return None
+    return c.ClaimRouted(query.queue, query.count, query.lease_ms, query.consumer, [], query.acked)
+
+
+def note_ahead(store: Store, queue: str, granted: c.Granted) -> None:
+    """Remember how many messages a claim has left that are routed and can be claimed at once."""
+    ahead: dict[str, int] | None = store.scratch.get(_AHEAD)
+    if ahead is None:
+        ahead = store.scratch.setdefault(_AHEAD, {})
+    ahead[queue] = granted.ahead
+
+
+def _take_ahead(store: Store, queue: str, count: int) -> bool:
+    """Whether so many are known to be routed; they are then counted as taken."""
+    ahead: dict[str, int] | None = store.scratch.get(_AHEAD)
+    known = 0 if ahead is None else ahead.get(queue, 0)
+    check_integer("a claim's count", count)
+    if ahead is None or not 0 < count <= known:
+        return False
+    ahead[queue] = known - count
+    return True
+
+
+def pop_routed(tx: Transaction, command: c.ClaimRouted) -> tuple[c.Granted, list[Lot]]:
+    """Claim, read and acknowledge in one commit: what is done may be forgotten at any time."""
+    granted = claim(tx, command)
+    found, damaged = read_inside(tx, command.queue, granted.grants)
+    fail_damaged(tx, queue=command.queue, damaged=damaged)
+    popped = [(lot.label.claim_id, len(lot.values), lot.label.attempt) for lot in found]
+    if popped:
+        finish(tx, c.FinishClaims(command.queue, popped, "ack"))
+    return granted, found
+
+
+def route_to_end(store: Store, facts: Facts) -> Facts:
+    """Place what the logs of an indexed queue hold, a commit at a time, but for the last stretch."""
+    until = store.clock.seconds() + ROUTING_S_MAX
+    while store.clock.seconds() < until and _behind(facts) > PLACE_RECORDS:
+        routed = route(store, facts, 0)
+        store.run(partial(place_routed, command=c.PlaceRouted(facts.name, routed)))
+        facts = need_facts(store, facts.name)
+        if not any(found.stop > found.start for found in routed):
+            break
+    return facts
+
+
+def route_some(store: Store, name: str) -> bool:
+    """Place a stretch of what waits in the logs of an indexed queue; True if more is left."""
+    if not store.look(lambda state, snapshot: _is_indexed(state, snapshot, name)):
+        return False
+    facts = find_facts(store, name)
+    if facts is None or not _behind(facts):
+        return False
+    routed = route(store, facts, 0)
+    store.run(partial(place_routed, command=c.PlaceRouted(name, routed)))
+    ends = {source.log_id: source.end for source in facts.sources}
+    done = sum(found.stop >= ends[found.log_id] for found in routed)
+    return done < len(ends) and any(found.stop > found.start for found in routed)
+
+
+def _is_indexed(state: State, snapshot: Snapshot, name: str) -> bool:
+    """Whether a queue is one that is routed to the end of its logs."""
+    queue = state.entity(keys.queue(name), snapshot)
+    assert isinstance(queue, QueueState)
+    return queue.exists() and queue.spec.indexed
+
+
+def _behind(facts: Facts) -> int:
+    return sum(source.behind for source in facts.sources)
+
+
+def put_later(store: Store, query: c.PutForLater) -> int:
+    """Put messages for later, behind those that came before them."""
+    facts = need_facts(store, query.queue)
+    if facts.spec.looks_at_headers:
+        route_ahead(store, query.queue, facts.untouched + 1)
+    command = c.PutLater(query.queue, query.records, query.marks)
+    return store.run(partial(place_later, command=command))
+
+
+def watched_keys(store: Store, name: str) -> list[bytes]:
+    """What changes when there may be something to claim: the queue, and the logs that it names.
+
+    Whoever waits for the queue is woken as well when a log changes that one of its patterns matches.
+    """
+    facts = need_facts(store, name)
+    names = [keys.log_name(log) for log in named_logs(name, facts.spec)]
+
+    def ask(state: State, snapshot: Snapshot) -> list[bytes]:
+        found = [state.entity(key, snapshot) for key in names]
+        return [keys.head(one.log_id) for one in found if isinstance(one, Name) and one.log_id]
+
+    return [keys.queue(name), *names, *store.look(ask)]
+
+
+def patience(store: Store, name: str, most_s: float) -> float:
+    """How long there can be nothing to claim unless something changes; 0 if there is something."""
+    store.refresh()
+    facts = need_facts(store, name)
+    if facts.paused:
+        return most_s
+    unrouted = _behind(facts) > 0
+    change_s = store.look(lambda state, snap: change_in_s(state, snap, name, unrouted=unrouted))
+    return most_s if change_s is None else min(most_s, change_s)
+
+
+def need_facts(store: Store, name: str, *, whole: bool = False) -> Facts:
+    """What routing needs to know of a queue; there must be one."""
+    facts = find_facts(store, name, whole=whole)
+    if facts is None:
+        raise no_queue(name)
+    return facts
+
+
+def route_ahead(store: Store, name: str, count: int) -> None:
+    """Route as many messages as are to be looked at."""
+    facts = need_facts(store, name)
+    routed = route(store, route_to_end(store, facts) if facts.spec.indexed else facts, count)
+    if routed:
+        store.run(partial(place_routed, command=c.PlaceRouted(name, routed)))
+
+
+def get_attempts(store: Store, query: c.GetAttempts) -> list[Try]:
+    """How the attempts at a message went, in order."""
+
+    def ask(state: State, snapshot: Snapshot) -> list[Try]:
+        queue = need_queue(state, snapshot, query.queue)
+        bucket_id = bucket_of(query.claim_id)
+        slot = split_id(query.claim_id)[1] - split_id(bucket_id)[1]
+        bucket = find_bucket(state, snapshot, queue, bucket_id)
+        return tries_of(bucket.histories(slot, slot + 1)[0], state.time.epoch_ms())
+
+    return store.look(ask)
+
+
+def need_queue(state: State, snapshot: Snapshot, name: str) -> QueueState:
+    """A queue; there must be one."""
+    queue = state.entity(keys.queue(name), snapshot)
+    assert isinstance(queue, QueueState)
+    if not queue.exists():
+        raise no_queue(name)
+    return queue
+
+
+def find_bucket(state: State, snapshot: Snapshot, queue: QueueState, bucket_id: int) -> Bucket:
+    """One of a queue's buckets."""
+    found = state.entity(keys.bucket(queue.queue_id, bucket_id), snapshot)
+    assert isinstance(found, Bucket)
+    return found

@@ -1,0 +1,180 @@
+"""How queues stand: counts, rates, the oldest message, and when there will be something to claim."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from millstream.errors import CorruptionError
+from millstream.format import entries, keys
+from millstream.log.head import Head
+from millstream.log.reader import RowMoved, entries_of
+from millstream.queue import commands as c
+from millstream.queue.model import pace
+from millstream.queue.model.bucket import Bucket
+from millstream.queue.model.message import QueueInfo, Skipped
+from millstream.queue.model.slots import AVAILABLE
+from millstream.queue.model.state import QueueState
+from millstream.queue.rules.sources import Facts, Source, facts_of
+from millstream.record import moment
+from millstream.store.engine import Snapshot
+from millstream.store.state import State
+from millstream.store.store import Store
+
+DUE_COUNTED_MAX = 100_000
+"""Messages whose time has come and who were not claimed since: beyond that, they are estimated."""
+
+LOGS_LOOKED_AT = 100
+"""Logs in which the oldest record that is not routed is looked for."""
+
+
+def describe_queue(store: Store, query: c.DescribeQueue) -> QueueInfo | None:
+    """How a queue stands."""
+    while True:  # many logs are looked at in steps, between which others have their turn
+        found = store.look(lambda state, snapshot: _info(state, snapshot, query.queue))
+        if not isinstance(found, Facts):
+            return found
+
+
+def list_queues(store: Store, query: c.ListQueues) -> list[QueueInfo]:
+    """Queues in the order of their names."""
+
+    def ask(state: State, snapshot: Snapshot) -> list[str]:
+        start = keys.queue(query.after) + (b"\x00" if query.after else b"")
+        stop = keys.after(keys.prefix(keys.QUEUE))
+        names = state.find(start, stop, snapshot, limit=query.limit)
+        return [key[2:].decode() for key in names]
+
+    found = [describe_queue(store, c.DescribeQueue(name)) for name in store.look(ask)]
+    return [info for info in found if info is not None]
+
+
+def change_in_s(state: State, snapshot: Snapshot, name: str, *, unrouted: bool) -> float | None:
+    """How long until time alone can let a message be claimed; 0: it can be now, None: never."""
+    queue = _queue(state, snapshot, name)
+    free_s = _free_in_s(state, queue)
+    counts = queue.counts
+    if free_s == 0.0 and (unrouted or counts.fresh or counts.ready):
+        return 0.0
+    _, now_ms = state.time.now()
+    waits = [until_ms - now_ms for until_ms in queue.busy.values()]
+    if free_s:
+        waits.append(int(free_s * 1000))
+    for kind, now in ((keys.RETRY, now_ms), (keys.SCHEDULE, state.clock.wall_ms())):
+        start, stop = keys.of_queue(kind, queue.queue_id)
+        for key, _ in state.scan(start, stop, snapshot, limit=1) if free_s == 0.0 else ():
+            waits.append(keys.due_claim(key)[0] - now)
+    return max(0.001, min(waits) / 1000) if waits else None
+
+
+def _free_in_s(state: State, queue: QueueState) -> float | None:
+    """How long until the queue's caps let a message be claimed; None: when another is finished."""
+    spec = queue.spec
+    if spec.max_in_flight and queue.counts.in_flight >= spec.max_in_flight:
+        return None
+    _, now_ms = state.time.now()
+    if spec.rate and not pace.affordable(spec.rate, queue.paid_until_ms, now_ms):
+        return max(0.001, (pace.next_ms(spec.rate, queue.paid_until_ms) - now_ms) / 1000)
+    return 0.0
+
+
+def _queue(state: State, snapshot: Snapshot, name: str) -> QueueState:
+    queue = state.entity(keys.queue(name), snapshot)
+    assert isinstance(queue, QueueState)
+    return queue
+
+
+def _info(state: State, snapshot: Snapshot, name: str) -> QueueInfo | Facts | None:
+    """How a queue stands; facts, if more logs are to be looked at first."""
+    queue = _queue(state, snapshot, name)
+    facts = facts_of(state, snapshot, name, whole=True, anyone=True)
+    if facts is None or facts.partial:
+        return facts
+    _, now_ms = state.time.now()
+    counts = queue.counts
+    due = _due(state, snapshot, queue, now_ms)
+    waiting = counts.waiting + counts.scheduled
+    incoming, done = queue.rates.now(now_ms)
+    oldest_ms = _oldest_ms(state, snapshot, queue, facts.sources)
+    return QueueInfo(
+        name=name,
+        spec=queue.spec,
+        available=counts.available - waiting + due,
+        unrouted=sum(source.behind for source in facts.sources),
+        delayed=waiting - due,
+        in_flight=counts.in_flight,
+        done=counts.done,
+        failed=counts.failed,
+        duplicates=counts.duplicates,
+        lost=counts.lost,
+        damaged=queue.damaged,
+        skipped=[
+            Skipped(_log_name(state, snapshot, log_id), start, stop)
+            for log_id, start, stop in queue.skipped
+        ],
+        letters=queue.letters,
+        paused=queue.paused,
+        created=moment(queue.created_ms),
+        oldest_s=None
+        if oldest_ms is None
+        else max(0.0, (state.clock.wall_ms() - oldest_ms) / 1000),
+        in_per_second=round(incoming, 3),
+        done_per_second=round(done, 3),
+        set_back=queue.set_back,
+        withdrawn=queue.withdrawn,
+    )
+
+
+def _log_name(state: State, snapshot: Snapshot, log_id: int) -> str:
+    head = state.entity(keys.head(log_id), snapshot)
+    assert isinstance(head, Head)
+    return head.name
+
+
+def _due(state: State, snapshot: Snapshot, queue: QueueState, now_ms: int) -> int:
+    """How many of those that wait for a time could be claimed by now."""
+    found = 0
+    queue_id, counts = queue.queue_id, queue.counts
+    for count, start, stop in (
+        (counts.waiting, keys.retry(queue_id, 0, 0), keys.retry(queue_id, now_ms + 1, 0)),
+        (
+            counts.scheduled,
+            keys.schedule(queue_id, 0, 0),
+            keys.schedule(queue_id, state.clock.wall_ms() + 1, 0),
+        ),
+    ):
+        if count:
+            limit = min(count, DUE_COUNTED_MAX)
+            found += len(state.scan(start, stop, snapshot, limit=limit))
+    return found
+
+
+def _oldest_ms(
+    state: State, snapshot: Snapshot, queue: QueueState, unrouted: list[Source]
+) -> int | None:
+    """When the oldest message that waits was appended, or a record that is not routed."""
+    found: list[int] = []
+    for ranges in queue.lanes.values():
+        for bucket_id, (slot, _) in queue.pieces(*ranges[0]):
+            found.append(_bucket(state, snapshot, queue, bucket_id).arrived_ms(slot))
+            break
+    if queue.counts.available > queue.counts.fresh:
+        for bucket_id in sorted(queue.alive, key=lambda one: one & ((1 << 60) - 1)):
+            bucket = _bucket(state, snapshot, queue, bucket_id)
+            waits = next(bucket.runs(AVAILABLE), None)
+            if waits is not None:
+                found.append(bucket.arrived_ms(waits[0]))
+                break
+    for source in unrouted[:LOGS_LOOKED_AT]:
+        at = source.position
+        with suppress(CorruptionError, RowMoved):  # of what cannot be read, nobody knows
+            for first, value in entries_of(
+                state.overlay, snapshot, source.log_id, start=at, stop=at + 1
+            ):
+                found.append(entries.decode_places(value).appended[at - first])
+    return min(found, default=None)
+
+
+def _bucket(state: State, snapshot: Snapshot, queue: QueueState, bucket_id: int) -> Bucket:
+    bucket = state.entity(keys.bucket(queue.queue_id, bucket_id), snapshot)
+    assert isinstance(bucket, Bucket)
+    return bucket

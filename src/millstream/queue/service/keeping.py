@@ -1,0 +1,225 @@
+"""Keeping: what a queue still needs of its logs, and what it may forget of its own.
+
+The bytes of a log stay until every queue on it has passed them: until they are routed and the
+messages are done. Done messages are forgotten after their retention (`aging`). What was put straight
+to a queue and is done is truncated from its inbox.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from millstream.format import keys
+from millstream.log.head import Head, Name, Truncated
+from millstream.log.sparse import LIVE_DIVISOR, Needed
+from millstream.queue.model.bucket import Bucket
+from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT
+from millstream.queue.model.state import QueueState
+from millstream.queue.rules.aging import forget, is_due
+from millstream.queue.rules.dead_letter import send_owed
+from millstream.queue.rules.endings import expire
+from millstream.queue.rules.ledger import Ledger
+from millstream.queue.rules.sources import own_logs, takes
+from millstream.queue.service.consuming import route_some
+from millstream.store.engine import Snapshot
+from millstream.store.state import NO_END, State
+from millstream.store.store import Store
+from millstream.store.transaction import Transaction
+
+QUEUES_MAX = 10_000
+BUCKETS_MAX = 1_000_000
+REST_S = 5.0
+"""How long an inbox that was looked at is left alone while consumers go on."""
+
+LETTERS_REST_S = 1.0
+"""How long a dead-letter log that did not take letters is left alone."""
+
+LIVE_LOOKED_AT = 10_000
+"""Up to so many messages that are not done, an inbox is cut before the first of them."""
+
+
+Range = tuple[int, int]
+"""Offsets of a log, half-open."""
+
+_HELD = (AVAILABLE, IN_FLIGHT, FAILED)
+
+
+def pin(state: State, snapshot: Snapshot, log_id: int) -> list[Range]:
+    """The offsets of a log that some queue still needs; the end of a range may be `NO_END`."""
+    start = keys.prefix(keys.QUEUE)
+    needed: list[Range] = []
+    for key in state.find(start, keys.after(start), snapshot, limit=QUEUES_MAX):
+        queue = state.entity(key, snapshot)
+        assert isinstance(queue, QueueState)
+        needed += needed_by(state, snapshot, queue, log_id)
+    return needed
+
+
+def needed_by(state: State, snapshot: Snapshot, queue: QueueState, log_id: int) -> list[Range]:
+    """What one queue needs of a log: what it has not routed, and the messages it holds."""
+    head = state.entity(keys.head(log_id), snapshot)
+    assert isinstance(head, Head)
+    needed: list[Range] = []
+    if goes_on_in(queue, head) and not queue.spec.lossy:
+        needed.append((head.next_at(queue.positions.get(log_id, 0)), NO_END))
+    if log_id not in queue.positions:
+        return needed
+    for key, states in _buckets(state, snapshot, queue).items():
+        bucket = state.entity(key, snapshot)
+        assert isinstance(bucket, Bucket)
+        for one in states:
+            for run in bucket.runs(one):
+                needed += [
+                    (span.offset, span.offset + span.count)
+                    for span in bucket.sources(*run)
+                    if span.log_id == log_id
+                ]
+    return needed
+
+
+def goes_on_in(queue: QueueState, head: Head) -> bool:
+    """Whether routing will go on in a log: not in a deleted one, which nothing leads to."""
+    if head.deleted or not head.name:
+        return False
+    return takes(queue.name, queue.spec, head.name)
+
+
+def _buckets(state: State, snapshot: Snapshot, queue: QueueState) -> dict[bytes, tuple[int, ...]]:
+    """The buckets with messages that need their log, and in which states these are."""
+    if queue.spec.keep_payloads:
+        start, stop = keys.bucket(queue.queue_id, 0), keys.bucket(queue.queue_id + 1, 0)
+        whole = state.find(start, stop, snapshot, limit=BUCKETS_MAX)
+        return dict.fromkeys(whole, (*_HELD, DONE))
+    return {keys.bucket(queue.queue_id, bucket_id): _HELD for bucket_id in queue.alive}
+
+
+class QueueUpkeep:
+    """Routes, takes back expired leases and forgets what was done long ago, queue by queue."""
+
+    def __init__(self) -> None:
+        self._rests: dict[str, tuple[tuple[int, int], float]] = {}
+        """Queues whose inbox was looked at → the last commit and fold then, and until when."""
+        self._owed: dict[str, float] = {}
+        """Queues whose dead letters were tried to be written → when they are tried again."""
+
+    def __call__(self, store: Store) -> bool:
+        """Look after every queue; True if one of them has more to do right now."""
+        names = store.look(_names)
+        for known in (self._rests, self._owed):
+            for gone in known.keys() - set(names):
+                known.pop(gone, None)
+        return sum(self._tend(store, name) for name in names if not store.is_closing) > 0
+
+    def _tend(self, store: Store, name: str) -> bool:
+        more = route_some(store, name)
+        if store.look(lambda state, snapshot: self.wants(state, snapshot, name)):
+            more = store.run(lambda tx: _keep(tx, name)) or more
+        more = self._send_owed(store, name) or more
+        return self._cut_inbox(store, name) or more
+
+    def wants(self, state: State, snapshot: Snapshot, name: str) -> bool:
+        """Whether a lease has ended, or something is to be forgotten."""
+        queue = state.entity(keys.queue(name), snapshot)
+        assert isinstance(queue, QueueState)
+        if not queue.exists():
+            return False
+        _, now_ms = state.time.now()
+        if any(until_ms <= now_ms for until_ms in queue.busy.values()):
+            return True
+        return is_due(state, snapshot, queue, now_ms)
+
+    def _send_owed(self, store: Store, name: str) -> bool:
+        """Write dead letters that could not be written, now and then."""
+        now_s = store.clock.seconds()
+        if not store.look(partial(_owes, name=name)) or now_s < self._owed.get(name, 0.0):
+            return False
+        if store.run(lambda tx: send_owed(tx, name)):
+            return True
+        self._owed[name] = now_s + LETTERS_REST_S
+        return False
+
+    def _cut_inbox(self, store: Store, name: str) -> bool:
+        as_of, now_s = (store.state.seq, store.state.folded), store.clock.seconds()
+        last, until_s = self._rests.get(name, ((0, 0), 0.0))
+        if last == as_of or now_s < until_s:
+            return False
+        self._rests[name] = (as_of, now_s + REST_S)
+        if store.look(lambda state, snapshot: inbox_cuts(state, snapshot, name)):
+            return store.run(lambda tx: _cut_inbox(tx, name))
+        return False
+
+
+def inbox_cuts(state: State, snapshot: Snapshot, name: str) -> list[tuple[int, int]]:
+    """The inboxes of a queue that shall begin later than they do, and where."""
+    queue = state.entity(keys.queue(name), snapshot)
+    assert isinstance(queue, QueueState)
+    found = []
+    for log in own_logs(name) if queue.exists() else ():
+        entry = state.entity(keys.log_name(log), snapshot)
+        assert isinstance(entry, Name)
+        if entry.log_id:
+            head = state.entity(keys.head(entry.log_id), snapshot)
+            assert isinstance(head, Head)
+            cut = head.start
+            if _may_be_cut(queue, head, entry.log_id):
+                needed = needed_by(state, snapshot, queue, entry.log_id)
+                cut = min(head.end, _cut(head.start, needed))
+            if cut > head.start:
+                found.append((entry.log_id, cut))
+    return found
+
+
+def _may_be_cut(queue: QueueState, head: Head, log_id: int) -> bool:
+    """Whether it is worth looking: something was routed, and most of that is done."""
+    routed = queue.positions.get(log_id, 0) - head.start
+    live = sum(queue.alive.values())
+    return routed > 0 and (live * LIVE_DIVISOR <= routed or live <= LIVE_LOOKED_AT)
+
+
+def _cut(begin: int, needed: list[Range]) -> int:
+    """Where an inbox shall begin.
+
+    That is before the first message that is not done, or behind some, if they are fewer than a
+    quarter: they stay the queue's, but are no longer read as part of the log.
+    """
+    cut, live = begin, 0
+    for start, stop in Needed([one for one in needed if one[1] != NO_END]).ranges:
+        start, stop = max(start, begin), max(stop, begin)
+        if start - begin > live * LIVE_DIVISOR:
+            cut = start
+        live += stop - start
+        if stop - begin > live * LIVE_DIVISOR:
+            cut = stop
+    unrouted = Needed(needed).floor
+    return unrouted if unrouted - begin > live * LIVE_DIVISOR else cut
+
+
+def _cut_inbox(tx: Transaction, name: str) -> bool:
+    tx.state.folded_through(tx.writer.first_seq() - 1)
+    found = inbox_cuts(tx.state, tx.writer, name)
+    for log_id, start in found:
+        tx.change(keys.head(log_id), Truncated(start))
+    return bool(found)
+
+
+def _owes(state: State, snapshot: Snapshot, name: str) -> bool:
+    """Whether a queue has dead letters still to be written."""
+    queue = state.entity(keys.queue(name), snapshot)
+    assert isinstance(queue, QueueState)
+    return queue.letters > 0
+
+
+def _names(state: State, snapshot: Snapshot) -> list[str]:
+    start = keys.prefix(keys.QUEUE)
+    found = state.find(start, keys.after(start), snapshot, limit=QUEUES_MAX)
+    return [key[2:].decode() for key in found]
+
+
+def _keep(tx: Transaction, name: str) -> bool:
+    queue = tx.entity(keys.queue(name), QueueState)
+    if not queue.exists():
+        return False
+    ledger = Ledger(tx, name)
+    expire(ledger)
+    ledger.close()
+    return forget(tx, queue)

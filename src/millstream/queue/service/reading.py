@@ -1,0 +1,272 @@
+"""Reading: the payloads of messages, fetched outside the write lock once they are claimed.
+
+A message that cannot be read fails, for no other consumer can read it either; its neighbours are
+handed out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from millstream.errors import CorruptionError, MillstreamError
+from millstream.format import keys
+from millstream.log.block import pack_headers
+from millstream.log.head import Head
+from millstream.log.reader import fetch_blocks
+from millstream.log.recent import Columns, is_at_hand, recent_columns, recent_rows
+from millstream.log.salvage import behind, nothing_of, salvage, valueless
+from millstream.queue import commands as c
+from millstream.queue.model.message import Label, Lot
+from millstream.queue.rules.endings import finish
+from millstream.record import Record
+from millstream.store.engine import Snapshot
+from millstream.store.state import State
+from millstream.store.store import Store
+from millstream.store.transaction import Transaction
+
+_NAMES = "names of logs"
+
+
+def read_granted(store: Store, queue: str, granted: c.Granted) -> list[Lot]:
+    """The messages that a claim got, with their payloads.
+
+    Threads that claim together wake one after the other, each with everything to fetch anew for its
+    processor: so the first reads for all.
+    """
+    deal = granted.deal
+    if deal is None:
+        return read_grants(store, queue, granted.grants)
+    if deal.lots is None:
+        try:
+            deal.lots = _read_deal(store, queue, deal)
+        except MillstreamError:  # of one of them, who will be told when reading alone
+            deal.lots = []
+    return deal.lots[granted.turn] if deal.lots else read_grants(store, queue, granted.grants)
+
+
+def read_grants(store: Store, queue: str, grants: Sequence[c.Grant]) -> list[Lot]:
+    """Messages that are claimed, with their payloads; those that are damaged fail now."""
+    found: list[Lot] = []
+    damaged: list[Damaged] = []
+    for grant in grants:
+        for some in _read(store, queue, grant):
+            if isinstance(some, Lot):
+                found.append(some)
+            else:
+                damaged.append(some)
+    if damaged:
+        _give_up(store, queue, damaged, others=bool(found))
+    return found
+
+
+def _give_up(store: Store, queue: str, damaged: list[Damaged], *, others: bool) -> None:
+    """Fail messages that nobody can read; their neighbours are handed out whatever happens."""
+    try:
+        store.run(partial(fail_damaged, queue=queue, damaged=damaged))
+    except MillstreamError:
+        if not others:
+            raise  # else their lease ends, and the next claim comes here again
+
+
+def fail_damaged(tx: Transaction, *, queue: str, damaged: Iterable[Damaged]) -> None:
+    """Fail messages that cannot be read, unless their lease has ended meanwhile."""
+    for grant, reason in damaged:
+        finish(tx, c.FinishClaims(queue, [run_of(grant)], "fail", reason=reason, each=True))
+
+
+def run_of(grant: c.Grant) -> c.Run:
+    """What was granted, as it is finished."""
+    return grant.claim_id, grant.count, grant.attempt
+
+
+def _read_deal(store: Store, queue: str, deal: c.Deal) -> list[list[Lot]]:
+    """The message of each claim, if there is one for each, and they lie side by side; else nothing."""
+    first, count = deal.grants[0][0], len(deal.grants)
+    place = first.log_id, first.offset
+    places = [(one.log_id, one.offset - at) for at, (one, *_) in enumerate(deal.grants)]
+    if places.count(place) < count or any(len(own) > 1 or own[0].count > 1 for own in deal.grants):
+        return []
+    log, stop = log_name(store, first.log_id), first.offset + count
+    rows = recent_rows(store, first.log_id, log, start=first.offset, stop=stop)
+    if len(rows) < count:
+        return []  # some are damaged: who claimed one of these is told when reading alone
+    epoch_ms = store.state.time.epoch_ms()
+    return [
+        [_lot(queue, log, own[0], row, epoch_ms)]
+        for own, row in zip(deal.grants, rows, strict=True)
+    ]
+
+
+class Damaged(NamedTuple):
+    """Messages that were claimed and cannot be read."""
+
+    grant: c.Grant
+    reason: str
+
+
+def _read(store: Store, queue: str, grant: c.Grant, reason: str = "") -> Iterator[Lot | Damaged]:
+    """Neighbouring messages in order; those with a payload as many lots as they lie in blocks."""
+    log, start, stop = log_name(store, grant.log_id), grant.offset, grant.offset + grant.count
+    epoch_ms = store.state.time.epoch_ms()
+    while start < stop:
+        try:
+            found = recent_columns(store, grant.log_id, log, start=start, stop=stop)
+        except CorruptionError as error:
+            end = behind(error, start, stop)
+            yield Damaged(_part(grant, start, end), told(error))
+            start = end
+            continue
+        for some in found:
+            yield _lot(queue, log, grant, some, epoch_ms, reason)
+        start = found[-1].offsets.stop
+
+
+def _part(grant: c.Grant, start: int, stop: int) -> c.Grant:
+    """Some of the messages of a grant, by their offsets."""
+    claim_id = grant.claim_id + start - grant.offset
+    return replace(grant, claim_id=claim_id, offset=start, count=stop - start)
+
+
+def told(error: CorruptionError) -> str:
+    """Why a damaged message has failed."""
+    return f"damaged: {error.message}"
+
+
+def _lot(
+    queue: str, log: str, grant: c.Grant, some: Columns, epoch_ms: int, reason: str = ""
+) -> Lot:
+    """Messages of a grant, from their records."""
+    first = some.offsets.start
+    label = Label(
+        queue,
+        log,
+        grant.claim_id + first - grant.offset,
+        first,
+        grant.attempt,
+        some.timestamps,
+        some.keys,
+        some.packed_headers,
+        grant.until_ms,
+        reason,
+        epoch_ms,
+    )
+    return Lot(label, some.values)
+
+
+def peek_grant(store: Store, queue: str, grant: c.Grant, reason: str, *, done: bool) -> list[Lot]:
+    """The same without touching them; where payloads are gone or damaged, empty ones.
+
+    What is done may be gone: only of others is it said that they are damaged.
+    """
+    found: list[Lot] = []
+    for some in _read(store, queue, grant, reason):
+        if isinstance(some, Lot):
+            found.append(some)
+        else:
+            why = reason or ("" if done else some.reason)
+            found += _without_values(store, queue, some.grant, why)
+    return found
+
+
+def _without_values(store: Store, queue: str, grant: c.Grant, reason: str) -> list[Lot]:
+    """Messages whose payloads cannot be read, with what else is known of them."""
+    log, start, stop = log_name(store, grant.log_id), grant.offset, grant.offset + grant.count
+    records: list[Record] = []
+    while start < stop:
+        try:
+            for block in fetch_blocks(
+                store, grant.log_id, log, start=start, stop=stop, values=False
+            ):
+                records += valueless(block)
+        except CorruptionError as error:
+            end = behind(error, start, stop)
+            records += [nothing_of(log, offset) for offset in range(start, end)]
+        start = records[-1].offset + 1
+    return [_lot_of(queue, grant, records, store.state.time.epoch_ms(), reason)]
+
+
+def _lot_of(
+    queue: str, grant: c.Grant, records: Sequence[Record], epoch_ms: int, reason: str = ""
+) -> Lot:
+    """Messages of a grant, from record objects."""
+    label = Label(
+        queue,
+        records[0].log,
+        grant.claim_id,
+        grant.offset,
+        grant.attempt,
+        [record.timestamp for record in records],
+        [record.key for record in records],
+        pack_headers([record.headers for record in records]),
+        grant.until_ms,
+        reason,
+        epoch_ms,
+    )
+    return Lot(label, [record.value for record in records])
+
+
+def peek_singles(store: Store, queue: str, grants: Sequence[tuple[c.Grant, str]]) -> list[Lot]:
+    """Single messages that are neighbours in a log, each with its reason, read in one go.
+
+    Nothing is given if one of them is damaged or gone: each is then looked at by itself.
+    """
+    first = grants[0][0]
+    log, stop = log_name(store, first.log_id), first.offset + len(grants)
+    try:
+        rows = recent_rows(store, first.log_id, log, start=first.offset, stop=stop)
+    except CorruptionError:
+        return []
+    if len(rows) < len(grants):
+        return []
+    epoch_ms = store.state.time.epoch_ms()
+    return [
+        _lot(queue, log, grant, row, epoch_ms, reason)
+        for (grant, reason), row in zip(grants, rows, strict=True)
+    ]
+
+
+def are_at_hand(store: Store, grants: list[c.Grant]) -> bool:
+    """Whether the messages that a claim got can be had without reading the file."""
+    return all(
+        is_at_hand(store, one.log_id, start=one.offset, stop=one.offset + one.count)
+        for one in grants
+    )
+
+
+def read_inside(
+    tx: Transaction, queue: str, grants: Iterable[c.Grant]
+) -> tuple[list[Lot], list[Damaged]]:
+    """The same inside a transaction, where nothing can be forgotten meanwhile; and what is damaged."""
+    found: list[Lot] = []
+    damaged: list[Damaged] = []
+    overlay, writer = tx.state.overlay, tx.writer
+    for grant in grants:
+        log_id, start, stop = grant.log_id, grant.offset, grant.offset + grant.count
+        name = tx.entity(keys.head(log_id), Head).name
+        for records, damage in salvage(overlay, writer, log_id, name, start=start, stop=stop):
+            part = _part(grant, records[0].offset, records[-1].offset + 1)
+            if damage is None:
+                found.append(_lot_of(queue, part, records, tx.state.time.epoch_ms()))
+            else:
+                damaged.append(Damaged(part, told(damage)))
+    return found, damaged
+
+
+def log_name(store: Store, log_id: int) -> str:
+    """The name of a log, which it has for life."""
+    names: dict[int, str] | None = store.scratch.get(_NAMES)
+    name = None if names is None else names.get(log_id)
+    if name is None:
+        name = store.look(lambda state, snapshot: _name(state, snapshot, log_id))
+        store.scratch.setdefault(_NAMES, {})[log_id] = name
+    return name
+
+
+def _name(state: State, snapshot: Snapshot, log_id: int) -> str:
+    head = state.entity(keys.head(log_id), snapshot)
+    assert isinstance(head, Head)
+    return head.name

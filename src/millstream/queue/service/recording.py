@@ -1,0 +1,240 @@
+"""Recording: the RFC's records of a queue, a page at a time, in the order of their keys.
+
+Each bucket is told as of one commit; between buckets the queue may move on. Only copies of buckets
+are taken under the mutex; metadata is read, and records are made, outside it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+
+from millstream.errors import CorruptionError, InvalidInput
+from millstream.format import entries, keys, rfc
+from millstream.format.ids import make_bucket_id
+from millstream.log.reader import TRIES, RowMoved, entries_of
+from millstream.queue import commands as c
+from millstream.queue.model import records
+from millstream.queue.model.bucket import Bucket
+from millstream.queue.model.slots import Span, Trial
+from millstream.queue.model.state import QueueState
+from millstream.queue.service.consuming import need_queue
+from millstream.store.engine import Snapshot
+from millstream.store.state import State
+from millstream.store.store import Store
+
+RECORDS_MAX = 10_000
+"""In one page."""
+
+RECORDS_BYTES = 1024 * 1024
+"""After so many bytes a page ends; one record may be larger."""
+
+BUCKETS_PER_LOOK = 16
+BUCKETS_PER_GLANCE = 256
+"""Buckets of which only the message ids are looked at under the mutex in one go."""
+
+
+def list_records(store: Store, query: c.ListRecords) -> list[rfc.Record]:
+    """A page of the RFC's records."""
+    if not 0 < query.count <= RECORDS_MAX:
+        raise InvalidInput(f"a page has from 1 to {RECORDS_MAX:,} records, not {query.count}")
+    found: list[rfc.Record] = []
+    size = 0
+    for record in _records(store, query):
+        found.append(record)
+        size += len(record.key) + len(record.value)
+        if len(found) == query.count or size >= RECORDS_BYTES:
+            break
+    return found
+
+
+def _records(store: Store, query: c.ListRecords) -> Iterator[rfc.Record]:
+    name = query.queue.encode()
+    spec = store.look(lambda state, snapshot: need_queue(state, snapshot, query.queue).spec)
+    for kind, make in records.BUCKET_RECORDS.items():
+        first = _first(query.after, rfc.queue_prefix(rfc.RecordType(kind), name))
+        if first is not None:
+            metadata = _Metadata(store, strict=kind != rfc.RecordType.DONE)
+            for bucket_id, bucket in _buckets(store, query.queue, first):
+                yield make(name, bucket_id, bucket, metadata)
+    first = _first(query.after, rfc.queue_prefix(rfc.RecordType.ATTEMPTS, name))
+    if first is not None:
+        for message_id, trials in _attempts(store, query.queue, first):
+            yield records.attempts_record(name, message_id, trials)
+    if query.after < rfc.queue_spec_key(name):
+        yield records.spec_record(name, spec)
+
+
+def _first(after: bytes, prefix: bytes) -> int | None:
+    """The first number, behind a prefix, whose key follows a key; None if no such key does."""
+    if after < prefix:
+        return 0
+    rest = after[len(prefix) :]
+    if not after.startswith(prefix) or rest >= b"\xff" * 8:
+        return None
+    return int.from_bytes(rest[:8].ljust(8, b"\x00"), "big") + (len(rest) >= 8)
+
+
+# Buckets.
+
+
+def _buckets(store: Store, name: str, first: int) -> Iterator[tuple[int, Bucket]]:
+    """Copies of the buckets from an id on; of a queue that has none, the empty one it begins with."""
+    position = first
+    while True:
+        page = store.look(partial(_copies, name=name, first=position))
+        yield from page
+        if len(page) < BUCKETS_PER_LOOK:
+            break
+        position = page[-1][0] + 1
+    if position == 0 and not page:
+        yield store.look(lambda state, snap: _next_bucket(need_queue(state, snap, name))), _EMPTY
+
+
+_EMPTY = Bucket.blank()
+
+
+def _next_bucket(queue: QueueState) -> int:
+    return make_bucket_id(queue.spec.bucket_exponent, queue.next)
+
+
+def _copies(state: State, snapshot: Snapshot, *, name: str, first: int) -> list[tuple[int, Bucket]]:
+    found = _found(state, snapshot, name=name, first=first, limit=BUCKETS_PER_LOOK)
+    return [(bucket_id, bucket.copied()) for bucket_id, bucket in found]
+
+
+def _found(
+    state: State, snapshot: Snapshot, *, name: str, first: int, limit: int
+) -> Iterator[tuple[int, Bucket]]:
+    queue_id = need_queue(state, snapshot, name).queue_id
+    start, stop = keys.bucket(queue_id, first), keys.bucket(queue_id + 1, 0)
+    for key in state.find(start, stop, snapshot, limit=limit):
+        bucket = state.entity(key, snapshot)
+        assert isinstance(bucket, Bucket)
+        yield keys.entry_position(key)[1], bucket
+
+
+# Attempts, by message id.
+
+
+def _attempts(store: Store, name: str, first: int) -> Iterator[tuple[int, list[Trial]]]:
+    """The messages that were ever claimed, from an id on, in order, with their attempts."""
+    waiting: list[tuple[int, int, list[Trial]]] = []
+    for least, bucket_id in sorted(_glances(store, name, first)):
+        yield from _joined(waiting, below=least)
+        for found_id, bucket in store.look(partial(_copy, name=name, bucket_id=bucket_id)):
+            for message_id, trials in records.trials_by_message(bucket):
+                if message_id >= first:
+                    heapq.heappush(waiting, (message_id, found_id, trials))
+    yield from _joined(waiting, below=2**64)
+
+
+def _joined(
+    waiting: list[tuple[int, int, list[Trial]]], *, below: int
+) -> Iterator[tuple[int, list[Trial]]]:
+    """Messages off a heap; of one that is in a queue more than once, all attempts."""
+
+    def due() -> Iterator[tuple[int, int, list[Trial]]]:
+        while waiting and waiting[0][0] < below:
+            yield heapq.heappop(waiting)
+
+    for message_id, same in groupby(due(), key=itemgetter(0)):
+        trials = [one for _, _, some in same for one in some]
+        yield message_id, sorted(trials, key=lambda one: one.at_ms)
+
+
+def _glances(store: Store, name: str, first: int) -> Iterator[tuple[int, int]]:
+    """Buckets with messages from an id on: the least message id in each, and the bucket's id."""
+    position = 0
+    while True:
+        page = store.look(partial(_extents, name=name, first=position))
+        yield from [(least, bucket_id) for bucket_id, least, most in page if most >= first]
+        if len(page) < BUCKETS_PER_GLANCE:
+            return
+        position = page[-1][0] + 1
+
+
+def _extents(
+    state: State, snapshot: Snapshot, *, name: str, first: int
+) -> list[tuple[int, int, int]]:
+    """Of some buckets: the id, and the least and the greatest message id in it."""
+    found = _found(state, snapshot, name=name, first=first, limit=BUCKETS_PER_GLANCE)
+    return [
+        (
+            bucket_id,
+            min([span.message_id for span in bucket.spans]),
+            max([span.message_id + span.count - 1 for span in bucket.spans]),
+        )
+        for bucket_id, bucket in found
+    ]
+
+
+def _copy(
+    state: State, snapshot: Snapshot, *, name: str, bucket_id: int
+) -> list[tuple[int, Bucket]]:
+    """A copy of one bucket, if it is still there."""
+    found = _found(state, snapshot, name=name, first=bucket_id, limit=1)
+    return [(found_id, bucket.copied()) for found_id, bucket in found if found_id == bucket_id]
+
+
+# Metadata.
+
+
+class _Metadata:
+    """Reads the metadata of messages from the entries of their logs."""
+
+    def __init__(self, store: Store, *, strict: bool) -> None:
+        self._store = store
+        self._strict = strict
+        """Whether it must be there: a log lets go of what is done."""
+        self._log_id = 0
+        self._first = 0
+        self._entry: list[tuple[int, bytes]] = []
+        """The entry that was read last, its log, and its first offset."""
+
+    def __call__(self, span: Span) -> list[bytes]:
+        """The metadata of neighbouring messages; where it is gone, an empty one."""
+        found: list[bytes] = []
+        while len(found) < span.count:
+            offset = span.offset + len(found)
+            if self._log_id != span.log_id or not self._holds(offset):
+                self._read(span.log_id, offset)
+            if not self._holds(offset):
+                found.append(b"")
+                continue
+            at = offset - self._first
+            message_id = span.message_id + len(found)
+            for known_id, metadata in self._entry[at : at + span.count - len(found)]:
+                # A log that was set back has another message at this offset.
+                found.append(metadata if known_id == message_id else b"")
+                message_id += 1
+        return found
+
+    def _holds(self, offset: int) -> bool:
+        return self._first <= offset < self._first + len(self._entry)
+
+    def _read(self, log_id: int, offset: int) -> None:
+        """Read the entry that covers an offset."""
+        self._log_id, self._first, self._entry = log_id, offset, []
+        store = self._store
+        for _ in range(TRIES if self._strict else 2):
+            try:
+                with store.engine.read() as snapshot:
+                    found = entries_of(
+                        store.state.overlay, snapshot, log_id, start=offset, stop=offset + 1
+                    )
+                    self._first, value = next(iter(found))
+                self._entry = entries.metadata_of(value)
+                return
+            except RowMoved:
+                store.refresh()
+        if self._strict:
+            raise CorruptionError(
+                f"the metadata of the message at offset {offset} is gone; run `millstream doctor`",
+                what="log entry",
+                where=offset,
+                offset=offset,
+            )

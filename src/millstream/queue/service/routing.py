@@ -1,0 +1,286 @@
+"""Routing: which records of the logs belong to a queue.
+
+Logs are looked at outside the write lock, a bounded stretch at a time. What was found is handed to
+a claim, which takes it over only if nobody else has routed that stretch meanwhile: a message is
+assigned exactly once. A plain queue is routed a window ahead; what waits stays in the log. One that
+chooses by priority or group is routed to the end, for the best message may be the last.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from functools import lru_cache, partial
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from millstream.errors import CorruptionError
+from millstream.format import block as blocks
+from millstream.format import entries, keys
+from millstream.log.damage import next_entry
+from millstream.log.head import Head, without
+from millstream.log.reader import TRIES, RowMoved, entries_of
+from millstream.queue.commands import Routed
+from millstream.queue.model.slots import Mark, Span
+from millstream.queue.model.spec import KEY, PRIORITY_MAX, QueueSpec
+from millstream.queue.rules.interleaving import Look, Looked, interleave
+from millstream.queue.rules.sources import Facts, Source
+from millstream.record import NO_HEADERS, Headers
+from millstream.store.engine import Snapshot
+from millstream.store.overlay import Overlay
+from millstream.store.state import State
+from millstream.store.store import Store
+
+if TYPE_CHECKING:
+    from millstream.filters import Filter
+
+WINDOW = 4_000
+"""Messages that a plain queue is routed ahead of its consumers."""
+
+SCAN_RECORDS = 20_000
+"""Records looked at before what was found is committed, so that progress is kept."""
+
+UNKNOWN_LOOKED_AT = 32
+"""Of the records of an entry that do not match, so many are asked whether that is certain."""
+
+PLACE_RECORDS = 2_000
+"""Messages that one commit enters into an index."""
+
+NAME_CHARS_MAX = 200
+"""A longer name of a group is known by its digest."""
+
+_AHEAD = "looked at"
+
+_decode_headers = msgspec.msgpack.Decoder(dict[str, str | int | float | bool | None]).decode
+
+
+def route(store: Store, facts: Facts, want: int) -> list[Routed]:
+    """Look ahead in the logs until enough was found, or enough was looked at."""
+    spec = facts.spec
+    condition = _condition(spec.filter)
+    missing = PLACE_RECORDS if spec.indexed else max(want, WINDOW) - facts.untouched
+    if not spec.indexed and facts.untouched >= want:
+        return []
+
+    def look(source: Source, want: int) -> Looked:
+        wanted = None if source.name in facts.own else condition
+        return _look(store, source, spec, wanted, want)
+
+    if spec.in_order and len(facts.sources) > 1:
+        return _in_order(store, facts, look, missing)
+    found = []
+    for source in facts.sources:
+        if missing > 0:
+            routed = look(source, missing).routed
+            missing -= sum(span.count for span in routed.spans)
+            found.append(routed)
+    return found
+
+
+def _in_order(store: Store, facts: Facts, look: Look, most: int) -> list[Routed]:
+    """What was found, in the order of time; what was looked at in vain is kept for the next time."""
+    kept: dict[str, tuple[QueueSpec, dict[int, Looked]]]
+    kept = store.scratch.setdefault(_AHEAD, {})
+    spec, ahead = kept.pop(facts.name, (facts.spec, {}))
+    if spec != facts.spec:
+        ahead = {}
+    found = interleave(facts.sources, look, most, ahead)
+    if ahead:
+        kept[facts.name] = facts.spec, ahead
+    return found
+
+
+@lru_cache(maxsize=256)
+def _condition(text: str) -> Filter | None:
+    if not text:
+        return None
+    from millstream.filters import parse  # only who uses filters pays for their parser
+
+    return parse(text)
+
+
+def _look(
+    store: Store, source: Source, spec: QueueSpec, condition: Filter | None, want: int
+) -> Looked:
+    for _ in range(TRIES):
+        try:
+            with store.engine.read() as snapshot:
+                return _look_in(store.state.overlay, snapshot, source, spec, condition, want)
+        except RowMoved:
+            store.refresh()
+        except CorruptionError as error:
+            return _passed_over(store, source, error)
+    if store.look(partial(_is_there, source=source)):
+        return _passed_over(store, source, None)
+    return Looked(Routed(source.log_id, source.position, source.position, []), 0)
+
+
+def _is_there(state: State, snapshot: Snapshot, source: Source) -> bool:
+    """Whether a log should still have the record at which routing stands."""
+    head = state.entity(keys.head(source.log_id), snapshot)
+    assert isinstance(head, Head)
+    at = source.position
+    return not head.deleted and head.setbacks == source.setbacks and head.next_at(at) == at
+
+
+def _passed_over(store: Store, source: Source, error: CorruptionError | None) -> Looked:
+    """The damage that routing stands before: which records belong to the queue, nobody can say."""
+    overlay, log_id, start = store.state.overlay, source.log_id, source.position
+    with store.engine.read() as snapshot:
+        stop = min(source.end, next_entry(overlay, snapshot, log_id, error, start, source.end))
+    stop = next((high for _, high in without(source.gaps, start, stop)), stop)
+    skipped = [(start, stop)]
+    return Looked(Routed(log_id, start, stop, [], setbacks=source.setbacks, skipped=skipped), 0)
+
+
+def _look_in(
+    overlay: Overlay,
+    snapshot: Snapshot,
+    source: Source,
+    spec: QueueSpec,
+    condition: Filter | None,
+    want: int,
+) -> Looked:
+    stop = min(source.end, source.position + (SCAN_RECORDS if condition else want))
+    spans: list[Span] = []
+    marks: list[Mark] | None = [] if spec.looks_at_headers else None
+    position = source.position
+    count = unknown = until_ms = 0
+    try:
+        for first, value in _entries(overlay, snapshot, source, stop):
+            position = max(position, first)
+            low = position - first
+            high = min(stop, first + entries.count(value)) - first
+            more, taken = _matching(source, first, value, range(low, high), condition)
+            if marks is not None:
+                entry, headers = decoded_entry(value)
+                marks += [mark_of(spec, entry.keys[i], headers[i]) for i in taken]
+            spans += more
+            if condition is not None and len(taken) < high - low:
+                unknown += _unknown(source, value, range(low, high), taken, condition)
+            if len(taken) == high - low:
+                until_ms = max(until_ms, spans[-1].at_ms)
+            else:
+                until_ms = max(until_ms, decoded_entry(value)[0].appended[high - 1])
+            position = first + high
+            count += len(taken)
+            if count >= want:
+                break
+    except (CorruptionError, RowMoved):
+        if position == source.position:
+            raise  # else what is sound is taken first, and the next look begins at the damage
+    start = source.position
+    routed = Routed(source.log_id, start, position, spans, marks, unknown, source.setbacks)
+    return Looked(routed, until_ms)
+
+
+def _entries(
+    overlay: Overlay, snapshot: Snapshot, source: Source, stop: int
+) -> Iterator[tuple[int, bytes]]:
+    """The entries of a log from where routing stands, across its gaps."""
+    for low, high in without(source.gaps, source.position, stop):
+        yield from entries_of(overlay, snapshot, source.log_id, start=low, stop=high)
+
+
+def mark_of(spec: QueueSpec, key: bytes | None, headers: Headers) -> Mark:
+    """What a queue wants to know of a message: its priority, its group, how a repeat is known."""
+    priority = headers.get(spec.priority_by) if spec.priority_by else 0
+    digest = b""
+    if spec.dedup_by:
+        known = _named(spec.dedup_by, key, headers)
+        if known is not None:
+            digest = blake2b(known.encode(), digest_size=16).digest()
+    return Mark(
+        min(max(priority, 0), PRIORITY_MAX) if type(priority) is int else 0,
+        (_named(spec.group_by, key, headers) or "") if spec.group_by else "",
+        digest=digest,
+    )
+
+
+def _named(by: str, key: bytes | None, headers: Headers) -> str | None:
+    """A header, or the key, as text; None if there is none."""
+    if by == KEY:
+        found: object = None if key is None else key.decode(errors="backslashreplace")
+    else:
+        found = headers.get(by)
+    if found is None:
+        return None
+    text = str(found)
+    return text if len(text) <= NAME_CHARS_MAX else blake2b(text.encode()).hexdigest()
+
+
+def _matching(
+    source: Source, first: int, value: bytes, wanted: range, condition: Filter | None
+) -> tuple[list[Span], Sequence[int]]:
+    """The records of one entry that a queue takes, as spans, and which they are."""
+    if condition is None and blocks.is_block(value):
+        header = blocks.decode_header(value, kind=blocks.METADATA)
+        if not header.columns & blocks.APPENDED:
+            start, at_ms = wanted.start, header.appended_ms
+            first_id = header.first_id + start
+            whole = Span(0, len(wanted), source.log_id, first + start, first_id, at_ms)
+            return [whole], wanted
+    entry, headers = decoded_entry(value)
+    taken: Sequence[int] = wanted
+    if condition is not None:
+        cut = slice(wanted.start, wanted.stop)
+        matched = condition.match_many(
+            headers[cut],
+            keys=entry.keys[cut],
+            timestamps=entry.timestamps[cut],
+            log=source.name,
+        )
+        taken = [index for index, yes in zip(wanted, matched, strict=True) if yes]
+    return joined_spans(source.log_id, first, entry, taken), taken
+
+
+def _unknown(
+    source: Source, value: bytes, wanted: range, taken: Sequence[int], condition: Filter
+) -> int:
+    """Of how many records nobody can say whether they match, mostly since a header is missing.
+
+    It is counted for whoever watches, so of a long entry only some are looked at.
+    """
+    entry, headers = decoded_entry(value)
+    matched = set(taken)
+    others = [index for index in wanted if index not in matched]
+    some = random.sample(others, min(len(others), UNKNOWN_LOOKED_AT))
+    found = condition.count_unknown(
+        [headers[index] for index in some],
+        keys=[entry.keys[index] for index in some],
+        timestamps=[entry.timestamps[index] for index in some],
+        log=source.name,
+    )
+    return round(found * len(others) / len(some))
+
+
+@lru_cache(maxsize=32)
+def decoded_entry(value: bytes) -> tuple[entries.Entry, list[Headers]]:
+    """An entry and its headers; the queues on a log look at the same ones, one after the other."""
+    entry = entries.decode(value)
+    return entry, [_decode_headers(one) if one else NO_HEADERS for one in entry.headers]
+
+
+def joined_spans(
+    log_id: int, first: int, entry: entries.Places, taken: Sequence[int]
+) -> list[Span]:
+    """Records as the fewest spans: neighbours with adjacent ids that were appended together."""
+    spans: list[Span] = []
+    ids, appended = entry.ids, entry.appended
+    start = stop = -1
+    for index in taken:
+        if (
+            index == stop
+            and ids[index] == ids[start] + index - start
+            and appended[index] == appended[start]
+        ):
+            stop += 1
+            continue
+        if start >= 0:
+            spans.append(Span(0, stop - start, log_id, first + start, ids[start], appended[start]))
+        start, stop = index, index + 1
+    if start >= 0:
+        spans.append(Span(0, stop - start, log_id, first + start, ids[start], appended[start]))
+    return spans

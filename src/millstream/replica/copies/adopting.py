@@ -1,0 +1,255 @@
+"""Adopting: what one copy of a log takes over from another, as it is stored there.
+
+Blocks are checked whole, and the running hash with them, before anything is written; then they are
+appended at exactly the end that was expected, in one commit, with the timestamps of their origin and
+new ids. So a copy never holds anything that its hash does not vouch for.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from functools import partial
+
+from millstream.errors import CorruptionError, EndMoved, Fenced, InvalidInput
+from millstream.format import block as blocks
+from millstream.format import entries, keys
+from millstream.format.checking import check_stored
+from millstream.format.packing import check_timestamp
+from millstream.limits import Limits
+from millstream.log.block import Block
+from millstream.log.head import Appended, Head, Owned, Placed, Touched, Truncated
+from millstream.log.names import check_integer, check_name
+from millstream.log.operations import check_free, find_log, make_log, need_log
+from millstream.replica import commands as c
+from millstream.replica.chain import DIGEST_BYTES, Mark, Parsed, parse
+from millstream.replica.copies.copying import Standing, advance, chains_of
+from millstream.replica.copies.marks import add_marks, begin_marks, last_mark
+from millstream.store.instance import instance_id
+from millstream.store.store import Store
+from millstream.store.transaction import Transaction
+
+BLOCKS_MAX = 100_000
+"""Blocks in one step: they are written under the lock."""
+
+
+def start_replica(tx: Transaction, command: c.StartReplica) -> bool:
+    """Make an empty copy, or let one begin anew that ends before the other one begins."""
+    check_mark(command.base)
+    _check_owner(command.owner, command.epoch)
+    offset = command.base.offset
+    found = find_log(tx, command.log)
+    if found is None:
+        check_name(command.log)
+        log_id, _ = make_log(tx, command.log)
+        tx.change(keys.head(log_id), Placed(offset, offset, offset))
+    else:
+        log_id, head = found
+        if head.end > offset:
+            return False
+        if head.epoch > command.epoch:
+            raise _fenced(head)
+        check_free(tx, head, "")
+        tx.change(keys.head(log_id), Truncated(offset))
+    begin_marks(tx, log_id, command.base)
+    _own(tx, log_id, command.owner, command.epoch)
+    return True
+
+
+def adopt_owner(tx: Transaction, command: c.AdoptOwner) -> bool:
+    """Note who owns a log since an epoch; an epoch that is over is refused."""
+    _check_owner(command.owner, command.epoch)
+    log_id, head = need_log(tx, command.log)
+    known = (head.epoch, head.owner or instance_id(tx))
+    if known == (command.epoch, command.owner):
+        return False
+    if known[0] > command.epoch:
+        raise _fenced(head)
+    if command.expect_end is not None and head.end != command.expect_end:
+        raise _end_moved(command, head.end)
+    _own(tx, log_id, command.owner, command.epoch)
+    return True
+
+
+def _own(tx: Transaction, log_id: int, owner: str, epoch: int) -> None:
+    """Note an owner; nothing is written of what goes without saying."""
+    head = tx.entity(keys.head(log_id), Head)
+    short = "" if owner == instance_id(tx) else owner
+    if (head.owner, head.epoch) != (short, epoch):
+        tx.change(keys.head(log_id), Owned(short, epoch))
+
+
+def adopt_blocks(store: Store, command: c.AdoptBlocks) -> int:
+    """Check blocks of another copy and append them; the new end."""
+    found = check_blocks(command, store.limits)
+    standing, chain = advance(store, command.log)
+    if standing.end != command.expect_end:
+        raise _end_moved(command, standing.end)
+    marks: list[Mark] = []
+    for one in found:
+        marks += chain.extend(one)
+    if chain.digest() != command.digest:
+        raise CorruptionError(
+            f"log {command.log!r}: with the blocks that came, its hash at {chain.end} would be "
+            f"{chain.digest().hex()[:16]}…, and the other copy has {command.digest.hex()[:16]}…: "
+            "they are not of the same log, or were damaged on their way; nothing was taken over",
+            what="chain",
+            where=command.expect_end,
+            log=command.log,
+        )
+    end = store.run(partial(_adopt, command=command, standing=standing, found=found, marks=marks))
+    chains_of(store).keep(standing, chain)
+    return end
+
+
+def check_blocks(command: c.AdoptBlocks, limits: Limits) -> list[Parsed]:
+    """Take blocks apart, and refuse what could not have been stored here."""
+    check_integer("an epoch", command.epoch)
+    check_integer("an offset", command.expect_end)
+    if len(command.digest) != DIGEST_BYTES:
+        raise InvalidInput(f"a hash of {len(command.digest)} bytes, not {DIGEST_BYTES}")
+    if not 0 < len(command.blocks) <= BLOCKS_MAX:
+        raise InvalidInput(f"{len(command.blocks)} blocks; from 1 to {BLOCKS_MAX:,} can be adopted")
+    found: list[Parsed] = []
+    position = command.expect_end
+    for one in command.blocks:
+        if one.first_offset != position or one.count < 1:
+            raise InvalidInput(
+                f"a block at offset {one.first_offset} where {position} was expected"
+            )
+        parsed = _parsed(one, command.log)
+        check_stored(parsed.metadata, parsed.payload, limits)
+        found += _pieces(parsed, limits)
+        position = parsed.stop
+    return found
+
+
+def _pieces(parsed: Parsed, limits: Limits) -> Iterator[Parsed]:
+    """A block that is larger than those of this store becomes several: blocks are read whole."""
+    metadata, payload = parsed.metadata.header, parsed.payload.header
+    most, ends = limits.batch_records_max, parsed.ends
+    size = metadata.body_bytes + payload.body_bytes
+    if parsed.count <= most and size <= limits.batch_bytes_max:
+        yield parsed
+        return
+    beside = size - ends[-1]
+    values_max = max(1, limits.batch_bytes_max // 2)
+    most = min(most, max(1, values_max * parsed.metadata.count // max(1, beside)))
+    start = 0
+    while start < parsed.count:
+        first = parsed.skip + start
+        fitting = bisect_right(ends, ends[first] + values_max, lo=first + 1) - 1 - first
+        stop = min(parsed.count, start + max(1, min(most, fitting)))
+        yield parsed.cut(start, stop)
+        start = stop
+
+
+def _parsed(block: Block, log: str) -> Parsed:
+    try:
+        return parse(block)
+    except CorruptionError as error:
+        raise CorruptionError(
+            f"a block for log {log!r}, offset {block.first_offset}, is damaged: {error.message}",
+            **{**error.data, "log": log, "offset": block.first_offset},
+        ) from error
+
+
+def _adopt(
+    tx: Transaction,
+    *,
+    command: c.AdoptBlocks,
+    standing: Standing,
+    found: list[Parsed],
+    marks: list[Mark],
+) -> int:
+    log_id, head = need_log(tx, command.log)
+    if (log_id, head.setbacks) != (standing.log_id, standing.setbacks):
+        raise _end_moved(command, head.end)
+    if head.end != command.expect_end:
+        raise _end_moved(command, head.end)
+    if head.epoch > command.epoch:
+        raise _fenced(head)
+    check_free(tx, head, "")
+    if last_mark(tx.state, tx.writer, log_id) != standing.last:
+        raise _end_moved(command, head.end)
+    for one in found:
+        put_records(tx, log_id, one.first_offset, one, at_ms=0)
+    if marks:
+        add_marks(tx, log_id, marks)
+    return tx.entity(keys.head(log_id), Head).end
+
+
+def adopt_timestamp(tx: Transaction, command: c.AdoptTimestamp) -> bool:
+    """Note when another copy was changed, if that is later."""
+    check_timestamp(command.timestamp_ms)
+    log_id, head = need_log(tx, command.log)
+    if command.timestamp_ms <= head.timestamp_ms:
+        return False
+    tx.change(keys.head(log_id), Touched(command.timestamp_ms))
+    return True
+
+
+def put_records(tx: Transaction, log_id: int, offset: int, records: Parsed, *, at_ms: int) -> None:
+    """Append records of a stored block, at an offset that is the end, under new ids.
+
+    `at_ms` is when the log was changed by that: 0 for a copy, which is told in another way.
+    """
+    metadata, payload, count = records.metadata, records.payload, records.count
+    first_id = tx.take_ids(count)
+    head = metadata.header
+    if count == metadata.count:
+        values, body, columns = payload.body(), metadata.body(), head.columns
+        value_crc, body_crc = payload.header.body_crc, head.body_crc
+    else:
+        cells = payload.column(blocks.VALUE, records.skip, count)
+        assert cells is not None
+        values = blocks.encode_values(cells)
+        columns, body = entries.encode_some(metadata, records.skip, count)
+        value_crc, body_crc = blocks.checksum(values), blocks.checksum(body)
+    placed = partial(blocks.place, count=count, first_id=first_id)
+    tx.put(
+        keys.payload_block(first_id),
+        placed(values, kind=blocks.PAYLOAD, columns=blocks.VALUE, body_crc=value_crc),
+    )
+    tx.put(
+        keys.entry(log_id, offset),
+        placed(
+            body,
+            kind=blocks.METADATA,
+            columns=columns,
+            body_crc=body_crc,
+            appended_ms=head.appended_ms,
+            timestamp_ms=head.timestamp_ms,
+            payload_bytes=len(values),
+        ),
+    )
+    tx.change(keys.head(log_id), Appended(count, len(values) + len(body), at_ms))
+
+
+def check_mark(mark: Mark) -> None:
+    """Refuse a mark that no chain has."""
+    check_integer("an offset", mark.offset)
+    if len(mark.digest) != DIGEST_BYTES:
+        raise InvalidInput(f"a hash of {len(mark.digest)} bytes, not {DIGEST_BYTES}")
+
+
+def _check_owner(owner: str, epoch: int) -> None:
+    check_name(owner, "store")
+    check_integer("an epoch", epoch)
+
+
+def _end_moved(command: c.AdoptBlocks | c.AdoptOwner, end: int) -> EndMoved:
+    return EndMoved(
+        f"log {command.log!r} ends at {end}, not at {command.expect_end}",
+        log=command.log,
+        expected=command.expect_end,
+        end=end,
+    )
+
+
+def _fenced(head: Head) -> Fenced:
+    return Fenced(
+        f"log {head.name!r} has changed hands: it is at epoch {head.epoch}",
+        epoch=head.epoch,
+        log=head.name,
+    )

@@ -1,0 +1,393 @@
+"""Copying, on the side that gives: marks and hashes of logs, and their blocks.
+
+A chain is computed when somebody asks for it, in bounded slices outside of the write lock; each slice
+leaves its marks in a small commit. Whoever appends notices nothing. The hash state at the end of a log
+is remembered, so that the next question costs what is new.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from functools import partial
+from threading import Lock
+from typing import NamedTuple
+
+from millstream.errors import CorruptionError, NotFound, OutOfRange, Truncated
+from millstream.format import keys
+from millstream.log.ancestry import fork_of
+from millstream.log.block import Block
+from millstream.log.head import Head, Name
+from millstream.log.metadata import MetadataState
+from millstream.log.names import check_integer
+from millstream.log.reader import fetch_blocks
+from millstream.replica import commands as c
+from millstream.replica.chain import ZERO, Chain, Mark, Run
+from millstream.replica.copies.marks import (
+    add_marks,
+    base_of,
+    last_mark,
+    mark_at,
+    prune_marks,
+    read_marks,
+)
+from millstream.replica.copies.pattern import takes
+from millstream.replica.stamp import summary
+from millstream.store.engine import Snapshot
+from millstream.store.instance import Instance
+from millstream.store.state import State
+from millstream.store.store import Store
+from millstream.store.transaction import Transaction
+
+READ_BYTES = 4 * 1024 * 1024
+"""Values read at once to be hashed."""
+
+MARKS_PER_COMMIT = 1_024
+CHAINS_KEPT = 1_000
+NAMES_PER_STEP = 1_000
+MARKS_LISTED_MAX = 10_000
+TRIES = 100
+"""How often a chain is advanced anew while others set its log back, truncate or delete it."""
+
+_KEY = "chains"
+
+
+class Standing(NamedTuple):
+    """Where a log stands, at one moment."""
+
+    log_id: int
+    name: str
+    start: int
+    end: int
+    dropped: int
+    setbacks: int
+    last: Mark | None
+    """The last mark; None if the log has no chain."""
+
+
+class Chains:
+    """The hash states at the ends of the logs that were asked for last."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[int, tuple[int, Chain]] = OrderedDict()
+        self._lock = Lock()
+
+    def find(self, standing: Standing) -> Chain | None:
+        """A chain that goes on where a log's last mark is, if one is remembered."""
+        with self._lock:
+            found = self._found.get(standing.log_id)
+            if found is None or found[0] != standing.setbacks:
+                return None
+            chain = found[1]
+            if chain.last != standing.last or chain.end > standing.end:
+                return None
+            return chain.copy()
+
+    def keep(self, standing: Standing, chain: Chain) -> None:
+        """Remember a chain."""
+        with self._lock:
+            self._found[standing.log_id] = standing.setbacks, chain.copy()
+            self._found.move_to_end(standing.log_id)
+            if len(self._found) > CHAINS_KEPT:
+                self._found.popitem(last=False)
+
+
+def chains_of(store: Store) -> Chains:
+    """What is remembered of a store's chains."""
+    found: Chains = store.scratch.get(_KEY) or store.scratch.setdefault(_KEY, Chains())
+    return found
+
+
+# Where logs stand.
+
+
+def find_standing(store: Store, name: str) -> Standing | None:
+    """Where a log stands now; None if there is none."""
+
+    def ask(state: State, snapshot: Snapshot) -> Standing | None:
+        found = state.entity(keys.log_name(name), snapshot)
+        assert isinstance(found, Name)
+        return standing_of(state, snapshot, found.log_id) if found.log_id else None
+
+    return store.look(ask)
+
+
+def standing_of(state: State, snapshot: Snapshot, log_id: int) -> Standing:
+    """Where a log stands, by its id."""
+    head = state.entity(keys.head(log_id), snapshot)
+    assert isinstance(head, Head)
+    last = last_mark(state, snapshot, log_id)
+    return Standing(log_id, head.name, head.start, head.end, head.dropped, head.setbacks, last)
+
+
+def need_standing(store: Store, name: str) -> Standing:
+    """Where a log stands; there must be one."""
+    found = find_standing(store, name)
+    if found is None:
+        raise NotFound(f"there is no log {name!r}", name=name)
+    return found
+
+
+# Chains.
+
+
+def advance(store: Store, name: str) -> tuple[Standing, Chain]:
+    """Compute a log's chain up to its end, and keep the marks; the hash state at the end."""
+    for _ in range(TRIES):
+        standing = need_standing(store, name)
+        try:
+            found = _advance(store, standing)
+        except CorruptionError:
+            if _is_same(standing, find_standing(store, name)):
+                raise
+            continue  # its records went while they were read
+        if found is not None:
+            return found
+    raise NotFound(f"log {name!r} changes all the time; ask again", name=name)
+
+
+def _is_same(one: Standing, later: Standing | None) -> bool:
+    """Whether nothing but appends can have happened to a log."""
+    return later is not None and (one.log_id, one.setbacks, one.start) == (
+        later.log_id,
+        later.setbacks,
+        later.start,
+    )
+
+
+def _advance(store: Store, standing: Standing) -> tuple[Standing, Chain] | None:
+    """One try; None if the log was changed otherwise than by an append meanwhile."""
+    if standing.last is None:
+        base = Mark(standing.start, ZERO)
+        if not store.run(partial(_note, standing=standing, marks=[base])):
+            return None
+        standing = standing._replace(last=base)
+    chain = chains_of(store).find(standing)
+    while chain is None and (inherited := _inherited(store, standing)):
+        if not store.run(partial(_note, standing=standing, marks=inherited)):
+            return None
+        standing = standing._replace(last=inherited[-1])
+    if chain is None:
+        assert standing.last is not None
+        chain = Chain(standing.last)
+    new: list[Mark] = []
+    for block in _blocks(store, standing, chain.end, standing.end):
+        new += chain.extend(block)
+        if len(new) >= MARKS_PER_COMMIT:
+            if not store.run(partial(_note, standing=standing, marks=new)):
+                return None
+            standing, new = standing._replace(last=new[-1]), []
+    if new:
+        if not store.run(partial(_note, standing=standing, marks=new)):
+            return None
+        standing = standing._replace(last=new[-1])
+    chains_of(store).keep(standing, chain)
+    return standing, chain
+
+
+def _inherited(store: Store, standing: Standing) -> list[Mark]:
+    """Marks that a fork's parent has computed already, and that are the fork's as well."""
+
+    def ask(state: State, snapshot: Snapshot) -> list[Mark]:
+        fork = fork_of(state.overlay, snapshot, standing.log_id)
+        last = standing.last
+        if fork is None or last is None or last.offset >= fork.point:
+            return []
+        found: list[Mark] = []
+        for mark in read_marks(state, snapshot, fork.parent_id, start=last.offset):
+            if mark.offset > fork.point or len(found) > MARKS_PER_COMMIT:
+                break
+            found.append(mark)
+        return found[1:] if found[:1] == [last] else []
+
+    return store.look(ask)
+
+
+def _blocks(store: Store, standing: Standing, start: int, stop: int) -> Iterator[Block]:
+    while start < stop:
+        for block in fetch_blocks(
+            store, standing.log_id, standing.name, start=start, stop=stop, bytes_max=READ_BYTES
+        ):
+            yield block
+            start = block.offsets.stop
+
+
+def _note(tx: Transaction, *, standing: Standing, marks: list[Mark]) -> bool:
+    """Write marks behind the last one, if the log is still what they were computed from."""
+    head = tx.entity(keys.head(standing.log_id), Head)
+    if not head.exists() or head.deleted or head.setbacks != standing.setbacks:
+        return False
+    if last_mark(tx.state, tx.writer, standing.log_id) != standing.last:
+        return False
+    if standing.last is None and head.start != standing.start:
+        return False
+    if marks[-1].offset > head.end:
+        return False
+    add_marks(tx, standing.log_id, marks)
+    anchor = mark_at(tx.state, tx.writer, standing.log_id, head.dropped)
+    if anchor is not None:
+        prune_marks(tx, standing.log_id, anchor.offset)
+    return True
+
+
+# What is asked.
+
+
+def get_store_id(store: Store, _: c.GetStoreId) -> str:
+    """The id of the store."""
+    found: Instance = store.seen(keys.STORE_KEY)
+    return found.id
+
+
+def summarize_log(store: Store, query: c.SummarizeLog) -> c.Summary | None:
+    """How one log stands."""
+    for _ in range(TRIES):
+        try:
+            standing, chain = advance(store, query.log)
+        except NotFound:
+            return None
+        found = store.look(partial(_summary, standing=standing, digest=chain.digest()))
+        if found is not None:
+            return found
+    return None
+
+
+def summarize_logs(store: Store, query: c.SummarizeLogs) -> list[c.Summary]:
+    """How some logs stand, in the order of their names."""
+    found: list[c.Summary] = []
+    after = query.after
+    while len(found) < query.limit:
+        names = store.look(partial(_names, after=after, limit=NAMES_PER_STEP))
+        for name in names:
+            if takes(query.pattern, name) and len(found) < query.limit:
+                one = summarize_log(store, c.SummarizeLog(name))
+                if one is not None:
+                    found.append(one)
+        if len(names) < NAMES_PER_STEP:
+            break
+        after = names[-1]
+    return found
+
+
+def _names(state: State, snapshot: Snapshot, *, after: str, limit: int) -> list[str]:
+    start = keys.log_name(after) + (b"\x00" if after else b"")
+    page = state.find(start, keys.after(keys.prefix(keys.NAME)), snapshot, limit=limit)
+    return [key[2:].decode() for key in page]
+
+
+def _summary(
+    state: State, snapshot: Snapshot, *, standing: Standing, digest: bytes
+) -> c.Summary | None:
+    """What the state says of a log up to where it was hashed; None if it is another one by now."""
+    head = state.entity(keys.head(standing.log_id), snapshot)
+    assert isinstance(head, Head)
+    base = base_of(state, snapshot, standing.log_id, head)
+    if base is None or head.end < standing.end or head.setbacks != standing.setbacks:
+        return None
+    metadata = state.entity(keys.metadata(standing.log_id), snapshot)
+    store = state.entity(keys.STORE_KEY, snapshot)
+    assert isinstance(metadata, MetadataState)
+    assert isinstance(store, Instance)
+    stamp, known = summary(metadata.entries)
+    owner = head.owner or store.id
+    return c.Summary(
+        name=head.name,
+        start=head.start,
+        end=standing.end,
+        base=base,
+        digest=digest,
+        owner=owner,
+        epoch=head.epoch,
+        timestamp_ms=head.timestamp_ms,
+        stamp=stamp,
+        metadata=known,
+    )
+
+
+def get_marks(store: Store, query: c.GetMarks) -> list[Mark]:
+    """Some of a log's marks, from its base on."""
+    check_integer("an offset", query.start)
+    limit = min(query.limit, MARKS_LISTED_MAX)
+    standing, _ = advance(store, query.log)
+
+    def ask(state: State, snapshot: Snapshot) -> list[Mark]:
+        anchor = mark_at(state, snapshot, standing.log_id, standing.start)
+        start = query.start if anchor is None else max(query.start, anchor.offset)
+        found: list[Mark] = []
+        for mark in read_marks(state, snapshot, standing.log_id, start=start):
+            if mark.offset >= query.stop or len(found) >= limit:
+                break
+            found.append(mark)
+        return found
+
+    return store.look(ask)
+
+
+def get_chain(store: Store, query: c.GetChain) -> bytes:
+    """The running hash at an offset."""
+    standing, chain = advance(store, query.log)
+    if query.offset == chain.end:
+        return chain.digest()
+    anchor = _checked(store, standing, query.offset)
+    chain = Chain(anchor)
+    for block in _blocks(store, standing, anchor.offset, query.offset):
+        chain.extend(block)
+    return chain.digest()
+
+
+def digest_range(store: Store, query: c.DigestRange) -> bytes:
+    """The digest of a run of records."""
+    standing, _ = advance(store, query.log)
+    _checked(store, standing, query.start)
+    _checked(store, standing, query.stop)
+    run = Run()
+    for block in _blocks(store, standing, query.start, query.stop):
+        run.add(block)
+    return run.digest()
+
+
+def transfer_blocks(store: Store, query: c.TransferBlocks) -> list[Block]:
+    """Blocks for another copy, as they are stored."""
+    standing = need_standing(store, query.log)
+    if standing.last is None:
+        standing, _ = advance(store, query.log)
+    _checked(store, standing, query.start)
+    stop = min(query.stop, standing.end)
+    if query.start >= stop:
+        return []
+    return fetch_blocks(
+        store,
+        standing.log_id,
+        standing.name,
+        start=query.start,
+        stop=stop,
+        bytes_max=min(query.bytes_max, store.limits.read_bytes_max),
+    )
+
+
+def _checked(store: Store, standing: Standing, offset: int) -> Mark:
+    """The mark from which the hash at an offset is computed; there must be one, and the offset."""
+    check_integer("an offset", offset)
+    if offset > standing.end:
+        raise OutOfRange(
+            f"log {standing.name!r} ends at {standing.end}: there is no offset {offset}",
+            position=offset,
+            end=standing.end,
+        )
+
+    def ask(state: State, snapshot: Snapshot) -> tuple[Mark | None, Mark | None]:
+        head = state.entity(keys.head(standing.log_id), snapshot)
+        assert isinstance(head, Head)
+        base = base_of(state, snapshot, standing.log_id, head)
+        return base, mark_at(state, snapshot, standing.log_id, offset)
+
+    base, found = store.look(ask)
+    if base is None or found is None or offset < base.offset:
+        start = standing.start if base is None else base.offset
+        raise Truncated(
+            f"log {standing.name!r} can be compared and copied from {start} on, not from {offset}",
+            log=standing.name,
+            offset=offset,
+            start=start,
+        )
+    return found

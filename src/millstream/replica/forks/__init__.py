@@ -1,0 +1,1 @@
+"""Forks: logs that share their first records with another log, and go back into it."""

@@ -1,0 +1,193 @@
+"""Setting aside: the end of a log becomes a fork of its own, so that other records can take its place.
+
+It is the only thing that lets an offset mean something else afterwards. A merge in one store is
+therefore refused if a cursor or a queue has passed that offset. Between stores there is no choice once a
+log has changed hands: cursors and queues that have passed the offset go back to it, and it is told.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+
+from millstream.errors import AlreadyExists, Conflict, Fenced, OutOfRange, Truncated
+from millstream.format import keys
+from millstream.format.lineage import Fork
+from millstream.limits import NAME_CHARS_MAX
+from millstream.log.ancestry import FORK_NAME, Tail, children, find_fork, put_fork
+from millstream.log.cursor_state import CursorState, SetBack
+from millstream.log.head import Created, Head, Named, Placed, Touched
+from millstream.log.names import check_integer, check_name
+from millstream.log.operations import FOUND_PER_STEP, check_free, find_log, need_log
+from millstream.log.producer import Produced, ProducerState
+from millstream.record import SetBackReader
+from millstream.replica import commands as c
+from millstream.replica.copies.marks import add_marks, cut_marks, last_mark, mark_at
+from millstream.replica.forks.moving import lower_end
+from millstream.store.transaction import Transaction
+
+Passed = Callable[[Transaction, int, int], str | None]
+"""Asked of those who work through logs: which of them has passed an offset of a log, in words."""
+
+GoBack = Callable[[Transaction, Tail], list[SetBackReader]]
+"""Sets queues back that have passed the beginning of a tail."""
+
+RANDOM_BYTES = 4
+"""In the name of a fork that nobody has named: two forks of one log rarely try the same name."""
+
+
+def set_aside(tx: Transaction, command: c.SetAside, passed: Passed, go_back: GoBack) -> c.Aside:
+    """Move a log's records from an offset on into a fork; its name, and who was set back."""
+    log_id, head = need_log(tx, command.log)
+    check_integer("an offset", command.at)
+    if head.epoch > command.epoch:
+        raise Fenced(
+            f"log {command.log!r} has changed hands: it is at epoch {head.epoch}",
+            epoch=head.epoch,
+            log=command.log,
+        )
+    name = fork_name(tx, command.log, f"{command.epoch}-")
+    if command.set_back:
+        tail = set_tail_aside(tx, log_id, command.at, name)
+        return c.Aside(name, [*_set_cursors_back(tx, tail), *go_back(tx, tail)])
+    check_passed(tx, log_id, command.at, passed)
+    set_tail_aside(tx, log_id, command.at, name)
+    return c.Aside(name, [])
+
+
+def set_tail_aside(tx: Transaction, log_id: int, at: int, name: str) -> Tail:
+    """The same, under a name that is free; readers that have passed the offset are the caller's."""
+    head = tx.entity(keys.head(log_id), Head)
+    end = head.end
+    if at > head.end:
+        raise OutOfRange(
+            f"log {head.name!r} ends at {head.end}: there is nothing from {at} on to set aside",
+            position=at,
+            end=head.end,
+        )
+    if at < head.start:
+        raise Truncated(
+            f"log {head.name!r} begins at {head.start}: what is from {at} on cannot be set aside",
+            log=head.name,
+            offset=at,
+            start=head.start,
+        )
+    check_free(tx, head, "")
+    aside_id = make_fork(tx, log_id, name)
+    own = find_fork(tx, log_id)
+    for child_id, fork in list(children(tx, log_id)):
+        if child_id != aside_id and fork.point > at:
+            put_fork(tx, child_id, fork._replace(parent_id=aside_id))
+    if own is not None and own.point > at:
+        put_fork(tx, aside_id, Fork(own.parent_id, own.point))
+        put_fork(tx, log_id, own._replace(point=at, merged=min(own.merged, at)))
+    else:
+        put_fork(tx, aside_id, Fork(log_id, at))
+        if own is not None and own.merged > at:
+            put_fork(tx, log_id, own._replace(merged=at))
+    lower_end(tx, log_id, aside_id, at)
+    if last_mark(tx.state, tx.writer, log_id) is not None:
+        cut_marks(tx, log_id, at)
+    _forget_sequences(tx, log_id, at)
+    return Tail(log_id, at, end, aside_id)
+
+
+def make_fork(tx: Transaction, parent_id: int, name: str) -> int:
+    """Make a fork at the end of a log: its name, its head, and where its records lie."""
+    if find_log(tx, name) is not None:
+        raise AlreadyExists(f"there is a log {name!r} already", name=name)
+    parent = tx.entity(keys.head(parent_id), Head)
+    log_id = tx.take_log_id()
+    tx.change(keys.log_name(name), Named(log_id))
+    tx.change(keys.head(log_id), Created(name, tx.wall_ms))
+    # It holds what its hash is computed from. Between a mark and the start there is no gap: marks are
+    # forgotten when a log is truncated past its end.
+    anchor = mark_at(tx.state, tx.writer, parent_id, parent.start)
+    dropped = parent.start if anchor is None else anchor.offset
+    tx.change(keys.head(log_id), Placed(parent.start, dropped, parent.end))
+    tx.change(keys.head(log_id), Touched(parent.timestamp_ms))
+    put_fork(tx, log_id, Fork(parent_id, parent.end))
+    if anchor is not None:
+        add_marks(tx, log_id, [anchor])
+    return log_id
+
+
+def fork_pattern(log: str) -> str:
+    """The pattern of the names that forks of a log get which nobody has named."""
+    return log[: NAME_CHARS_MAX - len(FORK_NAME) - 2 * RANDOM_BYTES] + f"{FORK_NAME}*"
+
+
+def fork_name(tx: Transaction, log: str, middle: str = "") -> str:
+    """A name that is free, for a fork that nobody has named."""
+    while True:
+        ending = f"{FORK_NAME}{middle}{secrets.token_hex(RANDOM_BYTES)}"
+        name = log[: NAME_CHARS_MAX - len(ending)] + ending
+        if find_log(tx, name) is None:
+            return check_name(name)
+
+
+def check_passed(tx: Transaction, log_id: int, at: int, passed: Passed) -> None:
+    """Refuse if a cursor or a queue has passed an offset."""
+    head = tx.entity(keys.head(log_id), Head)
+    who = _cursor_past(tx, log_id, at) or passed(tx, log_id, at)
+    if who is not None:
+        raise Conflict(
+            f"{who} has passed offset {at} of log {head.name!r}: what is there cannot be replaced "
+            "any more; fork the log, or delete who has passed it",
+            log=head.name,
+            offset=at,
+        )
+
+
+def _cursor_past(tx: Transaction, log_id: int, at: int) -> str | None:
+    found = next(_cursors_past(tx, log_id, at), None)
+    return None if found is None else f"cursor {keys.trailing_name(found)!r}"
+
+
+def _cursors_past(tx: Transaction, log_id: int, at: int) -> Iterator[bytes]:
+    start, stop = keys.range_of(keys.cursor(log_id, ""))
+    while found := tx.state.find(start, stop, tx.writer, limit=FOUND_PER_STEP):
+        for key in found:
+            if tx.entity(key, CursorState).marks.highest() > at:
+                yield key
+        start = found[-1] + b"\x00"
+
+
+def _set_cursors_back(tx: Transaction, tail: Tail) -> list[SetBackReader]:
+    """What cursors have acknowledged of a tail says nothing of the records that take its place."""
+    found = []
+    for key in list(_cursors_past(tx, tail.log_id, tail.at)):
+        marks = tx.entity(key, CursorState).marks
+        name, passed = keys.trailing_name(key), int(marks.highest())
+        tx.change(key, SetBack(tail.at))
+        offset = int(marks.floor)
+        found.append(SetBackReader(kind="cursor", name=name, passed=passed, offset=offset))
+    return found
+
+
+def _forget_sequences(tx: Transaction, log_id: int, at: int) -> None:
+    """Appends that are not in the log any more are no repeats when they come again."""
+    start, stop = keys.range_of(keys.producer(log_id, ""))
+    while found := tx.state.find(start, stop, tx.writer, limit=FOUND_PER_STEP):
+        for key in found:
+            state = tx.entity(key, ProducerState)
+            known = state.offsets
+            kept = [one for one in known if one[0] + one[1] <= at]
+            if len(kept) == len(known):
+                continue
+            first = state.last - len(known) + 1
+            again = [
+                Produced(
+                    state.epoch,
+                    first + n,
+                    *one,
+                    state.at_ms,
+                    tx.limits.producer_sequences_kept,
+                    state.idle_ms,
+                )
+                for n, one in enumerate(kept)
+            ]
+            tx.change(key, None)
+            for one in again:
+                tx.change(key, one)
+        start = found[-1] + b"\x00"

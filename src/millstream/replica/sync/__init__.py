@@ -1,0 +1,1 @@
+"""Sync: two stores compare their logs and exchange what either lacks."""

@@ -1,0 +1,122 @@
+"""Following: sync again as soon as something has changed, for as long as somebody wants.
+
+A store says when a log has changed: its newest commit is a number that one waits to pass. Rounds in
+which nothing was found come further and further apart, so that a store that is busy with other things
+is left alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+
+from millstream.command import Read, Session, Traits, Wait
+from millstream.format import keys
+from millstream.replica.sync.outcome import LogOutcome, Options, Outcome, Tell
+from millstream.replica.sync.steps import Side
+from millstream.replica.sync.sync import sync_round
+from millstream.store.store import Store
+
+WAIT_MS = 1_000
+"""The longest single wait: whoever stops following is heard within it."""
+
+PAUSE_S_MIN = 0.01
+PAUSE_S_MAX = 1.0
+"""Between rounds, while nothing comes of them."""
+
+WATCHED = (keys.prefix(keys.HEAD), keys.prefix(keys.METADATA), keys.prefix(keys.NAME))
+
+
+class WaitForChange(Read[int], frozen=True):
+    """Wait until a log may have changed after a commit; answers the newest commit."""
+
+    traits = Traits(needs="nothing", waits=Wait("timeout_ms"))
+
+    sequence: int
+    timeout_ms: int
+
+
+def wait_for_change(store: Store, query: WaitForChange) -> int:
+    """Block until there is a newer commit, woken by those that change a log."""
+    timeout_s = bounded_s(query)
+    changed = threading.Event()
+    with ExitStack() as watches:
+        for key in WATCHED:
+            watches.enter_context(store.watch.waiting(key, changed.set))
+        if newest(store) <= query.sequence:
+            changed.wait(timeout_s)
+    return newest(store)
+
+
+def bounded_s(query: WaitForChange) -> float:
+    """How long to wait, within the longest wait."""
+    return max(0, min(query.timeout_ms, WAIT_MS)) / 1000
+
+
+def newest(store: Store) -> int:
+    """The newest commit, of whatever process."""
+    store.refresh()
+    return store.state.seq
+
+
+def watched_sides(options: Options) -> tuple[Side, ...]:
+    """Whose changes can matter."""
+    return {"both": ("own", "peer"), "pull": ("peer",), "push": ("own",)}[options.direction]  # type: ignore[return-value]
+
+
+class Pace:
+    """Which rounds are worth telling, and how long to leave the stores alone after one."""
+
+    def __init__(self) -> None:
+        self.seconds = PAUSE_S_MIN
+        self._failed: list[LogOutcome] | None = None
+
+    def tells(self, outcome: Outcome) -> bool:
+        """Whether something came of a round; the same failure again is not worth a word."""
+        failed = [log for log in outcome.logs if log == LogOutcome(log=log.log, error=log.error)]
+        moved = len(failed) < len(outcome.logs)
+        news = moved or failed != self._failed
+        self.seconds = PAUSE_S_MIN if moved else min(self.seconds * 2, PAUSE_S_MAX)
+        self._failed = failed
+        return news
+
+
+def follow(
+    own: Session,
+    peer: Session,
+    options: Options,
+    *,
+    tell: Tell | None = None,
+    stop: threading.Event | None = None,
+) -> Iterator[Outcome]:
+    """Sync, then again after every change; gives the first outcome, and each that has something new.
+
+    A log that cannot be brought together is told in the outcome, and tried again in every round.
+    """
+    stop = stop or threading.Event()
+    sessions: dict[Side, Session] = {"own": own, "peer": peer}
+    watched = watched_sides(options)
+    pace = Pace()
+    waits: dict[Side, Future[int]] = {}
+    with ThreadPoolExecutor(2, thread_name_prefix="millstream-follow") as threads:
+        seen = {side: sessions[side].execute(WaitForChange(0, 0)) for side in watched}
+        while not stop.is_set():
+            outcome, _ = sync_round(own, peer, options, tell)
+            if pace.tells(outcome):
+                yield outcome
+            stop.wait(pace.seconds)
+            while not stop.is_set():
+                for side in watched:
+                    if side not in waits:
+                        asked = WaitForChange(seen[side], WAIT_MS)
+                        waits[side] = threads.submit(sessions[side].execute, asked)
+                wait(waits.values(), return_when=FIRST_COMPLETED)
+                moved = False
+                for side in [side for side, waiting in waits.items() if waiting.done()]:
+                    sequence = waits.pop(side).result()
+                    moved = moved or sequence > seen[side]
+                    seen[side] = sequence
+                if moved:
+                    break

@@ -1,0 +1,111 @@
+"""Listings: the logs that a sync compares, in the order of their names, a page at a time.
+
+If both sides give, their listings are walked side by side. If only one gives, only its logs matter: the
+other one is asked for these by name, however many more it has.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from millstream.errors import InvalidInput
+from millstream.replica.commands import SummarizeLogs, Summary
+from millstream.replica.copies.pattern import takes
+from millstream.replica.copies.roster import NAMES_MAX, SummarizeNamed
+from millstream.replica.sync.outcome import Options
+from millstream.replica.sync.steps import Ask, Side, Steps, ask
+
+SUMMARIES_PER_PAGE = NAMES_MAX
+
+
+class Pair(NamedTuple):
+    """One log, as it stands on either side."""
+
+    name: str
+    own: Summary | None
+    peer: Summary | None
+
+
+def listing_of(options: Options) -> Merged | Led:
+    """The listing that suits a direction."""
+    if options.direction == "both":
+        return Merged(options.logs)
+    return Led(options.logs, giver="own" if options.direction == "push" else "peer")
+
+
+class Pages:
+    """The summaries of one side."""
+
+    def __init__(self, side: Side, pattern: str) -> None:
+        self.side = side
+        self.found: deque[Summary] = deque()
+        self._pattern = pattern
+        self._after: str | None = ""
+
+    def question(self) -> Ask | None:
+        """What to ask for the next page; None if there is one, or none is left."""
+        if self.found or self._after is None:
+            return None
+        return Ask(self.side, SummarizeLogs(self._after, SUMMARIES_PER_PAGE, self._pattern))
+
+    def add(self, page: list[Summary]) -> None:
+        """Take a page in; an empty one is the last."""
+        names = [summary.name for summary in page]
+        if names != sorted(set(names)) or (names and names[0] <= (self._after or "")):
+            raise InvalidInput("a peer lists its logs out of order")
+        self._after = names[-1] if len(names) >= SUMMARIES_PER_PAGE else None
+        self.found.extend(one for one in page if takes(self._pattern, one.name))
+
+    def take(self, name: str) -> Summary | None:
+        """The summary of a name, if it is the next."""
+        return self.found.popleft() if self.found and self.found[0].name == name else None
+
+
+class Merged:
+    """Both sides, side by side."""
+
+    def __init__(self, pattern: str) -> None:
+        self._own, self._peer = Pages("own", pattern), Pages("peer", pattern)
+
+    def next(self) -> Steps[Pair | None]:
+        """The next log; None after the last."""
+        pages = (self._own, self._peer)
+        while True:
+            asks = [(page, one) for page in pages if (one := page.question()) is not None]
+            if not asks:
+                break
+            answers = yield [question for _, question in asks]
+            for (page, _), answer in zip(asks, answers, strict=True):
+                page.add(answer)
+        names = [page.found[0].name for page in pages if page.found]
+        if not names:
+            return None
+        name = min(names)
+        return Pair(name, self._own.take(name), self._peer.take(name))
+
+
+class Led:
+    """The logs of the side that gives, and how the other one's of the same names stand."""
+
+    def __init__(self, pattern: str, *, giver: Side) -> None:
+        self._giver = giver
+        self._taker: Side = "peer" if giver == "own" else "own"
+        self._pages = Pages(giver, pattern)
+        self._known: dict[str, Summary] = {}
+
+    def next(self) -> Steps[Pair | None]:
+        """The next log; None after the last."""
+        while (question := self._pages.question()) is not None:
+            (page,) = yield [question]
+            self._pages.add(page)
+            names = [summary.name for summary in self._pages.found]
+            if names:
+                there = yield from ask(self._taker, SummarizeNamed(names))
+                self._known = {summary.name: summary for summary in there}
+        if not self._pages.found:
+            return None
+        given = self._pages.found.popleft()
+        other = self._known.get(given.name)
+        own, peer = (given, other) if self._giver == "own" else (other, given)
+        return Pair(given.name, own, peer)

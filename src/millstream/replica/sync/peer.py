@@ -1,0 +1,89 @@
+"""A peer: whoever holds a copy, and how much was said between us.
+
+A peer is a session: the commands of `replica/commands.py` are answered by an open store in this
+process and by a server alike. What is counted is what a wire would carry, commands and answers, so
+that a sync between two files says what it would cost between two machines.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, TypeVar
+
+import msgspec
+
+from millstream.command import AsyncSession, Command, Session
+from millstream.log.block import Block
+from millstream.replica.commands import AdoptBlocks
+from millstream.replica.copies.parcel import AdoptParcel, Parcel
+
+T = TypeVar("T")
+
+BLOCK_BYTES = 24
+"""About what a block takes beside its bytes."""
+
+
+class Meter:
+    """Bytes that went to a peer, and that came from it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.sent = 0
+        self.received = 0
+        self.asked = 0
+
+    def note(self, command: Command[Any], answer: Any) -> None:
+        """Count one question and its answer."""
+        sent, received = weight(command), weight(answer)
+        with self._lock:
+            self.asked += 1
+            self.sent += sent
+            self.received += received
+
+    @property
+    def total(self) -> int:
+        """Both ways."""
+        return self.sent + self.received
+
+
+class Peer:
+    """One of the two stores of a sync."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.meter = Meter()
+
+    def execute(self, command: Command[T]) -> T:
+        """Ask, and count."""
+        answer = self.session.execute(command)
+        self.meter.note(command, answer)
+        return answer
+
+
+class AsyncPeer:
+    """The same, for coroutines."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self.session = session
+        self.meter = Meter()
+
+    async def execute(self, command: Command[T]) -> T:
+        """Ask, and count."""
+        answer = await self.session.execute(command)
+        self.meter.note(command, answer)
+        return answer
+
+
+def weight(value: Any) -> int:
+    """Bytes that a value takes on a wire; blocks are not encoded only to be counted."""
+    if isinstance(value, AdoptBlocks):
+        return _weight_of(value.blocks) + len(value.log) + 64
+    if isinstance(value, AdoptParcel):
+        return weight(value.parcel) + len(value.log) + 64
+    if isinstance(value, Parcel):
+        return len(value.packed) + _weight_of(value.blocks) + 64
+    return len(msgspec.msgpack.encode(value))
+
+
+def _weight_of(blocks: list[Block]) -> int:
+    return sum(len(block.payload) + len(block.metadata) + BLOCK_BYTES for block in blocks)

@@ -1,0 +1,113 @@
+"""Sync: two stores exchange what one has and the other lacks, log by log.
+
+The first look is one small summary per log from each side; of logs that are the same nothing more is
+said. A log that cannot be brought together is left as it is, and does not keep the others waiting.
+"""
+
+from __future__ import annotations
+
+from millstream.command import Session
+from millstream.errors import (
+    EndMoved,
+    Fenced,
+    ForkDetected,
+    InvalidInput,
+    MillstreamError,
+    NotOwner,
+    OutOfRange,
+    Overloaded,
+    StoreError,
+    Truncated,
+)
+from millstream.replica.commands import GetStoreId, SummarizeLog, Summary
+from millstream.replica.sync.converge import Convergence
+from millstream.replica.sync.listing import listing_of
+from millstream.replica.sync.outcome import LogOutcome, Options, Outcome, Tell, raise_first
+from millstream.replica.sync.peer import Peer
+from millstream.replica.sync.steps import Ask, Side, Steps, drive
+
+TRIES = 5
+"""Others may append, truncate or sync while we do: then the log is looked at again."""
+
+STOPS = (StoreError, Overloaded)
+"""After these there is no point in going on with the next log."""
+
+MOVED = (EndMoved, Truncated, OutOfRange, Fenced, NotOwner)
+"""What one is told if somebody else was quicker; or if it is so, and then it is told again."""
+
+
+def synced(own: Session, peer: Session, options: Options, tell: Tell | None = None) -> Outcome:
+    """Bring two stores together; raises the first error of any log, after all others are done."""
+    outcome, errors = sync_round(own, peer, options, tell)
+    raise_first(outcome, errors)
+    return outcome
+
+
+def sync_round(
+    own: Session, peer: Session, options: Options, tell: Tell | None = None
+) -> tuple[Outcome, list[MillstreamError]]:
+    """The same, with the errors of logs beside the outcome."""
+    options.check()
+    ours, theirs = Peer(own), Peer(peer)
+    began_s = own.clock.seconds()
+    outcome, errors = drive(sync_steps(options, tell), ours, theirs)
+    outcome.bytes = theirs.meter.total
+    outcome.seconds = own.clock.seconds() - began_s
+    return outcome, errors
+
+
+def sync_steps(options: Options, tell: Tell | None) -> Steps[tuple[Outcome, list[MillstreamError]]]:
+    """The steps of a sync of all logs that the options name."""
+    own_id, peer_id = yield [Ask("own", GetStoreId()), Ask("peer", GetStoreId())]
+    if own_id == peer_id:
+        raise InvalidInput(
+            f"both are the store {own_id}: a store is not synced with itself, nor with a copy of its "
+            "file, for both would write the same log"
+        )
+    stores: dict[Side, str] = {"own": own_id, "peer": peer_id}
+    outcome = Outcome(peer=peer_id)
+    errors: list[MillstreamError] = []
+    listing = listing_of(options)
+    while (pair := (yield from listing.next())) is not None:
+        outcome.looked_at += 1
+        one = _OneLog(pair.name, options, stores, tell)
+        yield from one.run(pair.own, pair.peer)
+        outcome.pulled += one.outcome.pulled
+        outcome.pushed += one.outcome.pushed
+        if one.outcome.changed():
+            outcome.logs.append(one.outcome)
+        if one.error is not None:
+            errors.append(one.error)
+    return outcome, errors
+
+
+class _OneLog:
+    """One log, tried again if somebody else changed it meanwhile."""
+
+    def __init__(
+        self, name: str, options: Options, stores: dict[Side, str], tell: Tell | None
+    ) -> None:
+        self._name = name
+        self._options = options
+        self._stores = stores
+        self._tell = tell
+        self.outcome = LogOutcome(log=name)
+        self.error: MillstreamError | None = None
+
+    def run(self, own: Summary | None, peer: Summary | None) -> Steps[None]:
+        """Converge, and note what came of it."""
+        for left in range(TRIES - 1, -1, -1):
+            work = Convergence(self._name, self._options, stores=self._stores, tell=self._tell)
+            work.outcome = self.outcome
+            try:
+                yield from work.run(own, peer)
+                return
+            except STOPS:
+                raise
+            except MillstreamError as error:
+                if not left or not isinstance(error, MOVED) or isinstance(error, ForkDetected):
+                    self.outcome.error = f"{type(error).__name__}: {error.message}"
+                    self.error = error
+                    return
+            question = SummarizeLog(self._name)
+            own, peer = yield [Ask("own", question), Ask("peer", question)]

@@ -1,0 +1,206 @@
+"""The register: which tokens there are, as the store keeps them.
+
+It is a log of the store's own, with an entry for each token that was made, and one for each that
+was revoked; whoever has read it so far reads only what came since. Entries are JSON:
+
+    {"type": "made", "name": ..., "id": ..., "digest": ..., "permissions": [...], "created": ...}
+    {"type": "revoked", "id": ...}
+
+When most of it speaks of tokens that are gone, it is begun anew, in one commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+import msgspec
+from msgspec import Struct
+
+from millstream.database import Millstream
+from millstream.errors import AlreadyExists, CorruptionError, EndMoved, NotFound, Truncated
+from millstream.log.block import Block
+from millstream.record import LogInfo
+from millstream.server.auth.access import RESERVED, Permission, parse_permissions
+
+LOG = f"{RESERVED}tokens"
+
+TIDY_ENTRIES_MIN = 10_000
+"""So long the register may always be."""
+
+TIDY_SHARE = 4
+"""Beyond that it is begun anew once it has so many times as many entries as there are tokens."""
+
+TIDY_BATCH = 10_000
+"""Entries of one append: well within what a batch may hold."""
+
+
+class Token(Struct, frozen=True, kw_only=True):
+    """What is known of a token; nothing in it lets anybody in."""
+
+    id: str
+    name: str
+    permissions: tuple[Permission, ...]
+    created: int
+    expires: int | None = None
+    """Milliseconds since the epoch."""
+
+    def has_expired(self, wall_ms: int) -> bool:
+        """Whether its time is over."""
+        return self.expires is not None and self.expires <= wall_ms
+
+
+class Made(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="made"):
+    """A token was made: it counts until it is revoked, or its time is over."""
+
+    name: str
+    id: str
+    digest: str
+    permissions: list[str]
+    created: int
+    expires: int | None = None
+
+    def token(self) -> Token:
+        """What anybody may know of it."""
+        return Token(
+            id=self.id,
+            name=self.name,
+            permissions=parse_permissions(self.permissions),
+            created=self.created,
+            expires=self.expires,
+        )
+
+
+class Revoked(Struct, frozen=True, kw_only=True, tag="revoked"):
+    """A token counts no more."""
+
+    id: str
+
+
+_decode = msgspec.json.Decoder(Made | Revoked).decode
+_encode = msgspec.json.Encoder().encode
+_NOTHING = _encode(Revoked(id=""))
+"""Changes nothing, and goes first: so nothing else is written if the register has moved on."""
+
+
+class Register:
+    """The tokens that count, as of an offset of the log. Pure: it is told what there is to read."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, Made] = {}
+        self.ids: dict[str, str] = {}
+        """Names and the ids of their tokens."""
+        self.position = 0
+        """The first offset that was not read."""
+        self._log_created: datetime | None = None
+
+    def unread(self, log: LogInfo | None) -> range:
+        """The offsets to read so that it is as the log stands now.
+
+        If what was read is not the beginning of that, it is forgotten first.
+        """
+        start, end, created = (
+            (0, 0, None) if log is None else (log.start_offset, log.end_offset, log.created)
+        )
+        if created != self._log_created or not start <= self.position <= end:
+            self.by_id.clear()
+            self.ids.clear()
+            self.position, self._log_created = start, created
+        return range(self.position, end)
+
+    def take(self, blocks: Iterable[Block]) -> None:
+        """Read on."""
+        for block in blocks:
+            for record in block.records():
+                self._apply(record.value)
+            self.position = block.offsets.stop
+
+    def _apply(self, value: bytes) -> None:
+        try:
+            entry = _decode(value)
+        except msgspec.MsgspecError as error:
+            raise CorruptionError(
+                f"the register of tokens, {LOG!r}, is damaged: {error}"
+            ) from error
+        if isinstance(entry, Made):
+            self.by_id[entry.id] = entry
+            self.ids[entry.name] = entry.id
+        else:
+            gone = self.by_id.pop(entry.id, None)
+            if gone is not None and self.ids.get(gone.name) == gone.id:
+                del self.ids[gone.name]
+
+
+class Registrar:
+    """Reads and writes the register of an open store."""
+
+    def __init__(self, ms: Millstream) -> None:
+        self._ms = ms
+        self._register = Register()
+
+    def tokens(self) -> list[Token]:
+        """Every token, by name; expired ones too, until they are revoked."""
+        found = self._read().by_id.values()
+        return sorted((made.token() for made in found), key=lambda token: token.name)
+
+    def add(self, made: Made) -> None:
+        """Enter a token; its name must be free."""
+        while True:
+            register = self._read()
+            if made.name in register.ids:
+                raise AlreadyExists(
+                    f"there is a token {made.name!r} already; revoke it first, or take another "
+                    "name",
+                    name=made.name,
+                )
+            if self._write(made):
+                return
+
+    def revoke(self, name: str) -> Token:
+        """Strike out a token, known by its name or id."""
+        while True:
+            register = self._read()
+            made = register.by_id.get(register.ids.get(name, name))
+            if made is None:
+                raise NotFound(
+                    f"there is no token {name!r}; `millstream token list` shows them", name=name
+                )
+            if self._write(Revoked(id=made.id)):
+                self._tidy()
+                return made.token()
+
+    def _read(self) -> Register:
+        log, register = self._ms.log(LOG), self._register
+        while unread := register.unread(log.info()):
+            try:
+                register.take(log.read_blocks(unread.start, unread.stop))
+            except Truncated:
+                pass  # somebody has begun it anew meanwhile
+        return register
+
+    def _write(self, entry: Made | Revoked) -> bool:
+        """Add an entry; False if somebody else was quicker: then look again."""
+        key = entry.name if isinstance(entry, Made) else None
+        try:
+            end = self._register.position
+            self._ms.log(LOG).append(_encode(entry), key=key, expect_end=end)
+        except EndMoved:
+            return False
+        return True
+
+    def _tidy(self) -> None:
+        """Begin anew with what counts, if that is little of what there is."""
+        register = self._read()
+        info = self._ms.log(LOG).info()
+        if info is None or len(info) <= max(TIDY_ENTRIES_MIN, TIDY_SHARE * len(register.by_id)):
+            return
+        kept = [_encode(made) for made in register.by_id.values()]
+        end = register.position
+        try:
+            with self._ms.transaction() as tx:
+                tx.append(LOG, _NOTHING, expect_end=end)
+                for first in range(0, len(kept), TIDY_BATCH):
+                    tx.append_many(LOG, kept[first : first + TIDY_BATCH])
+                tx.truncate(LOG, before=end)
+        except EndMoved:
+            pass  # somebody wrote meanwhile: the next revocation tries again

@@ -1,0 +1,142 @@
+"""Tickets: short-lived, scoped rights for browsers, which cannot send a token with every request.
+
+A ticket is made from a token and allows a part of what the token allows, for up to an hour. The
+store does not know it: it says everything itself, and is signed with a key of the store's. When it
+is used it is compared with its token: what the token may not do any more, the ticket may not.
+
+    mt_ + base64url( [token id, token name, expiry, [permission, ...]] as MessagePack )
+        + . + base64url( HMAC-SHA256 of what stands before the dot )
+"""
+
+from __future__ import annotations
+
+import hmac
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from millstream.errors import Denied, InvalidInput, MillstreamError, TooLarge, Unauthenticated
+from millstream.server.auth.access import Principal, parse_permissions
+from millstream.server.auth.tokens import TEXT_CHARS_MAX
+from millstream.server.problems import respond
+
+if TYPE_CHECKING:
+    from millstream.server.core import Core
+
+PREFIX = "mt_"
+SECONDS_MAX = 3_600
+BODY_BYTES_MAX = 16 * 1024
+
+
+class _Claims(Struct, frozen=True, array_like=True):
+    token: str
+    name: str
+    expires_ms: int
+    permissions: list[str]
+
+
+class Asked(Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of `POST /tickets`."""
+
+    permissions: list[str]
+    seconds: float = 60
+
+
+class Ticket(Struct, frozen=True):
+    """The answer: the ticket, what it allows, and until when, in milliseconds since the epoch."""
+
+    ticket: str
+    permissions: list[str]
+    expires: int
+
+
+def sign(key: bytes, principal: Principal) -> str:
+    """The text of a ticket for a principal that expires."""
+    assert principal.expires_ms is not None
+    permissions = [str(one) for one in principal.permissions]
+    claims = _Claims(principal.token, principal.name, principal.expires_ms, permissions)
+    content = PREFIX + _text(msgspec.msgpack.encode(claims))
+    return f"{content}.{_text(_signature(key, content))}"
+
+
+def verify(key: bytes, text: str, *, wall_ms: int) -> Principal:
+    """Who comes with a ticket. Raises `Unauthenticated`."""
+    content, _, signature = text.rpartition(".")
+    if not hmac.compare_digest(_text(_signature(key, content)).encode(), _bytes(signature)):
+        raise Unauthenticated
+    data = content.removeprefix(PREFIX)
+    claims = msgspec.msgpack.decode(urlsafe_b64decode(data + "=" * (-len(data) % 4)), type=_Claims)
+    if claims.expires_ms <= wall_ms:
+        raise Unauthenticated
+    permissions = parse_permissions(claims.permissions)
+    return Principal(
+        claims.name, permissions, claims.token, expires_ms=claims.expires_ms, is_ticket=True
+    )
+
+
+async def make_ticket(core: Core, principal: Principal, asked: Asked) -> Ticket:
+    """A ticket for a part of what a token may do."""
+    if principal.is_ticket:
+        raise Denied("a ticket cannot make tickets: ask with the token", action="ticket")
+    if not 0 < asked.seconds <= SECONDS_MAX:
+        raise InvalidInput(f"a ticket is good for up to {SECONDS_MAX:,} seconds")
+    wanted = parse_permissions(asked.permissions)
+    if not principal.grants(wanted):
+        raise Denied(f"a ticket allows no more than {principal.name} itself may do")
+    expires_ms = core.store.clock.wall_ms() + int(asked.seconds * 1000)
+    if principal.expires_ms is not None:
+        expires_ms = min(expires_ms, principal.expires_ms)
+    scoped = Principal(principal.name, wanted, principal.token, expires_ms, is_ticket=True)
+    text = sign(await core.tokens.make_ticket_key(), scoped)
+    if len(text) > TEXT_CHARS_MAX:
+        raise TooLarge(
+            f"the ticket would have {len(text):,} characters: name fewer permissions",
+            size=len(text),
+            limit=TEXT_CHARS_MAX,
+        )
+    return Ticket(text, [str(one) for one in wanted], expires_ms)
+
+
+def routes(core: Core) -> list[Route]:
+    """`POST /tickets`."""
+
+    async def tickets(request: Request) -> Response:
+        """Make a ticket."""
+        try:
+            body = b""
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > BODY_BYTES_MAX:
+                    raise TooLarge(
+                        f"the body is larger than {BODY_BYTES_MAX:,} bytes", limit=BODY_BYTES_MAX
+                    )
+            try:
+                asked = msgspec.json.decode(body, type=Asked)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                raise InvalidInput(
+                    f'the body is JSON like {{"permissions": ["log:read:orders"], "seconds": 60}}: '
+                    f"{error}"
+                ) from error
+            ticket = await make_ticket(core, request.state.principal, asked)
+        except MillstreamError as error:
+            return respond(error)
+        return Response(msgspec.json.encode(ticket), status_code=201, media_type="application/json")
+
+    return [Route("/tickets", tickets, methods=["POST"])]
+
+
+def _signature(key: bytes, content: str) -> bytes:
+    return hmac.digest(key, _bytes(content), "sha256")
+
+
+def _text(data: bytes) -> str:
+    return urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")

@@ -1,0 +1,210 @@
+"""Tokens: who may come in.
+
+The text of a token is `ms_` + id + `_` + secret, and is shown once. The store's register holds a
+digest of the secret. The secret has 256 random bits, so that a plain digest of it tells nothing.
+
+Any process with the file may create and revoke. A server looks for new entries of the register when
+it last did so half a second ago, and waits for that when it is a whole one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+from collections.abc import Iterable
+from hashlib import blake2b
+
+from msgspec.structs import replace
+
+from millstream.clock import Clock, SystemClock
+from millstream.command import AsyncSession
+from millstream.database import Millstream
+from millstream.errors import InvalidInput, MetadataConflict, Truncated, Unauthenticated
+from millstream.log.commands import DescribeLog, GetMetadata, ReadBlocks, SetMetadata
+from millstream.log.names import check_name
+from millstream.server.auth.access import Principal, common, parse_permissions
+from millstream.server.auth.register import LOG, Made, Register, Registrar, Token
+
+PREFIX = "ms_"
+SECRET_BYTES = 32
+ID_BYTES = 8
+TEXT_CHARS_MAX = 4_096
+"""No token or ticket is longer; what is, is not looked at."""
+
+EXPIRES_MS_MAX = 100 * 366 * 24 * 3600 * 1000
+"""A token that is to last longer has no end."""
+
+STALE_S = 0.5
+"""After so long the entries are read again, beside whoever asks."""
+
+WAIT_S = 1.0
+"""After so long whoever asks waits for that: so soon a revoked token is refused."""
+
+_KEY = "ticket-key"
+_NO_DIGEST = "0" * 64
+
+
+def create_token(
+    ms: Millstream,
+    name: str,
+    permissions: Iterable[str],
+    *,
+    expires_ms: int | None = None,
+    clock: Clock | None = None,
+) -> tuple[Token, str]:
+    """Make a token; answers it and its text, which nobody can be told again.
+
+    `expires_ms` is how long it is good for, from now.
+    """
+    check_name(name, "token")
+    allowed = parse_permissions(permissions)
+    if expires_ms is not None and not 0 < expires_ms <= EXPIRES_MS_MAX:
+        raise InvalidInput("a token is good for a positive time of up to 100 years, or without end")
+    now_ms = (clock or SystemClock()).wall_ms()
+    identity, secret = secrets.token_hex(ID_BYTES), secrets.token_urlsafe(SECRET_BYTES)
+    made = Made(
+        name=name,
+        id=identity,
+        digest=digest_of(secret),
+        permissions=[str(one) for one in allowed],
+        created=now_ms,
+        expires=None if expires_ms is None else now_ms + expires_ms,
+    )
+    Registrar(ms).add(made)
+    return made.token(), f"{PREFIX}{identity}_{secret}"
+
+
+def list_tokens(ms: Millstream) -> list[Token]:
+    """Every token, by name; expired ones too, until they are revoked."""
+    return Registrar(ms).tokens()
+
+
+def revoke_token(ms: Millstream, name: str) -> Token:
+    """Let a token, known by its name or id, in no more."""
+    return Registrar(ms).revoke(name)
+
+
+def digest_of(secret: str) -> str:
+    """What is kept of a secret."""
+    return blake2b(secret.encode("utf-8", "backslashreplace"), digest_size=32).hexdigest()
+
+
+class Tokens:
+    """The tokens of a store as a server knows them; belongs to one event loop."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
+        self._clock: Clock = session.clock
+        self._register = Register()
+        self._known: dict[str, tuple[Made, Token]] = {}
+        """Tokens that have come in, so that the permissions of an entry are parsed once."""
+        self._key: bytes | None = None
+        self._read_s: float | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    async def authenticate(self, text: str) -> Principal:
+        """Who comes with a token. Raises `Unauthenticated`."""
+        await self.freshen()
+        identity, _, secret = text.removeprefix(PREFIX).partition("_")
+        made = self._register.by_id.get(identity) if text.startswith(PREFIX) else None
+        is_right = hmac.compare_digest(digest_of(secret), made.digest if made else _NO_DIGEST)
+        if made is None or not is_right:
+            raise Unauthenticated
+        token = self._token(made)
+        if token.has_expired(self._clock.wall_ms()):
+            raise Unauthenticated
+        return Principal(token.name, token.permissions, token.id, token.expires)
+
+    async def confirm(self, principal: Principal) -> Principal:
+        """A principal that came in earlier, with what its token allows now.
+
+        A ticket allows what both it and its token allow. Raises `Unauthenticated` if the token was
+        revoked, or its time or the ticket's is over.
+        """
+        wall_ms = self._clock.wall_ms()
+        if principal.expires_ms is not None and principal.expires_ms <= wall_ms:
+            raise Unauthenticated
+        if not principal.token:
+            return principal
+        await self.freshen()
+        made = self._register.by_id.get(principal.token)
+        if made is None:
+            raise Unauthenticated
+        token = self._token(made)
+        if token.has_expired(wall_ms):
+            raise Unauthenticated
+        allowed = token.permissions
+        if principal.is_ticket:
+            allowed = common(principal.permissions, allowed)
+        if allowed == principal.permissions:
+            return principal
+        return replace(principal, permissions=allowed)
+
+    def _token(self, made: Made) -> Token:
+        """A token as the register has it, parsed once for each of its entries."""
+        known = self._known.get(made.id)
+        if known is None or known[0] is not made:
+            known = self._known[made.id] = (made, made.token())
+        return known[1]
+
+    async def ticket_key(self) -> bytes:
+        """The key that tickets are signed with. Raises `Unauthenticated` if none ever was."""
+        await self.freshen()
+        if self._key is None:
+            raise Unauthenticated
+        return self._key
+
+    async def make_ticket_key(self) -> bytes:
+        """The key to sign tickets with; the first server of a store makes it."""
+        await self.freshen()
+        while self._key is None:
+            made = secrets.token_hex(SECRET_BYTES)
+            try:
+                await self._session.execute(SetMetadata(LOG, _KEY, made, expect=None, compare=True))
+            except MetadataConflict:
+                pass  # somebody else was quicker: theirs is read
+            await self._read()
+        return self._key
+
+    async def freshen(self) -> None:
+        """See what was created and revoked, by whomever, up to a second ago."""
+        age_s = WAIT_S if self._read_s is None else self._clock.seconds() - self._read_s
+        if age_s < STALE_S:
+            return
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read())
+            self._reading.add_done_callback(_looked_at)
+        if age_s >= WAIT_S:
+            await asyncio.shield(self._reading)
+
+    async def close(self) -> None:
+        """Wait for what is being read."""
+        if self._reading is not None:
+            await asyncio.wait([self._reading])
+
+    async def _read(self) -> None:
+        began_s = self._clock.seconds()
+        await self._read_on()
+        if self._key is None:
+            found = await self._session.execute(GetMetadata(LOG))
+            self._key = bytes.fromhex(found[_KEY]) if _KEY in found else None
+        by_id = self._register.by_id
+        self._known = {key: known for key, known in self._known.items() if key in by_id}
+        self._read_s = began_s
+
+    async def _read_on(self) -> None:
+        register, bytes_max = self._register, self._session.limits.read_bytes_max
+        while unread := register.unread(await self._session.execute(DescribeLog(LOG))):
+            command = ReadBlocks(LOG, unread.start, unread.stop, bytes_max)
+            try:
+                blocks = await self._session.execute(command)
+            except Truncated:
+                continue  # it was begun anew meanwhile
+            register.take(blocks)
+
+
+def _looked_at(reading: asyncio.Task[None]) -> None:
+    """A read that fails while nobody waits for it is repeated by the next who does."""
+    if not reading.cancelled():
+        reading.exception()

@@ -1,0 +1,293 @@
+"""The OpenAPI 3.1 document, made from the table of endpoints and the structs that they name."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Iterable, Iterator
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from millstream.errors import MillstreamError
+from millstream.server import problems
+from millstream.server.docs import examples, glossary
+from millstream.server.problems import Problem
+
+if TYPE_CHECKING:
+    from millstream.server.rest.endpoint import Answer, Endpoint
+
+JSON = "application/json"
+ANY = "*/*"
+_REFERENCE = "#/components/schemas/{name}"
+
+TAGS = {
+    "logs": "Records at offsets that never change",
+    "records": "Append to a log, and read it",
+    "cursors": "How far a named reader of a log has come",
+    "queues": "Messages to be worked on, each by one consumer at a time",
+    "messages": "Put messages to a queue, and look at them",
+    "claims": "Messages in the hands of consumers",
+    "transactions": "Several operations in one commit",
+    "staging": "Bulk writes from many tasks, published at once",
+    "replica": "Copies of logs, for other stores",
+    "store": "The store as a whole",
+    "access": "Rights for those who cannot keep a token",
+    "about": "About this interface",
+}
+
+_NUMBERS = {"offset", "claim_id"}
+"""Parameters in paths that are numbers; all others are names."""
+
+_STATUS_WORDS = {
+    400: "The request cannot be read",
+    401: "A token is missing or not known",
+    403: "The token may not do this",
+    404: "There is no such thing",
+    406: "No form of the answer is acceptable to the client",
+    408: "The body did not arrive in time",
+    409: "The state is not what the request expected",
+    410: "The record was dropped",
+    413: "Something is over its limit",
+    415: "The body is in a form that is not taken here",
+    416: "A position past the end",
+    422: "The request can never succeed as it stands",
+    423: "Somebody holds the log exclusively",
+    429: "Too much at once: slow down",
+    500: "A mistake of the server, damage, or an unknown outcome",
+    503: "The store cannot be used now",
+}
+
+
+def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
+    """The whole document."""
+    listed = list(endpoints)
+    types = list(dict.fromkeys(_types(listed)))
+    found, schemas = msgspec.json.schema_components(types, ref_template=_REFERENCE)
+    references = dict(zip(types, found, strict=True))
+    schemas = {name: _with_tuples(schema) for name, schema in schemas.items()}
+    for kind in _structs(types):
+        _describe_fields(kind, schemas)
+    paths: dict[str, Any] = {}
+    for endpoint in listed:
+        operation = _operation(endpoint, references, schemas)
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
+    for endpoint in listed:
+        if endpoint.query is not None:
+            schemas.pop(endpoint.query.__name__, None)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Millstream",
+            "version": "1",
+            "summary": "Durable logs and work queues over HTTP",
+            "description": "Names in paths are percent-encoded; a slash within a name is `%2F`. "
+            "Durations are seconds, times are milliseconds since the epoch. Every error is an RFC "
+            "9457 problem whose `title` is the error's name and whose `retry` says whether the "
+            "same request may succeed later.",
+        },
+        "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
+        "security": [{"token": []}, {}],
+        "paths": paths,
+        "components": {
+            "schemas": dict(sorted(schemas.items())),
+            "securitySchemes": {
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "Needed unless the server listens on this machine only.",
+                }
+            },
+        },
+    }
+
+
+def error_table() -> list[tuple[str, int, str]]:
+    """Every error by name: its status, and what it means."""
+    kinds = [kind for kind in _errors(MillstreamError) if kind.__doc__]
+    return sorted(
+        (kind.__name__, problems.status_of(kind("")), inspect.getdoc(kind) or "") for kind in kinds
+    )
+
+
+def _errors(root: type[MillstreamError]) -> Iterator[type[MillstreamError]]:
+    for kind in root.__subclasses__():
+        if kind.__module__.startswith(("millstream.errors", "millstream.server")):
+            yield kind
+            yield from _errors(kind)
+
+
+def _types(endpoints: list[Endpoint]) -> Iterator[Any]:
+    yield Problem
+    for endpoint in endpoints:
+        yield from (one for one in (endpoint.body, endpoint.query) if one is not None)
+        yield from (answer.type for answer in endpoint.answers if answer.type is not None)
+
+
+def _operation(
+    endpoint: Endpoint, references: dict[Any, Any], schemas: dict[str, Any]
+) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "operationId": endpoint.name,
+        "summary": endpoint.summary,
+        "tags": [endpoint.tag],
+    }
+    if endpoint.detail:
+        found["description"] = endpoint.detail
+    parameters = [*_path_parameters(endpoint), *_other_parameters(endpoint, schemas)]
+    if parameters:
+        found["parameters"] = parameters
+    if endpoint.takes_body:
+        found["requestBody"] = _body(endpoint, references)
+    found["responses"] = _responses(endpoint, references)
+    return found
+
+
+def _path_parameters(endpoint: Endpoint) -> Iterator[dict[str, Any]]:
+    for name in re.findall(r"\{(\w+)\}", endpoint.path):
+        schema: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 255}
+        if name in _NUMBERS:
+            schema = {"type": "string", "pattern": "^[0-9]{1,19}$"}
+        yield {"name": name, "in": "path", "required": True, "schema": schema}
+
+
+def _other_parameters(endpoint: Endpoint, schemas: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if endpoint.query is not None:
+        for name, schema in schemas[endpoint.query.__name__]["properties"].items():
+            plain = _without_null(schema)
+            text = plain.pop("description", "")
+            yield {
+                "name": name,
+                "in": "query",
+                "schema": plain,
+                **({"description": text} if text else {}),
+            }
+    for header in endpoint.headers:
+        yield {
+            "name": header.name,
+            "in": "header",
+            "description": header.description,
+            "schema": {"type": "string"},
+        }
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """A parameter is given or not; null is nothing that one could write."""
+    plain = {key: value for key, value in schema.items() if key != "anyOf"}
+    if plain.get("default", 0) is None:
+        del plain["default"]
+    kinds = [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]
+    if len(kinds) == 1:
+        plain.update(kinds[0])
+    elif kinds:
+        plain["anyOf"] = kinds
+    return plain
+
+
+def _body(endpoint: Endpoint, references: dict[Any, Any]) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    if endpoint.body is not None:
+        content[JSON] = {"schema": references[endpoint.body]}
+        if endpoint.name in examples.BODIES:
+            content[JSON]["example"] = examples.BODIES[endpoint.name]
+    for kind in endpoint.raw:
+        for named in ("application/octet-stream", "text/plain") if kind == ANY else (kind,):
+            content[named] = {"schema": {"type": "string", "format": "binary"}}
+    return {"required": not endpoint.body_optional, "content": content}
+
+
+def _responses(endpoint: Endpoint, references: dict[Any, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for answer in endpoint.answers:
+        found[str(answer.status)] = _good(answer, references)
+    for status in endpoint.statuses():
+        if str(status) in found:
+            continue
+        found[str(status)] = {
+            "description": _STATUS_WORDS[status],
+            "content": {problems.MEDIA_TYPE: {"schema": references[Problem]}},
+        }
+        if status in (429, 503):
+            found[str(status)]["headers"] = {
+                "Retry-After": {"description": "Seconds", "schema": {"type": "string"}}
+            }
+    return found
+
+
+def _good(answer: Answer, references: dict[Any, Any]) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    if answer.type is not None:
+        content[JSON] = {"schema": references[answer.type]}
+    content.update({kind: {} for kind in answer.media_types})
+    described: dict[str, Any] = {
+        "description": answer.description or HTTPStatus(answer.status).phrase
+    }
+    if content:
+        described["content"] = content
+    return described
+
+
+def _with_tuples(node: Any) -> Any:
+    """Tuples of one type as arrays of a fixed length, which every tool understands."""
+    if isinstance(node, dict):
+        found = {key: _with_tuples(value) for key, value in node.items()}
+        first, *others = found.get("prefixItems", [None])
+        if first is not None and all(one == first for one in others):
+            del found["prefixItems"]
+            found["items"] = first
+        return found
+    return [_with_tuples(one) for one in node] if isinstance(node, list | tuple) else node
+
+
+def _structs(types: Iterable[Any]) -> list[type[Struct]]:
+    """The structs among types and in their fields, each once."""
+    found: dict[type[Struct], None] = {}
+    waiting = list(types)
+    while waiting:
+        kind = waiting.pop()
+        if isinstance(kind, type) and issubclass(kind, Struct):
+            if kind not in found:
+                found[kind] = None
+                waiting += [field.type for field in msgspec.structs.fields(kind)]
+        else:
+            waiting += getattr(kind, "__args__", ())
+    return list(found)
+
+
+def _describe_fields(kind: type[Struct], schemas: dict[str, Any]) -> None:
+    """Put the words beneath a struct's fields into its schema."""
+    properties = schemas.get(kind.__name__, {}).get("properties", {})
+    said = {
+        name: text for parent in reversed(kind.__mro__) for name, text in _words(parent).items()
+    }
+    for name, schema in properties.items():
+        text = said.get(name) or glossary.WORDS.get(name)
+        if text and "$ref" in schema:
+            properties[name] = {"allOf": [schema], "description": text}
+        elif text:
+            schema["description"] = text
+
+
+def _words(kind: type) -> dict[str, str]:
+    """The docstrings of a class's fields; none where its source is not at hand."""
+    try:
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    except (OSError, TypeError, ValueError, SyntaxError):
+        return {}
+    if not isinstance(tree, ast.ClassDef):
+        return {}
+    found = {}
+    for field, text in zip(tree.body, tree.body[1:], strict=False):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(text, ast.Expr)
+            and isinstance(text.value, ast.Constant)
+            and isinstance(text.value.value, str)
+        ):
+            found[field.target.id] = " ".join(text.value.value.split())
+    return found

@@ -1,0 +1,1 @@
+"""Below any request: connections, TLS handshakes, and the guard that looks at each request first."""

@@ -1,0 +1,315 @@
+"""The guard: looks at every request before anything of its body is read.
+
+Who asks is known then, or the request is refused: 401 without a valid token or ticket, 403 from a
+page or under a name that is not the server's, 429 for too much. Behind it a route finds
+`principal` and `request_id` in its state. It also counts, traces and, if asked to, logs requests;
+never a query, for that may hold a ticket.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from collections.abc import Iterable
+from contextlib import ExitStack
+from functools import lru_cache
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from millstream.errors import Denied, MillstreamError, Unauthenticated
+from millstream.server.auth import tickets
+from millstream.server.auth.access import ANYONE_HERE, NOBODY, Principal
+from millstream.server.auth.tokens import TEXT_CHARS_MAX
+from millstream.server.journal import ACCESS
+from millstream.server.observe.tracing import request_span
+from millstream.server.problems import MEDIA_TYPE, Problem, respond
+
+if TYPE_CHECKING:
+    from millstream.server.core import Core
+
+PUBLIC = frozenset({"/health"})
+"""What may be asked without a token; it is told that nobody asks."""
+
+REQUEST_ID = b"x-request-id"
+PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+
+_access = logging.getLogger(ACCESS)
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_SAFE = ("GET", "HEAD", "OPTIONS")
+"""Methods by which a page elsewhere can change nothing, and whose answer it cannot read."""
+_FROM_ELSEWHERE = ("cross-site", "same-site")
+"""What a browser says in `Sec-Fetch-Site` of a request that another origin's page has made."""
+
+
+class WrongOrigin(Denied):
+    """A page of another origin, which was not allowed to connect."""
+
+
+class WrongHost(Denied):
+    """A name under which this machine does not know itself: DNS may have been turned against it."""
+
+
+class Guard:
+    """ASGI middleware: the outermost, around the whole application."""
+
+    def __init__(self, app: ASGIApp, core: Core) -> None:
+        self.app = app
+        """What is guarded."""
+        self._core = core
+        self._origins = {_origin(text) for text in core.settings.origins}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request in, or refuse it."""
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        request_id = _given_id(scope) or secrets.token_hex(8)
+        scope["state"] = {**scope.get("state", {}), "request_id": request_id}
+        watched = _Watched(self._core, scope, receive, send, request_id)
+        with watched, ExitStack() as held:
+            try:
+                self._check_host(scope)
+                self._check_origin(scope)
+                principal = await self._principal(scope)
+                watched.principal = principal.name
+                self._core.quota.spend(principal)
+                held.enter_context(self._core.quota.connection(principal))
+            except MillstreamError as error:
+                self._core.meter.denied.labels(type(error).__name__).inc()
+                await watched.refuse(_refusal(error))
+                return
+            scope["state"]["principal"] = principal
+            with request_span(scope):
+                await self.app(scope, watched.receive, watched.send)
+
+    # Who asks.
+
+    async def _principal(self, scope: Scope) -> Principal:
+        """Whoever comes with something is held to it, also where nothing is needed."""
+        text = _credential(scope)
+        if text is None:
+            if not self._core.settings.needs_tokens():
+                return ANYONE_HERE
+            if scope["path"] in PUBLIC:
+                return NOBODY
+            raise Unauthenticated
+        if len(text) > TEXT_CHARS_MAX:
+            raise Unauthenticated
+        tokens = self._core.tokens
+        if not text.startswith(tickets.PREFIX):
+            return await tokens.authenticate(text)
+        wall_ms = self._core.store.clock.wall_ms()
+        principal = tickets.verify(await tokens.ticket_key(), text, wall_ms=wall_ms)
+        if not principal.token and self._core.settings.needs_tokens():
+            raise Unauthenticated
+        return await tokens.confirm(principal)
+
+    # Where from, and under which name.
+
+    def _check_host(self, scope: Scope) -> None:
+        """On loopback, a page elsewhere whose name leads here is told apart by that name."""
+        if self._core.settings.is_loopback():
+            host = _only(scope, b"host")
+            if host is None or not _is_loopback(host):
+                raise WrongHost("this server is reached as localhost or 127.0.0.1 only")
+
+    def _check_origin(self, scope: Scope) -> None:
+        if scope["type"] == "http" and scope["method"] in _SAFE:
+            return
+        found = [value for name, value in scope["headers"] if name == b"origin"]
+        if not found:
+            # No browser; or one that hides the origin, but says that it is another.
+            if _only(scope, b"sec-fetch-site") in _FROM_ELSEWHERE:
+                raise WrongOrigin("pages of other origins may not change anything here")
+            return
+        origin = _origin(found[0].decode("latin-1"))
+        scheme = {"ws": "http", "wss": "https"}.get(scope["scheme"], scope["scheme"])
+        own = _origin(f"{scheme}://{_only(scope, b'host') or ''}")
+        if len(found) > 1 or origin is None or origin not in {own, *self._origins}:
+            raise WrongOrigin(
+                "pages of this origin may not connect; the server's settings name those"
+            )
+
+
+class _Watched:
+    """One request as it passes: counted, given its id, and noted in the log."""
+
+    def __init__(
+        self, core: Core, scope: Scope, receive: Receive, send: Send, request_id: str
+    ) -> None:
+        self.principal = ""
+        self._core = core
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._id = request_id
+        self._is_socket = scope["type"] == "websocket"
+        self._status = 0
+        self._received = 0
+        self._sent = 0
+
+    def __enter__(self) -> None:
+        self._began_s = self._core.store.clock.seconds()
+        self._core.meter.requests_open.inc()
+
+    def __exit__(self, *_: object) -> None:
+        meter = self._core.meter
+        meter.requests_open.dec()
+        if self._is_socket and self._status == 101:
+            meter.sockets.dec()
+        meter.requests.labels(self._status or 500).inc()
+        if self._core.settings.log_requests:
+            _access.info("%s", self._line())
+
+    async def receive(self) -> Message:
+        """What the client sends, counted."""
+        message = await self._receive()
+        kind = message["type"]
+        if kind == "http.request":
+            size = len(message.get("body", b""))
+        elif kind == "websocket.receive":
+            size = len(message.get("bytes") or message.get("text") or b"")
+        else:
+            return message
+        self._received += size
+        self._core.meter.received_bytes.inc(size)
+        return message
+
+    async def send(self, message: Message) -> None:
+        """What the application sends, counted, and with the request's id."""
+        kind = message["type"]
+        if kind in ("http.response.start", "websocket.http.response.start"):
+            self._status = message["status"]
+            message = _with_id(message, self._id)
+        elif kind == "websocket.accept":
+            self._status = 101
+            self._core.meter.sockets.inc()
+            message = _with_id(message, self._id)
+        elif kind == "websocket.close":
+            self._status = self._status or 403
+        else:
+            size = len(message.get("body") or message.get("bytes") or message.get("text") or b"")
+            self._sent += size
+            self._core.meter.sent_bytes.inc(size)
+        await self._send(message)
+
+    async def refuse(self, response: Response) -> None:
+        """Answer without the application; a socket is refused before it is one."""
+        prefix = ""
+        if self._is_socket:
+            await self._receive()  # websocket.connect
+            if "websocket.http.response" not in self._scope.get("extensions", {}):
+                await self.send({"type": "websocket.close", "code": 1008})
+                return
+            prefix = "websocket."
+        await self.send(
+            {
+                "type": f"{prefix}http.response.start",
+                "status": response.status_code,
+                "headers": response.raw_headers,
+            }
+        )
+        await self.send({"type": f"{prefix}http.response.body", "body": response.body})
+
+    def _line(self) -> str:
+        passed_s = self._core.store.clock.seconds() - self._began_s
+        return msgspec.json.encode(
+            {
+                "event": "request",
+                "request_id": self._id,
+                "method": "SOCKET" if self._is_socket else self._scope["method"],
+                "path": self._scope["path"].encode("utf-8", "backslashreplace").decode(),
+                "status": self._status or 500,
+                "ms": round(passed_s * 1000, 3),
+                "received_bytes": self._received,
+                "sent_bytes": self._sent,
+                "principal": self.principal,
+            }
+        ).decode()
+
+
+def _refusal(error: MillstreamError) -> Response:
+    if not isinstance(error, Unauthenticated):
+        return respond(error)
+    problem = Problem(
+        type="/docs#error-Unauthenticated",
+        title="Unauthenticated",
+        status=401,
+        detail="send a valid token: `Authorization: Bearer ms_…`; "
+        "`millstream token create` makes one",
+        retry=False,
+    )
+    return Response(
+        msgspec.json.encode(problem),
+        status_code=401,
+        headers={"www-authenticate": 'Bearer realm="millstream"'},
+        media_type=MEDIA_TYPE,
+    )
+
+
+def _credential(scope: Scope) -> str | None:
+    """The token or ticket that a request shows; None if there is none at all."""
+    if any(name == b"authorization" for name, _ in scope["headers"]):
+        scheme, _, text = (_only(scope, b"authorization") or "").partition(" ")
+        if scheme.lower() != "bearer" or not text.strip():
+            raise Unauthenticated
+        return text.strip()
+    query = scope.get("query_string", b"")
+    if b"ticket=" not in query or not (scope["type"] == "websocket" or scope["method"] == "GET"):
+        return None
+    parts = query.split(b"&")
+    found = [part.removeprefix(b"ticket=") for part in parts if part.startswith(b"ticket=")]
+    if not found:
+        return None
+    # From here on nobody sees it: routes have no use for it, and servers log addresses.
+    scope["query_string"] = b"&".join(one for one in parts if not one.startswith(b"ticket="))
+    text = unquote(found[0].decode("latin-1"))
+    if len(found) != 1 or not text.startswith(tickets.PREFIX):
+        raise Unauthenticated  # a token is no ticket: queries are kept in histories
+    return text
+
+
+def _only(scope: Scope, name: bytes) -> str | None:
+    """The value of a header that is there exactly once."""
+    found: list[bytes] = [value for key, value in scope["headers"] if key == name]
+    return found[0].decode("latin-1").strip() if len(found) == 1 else None
+
+
+def _given_id(scope: Scope) -> str | None:
+    text = _only(scope, REQUEST_ID)
+    return text if text is not None and _REQUEST_ID.fullmatch(text) else None
+
+
+def _with_id(message: Message, request_id: str) -> Message:
+    headers: Iterable[Any] = message.get("headers") or ()
+    return {**message, "headers": [*headers, (REQUEST_ID, request_id.encode())]}
+
+
+@lru_cache(maxsize=64)
+def _is_loopback(host: str) -> bool:
+    """Whether a Host header names this machine as only itself does."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        if any(char in host for char in "/?#@\\"):
+            return False
+        return name == "localhost" or ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _origin(text: str) -> tuple[str, str, int] | None:
+    """An origin's scheme, host and port; None for what is none, such as `null`."""
+    try:
+        parts = urlsplit(text.strip().lower())
+        port = parts.port or PORTS.get(parts.scheme)
+    except ValueError:
+        return None
+    if not parts.hostname or port is None or parts.path not in ("", "/") or parts.query:
+        return None
+    return parts.scheme, parts.hostname, port

@@ -1,0 +1,195 @@
+"""Health: whether a server can do its work, and what will soon keep it from doing so.
+
+`/health` needs no token; without one it says only healthy, warning or critical. Whoever may read
+the store sees each check.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from millstream.command import Stats
+from millstream.errors import MillstreamError
+from millstream.limits import Limits, MiB
+from millstream.log.commands import GetBounds
+from millstream.queue.commands import ListQueues
+from millstream.queue.model.message import QueueInfo
+from millstream.server.auth.access import RESERVED, Need
+from millstream.store.store import Store
+
+if TYPE_CHECKING:
+    from millstream.server.core import Core
+
+Status = Literal["healthy", "warning", "critical"]
+
+KEPT_S = 1.0
+"""How long a finding is told again: whoever asks often does not make the store work for it."""
+
+ANSWER_S_MAX = 5.0
+"""A store that takes longer to answer is as good as gone."""
+
+DISK_FREE_WARNING = 1024 * MiB
+DISK_FREE_CRITICAL = 100 * MiB
+
+FOLD_CRITICAL = 4
+"""Times the bound at which writers begin to fold by themselves."""
+
+LAG_SLEEP_S = 0.005
+LAG_S_WARNING = 0.25
+LAG_S_CRITICAL = 5.0
+
+QUEUES_LOOKED_AT = 1_000
+
+_RANK = {"healthy": 0, "warning": 1, "critical": 2}
+
+
+async def loop_lag_s() -> float:
+    """How much later than asked for the event loop wakes a coroutine now."""
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    await asyncio.sleep(LAG_SLEEP_S)
+    return max(0.0, loop.time() - began_s - LAG_SLEEP_S)
+
+
+class Check(Struct, frozen=True):
+    """One thing that was looked at, and what to do about it."""
+
+    name: str
+    status: Status
+    detail: str = ""
+
+
+class Health(Struct, frozen=True):
+    """The worst of all checks, and the checks."""
+
+    status: Status
+    checks: list[Check] = []
+    """Left out for whoever may not read the store."""
+
+
+class Checkup:
+    """Looks after one server; belongs to its event loop."""
+
+    def __init__(
+        self, core: Core, *, disk_free: Callable[[Path], int] = lambda p: shutil.disk_usage(p).free
+    ) -> None:
+        self._core = core
+        self._disk_free = disk_free
+        self._found: Health | None = None
+        self._looked_s = 0.0
+        self._lock = asyncio.Lock()
+
+    async def health(self) -> Health:
+        """How the server is, as of a second ago at most."""
+        clock = self._core.store.clock
+        async with self._lock:
+            if self._found is None or clock.seconds() - self._looked_s >= KEPT_S:
+                checks = await self._look()
+                worst = max((check.status for check in checks), key=_RANK.__getitem__)
+                self._found, self._looked_s = Health(worst, checks), clock.seconds()
+            return self._found
+
+    async def _look(self) -> list[Check]:
+        core = self._core
+        checks = [check_lag(await loop_lag_s())]
+        try:
+            async with asyncio.timeout(ANSWER_S_MAX):
+                await core.session.execute(GetBounds(f"{RESERVED}health"))
+                stats = await core.session.execute(Stats())
+                checks += [check_store(core.store), *check_stats(stats, core.store.limits)]
+                if core.settings.queue_age_s_max:
+                    queues = await core.session.execute(ListQueues("", QUEUES_LOOKED_AT))
+                    checks.append(check_ages(queues, core.settings.queue_age_s_max))
+        except (MillstreamError, OSError) as error:
+            text = getattr(error, "message", "") or str(error)
+            return [*checks, Check("store", "critical", text)]
+        except TimeoutError:
+            text = f"no answer within {ANSWER_S_MAX:g} s: something holds the write lock"
+            return [*checks, Check("store", "critical", text)]
+        if "path" in stats:
+            free = await asyncio.to_thread(self._disk_free, Path(stats["path"]).absolute().parent)
+            checks.append(check_disk(free))
+        return checks
+
+
+def check_store(store: Store) -> Check:
+    """Whether the store takes writes; it answers reads."""
+    shortage, recovering = store.engine.shortage(), store.recovery.reason
+    if recovering is not None:
+        failed = store.recovery.failure
+        return Check("store", "critical", f"{recovering.message}{f' ({failed})' if failed else ''}")
+    if shortage is not None:
+        return Check("store", "critical", shortage.error().message)
+    return Check("store", "healthy")
+
+
+def check_stats(stats: dict[str, Any], limits: Limits) -> Iterator[Check]:
+    """What the store's own facts say."""
+    failure = stats["last_upkeep_failure"]
+    yield Check("upkeep", "warning" if failure else "healthy", failure or "")
+    behind = max(
+        stats["unfolded_commits"] / limits.tail_deltas_max,
+        stats["unfolded_bytes"] / limits.tail_bytes_max,
+        stats["unfolded_entities"] / limits.tail_entities_max,
+    )
+    status: Status = "healthy"
+    if behind > 1:
+        status = "critical" if behind > FOLD_CRITICAL else "warning"
+    detail = f"{stats['unfolded_commits']:,} commits, {stats['unfolded_bytes']:,} bytes unfolded"
+    yield Check("fold", status, detail)
+
+
+def check_disk(free_bytes: int) -> Check:
+    """How much room the store's disk has."""
+    status: Status = "healthy"
+    if free_bytes < DISK_FREE_WARNING:
+        status = "critical" if free_bytes < DISK_FREE_CRITICAL else "warning"
+    return Check("disk", status, f"{free_bytes // MiB:,} MiB free")
+
+
+def check_lag(lag_s: float) -> Check:
+    """How late the event loop is."""
+    status: Status = "healthy"
+    if lag_s > LAG_S_WARNING:
+        status = "critical" if lag_s > LAG_S_CRITICAL else "warning"
+    return Check("event_loop", status, f"{lag_s * 1000:.0f} ms late")
+
+
+def check_ages(queues: list[QueueInfo], age_s_max: float) -> Check:
+    """Whether a message has waited for longer than it should."""
+    late = [queue for queue in queues if (queue.oldest_s or 0.0) > age_s_max]
+    if not late:
+        return Check("queues", "healthy")
+    worst = max(late, key=lambda queue: queue.oldest_s or 0.0)
+    detail = f"{worst.name!r} has a message that waits for {worst.oldest_s:.0f} s"
+    more = f", and {len(late) - 1} more queues" if len(late) > 1 else ""
+    return Check("queues", "warning", detail + more)
+
+
+def routes(core: Core) -> list[Route]:
+    """`GET /health`."""
+    checkup = Checkup(core)
+
+    async def health(request: Request) -> Response:
+        """200 while it works, 503 when it does not."""
+        found = await checkup.health()
+        may_see = request.state.principal.allows(Need("store", "read", ""))
+        body: Any = found if may_see else {"status": found.status}
+        return Response(
+            msgspec.json.encode(body),
+            status_code=503 if found.status == "critical" else 200,
+            headers={"cache-control": "no-store"},
+            media_type="application/json",
+        )
+
+    return [Route("/health", health, methods=["GET"])]

@@ -1,0 +1,224 @@
+"""Metrics: how a server, its store and its queues stand, for Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable, Iterator
+from heapq import nlargest
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from millstream import __version__
+from millstream.command import Stats
+from millstream.errors import MillstreamError
+from millstream.format import keys
+from millstream.log.commands import ListLogs
+from millstream.queue.commands import ListQueues
+from millstream.queue.model.message import QueueInfo
+from millstream.queue.model.state import QueueState
+from millstream.record import LogInfo
+from millstream.server.auth.access import Need
+from millstream.server.observe.health import loop_lag_s
+from millstream.server.problems import respond
+from millstream.store.engine import Snapshot
+from millstream.store.state import State
+from millstream.store.store import Store
+
+if TYPE_CHECKING:
+    from millstream.server.core import Core
+
+NAMES_MAX = 1_000
+"""Logs and queues that are told by name: each is a few time series."""
+
+LISTED_MAX = 10_000
+"""Logs and queues that a scrape looks at, to find the largest."""
+
+_PAGE = 1_000
+_LOGS = f"Of the {NAMES_MAX:,} largest logs, among the first {LISTED_MAX:,} by name."
+_QUEUES = f"Of the {NAMES_MAX:,} longest queues, among the first {LISTED_MAX:,} by name."
+_STATES = ("available", "unrouted", "delayed", "in_flight", "done", "failed")
+_TOTALS = {
+    "done": "Messages that were ever done, also those that are forgotten by now.",
+    "failed": "Messages that ever failed, also those that were driven again.",
+    "placed": "Messages that were routed or put to a queue.",
+    "claimed": "Messages that were handed out, repeats included.",
+    "retried": "Attempts that ended without success, and are to be repeated.",
+    "expired": "Leases that ended before the message was finished.",
+    "duplicates": "Repeats that were dropped.",
+    "lost": "Records that a log forgot before a lossy queue had looked at them.",
+    "filter_errors": "Records for which the filter was unknown: a header was missing, of another "
+    "type, or no number came out. Of long blocks it is an estimate.",
+}
+
+
+class _Collected:
+    """What was last asked of the store, in the place of a collector."""
+
+    def __init__(self) -> None:
+        self.families: list[Metric] = []
+
+    def collect(self) -> Iterable[Metric]:
+        """The families of the last scrape."""
+        return self.families
+
+
+def routes(core: Core) -> list[Route]:
+    """`GET /metrics`."""
+    collected = _Collected()
+    core.meter.registry.register(collected)
+
+    async def metrics(request: Request) -> Response:
+        """Everything, for whoever may read the store."""
+        try:
+            request.state.principal.require(Need("store", "read", ""))
+            families = await _families(core)
+        except MillstreamError as error:
+            return respond(error)
+        collected.families = families
+        encode, media_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(core.meter.registry), headers={"content-type": media_type})
+
+    return [Route("/metrics", metrics, methods=["GET"])]
+
+
+async def _families(core: Core) -> list[Metric]:
+    """All names are read, whoever asks: `store:read` is about the whole store."""
+    stats = await core.session.execute(Stats())
+    found = await _largest(core, ListLogs, attrgetter("bytes"))
+    queues: list[QueueInfo] = await _largest(core, ListQueues, _length)
+    totals = await asyncio.to_thread(_totals_of, core.store, [queue.name for queue in queues])
+    return [
+        *_of_server(await loop_lag_s()),
+        *_of_store(stats),
+        *_of_logs(found),
+        *_of_queues(queues, totals),
+    ]
+
+
+async def _largest(core: Core, command: Any, size: Any) -> list[Any]:
+    listed: list[Any] = []
+    after = ""
+    while len(listed) < LISTED_MAX:
+        page = await core.session.execute(command(after, _PAGE))
+        listed += page
+        if len(page) < _PAGE:
+            break
+        after = page[-1].name
+    return sorted(nlargest(NAMES_MAX, listed, key=size), key=attrgetter("name"))
+
+
+def _length(queue: QueueInfo) -> int:
+    return queue.available + queue.unrouted + queue.delayed + queue.in_flight
+
+
+def _totals_of(store: Store, names: list[str]) -> dict[str, dict[str, int]]:
+    """What queues count beyond what their listing says, by name."""
+
+    def ask(state: State, snapshot: Snapshot) -> dict[str, dict[str, int]]:
+        found = {}
+        for name in names:
+            queue = state.entity(keys.queue(name), snapshot)
+            assert isinstance(queue, QueueState)
+            if queue.exists():
+                found[name] = {
+                    **msgspec.structs.asdict(queue.counts),
+                    "filter_errors": queue.counts.unknown,
+                    "done": queue.done_ever,
+                    "failed": queue.failed_ever,
+                }
+        return found
+
+    return store.look(ask)
+
+
+def _of_server(lag_s: float) -> Iterator[Metric]:
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    yield InfoMetricFamily(
+        "millstream_build", "What runs.", {"version": __version__, "python": version}
+    )
+    yield _gauge("millstream_event_loop_lag_seconds", "How late the event loop is.", lag_s)
+
+
+def _of_store(stats: dict[str, Any]) -> Iterator[Metric]:
+    for name, text in (
+        ("commits", "Commits of this process."),
+        ("operations", "Operations in them; divided by commits: the mean size of a group."),
+        ("fold_slices", "Slices folded by this process."),
+    ):
+        yield _counter(f"millstream_store_{name}", text, stats[name])
+    for name, text in (
+        ("sequence", "The newest commit."),
+        ("unfolded_commits", "Commits that are not folded: the fold's lag."),
+        ("unfolded_bytes", "Bytes of commits that are not folded."),
+        ("unfolded_entities", "Entities with changes that are not folded."),
+        ("entities_cached", "Heads, cursors, queues and others in memory."),
+        ("file_bytes", "Size of the store's file."),
+        ("wal_bytes", "Size of the write-ahead log."),
+    ):
+        if name in stats:  # a store in memory has no file
+            yield _gauge(f"millstream_store_{name}", text, stats[name])
+
+
+def _of_logs(logs: list[LogInfo]) -> Iterator[Metric]:
+    ends = CounterMetricFamily(
+        "millstream_log_end_offset", f"Records ever appended. {_LOGS}", labels=["log"]
+    )
+    kept = GaugeMetricFamily("millstream_log_records", f"Records present. {_LOGS}", labels=["log"])
+    sizes = GaugeMetricFamily("millstream_log_bytes", f"Bytes present. {_LOGS}", labels=["log"])
+    for log in logs:
+        ends.add_metric([log.name], log.end_offset)
+        kept.add_metric([log.name], len(log))
+        sizes.add_metric([log.name], log.bytes)
+    yield from (ends, kept, sizes)
+
+
+def _of_queues(queues: list[QueueInfo], totals: dict[str, dict[str, int]]) -> Iterator[Metric]:
+    depth = GaugeMetricFamily(
+        "millstream_queue_messages",
+        f"Messages by state; done ones while they are remembered. {_QUEUES}",
+        labels=["queue", "state"],
+    )
+    oldest = GaugeMetricFamily(
+        "millstream_queue_oldest_seconds",
+        f"Age of the oldest message that waits; 0 if none does. {_QUEUES}",
+        labels=["queue"],
+    )
+    paused = GaugeMetricFamily(
+        "millstream_queue_paused", f"1 while claims are held back. {_QUEUES}", labels=["queue"]
+    )
+    rates = GaugeMetricFamily(
+        "millstream_queue_rate",
+        f"Messages per second over about a minute, in and done. {_QUEUES}",
+        labels=["queue", "direction"],
+    )
+    for queue in queues:
+        for state in _STATES:
+            depth.add_metric([queue.name, state], getattr(queue, state))
+        oldest.add_metric([queue.name], queue.oldest_s or 0.0)
+        paused.add_metric([queue.name], int(queue.paused))
+        rates.add_metric([queue.name, "in"], queue.in_per_second)
+        rates.add_metric([queue.name, "done"], queue.done_per_second)
+    yield from (depth, oldest, paused, rates)
+    for name, text in _TOTALS.items():
+        total = CounterMetricFamily(
+            f"millstream_queue_{name}", f"{text} {_QUEUES}", labels=["queue"]
+        )
+        for queue_name, found in totals.items():
+            total.add_metric([queue_name], found[name])
+        yield total
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value=value)

@@ -1,0 +1,216 @@
+"""Traces: which request led to which message, and to which work.
+
+A request's W3C `traceparent` is carried into the headers of the records that it publishes, so that
+a consumer that claims them can go on with the same trace. A socket's is that of its handshake. If OpenTelemetry is installed and set up, the
+server adds spans of its own: the request, publish, claim and ack, in one trace per message. Without
+it everything here does nothing, and costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib import import_module
+from typing import Any
+
+from msgspec.structs import replace
+
+from millstream.command import Command, Transact
+from millstream.format.headers import add_header
+from millstream.limits import Limits
+from millstream.log.commands import Append
+from millstream.queue.commands import ClaimMessages, FinishClaims, PutForLater, Run
+from millstream.queue.model.message import messages_of
+from millstream.queue.rules.sources import INBOX
+
+
+def _installed(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:  # spans are for those who have it
+        return None
+
+
+_trace = _installed("opentelemetry.trace")
+_contexts = _installed("opentelemetry.context")
+_propagation = _installed("opentelemetry.trace.propagation.tracecontext")
+
+HEADER = "traceparent"
+CLAIMS_REMEMBERED = 10_000
+"""Messages in flight whose trace is known until they are acknowledged; the oldest are forgotten."""
+SPANS_MAX = 100
+"""Spans for the messages of one claim or ack: a batch of thousands is not traced one by one."""
+
+_TRACEPARENT = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+)
+_NAME = "millstream.server"
+
+
+def traceparent_of(scope: Mapping[str, Any]) -> str | None:
+    """The trace that a request belongs to: the server's own span, or what the client sent."""
+    own = scope.get("state", {}).get(HEADER)
+    if own is not None:
+        return str(own)
+    found = [value for name, value in scope["headers"] if name == HEADER.encode()]
+    if len(found) != 1:
+        return None
+    text = found[0].decode("latin-1").strip()
+    return text if _TRACEPARENT.fullmatch(text) else None
+
+
+def traced(command: Command[Any], traceparent: str, limits: Limits) -> Command[Any]:
+    """A command whose records carry a trace, each unless its publisher set one."""
+    if isinstance(command, Append | PutForLater):
+        records = add_header(command.records, HEADER, traceparent, limits)
+        return replace(command, records=records)
+    if isinstance(command, Transact):
+        return Transact([traced(step, traceparent, limits) for step in command.steps])
+    return command
+
+
+def is_on() -> bool:
+    """Whether OpenTelemetry is installed, and somebody has set it up."""
+    return _trace is not None and not isinstance(
+        _trace.get_tracer_provider(), _trace.ProxyTracerProvider
+    )
+
+
+@contextmanager
+def request_span(scope: MutableMapping[str, Any]) -> Iterator[None]:
+    """The span of a request; what is done meanwhile belongs to it.
+
+    A socket lives for long: its commands belong to the trace that it was opened with.
+    """
+    if not is_on():
+        yield
+        return
+    parent = _context(traceparent_of(scope))
+    if scope["type"] != "http":
+        reset = _contexts.attach(parent)
+        try:
+            yield
+        finally:
+            _contexts.detach(reset)
+        return
+    attributes = {"http.request.method": scope["method"], "url.path": scope["path"]}
+    with _tracer().start_as_current_span(
+        scope["method"], context=parent, kind=_trace.SpanKind.SERVER, attributes=attributes
+    ) as span:
+        scope["state"][HEADER] = _traceparent(span)
+        yield
+
+
+class Tracer:
+    """Spans of commands. It knows the traces of messages that it has seen claimed."""
+
+    def __init__(self) -> None:
+        self._claimed: OrderedDict[tuple[str, int], str] = OrderedDict()
+
+    def command(self, command: Command[Any]) -> AbstractContextManager[Any]:
+        """A span around a command that publishes or acknowledges; of others there is none."""
+        if not is_on():
+            return nullcontext()
+        published = _published_to(command)
+        if published is not None:
+            span: AbstractContextManager[Any] = _tracer().start_as_current_span(
+                f"publish {published}",
+                kind=_trace.SpanKind.PRODUCER,
+                attributes=_attributes("publish", published),
+            )
+            return span
+        finished = [step for step in _steps(command) if isinstance(step, FinishClaims)]
+        if isinstance(command, ClaimMessages) and command.acked:
+            finished = [FinishClaims(command.queue, command.acked, "ack")]
+        return self._finishing(finished) if finished and self._claimed else nullcontext()
+
+    def answered(self, command: Command[Any], answer: Any) -> None:
+        """Note what a claim handed out: one span per message, in the trace that published it."""
+        if not isinstance(command, ClaimMessages) or not answer or not is_on():
+            return
+        for message in messages_of(answer)[:SPANS_MAX]:
+            parent = message.headers.get(HEADER)
+            if not isinstance(parent, str) or not _TRACEPARENT.fullmatch(parent):
+                continue
+            with _tracer().start_as_current_span(
+                f"claim {message.queue}",
+                context=_context(parent),
+                kind=_trace.SpanKind.CONSUMER,
+                attributes={
+                    **_attributes("receive", message.queue),
+                    "messaging.message.id": str(message.claim_id),
+                },
+            ) as span:
+                self._claimed[message.queue, message.claim_id] = _traceparent(span)
+        while len(self._claimed) > CLAIMS_REMEMBERED:
+            self._claimed.popitem(last=False)
+
+    @contextmanager
+    def _finishing(self, finished: list[FinishClaims]) -> Iterator[None]:
+        spans: list[Any] = []
+        for one in finished:
+            for claim_id in _ids(one.claims):
+                parent = self._claimed.pop((one.queue, claim_id), None)
+                if parent is not None:
+                    spans.append(
+                        _tracer().start_span(
+                            f"{one.outcome} {one.queue}",
+                            context=_context(parent),
+                            kind=_trace.SpanKind.CONSUMER,
+                            attributes={
+                                **_attributes("settle", one.queue),
+                                "messaging.message.id": str(claim_id),
+                            },
+                        )
+                    )
+        try:
+            yield
+        finally:
+            for span in spans:
+                span.end()
+
+
+def _published_to(command: Command[Any]) -> str | None:
+    """The name of what a command publishes to; the inbox of a queue is the queue."""
+    for step in _steps(command):
+        if isinstance(step, Append):
+            return step.log.removeprefix(INBOX)
+        if isinstance(step, PutForLater):
+            return step.queue
+    return None
+
+
+def _steps(command: Command[Any]) -> list[Any]:
+    return command.steps if isinstance(command, Transact) else [command]
+
+
+def _ids(claims: Iterable[Run]) -> Iterator[int]:
+    left = SPANS_MAX
+    for first, count, _ in claims:
+        some = max(0, min(count, left))
+        yield from range(first, first + some)
+        left -= some
+
+
+def _attributes(operation: str, name: str) -> dict[str, str]:
+    return {
+        "messaging.system": "millstream",
+        "messaging.operation.type": operation,
+        "messaging.destination.name": name,
+    }
+
+
+def _tracer() -> Any:
+    return _trace.get_tracer(_NAME)
+
+
+def _context(traceparent: str | None) -> Any:
+    carrier = {} if traceparent is None else {HEADER: traceparent}
+    return _propagation.TraceContextTextMapPropagator().extract(carrier)
+
+
+def _traceparent(span: Any) -> str:
+    found = span.get_span_context()
+    return f"00-{found.trace_id:032x}-{found.span_id:016x}-{int(found.trace_flags):02x}"

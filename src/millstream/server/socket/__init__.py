@@ -1,0 +1,1 @@
+"""The streaming socket: frames of requests in, frames of answers out."""

@@ -1,0 +1,1 @@
+"""Workers: they claim messages, run a handler on each, and end the attempts."""
