@@ -32,6 +32,8 @@ CLOCK_READS = {
     *(f"datetime.datetime.{n}" for n in ("now", "utcnow", "today")),
     "datetime.date.today",
 }
+COLUMNS_MAX = 100  # of a line of documentation, outside tables and code
+CELL_CHARACTERS_MAX = 150  # of a table's cell, code not counted: longer ones are lists
 STOPWATCHES = {"time.perf_counter", "time.perf_counter_ns"}
 
 
@@ -143,6 +145,26 @@ def names_a_machine(source: Source) -> Iterator[tuple[int, str]]:
                 yield number, f"{found[0]!r} belongs to one machine"
 
 
+def is_wide(source: Source) -> Iterator[tuple[int, str]]:
+    for number, line in prose_lines(source.text):
+        if line.lstrip().startswith("|"):
+            cells = re.sub(r"`[^`]*`|\\[|]", "", line).split("|")
+            if (length := max(len(cell.strip()) for cell in cells)) > CELL_CHARACTERS_MAX:
+                yield number, f"a cell of {length} characters, more than {CELL_CHARACTERS_MAX}"
+        elif len(line) > COLUMNS_MAX:
+            yield number, f"{len(line)} columns, more than {COLUMNS_MAX}"
+
+
+def prose_lines(text: str) -> Iterator[tuple[int, str]]:
+    """The numbered lines of a document that are not in a block of code."""
+    is_code = False
+    for number, line in enumerate(text.splitlines(), start=1):
+        is_fence = line.lstrip().startswith("```")
+        if not is_code and not is_fence:
+            yield number, line
+        is_code ^= is_fence
+
+
 def read_sources(paths: list[str]) -> Iterator[Source]:
     for path in paths:
         try:
@@ -212,6 +234,24 @@ def test_no_file_names_a_machine_or_a_registry() -> None:
 @pytest.mark.parametrize("text", ["cd /" + "root/x", "https://pypi" + ".org/simple"])
 def test_a_machine_path_and_a_registry_are_found(text: str) -> None:
     assert list(names_a_machine(Source("a.md", text)))
+
+
+def documents() -> list[str]:
+    return [p for p in project_files() if p == "README.md" or p.startswith("docs/")]
+
+
+def test_no_document_is_wide() -> None:
+    assert not (broken := broken_lines(is_wide, documents())), "\n".join(["", *broken])
+
+
+@pytest.mark.parametrize("text", ["w " * 51, "```\nx\n```\n- " + "w " * 50, f"| a | {'w ' * 80}|"])
+def test_a_wide_line_and_a_long_cell_are_found(text: str) -> None:
+    assert list(is_wide(Source("docs/a.md", text)))
+
+
+@pytest.mark.parametrize("text", [f"```\n{'w ' * 60}\n```", f"| a | `{'w' * 200}` | {'w ' * 60} |"])
+def test_wide_code_and_tables_are_left_alone(text: str) -> None:
+    assert not list(is_wide(Source("docs/a.md", text)))
 
 
 def test_no_file_of_any_kind_has_a_vague_name() -> None:
