@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from millstream.server.rest import DOCUMENTED
+from millstream.server.docs.endpoints import DOCUMENTED
 from millstream.server.serving import Serving
 
 pytestmark = [pytest.mark.browser, pytest.mark.requires("browser")]

@@ -10,9 +10,9 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from millstream.errors import MillstreamError
-from millstream.server import problems, rest
-from millstream.server.auth import tickets
+from millstream.server import problems
 from millstream.server.core import Core
+from millstream.server.docs.endpoints import routes
 from millstream.server.http.guard import Guard
 from millstream.server.observe import health, metrics
 from millstream.server.rest.routing import Paths
@@ -21,10 +21,9 @@ from millstream.server.socket.socket import SocketRoute
 
 def make_app(core: Core) -> ASGIApp:
     """Everything that one port answers."""
-    routes: list[BaseRoute] = [
+    joined: list[BaseRoute] = [
         SocketRoute(core),
-        Paths(rest.routes(core)),
-        *tickets.routes(core),
+        Paths(routes(core)),
         *metrics.routes(core),
         *health.routes(core),
     ]
@@ -32,4 +31,4 @@ def make_app(core: Core) -> ASGIApp:
         HTTPException: problems.on_http_exception,
         MillstreamError: problems.on_millstream_error,
     }
-    return Guard(Starlette(routes=routes, exception_handlers=answers), core)
+    return Guard(Starlette(routes=joined, exception_handlers=answers), core)

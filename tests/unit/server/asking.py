@@ -17,7 +17,7 @@ from millstream.embedded import open_store
 from millstream.limits import Limits
 from millstream.server.auth.access import ANYONE_HERE, Principal
 from millstream.server.core import Core
-from millstream.server.rest import routes
+from millstream.server.docs.endpoints import routes
 from millstream.server.settings import Settings
 from millstream.store.memory import MemoryEngine
 from millstream.testing.clock import SimulatedClock

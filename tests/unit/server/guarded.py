@@ -19,11 +19,12 @@ import millstream
 from millstream.clock import Clock
 from millstream.database import Millstream
 from millstream.embedded import EmbeddedSession, open_store
-from millstream.server.auth import tickets
 from millstream.server.auth.tokens import create_token
 from millstream.server.core import Core
 from millstream.server.http.guard import Guard
 from millstream.server.observe import health, metrics
+from millstream.server.rest import tickets
+from millstream.server.rest.routing import routes_of
 from millstream.server.settings import Settings
 from millstream.store.memory import MemoryEngine
 from millstream.store.sqlite import SqliteEngine
@@ -53,7 +54,13 @@ class Guarded:
             Route("/echo", self._echo, methods=["GET", "POST"]),
             WebSocketRoute("/echo-socket", self._socket),
         ]
-        joined = [*own, *tickets.routes(core), *metrics.routes(core), *health.routes(core), *extra]
+        joined = [
+            *own,
+            *routes_of(core, tickets.ENDPOINTS),
+            *metrics.routes(core),
+            *health.routes(core),
+            *extra,
+        ]
         self.app = Guard(Starlette(routes=joined), core)
 
     @property

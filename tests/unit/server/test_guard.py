@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from millstream.errors import InvalidInput
-from millstream.server import rest
 from millstream.server.auth.tokens import revoke_token
 from millstream.server.core import Core
+from millstream.server.docs.endpoints import routes
 from millstream.server.settings import Settings
 from millstream.testing import SimulatedClock
 from tests.unit.server.guarded import WITH_TOKENS, Guarded, guarded, in_loop
@@ -141,7 +141,7 @@ def test_a_page_elsewhere_writes_nothing_though_nobody_needs_a_token(
     head: dict[str, str], method: str
 ) -> None:
     async def test() -> None:
-        async with guarded(Settings(), extra=rest.routes) as at:
+        async with guarded(Settings(), extra=routes) as at:
             simple = {**head, "content-type": "text/plain"}
             for path in ("/logs/a/records", "/logs/a", "/queues/q"):
                 answer = await at.ask(method, path, headers=simple, content=b"x")

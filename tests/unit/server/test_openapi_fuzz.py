@@ -25,11 +25,10 @@ from schemathesis.specs.openapi.checks import (
 from starlette.applications import Starlette
 
 from millstream.embedded import open_store
-from millstream.server.auth import tickets
 from millstream.server.auth.access import ANYONE_HERE
 from millstream.server.core import Core
+from millstream.server.docs.endpoints import document, routes
 from millstream.server.observe import health, metrics
-from millstream.server.rest import document, routes
 from millstream.server.settings import Settings
 from millstream.store.memory import MemoryEngine
 from tests.unit.server.asking import AsSomebody
@@ -63,7 +62,6 @@ class ServerThread(threading.Thread):
             Starlette(
                 routes=[
                     *routes(core),
-                    *tickets.routes(core),
                     *health.routes(core),
                     *metrics.routes(core),
                 ]

@@ -14,7 +14,8 @@ from millstream.format.block import checksum
 from millstream.format.packing import Batch, pack_batch
 from millstream.limits import Limits
 from millstream.log.commands import FreeLog, TakeLog
-from millstream.server.rest import routes, staged
+from millstream.server.docs.endpoints import routes
+from millstream.server.rest import staged
 from millstream.server.rest.staging import shelf_of
 from millstream.store.memory import MemoryEngine
 from millstream.store.sqlite import SqliteEngine

@@ -11,7 +11,7 @@ from millstream.log.commands import GetBounds
 from millstream.server.auth.register import LOG
 from millstream.server.auth.tickets import verify
 from millstream.server.auth.tokens import revoke_token
-from millstream.server.rest import routes
+from millstream.server.docs.endpoints import routes
 from millstream.server.settings import Settings
 from millstream.testing import SimulatedClock
 from tests.unit.server.guarded import WITH_TOKENS, Guarded, guarded, in_loop

@@ -14,8 +14,8 @@ from millstream.log.commands import Append
 from millstream.queue.commands import ClaimMessages, FinishClaims
 from millstream.queue.model.message import messages_of
 from millstream.server.auth.access import ANYONE_HERE
+from millstream.server.docs.endpoints import routes
 from millstream.server.observe.tracing import CLAIMS_REMEMBERED, is_on, traceparent_of
-from millstream.server.rest import routes
 from millstream.server.serving import running
 from millstream.server.settings import Settings
 from tests.unit.server.guarded import Guarded, guarded, in_loop

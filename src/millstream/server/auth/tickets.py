@@ -12,25 +12,17 @@ from __future__ import annotations
 
 import hmac
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
-from millstream.errors import Denied, InvalidInput, MillstreamError, TooLarge, Unauthenticated
+from millstream.errors import Denied, InvalidInput, TooLarge, Unauthenticated
 from millstream.server.auth.access import Principal, parse_permissions
-from millstream.server.auth.tokens import TEXT_CHARS_MAX
-from millstream.server.problems import respond
-
-if TYPE_CHECKING:
-    from millstream.server.core import Core
+from millstream.server.auth.tokens import TEXT_CHARS_MAX, Tokens
 
 PREFIX = "mt_"
 SECONDS_MAX = 3_600
-BODY_BYTES_MAX = 16 * 1024
+PERMISSIONS_MAX = 100
 
 
 class _Claims(Struct, frozen=True, array_like=True):
@@ -79,20 +71,28 @@ def verify(key: bytes, text: str, *, wall_ms: int) -> Principal:
     )
 
 
-async def make_ticket(core: Core, principal: Principal, asked: Asked) -> Ticket:
+async def make_ticket(
+    tokens: Tokens, principal: Principal, asked: Asked, *, wall_ms: int
+) -> Ticket:
     """A ticket for a part of what a token may do."""
     if principal.is_ticket:
         raise Denied("a ticket cannot make tickets: ask with the token", action="ticket")
     if not 0 < asked.seconds <= SECONDS_MAX:
         raise InvalidInput(f"a ticket is good for up to {SECONDS_MAX:,} seconds")
+    if len(asked.permissions) > PERMISSIONS_MAX:
+        raise TooLarge(
+            f"a ticket names up to {PERMISSIONS_MAX} permissions, got {len(asked.permissions):,}",
+            size=len(asked.permissions),
+            limit=PERMISSIONS_MAX,
+        )
     wanted = parse_permissions(asked.permissions)
     if not principal.grants(wanted):
         raise Denied(f"a ticket allows no more than {principal.name} itself may do")
-    expires_ms = core.store.clock.wall_ms() + int(asked.seconds * 1000)
+    expires_ms = wall_ms + int(asked.seconds * 1000)
     if principal.expires_ms is not None:
         expires_ms = min(expires_ms, principal.expires_ms)
     scoped = Principal(principal.name, wanted, principal.token, expires_ms, is_ticket=True)
-    text = sign(await core.tokens.make_ticket_key(), scoped)
+    text = sign(await tokens.make_ticket_key(), scoped)
     if len(text) > TEXT_CHARS_MAX:
         raise TooLarge(
             f"the ticket would have {len(text):,} characters: name fewer permissions",
@@ -100,34 +100,6 @@ async def make_ticket(core: Core, principal: Principal, asked: Asked) -> Ticket:
             limit=TEXT_CHARS_MAX,
         )
     return Ticket(text, [str(one) for one in wanted], expires_ms)
-
-
-def routes(core: Core) -> list[Route]:
-    """`POST /tickets`."""
-
-    async def tickets(request: Request) -> Response:
-        """Make a ticket."""
-        try:
-            body = b""
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > BODY_BYTES_MAX:
-                    raise TooLarge(
-                        f"the body is larger than {BODY_BYTES_MAX:,} bytes", limit=BODY_BYTES_MAX
-                    )
-            try:
-                asked = msgspec.json.decode(body, type=Asked)
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                raise InvalidInput(
-                    f'the body is JSON like {{"permissions": ["log:read:orders"], "seconds": 60}}: '
-                    f"{error}"
-                ) from error
-            ticket = await make_ticket(core, request.state.principal, asked)
-        except MillstreamError as error:
-            return respond(error)
-        return Response(msgspec.json.encode(ticket), status_code=201, media_type="application/json")
-
-    return [Route("/tickets", tickets, methods=["POST"])]
 
 
 def _signature(key: bytes, content: str) -> bytes:

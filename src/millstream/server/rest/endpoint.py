@@ -47,8 +47,9 @@ class Endpoint:
     name: str
     """Unique among all: the operation's id for code generators."""
     summary: str
-    run: Callable[[Ask], Awaitable[Any]]
-    """Answers a value of the first answer's type, a `Reply`, or a response."""
+    run: Callable[[Ask], Awaitable[Any]] | None
+    """Answers a value of the first answer's type, a `Reply`, or a response; None: a route of its
+    own answers, and only the document needs the endpoint."""
     tag: str
     query: Any = None
     """A struct of what may follow the question mark."""

@@ -140,7 +140,7 @@ class PathRoute(Route):
 
     async def _answer(self, request: Request) -> Response:
         endpoint = self._endpoints.get(request.method)
-        if endpoint is None:
+        if endpoint is None or endpoint.run is None:
             allow = sorted(self._endpoints)
             raise problems.NotAllowed(
                 f"{request.method} is not possible here; {', '.join(allow)} are", allow=allow

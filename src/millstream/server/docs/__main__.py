@@ -1,0 +1,16 @@
+"""Prints the OpenAPI document: `python -m millstream.server.docs > openapi.json`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import msgspec
+
+from millstream.server.docs import openapi
+from millstream.server.docs.endpoints import DOCUMENTED
+
+made = msgspec.json.encode(openapi.document(DOCUMENTED))
+sys.stdout.buffer.write(msgspec.json.format(made, indent=1) + b"\n")
+sys.stdout.flush()
+os._exit(0)  # see `endpoints`: the interpreter's last collection may crash
