@@ -140,7 +140,7 @@ def test_joining_loses_nothing(offsets: list[tuple[int, int]]) -> None:
     ]
     found = []
     for key, value in entries.coalesce(rows):
-        log, first = keys.entry_position(key)
+        log, (first, _) = keys.pair(key)[0], entries.extent(key, value)
         for n, message_id in enumerate(entries.decode(value).ids):
             assert message_id == 100 * log + first + n
             found.append((log, first + n))

@@ -38,9 +38,9 @@ class Fragile:
     def entry(self, log: str, offset: int) -> bytes:
         """The key of the entry that covers a record."""
         log_id = int(self.store.seen(keys.log_name(log)))
-        start, stop = keys.entry(log_id, 0), keys.entry(log_id, offset + 1)
+        start, (_, stop) = keys.entry(log_id, offset), keys.of_log(keys.ENTRY, log_id)
         with self.engine.read() as snapshot:
-            ((key, _),) = snapshot.scan(start, stop, limit=1, reverse=True)
+            ((key, _),) = snapshot.scan(start, stop, limit=1)
         return key
 
     def payload(self, log: str, offset: int) -> bytes:
@@ -51,7 +51,7 @@ class Fragile:
         assert value is not None
         if blocks.is_block(value):
             return keys.payload_block(blocks.decode_header(value, kind=blocks.METADATA).first_id)
-        index = offset - keys.entry_position(key)[1]
+        index = offset - entries.extent(key, value)[0]
         return keys.payload(entries.decode(value).ids[index])
 
     def spoil(self, log: str, *offsets: int) -> None:

@@ -179,7 +179,7 @@ def test_a_payload_block_of_another_batch_is_noticed(path: Path) -> None:
 def test_an_entry_that_is_gone_loses_the_offsets_up_to_the_next(
     path: Path, statement: str, why: str
 ) -> None:
-    change(path, statement, keys.entry(2, PER_BATCH))
+    change(path, statement, keys.entry(2, 2 * PER_BATCH - 1))
     report = examine(path)
     assert losses(report) == [("events", (PER_BATCH, 2 * PER_BATCH))]
     assert why in told(report)
@@ -194,7 +194,7 @@ def test_a_blob_that_became_text_is_damaged_though_its_bytes_are_the_same(path: 
 
 
 def test_a_lost_last_entry_is_seen_by_the_head(path: Path) -> None:
-    change(path, "DELETE FROM millstream_record WHERE key = ?", keys.entry(2, 4 * PER_BATCH))
+    change(path, "DELETE FROM millstream_record WHERE key = ?", keys.entry(2, 5 * PER_BATCH - 1))
     assert losses(examine(path)) == [("events", (4 * PER_BATCH, 5 * PER_BATCH))]
 
 

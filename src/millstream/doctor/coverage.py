@@ -1,4 +1,4 @@
-"""Coverage: which offsets of a log are sound, as few ranges; they are added in order."""
+"""Coverage: which offsets of a log are sound, as few ranges; they are added by where they stop."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Coverage:
         self._stops: list[int] = []
 
     def add(self, start: int, stop: int) -> None:
-        """Note sound offsets, at or behind the start of those that were added last."""
-        if self._stops and start <= self._stops[-1]:
-            self._stops[-1] = max(self._stops[-1], stop)
-        else:
-            self._starts.append(start)
-            self._stops.append(stop)
+        """Note sound offsets, which stop at or behind those that were added before."""
+        while self._stops and start <= self._stops[-1]:
+            stop = max(stop, self._stops.pop())
+            start = min(start, self._starts.pop())
+        self._starts.append(start)
+        self._stops.append(stop)
 
     def up_to(self, stop: int) -> Iterator[tuple[int, int]]:
         """The sound ranges below an offset."""

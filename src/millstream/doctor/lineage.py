@@ -115,7 +115,7 @@ class Lineage:
         listed.update(self._replay.overlay.keys(start, stop))
         for key in sorted(listed):
             try:
-                yield keys.entry_position(key)
+                yield keys.pair(key)
             except CorruptionError as error:
                 self._findings.add("row", f"a fork is listed under a damaged key: {error}")
 
@@ -157,7 +157,7 @@ class Lineage:
         marks: dict[int, list[Mark]] = {}
         for key, value in sorted(stored.items()):
             try:
-                log_id, _ = keys.entry_position(key)
+                log_id, _ = keys.pair(key)
                 found = [Mark(*one) for one in decode_marks(value)]
             except CorruptionError as error:
                 self._findings.add("row", f"the marks {key.hex()}: {error}")

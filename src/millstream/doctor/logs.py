@@ -194,14 +194,14 @@ class LogExamination:
         why = "the entry is missing"
         for row in rows:
             try:
-                _, first = keys.entry_position(row.key)
+                stop = keys.pair(row.key)[1] + 1
                 if row.problem:
                     raise CorruptionError(row.problem)
                 entry = entries.decode(row.value)
             except CorruptionError as error:
                 why, doubtful = f"the entry is damaged: {error}", True
                 continue
-            stop = first + len(entry)
+            first = stop - len(entry)
             if first >= head.end or (first < head.dropped and not head.kept):
                 doubtful = True
                 self._stray(head, first, stop, entry)
@@ -267,7 +267,7 @@ class LogExamination:
 
     def _below(self, row: Found, offset: int) -> int:
         """What an entry counts for below an offset: the fold may have joined records across it."""
-        if keys.entry_position(row.key)[1] >= offset or blocks.is_block(row.value):
+        if blocks.is_block(row.value) or entries.extent(row.key, row.value)[0] >= offset:
             return 0
         return bytes_below(self._replay.overlay, self._rows, (row.key, row.value), offset)
 

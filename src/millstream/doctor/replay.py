@@ -175,9 +175,7 @@ def describe(key: bytes) -> str:
         if kind == keys.FORK:
             return f"the fork point of log {keys.number(key)}"
         if kind == keys.FORKS:
-            return (
-                f"the fork {keys.entry_position(key)[1]} in the list of log {keys.number(key[:10])}"
-            )
+            return f"the fork {keys.pair(key)[1]} in the list of log {keys.number(key[:10])}"
         if kind == keys.MARKS:
             return f"marks of log {keys.number(key[:10])}"
         if kind == keys.QUEUE:

@@ -115,6 +115,12 @@ def count(value: bytes) -> int:
     return found
 
 
+def extent(key: bytes, value: bytes) -> tuple[int, int]:
+    """The offset of an entry's first record, and the one behind its last."""
+    stop = keys.pair(key)[1] + 1
+    return stop - count(value), stop
+
+
 def decode(value: bytes) -> Entry:
     """Read an entry, of either form."""
     return _decode_block(value) if block.is_block(value) else _decode_array(value)
@@ -298,10 +304,10 @@ def decode_metadata(data: bytes) -> tuple[bytes | None, int, bytes, int]:
 class _Run:
     """Neighbouring arrays of one log, on their way to becoming one."""
 
-    __slots__ = ("count", "end", "key", "parts", "size")
+    __slots__ = ("count", "end", "log_id", "parts", "size")
 
-    def __init__(self, key: bytes, offset: int) -> None:
-        self.key = key
+    def __init__(self, log_id: int, offset: int) -> None:
+        self.log_id = log_id
         self.end = offset
         self.count = 0
         self.size = 0
@@ -321,7 +327,8 @@ class _Run:
         self.end += total
 
     def row(self) -> tuple[bytes, bytes]:
-        return self.key, _COUNT.pack(self.count) + b"".join(self.parts)
+        key = keys.entry(self.log_id, self.end - 1)
+        return key, _COUNT.pack(self.count) + b"".join(self.parts)
 
 
 def coalesce(rows: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
@@ -332,13 +339,14 @@ def coalesce(rows: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         if key[1] != keys.ENTRY or block.is_block(value):
             result.append((key, value))
             continue
-        log_id, offset = keys.entry_position(key)
+        log_id, last = keys.pair(key)
         total = count(value)
+        offset = last + 1 - total
         run = runs.get(log_id)
         if run is None or not run.takes(offset, total, len(value)):
             if run is not None:
                 result.append(run.row())
-            run = runs[log_id] = _Run(key, offset)
+            run = runs[log_id] = _Run(log_id, offset)
         run.add(value, total)
     result.extend(run.row() for run in runs.values())
     return result

@@ -5,7 +5,7 @@ their numbers do. Types 0x01 to 0x06 are the RFC's (see `rfc`); ours start at 0x
 
     type  record           key after the prefix          value
     0x07  payload block    first message id (u64)        block
-    0x08  log entry        log id (u64), offset (u64)    RFC array of one or more, or block
+    0x08  log entry        log id, last offset (u64)     RFC array of one or more, or block
     0x09  log name         name (UTF-8)                  log id and when it was created
     0x0a  log head         log id (u64)                  both ends, sizes, retention, lock
     0x0b  log metadata     log id (u64)                  the metadata map
@@ -27,7 +27,7 @@ their numbers do. Types 0x01 to 0x06 are the RFC's (see `rfc`); ours start at 0x
     0x1a  seen until       queue id, until ms, digest    (nothing): the same, by time
     0x1b  fork             log id (u64)                  its parent, the fork point, what was merged
     0x1c  forks            parent's id, fork's id (u64)  (nothing): which forks a log has
-    0x1d  marks            log id, first mark's offset   offsets and hashes of the log's chain
+    0x1d  marks            log id, last offset (u64)     offsets and hashes of the log's chain
     0x1e  set back         log id (u64)                  when the log's end went back, and where to
     0x1f  letter           queue id, claim id (u64)      a dead letter that is still to be written
     0x20  aging            queue id (u64), stage (u8),   (nothing): when a bucket has something to
@@ -135,19 +135,20 @@ def number(key: bytes) -> int:
     return int.from_bytes(key[2:], "big")
 
 
-def entry(log_id: int, offset: int) -> bytes:
-    """The key of the entry whose first record has this offset."""
-    return _ENTRY.pack(VERSION, ENTRY, log_id, offset)
+def entry(log_id: int, last: int) -> bytes:
+    """The key of the entry whose last record has this offset.
+
+    So the entry that covers an offset is the first whose key is at or above that of the offset.
+    """
+    return _ENTRY.pack(VERSION, ENTRY, log_id, last)
 
 
-def entry_position(key: bytes) -> tuple[int, int]:
-    """The log id and first offset in an entry's key."""
+def pair(key: bytes) -> tuple[int, int]:
+    """The two numbers in a key that has just these: of an entry, the log and its last offset."""
     if len(key) != _ENTRY.size:
-        raise CorruptionError(
-            f"an entry key of {len(key)} bytes, not 18", what="key", where=len(key)
-        )
-    _, _, log_id, offset = _ENTRY.unpack(key)
-    return log_id, offset
+        raise CorruptionError(f"a key of {len(key)} bytes, not 18", what="key", where=len(key))
+    _, _, first, second = _ENTRY.unpack(key)
+    return first, second
 
 
 def log_name(name: str) -> bytes:
@@ -276,9 +277,12 @@ def forks(parent_id: int, log_id: int) -> bytes:
     return _ENTRY.pack(VERSION, FORKS, parent_id, log_id)
 
 
-def marks(log_id: int, offset: int) -> bytes:
-    """The key of a row of marks, by the first of them."""
-    return _ENTRY.pack(VERSION, MARKS, log_id, offset)
+def marks(log_id: int, last: int) -> bytes:
+    """The key of a row of marks: the last offset before the first mark of the next row.
+
+    So the row that holds the last mark at or below an offset is the first at or above that key.
+    """
+    return _ENTRY.pack(VERSION, MARKS, log_id, last)
 
 
 def set_back(log_id: int) -> bytes:

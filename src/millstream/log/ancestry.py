@@ -70,7 +70,7 @@ def children(tx: Transaction, log_id: int) -> Iterator[tuple[int, Fork]]:
     start, stop = keys.of_log(keys.FORKS, log_id)
     while rows := tx.scan(start, stop, limit=FORKS_PER_STEP):
         for key, _ in rows:
-            child_id = keys.entry_position(key)[1]
+            child_id = keys.pair(key)[1]
             found = find_fork(tx, child_id)
             if found is not None:
                 yield child_id, found
@@ -124,7 +124,7 @@ def pin(state: State, snapshot: Snapshot, log_id: int) -> list[tuple[int, int]]:
     start, stop = keys.of_log(keys.FORKS, log_id)
     while rows := state.scan(start, stop, snapshot, limit=FORKS_PER_STEP):
         for key, _ in rows:
-            child_id = keys.entry_position(key)[1]
+            child_id = keys.pair(key)[1]
             fork = fork_of(state.overlay, snapshot, child_id)
             if fork is not None:
                 needed += _needed_by(state, snapshot, child_id, fork.point)

@@ -7,7 +7,8 @@ Every error about damaged records carries `log`, `offset` (the first that cannot
 from __future__ import annotations
 
 from millstream.errors import CorruptionError
-from millstream.format import keys
+from millstream.format import entries, keys
+from millstream.log.ancestry import fork_of
 from millstream.store.engine import Snapshot
 from millstream.store.overlay import Overlay
 
@@ -54,26 +55,36 @@ def next_entry(
     position: int,
     stop: int,
 ) -> int:
-    """Where the next entry behind a position begins, which ends what a damaged one hides.
+    """Where what follows begins: behind the entry that covers a position, or with the next one.
 
-    The error may be of an entry of the log that this one was forked from.
+    The key of a damaged entry says where it ends, though nothing says where it began. The error may
+    be of an entry of the log that this one was forked from.
     """
-    of = {log_id}
+    found = _next_of(overlay, snapshot, log_id, position)
     key = _entry_key(error)
-    if key is not None:
-        of.add(keys.entry_position(key)[0])
-    found: list[int] = []
-    for one in of:
-        first, (_, last) = keys.entry(one, position + 1), keys.of_log(keys.ENTRY, one)
-        held = overlay.after(first)
-        near = [] if held is None else [held[0]]
-        try:
-            near += [row[0] for row in snapshot.scan(first, last, limit=1)]
-        except CorruptionError as damaged:  # it ends the damage before it all the same
-            behind = _entry_key(damaged)
-            near += [] if behind is None else [behind]
-        found += [keys.entry_position(one)[1] for one in near]
+    parent_id = log_id if key is None else keys.pair(key)[0]
+    if parent_id != log_id:
+        fork = fork_of(overlay, snapshot, log_id)
+        ends = [] if fork is None else [fork.point]
+        near = _next_of(overlay, snapshot, parent_id, position)
+        found += [min(one, *ends) for one in near] if ends else near
     return min(found, default=max(stop, position + 1))
+
+
+def _next_of(overlay: Overlay, snapshot: Snapshot, log_id: int, position: int) -> list[int]:
+    start, (_, last) = keys.entry(log_id, position), keys.of_log(keys.ENTRY, log_id)
+    held = overlay.after(start)
+    near = [] if held is None else [held]
+    found: list[int] = []
+    try:
+        near += snapshot.scan(start, last, limit=1)
+    except CorruptionError as error:
+        key = _entry_key(error)
+        found += [] if key is None else [keys.pair(key)[1] + 1]
+    for row in near:
+        first, stop = entries.extent(*row)
+        found.append(first if first > position else stop)
+    return found
 
 
 def _entry_key(error: CorruptionError | None) -> bytes | None:

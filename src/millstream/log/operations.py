@@ -188,7 +188,7 @@ def _put_batch(tx: Transaction, log_id: int, offset: int, batch: Batch) -> int:
         payload_bytes=len(batch.payload),
     )
     tx.put(keys.payload_block(first_id), payload)
-    tx.put(keys.entry(log_id, offset), metadata)
+    tx.put(keys.entry(log_id, offset + batch.count - 1), metadata)
     return len(batch.payload) + len(batch.metadata)
 
 

@@ -219,20 +219,22 @@ def entries_of(
     """The entries that cover [start, stop), in order, each with its first offset."""
     position = start
     while position < stop:
-        row = overlay.floor(keys.entry(log_id, position))
-        if row is not None and _covers(row, position):
-            first = keys.entry_position(row[0])[1]
-            yield first, row[1]
-            position = first + entries.count(row[1])
-            continue
+        held = overlay.after(keys.entry(log_id, position))
+        near = stop
+        if held is not None:
+            first, behind = entries.extent(*held)
+            if first <= position:
+                yield first, held[1]
+                position = behind
+                continue
+            near = min(stop, first)
         before = position
-        for row in _stored(snapshot, log_id, position, stop):
-            first = keys.entry_position(row[0])[1]
+        for key, value in _stored(snapshot, log_id, position, near):
+            first, behind = entries.extent(key, value)
             if first > position:
                 break
-            if _covers(row, position):
-                yield first, row[1]
-                position = first + entries.count(row[1])
+            yield first, value
+            position = behind
         if position == before:
             fork = fork_of(overlay, snapshot, log_id)
             if fork is None or position >= fork.point:
@@ -254,26 +256,24 @@ def _of_parent(
 
 
 def _stored(snapshot: Snapshot, log_id: int, position: int, stop: int) -> list[Row]:
-    try:
-        rows = snapshot.scan(
-            keys.entry(log_id, position), keys.entry(log_id, stop), limit=ENTRIES_PER_SCAN
-        )
-        if rows and keys.entry_position(rows[0][0])[1] == position:
+    """Some entries from the one on that covers a position, up to the one that covers the last."""
+    if stop - position > 1:
+        try:
+            rows = snapshot.scan(
+                keys.entry(log_id, position), keys.entry(log_id, stop), limit=ENTRIES_PER_SCAN
+            )
+            if len(rows) < ENTRIES_PER_SCAN and (not rows or keys.pair(rows[-1][0])[1] < stop - 1):
+                rows += _covering(snapshot, log_id, stop)
             return rows
-        return _covering(snapshot, log_id, position) + rows
-    except CorruptionError:
-        # Perhaps of a row further on, which hides none of those before it.
-        return _covering(snapshot, log_id, position + 1)
+        except CorruptionError:
+            pass  # perhaps of a row further on, which hides none of those before it
+    return _covering(snapshot, log_id, position)
 
 
 def _covering(snapshot: Snapshot, log_id: int, position: int) -> list[Row]:
-    """The last entry that begins before a position."""
-    return snapshot.scan(keys.entry(log_id, 0), keys.entry(log_id, position), limit=1, reverse=True)
-
-
-def _covers(row: Row, position: int) -> bool:
-    first = keys.entry_position(row[0])[1]
-    return first <= position < first + entries.count(row[1])
+    """The first entry that ends at or behind a position."""
+    _, last = keys.of_log(keys.ENTRY, log_id)
+    return snapshot.scan(keys.entry(log_id, position), last, limit=1)
 
 
 def _stored_block(

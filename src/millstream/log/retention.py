@@ -22,7 +22,7 @@ from millstream.log.cursor_state import CursorState
 from millstream.log.head import Dropped, Head, Touched, Truncated
 from millstream.log.producer import ProducerState
 from millstream.log.reader import entries_of
-from millstream.log.sparse import Needed, Sweep, payloads_of, rows_across, thin
+from millstream.log.sparse import Needed, Sweep, bytes_below, payloads_of, rows_of, thin
 from millstream.store.engine import Row, Snapshot
 from millstream.store.overlay import Overlay
 from millstream.store.state import State
@@ -234,14 +234,21 @@ def _cut_by_bytes(
     overlay: Overlay, snapshot: Snapshot, log_id: int, head: Head, excess: int
 ) -> int:
     start = head.start
-    rows, before = rows_across(overlay, snapshot, log_id, head.dropped, head.end, ENTRIES_PER_CUT)
-    excess += before
+    rows = rows_of(overlay, snapshot, log_id, head.dropped, head.end, ENTRIES_PER_CUT)
+    excess += _kept_before(overlay, snapshot, rows, head.dropped)
     for key, value in rows:
         if excess <= 0:
             break
         excess -= payloads_of(overlay, snapshot, value)[1]
-        start = max(start, keys.entry_position(key)[1] + entries.count(value))
+        start = max(start, keys.pair(key)[1] + 1)
     return start
+
+
+def _kept_before(overlay: Overlay, snapshot: Snapshot, rows: list[Row], dropped: int) -> int:
+    """What counts as kept of the first entry, which may reach across what was dropped."""
+    if not rows or entries.extent(*rows[0])[0] >= dropped:
+        return 0
+    return bytes_below(overlay, snapshot, rows[0], dropped)
 
 
 def _drop_slice(tx: Transaction, log_id: int) -> bool:
@@ -255,40 +262,52 @@ def _drop_slice(tx: Transaction, log_id: int) -> bool:
     end = min(head.start, needed.floor)
     if end <= head.dropped and not head.deleted:
         return False
-    rows, before = rows_across(
-        tx.state.overlay, tx.writer, log_id, head.dropped, end, ENTRIES_PER_SLICE
-    )
-    through, more = head.dropped, len(rows) >= ENTRIES_PER_SLICE
-    size = left = payloads = 0
-    over: list[bytes] = []
-    again: list[Row] = []
-    for row_key, value in rows:
-        first = keys.entry_position(row_key)[1]
-        stop = first + entries.count(value)
-        if stop > end or payloads >= PAYLOADS_PER_SLICE:
-            through, more = max(through, first), stop <= end
-            break
-        cut = thin(tx, (row_key, value), needed)
-        size += cut.size
-        left += cut.left
-        over += cut.over
-        again += cut.again
-        payloads += needed.count(first, stop) + 1 if blocks.is_block(value) else stop - first
-        through = stop
-    else:
-        through = through if more else max(through, end)
-    if not left and through > head.dropped:
-        tx.drop(keys.entry(log_id, head.dropped), keys.entry(log_id, through))
-        low = keys.entry(log_id, head.dropped)
-        over = [row_key for row_key in over if row_key[1] != keys.ENTRY or row_key < low]
-    for row_key in over:
-        tx.drop(row_key)
-    for row_key, value in again:
-        tx.put(row_key, value)
-    kept = left - before if through > head.dropped else 0
-    if head.deleted and through >= head.end and not head.kept + kept:
+    done = _thin_some(tx, log_id, head.dropped, end, needed)
+    if head.deleted and done.through >= head.end and not head.kept + done.kept:
         release(tx, log_id)
         tx.change(key, None)
-    elif through > head.dropped:
-        tx.change(key, Dropped(through, (size - left, kept) if kept else size - left))
-    return more
+    elif done.through > head.dropped:
+        tx.change(key, Dropped(done.through, (done.gone, done.kept) if done.kept else done.gone))
+    return done.more
+
+
+class _Thinned(NamedTuple):
+    """What one slice has done."""
+
+    through: int
+    """Everything below this offset was looked at."""
+    gone: int
+    """How many bytes less the log has,"""
+    kept: int
+    """and by how many more of them lie below that offset."""
+    more: bool
+
+
+def _thin_some(tx: Transaction, log_id: int, start: int, end: int, needed: Needed) -> _Thinned:
+    """Delete what nobody needs of the entries between what was dropped and an end."""
+    overlay, writer = tx.state.overlay, tx.writer
+    rows = rows_of(overlay, writer, log_id, start, end, ENTRIES_PER_SLICE)
+    kept = -_kept_before(overlay, writer, rows, start)
+    through, gone, payloads, done = start, 0, 0, 0
+    for row in rows:
+        if payloads >= PAYLOADS_PER_SLICE:
+            break
+        first, through = entries.extent(*row)
+        cut = thin(tx, row, needed)
+        cut.apply(tx)
+        gone += cut.size - cut.left
+        kept += cut.left
+        done += 1
+        packed = blocks.is_block(row[1])
+        payloads += needed.count(first, through) + 1 if packed else through - first
+    more = done < len(rows) or done == ENTRIES_PER_SLICE
+    if not more and through < end:
+        through = max(through, _begin_across(tx, log_id, end))
+    return _Thinned(through, gone, kept, more)
+
+
+def _begin_across(tx: Transaction, log_id: int, end: int) -> int:
+    """Where the entry begins that reaches across an end: it stays whole; the end, if none does."""
+    _, last = keys.of_log(keys.ENTRY, log_id)
+    near = tx.scan(keys.entry(log_id, end), last, limit=1)
+    return min([end, *(entries.extent(*row)[0] for row in near)])

@@ -82,6 +82,13 @@ class Cut(NamedTuple):
     again: list[Row]
     """The rows to be written afterwards: one of them may take the place of the entry."""
 
+    def apply(self, tx: Transaction) -> None:
+        """Let it be so."""
+        for key in self.over:
+            tx.drop(key)
+        for row in self.again:
+            tx.put(*row)
+
 
 def is_sparse(first: int, value: bytes, needed: Needed) -> bool:
     """Whether so little of an entry is needed that the rest shall go."""
@@ -93,15 +100,15 @@ def is_sparse(first: int, value: bytes, needed: Needed) -> bool:
 def thin(tx: Transaction, row: Row, needed: Needed) -> Cut:
     """What becomes of an entry: if little of it is needed, that is written again, as singles."""
     key, value = row
-    log_id, first = keys.entry_position(key)
+    first, stop = entries.extent(key, value)
     payloads, size = payloads_of(tx.state.overlay, tx.writer, value)
     if not is_sparse(first, value, needed):
         return Cut(size, size, [], [])
-    offsets = needed.offsets(first, first + entries.count(value))
+    offsets = needed.offsets(first, stop)
     puts: list[Row] = []
     if offsets:
         try:
-            puts = _singles(tx, log_id, first, value, offsets)
+            puts = _singles(tx, keys.pair(key)[0], first, value, offsets)
         except CorruptionError:  # damaged, and the doctor's: nothing of it is touched
             return Cut(size, size, [], [])
     heads = len(offsets) * (entries.ARRAY_HEAD_BYTES + entries.ELEMENT_HEAD_BYTES)
@@ -166,12 +173,10 @@ class Sweep:
             )
             more = len(rows) == ENTRIES_PER_STEP
             for key, value in rows:
-                first = keys.entry_position(key)[1]
-                self._position = first + 1
-                total = entries.count(value)
-                if first + total <= dropped and is_sparse(first, value, self._needed):
+                first, self._position = entries.extent(key, value)
+                if is_sparse(first, value, self._needed):
                     sparse.append(key)
-                    payloads += total
+                    payloads += self._position - first
                     if payloads >= PAYLOADS_PER_STEP:
                         more = True
                         break
@@ -200,14 +205,10 @@ class Sweep:
         gone = 0
         for row_key in found:
             value = tx.get(row_key)
-            first = keys.entry_position(row_key)[1]
-            if value is not None and first + entries.count(value) <= head.dropped:
+            if value is not None:
                 cut = thin(tx, (row_key, value), needed)
                 gone += cut.size - cut.left
-                for over in cut.over:
-                    tx.drop(over)
-                for again in cut.again:
-                    tx.put(*again)
+                cut.apply(tx)
         if head.deleted and head.dropped >= head.end and gone == head.kept:
             release(tx, self._log_id)
             tx.change(key, None)
@@ -218,7 +219,10 @@ class Sweep:
 def rows_of(
     overlay: Overlay, snapshot: Snapshot, log_id: int, start: int, stop: int, limit: int
 ) -> list[Row]:
-    """Entries with start <= first offset < stop, wherever they lie, in order."""
+    """Entries with start <= last offset < stop, wherever they lie, in order.
+
+    The first may have begun before the start. One that reaches across the stop is not among them.
+    """
     low, high = keys.entry(log_id, start), keys.entry(log_id, stop)
     rows = dict(snapshot.scan(low, high, limit=limit))
     for key in overlay.keys(low, high)[:limit]:
@@ -228,26 +232,11 @@ def rows_of(
     return sorted(rows.items())[:limit]
 
 
-def rows_across(
-    overlay: Overlay, snapshot: Snapshot, log_id: int, start: int, stop: int, limit: int
-) -> tuple[list[Row], int]:
-    """As `rows_of`, with the entry that reaches across the start; and how much of it lies before."""
-    rows = rows_of(overlay, snapshot, log_id, start, stop, limit)
-    key = keys.entry(log_id, start)
-    before = snapshot.scan(keys.entry(log_id, 0), key, limit=1, reverse=True)
-    for row in (overlay.floor(key), *before):
-        if row is not None and row[0] < key:
-            first = keys.entry_position(row[0])[1]
-            if start < first + entries.count(row[1]):
-                return [row, *rows], bytes_below(overlay, snapshot, row, start)
-    return rows, 0
-
-
 def bytes_below(overlay: Overlay, snapshot: Snapshot, row: Row, offset: int) -> int:
     """What the records of an array count for that lie below an offset."""
-    first = keys.entry_position(row[0])[1]
+    first, _ = entries.extent(*row)
     size = 0
-    for message in rfc.decode_message_metadata(row[1])[: offset - first]:
+    for message in rfc.decode_message_metadata(row[1])[: max(0, offset - first)]:
         key = keys.payload(message.message_id)
         held = overlay.get(key)
         size += len(message.metadata)

@@ -46,8 +46,8 @@ class Snapshot(Protocol):
     def get(self, key: bytes) -> bytes | None:
         """The value of a key, or None."""
 
-    def scan(self, start: bytes, stop: bytes, *, limit: int, reverse: bool = False) -> list[Row]:
-        """Up to `limit` rows with start <= key < stop, in key order, or from the end backwards.
+    def scan(self, start: bytes, stop: bytes, *, limit: int) -> list[Row]:
+        """Up to `limit` rows with start <= key < stop, in key order; there is no way backwards.
 
         Both ends have the same type of record (the first two bytes), or `stop` is the first key
         of the next type.

@@ -74,12 +74,11 @@ class MemorySnapshot:
         self._step("get")
         return self._value(key)
 
-    def scan(self, start: bytes, stop: bytes, *, limit: int, reverse: bool = False) -> list[Row]:
+    def scan(self, start: bytes, stop: bytes, *, limit: int) -> list[Row]:
         """Up to `limit` rows with start <= key < stop."""
         self._step("scan")
-        found = self._keys(start, stop)
         rows: list[Row] = []
-        for key in reversed(found) if reverse else found:
+        for key in self._keys(start, stop):
             if len(rows) >= limit:
                 break
             value = self._value(key)

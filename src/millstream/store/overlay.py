@@ -10,7 +10,7 @@ is replaced whole. A row that a reader just misses has been moved home: the engi
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable
 
@@ -53,16 +53,6 @@ class Overlay:
         """The value of a key that is held here."""
         found = self._rows.get(key)
         return None if found is None else found[1]
-
-    def floor(self, key: bytes) -> Row | None:
-        """The row with the greatest key at or below this one, within its group."""
-        group = self._groups.get(key[:GROUP_BYTES])
-        if not group:
-            return None
-        at = bisect_right(group, key)
-        if at == 0:
-            return None
-        return self._row(group[at - 1])
 
     def after(self, key: bytes) -> Row | None:
         """The row with the least key at or above this one, within its group."""

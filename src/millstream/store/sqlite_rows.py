@@ -72,21 +72,20 @@ class SqliteSnapshot:
         except _NOT_BYTES as error:
             raise _not_bytes(key, error) from error
 
-    def scan(self, start: bytes, stop: bytes, *, limit: int, reverse: bool = False) -> list[Row]:
+    def scan(self, start: bytes, stop: bytes, *, limit: int) -> list[Row]:
         """Up to `limit` rows with start <= key < stop."""
-        order = "DESC" if reverse else "ASC"
         table = NUMBERED.get(start[1])
         try:
             if table is None:
                 rows = self._execute(
                     f"SELECT key, value, crc FROM {RECORD} WHERE key >= ? AND key < ? "
-                    f"ORDER BY key {order} LIMIT ?",
+                    "ORDER BY key LIMIT ?",
                     (start, stop, limit),
                 )
                 return [(key, checked(key, value, crc)) for key, value, crc in rows]
             condition, bounds = _number_range(start, stop)
             rows = self._execute(
-                f"SELECT id, value, crc FROM {table} WHERE {condition} ORDER BY id {order} LIMIT ?",
+                f"SELECT id, value, crc FROM {table} WHERE {condition} ORDER BY id LIMIT ?",
                 (*bounds, limit),
             )
             prefix = start[:2]

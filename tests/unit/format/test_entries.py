@@ -103,8 +103,8 @@ def rows(*offsets: int, log: int = 1) -> list[tuple[bytes, bytes]]:
 
 
 def covered(row: tuple[bytes, bytes]) -> tuple[int, int, list[int]]:
-    log, first = keys.entry_position(row[0])
-    return log, first, list(entries.decode(row[1]).ids)
+    first, _ = entries.extent(*row)
+    return keys.pair(row[0])[0], first, list(entries.decode(row[1]).ids)
 
 
 def test_neighbouring_singles_are_joined() -> None:
@@ -131,13 +131,13 @@ def test_logs_are_joined_apart_though_they_alternate() -> None:
 
 
 def test_blocks_and_other_rows_stay_as_they_are() -> None:
-    stays = [(keys.payload(9), b"\x01\x00payload"), (keys.entry(1, 1), metadata_block(2))]
+    stays = [(keys.payload(9), b"\x01\x00payload"), (keys.entry(1, 2), metadata_block(2))]
     found = entries.coalesce([*rows(0), *stays, *rows(3)])
 
     assert stays[0] in found
     assert stays[1] in found
     assert sorted(key for key, _ in found) == sorted(
-        [keys.entry(1, 0), keys.entry(1, 1), keys.entry(1, 3), keys.payload(9)]
+        [keys.entry(1, 0), keys.entry(1, 2), keys.entry(1, 3), keys.payload(9)]
     )
 
 

@@ -42,7 +42,7 @@ def test_entries_sort_by_log_and_then_by_offset() -> None:
     positions = [(1, 0), (1, 1), (1, 256), (1, 2**63), (2, 0), (256, 0)]
 
     assert sorted(keys.entry(*p) for p in positions) == [keys.entry(*p) for p in positions]
-    assert [keys.entry_position(keys.entry(*p)) for p in positions] == positions
+    assert [keys.pair(keys.entry(*p)) for p in positions] == positions
 
 
 @pytest.mark.parametrize("name", ["c", "a" * 255, "日本", "é"])
@@ -91,6 +91,6 @@ def test_a_number_of_another_length_is_refused(wrong: bytes) -> None:
 
 
 @pytest.mark.parametrize("wrong", [b"", keys.head(1), keys.entry(1, 2) + b"\x00"])
-def test_an_entry_position_of_another_length_is_refused(wrong: bytes) -> None:
+def test_a_pair_of_another_length_is_refused(wrong: bytes) -> None:
     with pytest.raises(CorruptionError):
-        keys.entry_position(wrong)
+        keys.pair(wrong)

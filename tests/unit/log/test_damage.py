@@ -229,6 +229,6 @@ def test_a_row_that_holds_no_bytes_is_damage(fragile: Fragile) -> None:
     """Keys say where damage lies, whatever stands in the row."""
     log = batches(fragile)
     key = fragile.entry("x", 6)
-    assert keys.entry_position(key)[1] == 6
+    assert keys.pair(key)[1] == 8
     fragile.engine.corrupt(key, bit=9)
     assert places(told(log.read())[1]) == ("x", 6, 9)

@@ -29,7 +29,7 @@ def test_entries_that_are_joined_meanwhile_are_read_once(
         fold(other)  # what this handle holds apart lies joined in the file now
         store = ms._session.store  # type: ignore[attr-defined]
         overlay = store.state.overlay
-        floor, looked = overlay.floor, 0
+        after, looked = overlay.after, 0
 
         def look(key: bytes) -> Row | None:
             nonlocal looked
@@ -37,10 +37,10 @@ def test_entries_that_are_joined_meanwhile_are_read_once(
             if looked == seen_apart:
                 other.log("events").append(b"more")
                 assert store.refresh()  # and with it, that all before is folded
-            found: Row | None = floor(key)
+            found: Row | None = after(key)
             return found
 
-        monkeypatch.setattr(overlay, "floor", look)
+        monkeypatch.setattr(overlay, "after", look)
         records = list(log.read(0, 10))
         assert [record.offset for record in records] == list(range(10))
         assert [record.value for record in records] == [b"%d" % n for n in range(10)]

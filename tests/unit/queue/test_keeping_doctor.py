@@ -125,7 +125,7 @@ def test_a_payload_that_a_queue_misses_is_damage(reopen: Reopen, path: Path, off
 
 def test_an_entry_that_a_queue_misses_is_damage(reopen: Reopen, path: Path) -> None:
     log_id = worked_on(reopen)
-    change(path, "DELETE FROM millstream_record WHERE key = ?", keys.entry(log_id, 0))
+    change(path, "DELETE FROM millstream_record WHERE key = ?", keys.entry(log_id, 4))
     report = examine(path)
     assert not report.healthy
     assert report.payloads_missing == 5, "singles that lie side by side were folded into one entry"
@@ -433,5 +433,5 @@ def test_what_was_not_routed_and_is_gone_is_told(reopen: Reopen, path: Path) -> 
     log_id = log_id_of(ms._session.store, "events")  # type: ignore[attr-defined]
     ms.close()
     assert examine(path).healthy
-    change(path, "DELETE FROM millstream_record WHERE key = ?", keys.entry(log_id, 0))
+    change(path, "DELETE FROM millstream_record WHERE key = ?", keys.entry(log_id, 2))
     assert "the records from 0 to 2, which it has not looked at, are missing" in told(examine(path))

@@ -80,7 +80,7 @@ def test_the_doctor_finds_a_fork_whose_parent_lost_records(tmp_path: Path) -> No
         ms.fold()
         ms.log("a").append(b"y")
         ms.fold()
-        store_of(ms).run(lambda tx: tx.drop(keys.entry(1, 2)))
+        store_of(ms).run(lambda tx: tx.drop(keys.entry(1, 11)))
     report = examine(path)
     assert {(one.log, one.lost) for one in report.problems if one.lost} == {
         ("a", (2, 12)),

@@ -9,6 +9,7 @@ import pytest
 from millstream.database import Millstream
 from millstream.embedded import EmbeddedSession, open_store
 from millstream.format import keys
+from millstream.format.entries import extent
 from millstream.limits import Limits
 from millstream.log.log import Log
 from millstream.queue.model.bucket import Bucket
@@ -126,11 +127,11 @@ def test_rows_dropped_while_a_slice_is_prepared_are_not_written() -> None:
     prepared = Slice(store.state, store.limits)
     prepared.prepare()
     first = min(key for key, _ in store.state.overlay.oldest(store.state.seq) if is_entry(key))
-    log_id, _ = keys.entry_position(first)
+    log_id, _ = keys.pair(first)
     store.run(lambda tx: tx.drop(keys.entry(log_id, 0), keys.entry(log_id, 150)))
 
     assert store._write_slice(prepared)
-    found = [keys.entry_position(key)[1] for key, _ in engine.survivors() if is_entry(key)]
+    found = [extent(*row)[0] for row in engine.survivors() if is_entry(row[0])]
     assert min(found) == 150
     assert [record.value for record in log.read(199)] == [b"199"]
 

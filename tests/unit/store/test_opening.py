@@ -299,7 +299,7 @@ def test_a_flipped_bit_in_a_payload_block_names_log_and_offset(tmp_path: Path) -
 def test_a_flipped_bit_in_an_entry_names_log_and_offset(tmp_path: Path) -> None:
     path = tmp_path / "file.db"
     make_store(path)
-    flip(path, "millstream_record", "key = ?", (keys.entry(1, 30),))
+    flip(path, "millstream_record", "key = ?", (keys.entry(1, 129),))
     with pytest.raises(CorruptionError) as noticed:
         read_all(path, "a")
     assert (noticed.value.data.get("log"), noticed.value.data.get("offset")) == ("a", 30)
@@ -344,8 +344,8 @@ def test_a_flipped_bit_in_any_other_record_is_noticed(tmp_path: Path, kind: int)
 @pytest.mark.parametrize(
     ("table", "where", "offset"),
     [
-        ("millstream_record", "key = x'" + keys.entry(1, 30).hex() + "'", 30),
-        ("millstream_record", "key = x'" + keys.entry(1, 0).hex() + "'", 0),
+        ("millstream_record", "key = x'" + keys.entry(1, 129).hex() + "'", 30),
+        ("millstream_record", "key = x'" + keys.entry(1, 29).hex() + "'", 0),
         ("millstream_payload", "CAST(value AS TEXT) = 'a7'", 7),
         ("millstream_block", "1", 30),
     ],

@@ -58,17 +58,15 @@ def test_a_key_that_was_dropped_may_come_again_in_the_same_delta() -> None:
     assert len(overlay) == 0
 
 
-def test_the_row_at_or_below_and_at_or_above_is_sought_within_one_log() -> None:
+def test_the_row_at_or_above_is_sought_within_one_log() -> None:
     overlay = Overlay()
     overlay.put(1, [(entry(n), b"%d" % n) for n in (10, 20, 5)])
     overlay.put(1, [(entry(0, log_id=2), b"other")])
-    assert overlay.floor(entry(4)) is None
-    assert overlay.floor(entry(5)) == (entry(5), b"5")
-    assert overlay.floor(entry(19)) == (entry(10), b"10")
-    assert overlay.floor(entry(99)) == (entry(20), b"20")
+    assert overlay.after(entry(0)) == (entry(5), b"5")
+    assert overlay.after(entry(5)) == (entry(5), b"5")
     assert overlay.after(entry(6)) == (entry(10), b"10")
     assert overlay.after(entry(21)) is None
-    assert overlay.floor(entry(3, log_id=3)) is None
+    assert overlay.after(entry(3, log_id=3)) is None
 
 
 def test_a_range_is_dropped_half_open_and_only_there() -> None:
@@ -90,7 +88,7 @@ def test_a_reader_that_holds_a_group_sees_it_as_it_was_when_keys_go() -> None:
     assert overlay.keys(entry(0), entry(9)) == [entry(0), entry(2), entry(3)]
     overlay.drop_all([(entry(0), entry(0) + b"\x00"), (entry(2), entry(9))])
     assert overlay.keys(entry(0), entry(9)) == []
-    assert overlay.floor(entry(9)) is None
+    assert overlay.after(entry(0)) is None
 
 
 OFFSETS = st.integers(0, 12)
@@ -127,6 +125,6 @@ def test_it_agrees_with_a_dictionary(actions: list[tuple[str, int, int]]) -> Non
         for offset in range(16):
             row = model.get(entry(offset))
             assert overlay.get(entry(offset)) == (row[1] if row else None)
-            below = max((key for key in model if key <= entry(offset)), default=None)
-            found = overlay.floor(entry(offset))
-            assert (found[0] if found else None) == below
+            above = min((key for key in model if key >= entry(offset)), default=None)
+            found = overlay.after(entry(offset))
+            assert (found[0] if found else None) == above

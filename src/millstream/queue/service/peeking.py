@@ -93,7 +93,7 @@ def find_buckets(
             start = keys.bucket(queue.queue_id, make_bucket_id(exponent, low))
             stop = keys.bucket(queue.queue_id, (exponent << NUMBER_BITS) + high)
             page = state.find(start, stop, snapshot, limit=limit - len(found))
-            found += [keys.entry_position(key)[1] for key in page]
+            found += [keys.pair(key)[1] for key in page]
     return found
 
 

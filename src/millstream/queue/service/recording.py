@@ -114,7 +114,7 @@ def _found(
     for key in state.find(start, stop, snapshot, limit=limit):
         bucket = state.entity(key, snapshot)
         assert isinstance(bucket, Bucket)
-        yield keys.entry_position(key)[1], bucket
+        yield keys.pair(key)[1], bucket
 
 
 # Attempts, by message id.

@@ -212,7 +212,7 @@ def put_records(tx: Transaction, log_id: int, offset: int, records: Parsed, *, a
         placed(values, kind=blocks.PAYLOAD, columns=blocks.VALUE, body_crc=value_crc),
     )
     tx.put(
-        keys.entry(log_id, offset),
+        keys.entry(log_id, offset + count - 1),
         placed(
             body,
             kind=blocks.METADATA,

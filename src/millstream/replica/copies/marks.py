@@ -13,8 +13,7 @@ from millstream.format import keys
 from millstream.format.lineage import MARKS_PER_ROW, decode_marks, encode_marks
 from millstream.log.head import Head
 from millstream.replica.chain import Mark
-from millstream.store.engine import Row, Snapshot
-from millstream.store.overlay import Overlay
+from millstream.store.engine import Snapshot
 from millstream.store.state import NO_END, State
 from millstream.store.transaction import Transaction
 
@@ -24,10 +23,8 @@ ROWS_PER_ERASURE = 1_000
 
 def read_marks(state: State, snapshot: Snapshot, log_id: int, *, start: int = 0) -> Iterator[Mark]:
     """The marks of a log from an offset on, ascending."""
-    row = _row_at(state.overlay, snapshot, log_id, start)
-    position, stop = keys.of_log(keys.MARKS, log_id)
-    if row is not None:
-        position = row[0]
+    _, stop = keys.of_log(keys.MARKS, log_id)
+    position = keys.marks(log_id, start)
     while rows := state.scan(position, stop, snapshot, limit=ROWS_PER_STEP):
         for _, value in rows:
             for offset, digest in decode_marks(value):
@@ -38,12 +35,13 @@ def read_marks(state: State, snapshot: Snapshot, log_id: int, *, start: int = 0)
 
 def mark_at(state: State, snapshot: Snapshot, log_id: int, offset: int) -> Mark | None:
     """The last mark at or below an offset."""
-    row = _row_at(state.overlay, snapshot, log_id, offset)
-    if row is None:
-        return None
-    found = decode_marks(row[1])
-    at = bisect_left(found, offset + 1, key=lambda one: one[0])
-    return Mark(*found[at - 1])
+    _, stop = keys.of_log(keys.MARKS, log_id)
+    for _, value in state.scan(keys.marks(log_id, offset), stop, snapshot, limit=1):
+        found = decode_marks(value)
+        at = bisect_left(found, offset + 1, key=lambda one: one[0])
+        if at:
+            return Mark(*found[at - 1])
+    return None
 
 
 def last_mark(state: State, snapshot: Snapshot, log_id: int) -> Mark | None:
@@ -57,16 +55,14 @@ def base_of(state: State, snapshot: Snapshot, log_id: int, head: Head) -> Mark |
 
 
 def add_marks(tx: Transaction, log_id: int, marks: list[Mark]) -> None:
-    """Write marks behind the last one; a row that is not full is written again."""
-    added = [(mark.offset, mark.digest) for mark in marks]
-    row = _row_at(tx.state.overlay, tx.writer, log_id, NO_END)
-    if row is not None:
-        held = decode_marks(row[1])
-        if len(held) < MARKS_PER_ROW:
-            added = held + added
-    for first in range(0, len(added), MARKS_PER_ROW):
-        some = added[first : first + MARKS_PER_ROW]
-        tx.put(keys.marks(log_id, some[0][0]), encode_marks(some))
+    """Write marks behind the last one; the newest row is written again, under its own key if full."""
+    row = tx.get(keys.marks(log_id, NO_END))
+    known = [] if row is None else decode_marks(row)
+    known += [(mark.offset, mark.digest) for mark in marks]
+    for first in range(0, len(known), MARKS_PER_ROW):
+        some, after = known[first : first + MARKS_PER_ROW], known[first + MARKS_PER_ROW :]
+        last = after[0][0] - 1 if after else NO_END
+        tx.put(keys.marks(log_id, last), encode_marks(some))
 
 
 def begin_marks(tx: Transaction, log_id: int, base: Mark) -> None:
@@ -75,27 +71,25 @@ def begin_marks(tx: Transaction, log_id: int, base: Mark) -> None:
     while rows := tx.scan(start, stop, limit=ROWS_PER_ERASURE):
         for key, _ in rows:
             tx.erase(key)
-    tx.put(keys.marks(log_id, base.offset), encode_marks([(base.offset, base.digest)]))
+    tx.put(keys.marks(log_id, NO_END), encode_marks([(base.offset, base.digest)]))
 
 
 def cut_marks(tx: Transaction, log_id: int, above: int) -> None:
     """Forget the marks above an offset: what they were for is gone."""
-    _, stop = keys.of_log(keys.MARKS, log_id)
-    row = _row_at(tx.state.overlay, tx.writer, log_id, above)
-    tx.drop(keys.marks(log_id, above + 1), stop)
-    if row is not None:
-        held = decode_marks(row[1])
-        kept = [mark for mark in held if mark[0] <= above]
-        if len(kept) < len(held):
-            tx.put(row[0], encode_marks(kept))
+    start, (_, stop) = keys.marks(log_id, above), keys.of_log(keys.MARKS, log_id)
+    near = tx.scan(start, stop, limit=1)
+    tx.drop(start, stop)
+    for _, value in near:
+        kept = [mark for mark in decode_marks(value) if mark[0] <= above]
+        if kept:
+            tx.put(keys.marks(log_id, NO_END), encode_marks(kept))
 
 
 def prune_marks(tx: Transaction, log_id: int, anchor: int) -> None:
     """Drop the rows that lie wholly below the anchor."""
-    row = _row_at(tx.state.overlay, tx.writer, log_id, anchor)
     start, _ = keys.of_log(keys.MARKS, log_id)
-    if row is not None and row[0] > start and tx.scan(start, row[0], limit=1):
-        tx.drop(start, row[0])
+    if tx.scan(start, keys.marks(log_id, anchor), limit=1):
+        tx.drop(start, keys.marks(log_id, anchor))
 
 
 def pin(state: State, snapshot: Snapshot, log_id: int) -> list[tuple[int, int]]:
@@ -108,14 +102,3 @@ def pin(state: State, snapshot: Snapshot, log_id: int) -> list[tuple[int, int]]:
     if anchor is None:
         anchor = next(read_marks(state, snapshot, log_id), None)
     return [] if anchor is None else [(anchor.offset, NO_END)]
-
-
-def _row_at(overlay: Overlay, snapshot: Snapshot, log_id: int, offset: int) -> Row | None:
-    """The row that holds the last mark at or below an offset."""
-    start, _ = keys.of_log(keys.MARKS, log_id)
-    key = keys.marks(log_id, offset)
-    held = overlay.floor(key)
-    stored = snapshot.scan(start, key + b"\x00", limit=1, reverse=True)
-    if held is None or (stored and stored[0][0] > held[0]):
-        return stored[0] if stored else None
-    return held

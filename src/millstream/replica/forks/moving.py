@@ -32,8 +32,15 @@ def raise_point(tx: Transaction, log_id: int, fork: Fork) -> int:
     Where the fork has forgotten its first own records, the parent begins behind them.
     """
     head = tx.entity(keys.head(log_id), Head)
-    rows = _rows_from(tx, log_id, max(fork.point, head.dropped), head.end, ENTRIES_PER_SLICE)
-    first = keys.entry_position(rows[0][0])[1] if rows else head.end
+    rows = rows_of(
+        tx.state.overlay,
+        tx.writer,
+        log_id,
+        max(fork.point, head.dropped),
+        head.end,
+        ENTRIES_PER_SLICE,
+    )
+    first = entries.extent(*rows[0])[0] if rows else head.end
     if not rows and head.start < head.end:
         raise CorruptionError(
             f"log {head.name!r}: its own records are missing", what="log entry", where=fork.point
@@ -43,15 +50,15 @@ def raise_point(tx: Transaction, log_id: int, fork: Fork) -> int:
         tx.change(keys.head(fork.parent_id), Truncated(first))
     moved = size = kept = carried = 0
     for key, value in rows:
-        offset = keys.entry_position(key)[1]
+        offset, stop = entries.extent(key, value)
         if carried >= BYTES_PER_SLICE or offset != first + moved:
             break
         if offset < head.dropped:
             kept += bytes_below(tx.state.overlay, tx.writer, (key, value), head.dropped)
         tx.drop(key)
-        tx.put(keys.entry(fork.parent_id, offset), value)
+        tx.put(keys.entry(fork.parent_id, stop - 1), value)
         size += payloads_of(tx.state.overlay, tx.writer, value)[1]
-        moved += entries.count(value)
+        moved = stop - first
         carried += len(value)
     if moved:
         tx.change(keys.head(fork.parent_id), Appended(moved, size, tx.wall_ms))
@@ -64,40 +71,26 @@ def lower_end(tx: Transaction, from_id: int, to_id: int, at: int) -> None:
     """Give a log's own records from `at` on to another log that has none there."""
     head = tx.entity(keys.head(from_id), Head)
     gone = came = 0
-    for key, value in _rows_from(tx, from_id, at, head.end, ENTRIES_MAX):
-        offset = keys.entry_position(key)[1]
+    for key, value in rows_of(tx.state.overlay, tx.writer, from_id, at, head.end, ENTRIES_MAX):
+        offset, stop = entries.extent(key, value)
         size = payloads_of(tx.state.overlay, tx.writer, value)[1]
         gone += size
+        tx.drop(key)
         if offset >= at:
-            tx.drop(key)
-            tx.put(keys.entry(to_id, offset), value)
+            tx.put(keys.entry(to_id, stop - 1), value)
             came += size
             continue
         halves = split(tx, value, at - offset)
         for row in halves.payloads:
             tx.drop(row[0])
             tx.put(*row)
-        tx.drop(key)
-        tx.put(key, halves.head)
-        tx.put(keys.entry(to_id, at), halves.tail)
+        tx.put(keys.entry(from_id, at - 1), halves.head)
+        tx.put(keys.entry(to_id, stop - 1), halves.tail)
         gone -= halves.head_size
         came += halves.tail_size
     tx.change(keys.head(from_id), SetBack(at, gone))
     note_set_back(tx, from_id, head.setbacks, at)
     tx.change(keys.head(to_id), Dropped(tx.entity(keys.head(to_id), Head).dropped, -came))
-
-
-def _rows_from(tx: Transaction, log_id: int, start: int, stop: int, limit: int) -> list[Row]:
-    """The entries of a log that hold something in [start, stop), in order."""
-    overlay, key = tx.state.overlay, keys.entry(log_id, start)
-    rows = rows_of(overlay, tx.writer, log_id, start, stop, limit)
-    before = tx.writer.scan(keys.entry(log_id, 0), key, limit=1, reverse=True)
-    for row in (overlay.floor(key), *before):
-        if row is not None and row[0] < key:
-            first = keys.entry_position(row[0])[1]
-            if start < first + entries.count(row[1]):
-                return [row, *rows]
-    return rows
 
 
 class Halves(NamedTuple):
