@@ -34,6 +34,7 @@ from millstream.remote.opening import (
     open_remote,
 )
 from millstream.store.engine import Durability
+from millstream.store.sqlite_options import SqliteOptions
 
 __version__ = "0.1.0"
 
@@ -59,6 +60,7 @@ __all__ = [
     "Reject",
     "Retention",
     "Retry",
+    "SqliteOptions",
     "Stage",
     "Transaction",
     "open",
@@ -70,6 +72,7 @@ def open(
     *,
     durability: Durability = "full",
     limits: Limits | None = None,
+    options: SqliteOptions | None = None,
     clock: Clock | None = None,
     file_mode: int | None = None,
     accept_loss: bool = False,
@@ -83,7 +86,8 @@ def open(
     With `durability="relaxed"` a commit survives the death of the process but not of the machine.
     A new file is for its owner alone unless `file_mode` (such as `0o640`) says otherwise. A store
     whose write-ahead log was damaged is refused if commits would be lost by that; `accept_loss` opens
-    it without them. The path `:memory:` makes a store in memory, which ends with its handle.
+    it without them. `options` sets what is the engine's own affair (`SqliteOptions`). The path
+    `:memory:` makes a store in memory, which ends with its handle.
 
     The address of a server (`http://`, `https://`) opens the store behind it. The server is shown
     `token`, or the one in MILLSTREAM_TOKEN; `ca` names a file with the certificates to trust. One
@@ -97,6 +101,7 @@ def open(
                 str(path),
                 durability=durability,
                 limits=limits,
+                options=options,
                 clock=clock,
                 file_mode=file_mode,
                 accept_loss=accept_loss or None,
@@ -113,6 +118,7 @@ def open(
         path,
         durability=durability,
         limits=limits,
+        options=options,
         clock=clock,
         file_mode=file_mode,
         accept_loss=accept_loss,

@@ -50,10 +50,8 @@ from millstream.replica.forks import aside, fork
 from millstream.replica.sync import following
 from millstream.store import forking
 from millstream.store.engine import Engine
+from millstream.store.engines import open_engine
 from millstream.store.entity import Kind, Kinds
-from millstream.store.memory import MemoryEngine
-from millstream.store.place import IN_MEMORY, check_file
-from millstream.store.sqlite import SqliteEngine
 from millstream.store.store import Store
 from millstream.store.transaction import Transaction
 
@@ -192,15 +190,12 @@ def open_file(
     clock: Clock | None = None,
     **options: Any,
 ) -> Store:
-    """The store in a file, or in memory if the path is `:memory:`; the options are the engine's.
+    """The store at a place, such as a file; the options are those of `open_engine`.
 
     Every surface opens stores by this function.
     """
-    if os.fspath(path) == IN_MEMORY:
-        return open_over(MemoryEngine, limits=limits, clock=clock)
-    check_file(path)
     return open_over(
-        lambda: SqliteEngine(path, limits=limits, clock=clock, **options),
+        lambda: open_engine(path, limits=limits, clock=clock, **options),
         limits=limits,
         clock=clock,
     )
@@ -255,7 +250,7 @@ def _transact(tx: Transaction, command: base.Transact) -> list[Any]:
         raise InvalidInput(f"{len(command.steps)} steps in a transaction; the limit is {STEPS_MAX}")
     if not any(isinstance(step, base.Sql) for step in command.steps):
         return [_rule(type(step))(tx, step) for step in command.steps]
-    with tx.writer.savepoint():
+    with tx.savepoint():
         return [_step(tx, step) for step in command.steps]
 
 

@@ -21,7 +21,7 @@ CONSUMER_BYTES_MAX = 128
 """UTF-8 bytes in a consumer id."""
 
 MESSAGE_ID_MAX = 2**63 - 1
-"""The last message id: SQLite's integers are signed."""
+"""The last message id: engines may keep it in a signed integer, as SQLite does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,18 +104,6 @@ class Limits:
     stage_lease_ms: int = 30_000
     """How long an idle staging handle keeps others from appending, should its process have died."""
 
-    busy_timeout_ms: int = 60_000
-    """How long a writer waits for other processes before it gives up with `Overloaded`."""
-
     disk_free_bytes_min: int = 16 * MiB
     """Free room on the disk below which nothing is published, and below a quarter of which nothing
     is written; of a small disk at most a sixteenth of it. 0: write until the disk is full."""
-
-    wal_bytes_checkpoint: int = 16 * MiB
-    """Growth of the write-ahead log after which it is copied into the file, in the background."""
-
-    wal_bytes_left: int = 2 * MiB
-    """What may be left after copying for the log to be started anew, under the write lock."""
-
-    wal_bytes_reset: int = 64 * MiB
-    """Size at which the write-ahead log is started anew even if much is left."""

@@ -8,15 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 
 from millstream.errors import Closed, CorruptionError
 from millstream.format import keys
 from millstream.store.engine import Engine, Row
-from millstream.store.memory import MemoryEngine
-from millstream.store.sqlite import SqliteEngine
-from millstream.store.sqlite_file import PREFIX
+from millstream.testing.engines import ENGINES, EngineKit, corrupt
 
 MiB = 1024 * 1024
 
@@ -38,9 +35,14 @@ EVERY_TYPE = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(params=["sqlite", "memory"])
-def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
-    made: Engine = SqliteEngine(tmp_path / "s.db") if request.param == "sqlite" else MemoryEngine()
+@pytest.fixture(params=ENGINES)
+def kit(request: pytest.FixtureRequest) -> EngineKit:
+    return ENGINES[request.param]
+
+
+@pytest.fixture
+def engine(kit: EngineKit, tmp_path: Path) -> Iterator[Engine]:
+    made = kit.make(tmp_path)
     yield made
     made.close()
 
@@ -206,32 +208,6 @@ def test_leaving_without_a_commit_undoes_everything(engine: Engine) -> None:
     write(engine, (keys.payload(3), b"the next writer gets its turn"))
 
 
-def test_a_savepoint_left_by_an_exception_undoes_only_what_was_written_inside(
-    engine: Engine,
-) -> None:
-    write(engine, (keys.payload(9), b"old"))
-    with engine.write() as writer:
-        writer.put([(keys.payload(1), b"before")])
-        with suppress(ZeroDivisionError), writer.savepoint():
-            writer.put([(keys.payload(1), b"inside"), (keys.payload(2), b"inside")])
-            writer.delete([keys.payload(9)])
-            raise ZeroDivisionError
-        assert writer.get(keys.payload(1)) == b"before"
-        with writer.savepoint():
-            writer.put([(keys.payload(3), b"kept")])
-        writer.put([(keys.payload(4), b"after")])
-        writer.commit()
-
-    with engine.read() as snapshot:
-        rows = snapshot.scan(keys.payload(0), keys.payload(99), limit=99)
-    assert rows == [
-        (keys.payload(1), b"before"),
-        (keys.payload(3), b"kept"),
-        (keys.payload(4), b"after"),
-        (keys.payload(9), b"old"),
-    ]
-
-
 def test_a_snapshot_stays_as_it_was_while_others_commit(engine: Engine) -> None:
     write(engine, (keys.payload(1), b"old"), (keys.payload(2), b"old"), (keys.delta(1), b""))
     with engine.read() as snapshot:
@@ -307,29 +283,12 @@ def test_readers_beside_a_writer_see_whole_commits_only(engine: Engine) -> None:
 # Damage.
 
 
-def damage(engine: Engine, key: bytes) -> None:
-    """Flip one bit of a stored value, behind the engine's back."""
-    if isinstance(engine, MemoryEngine):
-        engine.corrupt(key, bit=3)
-        return
-    assert isinstance(engine, SqliteEngine)
-    tables = {keys.PAYLOAD: "payload", keys.PAYLOAD_BLOCK: "block", keys.DELTA: "delta"}
-    table, column, at = f"{PREFIX}record", "key", key
-    if key[1] in tables:
-        table, column, at = f"{PREFIX}{tables[key[1]]}", "id", keys.number(key)  # type: ignore[assignment]
-    connection = apsw.Connection(str(engine.path))
-    value = connection.execute(f"SELECT value FROM {table} WHERE {column} = ?", (at,)).fetchone()[0]
-    flipped = bytes((value[0] ^ 8, *value[1:]))
-    connection.execute(f"UPDATE {table} SET value = ? WHERE {column} = ?", (flipped, at))
-    connection.close()
-
-
 @EVERY_TYPE
 def test_a_flipped_bit_is_noticed_by_every_read_and_named(
     engine: Engine, key: Callable[[int], bytes]
 ) -> None:
     write(engine, (key(1), b"sound"), (key(2), b"will be damaged"))
-    damage(engine, key(2))
+    corrupt(engine, key(2))
 
     with pytest.raises(CorruptionError) as noticed:
         read(engine, key(2))
@@ -343,6 +302,51 @@ def test_a_flipped_bit_is_noticed_by_every_read_and_named(
         writer.commit()
     assert read(engine, key(1)) == b"sound"
     assert read(engine, key(2)) == b"mended"
+
+
+# Others, upkeep, and what not every engine can do.
+
+
+def test_another_writer_is_noticed(kit: EngineKit, engine: Engine, tmp_path: Path) -> None:
+    """Also by an engine that knows of no other process: whoever asks hears of every commit."""
+    write(engine, (keys.delta(1), b""))
+    stop = threading.Event()
+    assert engine.await_change(0, stop)
+    assert not engine.await_change(1, stop)  # after a while
+    told: list[bool] = []
+    waiting = threading.Thread(target=lambda: told.append(until_change(engine, 1, stop)))
+    waiting.start()
+    write(engine, (keys.delta(2), b""))
+    waiting.join()
+    assert told == [True]
+    stop.set()
+    assert not engine.await_change(2, stop)
+
+
+def until_change(engine: Engine, seen: int, stop: threading.Event) -> bool:
+    while not stop.is_set():
+        if engine.await_change(seen, stop):
+            return True
+    return False
+
+
+def test_upkeep_changes_no_row(engine: Engine) -> None:
+    write(engine, (keys.payload(1), b"x" * MiB))
+    engine.upkeep(threading.Lock())
+    assert read(engine, keys.payload(1)) == b"x" * MiB
+
+
+def test_an_engine_can_do_what_it_declares(engine: Engine) -> None:
+    assert engine.abilities <= {"sql", "forks"}
+    with engine.write() as writer:
+        assert hasattr(writer, "sql") == hasattr(writer, "savepoint") == ("sql" in engine.abilities)
+    assert hasattr(engine, "suspend") == hasattr(engine, "resume") == ("forks" in engine.abilities)
+
+
+def test_a_folder_for_scratch_files_is_there_if_it_is_named(engine: Engine) -> None:
+    folder = engine.folder()
+    assert folder is None or folder.is_dir()
+    assert engine.place
 
 
 # The end.
@@ -362,22 +366,19 @@ def test_a_closed_engine_refuses_use_and_may_be_closed_again(engine: Engine) -> 
 
 def test_an_engine_says_what_it_is(engine: Engine) -> None:
     facts = engine.describe()
-    assert facts["engine"] in {"sqlite", "memory"}
+    assert facts["engine"] in ENGINES
     assert facts["durability"] == engine.durability == "full"
 
 
-def test_what_was_committed_is_there_when_it_is_opened_again(engine: Engine) -> None:
+def test_what_was_committed_is_there_when_it_is_opened_again(
+    kit: EngineKit, engine: Engine
+) -> None:
     write(engine, (keys.payload(1), b"kept"), (keys.entry(1, 1), b"kept"))
     with engine.write() as writer:
         writer.put([(keys.payload(2), b"never committed")])
     engine.close()
 
-    again: Engine
-    if isinstance(engine, MemoryEngine):
-        again = engine.reopen()
-    else:
-        assert isinstance(engine, SqliteEngine)
-        again = SqliteEngine(engine.path)
+    again = kit.reopen(engine)
     assert read(again, keys.payload(1)) == b"kept"
     assert read(again, keys.entry(1, 1)) == b"kept"
     assert read(again, keys.payload(2)) is None

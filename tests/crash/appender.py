@@ -15,7 +15,7 @@ import threading
 import zlib
 
 import millstream
-from millstream import Limits, Log, Millstream
+from millstream import Limits, Log, Millstream, SqliteOptions
 
 THREADS = 3
 LOG, OTHER = "events", "quiet"
@@ -25,9 +25,8 @@ FOLDS_ALWAYS = Limits(
     tail_deltas_max=20,
     fold_deltas_min=4,
     fold_slice_deltas=3,
-    wal_bytes_checkpoint=200_000,
-    wal_bytes_reset=400_000,
 )
+COPIES_OFTEN = SqliteOptions(wal_bytes_checkpoint=200_000, wal_bytes_reset=400_000)
 
 
 def body(tag: str, index: int, count: int) -> bytes:
@@ -90,7 +89,7 @@ def run(ms: Millstream, name: str, seed: int) -> None:
 
 def main(path: str, seed: int, number: int) -> None:
     """Open, say so, and go on until killed."""
-    ms = millstream.open(path, limits=FOLDS_ALWAYS)
+    ms = millstream.open(path, limits=FOLDS_ALWAYS, options=COPIES_OFTEN)
     say("ready")
     for thread in range(1, THREADS):
         threading.Thread(target=run, args=(ms, f"{number}.{thread}", seed), daemon=True).start()

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,7 +27,7 @@ import httpx
 import pytest
 
 import millstream
-from millstream import Limits, Millstream, Producer
+from millstream import Limits, Millstream, Producer, SqliteOptions
 from millstream.embedded import EmbeddedSession, open_store
 from millstream.errors import (
     CannotOpen,
@@ -52,9 +53,10 @@ FOLDS_OFTEN = Limits(
     tail_deltas_max=5,
     fold_deltas_min=1_000,
     fold_slice_deltas=3,
-    busy_timeout_ms=2_000,
 )
 """Every few commits the writer folds on its own thread, so that faults hit folds as well."""
+
+IMPATIENT = SqliteOptions(busy_timeout_ms=2_000)
 
 HANGS_S = 60
 
@@ -65,8 +67,13 @@ def disk() -> Iterator[FaultyDisk]:
         yield found
 
 
-def open_on(disk: FaultyDisk, path: Path, limits: Limits = FOLDS_OFTEN) -> Millstream:
-    engine = SqliteEngine(path, vfs=disk.name, limits=limits)
+def open_on(
+    disk: FaultyDisk,
+    path: Path,
+    limits: Limits = FOLDS_OFTEN,
+    options: SqliteOptions = IMPATIENT,
+) -> Millstream:
+    engine = SqliteEngine(path, vfs=disk.name, limits=limits, options=options)
     return Millstream(EmbeddedSession(open_store(engine, limits=limits)))
 
 
@@ -257,10 +264,10 @@ def test_a_failed_checkpoint_harms_no_commit(tmp_path: Path, disk: FaultyDisk, c
     told.append(ms.log("x"), b"before")
     disk.arm(Fault(call, ".db", error=apsw.FullError))
     with pytest.raises(WriteFailed):
-        engine.tend()
+        engine.checkpoint(nullcontext())
     assert told.append(ms.log("x"), b"meanwhile") is None
     disk.mend()
-    engine.tend()
+    engine.checkpoint(nullcontext())
     assert told.append(ms.log("x"), b"after") is None
     ms.close()
     reopen_and_check(path, told)
@@ -271,7 +278,7 @@ def test_after_a_failed_sync_of_a_checkpoint_the_handle_recovers(
 ) -> None:
     """What the sync was for may not be on disk, although the next one would succeed."""
     path, told = tmp_path / "a.db", Told()
-    ms = open_on(disk, path, Limits(wal_bytes_checkpoint=1))
+    ms = open_on(disk, path, Limits(), SqliteOptions(wal_bytes_checkpoint=1))
     store = ms._session.store  # type: ignore[attr-defined]
     store._keeper.stop()
     told.append(ms.log("x"), b"before")
@@ -291,8 +298,7 @@ def test_what_never_reached_the_disk_fails_plainly_and_can_be_repeated(
 ) -> None:
     """Another process keeps the write lock: nothing was sent, and the handle lives on."""
     path, told = tmp_path / "a.db", Told()
-    limits = Limits(busy_timeout_ms=50)
-    ms = open_on(disk, path, limits)
+    ms = open_on(disk, path, Limits(), SqliteOptions(busy_timeout_ms=50))
     told.append(ms.log("x"), b"before")
     other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import millstream
-from millstream import Limits, Millstream, Producer
+from millstream import Limits, Millstream, Producer, SqliteOptions
 from millstream.errors import EndMoved
 
 FOLDS_ALWAYS = Limits(
@@ -24,9 +24,8 @@ FOLDS_ALWAYS = Limits(
     tail_deltas_max=12,
     fold_deltas_min=3,
     fold_slice_deltas=2,
-    wal_bytes_checkpoint=100_000,
-    wal_bytes_reset=200_000,
 )
+COPIES_OFTEN = SqliteOptions(wal_bytes_checkpoint=100_000, wal_bytes_reset=200_000)
 
 
 def value(name: str, number: int) -> bytes:
@@ -131,10 +130,10 @@ def main() -> None:
     """Play the part that the command line names."""
     path, part, *arguments = sys.argv[1:]
     early = os.environ.get("OPEN_EARLY", "1") == "1"
-    ms = millstream.open(path, limits=FOLDS_ALWAYS) if early else None
+    ms = millstream.open(path, limits=FOLDS_ALWAYS, options=COPIES_OFTEN) if early else None
     print("ready", flush=True)
     sys.stdin.readline()
-    ms = ms or millstream.open(path, limits=FOLDS_ALWAYS)
+    ms = ms or millstream.open(path, limits=FOLDS_ALWAYS, options=COPIES_OFTEN)
     report = PARTS[part](ms, *(int(a) if a.isdigit() else a for a in arguments))
     print(json.dumps(report), flush=True)
     if part != "leave":

@@ -22,15 +22,15 @@ HANGS_S = 30
 OPENING = f"""
 import faulthandler, os, signal, sys, threading, traceback
 import millstream
-from millstream import Limits
+from millstream import Limits, SqliteOptions
 
 faulthandler.register(signal.SIGALRM, chain=True)
 signal.alarm({HANGS_S - 10})
 path = sys.argv[1]
 FOLDS_ALWAYS = Limits(
     inline_bytes_max=300, tail_deltas_max=12, fold_deltas_min=3, fold_slice_deltas=2,
-    wal_bytes_checkpoint=100_000, wal_bytes_reset=200_000,
 )
+COPIES_OFTEN = SqliteOptions(wal_bytes_checkpoint=100_000, wal_bytes_reset=200_000)
 
 def fork(work, leave=os._exit):
     child = os.fork()
@@ -102,7 +102,7 @@ def test_children_and_parent_use_the_inherited_handle_at_once(tmp_path: Path, le
     run_script(
         tmp_path,
         f"""
-ms = millstream.open(path, limits=FOLDS_ALWAYS)
+ms = millstream.open(path, limits=FOLDS_ALWAYS, options=COPIES_OFTEN)
 log = ms.log("x")
 append(log, "before", 20)
 children = [fork(lambda n=n: append(log, n, 60), {leave}) for n in range(4)]
@@ -121,7 +121,7 @@ def test_a_child_starts_from_what_is_on_disk(tmp_path: Path) -> None:
     run_script(
         tmp_path,
         """
-ms = millstream.open(path, limits=FOLDS_ALWAYS)
+ms = millstream.open(path, limits=FOLDS_ALWAYS, options=COPIES_OFTEN)
 log, cursor = ms.log("x"), ms.log("x").cursor("c")
 append(log, "before", 20)
 go, went = os.pipe(), os.pipe()
@@ -153,7 +153,7 @@ def test_forks_under_load_harm_nothing(tmp_path: Path) -> None:
     run_script(
         tmp_path,
         """
-ms = millstream.open(path, limits=FOLDS_ALWAYS)
+ms = millstream.open(path, limits=FOLDS_ALWAYS, options=COPIES_OFTEN)
 log = ms.log("x")
 stop, failures, counts = threading.Event(), [], {}
 
@@ -214,7 +214,7 @@ def test_a_pool_of_forked_workers_shares_the_handle(tmp_path: Path) -> None:
         """
 import multiprocessing
 
-ms = millstream.open(path, limits=FOLDS_ALWAYS)
+ms = millstream.open(path, limits=FOLDS_ALWAYS, options=COPIES_OFTEN)
 log = ms.log("x")
 append(log, "before", 20)
 
@@ -243,7 +243,7 @@ def test_grandchildren_and_closing_in_any_order(tmp_path: Path) -> None:
     run_script(
         tmp_path,
         """
-ms = millstream.open(path, limits=FOLDS_ALWAYS)
+ms = millstream.open(path, limits=FOLDS_ALWAYS, options=COPIES_OFTEN)
 log = ms.log("x")
 
 def grandchild():
@@ -286,7 +286,7 @@ def test_several_stores_and_forking_threads(tmp_path: Path) -> None:
     run_script(
         tmp_path,
         """
-stores = [millstream.open(f"{path}.{i}", limits=FOLDS_ALWAYS) for i in range(3)]
+stores = [millstream.open(f"{path}.{i}", limits=FOLDS_ALWAYS, options=COPIES_OFTEN) for i in range(3)]
 logs = [ms.log("x") for ms in stores]
 failures, stop = [], threading.Event()
 

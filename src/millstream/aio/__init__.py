@@ -34,6 +34,7 @@ from millstream.remote.opening import (
     open_async_remote,
 )
 from millstream.store.engine import Durability
+from millstream.store.sqlite_options import SqliteOptions
 from millstream.store.store import Store
 
 __all__ = ["Cursor", "Log", "Metadata", "Millstream", "Queue", "Stage", "Transaction", "open"]
@@ -44,6 +45,7 @@ async def open(
     *,
     durability: Durability = "full",
     limits: Limits | None = None,
+    options: SqliteOptions | None = None,
     clock: Clock | None = None,
     file_mode: int | None = None,
     accept_loss: bool = False,
@@ -59,6 +61,7 @@ async def open(
                 str(path),
                 durability=durability,
                 limits=limits,
+                options=options,
                 clock=clock,
                 file_mode=file_mode,
                 accept_loss=accept_loss or None,
@@ -77,6 +80,7 @@ async def open(
         path,
         durability=durability,
         limits=limits,
+        options=options,
         clock=clock,
         file_mode=file_mode,
         accept_loss=accept_loss,

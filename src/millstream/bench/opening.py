@@ -16,11 +16,10 @@ import msgspec
 
 import millstream
 from millstream.bench.measure import Row, seconds
-from millstream.embedded import open_store, operation
+from millstream.embedded import open_file, operation
 from millstream.format.packing import pack_single
 from millstream.limits import Limits
 from millstream.log.commands import Append
-from millstream.store.sqlite import SqliteEngine
 from millstream.store.ticket import Ticket
 
 APPENDS = 1_000_000
@@ -94,7 +93,7 @@ def _opened(path: Path) -> Opened:
 def _fill(path: Path) -> None:
     """A million single appends, most of them folded; the tail as long as is permitted; a kill."""
     limits = Limits()
-    store = open_store(SqliteEngine(path, durability="relaxed"))
+    store = open_file(path, durability="relaxed")
     record = pack_single(os.urandom(100), key=None, headers=None, timestamp=None, limits=limits)
     for _ in range(APPENDS // GROUP):
         answered = _Latch(GROUP)
@@ -104,7 +103,7 @@ def _fill(path: Path) -> None:
         answered.wait()
     store.close()
     lazy = Limits(fold_deltas_min=10**9, fold_bytes_min=10**12)
-    store = open_store(SqliteEngine(path, durability="relaxed"), limits=lazy)
+    store = open_file(path, durability="relaxed", limits=lazy)
     for _ in range(limits.tail_deltas_max - 1):
         store.run(operation(Append("log", record)))
     os.kill(os.getpid(), signal.SIGKILL)

@@ -6,14 +6,22 @@ everything above it is rules over a transaction.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal, NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
 from millstream.errors import DiskFull
 
 Row = tuple[bytes, bytes]
 Durability = Literal["full", "relaxed"]
+
+Ability = Literal["sql", "forks"]
+"""What an engine may be able to do beyond the protocol.
+
+`sql`: its writer is a `SqlWriter`. `forks`: it is `Suspendable`, so a handle may cross `os.fork`.
+"""
 
 
 class Shortage(NamedTuple):
@@ -76,14 +84,28 @@ class Writer(Snapshot, Protocol):
     def delete_range(self, start: bytes, stop: bytes) -> None:
         """Delete every row with start <= key < stop."""
 
-    def sql(self, statement: str, parameters: Sequence[Any]) -> None:
-        """Run a statement on the application's own tables, where the engine has such."""
-
-    def savepoint(self) -> AbstractContextManager[None]:
-        """Writes inside it are undone if it is left by an exception."""
-
     def commit(self) -> None:
         """Make it all durable, or raise `WriteFailed` (nothing was sent) or `OutcomeUnknown`."""
+
+
+class SqlWriter(Protocol):
+    """What a writer has beyond `Writer` where the engine has the ability `sql`."""
+
+    def sql(self, statement: str, parameters: Sequence[Any]) -> None:
+        """Run a statement on the application's own tables."""
+
+    def savepoint(self) -> AbstractContextManager[None]:
+        """Statements inside it are undone if it is left by an exception."""
+
+
+class Suspendable(Protocol):
+    """What an engine has beyond `Engine` if it has the ability `forks`."""
+
+    def suspend(self) -> None:
+        """Before a fork: wait for running reads, let go of all handles, hold back new ones."""
+
+    def resume(self, *, in_child: bool) -> None:
+        """After the fork: the next use opens the handles again."""
 
 
 class Engine(Protocol):
@@ -92,6 +114,12 @@ class Engine(Protocol):
     durability: Durability
     shared: bool
     """Whether other processes may write too, so that their commits must be looked for."""
+    abilities: frozenset[Ability]
+    """What callers may ask for beyond this protocol."""
+    place: str
+    """What the store is called in messages: a path, an address."""
+    on_upkeep_due: Callable[[], None] | None
+    """Called by the engine, on any thread, when `upkeep` would find something to do; it is quick."""
 
     def write(self) -> AbstractContextManager[Writer]:
         """Wait for the turn to write, across processes; leaving without a commit undoes it all."""
@@ -100,22 +128,26 @@ class Engine(Protocol):
         """A snapshot; short-lived, any thread."""
 
     def last_seq(self) -> int:
-        """The sequence of the newest delta, by the cheapest way: how others' commits are noticed."""
+        """The sequence of the newest delta, by the cheapest way; asked before reads if `shared`."""
 
-    def wants_tending(self) -> bool:
-        """Whether there is upkeep to do, such as a checkpoint."""
+    def await_change(self, seen: int, stop: threading.Event) -> bool:
+        """Block until another process may have committed a delta after `seen`: True.
 
-    def notice_others(self) -> None:
-        """Look whether other processes have left upkeep to do; they may be gone."""
+        False once `stop` is set, and every now and then, so that the caller can give up waiting.
+        """
 
-    def tend(self) -> bool:
-        """Do it beside running writers; True if it should be finished while they are kept out."""
+    def upkeep(self, alone: AbstractContextManager[object]) -> None:
+        """Do what is due, such as a checkpoint, beside running writers.
 
-    def tend_exclusively(self) -> None:
-        """Finish it, called under the write mutex: takes milliseconds."""
+        What needs them kept out is done inside `alone`, and takes milliseconds. Raises
+        `OutcomeUnknown` if something committed may not be durable any more.
+        """
 
     def shortage(self) -> Shortage | None:
         """Whether the disk has too little room; asked before each commit, so mostly remembered."""
+
+    def folder(self) -> Path | None:
+        """A folder on the disk of the store, for scratch files; None if it has none here."""
 
     def recover(self) -> None:
         """After a failed commit: make all that is committed durable again, and its outcome certain.
@@ -124,14 +156,13 @@ class Engine(Protocol):
         rows are not on the disk any more, and another error if it has to be tried again.
         """
 
-    def suspend(self) -> None:
-        """Before a fork: wait for running reads, let go of all handles, hold back new ones."""
-
-    def resume(self, *, in_child: bool) -> None:
-        """After the fork: the next use opens the handles again."""
-
     def close(self) -> None:
         """Let go of everything; a second call does nothing."""
 
     def describe(self) -> dict[str, Any]:
-        """Facts for `stats`: kind, path, sizes, durability."""
+        """Facts for `stats`, for people to read: kind, sizes, durability."""
+
+
+def application_tables(engine: Engine, writer: Writer) -> SqlWriter | None:
+    """The application's own tables inside a write; None if the engine has no SQL."""
+    return cast(SqlWriter, writer) if "sql" in engine.abilities else None

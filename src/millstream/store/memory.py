@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 from millstream.errors import Closed, InvalidInput, OutcomeUnknown
 from millstream.format import keys
 from millstream.store.checksum import checked, row_checksum
-from millstream.store.engine import Durability, Row, Shortage
+from millstream.store.engine import Ability, Durability, Row, Shortage
 from millstream.store.faults import Crash, Torn
+from millstream.store.place import IN_MEMORY
+from millstream.store.polling import poll
 
 Hook = Callable[[str], None]
 Cell = tuple[bytes, int]
@@ -134,20 +137,6 @@ class MemoryWriter(MemorySnapshot):
         for key in self._keys(start, stop):
             self._changes[key] = None
 
-    def sql(self, statement: str, parameters: Sequence[Any]) -> None:
-        """There are no tables here."""
-        raise InvalidInput("tx.sql needs a store on SQLite", statement=statement)
-
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
-        """Writes inside it are undone if it is left by an exception."""
-        before = dict(self._changes)
-        try:
-            yield
-        except BaseException:
-            self._changes = before
-            raise
-
     def commit(self) -> None:
         """Make it durable."""
         self._commit(self._changes)
@@ -158,8 +147,11 @@ class MemoryEngine:
     """Rows in this process's memory.
 
     With `shared`, several stores over one engine look for each other's commits, as processes over
-    one file do.
+    one file do. It has no abilities: no SQL, and a forked child cannot use it.
     """
+
+    abilities: frozenset[Ability] = frozenset()
+    place = IN_MEMORY
 
     def __init__(
         self,
@@ -173,6 +165,7 @@ class MemoryEngine:
         self.shared = shared
         self.faults = faults
         self.commits = 0
+        self.on_upkeep_due: Callable[[], None] | None = None
         self.short: Shortage | None = None
         """What the engine says of its room."""
         self._image = image or Image({}, [])
@@ -215,23 +208,20 @@ class MemoryEngine:
         with self.read() as snapshot:
             return snapshot.last_seq()
 
-    def wants_tending(self) -> bool:
-        """There is no upkeep."""
-        return False
+    def await_change(self, seen: int, stop: threading.Event) -> bool:
+        """Look every few milliseconds for what other stores over this engine have committed."""
+        return poll(lambda: self.last_seq() != seen, stop)
 
-    def notice_others(self) -> None:
-        """There are no others."""
-
-    def tend(self) -> bool:
-        """There is nothing to finish either."""
-        return False
-
-    def tend_exclusively(self) -> None:
-        """Nothing to do."""
+    def upkeep(self, alone: AbstractContextManager[object]) -> None:
+        """There is none."""
 
     def shortage(self) -> Shortage | None:
         """What a test says."""
         return self.short
+
+    def folder(self) -> Path | None:
+        """There is no disk."""
+        return None
 
     def recover(self) -> None:
         """Find out about the commit in doubt: from now on it is there, or it is not."""
@@ -239,15 +229,6 @@ class MemoryEngine:
         changes, self._in_doubt = self._in_doubt, None
         if changes:
             self._apply(changes)
-
-    def suspend(self) -> None:
-        """Before a fork: memory needs no letting go."""
-
-    def resume(self, *, in_child: bool) -> None:
-        """After the fork: the child has a copy of its own, and no reader in it."""
-        if in_child:
-            self._lock, self._turn = threading.Lock(), threading.Lock()
-            self._looking = 0
 
     def close(self) -> None:
         """Refuse further use; the rows stay for `reopen`."""

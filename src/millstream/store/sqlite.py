@@ -15,7 +15,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -32,8 +32,10 @@ from millstream.errors import (
     WriteFailed,
 )
 from millstream.limits import Limits
-from millstream.store.engine import Durability, Shortage
+from millstream.store.engine import Ability, Durability, Shortage
+from millstream.store.polling import poll
 from millstream.store.room import Room, full
+from millstream.store.sqlite_checkpoints import Checkpoints
 from millstream.store.sqlite_file import (
     FILE_MODE,
     check_mode,
@@ -46,6 +48,7 @@ from millstream.store.sqlite_file import (
     patience,
     sync_folder,
 )
+from millstream.store.sqlite_options import SqliteOptions
 from millstream.store.sqlite_pages import checksum_layer, is_verified
 from millstream.store.sqlite_repair import break_in_log, repair_log
 from millstream.store.sqlite_rows import SqliteReader, SqliteWriter
@@ -54,10 +57,6 @@ READERS_KEPT = 8
 
 READS_S_MAX = 10.0
 """How long closing waits for running reads: an interrupted one may never report that it ended."""
-
-COPIES_MAX = 4
-"""How often the log is copied beside running writers before they are kept out for the rest."""
-
 
 _open_paths: Counter[str] = Counter()
 """How many engines of this process have a file open."""
@@ -75,12 +74,14 @@ class SqliteEngine:
     """Rows in one SQLite file."""
 
     shared = True
+    abilities: frozenset[Ability] = frozenset({"sql", "forks"})
 
     def __init__(
         self,
         path: str | os.PathLike[str],
         *,
         durability: Durability = "full",
+        options: SqliteOptions | None = None,
         limits: Limits | None = None,
         clock: Clock | None = None,
         vfs: str | None = None,
@@ -95,10 +96,12 @@ class SqliteEngine:
         files by, instead of the one with checksums of pages.
         """
         self.path = Path(path).absolute()
+        self.place = str(self.path)
+        self.on_upkeep_due: Callable[[], None] | None = None
         self._read_only = read_only
         self.durability: Durability = durability
         self.commits = 0
-        self._limits = limits or Limits()
+        self._options = options or SqliteOptions()
         self._clock = clock or SystemClock()
         self._vfs = vfs or checksum_layer()
         self._page_checksums = False
@@ -108,15 +111,12 @@ class SqliteEngine:
         self._readers: list[SqliteReader] = []
         self._in_use = 0
         self._idle = threading.Condition(self._lock)
-        self._wal_bytes = 0
-        self._copied_bytes = 0
-        self._noticed_bytes = 0
-        self._copy_from_bytes = self._limits.wal_bytes_checkpoint
+        self._checkpoints = Checkpoints(self._options)
         self._page_bytes = 0
         self._closed = False
         self._suspended = False
         self._real_path = os.path.realpath(self.path)
-        self._room = Room(os.path.dirname(self._real_path), self._limits, self._clock)
+        self._room = Room(os.path.dirname(self._real_path), limits or Limits(), self._clock)
         log_was_left = False
         if not is_open_here(self.path):
             inspect(self.path)
@@ -163,42 +163,27 @@ class SqliteEngine:
         finally:
             self._give_reader(reader)
 
-    def wants_tending(self) -> bool:
-        """Whether the write-ahead log has grown enough to be copied into the file."""
-        return self._wal_bytes - self._copied_bytes >= self._copy_from_bytes
+    def await_change(self, seen: int, stop: threading.Event) -> bool:
+        """Look every few milliseconds for what other processes have committed."""
+        return poll(lambda: self.last_seq() != seen, stop)
 
-    def notice_others(self) -> None:
-        """Have the write-ahead log copied too if others made it grow, and went before they did."""
-        size = self._wal_file_bytes()
-        if size - self._noticed_bytes >= self._limits.wal_bytes_checkpoint:
-            self._noticed_bytes = size
-            self._wal_bytes = max(size, self._wal_bytes)
+    def upkeep(self, alone: AbstractContextManager[object]) -> None:
+        """Copy the write-ahead log into the file if it has grown enough, also by others."""
+        self._checkpoints.notice(self._wal_file_bytes())
+        if self._checkpoints.is_due():
+            self.checkpoint(alone)
 
-    def tend(self) -> bool:
-        """Copy it while writers go on; True if it should be started anew now.
-
-        A log that is written from its start again is synced faster than one that grows. Where
-        writers leave little behind while it is copied, it is started anew each time; where they are
-        too fast for that, it grows to its most first.
-        """
-        limits = self._limits
-        for _ in range(COPIES_MAX):
-            self._checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE)
-            if self._wal_bytes - self._copied_bytes <= limits.wal_bytes_left:
-                self._copy_from_bytes = limits.wal_bytes_checkpoint
-                return True
-            self._copy_from_bytes = limits.wal_bytes_reset // 4
-            if self._wal_bytes < limits.wal_bytes_reset:
-                return False
-        return True
-
-    def tend_exclusively(self) -> None:
-        """Copy what little is left and start the write-ahead log anew."""
-        self._checkpoint(apsw.SQLITE_CHECKPOINT_RESTART)
+    def checkpoint(self, alone: AbstractContextManager[object]) -> None:
+        """Copy the write-ahead log into the file, whether it has grown or not."""
+        self._checkpoints.run(self._copy_log, alone)
 
     def shortage(self) -> Shortage | None:
         """Whether the disk has too little room."""
-        return self._room.shortage(self._wal_bytes)
+        return self._room.shortage(self._checkpoints.wal_bytes)
+
+    def folder(self) -> Path | None:
+        """The folder of the file, wherever links lead."""
+        return Path(self._real_path).parent
 
     def recover(self) -> None:
         """Write what the write-ahead log holds to disk once more; the writer is opened anew."""
@@ -249,7 +234,6 @@ class SqliteEngine:
         """Facts for `stats`."""
         return {
             "engine": "sqlite",
-            "path": str(self.path),
             "durability": self.durability,
             "file_bytes": self.path.stat().st_size,
             "wal_bytes": self._wal_file_bytes(),
@@ -273,7 +257,7 @@ class SqliteEngine:
         if isinstance(error, apsw.BusyError):
             return Overloaded(
                 f"{self.path}: other processes kept the write lock for "
-                f"{self._limits.busy_timeout_ms / 1000:g} s",
+                f"{self._options.busy_timeout_ms / 1000:g} s",
                 path=str(self.path),
             )
         if isinstance(error, apsw.FullError):
@@ -308,10 +292,9 @@ class SqliteEngine:
         return SqliteWriter(connection, refused=self._refused, after_commit=self._committed)
 
     def _on_wal(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
-        size = pages * self._page_bytes
-        if size < self._wal_bytes:
-            self._copied_bytes = 0
-        self._wal_bytes = size
+        self._checkpoints.committed(pages * self._page_bytes)
+        if self.on_upkeep_due is not None and self._checkpoints.is_due():
+            self.on_upkeep_due()
         return apsw.SQLITE_OK
 
     def _reopen_writer(self) -> SqliteWriter:
@@ -391,22 +374,21 @@ class SqliteEngine:
                 self._in_use -= 1
                 self._idle.notify_all()
 
-    def _checkpoint(self, mode: int) -> None:
+    def _copy_log(self, mode: int) -> tuple[int, int] | None:
         if self._closed:
-            return
+            return None
         with self._held():
             with self._lock:
                 if self._tender is None:
                     self._tender = self._connect()
-            self._copy(self._tender, mode)
+            return self._copy(self._tender, mode)
 
-    def _copy(self, tender: apsw.Connection, mode: int) -> None:
+    def _copy(self, tender: apsw.Connection, mode: int) -> tuple[int, int] | None:
         try:
             pages, copied_pages = tender.wal_checkpoint(mode=mode)
-            self._wal_bytes = pages * self._page_bytes
-            self._copied_bytes = copied_pages * self._page_bytes
+            return pages * self._page_bytes, copied_pages * self._page_bytes
         except apsw.BusyError:
-            pass  # somebody reads or writes just now; the next commit asks again
+            return None  # another process reads or writes just now; the next commit asks again
         except apsw.Error as error:
             if is_damage(error):
                 raise self._damaged(error) from error
@@ -424,7 +406,7 @@ class SqliteEngine:
             _close(connection, checkpoint=checkpoint)
 
     def _busy(self) -> Callable[[int], bool]:
-        return patience(self._clock, self._limits.busy_timeout_ms / 1000)
+        return patience(self._clock, self._options.busy_timeout_ms / 1000)
 
     def _damaged(self, error: apsw.Error) -> MillstreamError:
         if isinstance(error, apsw.BusyError | apsw.LockedError):

@@ -24,7 +24,7 @@ from millstream.format import keys
 from millstream.limits import Limits
 from millstream.store import delta as deltas
 from millstream.store import forking
-from millstream.store.engine import Engine, Writer
+from millstream.store.engine import Engine, Writer, application_tables
 from millstream.store.entity import Kind, Kinds
 from millstream.store.fold import Slice, write_slice
 from millstream.store.group import run_group
@@ -139,6 +139,7 @@ class Store(Readable):
         """Facts and counters of this handle."""
         return {
             **self.engine.describe(),
+            "path": self.engine.place,
             "sequence": self.state.seq,
             "unfolded_commits": self.state.seq - self.state.folded,
             "unfolded_bytes": self.state.tail_total,
@@ -172,8 +173,8 @@ class Store(Readable):
             if usable and self._tail_is_long():
                 with suppress(MillstreamError):  # the tail stays, and is read when opening
                     self._fold_for(CLOSING_FOLD_S)
-        path = self.engine.describe().get("path", "the store")
-        self._reason = Closed(f"{path} was closed", path=path)
+        place = self.engine.place
+        self._reason = Closed(f"{place} was closed", path=place)
         self._transactor.close(self._reason)
         self.watch.close()
         with self._transactor.mutex:
@@ -213,7 +214,10 @@ class Store(Readable):
         began_s = 0.0 if self.on_commit is None else self.clock.seconds()
         with self.engine.write() as writer:
             self._advance(writer)
-            transaction = Transaction(self.state, writer, self.limits, refusal=refusal)
+            tables = application_tables(self.engine, writer)
+            transaction = Transaction(
+                self.state, writer, self.limits, refusal=refusal, tables=tables
+            )
             run_group(transaction, group)
             delta = transaction.finish()
             if delta is not None:
@@ -273,7 +277,7 @@ class Store(Readable):
         ):
             self._fold_behind()
         long = unfolded > limits.fold_deltas_min or size > limits.fold_bytes_min
-        if long or not self._kept or self.engine.wants_tending():
+        if long or not self._kept:
             self._kept = True
             self._keeper.wake()
 
@@ -417,7 +421,6 @@ class Store(Readable):
         more = self._tail_is_long() and self._tail_is_ours() and self._fold_slice()
         self._tend()
         if self.clock.seconds() >= self._upkeep_due:
-            self.engine.notice_others()
             if sum(task(self) for task in self._upkeep):
                 return True
             self._upkeep_due = self.clock.seconds() + UPKEEP_S
@@ -426,13 +429,15 @@ class Store(Readable):
 
     def _tend(self) -> None:
         try:
-            if self.engine.wants_tending() and self.engine.tend():
-                with self._transactor.mutex:
-                    self.engine.tend_exclusively()
+            self.engine.upkeep(self._transactor.mutex)
         except OutcomeUnknown as error:  # a sync failed: what it was for may not be on disk
             with self._transactor.mutex:
                 self._begin_recovery(error)
             raise
+
+    def _await_others(self, stop: threading.Event) -> None:
+        if self.engine.await_change(-1 if self._stale else self._seen_seq, stop):
+            self.refresh()
 
     def _keeper_failed(self, error: MillstreamError) -> None:
         self._last_failure = str(error)
@@ -453,7 +458,8 @@ class Store(Readable):
         )
         self._keeper: Keeper = Keeper(self._keep, on_failure=self._keeper_failed)
         self.recovery: Recovery = Recovery(self._recover, self.clock)
-        self.watch: Watch = Watch(self.refresh if self.engine.shared else None)
+        self.engine.on_upkeep_due = self._keeper.wake
+        self.watch: Watch = Watch(self._await_others if self.engine.shared else None)
 
     def _initialise(self) -> None:
         with self.engine.read() as snapshot:
@@ -472,11 +478,11 @@ class Store(Readable):
     def before_fork(self) -> None:
         """Finish the running commit and let go of the engine's handles, until `after_fork`."""
         self._transactor.mutex.acquire()
-        self.engine.suspend()
+        forking.suspend(self.engine)
 
     def after_fork(self, *, in_child: bool) -> None:
         """Go on in the parent; in the child start from what is on disk."""
-        self.engine.resume(in_child=in_child)
+        forking.resume(self.engine, in_child=in_child)
         if not in_child:
             self._transactor.mutex.release()
             return
@@ -484,6 +490,7 @@ class Store(Readable):
         self._stale = True
         failed = self.recovery
         self._begin()
+        self._reason = self._reason or forking.refusal(self.engine)
         if self._reason is not None:
             self._transactor.refuse(self._reason)
         elif failed.reason is not None:

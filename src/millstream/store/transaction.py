@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from millstream.errors import CorruptionError, DiskFull, Overloaded, WriteFailed
+from millstream.errors import CorruptionError, DiskFull, InvalidInput, Overloaded, WriteFailed
 from millstream.format import ids, keys
 from millstream.limits import MESSAGE_ID_MAX, Limits
 from millstream.store.delta import Delta
-from millstream.store.engine import Row, Writer
+from millstream.store.engine import Row, SqlWriter, Writer
 from millstream.store.entity import Entity
 from millstream.store.rescue import may_be_an_interrupt
 from millstream.store.state import State
@@ -41,6 +42,7 @@ class Transaction:
         "refusal",
         "state",
         "store_ms",
+        "tables",
         "wall_ms",
         "writer",
     )
@@ -52,12 +54,15 @@ class Transaction:
         limits: Limits,
         *,
         refusal: DiskFull | None = None,
+        tables: SqlWriter | None = None,
     ) -> None:
         self.state = state
         self.writer = writer
         self.limits = limits
         self.refusal = refusal
         """What an operation that publishes is refused with; it alone, not the rest of its group."""
+        self.tables = tables
+        """The application's own tables, where the engine has SQL."""
         self._wrote = False
         self._rows: dict[bytes, bytes] = {}
         self._drops: list[tuple[bytes, bytes]] = []
@@ -181,8 +186,20 @@ class Transaction:
         """Run a statement on the application's own tables, as part of this commit."""
         if self.refusal is not None:
             raise self.refusal
-        self.writer.sql(statement, parameters)
+        self._tables().sql(statement, parameters)
         self._wrote = True
+
+    def savepoint(self) -> AbstractContextManager[None]:
+        """Statements on the application's tables inside it are undone if it is left by an error."""
+        return self._tables().savepoint()
+
+    def _tables(self) -> SqlWriter:
+        if self.tables is None:
+            raise InvalidInput(
+                "tx.sql needs an engine with SQL, and this store's has none: open a store in a file "
+                "(SQLite), or keep the application's own tables elsewhere"
+            )
+        return self.tables
 
     # What the transactor uses.
 

@@ -1,7 +1,7 @@
 """The watch: who waits for something to change, and how they are woken.
 
-Inside a process a commit wakes its waiters at once. For commits of other processes one thread
-looks every few milliseconds, and only while somebody waits.
+Inside a process a commit wakes its waiters at once. For commits of other processes one thread asks
+the engine, and only while somebody waits.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ from contextlib import contextmanager
 
 from millstream.errors import MillstreamError
 
-LOOK_S_MIN = 0.002
-LOOK_S_MAX = 0.010
+FAILED_S = 0.010
+"""The pause after a look that failed."""
+
 Wake = Callable[[], None]
+Look = Callable[[threading.Event], object]
+"""Waits until other processes may have committed, or the event is set, and takes that over."""
 
 
 class Watch:
     """Waiters by the key of the entity that they wait for, or by the two bytes of a type."""
 
-    def __init__(self, look: Callable[[], bool] | None) -> None:
+    def __init__(self, look: Look | None) -> None:
         self._look = look
         self._lock = threading.Lock()
         self._waiters: dict[bytes, list[Wake]] = {}
@@ -85,18 +88,15 @@ class Watch:
             thread.join()
 
     def _watch(self) -> None:
-        pause_s = LOOK_S_MIN
-        while not self._stop.wait(pause_s):
+        while not self._stop.is_set():
             with self._lock:
                 if not self._waiters:
                     self._thread = None
                     return
             assert self._look is not None
             try:
-                seen = self._look()
+                self._look(self._stop)
             except MillstreamError:
                 # The store is closed, poisoned or damaged: the waiters find out by themselves.
                 self.wake_all()
-                pause_s = LOOK_S_MAX
-                continue
-            pause_s = LOOK_S_MIN if seen else min(pause_s * 1.5, LOOK_S_MAX)
+                self._stop.wait(FAILED_S)

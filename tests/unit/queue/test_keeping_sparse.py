@@ -64,7 +64,7 @@ def head_of(ms: Millstream, name: str) -> Head | None:
 
 def check(ms: Millstream) -> None:
     """Nothing is missing and nothing lies around, in the file as it is now."""
-    report = examine(store_of(ms).engine.describe()["path"])
+    report = examine(store_of(ms).engine.place)
     assert report.problems == []
     assert (report.payloads_missing, report.payloads_unreachable) == (0, 0)
 

@@ -116,8 +116,9 @@ class Checkup:
         except TimeoutError:
             text = f"no answer within {ANSWER_S_MAX:g} s: something holds the write lock"
             return [*checks, Check("store", "critical", text)]
-        if "path" in stats:
-            free = await asyncio.to_thread(self._disk_free, Path(stats["path"]).absolute().parent)
+        folder = core.store.engine.folder()
+        if folder is not None:
+            free = await asyncio.to_thread(self._disk_free, folder)
             checks.append(check_disk(free))
         return checks
 

@@ -47,7 +47,7 @@ class Part(Struct, frozen=True):
 class Staged:
     """The parts of one transaction, in a file of their own."""
 
-    def __init__(self, folder: str | None) -> None:
+    def __init__(self, folder: Path | None) -> None:
         self.parts: dict[tuple[str, int], Part] = {}
         self.size = 0
         self.touched_s = 0.0
@@ -79,11 +79,11 @@ class Staged:
 class Shelf:
     """Everything that is staged at one server, by who staged it and the transaction's name."""
 
-    def __init__(self, clock: Clock, store_path: str | None) -> None:
+    def __init__(self, clock: Clock, folder: Path | None) -> None:
         self.committing = asyncio.Lock()
         """One commit at a time: it looks first whether there was one, and it is large."""
         self._clock = clock
-        self._folder = str(Path(store_path).absolute().parent) if store_path else None
+        self._folder = folder
         self._staged: dict[tuple[str, str], Staged] = {}
 
     def total_bytes(self) -> int:

@@ -103,8 +103,7 @@ def shelf_of(core: Core) -> Shelf:
     """Where a server keeps what was staged."""
     shelf = _shelves.get(core)
     if shelf is None:
-        path = core.store.engine.describe().get("path")
-        shelf = _shelves[core] = Shelf(core.session.clock, path)
+        shelf = _shelves[core] = Shelf(core.session.clock, core.store.engine.folder())
     return shelf
 
 

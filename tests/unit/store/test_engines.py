@@ -1,0 +1,44 @@
+"""One module knows which engines there are; everything else asks it, or the protocol."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import millstream
+from millstream.store.engines import open_engine
+from millstream.store.memory import MemoryEngine
+from millstream.store.sqlite import SqliteEngine
+
+SOURCES = Path(millstream.__file__).parent
+ENGINES = {"SqliteEngine"}
+ALLOWED = {"store/engines.py", "store/sqlite.py", "bench/slow.py"}
+
+
+def test_the_place_says_which_engine(tmp_path: Path) -> None:
+    file, memory = open_engine(tmp_path / "a.db"), open_engine(":memory:", durability="relaxed")
+    assert isinstance(file, SqliteEngine)
+    assert isinstance(memory, MemoryEngine)
+    assert memory.durability == "relaxed"
+    file.close()
+
+
+def test_no_other_module_makes_an_engine_on_disk() -> None:
+    found = set()
+    for path in SOURCES.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        if names & ENGINES:
+            found.add(str(path.relative_to(SOURCES)))
+    assert found <= ALLOWED
+
+
+def test_nobody_asks_an_engine_for_its_path() -> None:
+    """What others need of the place is asked for by purpose: `place`, `folder`, `shortage`."""
+    found = [
+        str(path.relative_to(SOURCES))
+        for path in SOURCES.rglob("*.py")
+        if re.search(r"engine\.path|describe\(\)(\[|\.get\()\"path", path.read_text())
+    ]
+    assert not found
