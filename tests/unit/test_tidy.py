@@ -9,9 +9,11 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import tokenize
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,7 @@ CLOCK_READS = {
     *(f"datetime.datetime.{n}" for n in ("now", "utcnow", "today")),
     "datetime.date.today",
 }
+TEXTS = {"STRING", "FSTRING_MIDDLE"}  # the latter from Python 3.12 on
 COLUMNS_MAX = 100  # of a line of documentation, outside tables and code
 CELL_CHARACTERS_MAX = 150  # of a table's cell, code not counted: longer ones are lists
 STOPWATCHES = {"time.perf_counter", "time.perf_counter_ns"}
@@ -165,6 +168,35 @@ def prose_lines(text: str) -> Iterator[tuple[int, str]]:
         is_code ^= is_fence
 
 
+def says_what_we_do_not(source: Source) -> Iterator[tuple[int, str]]:
+    """Words that the glossary forbids: in the prose of documents, in comments and texts of code."""
+    lines = (prose_lines if source.path.endswith(".md") else spoken_lines)(source.text)
+    for number, line in lines:
+        for found in forbidden_words().finditer(re.sub(r"`[^`]*`", "", line)):
+            yield number, f"{found[0]!r}: docs/GLOSSARY.md has a better word"
+
+
+def spoken_lines(text: str) -> Iterator[tuple[int, str]]:
+    """The numbered lines of comments, docstrings and other texts of a source."""
+    for token in tokenize.generate_tokens(StringIO(text).readline):
+        if token.type == tokenize.COMMENT or tokenize.tok_name[token.type] in TEXTS:
+            yield from enumerate(token.string.splitlines(), start=token.start[0])
+
+
+def glossary() -> tuple[str, str]:
+    """The two parts of the glossary: its terms, and the words that we do not use."""
+    text = (ROOT / "docs" / "GLOSSARY.md").read_text(encoding="utf-8")
+    terms, _, unwanted = text.partition("## Words we do not use")
+    return terms, unwanted
+
+
+@cache
+def forbidden_words() -> re.Pattern[str]:
+    cells = re.findall(r"^\| (`.*?) \|", glossary()[1], re.MULTILINE)
+    words = [word for cell in cells for word in re.findall(r"`(.+?)`", cell)]
+    return re.compile(rf"\b({'|'.join(words)})\b", re.IGNORECASE)
+
+
 def read_sources(paths: list[str]) -> Iterator[Source]:
     for path in paths:
         try:
@@ -252,6 +284,44 @@ def test_a_wide_line_and_a_long_cell_are_found(text: str) -> None:
 @pytest.mark.parametrize("text", [f"```\n{'w ' * 60}\n```", f"| a | `{'w' * 200}` | {'w ' * 60} |"])
 def test_wide_code_and_tables_are_left_alone(text: str) -> None:
     assert not list(is_wide(Source("docs/a.md", text)))
+
+
+SPOKEN = ("src/millstream/testing/",)
+
+
+def test_no_text_has_a_word_that_the_glossary_forbids() -> None:
+    paths = [*documents(), *python_files(*SPOKEN)]
+    assert not (broken := broken_lines(says_what_we_do_not, paths)), "\n".join(["", *broken])
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("docs/a.md", "Whoever asks."),
+        ("src/a.py", "# those who wait"),
+        ("src/a.py", '"""A.\n\nKept for ever.\n"""'),
+        ("src/a.py", 'x = f"{1} than nothing"'),
+    ],
+)
+def test_a_forbidden_word_is_found(path: str, text: str) -> None:
+    assert list(says_what_we_do_not(Source(path, text)))
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("docs/a.md", "`anyone`\n```\nwhoever\n```"),
+        ("src/a.py", "anyone = somebody(1)  # `anyone`"),
+    ],
+)
+def test_code_may_have_any_name(path: str, text: str) -> None:
+    assert not list(says_what_we_do_not(Source(path, text)))
+
+
+def test_the_glossary_defines_each_term_once_and_in_order() -> None:
+    terms = re.findall(r"^- \*\*(.+?)\*\*: \S", glossary()[0], re.MULTILINE)
+    assert len(terms) == len(re.findall(r"^- ", glossary()[0], re.MULTILINE)), "a line has no term"
+    assert terms == sorted(set(terms)), "a term is defined twice, or is not in its place"
 
 
 def test_no_file_of_any_kind_has_a_vague_name() -> None:
