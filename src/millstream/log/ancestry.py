@@ -28,7 +28,7 @@ from millstream.store.transaction import Transaction
 FORKS_PER_STEP = 1_000
 
 FORK_NAME = "~fork-"
-"""In the name of a fork for which nobody chose one."""
+"""In the generated name of a fork."""
 
 
 class Tail(NamedTuple):
@@ -50,7 +50,7 @@ def fork_of(overlay: Overlay, snapshot: Snapshot, log_id: int) -> Fork | None:
 
 
 def find_fork(tx: Transaction, log_id: int) -> Fork | None:
-    """The same, as an operation leaves it."""
+    """Where a log's first records lie, as an operation in progress sees it."""
     found = tx.get(keys.fork(log_id))
     return None if found is None else decode_fork(found)
 
@@ -66,7 +66,7 @@ def put_fork(tx: Transaction, log_id: int, fork: Fork) -> None:
 
 
 def children(tx: Transaction, log_id: int) -> Iterator[tuple[int, Fork]]:
-    """The forks of a log, as an operation leaves them; what it does to one changes nothing here."""
+    """The forks of a log, as an operation in progress sees them; it may change each in turn."""
     start, stop = keys.of_log(keys.FORKS, log_id)
     while rows := tx.scan(start, stop, limit=FORKS_PER_STEP):
         for key, _ in rows:
@@ -78,7 +78,7 @@ def children(tx: Transaction, log_id: int) -> Iterator[tuple[int, Fork]]:
 
 
 def release(tx: Transaction, log_id: int) -> None:
-    """The last of a log goes: its forks are its parent's now."""
+    """A log is removed for good: its forks become forks of its parent."""
     own = find_fork(tx, log_id)
     for child_id, fork in list(children(tx, log_id)):
         if own is not None:
@@ -119,7 +119,7 @@ def set_back_to(overlay: Overlay, snapshot: Snapshot, log_id: int, known: int) -
 
 
 def pin(state: State, snapshot: Snapshot, log_id: int) -> list[tuple[int, int]]:
-    """The offsets of a log that its forks need, and those that need theirs."""
+    """The offsets of a log that its forks need, for themselves and for forks and queues of theirs."""
     needed: list[tuple[int, int]] = []
     start, stop = keys.of_log(keys.FORKS, log_id)
     while rows := state.scan(start, stop, snapshot, limit=FORKS_PER_STEP):

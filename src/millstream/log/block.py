@@ -1,7 +1,7 @@
 """A block of records as it is read: neighbouring records of one log, as columns.
 
-It holds bytes and decodes what is asked for. `records` makes objects; the columns are there for
-whoever can do without.
+It holds bytes and decodes what is asked for. `records` makes objects; the columns are for callers
+that can do without.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Block(Struct, frozen=True, array_like=True, gc=False):
 
 
 def headers_of(metadata: blocks.Block, first: int, count: int) -> list[Headers]:
-    """The headers of some records of a block; nobody else holds the same dicts."""
+    """The headers of some records of a block; the dicts are the caller's own."""
     packed = packed_headers_of(metadata, first, count)
     return unpack_headers(packed) if packed else [NO_HEADERS] * count
 
@@ -106,7 +106,7 @@ def packed_headers_of(metadata: blocks.Block, first: int, count: int) -> bytes:
 
 
 def pack_headers(headers: Sequence[Headers]) -> bytes:
-    """The same of headers that were unpacked."""
+    """Headers of records as a MessagePack array of maps; nothing if none has any."""
     return _encode([dict(one) for one in headers]) if any(headers) else b""
 
 

@@ -32,7 +32,7 @@ class Moved(Struct, array_like=True, frozen=True, tag=3):
 
 
 class SetBack(Struct, array_like=True, frozen=True, tag=4):
-    """The records from `at` on are others now: what was acknowledged of them is forgotten."""
+    """Other records lie from `at` on now: acknowledgements at or above it are dropped."""
 
     at: int
 

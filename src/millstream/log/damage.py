@@ -14,7 +14,7 @@ from millstream.store.overlay import Overlay
 
 
 def gone(name: str, offset: int, stop: int | None) -> CorruptionError:
-    """The damage of records that should be there, and are not."""
+    """The error for records that are missing although the log says that they exist."""
     behind = offset + 1 if stop is None else stop
     return CorruptionError(
         f"log {name!r}: {_records(offset, behind, 'is gone', 'are gone')}; {_advice(behind)}",
@@ -27,7 +27,7 @@ def gone(name: str, offset: int, stop: int | None) -> CorruptionError:
 
 
 def located(error: CorruptionError, name: str, offset: int, stop: int) -> CorruptionError:
-    """The same damage, saying which records of which log it hits."""
+    """The error for damage, with the log and the records that it hits."""
     if "log" in error.data:
         return error
     hit = _records(offset, stop, "is damaged", "are damaged")

@@ -88,7 +88,7 @@ class Retained(Struct, array_like=True, frozen=True, tag=5):
 
 
 class Taken(Struct, array_like=True, frozen=True, tag=6):
-    """Somebody holds the log exclusively until then, in store time; an empty token frees it."""
+    """A staging handle holds the log until then, in store time; an empty token releases it."""
 
     token: str
     until_ms: int
@@ -225,7 +225,7 @@ class Head(Entity, array_like=True):
                 self.timestamp_ms = max(self.timestamp_ms, change.at_ms)
 
     def _skip(self, start: int, stop: int) -> None:
-        """Note that there is nothing between the end so far and where the log goes on."""
+        """Note a gap between the end so far and the offset at which the log goes on."""
         if start >= stop:
             return
         if self.gaps and self.gaps[-1][1] == start:
@@ -261,11 +261,11 @@ class Head(Entity, array_like=True):
         return Bounds(self.name, self.start, self.end, self.deleted, self.setbacks)
 
     def wants_dropping(self) -> bool:
-        """Whether bytes lie on disk that nobody can read any more, and that were not looked at."""
+        """Whether bytes below the start lie on disk that retention has not looked at yet."""
         return self.dropped < self.start or (self.deleted and not self.kept)
 
     def encode(self) -> Bytes:
-        """The record, without the fields at its end that say nothing: most logs have none."""
+        """The row, without trailing fields that have their defaults: in most logs all of them."""
         data = msgspec.msgpack.encode(self)
         if self.gaps:
             return data

@@ -1,4 +1,4 @@
-"""Marks: which positions have been acknowledged. A floor, and ranges above it.
+"""Acknowledged ranges: which positions are acknowledged. A floor, and ranges above it.
 
 Everything below the floor is acknowledged. Ranges are half-open, sorted, apart from each other and
 from the floor; when the gap below the first one is filled, the floor moves over it.
@@ -84,7 +84,7 @@ class Marks:
         return len(self._starts)
 
     def with_added(self, ranges: Iterable[Range]) -> Marks:
-        """A copy in which these are acknowledged too."""
+        """A copy in which these ranges are acknowledged as well."""
         copy = Marks(self.floor)
         copy._starts, copy._stops = self._starts.copy(), self._stops.copy()
         for start, stop in ranges:

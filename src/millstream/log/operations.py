@@ -204,7 +204,7 @@ def truncate(tx: Transaction, command: c.Truncate) -> int:
 
 
 def truncate_log(tx: Transaction, command: c.Truncate) -> int:
-    """The same because another copy has: that says when it was."""
+    """Truncate, but leave the time of the last change: another copy brings its own."""
     found = find_log(tx, command.log)
     before = command.before
     check_integer("an offset", before)
@@ -296,7 +296,7 @@ def set_retention(tx: Transaction, command: c.SetRetention) -> None:
 
 
 def take_log(tx: Transaction, command: c.TakeLog) -> int:
-    """Hold a log exclusively for a while; whoever holds it may go on."""
+    """Hold a log exclusively for a while; its holder may prolong that."""
     log_id, head = make_log(tx, command.log)
     if head.owner:
         raise not_owner(head)
@@ -311,7 +311,7 @@ def _hold(tx: Transaction, log_id: int, token: str) -> None:
 
 
 def free_log(tx: Transaction, command: c.FreeLog) -> None:
-    """Stop holding a log; somebody else's hold is left alone."""
+    """Release a hold; that of another handle is left alone."""
     found = find_log(tx, command.log)
     if found is None:
         return
@@ -323,12 +323,12 @@ def free_log(tx: Transaction, command: c.FreeLog) -> None:
 
 
 def check_free(tx: Transaction, head: Head, token: str) -> None:
-    """Let the holder pass, and everybody while nobody holds; a hold that has run out is broken."""
+    """Let the holder pass, or any caller if there is no hold; an expired hold is removed."""
     if head.token == token:
         return
     if not head.token:
         raise Locked(
-            f"the hold on log {head.name!r} ran out and somebody else has used the log; stage again",
+            f"the hold on log {head.name!r} ran out and another writer has used the log; stage again",
             log=head.name,
         )
     if head.until_ms > tx.store_ms:

@@ -10,7 +10,7 @@ from millstream.log.head import Head
 
 
 def not_owner(head: Head) -> NotOwner:
-    """What whoever appends to a copy is told."""
+    """The error for an append to a copy."""
     return NotOwner(
         f"log {head.name!r} is a copy: it is written by the store {head.owner} (epoch {head.epoch}); "
         "append there, or take the log over (log.take_over, `millstream log owner --take-over`)",

@@ -1,8 +1,8 @@
 """Producers: what makes a repeated append harmless.
 
 A producer counts its appends to a log by one. The last of them are remembered with the offsets
-that they got; a repeat is answered from there and stores nothing. A higher epoch fences whoever
-still uses a lower one.
+that they got; a repeat is answered from there and stores nothing. A higher epoch fences
+writers that still use a lower one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from millstream.store.entity import Entity
 
 
 class Produced(Struct, array_like=True, frozen=True):
-    """An append under a sequence, where it went, and for how long how many are remembered."""
+    """An append with its producer sequence and offset, and how many are remembered for how long."""
 
     epoch: int
     sequence: int
@@ -55,7 +55,7 @@ class ProducerState(Entity, array_like=True):
         return self.epoch >= 0
 
     def idle(self, now_ms: int) -> bool:
-        """Whether nothing was heard of it for so long that it may be forgotten."""
+        """Whether it has been idle for so long that it may be forgotten."""
         return now_ms - self.at_ms > self.idle_ms
 
     def repeated(self, producer: Producer, *, now_ms: int) -> tuple[int, int] | None:

@@ -31,7 +31,7 @@ class Progress:
         """Of these, what was taken since."""
 
     def catch_up(self, extent: Extent) -> None:
-        """Go back to where the log's records are others since they were last looked at."""
+        """Go back to the first offset whose record was replaced since the last look."""
         self.setbacks = extent.setbacks
         at = extent.set_back_to
         if at is None:
@@ -89,7 +89,7 @@ class Progress:
 
 
 def set_aside(log: str, at: int) -> Conflict:
-    """What a consumer is told who acknowledges records of before."""
+    """The error for an acknowledgement of records that were set aside since they were read."""
     return Conflict(
         f"the records of log {log!r} from offset {at} on were set aside in a fork, and others take "
         "their place: what was read before cannot be acknowledged there; take again",

@@ -33,7 +33,7 @@ class Published(Struct, frozen=True):
     offset: int
     count: int
     digest: str
-    """Of the content, as its publisher says."""
+    """A digest of the content, computed by its publisher."""
 
 
 class PublishParts(Operation[Published | None], frozen=True):

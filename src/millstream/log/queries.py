@@ -76,7 +76,7 @@ def _ready_or_other(store: Store, query: c.WaitForOffset, key: bytes) -> bool:
 
 
 def waiting_key(store: Store, query: c.WaitForOffset) -> bytes:
-    """What changes when the log grows: its head, or its name while there is no such log."""
+    """The entity to wait for until the log grows: its head, or its name if there is no log yet."""
     log_id = reader.log_id_of(store, query.log)
     return keys.head(log_id) if log_id else keys.log_name(query.log)
 
@@ -103,7 +103,7 @@ def get_metadata(store: Store, query: c.GetMetadata) -> dict[str, Any]:
 
 
 def _copied(values: dict[str, Any]) -> dict[str, Any]:
-    """Nobody outside changes what the store holds."""
+    """A copy, so that callers cannot change what the store holds."""
     copy: dict[str, Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(values))
     return copy
 

@@ -28,7 +28,7 @@ SOME_BYTES = 64 * 1024
 """What is fetched at least when only some records are wanted."""
 
 TRIES = 8
-"""A row can move home once while it is looked for; more often only if folds outrun the reader."""
+"""The fold can move a row once while it is looked for; more often only if it outruns the reader."""
 
 
 class RowMoved(Exception):
@@ -247,7 +247,7 @@ def entries_of(
 def _of_parent(
     overlay: Overlay, snapshot: Snapshot, fork: Fork, *, start: int, stop: int
 ) -> Iterator[tuple[int, bytes]]:
-    """Entries of a fork that lie in its parent; of the last, no more than what is the fork's."""
+    """Entries inherited from the parent, the last one cut at the fork point."""
     stop = min(stop, fork.point)
     for first, value in entries_of(overlay, snapshot, fork.parent_id, start=start, stop=stop):
         if first + entries.count(value) > fork.point:
@@ -266,7 +266,7 @@ def _stored(snapshot: Snapshot, log_id: int, position: int, stop: int) -> list[R
                 rows += _covering(snapshot, log_id, stop)
             return rows
         except CorruptionError:
-            pass  # perhaps of a row further on, which hides none of those before it
+            pass  # of a later row, perhaps, which hides none of the rows before it
     return _covering(snapshot, log_id, position)
 
 

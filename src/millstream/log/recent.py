@@ -25,7 +25,7 @@ OFFSETS_BYTES = 16
 """What a parsed block keeps per record beside its bytes: offsets of value, key and headers."""
 
 ROWS_AHEAD = 32
-"""Records that are cut at once for consumers who take them one by one, if they are small."""
+"""Small records are cut so many at a time for consumers that take them one by one."""
 
 ROWS_AHEAD_BYTES = 64 * 1024
 
@@ -62,7 +62,7 @@ class Parsed:
         self._rows: tuple[int, list[Columns]] = 0, []
         """Some records that were cut ahead, and the offset of the first of them."""
         self._next = -1
-        """The offset that would follow those which were asked for one by one."""
+        """The offset that comes next if a consumer takes records one by one."""
 
     def columns(self, start: int, stop: int) -> Columns:
         """The records in [start, stop) of those it holds."""
@@ -82,7 +82,7 @@ class Parsed:
         )
 
     def _row(self, offset: int) -> Columns:
-        """One record; who asks for one after the other finds them cut already, some at a time."""
+        """One record; for a consumer that takes them one by one, some are cut ahead."""
         first, rows = self._rows
         if not 0 <= offset - first < len(rows):
             count = self._ahead if offset == self._next else 1

@@ -35,14 +35,14 @@ ENTRIES_PER_SLICE = 64
 PAYLOADS_PER_SLICE = 500
 CURSORS_PER_STEP = 10_000
 TRIES = 8
-"""How often it is counted anew what may be forgotten, while others truncate the same log."""
+"""How often retention is computed again while other callers truncate the same log."""
 
 REST_S = 5.0
-"""How long a log of which nothing could go is left alone while others write."""
+"""The backoff of a log in which nothing could be deleted, while others are written."""
 
 
 class Rest(NamedTuple):
-    """A log was looked at, and nothing more could go."""
+    """The backoff of a log: it was looked at, and nothing more could be deleted."""
 
     start: int
     deleted: bool
@@ -91,7 +91,7 @@ class LogUpkeep:
         return False
 
     def _rest(self, state: State, snapshot: Snapshot, log_id: int) -> Rest | None:
-        """What to remember if nothing can go now; None if that is known already."""
+        """The backoff to note if nothing can be deleted now; None if the log need not be tried."""
         head = state.entity(keys.head(log_id), snapshot)
         assert isinstance(head, Head)
         now_s, as_of = state.clock.seconds(), (state.seq, state.folded)
@@ -252,7 +252,7 @@ def _kept_before(overlay: Overlay, snapshot: Snapshot, rows: list[Row], dropped:
 
 
 def _drop_slice(tx: Transaction, log_id: int) -> bool:
-    """Delete what nobody needs of some entries that lie below the start; True if more are left."""
+    """Delete what is not pinned of some entries below the start; True if more are left."""
     key = keys.head(log_id)
     head = tx.entity(key, Head)
     if not head.exists() or not head.wants_dropping():

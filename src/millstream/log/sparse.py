@@ -1,6 +1,6 @@
 """Sparse logs: below what was dropped, a log holds what queues still need, and little besides.
 
-An entry that nobody needs goes, whatever lies before it. One of which fewer than a quarter of the
+An entry that no queue or fork needs goes, whatever lies before it. One of which fewer than a quarter of the
 messages are needed is replaced by singles, under the same offsets and ids: one failed message does
 not hold a thousand. Each step is one commit, so what is needed is there at every moment.
 
@@ -35,7 +35,7 @@ PAYLOADS_PER_STEP = 500
 
 
 class Needed:
-    """The offsets of a log that somebody needs."""
+    """The offsets of a log that a queue or a fork needs."""
 
     def __init__(self, ranges: list[tuple[int, int]]) -> None:
         self.floor = min((start for start, stop in ranges if stop == NO_END), default=NO_END)
@@ -161,7 +161,7 @@ class Sweep:
         self._needed: Needed | None = None
 
     def step(self, store: Store) -> bool:
-        """Look at some entries and let go of what nobody needs; True if there are more."""
+        """Look at some entries and delete what is not needed; True if there are more."""
         dropped = store.look(self._begin)
         if not dropped:
             return False
@@ -185,7 +185,7 @@ class Sweep:
         return more
 
     def _begin(self, state: State, snapshot: Snapshot) -> int:
-        """How far the log was dropped, 0 if nothing is kept below; what is needed of it, once."""
+        """How far the log was dropped, 0 if nothing is kept below; what is needed is collected once."""
         head = state.entity(keys.head(self._log_id), snapshot)
         assert isinstance(head, Head)
         if not head.kept:

@@ -1,7 +1,7 @@
 """What a staging handle holds, without I/O: the same for threads and coroutines.
 
-Each commit carries the handle's token as a producer, and a sequence. So a commit of which nobody knows
-how it ended can be asked for afterwards: `probe` stores nothing, and tells whether it was stored.
+Each commit carries the handle's token as a producer, and a sequence. So a commit whose outcome
+is unknown can be asked for afterwards: `probe` stores nothing, and tells whether it was stored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Staged:
         self.committed = end
         self.records: list[Single] = []
         self.in_doubt = False
-        """Whether a commit was asked for and nobody knows how it ended."""
+        """Whether the outcome of a commit is unknown."""
         self._log = log
         self._token = token
         self._section = section
