@@ -5,9 +5,9 @@
     the cells, back to back
     padding to 8 bytes
 
-A block has thousands of cells. What is asked of all of them is computed for all at once: sizes by
-one subtraction of long numbers whose 32-bit digits are the offsets, cuts by reading on and on. None
-of these digits is 2^31 or more, so neither a sum nor a difference reaches into the next.
+A block has thousands of cells, so sizes and cuts are computed for a whole column at once. Sizes come
+from one subtraction of big integers: the offsets are their 32-bit limbs, all less than 2^31, so no
+carry or borrow crosses a limb. Cells are cut by reading the column as a stream.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def encode_cells(items: Sequence[bytes]) -> list[bytes]:
 
 
 CUTS_MAX = 1_024
-"""Pieces that are cut at once: how to is remembered, which takes memory by their number."""
+"""Pieces that are cut at once: their layout is cached, which takes memory by their number."""
 
 
 @lru_cache(maxsize=64)

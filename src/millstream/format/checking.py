@@ -21,7 +21,7 @@ from millstream.format.packing import (
 from millstream.limits import Limits
 
 _HANDED_IN = block.TIMESTAMP | block.KEY | block.KEY_VALIDITY | block.HEADERS
-"""Columns of metadata that a client may send; when a record was appended is the store's to say."""
+"""Columns of metadata that a client may send; the time of the append is set by the store."""
 
 _U32_MAX = 2**32 - 1
 _ARRAY = b"\xdd"
@@ -126,7 +126,7 @@ def _place(body: bytes, crc: int, count: int, kind: int, columns: int) -> block.
 
 
 def _check_column(found: block.Block, column: int, what: str, limit: int) -> None:
-    """Only a column that is larger than the limit can hold an item that is."""
+    """Check items one by one only if the whole column is larger than the limit."""
     buffers = found.buffers(column)
     if buffers is None or buffers[1].nbytes <= limit:
         return

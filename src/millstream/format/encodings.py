@@ -109,7 +109,7 @@ def encode_var_bytes(raw: bytes) -> bytes:
 
 
 def encode_array_count(count: int) -> bytes:
-    """Encode the count that an array starts with, for those who join the elements themselves."""
+    """Encode the count that an array starts with, for callers that join the elements themselves."""
     if count > ARRAY_COUNT_MAX:
         raise TooLarge(
             f"array of {count} elements, at most {ARRAY_COUNT_MAX} fit",

@@ -258,12 +258,12 @@ def seen(queue_id: int, digest: bytes) -> bytes:
 
 
 def seen_until(queue_id: int, until_ms: int, digest: bytes) -> bytes:
-    """The same by time, so that what is over is found."""
+    """The key of a seen id by its time, by which expired ones are found."""
     return _NUMBERED.pack(VERSION, SEEN_UNTIL, queue_id) + until_ms.to_bytes(8, "big") + digest
 
 
 def seen_time(key: bytes) -> int:
-    """The time in a key of what was seen."""
+    """The time in such a key."""
     return int.from_bytes(key[10:18], "big")
 
 
@@ -291,12 +291,12 @@ def set_back(log_id: int) -> bytes:
 
 
 def aging(queue_id: int, stage: int, at_ms: int, bucket_id: int) -> bytes:
-    """The key under which a bucket is found once a time is long enough ago, by stage and time."""
+    """The key under which a bucket is listed for aging, by stage and time."""
     return _READY.pack(VERSION, AGING, queue_id, stage, at_ms, bucket_id)
 
 
 def aging_bucket(key: bytes) -> tuple[int, int, int, int]:
-    """The queue, the stage, the time and the bucket in the key of one that ages."""
+    """The queue, stage, time and bucket in the key of an aging bucket."""
     if len(key) != _READY.size:
         raise CorruptionError(
             f"an aging key of {len(key)} bytes, not {_READY.size}", what="key", where=len(key)

@@ -123,14 +123,14 @@ def pack_batch(
 
 
 def check_columns(count: int, **columns: Sequence[Any] | int | None) -> None:
-    """Columns beside the values have as many rows as there are values."""
+    """Refuse columns with more or fewer rows than there are values."""
     for name, column in columns.items():
         if isinstance(column, Sequence) and len(column) != count:
             raise InvalidInput(f"{count} values, but {len(column)} {name}")
 
 
 def check_json(value: Any, *, bytes_max: int | None = None) -> Any:
-    """A copy of a JSON value, so that nobody changes it behind our back; else `InvalidInput`.
+    """A copy of a JSON value, which the caller cannot change later; else `InvalidInput`.
 
     One that takes more than `bytes_max` when it is stored is `TooLarge`, and is not copied.
     """

@@ -217,7 +217,7 @@ class MessageMetadata(Struct, frozen=True, gc=False):
 
 
 class QueueSpecRecord(Struct, frozen=True, gc=False):
-    """A queue's specification; a retention of 0 seconds keeps done messages for ever."""
+    """A queue's specification; a retention of 0 seconds is unlimited."""
 
     filter: str
     max_attempts: int
@@ -407,7 +407,7 @@ class Record(Struct, frozen=True, array_like=True):
                 return f"attempts at message {message_id}: {consumers}"
             case RecordType.QUEUE_SPEC:
                 spec = decode_queue_spec(self.value)
-                kept = f"{spec.done_retention_s} s" if spec.done_retention_s else "for ever"
+                kept = f"{spec.done_retention_s} s" if spec.done_retention_s else "without limit"
                 return (
                     f"spec: filter {spec.filter!r}, {spec.max_attempts} attempts, done kept {kept}, "
                     f"buckets of {10**spec.capacity_exponent:,}, {spec.description!r}"
