@@ -89,7 +89,7 @@ def _reserved(rows: Rows, findings: Findings) -> int:
 
 
 def _check_rest(rows: Rows, replay: Replay, findings: Findings) -> None:
-    """The rows that belong to none of the views."""
+    """The rows that belong to none of the parts."""
     bounds = (
         (b"", keys.prefix(keys.ENTRY)),
         (keys.ID_BLOCK_KEY, keys.prefix(keys.QUEUE)),

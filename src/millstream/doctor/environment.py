@@ -1,4 +1,4 @@
-"""What a machine offers: interpreter, Spark, Java, host name, disk; and what will not do of it.
+"""What a machine offers: interpreter, Spark, Java, host name, disk; and what of it cannot be used.
 
 Nothing is started but `java -version`. What is not installed is no problem: only what is there and
 cannot work, such as Spark without a Java.
@@ -54,12 +54,12 @@ class Environment(Struct, kw_only=True):
     cores: int
     hostname: str
     address: str | None
-    """What the host name leads to; None if to nothing."""
+    """The address of the host name; None if it has none."""
     packages: dict[str, str | None]
     """Versions of what Spark needs from Python; None for what is not installed."""
     java: JavaFound | None = None
     variables: dict[str, str] = {}
-    """Those that change what Spark does here."""
+    """Environment variables that change what Spark does here."""
     disks: dict[str, Disk] = {}
     problems: list[str] = []
 
@@ -108,7 +108,7 @@ def _spark_problems(found: Environment, environ: Mapping[str, str]) -> list[str]
         problems.append(error.message)
     spark, pandas = found.packages["pyspark"], found.packages["pandas"]
     if spark is None:
-        return []  # then nobody needs a Java
+        return []  # then no Java is needed
     if _major_minor(spark) < VERSION_MIN:
         problems.append(f"Spark {spark} is too old; install 4.1 or newer")
     missing = [name for name in ("pyarrow", "pandas") if found.packages[name] is None]

@@ -53,7 +53,7 @@ class Report(Struct, kw_only=True):
     """What queues hold: available, in flight and failed."""
     payloads_lost: int = 0
     payloads_missing: int = 0
-    """Of messages that a queue holds, also where the log begins behind them."""
+    """Payloads of messages that a queue holds, also below the start of the log."""
     payloads_unreachable: int = 0
     records_lost: int = 0
     problems: list[Problem] = []

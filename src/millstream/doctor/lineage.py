@@ -56,7 +56,7 @@ class Lineage:
         return found
 
     def _check_set_back(self, log_id: int, head: Head) -> None:
-        """How often the end went back is told twice; the row says where to as well."""
+        """Head and row agree on how often the end went back."""
         key = keys.set_back(log_id)
         try:
             row = self._replay.overlay.get(key) or self._rows.get(key)
@@ -182,7 +182,7 @@ class Lineage:
             return
         base, last = known[0], known[-1]
         if any(sound.missing(base.offset, last.offset)):
-            return  # what is lost was told already
+            return  # the loss was reported already
         try:
             wrong = self._first_wrong(log_id, head, base, known[1:])
         except (CorruptionError, RowMoved, InvalidInput) as error:

@@ -1,4 +1,4 @@
-"""The tree of a filter: what a condition is made of, before anybody evaluates it.
+"""The tree of a filter: what a condition is made of, apart from its evaluation.
 
 Two families that never mix: *values* (literals, names, arithmetic) and *conditions* (comparisons,
 tests and the logic over them). A name may stand for a condition too, since a header may be boolean.
