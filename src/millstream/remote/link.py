@@ -1,4 +1,4 @@
-"""The link: keeps a connection to a server, and everybody's requests going over it.
+"""The link: keeps a connection to a server, for the requests of all callers.
 
 It lives in one event loop. Whatever is asked for while a frame is being sent goes out in the next
 one. When the connection is lost it dials again, at once and then at growing, uneven intervals;
@@ -28,7 +28,7 @@ from millstream.remote.pipeline import Asked, Pipeline
 
 DELAY_S_FIRST = 0.05
 DELAY_S_MAX = 5.0
-"""Between attempts to connect: doubled each time, and between half and all of that by chance."""
+"""Between attempts to connect: exponential backoff, with jitter from half of it to all."""
 
 FINISH_S = 5.0
 """How long a session that is closed waits for answers to what it has sent."""
@@ -83,7 +83,7 @@ class Link:
         return cls(address, patience, line)
 
     def ask(self, asked: Asked) -> None:
-        """Send a request as soon as may be; it is settled in any case."""
+        """Send a request as soon as possible; it is always settled, by an answer or an error."""
         if self._closing:
             asked.settle(self._closed())
             return
@@ -105,7 +105,7 @@ class Link:
                     async with asyncio.timeout(FINISH_S):
                         await self._idle.wait()
                 except TimeoutError:
-                    pass  # they are told below
+                    pass  # they get their error below
             self._keeping.cancel()
         await asyncio.wait([self._keeping])
 
@@ -192,7 +192,7 @@ class Link:
                     continue
                 self._pipeline.give_up(error)
             self._news.clear()
-            await self._news.wait()  # until somebody asks
+            await self._news.wait()  # until there is a request
             since_s, self._attempt = self._clock.seconds(), 0
 
     def _closed(self) -> Closed:
@@ -213,7 +213,7 @@ class Answer(Asked):
         return not self.future.done()
 
     def settle(self, outcome: Raw | MillstreamError) -> None:
-        """Give the answer, unless nobody waits any more."""
+        """Give the answer, unless the caller has stopped waiting."""
         if self.future.done():
             return
         if isinstance(outcome, MillstreamError):

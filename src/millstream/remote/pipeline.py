@@ -5,7 +5,7 @@
        └────── asked again ─────┴──lost──► settled with `OutcomeUnknown`
 
 Never more is in flight than the server allows. Requests that wait for something to happen have a
-lane of their own, with half of that: however many wait, there is room for what they wait for.
+queue of their own, with half of that: however many wait, there is room for what they wait for.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Outcome = Raw | MillstreamError
 
 
 class Asked(ABC):
-    """One command on its way, and whoever waits for its answer."""
+    """One command on its way, and the caller that waits for its answer."""
 
     __slots__ = ("body", "command", "losses", "sent", "waits")
 
@@ -62,7 +62,7 @@ class Asked(ABC):
 
     @abstractmethod
     def is_wanted(self) -> bool:
-        """Whether somebody still waits for the answer."""
+        """Whether the caller still waits for the answer."""
 
     @abstractmethod
     def settle(self, outcome: Outcome) -> None:
@@ -113,7 +113,7 @@ class Pipeline:
         return WAIT_MS if held < _waits_max(hello) < hello.requests_max else CONTENDED_WAIT_MS
 
     def answered(self, answers: list[tuple[int, Outcome]]) -> None:
-        """Hand over answers; one that nobody asked for is passed over."""
+        """Hand over answers; one without a request is ignored."""
         for number, outcome in answers:
             asked = self._in_flight.pop(number, None)
             if asked is not None:
@@ -121,7 +121,7 @@ class Pipeline:
                 asked.settle(outcome)
 
     def lost(self, why: str) -> None:
-        """The connection is gone: ask again what can be, in order, and tell the others."""
+        """The connection is lost: queue what can be repeated, in order, and fail the others."""
         again = []
         for asked in self._empty_flight():
             fate = fate_of(asked.command)
@@ -146,7 +146,7 @@ class Pipeline:
             asked.settle(unreachable(asked.command, sent=asked.sent, why=why))
 
     def forget_sent(self, why: str) -> None:
-        """Another store answers now: what the one before may have done is not repeated."""
+        """Another store answers now: writes sent to the former one are not repeated."""
         for asked in [*self._ready]:
             if asked.sent and asked.command.writes:
                 self._ready.remove(asked)

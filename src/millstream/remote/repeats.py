@@ -1,9 +1,9 @@
 """What becomes of a request whose connection was lost: rules, without I/O.
 
 A request that writes nothing is asked again. So is one whose repeat is harmless, such as an append
-under a producer's sequence: the server knows it, and stores it once. Of everything else nobody can
-tell whether it happened; its caller is told just that, never that it failed. Which is which, the
-command itself declares.
+under a producer's sequence: the server knows it, and stores it once. The outcome of everything
+else is unknown, and the caller gets `OutcomeUnknown`, never a failure. Which is which, the command
+itself declares.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Fate(Enum):
     ASK_AGAIN = auto()
     """It changes nothing, or the server recognises the repeat."""
     WAIT_AGAIN = auto()
-    """It waits: whoever asked asks again, for as long as is left."""
+    """It waits: the caller sends it again, for the time that is left."""
     TELL = auto()
     """It may have happened."""
 
@@ -33,20 +33,20 @@ class Interrupted(MillstreamError):
 
 
 def fate_of(command: Command[Any]) -> Fate:
-    """What to do with a command of which nobody knows whether it was carried out."""
+    """What to do with a command whose outcome is unknown."""
     if not is_repeatable(command):
         return Fate.TELL
     return Fate.WAIT_AGAIN if waits(command) else Fate.ASK_AGAIN
 
 
 def unknown(command: Command[Any], why: str) -> OutcomeUnknown:
-    """What the caller of a command is told that may have happened."""
+    """The error for a command that may have been carried out."""
     name = type(command).__name__
     return OutcomeUnknown(f"{why}: {name} may have been carried out, or not. {_advice(command)}")
 
 
 def unreachable(command: Command[Any], *, sent: bool, why: MillstreamError) -> MillstreamError:
-    """What the caller of a command is told when the server stays away, or the session ends."""
+    """The error for a command when the server stays away, or the session ends."""
     if sent and command.writes and not (isinstance(why, Closed) and _only_leases(command)):
         return unknown(command, why.message)
     return type(why)(why.message, **why.data)

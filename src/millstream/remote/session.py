@@ -1,7 +1,7 @@
 """The remote session for coroutines: answers commands from a server.
 
-The server bounds how long a request may wait; whoever asks to wait for longer is asked for again
-and again, and sees what a caller of an open file sees.
+The server bounds how long a request may wait. A longer wait is made of several requests, and its
+caller sees what a caller of an open file sees.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class AsyncRemoteSession:
         return result_of(command, await asked.future)
 
     async def close(self) -> None:
-        """Hang up; whoever still waits gets `Closed`."""
+        """Hang up; callers that still wait get `Closed`."""
         if os.getpid() == self._pid:
             await self._link.close()
 
