@@ -54,7 +54,7 @@ class Commands(TyperGroup):
             self._report(ctx, explain(error))
             raise typer.Exit(exit_code(error)) from error
         except BrokenPipeError:
-            _silence_stdout()  # whoever read our output has seen enough
+            _silence_stdout()  # the reader of our output has closed the pipe
             raise typer.Exit(0) from None
         except OSError as error:
             self._report(ctx, f"{error.filename or ''}: {error.strerror or error}".lstrip(": "))

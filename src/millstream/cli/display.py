@@ -1,6 +1,6 @@
 """How things look: tables on a terminal, tab-separated lines in a pipe, JSON where asked for.
 
-What was stored by somebody is never sent to a terminal as it is: control characters are escaped.
+Stored text is never sent to a terminal as it is: control characters are escaped.
 """
 
 from __future__ import annotations

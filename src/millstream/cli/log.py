@@ -183,7 +183,7 @@ def truncate(
     yes: Yes = False,
     json: AsJson = False,
 ) -> None:
-    """Forget the records before an offset, for ever."""
+    """Delete the records before an offset, permanently."""
     from millstream.cli import display
     from millstream.cli.arguments import parse_position
 
@@ -207,7 +207,7 @@ def truncate(
 def delete(
     log: LogName, store: StorePath = Path(DEFAULT_STORE), yes: Yes = False, json: AsJson = False
 ) -> None:
-    """Forget a log with its records, cursors and metadata, for ever."""
+    """Delete a log with its records, cursors and metadata, permanently."""
     from millstream.cli import display
 
     with opened(store) as ms:

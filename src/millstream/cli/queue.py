@@ -289,7 +289,7 @@ def _set_paused(store: Path, name: str, paused: bool, *, as_json: bool) -> None:
 def delete(
     queue: QueueName, store: StorePath = Path(DEFAULT_STORE), yes: Yes = False, json: AsJson = False
 ) -> None:
-    """Forget a queue, how its messages stand and its inbox, for ever; its sources stay."""
+    """Delete a queue, the state of its messages and its inbox, permanently; its sources stay."""
     from millstream.cli import display
 
     with opened(store) as ms:

@@ -106,7 +106,7 @@ def serve(
 ) -> None:
     """Serve a store on one port: REST, a streaming socket, metrics. Makes the store if need be.
 
-    On loopback without tokens, whoever can connect may do everything; elsewhere tokens are needed:
+    On loopback without tokens, every client may do everything; elsewhere tokens are needed:
     `millstream token create` makes one. SIGTERM or Ctrl-C: requests finish, then it ends.
     """
     import sys
@@ -184,7 +184,7 @@ def _announce(serving: Serving, path: Path, *, json: bool) -> None:
     else:
         display.say(f"serving {display.safe(str(path))}")
         display.say_facts(places.items())
-    sys.stdout.flush()  # whoever waits for these lines may be behind a pipe
+    sys.stdout.flush()  # the reader of these lines may be behind a pipe
 
 
 def _missing(error: ModuleNotFoundError) -> typer.BadParameter:

@@ -93,12 +93,12 @@ def revoke(
     yes: Yes = False,
     json: AsJson = False,
 ) -> None:
-    """Let a token in no more; running servers know within a second."""
+    """Revoke a token; running servers refuse it within a second."""
     from millstream.cli import display
     from millstream.server.auth.tokens import revoke_token
 
     with opened(store) as ms:
-        confirm(f"Revoke the token {name!r}? Whoever uses it is shut out.", yes=yes)
+        confirm(f"Revoke the token {name!r}? Clients that use it are shut out.", yes=yes)
         gone = revoke_token(ms, name)
     if json:
         display.say_json({"token": gone.name, "id": gone.id, "revoked": True})
