@@ -1,7 +1,7 @@
 """Named points at which a test stops a process for good, to see what is left when it is killed.
 
-`MILLSTREAM_SPARK_STOP=POINT:FILE` makes whoever comes to that point first write its process id into
-the file, and wait to be killed. Without the variable nothing happens.
+`MILLSTREAM_SPARK_STOP=POINT:FILE` makes the first process that comes to that point write its
+process id into the file, and wait to be killed. Without the variable nothing happens.
 """
 
 from __future__ import annotations

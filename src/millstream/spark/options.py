@@ -110,7 +110,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None = None) -
     _check_pattern(pattern)
     condition = found.text("filter")
     if condition:
-        from millstream.filters import parse  # only who uses filters pays for their parser
+        from millstream.filters import parse  # only reads with a filter pay for its parser
 
         found.checked("filter", lambda: parse(condition))
     cursor = found.text("cursor")

@@ -137,7 +137,7 @@ def _opened(place: Place, *, read_only: bool) -> Iterator[Session]:
 
 
 def open_session(place: Place, *, read_only: bool) -> Session:
-    """A session that whoever asked for it closes; one to a server may always write."""
+    """A session that the caller must close; one to a server may always write."""
     if place.is_server:
         return open_remote(
             place.url,

@@ -108,7 +108,7 @@ def _chooser(choice: Choice) -> Callable[[Block], list[bool]]:
     """A function from a block to which of its records are wanted."""
     condition: Filter | None = None
     if choice.filter:
-        from millstream.filters import parse  # only who uses filters pays for their parser
+        from millstream.filters import parse  # only reads with a filter pay for its parser
 
         condition = parse(choice.filter)
 

@@ -132,7 +132,7 @@ def _pieces(path: str, staged: StagedFile) -> Iterator[tuple[StagedBlock, bytes]
     except FileNotFoundError:
         raise Conflict(
             f"what task {staged.stamp.partition} staged is gone ({file_path}): it lay there longer "
-            "than a week, or somebody removed it; nothing was published, run the job again",
+            "than a week, or it was removed; nothing was published, run the job again",
             part=staged.name,
         ) from None
 

@@ -40,7 +40,7 @@ def table_schema(options: Mapping[str, str]) -> StructType:
     kept = {name: options[name] for name in NAMES if options.get(name)}
     if "token" in kept:
         raise InvalidInput(
-            "option token: would stand in the catalog for everybody to see; name a file that holds "
+            "option token: would be visible to all users of the catalog; name a file that holds "
             "it in the option tokenFile"
         )
     found = [(name, _type(kind)) for name, kind in types_of(columns_of(kept)).items()]

@@ -37,7 +37,7 @@ class RedriveSummary(Struct, frozen=True, kw_only=True):
     """Messages that were failed when the run began."""
     chosen: int
     redriven: int
-    """Fewer than chosen, if somebody else redrove or purged some meanwhile."""
+    """Fewer than chosen, if others were redriven or purged meanwhile."""
     dry_run: bool
     seconds: float
 

@@ -29,7 +29,7 @@ _NOT_SPLIT = re.compile(r"[^,\s](?:[^,]*[^,\s])?")
 
 
 def quiet(_stage: str, _done: int, _total: int) -> None:
-    """Tells nobody."""
+    """Reports no progress."""
 
 
 def place_of(store: Target) -> Place:
