@@ -220,7 +220,7 @@ def claim_threads(bench: Bench) -> Row:
 
 
 class Crew:
-    """Workers in threads of their own, who all work while a step lasts."""
+    """Workers in threads of their own, which all work while a step lasts."""
 
     def __init__(self, queue: Queue) -> None:
         self.meter = Meter()
