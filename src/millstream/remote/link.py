@@ -3,7 +3,7 @@
 It lives in one event loop. Whatever is asked for while a frame is being sent goes out in the next
 one. When the connection is lost it dials again, at once and then at growing, uneven intervals;
 `repeats.py` says what becomes of requests meanwhile. If the server stays away for too long,
-everybody is told, and the link rests until somebody asks for something.
+every waiting caller is told, and the link rests until the next request.
 """
 
 from __future__ import annotations

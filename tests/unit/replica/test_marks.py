@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream import Millstream
-from millstream.replica.copies import marks
 from millstream.replica.chain import Mark
+from millstream.replica.copies import marks
 from millstream.testing import memory_store
 from tests.unit.replica.stores import store_of
 
