@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath, opened
+from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath, existing_queue, opened
 
 if TYPE_CHECKING:
     from millstream.queue.model.message import Message
@@ -48,7 +48,6 @@ def claim(
 ) -> None:
     """Claim messages for a while, and print them: claim, key and value."""
     from millstream.cli.arguments import parse_duration
-    from millstream.cli.queue import existing_queue
 
     printer = _choose_printer(json=json, values=values)
     finished = [parse_claim(queue, text) for text in acked or []]
@@ -67,7 +66,6 @@ def ack(
     queue: QueueName, claims: Claims, store: StorePath = Path(DEFAULT_STORE), json: AsJson = False
 ) -> None:
     """The work is done: acknowledge claims, all or none."""
-    from millstream.cli.queue import existing_queue
 
     chosen = [parse_claim(queue, text) for text in claims]
     with opened(store) as ms:
@@ -85,7 +83,6 @@ def nack(
 ) -> None:
     """Try claims again later; without attempts left they fail."""
     from millstream.cli.arguments import parse_duration
-    from millstream.cli.queue import existing_queue
 
     chosen = [parse_claim(queue, text) for text in claims]
     delay_s = None if delay is None else parse_duration(delay)
@@ -102,7 +99,6 @@ def fail(
     json: AsJson = False,
 ) -> None:
     """Give up on claims, whatever attempts are left."""
-    from millstream.cli.queue import existing_queue
 
     chosen = [parse_claim(queue, text) for text in claims]
     with opened(store) as ms:
@@ -122,7 +118,6 @@ def peek(
     values: Values = False,
 ) -> None:
     """Print messages in a state, without claiming them."""
-    from millstream.cli.queue import existing_queue
 
     printer = _choose_printer(json=json, values=values)
     position = -1 if after is None else _claim_id(after)
@@ -142,7 +137,6 @@ def attempts(
     from msgspec.structs import asdict
 
     from millstream.cli import display
-    from millstream.cli.queue import existing_queue
     from millstream.record import wall_ms_of
 
     with opened(store) as ms:

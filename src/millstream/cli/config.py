@@ -17,6 +17,7 @@ import typer
 
 if TYPE_CHECKING:
     from millstream.database import Millstream
+    from millstream.queue.queue import Queue
 
 FILE = "millstream.toml"
 DEFAULT_STORE = "millstream.db"
@@ -61,6 +62,20 @@ def opened(path: Path, *, create: bool = False) -> Iterator[Millstream]:
         )
     with millstream.open(path) as store:
         yield store
+
+
+def existing_queue(ms: Millstream, name: str) -> Queue:
+    """The queue of a name; there must be one."""
+    from millstream.errors import NotFound
+
+    found = ms.queue(name)
+    if found.info() is None:
+        raise NotFound(
+            f"there is no queue {name!r}; `millstream queue create` makes one, "
+            "`millstream queue list` shows what there is",
+            name=name,
+        )
+    return found
 
 
 def load_defaults(command: Any, path: Path | None) -> dict[str, Any]:

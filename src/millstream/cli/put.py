@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath, opened
+from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath, existing_queue, opened
 from millstream.cli.input import Input
 from millstream.cli.options import takes
 from millstream.queue.model.spec import PRIORITY_MAX
@@ -54,7 +54,6 @@ def put(
     """
     from millstream.cli import display
     from millstream.cli.arguments import parse_duration, parse_time
-    from millstream.cli.queue import existing_queue
 
     if delay is not None and at is not None:
         raise typer.BadParameter("--delay or --at, not both")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from millstream.cli.claims import ack, attempts, claim, fail, nack, peek
-from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath, Yes, opened
+from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath, Yes, existing_queue, opened
 from millstream.cli.confirm import confirm
 from millstream.cli.options import takes
 from millstream.cli.records import records
@@ -17,7 +17,6 @@ from millstream.cli.settings import Settings, changed, per_second, spec_facts
 from millstream.queue.model.spec import RATE_MAX, RATE_MIN, QueueSpec
 
 if TYPE_CHECKING:
-    from millstream.database import Millstream
     from millstream.queue.model.message import QueueInfo
     from millstream.queue.queue import Queue
 
@@ -29,20 +28,6 @@ Where = Annotated[
 ]
 NUMBERS = ("available", "unrouted", "delayed", "in_flight", "done", "failed")
 PACES = ("oldest", "in/s", "done/s")
-
-
-def existing_queue(ms: Millstream, name: str) -> Queue:
-    """The queue of a name; there must be one."""
-    from millstream.errors import NotFound
-
-    found = ms.queue(name)
-    if found.info() is None:
-        raise NotFound(
-            f"there is no queue {name!r}; `millstream queue create` makes one, "
-            "`millstream queue list` shows what there is",
-            name=name,
-        )
-    return found
 
 
 @queue.command()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from millstream.cli.config import DEFAULT_STORE, StorePath, opened
+from millstream.cli.config import DEFAULT_STORE, StorePath, existing_queue, opened
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.")]
 RecordsJson = Annotated[
@@ -20,7 +20,6 @@ def records(
 ) -> None:
     """Print a queue as the records of OpenData-Queue's RFC: key and value in hex, and what they say."""
     from millstream.cli import display
-    from millstream.cli.queue import existing_queue
 
     with opened(store) as ms:
         for record in existing_queue(ms, queue).records():

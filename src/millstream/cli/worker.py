@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath, opened
+from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath, existing_queue, opened
 
 if TYPE_CHECKING:
     from millstream.queue.model.message import Message
@@ -61,7 +61,6 @@ def worker(
     """
     from millstream.cli import display
     from millstream.cli.arguments import parse_duration
-    from millstream.cli.queue import existing_queue
 
     arguments = _program(command)
     limit_s = None if time_limit is None else parse_duration(time_limit)

@@ -29,6 +29,7 @@ from millstream.server.holdings import Holdings
 from millstream.server.observe.meter import Meter
 from millstream.server.observe.tracing import Tracer, traced
 from millstream.server.settings import Settings
+from millstream.server.shelf import Shelf
 from millstream.store.store import Store
 
 T = TypeVar("T")
@@ -52,6 +53,8 @@ class Core:
         """Set once the server is told to stop: whoever waits ends its wait."""
         self.tokens = Tokens(self.session)
         self.quota = Quota(settings, store.clock)
+        self.shelf = Shelf(store.clock, store.engine.folder())
+        """What bulk writers have staged."""
         self.meter = Meter()
         store.on_commit = self.meter.committed
         self.tracer = Tracer()

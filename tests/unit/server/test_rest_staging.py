@@ -14,9 +14,8 @@ from millstream.format.block import checksum
 from millstream.format.packing import Batch, pack_batch
 from millstream.limits import Limits
 from millstream.log.commands import FreeLog, TakeLog
+from millstream.server import shelf as shelves
 from millstream.server.docs.endpoints import routes
-from millstream.server.rest import staged
-from millstream.server.rest.staging import shelf_of
 from millstream.store.memory import MemoryEngine
 from millstream.store.sqlite import SqliteEngine
 from millstream.testing.clock import SimulatedClock
@@ -54,7 +53,7 @@ async def test_parts_are_published_in_the_order_of_the_commit(rest: Rest) -> Non
     answer = await rest.post("/staging/t/commit", json={"log": "out", "parts": [second, first]})
     assert answer.json() == {"log": "out", "offset": 1, "count": 5, "repeated": False}
     assert await values_in(rest) == [b"", b"c", b"d", b"e", b"a", b"b"]
-    assert shelf_of(rest.core).total_bytes() == 0
+    assert rest.core.shelf.total_bytes() == 0
 
 
 @served
@@ -200,10 +199,10 @@ async def test_records_can_be_staged_as_json(rest: Rest) -> None:
 @served
 async def test_abandoned_parts_expire_or_are_dropped(rest: Rest) -> None:
     part = await stage(rest, "1", b"a", b"b")
-    rest.clock.advance(staged.IDLE_S + 1)
+    rest.clock.advance(shelves.IDLE_S + 1)
     body = {"log": "out", "parts": [part]}
     problem(await rest.post("/staging/t/commit", json=body), 409, "Conflict")
-    assert shelf_of(rest.core).total_bytes() == 0
+    assert rest.core.shelf.total_bytes() == 0
     await stage(rest, "1", b"a", b"b")
     assert (await rest.delete("/staging/t")).json() == {"deleted": True}
     assert (await rest.delete("/staging/t")).json() == {"deleted": False}
@@ -249,14 +248,14 @@ async def test_what_is_no_part_is_refused(rest: Rest) -> None:
 async def test_staging_has_bounds(
     rest: Rest,
 ) -> None:
-    shelf = shelf_of(rest.core)
+    shelf = rest.core.shelf
     await stage(rest, "1", b"a", b"b")
     found = shelf.find(("local", "t"))
     assert found is not None
-    found.size = staged.TRANSACTION_BYTES_MAX
+    found.size = shelves.TRANSACTION_BYTES_MAX
     data = msgspec.msgpack.encode(batch(b"a", b"b"))
     problem(await rest.post("/staging/t/2", content=data, headers=KIND), 413, "TooLarge")
-    found.size = staged.STAGED_BYTES_MAX
+    found.size = shelves.STAGED_BYTES_MAX
     full = await rest.post("/staging/u/2", content=data, headers=KIND)
     assert problem(full, 429, "Overloaded")["retry"] is True
     assert full.headers["retry-after"] == "1"

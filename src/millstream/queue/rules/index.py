@@ -8,7 +8,6 @@ commit. Groups are opened when they are touched and written back once.
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -16,10 +15,10 @@ from millstream.errors import CorruptionError
 from millstream.format import keys
 from millstream.format.ids import bucket_of, split_id
 from millstream.queue.model import pace
+from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.group import NOBODY, Group, Standing
-
-if TYPE_CHECKING:
-    from millstream.queue.rules.ledger import Ledger
+from millstream.queue.model.state import Counts, QueueState
+from millstream.store.transaction import Transaction
 
 QUIET, NOISY = 0, 1
 NOISY_SHARE = 0.1
@@ -62,10 +61,10 @@ class _Open:
 class Index:
     """What one operation changes about what is ready, waits, and belongs to groups."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._tx = ledger.tx
-        self._queue = ledger.queue
-        self._ledger = ledger
+    def __init__(self, tx: Transaction, queue: QueueState, counts: Counts) -> None:
+        self._tx = tx
+        self._queue = queue
+        self._counts = counts
         self._ready: dict[int, tuple[Rank, str]] = {}
         self._gone: set[bytes] = set()
         self._groups: dict[str, _Open] = {}
@@ -116,23 +115,23 @@ class Index:
         tx, queue = self._tx, self._queue
         start = keys.of_queue(keys.RETRY, queue.queue_id)[0]
         stop = keys.retry(queue.queue_id, tx.store_ms + 1, 0)
-        if queue.counts.waiting + self._ledger.counts.waiting > 0:
+        if queue.counts.waiting + self._counts.waiting > 0:
             for key, _ in tx.scan(start, stop, limit=most):
                 self._awake(key)
-                self._ledger.counts.waiting -= 1
+                self._counts.waiting -= 1
         if queue.counts.scheduled > 0:
             start = keys.of_queue(keys.SCHEDULE, queue.queue_id)[0]
             stop = keys.schedule(queue.queue_id, tx.wall_ms + 1, 0)
             for key, _ in tx.scan(start, stop, limit=most):
                 self._awake(key)
-                self._ledger.counts.scheduled -= 1
+                self._counts.scheduled -= 1
 
     def _awake(self, key: bytes) -> None:
         self._tx.erase(key)
         claim_id = keys.due_claim(key)[1]
         bucket_id = bucket_of(claim_id)
         slot = split_id(claim_id)[1] - split_id(bucket_id)[1]
-        bucket = self._ledger.bucket(bucket_id)
+        bucket = self._tx.entity(keys.bucket(self._queue.queue_id, bucket_id), Bucket)
         priority, name = bucket.mark(slot)
         rank = self.rank(priority, bucket.arrived_ms(slot))
         if not name or not self._queue.spec.group_by:
@@ -202,7 +201,7 @@ class Index:
                 tx.change(keys.group(queue_id, name), group.now)
         for claim_id, (rank, name) in self._ready.items():
             tx.put(keys.ready(queue_id, rank, claim_id), name.encode(), home=home)
-        self._ledger.counts.ready += len(self._ready)
+        self._counts.ready += len(self._ready)
 
     # Groups.
 
@@ -277,7 +276,7 @@ class Index:
         in_flight = group.now.in_flight
         if self._queue.spec.group_in_flight or in_flight < NOISY_MIN:
             return QUIET
-        total = self._ledger.in_flight() + self._taken
+        total = self._queue.counts.in_flight + self._counts.in_flight + self._taken
         return NOISY if in_flight > total * NOISY_SHARE else QUIET
 
     def _reclassify(self, group: _Open) -> None:
@@ -298,11 +297,11 @@ class Index:
 
     def _wait(self, claim_id: int, due_ms: int) -> None:
         self._tx.put(keys.retry(self._queue.queue_id, due_ms, claim_id), b"")
-        self._ledger.counts.waiting += 1
+        self._counts.waiting += 1
 
     def _hide(self, claim_id: int, rank: Rank) -> None:
         if self._ready.pop(claim_id, None) is None:
             key = keys.ready(self._queue.queue_id, rank, claim_id)
             self._tx.erase(key)
             self._gone.add(key)
-            self._ledger.counts.ready -= 1
+            self._counts.ready -= 1

@@ -55,7 +55,7 @@ class Ledger:
     def index(self) -> Index:
         """What is claimed by other things than its turn."""
         if self._index is None:
-            self._index = Index(self)
+            self._index = Index(self.tx, self.queue, self.counts)
         return self._index
 
     def bucket(self, bucket_id: int) -> Bucket:

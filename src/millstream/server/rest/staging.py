@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from hashlib import blake2b
 from typing import Annotated, Any
-from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec import Meta, Struct
@@ -26,12 +25,11 @@ from millstream.log.log import pack_many
 from millstream.log.names import check_name
 from millstream.log.publishing import FindPublished, Published, PublishParts
 from millstream.server.auth.access import Principal
-from millstream.server.core import Core
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import BATCH, Answer, Endpoint
 from millstream.server.rest.logs import Existed
 from millstream.server.rest.payload import NewRecord, item_of
-from millstream.server.rest.staged import PARTS_MAX, Part, Shelf, Staged
+from millstream.server.shelf import PARTS_MAX, Part, Shelf, Staged
 
 BOOK = "millstream:staging"
 """The log that notes what was committed."""
@@ -41,8 +39,6 @@ TXN_CHARS_MAX = 200
 _NOTHING = Single(b"", None, b"", None)
 _packed = msgspec.msgpack.Decoder(Single | Batch)
 _pack = msgspec.msgpack.Encoder().encode
-
-_shelves: WeakKeyDictionary[Core, Shelf] = WeakKeyDictionary()
 
 Attempt = Annotated[int, Meta(ge=0, le=2**31)]
 Crc = Annotated[int, Meta(ge=0, le=2**32 - 1)]
@@ -99,14 +95,6 @@ class Committed(Struct, kw_only=True):
     """Whether it had been committed before; then this is the answer of that time."""
 
 
-def shelf_of(core: Core) -> Shelf:
-    """Where a server keeps what was staged."""
-    shelf = _shelves.get(core)
-    if shelf is None:
-        shelf = _shelves[core] = Shelf(core.session.clock, core.store.engine.folder())
-    return shelf
-
-
 async def stage(ask: Ask) -> StagedPart:
     """Keep a part until the commit."""
     _check_writes_logs(ask.principal)
@@ -127,7 +115,7 @@ async def stage(ask: Ask) -> StagedPart:
         raise InvalidInput(f"the body's CRC32C is {crc}, not {query.crc}: send it again", crc=crc)
     count = 1 if isinstance(packed, Single) else packed.count
     key = (ask.principal.name, txn)
-    await shelf_of(ask.core).add(key, (part, query.attempt), data, count=count, crc=crc)
+    await ask.core.shelf.add(key, (part, query.attempt), data, count=count, crc=crc)
     return StagedPart(part=part, attempt=query.attempt, count=count, crc=crc)
 
 
@@ -158,7 +146,7 @@ async def commit(ask: Ask) -> Committed:
     txn, body = _txn(ask), ask.body
     log = check_name(body.log)
     ask.principal.check(c.Append(log, _NOTHING))
-    core, shelf, key = ask.core, shelf_of(ask.core), (ask.principal.name, txn)
+    core, shelf, key = ask.core, ask.core.shelf, (ask.principal.name, txn)
     name, digest = _name_of(key), _digest_of(body.parts)
     async with shelf.committing:
         while (before := await core.session.execute(FindPublished(BOOK, name))) is None:
@@ -242,7 +230,7 @@ def _load(staged: Staged, parts: list[Part], limits: Limits) -> list[Single | Ba
 
 async def abandon(ask: Ask) -> Existed:
     """Forget what was staged."""
-    return Existed(deleted=shelf_of(ask.core).drop((ask.principal.name, _txn(ask))))
+    return Existed(deleted=ask.core.shelf.drop((ask.principal.name, _txn(ask))))
 
 
 def _endpoint(**about: Any) -> Endpoint:

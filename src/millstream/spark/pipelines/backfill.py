@@ -19,6 +19,7 @@ from millstream.queue.service.standing import ListStandings
 from millstream.record import wall_ms_of
 from millstream.spark.archive import Archive
 from millstream.spark.failures import point
+from millstream.spark.pipelines.matching import matches
 from millstream.spark.pipelines.target import Tell, options_of, read
 
 if TYPE_CHECKING:
@@ -87,8 +88,6 @@ def _copy(
     stops: dict[str, int],
 ) -> int:
     from pyspark.sql import functions as f
-
-    from millstream.spark.pipelines.route import matches
 
     inbox = inbox_of(info.name)
     before = session.execute(c.GetBounds(inbox))[1]

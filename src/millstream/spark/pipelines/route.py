@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from millstream.errors import InvalidInput, NotFound, Truncated
-from millstream.filters import parse
-from millstream.filters.spark_value import Columns, header, string
 from millstream.queue.commands import DescribeQueue, ListQueues
 from millstream.queue.model.message import QueueInfo
-from millstream.queue.rules.sources import may_match
 from millstream.queue.service.assigning import Assignment, AssignMessages
 from millstream.queue.service.standing import ListStandings
+from millstream.spark.pipelines.backfill import backfill_queues
+from millstream.spark.pipelines.matching import matches
 from millstream.spark.pipelines.target import (
     Stopwatch,
     Target,
@@ -44,12 +43,6 @@ ROUND_RECORDS = 250_000
 """As many as `queue.routing` keeps decoded at once, if blocks are large: queues look one by one."""
 QUEUES_PER_PAGE = 1_000
 ROUTER = "spark"
-AT_MS = "at_ms"
-"""The column that filters know as `_timestamp`."""
-
-BETWEEN = "\x01"
-"""Stands between names of queues: none of them can hold a control character."""
-
 _SETTINGS = {
     # Java leaves larger methods to its interpreter; Spark then makes several smaller ones.
     "spark.sql.codegen.hugeMethodLimit": "8000",
@@ -100,8 +93,6 @@ def route(
     Records that were truncated before they were looked at raise `Truncated`, unless
     `fail_on_data_loss` is off or the queue is lossy.
     """
-    from millstream.spark.pipelines.backfill import backfill_queues
-
     watch, place = Stopwatch(), place_of(store)
     if round_records < 1:
         raise InvalidInput(f"a round has at least 1 record, not {round_records}")
@@ -283,43 +274,3 @@ def enriched(spark: SparkSession, rows: DataFrame, enrich: Enrich | str | None) 
             f"the enriched records have no column {lacking[0]!r}; keep those of the records"
         )
     return found
-
-
-def matches(rows: DataFrame, infos: dict[str, QueueInfo], logs: Sequence[str]) -> DataFrame:
-    """One row (log, offset, queue) for each queue that takes a record, by its filter as Spark SQL."""
-    from pyspark.sql import functions as f
-
-    names: dict[str, str] = {}
-    conditions = [_condition(info, logs, names) for info in infos.values()]
-    # Each header is looked up once, however many filters ask for it.
-    looked_up = [f.expr(text).alias(column) for text, column in names.items()]
-    seen = rows.select(
-        "topic", "offset", "key", f.unix_millis("timestamp").alias(AT_MS), *looked_up
-    )
-    named = [
-        f"if({condition}, {string(name)}, null)"
-        for name, condition in zip(infos, conditions, strict=True)
-    ]
-    # One text of all names, taken apart again: a list would be filtered by interpreted code. The outer
-    # form keeps Spark from asking the filters twice, to leave out records that none matches.
-    joined = f.expr(f"concat_ws({string(BETWEEN)}, {', '.join(named)})").alias("queues")
-    found = seen.select(f.col("topic").alias("log"), "offset", joined)
-    one = f.explode_outer(f.split(f.nullif("queues", f.lit("")), BETWEEN)).alias("queue")
-    return found.select("log", "offset", one).where("queue is not null")
-
-
-def _condition(info: QueueInfo, logs: Sequence[str], names: dict[str, str]) -> str:
-    """A queue's filter as Spark SQL; headers become columns, which `names` gathers."""
-    own = [log for log in logs if log in info.spec.sources or may_match(log, info.spec)]
-    parts = []
-    if len(own) < len(logs):
-        parts.append(f"topic IN ({', '.join(map(string, own))})" if own else "FALSE")
-    if info.spec.filter:
-        condition = parse(info.spec.filter)
-        text = condition.spark_sql(timestamp=AT_MS, log="topic", exact=False)
-        for name in sorted(condition.names):
-            # No literal can hold these words: what is not plain is written in hexadecimal.
-            lookup = header(name, Columns())
-            text = text.replace(lookup, names.setdefault(lookup, f"h{len(names)}"))
-        parts.append(f"coalesce({text}, FALSE)")
-    return " AND ".join(parts) or "TRUE"
