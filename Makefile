@@ -16,7 +16,7 @@ SETUP  := bash tools/setup.sh
 PYTHON_PATHS := src tests tools $(if $(wildcard bench/*.py),bench) $(if $(wildcard examples/*.py),examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test check bench faults format clean
+.PHONY: help run setup test generate check bench faults format clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' \
@@ -33,8 +33,13 @@ test: ## run every test, quick ones first, and print a table
 	@$(SETUP) $(TEST_EXTRAS)
 	@$(BIN)/python tools/run_tests.py $(ARGS)
 
-check: ## formatting, lint, types, layers, the style guide
+generate: ## write the nouns of threads from those of coroutines
 	@$(SETUP) $(CHECK_EXTRAS)
+	$(BIN)/python tools/generate.py
+
+check: ## generated files, formatting, lint, types, layers, the style guide
+	@$(SETUP) $(CHECK_EXTRAS)
+	$(BIN)/python tools/generate.py --check
 	$(BIN)/ruff format --check $(PYTHON_PATHS)
 	$(BIN)/ruff check $(PYTHON_PATHS)
 	$(BIN)/mypy --strict src tools $(if $(wildcard bench/*.py),bench)

@@ -1,40 +1,96 @@
-"""The handle that `millstream.open` gives: the nouns of one store, over whatever session."""
+# Generated from src/millstream/aio/database.py by `make generate`: change that file, not this one.
+
+"""Opening a store, and the handle that it gives: the nouns of one store, for threads."""
 
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
+from millstream.clock import Clock
 from millstream.command import Fold, Session, Stats, Transact
 from millstream.errors import InvalidInput
+from millstream.limits import Limits
 from millstream.log import commands as c
 from millstream.log.log import Log
+from millstream.opening import open_session
 from millstream.queue.commands import ListQueues
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.model.spec import spec_of
 from millstream.queue.queue import Queue
 from millstream.record import LogInfo
+from millstream.remote.opening import CONNECT_TIMEOUT_S, RETRY_FOR_S
 from millstream.replica.commands import GetStoreId
-from millstream.replica.sync.following import follow
 from millstream.replica.sync.outcome import Direction, OnFork, Options, Outcome, Tell
-from millstream.replica.sync.sync import synced
-from millstream.steps import Later, Steps
+from millstream.replica.sync.syncing import follow, synced
+from millstream.steps import Steps
+from millstream.store.engine import Durability
 from millstream.store.place import check_peer
+from millstream.store.sqlite_options import SqliteOptions
+from millstream.surface import Event
 
-__all__ = ["Later", "Millstream", "Transaction"]
+ENTRIES_PER_PAGE = 1_000
+"""Logs or queues that are listed by one command."""
 
-LOGS_PER_PAGE = 1_000
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    durability: Durability = "full",
+    limits: Limits | None = None,
+    options: SqliteOptions | None = None,
+    clock: Clock | None = None,
+    file_mode: int | None = None,
+    accept_loss: bool = False,
+    token: str | None = None,
+    ca: str | None = None,
+    connect_timeout: float = CONNECT_TIMEOUT_S,
+    retry_for: float = RETRY_FOR_S,
+) -> Millstream:
+    """Open the store in a file, or make one; everything is durable when a call returns.
+
+    With `durability="relaxed"` a commit survives the death of the process but not of the machine.
+    A new file is for its owner alone unless `file_mode` (such as `0o640`) says otherwise. A store
+    whose write-ahead log was damaged is refused if commits would be lost by that; `accept_loss` opens
+    it without them. `options` sets what is the engine's own affair (`SqliteOptions`). The path
+    `:memory:` makes a store in memory, which ends with its handle.
+
+    The address of a server (`http://`, `https://`) opens the store behind it. The server is shown
+    `token`, or the one in MILLSTREAM_TOKEN; `ca` names a file with the certificates to trust. One
+    attempt to connect may take `connect_timeout` seconds. A lost connection is made anew for up to
+    `retry_for` seconds: reads, and appends under a `Producer`, are then asked again; of other
+    changes that were not answered the caller learns by `OutcomeUnknown`.
+    """
+    return Millstream(
+        open_session(
+            path,
+            durability=durability,
+            limits=limits,
+            options=options,
+            clock=clock,
+            file_mode=file_mode,
+            accept_loss=accept_loss,
+            token=token,
+            ca=ca,
+            connect_timeout=connect_timeout,
+            retry_for=retry_for,
+        )
+    )
 
 
 class Millstream:
-    """One open store. Any thread may use it; close it when done, or use it in a `with`."""
+    """One open store, for any thread; close it, or use `with`."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
+
+    @property
+    def session(self) -> Session:
+        """What answers the commands of the nouns; for parts of Millstream, not for applications."""
+        return self._session
 
     def __enter__(self) -> Self:
         return self
@@ -54,7 +110,7 @@ class Millstream:
     def logs(self) -> Iterator[LogInfo]:
         """Every log, in the order of their names."""
         after = ""
-        while page := self._session.execute(c.ListLogs(after, LOGS_PER_PAGE)):
+        while page := self._session.execute(c.ListLogs(after, ENTRIES_PER_PAGE)):
             yield from page
             after = page[-1].name
 
@@ -76,7 +132,7 @@ class Millstream:
     def queues(self) -> Iterator[QueueInfo]:
         """How every queue stands, in the order of their names."""
         after = ""
-        while page := self._session.execute(ListQueues(after, LOGS_PER_PAGE)):
+        while page := self._session.execute(ListQueues(after, ENTRIES_PER_PAGE)):
             yield from page
             after = page[-1].name
 
@@ -122,7 +178,7 @@ class Millstream:
         progress: Tell | None = None,
         token: str | None = None,
         create: bool = False,
-        stop: threading.Event | None = None,
+        stop: Event | None = None,
     ) -> Iterator[Outcome]:
         """Sync now and after every change, until `stop` is set; gives each outcome with news."""
         options = Options(
@@ -149,17 +205,13 @@ class Millstream:
         self._session.close()
 
 
-peers_opened_by: list[Callable[..., Millstream]] = []
-"""`millstream.open`, which knows every kind of store; it says so when the package is imported."""
-
-
 @contextmanager
 def _session_of(
     peer: Millstream | str | os.PathLike[str], token: str | None, *, create: bool
 ) -> Iterator[Session]:
     """The session of a peer; one that is opened here is closed here."""
     if isinstance(peer, Millstream):
-        yield peer._session
+        yield peer.session
         return
     if not isinstance(peer, str | os.PathLike):
         raise InvalidInput(
@@ -167,8 +219,8 @@ def _session_of(
         )
     if not create:
         check_peer(peer)
-    with peers_opened_by[-1](peer, token=token) as opened:
-        yield opened._session
+    with open(peer, token=token) as opened:
+        yield opened.session
 
 
 class Transaction(Steps):

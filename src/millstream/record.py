@@ -13,6 +13,8 @@ from typing import Any, Literal, TypeVar, overload
 import msgspec
 from msgspec import Struct
 
+from millstream.errors import InvalidInput
+
 Scalar = str | int | float | bool | None
 """What a header may hold; integers are 64-bit."""
 
@@ -93,6 +95,17 @@ class Retention(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __bool__(self) -> bool:
         """Whether there is any rule."""
         return self != Retention()
+
+
+def retention_of(
+    *, age: Seconds | None, bytes: int | None, count: int | None, consumed: bool
+) -> Retention:
+    """What a log may forget; the store checks the numbers."""
+    try:
+        age_ms = None if age is None else to_ms(age)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInput(f"retention by age is a number of seconds, not {age!r}") from error
+    return Retention(age_ms=age_ms, bytes=bytes, count=count, consumed=consumed)
 
 
 class LogInfo(Struct, frozen=True, kw_only=True):

@@ -7,16 +7,15 @@ from typing import Any, Protocol
 
 from millstream.command import Sql
 from millstream.errors import InvalidInput
-from millstream.format.packing import check_json, pack_single
+from millstream.format.packing import check_json, pack_many, pack_single
 from millstream.limits import Limits
 from millstream.log import commands as c
-from millstream.log.log import pack_many
 from millstream.log.names import check_name
 from millstream.log.progress import Acknowledged, Progress, ranges_of
 from millstream.queue.commands import FinishClaims
 from millstream.queue.model.message import Message
 from millstream.queue.putting import Wishes, put_batch, put_one
-from millstream.queue.queue import Messages, runs_of
+from millstream.queue.runs import Messages, runs_of
 from millstream.record import Headers, Producer
 
 

@@ -1,14 +1,16 @@
-"""The cursor as coroutines hold it: the same progress as `millstream.log.cursor`, awaited.
+"""The cursor as coroutines hold it: takes records in order, acknowledges them in any order.
 
-Several coroutines may share one: they take different records.
+A durable cursor commits each acknowledgement. One that is not keeps them in memory, and `flush`
+moves its durable floor to the last section boundary below: what lies above comes again after a
+restart.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Protocol
 
+from millstream.aio.surface import Lock
 from millstream.command import AsyncSession
 from millstream.errors import CorruptionError, NotFound, Truncated
 from millstream.log import commands as c
@@ -65,7 +67,7 @@ async def open_cursor(
 
 
 class Cursor:
-    """How far one named reader has come."""
+    """How far one named reader has come; coroutines that share one take different records."""
 
     def __init__(
         self,
@@ -82,10 +84,10 @@ class Cursor:
         self._session = session
         self._source = source
         self.progress = progress
-        self._lock = asyncio.Lock()
+        self._lock = Lock()
 
     def __repr__(self) -> str:
-        return f"aio.Cursor({self._source.name!r}, {self.name!r})"
+        return f"Cursor({self._source.name!r}, {self.name!r})"
 
     async def take(self, n: int = 1, *, wait: Seconds | None = None) -> list[Record]:
         """The next unacknowledged records, at most `n`, in order; waits for the first if asked."""
@@ -220,9 +222,9 @@ class Cursor:
             progress.check(log, named)
             command = c.Acknowledge(log, self.name, ranges, progress.setbacks)
             await self._session.execute(command)
-            progress.acked(ranges)
         else:
             extent = await self._source.extent(progress.setbacks)
             progress.check(log, named, extent)
             check_within(ranges, extent.end)
+        async with self._lock:
             progress.acked(ranges)

@@ -1,8 +1,7 @@
-"""The handle that `millstream.aio.open` gives: the nouns of one store, for coroutines."""
+"""Opening a store, and the handle that it gives: the nouns of one store, for coroutines."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,20 +9,74 @@ from types import TracebackType
 from typing import Any, Self
 
 from millstream.aio.log import Log
+from millstream.aio.opening import open_session
 from millstream.aio.queue import Queue
+from millstream.aio.surface import Event
 from millstream.aio.sync import follow, synced
+from millstream.clock import Clock
 from millstream.command import AsyncSession, Fold, Stats, Transact
-from millstream.database import LOGS_PER_PAGE
 from millstream.errors import InvalidInput
+from millstream.limits import Limits
 from millstream.log import commands as c
 from millstream.queue.commands import ListQueues
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.model.spec import spec_of
 from millstream.record import LogInfo
+from millstream.remote.opening import CONNECT_TIMEOUT_S, RETRY_FOR_S
 from millstream.replica.commands import GetStoreId
 from millstream.replica.sync.outcome import Direction, OnFork, Options, Outcome, Tell
 from millstream.steps import Steps
+from millstream.store.engine import Durability
 from millstream.store.place import check_peer
+from millstream.store.sqlite_options import SqliteOptions
+
+ENTRIES_PER_PAGE = 1_000
+"""Logs or queues that are listed by one command."""
+
+
+async def open(
+    path: str | os.PathLike[str],
+    *,
+    durability: Durability = "full",
+    limits: Limits | None = None,
+    options: SqliteOptions | None = None,
+    clock: Clock | None = None,
+    file_mode: int | None = None,
+    accept_loss: bool = False,
+    token: str | None = None,
+    ca: str | None = None,
+    connect_timeout: float = CONNECT_TIMEOUT_S,
+    retry_for: float = RETRY_FOR_S,
+) -> Millstream:
+    """Open the store in a file, or make one; everything is durable when a call returns.
+
+    With `durability="relaxed"` a commit survives the death of the process but not of the machine.
+    A new file is for its owner alone unless `file_mode` (such as `0o640`) says otherwise. A store
+    whose write-ahead log was damaged is refused if commits would be lost by that; `accept_loss` opens
+    it without them. `options` sets what is the engine's own affair (`SqliteOptions`). The path
+    `:memory:` makes a store in memory, which ends with its handle.
+
+    The address of a server (`http://`, `https://`) opens the store behind it. The server is shown
+    `token`, or the one in MILLSTREAM_TOKEN; `ca` names a file with the certificates to trust. One
+    attempt to connect may take `connect_timeout` seconds. A lost connection is made anew for up to
+    `retry_for` seconds: reads, and appends under a `Producer`, are then asked again; of other
+    changes that were not answered the caller learns by `OutcomeUnknown`.
+    """
+    return Millstream(
+        await open_session(
+            path,
+            durability=durability,
+            limits=limits,
+            options=options,
+            clock=clock,
+            file_mode=file_mode,
+            accept_loss=accept_loss,
+            token=token,
+            ca=ca,
+            connect_timeout=connect_timeout,
+            retry_for=retry_for,
+        )
+    )
 
 
 class Millstream:
@@ -31,6 +84,11 @@ class Millstream:
 
     def __init__(self, session: AsyncSession) -> None:
         self._session = session
+
+    @property
+    def session(self) -> AsyncSession:
+        """What answers the commands of the nouns; for parts of Millstream, not for applications."""
+        return self._session
 
     async def __aenter__(self) -> Self:
         return self
@@ -50,7 +108,7 @@ class Millstream:
     async def logs(self) -> AsyncIterator[LogInfo]:
         """Every log, in the order of their names."""
         after = ""
-        while page := await self._session.execute(c.ListLogs(after, LOGS_PER_PAGE)):
+        while page := await self._session.execute(c.ListLogs(after, ENTRIES_PER_PAGE)):
             for info in page:
                 yield info
             after = page[-1].name
@@ -73,7 +131,7 @@ class Millstream:
     async def queues(self) -> AsyncIterator[QueueInfo]:
         """How every queue stands, in the order of their names."""
         after = ""
-        while page := await self._session.execute(ListQueues(after, LOGS_PER_PAGE)):
+        while page := await self._session.execute(ListQueues(after, ENTRIES_PER_PAGE)):
             for info in page:
                 yield info
             after = page[-1].name
@@ -120,7 +178,7 @@ class Millstream:
         progress: Tell | None = None,
         token: str | None = None,
         create: bool = False,
-        stop: asyncio.Event | None = None,
+        stop: Event | None = None,
     ) -> AsyncIterator[Outcome]:
         """Sync now and after every change, until `stop` is set; gives each outcome with news."""
         options = Options(
@@ -154,18 +212,16 @@ async def _session_of(
 ) -> AsyncIterator[AsyncSession]:
     """The session of a peer; one that is opened here is closed here."""
     if isinstance(peer, Millstream):
-        yield peer._session
+        yield peer.session
         return
-    from millstream import aio
-
     if not isinstance(peer, str | os.PathLike):
         raise InvalidInput(
             f"a peer is an open store, a path or an address, not {type(peer).__name__}"
         )
     if not create:
         check_peer(peer)
-    async with await aio.open(peer, token=token) as opened:
-        yield opened._session
+    async with await open(peer, token=token) as opened:
+        yield opened.session
 
 
 class Transaction(Steps):

@@ -1,4 +1,4 @@
-"""The log as coroutines hold it: builds the same commands as `millstream.log.log`, and awaits."""
+"""The log as coroutines hold it: a name and a session; every method is one command or a few."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 from millstream.aio.cursor import Cursor, open_cursor
 from millstream.aio.stage import Stage, open_stage
+from millstream.aio.surface import Entries
 from millstream.command import AsyncSession
 from millstream.errors import InvalidInput, Truncated
-from millstream.format.packing import Single, check_json, pack_single
+from millstream.format.packing import Single, check_json, pack_many, pack_single
 from millstream.limits import MESSAGE_ID_MAX
 from millstream.log import commands as c
 from millstream.log.block import Block
-from millstream.log.cursor import SECTION
-from millstream.log.log import pack_many, retention_of
 from millstream.log.names import check_name
+from millstream.log.progress import SECTION
 from millstream.record import (
     CursorInfo,
     Extent,
@@ -27,6 +27,7 @@ from millstream.record import (
     Record,
     Retention,
     Seconds,
+    retention_of,
     to_ms,
 )
 
@@ -42,7 +43,7 @@ class Log:
         self._session = session
 
     def __repr__(self) -> str:
-        return f"aio.Log({self.name!r})"
+        return f"Log({self.name!r})"
 
     async def append(
         self,
@@ -123,7 +124,7 @@ class Log:
     async def read_blocks(
         self, start: int | None = None, stop: int | None = None
     ) -> AsyncIterator[Block]:
-        """As `read`, but whole blocks: columns for whoever can do without record objects."""
+        """As `read`, but whole blocks: columns, for callers that need no record objects."""
         first, end = await self._bounds()
         position = first if start is None else start
         stop = end if stop is None else min(stop, end)
@@ -170,9 +171,12 @@ class Log:
         return (await self._bounds())[1]
 
     async def len(self) -> int:
-        """How many records are there: what `len(log)` is elsewhere."""
+        """How many records are there."""
         start, end = await self._bounds()
         return end - start
+
+    def __bool__(self) -> bool:
+        return True
 
     async def truncate(self, *, before: int) -> int:
         """Forget the records before an offset and return how many went.
@@ -231,7 +235,10 @@ class Log:
         return await self._session.execute(c.DeleteCursor(self.name, check_name(name, "cursor")))
 
     async def stage(self, *, section: int = SECTION) -> Stage:
-        """Hold the log exclusively, to append now and commit later: `async with await …`."""
+        """Hold the log exclusively, to append now and commit later.
+
+        `async with await log.stage() as stage` commits what is staged when the block ends.
+        """
         return await open_stage(self._session, self, section=section)
 
     async def fork(self, name: str | None = None) -> Log:
@@ -283,8 +290,8 @@ class Log:
         return await self._session.execute(c.ReadBlocks(self.name, start, stop, bytes_max))
 
 
-class Metadata:
-    """A log's metadata: a mapping cannot be awaited, so each access is a method."""
+class Metadata(Entries):
+    """A log's metadata; each access is one command."""
 
     def __init__(self, session: AsyncSession, log: str) -> None:
         self._session = session

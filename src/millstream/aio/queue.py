@@ -1,4 +1,4 @@
-"""The queue as coroutines hold it: the same commands as `millstream.queue.queue`, awaited."""
+"""The queue as coroutines hold it: put, claim, and finish; each method is one command or a few."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from millstream.aio.working import Working
 from millstream.command import AsyncSession
 from millstream.format.rfc import Record
 from millstream.log.names import check_name
@@ -17,12 +18,12 @@ from millstream.queue import commands as c
 from millstream.queue.model.message import Message, QueueInfo, Try, messages_of
 from millstream.queue.model.spec import QueueSpec, no_queue
 from millstream.queue.putting import Wishes, put_batch, put_one
-from millstream.queue.queue import REDRIVE_PER_COMMIT, Messages, runs_of
+from millstream.queue.runs import Messages, runs_of
 from millstream.record import Headers, Producer, Seconds, to_ms
 
 
-class Queue:
-    """Messages to be worked on, each by one consumer at a time; the twin of the sync `Queue`."""
+class Queue(Working):
+    """Messages to be worked on, each by one consumer at a time."""
 
     def __init__(self, session: AsyncSession, name: str) -> None:
         self.name = check_name(name, "queue")
@@ -222,11 +223,11 @@ class Queue:
         """The failed messages, those that match a filter."""
         condition = None
         if where:
-            from millstream.filters import parse  # only who uses filters pays for their parser
+            from millstream.filters import parse  # only users of filters pay for their parser
 
             condition = parse(where)
         after = -1
-        while page := await self.peek(REDRIVE_PER_COMMIT, state="failed", after=after):
+        while page := await self.peek(c.REDRIVE_PER_COMMIT, state="failed", after=after):
             after = page[-1].claim_id
             for message in page:
                 if condition is None or condition.matches(
@@ -252,7 +253,7 @@ class Queue:
             if limit is not None and total + len(chosen) >= limit:
                 break
             chosen.append(message.claim_id)
-            if len(chosen) == REDRIVE_PER_COMMIT:
+            if len(chosen) == c.REDRIVE_PER_COMMIT:
                 total += await self._redrive(chosen, total, rate, dry_run=dry_run)
                 chosen = []
         if chosen:

@@ -1,21 +1,25 @@
-"""Staging for coroutines: append now, commit later, as `millstream.log.stage`, awaited."""
+"""Staging for coroutines: append now, commit later.
+
+A staging handle holds its log exclusively. What it appends can be read through it at once, and by
+everybody once it is committed: by `commit`, by leaving the `with` block, or because a section is
+full. What was not committed is lost with the handle.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any, Self
 
 from millstream.aio.cursor import Cursor, Source, open_cursor
+from millstream.aio.surface import Lock, Unbroken
 from millstream.command import AsyncSession
 from millstream.errors import EndMoved, MillstreamError, OutcomeUnknown
 from millstream.format.packing import pack_single
 from millstream.log import commands as c
 from millstream.log.progress import check_section
-from millstream.log.stage import staged_record
-from millstream.log.staged import Staged
+from millstream.log.staged import Staged, staged_record
 from millstream.record import Extent, Headers, Record, Seconds
 
 
@@ -39,9 +43,9 @@ class Stage:
         self._section = section
         self._token = token
         self._staged = Staged(log.name, token, end, section=section, limits=session.limits)
-        self._changing = asyncio.Lock()
-        self._commits: asyncio.Future[int] | None = None
-        """The last commit, which a cancelled caller may have left running."""
+        self._changing = Lock()
+        self._commits = Unbroken(session)
+        """A cancelled caller leaves its commit running: the next call looks how that ended."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -105,17 +109,14 @@ class Stage:
     async def close(self) -> None:
         """Drop what is staged and let others append again."""
         async with self._changing:
-            if self._commits is not None:
-                await asyncio.wait([self._commits])
+            await self._commits.ended()
             self._staged.clear()
             await self._session.execute(c.FreeLog(self.name, self._token))
 
     async def _commit(self, *, by_call: bool) -> None:
-        # A cancelled caller leaves the commit running: the next call looks how it ended.
         command = self._staged.begin(by_call=by_call)
-        self._commits = asyncio.ensure_future(self._session.execute(command))
         try:
-            await asyncio.shield(self._commits)
+            await self._commits.execute(command)
         except MillstreamError as error:
             if not isinstance(error, OutcomeUnknown):
                 self._staged.failed()
@@ -126,8 +127,7 @@ class Stage:
         """Find out how a commit ended, if that is in doubt."""
         if not self._staged.in_doubt:
             return
-        if self._commits is not None:
-            await asyncio.wait([self._commits])
+        await self._commits.ended()
         try:
             await self._session.execute(self._staged.probe())
         except EndMoved:
@@ -146,14 +146,16 @@ class Stage:
     ) -> AsyncIterator[Record]:
         """The records in [start, stop), those that are staged included."""
         position = await self.start_offset() if start is None else start
-        committed, records = self._staged.committed, list(self._staged.visible())
+        committed, records = self._staged.committed, self._staged.visible()
         end = committed + len(records)
         stop = end if stop is None else min(stop, end)
+        first = max(position, committed)
+        records = records[first - committed : max(stop - committed, 0)]  # as they are now
         if position < committed:
             async for record in self._log.read(position, min(stop, committed)):
                 yield record
-        for offset in range(max(position, committed), stop):
-            yield staged_record(self.name, offset, records[offset - committed])
+        for offset, staged in enumerate(records, first):
+            yield staged_record(self.name, offset, staged)
 
     async def start_offset(self) -> int:
         """The offset of the first record that is there."""

@@ -1,39 +1,52 @@
-"""Sync for coroutines: the same steps, awaited."""
+"""Sync for coroutines: the steps of a sync are taken between two sessions, once or for good."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, TypeVar
+from functools import partial
+from typing import TypeVar
 
-from millstream.command import AsyncSession
+from millstream.aio.beside import Beside
+from millstream.aio.surface import Event, Future
+from millstream.command import AsyncSession, Command
 from millstream.errors import MillstreamError
 from millstream.replica.sync.following import WAIT_MS, Pace, WaitForChange, watched_sides
 from millstream.replica.sync.outcome import Options, Outcome, Tell, raise_first
-from millstream.replica.sync.peer import AsyncPeer
+from millstream.replica.sync.peer import Meter
 from millstream.replica.sync.steps import Side, Steps
 from millstream.replica.sync.sync import sync_steps
 
 T = TypeVar("T")
 
 
-async def drive(steps: Steps[T], own: AsyncPeer, peer: AsyncPeer) -> T:
-    """Take the steps; the questions of one round are asked side by side."""
-    sides: dict[str, AsyncPeer] = {"own": own, "peer": peer}
+class Peer:
+    """One of the two stores of a sync, and how much was said to it."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self.session = session
+        self.meter = Meter()
+
+    async def execute(self, command: Command[T]) -> T:
+        """Ask, and count."""
+        answer = await self.session.execute(command)
+        self.meter.note(command, answer)
+        return answer
+
+
+async def drive(steps: Steps[T], own: Peer, peer: Peer) -> T:
+    """Take the steps; the questions of one round are asked beside each other."""
+    sides: dict[Side, Peer] = {"own": own, "peer": peer}
     try:
         questions = next(steps)
-        while True:
-            answers: list[Any] = await asyncio.gather(
-                *(sides[one.side].execute(one.command) for one in questions),
-                return_exceptions=True,
-            )
-            error = next((one for one in answers if isinstance(one, BaseException)), None)
-            if isinstance(error, Exception):
-                questions = steps.throw(error)
-            elif error is not None:
-                raise error
-            else:
-                questions = steps.send(answers)
+        async with Beside() as beside:
+            while True:
+                asked = [partial(sides[one.side].execute, one.command) for one in questions]
+                try:
+                    answers = await beside.answers(asked)
+                except Exception as error:
+                    questions = steps.throw(error)
+                else:
+                    questions = steps.send(answers)
     except StopIteration as end:
         result: T = end.value
         return result
@@ -44,7 +57,7 @@ async def drive(steps: Steps[T], own: AsyncPeer, peer: AsyncPeer) -> T:
 async def synced(
     own: AsyncSession, peer: AsyncSession, options: Options, tell: Tell | None = None
 ) -> Outcome:
-    """As `millstream.replica.sync.sync.synced`."""
+    """Bring two stores together; raises the first error of any log, after all others are done."""
     outcome, errors = await sync_round(own, peer, options, tell)
     raise_first(outcome, errors)
     return outcome
@@ -53,9 +66,9 @@ async def synced(
 async def sync_round(
     own: AsyncSession, peer: AsyncSession, options: Options, tell: Tell | None = None
 ) -> tuple[Outcome, list[MillstreamError]]:
-    """As `millstream.replica.sync.sync.sync_round`."""
+    """The same, with the errors of logs beside the outcome."""
     options.check()
-    ours, theirs = AsyncPeer(own), AsyncPeer(peer)
+    ours, theirs = Peer(own), Peer(peer)
     began_s = own.clock.seconds()
     outcome, errors = await drive(sync_steps(options, tell), ours, theirs)
     outcome.bytes = theirs.meter.total
@@ -69,33 +82,32 @@ async def follow(
     options: Options,
     *,
     tell: Tell | None = None,
-    stop: asyncio.Event | None = None,
+    stop: Event | None = None,
 ) -> AsyncIterator[Outcome]:
-    """As `millstream.replica.sync.following.follow`; it also ends when whoever iterates stops."""
+    """Sync, then again after every change; gives the first outcome, and each that has something new.
+
+    A log that cannot be brought together is told in the outcome, and tried again in every round.
+    """
+    stop = stop or Event()
     sessions: dict[Side, AsyncSession] = {"own": own, "peer": peer}
     watched = watched_sides(options)
-    stopping = asyncio.ensure_future((stop or asyncio.Event()).wait())
     pace = Pace()
-    waits: dict[Side, asyncio.Task[int]] = {}
-    seen = {side: await sessions[side].execute(WaitForChange(0, 0)) for side in watched}
-    try:
-        while not stopping.done():
+    waits: dict[Side, Future[int]] = {}
+    async with Beside(stop) as beside:
+        seen = {side: await sessions[side].execute(WaitForChange(0, 0)) for side in watched}
+        while not stop.is_set():
             outcome, _ = await sync_round(own, peer, options, tell)
             if pace.tells(outcome):
                 yield outcome
-            await asyncio.wait([stopping], timeout=pace.seconds)
+            await beside.pause(pace.seconds)
             moved = False
-            while not moved and not stopping.done():
+            while not moved and not stop.is_set():
                 for side in watched:
                     if side not in waits:
                         asked = WaitForChange(seen[side], WAIT_MS)
-                        waits[side] = asyncio.ensure_future(sessions[side].execute(asked))
-                await asyncio.wait([*waits.values(), stopping], return_when=asyncio.FIRST_COMPLETED)
+                        waits[side] = beside.begin(partial(sessions[side].execute, asked))
+                await beside.first(waits.values())
                 for side in [side for side, waiting in waits.items() if waiting.done()]:
-                    sequence = await waits.pop(side)
+                    sequence = waits.pop(side).result()
                     moved = moved or sequence > seen[side]
                     seen[side] = sequence
-    finally:
-        for task in (stopping, *waits.values()):
-            task.cancel()
-        await asyncio.gather(stopping, *waits.values(), return_exceptions=True)

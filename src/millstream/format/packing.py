@@ -7,7 +7,7 @@ are the same whether they are packed here or arrive over a wire.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 from millstream.errors import InvalidInput, TooLarge
 from millstream.format import block
 from millstream.limits import Limits
-from millstream.record import Headers
+from millstream.record import Headers, Item
 
 CONTENT_TYPE = "content-type"
 TEXT = "text/plain; charset=utf-8"
@@ -120,6 +120,44 @@ def pack_batch(
         block.checksum(metadata),
         None if constant is None else check_timestamp(constant),
     )
+
+
+def pack_many(
+    values: Iterable[Any],
+    *,
+    keys: Sequence[bytes | str | None] | None,
+    headers: Sequence[Headers | None] | None,
+    timestamps: Sequence[int] | int | None,
+    limits: Limits,
+) -> Single | Batch | None:
+    """A batch from columns or from items; alone, a record is a `Single`; None if there is none."""
+    if isinstance(values, str | bytes | bytearray | memoryview):
+        raise InvalidInput("append_many takes several values; append takes one")
+    rows = values if isinstance(values, list | tuple) else list(values)
+    if not rows:
+        return None
+    if isinstance(rows[0], Item):
+        if keys is not None or headers is not None or timestamps is not None:
+            raise InvalidInput("items carry their own keys, headers and timestamps")
+        if not all(isinstance(item, Item) for item in rows):
+            raise InvalidInput("a batch is all items or all values")
+        keys = [item.key for item in rows]
+        headers = [item.headers for item in rows]
+        if any(item.timestamp is not None for item in rows):
+            if any(item.timestamp is None for item in rows):
+                raise InvalidInput("either every item of a batch has a timestamp, or none")
+            timestamps = [item.timestamp for item in rows]
+        rows = [item.value for item in rows]
+    check_columns(len(rows), keys=keys, headers=headers, timestamps=timestamps)
+    if len(rows) == 1:
+        return pack_single(
+            rows[0],
+            key=keys[0] if keys else None,
+            headers=headers[0] if headers else None,
+            timestamp=timestamps[0] if isinstance(timestamps, Sequence) else timestamps,
+            limits=limits,
+        )
+    return pack_batch(rows, keys=keys, headers=headers, timestamps=timestamps, limits=limits)
 
 
 def check_columns(count: int, **columns: Sequence[Any] | int | None) -> None:

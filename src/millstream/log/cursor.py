@@ -1,4 +1,6 @@
-"""The cursor as users hold it: takes records in order, acknowledges them in any order.
+# Generated from src/millstream/aio/cursor.py by `make generate`: change that file, not this one.
+
+"""The cursor as threads hold it: takes records in order, acknowledges them in any order.
 
 A durable cursor commits each acknowledgement. One that is not keeps them in memory, and `flush`
 moves its durable floor to the last section boundary below: what lies above comes again after a
@@ -7,7 +9,6 @@ restart.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -23,9 +24,7 @@ from millstream.log.progress import (
     ranges_of,
 )
 from millstream.record import CursorInfo, Extent, Record, Seconds
-
-SECTION = 1_024
-"""Records in a section: a flush moves the floor by whole ones."""
+from millstream.surface import Lock
 
 
 class Source(Protocol):
@@ -45,14 +44,32 @@ class Source(Protocol):
     def wait(
         self, offset: int, *, timeout: Seconds | None = None, setbacks: int | None = None
     ) -> bool:
-        """Block until there is a record at the offset, or the end has gone back."""
+        """Wait until there is a record at the offset, or the end has gone back."""
 
     def extent(self, known: int = 0) -> Extent:
         """Both ends, and how far the end went back since it did so `known` times."""
 
 
+def open_cursor(
+    session: Session,
+    source: Source,
+    name: str,
+    *,
+    durable: bool,
+    start: int | str,
+    section: int,
+) -> Cursor:
+    """The cursor of that name; made, at `start`, if there is none."""
+    check_name(name, "cursor")
+    check_section(section)
+    info = session.execute(c.OpenCursor(source.name, name, start, section, durable))
+    progress = Progress(info)
+    progress.section = section
+    return Cursor(session, source, name, durable=durable, progress=progress)
+
+
 class Cursor:
-    """How far one named reader has come. Any thread may use it."""
+    """How far one named reader has come; threads that share one take different records."""
 
     def __init__(
         self,
@@ -61,19 +78,15 @@ class Cursor:
         name: str,
         *,
         durable: bool,
-        start: int | str,
-        section: int,
+        progress: Progress,
     ) -> None:
-        self.name = check_name(name, "cursor")
-        check_section(section)
+        self.name = name
         self.log_name = source.name
         self.durable = durable
         self._session = session
         self._source = source
-        info = session.execute(c.OpenCursor(source.name, name, start, section, durable))
-        self._lock = threading.Lock()
-        self.progress = Progress(info)
-        self.progress.section = section
+        self.progress = progress
+        self._lock = Lock()
 
     def __repr__(self) -> str:
         return f"Cursor({self._source.name!r}, {self.name!r})"
@@ -84,7 +97,7 @@ class Cursor:
         if found or wait is None or n < 1:
             return found
         arrived = self._source.wait(end, timeout=wait, setbacks=self.progress.setbacks)
-        return (self._take(n))[0] if arrived else []
+        return self._take(n)[0] if arrived else []
 
     def ack(self, records: Acknowledged) -> None:
         """Mark a record, an offset, or several, as processed; in any order, also twice.
@@ -211,11 +224,9 @@ class Cursor:
             progress.check(log, named)
             command = c.Acknowledge(log, self.name, ranges, progress.setbacks)
             self._session.execute(command)
-            with self._lock:
-                progress.acked(ranges)
         else:
             extent = self._source.extent(progress.setbacks)
             progress.check(log, named, extent)
             check_within(ranges, extent.end)
-            with self._lock:
-                progress.acked(ranges)
+        with self._lock:
+            progress.acked(ranges)

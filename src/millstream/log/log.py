@@ -1,31 +1,26 @@
-"""The log as users hold it: a name and a session; every method is one command or a few."""
+# Generated from src/millstream/aio/log.py by `make generate`: change that file, not this one.
+
+"""The log as threads hold it: a name and a session; every method is one command or a few."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from millstream.command import Session
 from millstream.errors import InvalidInput, Truncated
-from millstream.format.packing import (
-    Batch,
-    Single,
-    check_columns,
-    check_json,
-    pack_batch,
-    pack_single,
-)
-from millstream.limits import MESSAGE_ID_MAX, Limits
+from millstream.format.packing import Single, check_json, pack_many, pack_single
+from millstream.limits import MESSAGE_ID_MAX
 from millstream.log import commands as c
 from millstream.log.block import Block
-from millstream.log.cursor import SECTION, Cursor
+from millstream.log.cursor import Cursor, open_cursor
 from millstream.log.names import check_name
-from millstream.log.stage import Stage
+from millstream.log.progress import SECTION
+from millstream.log.stage import Stage, open_stage
 from millstream.record import (
     CursorInfo,
     Extent,
     Headers,
-    Item,
     LogInfo,
     Merged,
     Owner,
@@ -33,8 +28,10 @@ from millstream.record import (
     Record,
     Retention,
     Seconds,
+    retention_of,
     to_ms,
 )
+from millstream.surface import Entries
 
 
 class Log:
@@ -85,17 +82,14 @@ class Log:
 
         `keys`, `headers` and `timestamps` are columns beside the values; or hand in `Item`s.
         """
+        session = self._session
         records = pack_many(
-            values,
-            keys=keys,
-            headers=headers,
-            timestamps=timestamps,
-            limits=self._session.limits,
+            values, keys=keys, headers=headers, timestamps=timestamps, limits=session.limits
         )
         if records is None:
             end = self.end_offset()
             return range(end, end)
-        first = self._session.execute(c.Append(self.name, records, expect_end, producer))
+        first = session.execute(c.Append(self.name, records, expect_end, producer))
         return range(first, first + (1 if isinstance(records, Single) else records.count))
 
     def get(self, offset: int) -> Record | None:
@@ -127,7 +121,7 @@ class Log:
             yield from block.records()
 
     def read_blocks(self, start: int | None = None, stop: int | None = None) -> Iterator[Block]:
-        """As `read`, but whole blocks: columns for whoever can do without record objects."""
+        """As `read`, but whole blocks: columns, for callers that need no record objects."""
         first, end = self._bounds()
         position = first if start is None else start
         stop = end if stop is None else min(stop, end)
@@ -152,7 +146,7 @@ class Log:
     def wait(
         self, offset: int, *, timeout: Seconds | None = None, setbacks: int | None = None
     ) -> bool:
-        """Block until there is a record at the offset; False if that took too long.
+        """Wait until there is a record at the offset; False if that took too long.
 
         With `setbacks`, as `extent` tells it, also until the log's end has gone back once more.
         """
@@ -172,6 +166,7 @@ class Log:
         return self._bounds()[1]
 
     def __len__(self) -> int:
+        """How many records are there."""
         start, end = self._bounds()
         return end - start
 
@@ -222,7 +217,7 @@ class Log:
         section: int = SECTION,
     ) -> Cursor:
         """The cursor of that name; made, at `start`, if there is none."""
-        return Cursor(self._session, self, name, durable=durable, start=start, section=section)
+        return open_cursor(self._session, self, name, durable=durable, start=start, section=section)
 
     def cursors(self) -> list[CursorInfo]:
         """How each cursor stands."""
@@ -233,8 +228,11 @@ class Log:
         return self._session.execute(c.DeleteCursor(self.name, check_name(name, "cursor")))
 
     def stage(self, *, section: int = SECTION) -> Stage:
-        """Hold the log exclusively, to append now and commit later."""
-        return Stage(self._session, self, section=section)
+        """Hold the log exclusively, to append now and commit later.
+
+        `with log.stage() as stage` commits what is staged when the block ends.
+        """
+        return open_stage(self._session, self, section=section)
 
     def fork(self, name: str | None = None) -> Log:
         """A log of its own that begins as this one is now; nothing is copied.
@@ -285,97 +283,33 @@ class Log:
         return self._session.execute(c.ReadBlocks(self.name, start, stop, bytes_max))
 
 
-class Metadata(MutableMapping[str, Any]):
-    """A log's metadata, as a mapping; each access is one command."""
+class Metadata(Entries):
+    """A log's metadata; each access is one command."""
 
     def __init__(self, session: Session, log: str) -> None:
         self._session = session
         self._log = log
 
-    def __getitem__(self, key: str) -> Any:
-        return self._all()[key]
+    def all(self) -> dict[str, Any]:
+        """Every entry."""
+        return self._session.execute(c.GetMetadata(self._log))
 
-    def __setitem__(self, key: str, value: Any) -> None:
-        self._session.execute(c.SetMetadata(self._log, _check_key(key), check_json(value)))
+    def get(self, key: str, default: Any = None) -> Any:
+        """One entry, or the default if it is absent."""
+        return self.all().get(key, default)
 
-    def __delitem__(self, key: str) -> None:
-        if key not in self._all():
+    def set(self, key: str, value: Any) -> None:
+        """Set an entry."""
+        checked = check_name(key, "metadata")
+        self._session.execute(c.SetMetadata(self._log, checked, check_json(value)))
+
+    def delete(self, key: str) -> None:
+        """Delete an entry; a missing one is a `KeyError`."""
+        if key not in self.all():
             raise KeyError(key)
         self._session.execute(c.SetMetadata(self._log, key, delete=True))
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        return len(self._all())
-
-    def __repr__(self) -> str:
-        return f"Metadata({self._all()!r})"
-
     def compare_and_set(self, key: str, *, expect: Any, value: Any) -> None:
         """Set an entry if it is as expected (None: absent), else raise `MetadataConflict`."""
-        self._session.execute(
-            c.SetMetadata(
-                self._log,
-                _check_key(key),
-                check_json(value),
-                expect=check_json(expect),
-                compare=True,
-            )
-        )
-
-    def _all(self) -> dict[str, Any]:
-        return self._session.execute(c.GetMetadata(self._log))
-
-
-def _check_key(key: str) -> str:
-    return check_name(key, "metadata")
-
-
-def retention_of(
-    *, age: Seconds | None, bytes: int | None, count: int | None, consumed: bool
-) -> Retention:
-    """What a log may forget; the store checks the numbers."""
-    try:
-        age_ms = None if age is None else to_ms(age)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidInput(f"retention by age is a number of seconds, not {age!r}") from error
-    return Retention(age_ms=age_ms, bytes=bytes, count=count, consumed=consumed)
-
-
-def pack_many(
-    values: Iterable[Any],
-    *,
-    keys: Sequence[bytes | str | None] | None,
-    headers: Sequence[Headers | None] | None,
-    timestamps: Sequence[int] | int | None,
-    limits: Limits,
-) -> Single | Batch | None:
-    """A batch from columns or from items; alone, a record is a `Single`; None if there is none."""
-    if isinstance(values, str | bytes | bytearray | memoryview):
-        raise InvalidInput("append_many takes several values; append takes one")
-    rows = values if isinstance(values, list | tuple) else list(values)
-    if not rows:
-        return None
-    if isinstance(rows[0], Item):
-        if keys is not None or headers is not None or timestamps is not None:
-            raise InvalidInput("items carry their own keys, headers and timestamps")
-        if not all(isinstance(item, Item) for item in rows):
-            raise InvalidInput("a batch is all items or all values")
-        keys = [item.key for item in rows]
-        headers = [item.headers for item in rows]
-        if any(item.timestamp is not None for item in rows):
-            if any(item.timestamp is None for item in rows):
-                raise InvalidInput("either every item of a batch has a timestamp, or none")
-            timestamps = [item.timestamp for item in rows]
-        rows = [item.value for item in rows]
-    check_columns(len(rows), keys=keys, headers=headers, timestamps=timestamps)
-    if len(rows) == 1:
-        return pack_single(
-            rows[0],
-            key=keys[0] if keys else None,
-            headers=headers[0] if headers else None,
-            timestamp=timestamps[0] if isinstance(timestamps, Sequence) else timestamps,
-            limits=limits,
-        )
-    return pack_batch(rows, keys=keys, headers=headers, timestamps=timestamps, limits=limits)
+        checked, value, expect = check_name(key, "metadata"), check_json(value), check_json(expect)
+        self._session.execute(c.SetMetadata(self._log, checked, value, expect=expect, compare=True))

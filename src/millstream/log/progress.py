@@ -14,6 +14,9 @@ from millstream.record import CursorInfo, Extent, Record
 
 Acknowledged = Record | int | Iterable["Record | int"]
 
+SECTION = 1_024
+"""Records in a section: a flush moves the floor by whole ones."""
+
 
 class Progress:
     """A position and marks that start where the stored cursor stands."""

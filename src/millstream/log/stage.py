@@ -1,4 +1,6 @@
-"""Staging: append now, commit later.
+# Generated from src/millstream/aio/stage.py by `make generate`: change that file, not this one.
+
+"""Staging for threads: append now, commit later.
 
 A staging handle holds its log exclusively. What it appends can be read through it at once, and by
 everybody once it is committed: by `commit`, by leaving the `with` block, or because a section is
@@ -10,48 +12,42 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Protocol, Self
-
-import msgspec
+from typing import Any, Self
 
 from millstream.command import Session
 from millstream.errors import EndMoved, MillstreamError, OutcomeUnknown
-from millstream.format.packing import Single, pack_single
+from millstream.format.packing import pack_single
 from millstream.log import commands as c
-from millstream.log.cursor import SECTION, Cursor
+from millstream.log.cursor import Cursor, Source, open_cursor
 from millstream.log.progress import check_section
-from millstream.log.staged import Staged
-from millstream.record import NO_HEADERS, Extent, Headers, Record, Seconds
+from millstream.log.staged import Staged, staged_record
+from millstream.record import Extent, Headers, Record, Seconds
+from millstream.surface import Lock, Unbroken
 
-_decode_headers = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
-
-class _Log(Protocol):
-    name: str
-
-    def read(self, start: int | None = None, stop: int | None = None) -> Iterator[Record]:
-        """The records in [start, stop)."""
-
-    def start_offset(self) -> int:
-        """The first offset that is there."""
-
-    def extent(self, known: int = 0) -> Extent:
-        """Both ends, and how far the end went back since it did so `known` times."""
+def open_stage(session: Session, log: Source, *, section: int) -> Stage:
+    """Hold a log exclusively, from its end on."""
+    check_section(section)
+    token = secrets.token_hex(8)
+    end = session.execute(c.TakeLog(log.name, token))
+    return Stage(session, log, section=section, token=token, end=end)
 
 
 class Stage:
     """Records that are readable here, and durable at the next commit."""
 
-    def __init__(self, session: Session, log: _Log, *, section: int) -> None:
-        check_section(section)
+    def __init__(
+        self, session: Session, log: Source, *, section: int, token: str, end: int
+    ) -> None:
         self.name = log.name
         self._session = session
         self._log = log
         self._section = section
-        self._token = secrets.token_hex(8)
-        end = session.execute(c.TakeLog(log.name, self._token))
-        limits = session.limits
-        self._staged = Staged(log.name, self._token, end, section=section, limits=limits)
+        self._token = token
+        self._staged = Staged(log.name, token, end, section=section, limits=session.limits)
+        self._changing = Lock()
+        self._commits = Unbroken(session)
+        """A cancelled caller leaves its commit running: the next call looks how that ended."""
 
     def __enter__(self) -> Self:
         return self
@@ -88,36 +84,41 @@ class Stage:
             timestamp=self._session.clock.wall_ms() if timestamp is None else timestamp,
             limits=self._session.limits,
         )
-        self._settle()
-        stored = self._staged.repeated(record, timed=timestamp is not None)
-        if stored is not None:
-            return stored
-        offset = self._staged.add(record)
-        if self._staged.is_full():
-            self._commit(by_call=True)
-        return offset
+        with self._changing:
+            self._settle()
+            stored = self._staged.repeated(record, timed=timestamp is not None)
+            if stored is not None:
+                return stored
+            offset = self._staged.add(record)
+            if self._staged.is_full():
+                self._commit(by_call=True)
+            return offset
 
     def commit(self) -> int:
         """Make what is staged durable and visible to all; answers the end of the log."""
-        self._settle()
-        if self._staged.records:
-            self._commit(by_call=False)
-        return self._staged.committed
+        with self._changing:
+            self._settle()
+            if self._staged.records:
+                self._commit(by_call=False)
+            return self._staged.committed
 
     def discard(self) -> int:
         """Drop what is staged; answers how many records went."""
-        self._settle()
-        return self._staged.clear()
+        with self._changing:
+            self._settle()
+            return self._staged.clear()
 
     def close(self) -> None:
         """Drop what is staged and let others append again."""
-        self._staged.clear()
-        self._session.execute(c.FreeLog(self.name, self._token))
+        with self._changing:
+            self._commits.ended()
+            self._staged.clear()
+            self._session.execute(c.FreeLog(self.name, self._token))
 
     def _commit(self, *, by_call: bool) -> None:
         command = self._staged.begin(by_call=by_call)
         try:
-            self._session.execute(command)
+            self._commits.execute(command)
         except MillstreamError as error:
             if not isinstance(error, OutcomeUnknown):
                 self._staged.failed()
@@ -126,27 +127,34 @@ class Stage:
 
     def _settle(self) -> None:
         """Find out how a commit ended, if that is in doubt."""
-        if self._staged.in_doubt:
-            try:
-                self._session.execute(self._staged.probe())
-            except EndMoved:
-                self._staged.failed()
-            else:
-                self._staged.was_stored()
+        if not self._staged.in_doubt:
+            return
+        self._commits.ended()
+        try:
+            self._session.execute(self._staged.probe())
+        except EndMoved:
+            self._staged.failed()
+        else:
+            self._staged.was_stored()
 
     def get(self, offset: int) -> Record | None:
         """The record at an offset, staged or committed."""
-        return next(self.read(offset, offset + 1), None) if offset < self.end_offset() else None
+        if offset >= self.end_offset():
+            return None
+        return next(self.read(offset, offset + 1), None)
 
     def read(self, start: int | None = None, stop: int | None = None) -> Iterator[Record]:
         """The records in [start, stop), those that are staged included."""
-        stop = self.end_offset() if stop is None else min(stop, self.end_offset())
         position = self.start_offset() if start is None else start
         committed, records = self._staged.committed, self._staged.visible()
+        end = committed + len(records)
+        stop = end if stop is None else min(stop, end)
+        first = max(position, committed)
+        records = records[first - committed : max(stop - committed, 0)]  # as they are now
         if position < committed:
             yield from self._log.read(position, min(stop, committed))
-        for offset in range(max(position, committed), stop):
-            yield staged_record(self.name, offset, records[offset - committed])
+        for offset, staged in enumerate(records, first):
+            yield staged_record(self.name, offset, staged)
 
     def start_offset(self) -> int:
         """The offset of the first record that is there."""
@@ -176,23 +184,11 @@ class Stage:
         section: int | None = None,
     ) -> Cursor:
         """A cursor that sees staged records as well."""
-        return Cursor(
+        return open_cursor(
             self._session,
             self,
             name,
             durable=durable,
             start=start,
-            section=section or self._section or SECTION,
+            section=section or self._section,
         )
-
-
-def staged_record(log: str, offset: int, record: Single) -> Record:
-    """A staged record as readers of the handle see it; it has no time of its append yet."""
-    return Record(
-        log,
-        offset,
-        record.value,
-        record.timestamp_ms or 0,
-        record.key,
-        _decode_headers(record.headers) if record.headers else NO_HEADERS,
-    )

@@ -6,12 +6,18 @@ is unknown can be asked for afterwards: `probe` stores nothing, and tells whethe
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+
 from millstream.format import block
 from millstream.format.packing import Batch, Single
 from millstream.limits import Limits
 from millstream.log import commands as c
 from millstream.log.names import NUMBER_MAX
-from millstream.record import Producer
+from millstream.record import NO_HEADERS, Producer, Record
+
+_decode_headers = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
 
 class Staged:
@@ -130,4 +136,16 @@ def batch_of(records: list[Single]) -> Batch:
         metadata,
         block.checksum(metadata),
         None,
+    )
+
+
+def staged_record(log: str, offset: int, record: Single) -> Record:
+    """A staged record as readers of the handle see it; it has no time of its append yet."""
+    return Record(
+        log,
+        offset,
+        record.value,
+        record.timestamp_ms or 0,
+        record.key,
+        _decode_headers(record.headers) if record.headers else NO_HEADERS,
     )

@@ -177,6 +177,10 @@ class PurgeQueue(Operation[int], frozen=True):
     state: str
 
 
+REDRIVE_PER_COMMIT = 1_000
+"""Failed messages that one commit makes available again."""
+
+
 class RedriveClaims(Operation[int], frozen=True):
     """Make failed messages available again, under new claim ids; answers how many."""
 

@@ -11,10 +11,9 @@ from msgspec.structs import replace
 
 from millstream.command import Command
 from millstream.errors import InvalidInput
-from millstream.format.packing import Batch, pack_single
+from millstream.format.packing import Batch, pack_many, pack_single
 from millstream.limits import Limits
 from millstream.log.commands import Append
-from millstream.log.log import pack_many
 from millstream.queue.commands import PutForLater
 from millstream.queue.model.slots import Mark
 from millstream.queue.model.spec import KEY, PRIORITY_MAX, QueueSpec

@@ -1,33 +1,30 @@
-"""The queue as users hold it: put, claim, and finish; every method is one command or a few."""
+# Generated from src/millstream/aio/queue.py by `make generate`: change that file, not this one.
+
+"""The queue as threads hold it: put, claim, and finish; each method is one command or a few."""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
 from millstream.command import Session
-from millstream.errors import InvalidInput
 from millstream.format.rfc import Record
 from millstream.log.names import check_name
 from millstream.queue import commands as c
 from millstream.queue.model.message import Message, QueueInfo, Try, messages_of
 from millstream.queue.model.spec import QueueSpec, no_queue
 from millstream.queue.putting import Wishes, put_batch, put_one
+from millstream.queue.runs import Messages, runs_of
+from millstream.queue.working import Working
 from millstream.record import Headers, Producer, Seconds, to_ms
 
-if TYPE_CHECKING:
-    from millstream.worker.worker import Worker, WorkerStats
 
-Messages = Message | Iterable[Message]
-REDRIVE_PER_COMMIT = 1_000
-
-
-class Queue:
+class Queue(Working):
     """Messages to be worked on, each by one consumer at a time."""
 
     def __init__(self, session: Session, name: str) -> None:
@@ -96,7 +93,7 @@ class Queue:
         wishes = Wishes(priority=priority, group=group, dedup=dedup, delay=delay, at=at)
         command = put_one(
             self.name,
-            (self._need_info()).spec if wishes else None,
+            self._need_info().spec if wishes else None,
             value,
             key=key,
             headers=headers,
@@ -119,7 +116,7 @@ class Queue:
         wishes = Wishes(delay=delay, at=at)
         command, count = put_batch(
             self.name,
-            (self._need_info()).spec if wishes else None,
+            self._need_info().spec if wishes else None,
             values,
             keys=keys,
             headers=headers,
@@ -151,7 +148,7 @@ class Queue:
                 None if lease is None else to_ms(lease),
                 self._consumer if consumer is None else consumer,
                 None if wait is None else to_ms(wait),
-                self._runs(ack),
+                runs_of(ack, self.name),
             )
         )
         return messages_of(lots)
@@ -188,7 +185,9 @@ class Queue:
     def renew(self, messages: Messages, *, lease: Seconds | None = None) -> datetime:
         """Prolong leases; until when."""
         lease_ms = None if lease is None else to_ms(lease)
-        end = self._session.execute(c.RenewClaims(self.name, self._runs(messages), lease_ms))
+        end = self._session.execute(
+            c.RenewClaims(self.name, runs_of(messages, self.name), lease_ms)
+        )
         return end.until
 
     # Looking after it.
@@ -221,11 +220,11 @@ class Queue:
         """The failed messages, those that match a filter."""
         condition = None
         if where:
-            from millstream.filters import parse  # only who uses filters pays for their parser
+            from millstream.filters import parse  # only users of filters pay for their parser
 
             condition = parse(where)
         after = -1
-        while page := self.peek(REDRIVE_PER_COMMIT, state="failed", after=after):
+        while page := self.peek(c.REDRIVE_PER_COMMIT, state="failed", after=after):
             after = page[-1].claim_id
             for message in page:
                 if condition is None or condition.matches(
@@ -251,7 +250,7 @@ class Queue:
             if limit is not None and total + len(chosen) >= limit:
                 break
             chosen.append(message.claim_id)
-            if len(chosen) == REDRIVE_PER_COMMIT:
+            if len(chosen) == c.REDRIVE_PER_COMMIT:
                 total += self._redrive(chosen, total, rate, dry_run=dry_run)
                 chosen = []
         if chosen:
@@ -272,77 +271,15 @@ class Queue:
         reason: str = "",
         each: bool = False,
     ) -> list[c.Run]:
-        runs = self._runs(messages)
+        runs = runs_of(messages, self.name)
         if not runs:
             return []
         return self._session.execute(
             c.FinishClaims(self.name, runs, outcome, delay_ms, reason, each)
         )
 
-    def _runs(self, messages: Messages) -> list[c.Run]:
-        return runs_of(messages, self.name)
-
     def _need_info(self) -> QueueInfo:
         info = self.info()
         if info is None:
             raise no_queue(self.name)
         return info
-
-    def worker(
-        self,
-        handler: Callable[..., Any],
-        *,
-        concurrency: int = 1,
-        batch: int | None = None,
-        lease: Seconds | None = None,
-        time_limit: Seconds | None = None,
-        on_error: Callable[[Message, BaseException], None] | None = None,
-        on_progress: Callable[[WorkerStats], None] | None = None,
-    ) -> Worker:
-        """A worker that runs a handler, `handler(message)` or `handler(message, tx)`, on messages.
-
-        It claims as many as can begin at once, or up to `batch`. A handler over its `time_limit` is
-        cancelled if it is a coroutine; a thread cannot be stopped, so its lease is let go and its
-        result is dropped.
-        """
-        from millstream.worker.worker import Worker
-
-        return Worker(
-            self,
-            self._session,
-            handler,
-            concurrency=concurrency,
-            batch=batch,
-            lease=lease,
-            time_limit=time_limit,
-            on_error=on_error,
-            on_progress=on_progress,
-        )
-
-
-def runs_of(messages: Messages, queue: str | None = None) -> list[c.Run]:
-    """Claims, all of one queue, as the fewest runs: adjacent claim ids of the same attempt."""
-    chosen = [messages] if isinstance(messages, Message) else list(messages)
-    if len(chosen) == 1 and (one := chosen[0]).queue == queue:
-        return [(one.claim_id, 1, one.attempt)]
-    if not chosen:
-        return []
-    label, first, count = chosen[0].label, chosen[0].index, len(chosen)
-    together = [message.index for message in chosen if message.label is label]
-    if label.queue == queue and together == list(range(first, first + count)):
-        return [(label.claim_id + first, count, label.attempt)]
-    strangers = {message.queue for message in chosen} - {queue}
-    if queue is not None and strangers:
-        raise InvalidInput(f"a message of queue {strangers.pop()!r} was handed to {queue!r}")
-    runs: list[c.Run] = []
-    first, count, attempt = 0, 0, 0
-    for message in chosen:
-        if count and message.claim_id == first + count and message.attempt == attempt:
-            count += 1
-            continue
-        if count:
-            runs.append((first, count, attempt))
-        first, count, attempt = message.claim_id, 1, message.attempt
-    if count:
-        runs.append((first, count, attempt))
-    return runs

@@ -64,7 +64,7 @@ def check_no_address_options(*, token: str | None, ca: str | None) -> None:
 
 def _check_options(url: str, of_files: dict[str, Any]) -> None:
     for name, value in of_files.items():
-        if value not in (None, "full"):
+        if value not in (None, "full") and value is not False:
             raise InvalidInput(f"{name}= is for a file; a server was given its own when it started")
     if find_spec("websockets") is None:
         raise CannotOpen(

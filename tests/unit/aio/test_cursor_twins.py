@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from millstream import Log
-from millstream.aio.log import Log as AsyncLog
 from millstream.errors import InvalidInput, InvalidName, Overloaded
 from millstream.log import commands as c
 from millstream.testing import memory_store
+from tests.unit.surfaces import SURFACES, bare, surface_of
 
 
 class Line:
@@ -35,45 +33,13 @@ class Line:
         return self.session.execute(command)
 
 
-class Awaited:
-    """The same for coroutines."""
-
-    def __init__(self, line: Line) -> None:
-        self.line, self.limits, self.clock = line, line.limits, line.clock
-
-    async def execute(self, command: Any) -> Any:
-        await asyncio.sleep(0)
-        return self.line.execute(command)
-
-
-class Plain:
-    """A handle of coroutines, to be called as that of threads is."""
-
-    def __init__(self, loop: asyncio.Runner, handle: Any) -> None:
-        self.loop, self.handle = loop, handle
-
-    def __getattr__(self, name: str) -> Any:
-        async def call(*given: Any, **named: Any) -> Any:
-            found = await getattr(self.handle, name)(*given, **named)
-            return Plain(self.loop, found) if name == "cursor" else found
-
-        return lambda *given, **named: self.loop.run(call(*given, **named))
-
-
-@pytest.fixture(params=["threads", "coroutines"])
+@pytest.fixture(params=SURFACES)
 def twins(request: pytest.FixtureRequest) -> Iterator[tuple[Line, Any]]:
     """The line to a store, and a log over it."""
-    with memory_store() as ms, asyncio.Runner() as loop:
+    with memory_store() as ms, surface_of(request.param) as surface:
         ms.log("x").append_many([b"%d" % n for n in range(10)])
-        line = Line(ms._session)
-        if request.param == "threads":
-            yield line, Log(line, "x")
-        else:
-            yield line, Plain(loop, AsyncLog(Awaited(line), "x"))
-
-
-def bare(cursor: Any) -> Any:
-    return cursor.handle if isinstance(cursor, Plain) else cursor
+        line = Line(ms.session)
+        yield line, surface.over(line).log("x")
 
 
 @pytest.mark.parametrize("durable", [True, False])

@@ -23,6 +23,7 @@ TWINS = [
 ]
 NOT_AWAITED = {
     (aio.Millstream, "log"),
+    (aio.Millstream, "session"),
     (aio.Millstream, "transaction"),
     (aio.Log, "metadata"),
 }

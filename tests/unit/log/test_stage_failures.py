@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from millstream import Limits, Log, aio
-from millstream.aio.log import Log as AsyncLog
+from millstream import Limits, aio
 from millstream.errors import InvalidInput, Locked, OutcomeUnknown, Overloaded
 from millstream.log import commands as c
 from millstream.testing import memory_store
+from tests.unit.surfaces import SURFACES, surface_of
 
 SECTION = 3
 
@@ -38,49 +38,12 @@ class Line:
         return answer
 
 
-class Awaited:
-    """The same for coroutines."""
-
-    def __init__(self, line: Line) -> None:
-        self.line, self.limits, self.clock = line, line.limits, line.clock
-
-    async def execute(self, command: Any) -> Any:
-        await asyncio.sleep(0)
-        return self.line.execute(command)
-
-
-class Plain:
-    """A handle of coroutines, to be called as that of threads is."""
-
-    def __init__(self, loop: asyncio.Runner, handle: Any) -> None:
-        self._loop, self._handle = loop, handle
-
-    def __getattr__(self, name: str) -> Any:
-        async def call(*given: Any, **named: Any) -> Any:
-            return await getattr(self._handle, name)(*given, **named)
-
-        return lambda *given, **named: self._loop.run(call(*given, **named))
-
-    def read(self) -> list[Any]:
-        async def call() -> list[Any]:
-            return [record async for record in self._handle.read()]
-
-        return self._loop.run(call())
-
-
-@pytest.fixture(params=["threads", "coroutines"])
+@pytest.fixture(params=SURFACES)
 def staged(request: pytest.FixtureRequest) -> Any:
     """A store, the line to it, and a stage over it."""
-    with memory_store() as ms, asyncio.Runner() as loop:
-        line = Line(ms._session)
-
-        def stage(**options: Any) -> Any:
-            if request.param == "threads":
-                return Log(line, "x").stage(**options)
-            log = AsyncLog(Awaited(line), "x")
-            return Plain(loop, loop.run(log.stage(**options)))
-
-        yield ms, line, stage
+    with memory_store() as ms, surface_of(request.param) as surface:
+        line = Line(ms.session)
+        yield ms, line, surface.over(line).log("x").stage
 
 
 def found(ms: Any) -> list[bytes]:

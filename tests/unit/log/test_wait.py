@@ -151,7 +151,7 @@ def test_a_take_waits_for_its_first_record(ms: Millstream, log: Log) -> None:
 
 def test_a_record_that_comes_between_looking_and_waiting_is_taken(ms: Millstream) -> None:
     from millstream.log import commands as c
-    from millstream.log.cursor import Cursor
+    from millstream.log.cursor import open_cursor
 
     class LateAppend(EmbeddedSession):
         """Appends just after the cursor has looked at the end of the log for the first time."""
@@ -167,7 +167,7 @@ def test_a_record_that_comes_between_looking_and_waiting_is_taken(ms: Millstream
 
     session: Any = ms._session
     late = LateAppend(session.store)
-    cursor = Cursor(late, Log(late, "x"), "c", durable=True, start="earliest", section=10)
+    cursor = open_cursor(late, Log(late, "x"), "c", durable=True, start="earliest", section=10)
     late.appended = False
 
     assert [record.value for record in cursor.take(wait=0.05)] == [b"late"]

@@ -10,7 +10,7 @@ import pytest
 from millstream import Message, Millstream
 from millstream.errors import InvalidInput
 from millstream.queue.model.message import Label, Lot, messages_of
-from millstream.queue.queue import runs_of
+from millstream.queue.runs import runs_of
 from millstream.record import NO_HEADERS
 
 

@@ -8,15 +8,12 @@ is left alone.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 
-from millstream.command import Read, Session, Traits, Wait
+from millstream.command import Read, Traits, Wait
 from millstream.format import keys
-from millstream.replica.sync.outcome import LogOutcome, Options, Outcome, Tell
+from millstream.replica.sync.outcome import LogOutcome, Options, Outcome
 from millstream.replica.sync.steps import Side
-from millstream.replica.sync.sync import sync_round
 from millstream.store.store import Store
 
 WAIT_MS = 1_000
@@ -81,42 +78,3 @@ class Pace:
         self.seconds = PAUSE_S_MIN if moved else min(self.seconds * 2, PAUSE_S_MAX)
         self._failed = failed
         return news
-
-
-def follow(
-    own: Session,
-    peer: Session,
-    options: Options,
-    *,
-    tell: Tell | None = None,
-    stop: threading.Event | None = None,
-) -> Iterator[Outcome]:
-    """Sync, then again after every change; gives the first outcome, and each that has something new.
-
-    A log that cannot be brought together is told in the outcome, and tried again in every round.
-    """
-    stop = stop or threading.Event()
-    sessions: dict[Side, Session] = {"own": own, "peer": peer}
-    watched = watched_sides(options)
-    pace = Pace()
-    waits: dict[Side, Future[int]] = {}
-    with ThreadPoolExecutor(2, thread_name_prefix="millstream-follow") as threads:
-        seen = {side: sessions[side].execute(WaitForChange(0, 0)) for side in watched}
-        while not stop.is_set():
-            outcome, _ = sync_round(own, peer, options, tell)
-            if pace.tells(outcome):
-                yield outcome
-            stop.wait(pace.seconds)
-            while not stop.is_set():
-                for side in watched:
-                    if side not in waits:
-                        asked = WaitForChange(seen[side], WAIT_MS)
-                        waits[side] = threads.submit(sessions[side].execute, asked)
-                wait(waits.values(), return_when=FIRST_COMPLETED)
-                moved = False
-                for side in [side for side, waiting in waits.items() if waiting.done()]:
-                    sequence = waits.pop(side).result()
-                    moved = moved or sequence > seen[side]
-                    seen[side] = sequence
-                if moved:
-                    break

@@ -1,23 +1,20 @@
-"""A peer: whoever holds a copy, and how much was said between us.
+"""How much was said to a peer.
 
-A peer is a session: the commands of `replica/commands.py` are answered by an open store in this
-process and by a server alike. What is counted is what a wire would carry, commands and answers, so
-that a sync between two files says what it would cost between two machines.
+What is counted is what a wire would carry, commands and answers, so that a sync between two files
+says what it would cost between two machines.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from millstream.command import AsyncSession, Command, Session
+from millstream.command import Command
 from millstream.log.block import Block
 from millstream.replica.commands import AdoptBlocks
 from millstream.replica.copies.parcel import AdoptParcel, Parcel
-
-T = TypeVar("T")
 
 BLOCK_BYTES = 24
 """About what a block takes beside its bytes."""
@@ -44,34 +41,6 @@ class Meter:
     def total(self) -> int:
         """Both ways."""
         return self.sent + self.received
-
-
-class Peer:
-    """One of the two stores of a sync."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.meter = Meter()
-
-    def execute(self, command: Command[T]) -> T:
-        """Ask, and count."""
-        answer = self.session.execute(command)
-        self.meter.note(command, answer)
-        return answer
-
-
-class AsyncPeer:
-    """The same, for coroutines."""
-
-    def __init__(self, session: AsyncSession) -> None:
-        self.session = session
-        self.meter = Meter()
-
-    async def execute(self, command: Command[T]) -> T:
-        """Ask, and count."""
-        answer = await self.session.execute(command)
-        self.meter.note(command, answer)
-        return answer
 
 
 def weight(value: Any) -> int:

@@ -6,7 +6,6 @@ said. A log that cannot be brought together is left as it is, and does not keep 
 
 from __future__ import annotations
 
-from millstream.command import Session
 from millstream.errors import (
     EndMoved,
     Fenced,
@@ -22,9 +21,8 @@ from millstream.errors import (
 from millstream.replica.commands import GetStoreId, SummarizeLog, Summary
 from millstream.replica.sync.converge import Convergence
 from millstream.replica.sync.listing import listing_of
-from millstream.replica.sync.outcome import LogOutcome, Options, Outcome, Tell, raise_first
-from millstream.replica.sync.peer import Peer
-from millstream.replica.sync.steps import Ask, Side, Steps, drive
+from millstream.replica.sync.outcome import LogOutcome, Options, Outcome, Tell
+from millstream.replica.sync.steps import Ask, Side, Steps
 
 TRIES = 5
 """Others may append, truncate or sync while we do: then the log is looked at again."""
@@ -34,26 +32,6 @@ STOPS = (StoreError, Overloaded)
 
 MOVED = (EndMoved, Truncated, OutOfRange, Fenced, NotOwner)
 """What one is told if somebody else was quicker; or if it is so, and then it is told again."""
-
-
-def synced(own: Session, peer: Session, options: Options, tell: Tell | None = None) -> Outcome:
-    """Bring two stores together; raises the first error of any log, after all others are done."""
-    outcome, errors = sync_round(own, peer, options, tell)
-    raise_first(outcome, errors)
-    return outcome
-
-
-def sync_round(
-    own: Session, peer: Session, options: Options, tell: Tell | None = None
-) -> tuple[Outcome, list[MillstreamError]]:
-    """The same, with the errors of logs beside the outcome."""
-    options.check()
-    ours, theirs = Peer(own), Peer(peer)
-    began_s = own.clock.seconds()
-    outcome, errors = drive(sync_steps(options, tell), ours, theirs)
-    outcome.bytes = theirs.meter.total
-    outcome.seconds = own.clock.seconds() - began_s
-    return outcome, errors
 
 
 def sync_steps(options: Options, tell: Tell | None) -> Steps[tuple[Outcome, list[MillstreamError]]]:

@@ -12,9 +12,8 @@ from msgspec import Meta, Struct
 
 from millstream.errors import CorruptionError, InvalidInput, NotFound, Truncated
 from millstream.log import commands as c
-from millstream.log.cursor import SECTION
 from millstream.log.marks import joined
-from millstream.log.progress import Progress
+from millstream.log.progress import SECTION, Progress
 from millstream.record import CursorInfo, Record
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Answer, Endpoint, Reply

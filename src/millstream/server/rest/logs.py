@@ -10,8 +10,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from millstream.errors import InvalidInput, NotFound
 from millstream.format.packing import check_json
 from millstream.log import commands as c
-from millstream.log.log import retention_of
-from millstream.record import LogInfo, Retention
+from millstream.record import LogInfo, Retention, retention_of
 from millstream.server.rest.ask import Ask, milliseconds
 from millstream.server.rest.endpoint import Answer, Endpoint, Reply
 from millstream.server.rest.payload import Position

@@ -11,10 +11,9 @@ from msgspec.structs import replace
 
 from millstream.command import Command
 from millstream.errors import InvalidInput
-from millstream.format.packing import Batch
+from millstream.format.packing import Batch, pack_many
 from millstream.limits import Limits
 from millstream.log.commands import Append
-from millstream.log.log import pack_many
 from millstream.queue import commands as c
 from millstream.queue.model.message import Try, messages_of
 from millstream.queue.model.spec import QueueSpec

@@ -10,10 +10,9 @@ from msgspec import Meta, Struct
 from starlette.responses import Response
 
 from millstream.errors import InvalidInput, NotFound, Truncated
-from millstream.format.packing import Single
+from millstream.format.packing import Single, pack_many
 from millstream.log import commands as c
 from millstream.log.block import Block
-from millstream.log.log import pack_many
 from millstream.log.names import NUMBER_MAX
 from millstream.record import Item, Producer, Record
 from millstream.server.problems import NotAcceptable

@@ -18,10 +18,9 @@ from msgspec import Meta, Struct
 from millstream.errors import Conflict, Denied, InvalidInput
 from millstream.format.block import checksum
 from millstream.format.checking import check_packed
-from millstream.format.packing import Batch, Single
+from millstream.format.packing import Batch, Single, pack_many
 from millstream.limits import Limits
 from millstream.log import commands as c
-from millstream.log.log import pack_many
 from millstream.log.names import check_name
 from millstream.log.publishing import FindPublished, Published, PublishParts
 from millstream.server.auth.access import Principal

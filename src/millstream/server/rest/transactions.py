@@ -8,9 +8,8 @@ from msgspec import Meta, Struct
 
 from millstream.command import Transact
 from millstream.errors import InvalidInput
-from millstream.format.packing import check_json
+from millstream.format.packing import check_json, pack_many
 from millstream.log import commands as logs
-from millstream.log.log import pack_many
 from millstream.log.marks import joined
 from millstream.log.names import check_name
 from millstream.queue import commands as queues

@@ -12,8 +12,7 @@ from msgspec import Struct
 
 from millstream.errors import InvalidInput, NotFound
 from millstream.log.names import check_name
-from millstream.queue.commands import DescribeQueue, RedriveClaims
-from millstream.queue.queue import REDRIVE_PER_COMMIT
+from millstream.queue.commands import REDRIVE_PER_COMMIT, DescribeQueue, RedriveClaims
 from millstream.spark.failures import point
 from millstream.spark.pipelines.target import (
     Stopwatch,

@@ -1,0 +1,53 @@
+"""Opening for coroutines: as `millstream.opening`; a file is opened in another thread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from millstream.command import AsyncSession
+from millstream.remote.address import is_address
+from millstream.remote.opening import check_no_address_options, open_async_remote
+
+if TYPE_CHECKING:
+    from millstream.store.store import Store
+
+
+async def open_session(
+    path: str | os.PathLike[str],
+    *,
+    token: str | None,
+    ca: str | None,
+    connect_timeout: float,
+    retry_for: float,
+    **of_files: Any,
+) -> AsyncSession:
+    """The session of the store in a file, or behind a server; each refuses the other's options."""
+    if is_address(path):
+        return await open_async_remote(
+            str(path),
+            token=token,
+            ca=ca,
+            connect_timeout=connect_timeout,
+            retry_for=retry_for,
+            **of_files,
+        )
+    check_no_address_options(token=token, ca=ca)
+    from millstream.aio.session import AsyncEmbeddedSession
+    from millstream.embedded import open_file
+
+    open_it = partial(open_file, path, **of_files)
+    opening = asyncio.get_running_loop().run_in_executor(None, open_it)
+    try:
+        store = await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close_unwanted)
+        raise
+    return AsyncEmbeddedSession(store)
+
+
+def _close_unwanted(opened: asyncio.Future[Store]) -> None:
+    if not opened.cancelled() and opened.exception() is None:
+        opened.result().close()

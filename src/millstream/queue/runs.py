@@ -1,0 +1,40 @@
+"""Claimed messages as runs: what a consumer names when it finishes or renews several at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from millstream.errors import InvalidInput
+from millstream.queue.commands import Run
+from millstream.queue.model.message import Message
+
+Messages = Message | Iterable[Message]
+"""One message, or several of one queue."""
+
+
+def runs_of(messages: Messages, queue: str | None = None) -> list[Run]:
+    """Claims, all of one queue, as the fewest runs: adjacent claim ids of the same attempt."""
+    chosen = [messages] if isinstance(messages, Message) else list(messages)
+    if len(chosen) == 1 and (one := chosen[0]).queue == queue:
+        return [(one.claim_id, 1, one.attempt)]
+    if not chosen:
+        return []
+    label, first, count = chosen[0].label, chosen[0].index, len(chosen)
+    together = [message.index for message in chosen if message.label is label]
+    if label.queue == queue and together == list(range(first, first + count)):
+        return [(label.claim_id + first, count, label.attempt)]
+    strangers = {message.queue for message in chosen} - {queue}
+    if queue is not None and strangers:
+        raise InvalidInput(f"a message of queue {strangers.pop()!r} was handed to {queue!r}")
+    runs: list[Run] = []
+    first, count, attempt = 0, 0, 0
+    for message in chosen:
+        if count and message.claim_id == first + count and message.attempt == attempt:
+            count += 1
+            continue
+        if count:
+            runs.append((first, count, attempt))
+        first, count, attempt = message.claim_id, 1, message.attempt
+    if count:
+        runs.append((first, count, attempt))
+    return runs

@@ -1,0 +1,113 @@
+# Generated from src/millstream/aio/sync.py by `make generate`: change that file, not this one.
+
+"""Sync for threads: the steps of a sync are taken between two sessions, once or for good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TypeVar
+
+from millstream.command import Command, Session
+from millstream.errors import MillstreamError
+from millstream.replica.sync.beside import Beside
+from millstream.replica.sync.following import WAIT_MS, Pace, WaitForChange, watched_sides
+from millstream.replica.sync.outcome import Options, Outcome, Tell, raise_first
+from millstream.replica.sync.peer import Meter
+from millstream.replica.sync.steps import Side, Steps
+from millstream.replica.sync.sync import sync_steps
+from millstream.surface import Event, Future
+
+T = TypeVar("T")
+
+
+class Peer:
+    """One of the two stores of a sync, and how much was said to it."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.meter = Meter()
+
+    def execute(self, command: Command[T]) -> T:
+        """Ask, and count."""
+        answer = self.session.execute(command)
+        self.meter.note(command, answer)
+        return answer
+
+
+def drive(steps: Steps[T], own: Peer, peer: Peer) -> T:
+    """Take the steps; the questions of one round are asked beside each other."""
+    sides: dict[Side, Peer] = {"own": own, "peer": peer}
+    try:
+        questions = next(steps)
+        with Beside() as beside:
+            while True:
+                asked = [partial(sides[one.side].execute, one.command) for one in questions]
+                try:
+                    answers = beside.answers(asked)
+                except Exception as error:
+                    questions = steps.throw(error)
+                else:
+                    questions = steps.send(answers)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    finally:
+        steps.close()
+
+
+def synced(own: Session, peer: Session, options: Options, tell: Tell | None = None) -> Outcome:
+    """Bring two stores together; raises the first error of any log, after all others are done."""
+    outcome, errors = sync_round(own, peer, options, tell)
+    raise_first(outcome, errors)
+    return outcome
+
+
+def sync_round(
+    own: Session, peer: Session, options: Options, tell: Tell | None = None
+) -> tuple[Outcome, list[MillstreamError]]:
+    """The same, with the errors of logs beside the outcome."""
+    options.check()
+    ours, theirs = Peer(own), Peer(peer)
+    began_s = own.clock.seconds()
+    outcome, errors = drive(sync_steps(options, tell), ours, theirs)
+    outcome.bytes = theirs.meter.total
+    outcome.seconds = own.clock.seconds() - began_s
+    return outcome, errors
+
+
+def follow(
+    own: Session,
+    peer: Session,
+    options: Options,
+    *,
+    tell: Tell | None = None,
+    stop: Event | None = None,
+) -> Iterator[Outcome]:
+    """Sync, then again after every change; gives the first outcome, and each that has something new.
+
+    A log that cannot be brought together is told in the outcome, and tried again in every round.
+    """
+    stop = stop or Event()
+    sessions: dict[Side, Session] = {"own": own, "peer": peer}
+    watched = watched_sides(options)
+    pace = Pace()
+    waits: dict[Side, Future[int]] = {}
+    with Beside(stop) as beside:
+        seen = {side: sessions[side].execute(WaitForChange(0, 0)) for side in watched}
+        while not stop.is_set():
+            outcome, _ = sync_round(own, peer, options, tell)
+            if pace.tells(outcome):
+                yield outcome
+            beside.pause(pace.seconds)
+            moved = False
+            while not moved and not stop.is_set():
+                for side in watched:
+                    if side not in waits:
+                        asked = WaitForChange(seen[side], WAIT_MS)
+                        waits[side] = beside.begin(partial(sessions[side].execute, asked))
+                beside.first(waits.values())
+                for side in [side for side, waiting in waits.items() if waiting.done()]:
+                    sequence = waits.pop(side).result()
+                    moved = moved or sequence > seen[side]
+                    seen[side] = sequence

@@ -1,0 +1,123 @@
+"""The nouns of threads are generated: they are up to date, and the generator can be trusted."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tools import generate
+from tools.generate import GENERATED, PACKAGE, ROOT, WRITTEN, Untranslated, translate
+
+HAND_WRITTEN = {"__init__.py", "session.py"}
+"""Files of coroutines that threads have no counterpart of, or quite another one."""
+
+
+def test_what_is_generated_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate.main(["--check"]) == 0, capsys.readouterr().out
+
+
+@pytest.fixture
+def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The files in question, in a place where they can be changed."""
+    for path in ["pyproject.toml", *(PACKAGE + one for pair in GENERATED.items() for one in pair)]:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / path, tmp_path / path)
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    return tmp_path / PACKAGE
+
+
+@pytest.mark.parametrize("changed", ["aio/log.py", "log/log.py"])
+def test_a_change_of_either_file_is_noticed_and_made_good(
+    copy: Path, changed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = copy / changed
+    place.write_text(place.read_text().replace('"Log({self', '"The log ({self'))
+    assert generate.main(["--check"]) == 1
+    assert "not as their sources say: src/millstream/log/log.py" in capsys.readouterr().out
+    assert generate.main([]) == 0
+    assert generate.main(["--check"]) == 0
+    assert ('"The log ({self' in (copy / "log/log.py").read_text()) == (changed == "aio/log.py")
+
+
+def test_a_file_that_is_missing_is_made(copy: Path) -> None:
+    (copy / "database.py").unlink()
+    assert generate.main(["--check"]) == 1
+    assert generate.main([]) == 0
+    assert (copy / "database.py").read_text() == (ROOT / PACKAGE / "database.py").read_text()
+
+
+def test_a_generated_file_says_from_what_and_by_which_command() -> None:
+    for ours, theirs in GENERATED.items():
+        head = (ROOT / PACKAGE / theirs).read_text().splitlines()[0]
+        assert head.startswith(f"# Generated from {PACKAGE}{ours} by `make generate`")
+
+
+def test_every_file_of_coroutines_has_its_place_in_the_tables() -> None:
+    found = {f"aio/{path.name}" for path in (ROOT / PACKAGE / "aio").glob("*.py")}
+    assert found == {*GENERATED, *WRITTEN, *(f"aio/{name}" for name in HAND_WRITTEN)}
+
+
+@pytest.mark.parametrize(("ours", "theirs"), WRITTEN.items())
+def test_pairs_that_are_written_by_hand_have_the_same_names(ours: str, theirs: str) -> None:
+    def names(path: str) -> set[str]:
+        module = importlib.import_module("millstream." + path[:-3].replace("/", "."))
+        defined = {name for name, one in vars(module).items() if inspect.getmodule(one) is module}
+        return {name for name in {*defined, *getattr(module, "__all__", ())} if name[0] != "_"}
+
+    assert names(ours) == names(theirs)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("async def f():\n    return await g()\n", "def f():\n    return g()\n"),
+        ("x = (await g())[0]\n", "x = g()[0]\n"),
+        ("x = (await g(1, (2)).h[3]).spec if a else b\n", "x = g(1, (2)).h[3].spec if a else b\n"),
+        ("x = (await g() or 1) + 2\n", "x = (g() or 1) + 2\n"),
+        ("x = (await g() + 1) * 2\n", "x = (g() + 1) * 2\n"),
+        ("x = h(await g())\n", "x = h(g())\n"),
+        ("x = h(1)(await g())\n", "x = h(1)(g())\n"),
+        ("return (await g()).x\n", "return g().x\n"),
+        ("async with a, b as c:\n    pass\n", "with a, b as c:\n    pass\n"),
+        ("x = await anext(g(), None)\n", "x = next(g(), None)\n"),
+        ("x = [await f(y) async for y in z]\n", "x = [f(y) for y in z]\n"),
+        ("await_me = awaiting  # as it is\n", "await_me = awaiting  # as it is\n"),
+        (
+            'async def len(self):\n    """A coroutine."""\n',
+            'def __len__(self):\n    """A thread."""\n',
+        ),
+        ("x = len(y)\n", "x = len(y)\n"),
+        ("from millstream.aio.log import Log\n", "from millstream.log.log import Log\n"),
+        (
+            "    from millstream.aio.surface import Lock\n",
+            "    from millstream.surface import Lock\n",
+        ),
+        ("async for x in f(1):\n    yield x\n", "yield from f(1)\n"),
+        ("for x in f(1):\n    yield x\ny = 1\n", "yield from f(1)\ny = 1\n"),
+        ("for x in y:\n    yield x\n    z = x\n", "for x in y:\n    yield x\n    z = x\n"),
+        ("for x in y:\n    yield x.z\n", "for x in y:\n    yield x.z\n"),
+        ('s = "await"\n', 's = "await"\n'),
+    ],
+)
+def test_a_text_of_coroutines_becomes_one_of_threads(ours: str, theirs: str) -> None:
+    assert translate(ours) == theirs
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import asyncio\n",
+        '"""What one awaits."""\n',
+        "from millstream import aio\n",
+        "async def f():\n    async with g().__aiter__():\n        pass\n",
+        "# In its event loop.\n",
+        'x = f"{await g()}"\n' if inspect.sys.version_info < (3, 12) else "x = AsyncThing\n",
+    ],
+)
+def test_what_still_speaks_of_coroutines_is_refused(text: str) -> None:
+    with pytest.raises(Untranslated, match=r"src/b\.py:\d+: .* is left of src/a\.py"):
+        generate.generated("src/a.py", text, "src/b.py")

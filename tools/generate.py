@@ -1,0 +1,206 @@
+"""Writes the nouns of threads from those of coroutines, or checks that they are as they should be.
+
+Usage: generate.py [--check]
+
+Both surfaces are one text: the coroutines' files in `src/millstream/aio/`. The file of threads is
+the same without `async` and `await`, with the names and words of the tables below, formatted by
+ruff. What cannot be the same text is in modules that both surfaces have under the same names, such
+as `surface.py`. Whatever still speaks of coroutines afterwards is an error: a table lacks an entry.
+"""
+
+from __future__ import annotations
+
+import io
+import keyword
+import re
+import subprocess
+import sys
+import tokenize
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "src/millstream/"
+
+GENERATED = {
+    "aio/cursor.py": "log/cursor.py",
+    "aio/database.py": "database.py",
+    "aio/log.py": "log/log.py",
+    "aio/queue.py": "queue/queue.py",
+    "aio/stage.py": "log/stage.py",
+    "aio/sync.py": "replica/sync/syncing.py",
+}
+"""From which file of coroutines which file of threads is made."""
+
+WRITTEN = {
+    "aio/beside.py": "replica/sync/beside.py",
+    "aio/opening.py": "opening.py",
+    "aio/surface.py": "surface.py",
+    "aio/working.py": "queue/working.py",
+}
+"""Pairs that are written by hand: the same names, but not the same text."""
+
+NAMES = {
+    "AsyncIterator": "Iterator",
+    "AsyncSession": "Session",
+    "__aenter__": "__enter__",
+    "__aexit__": "__exit__",
+    "anext": "next",
+    "asynccontextmanager": "contextmanager",
+}
+
+METHODS = {"len": "__len__"}
+"""Methods that threads have in Python's own words."""
+
+WORDS = {
+    "the coroutines of one event loop": "any thread",
+    "async with await": "with",
+    "async with": "with",
+    "coroutine": "thread",
+    "Coroutine": "Thread",
+}
+"""In docstrings and comments; the first that fits."""
+
+LEFT_OVER = re.compile(
+    r"\b(async\w*|Async\w+|await\w*|aio|[Cc]oroutines?|event loops?|__a(enter|exit|iter|next)__)\b"
+)
+
+
+class Untranslated(Exception):
+    """Something in the text of coroutines has no counterpart in the tables."""
+
+
+def translate(text: str) -> str:
+    """The text of threads for a text of coroutines, not yet formatted."""
+    return _delegate(_rename_modules(_edit(text)))
+
+
+def _edit(text: str) -> str:
+    """Drop and rename what is a token of its own; everything else stays where it is."""
+    tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+
+    def place(position: tuple[int, int]) -> int:
+        return starts[position[0] - 1] + position[1]
+
+    edits: list[tuple[int, int, str]] = []
+    for index, token in enumerate(tokens):
+        first, stop = place(token.start), place(token.end)
+        if token.type == tokenize.NAME and token.string in ("async", "await"):
+            edits.append((first, place(tokens[index + 1].start), ""))
+            if token.string == "await" and (closing := _needless(tokens, index)) is not None:
+                opening = tokens[index - 1]
+                edits.append((place(opening.start), place(opening.end), ""))
+                edits.append((place(closing.start), place(closing.end), ""))
+        elif token.type == tokenize.NAME:
+            defined = index > 0 and tokens[index - 1].string == "def"
+            table = NAMES | METHODS if defined else NAMES
+            edits.append((first, stop, table.get(token.string, token.string)))
+        elif token.type in (tokenize.STRING, tokenize.COMMENT):
+            edits.append((first, stop, _reword(token.string)))
+    for first, stop, put in sorted(edits, reverse=True):
+        text = text[:first] + put + text[stop:]
+    return text
+
+
+def _needless(tokens: list[tokenize.TokenInfo], at: int) -> tokenize.TokenInfo | None:
+    """The `)` of parentheses that hold an awaited call and nothing else: both can go."""
+    before = tokens[at - 2]
+    is_call = before.type == tokenize.NAME and not keyword.iskeyword(before.string)
+    if tokens[at - 1].string != "(" or is_call or before.string in (")", "]"):
+        return None
+    depth = 0
+    for token in tokens[at + 1 :]:
+        if depth == 0 and token.string == ")":
+            return token
+        if depth == 0 and token.type == tokenize.NAME and keyword.iskeyword(token.string):
+            return None
+        if depth == 0 and token.type == tokenize.OP and token.string not in (".", "(", "["):
+            return None
+        depth += (token.string in ("(", "[", "{")) - (token.string in (")", "]", "}"))
+    return None
+
+
+def _reword(words: str) -> str:
+    for ours, theirs in WORDS.items():
+        words = words.replace(ours, theirs)
+    return words
+
+
+def _rename_modules(text: str) -> str:
+    """Import what threads have from where they have it."""
+    for ours, theirs in (GENERATED | WRITTEN).items():
+        text = re.sub(
+            rf"^( *from ){re.escape(_module(ours))}( import )",
+            rf"\g<1>{_module(theirs)}\g<2>",
+            text,
+            flags=re.MULTILINE,
+        )
+    return text
+
+
+def _module(path: str) -> str:
+    return "millstream." + path.removesuffix(".py").replace("/", ".")
+
+
+def _delegate(text: str) -> str:
+    """A loop that only yields becomes `yield from`, which coroutines lack: it is faster."""
+    lines = text.splitlines(keepends=True)
+    found: list[str] = []
+    while lines:
+        line = lines.pop(0)
+        if loop := re.fullmatch(r"( *)for (\w+) in (.+):\n", line):
+            indent, each, whole = loop.groups()
+            goes_on = len(lines) > 1 and lines[1].startswith(indent + " ")
+            if lines[:1] == [f"{indent}    yield {each}\n"] and not goes_on:
+                lines.pop(0)
+                line = f"{indent}yield from {whole}\n"
+        found.append(line)
+    return "".join(found)
+
+
+def formatted(text: str, path: str) -> str:
+    """A text as ruff sorts its imports and lays it out."""
+    for command in (["check", "--quiet", "--fix", "--select", "I"], ["format"]):
+        ruff = [sys.executable, "-m", "ruff", *command, "--stdin-filename", path, "-"]
+        text = subprocess.run(
+            ruff, cwd=ROOT, input=text, capture_output=True, check=True, text=True
+        ).stdout
+    return text
+
+
+def generated(source: str, text: str, target: str) -> str:
+    """The whole file of threads; `Untranslated` if it still speaks of coroutines."""
+    made = formatted(translate(text), target)
+    for number, line in enumerate(made.splitlines(), start=1):
+        if left := LEFT_OVER.search(line):
+            raise Untranslated(
+                f"{target}:{number}: {left[0]!r} is left of {source}: say it otherwise there, or "
+                f"add it to the tables of tools/generate.py: {line.strip()}"
+            )
+    head = f"# Generated from {source} by `make generate`: change that file, not this one.\n\n"
+    return head + made
+
+
+def main(arguments: list[str]) -> int:
+    """Write the files, or compare; 1 if one of them is not up to date."""
+    old = []
+    for ours, theirs in GENERATED.items():
+        source, target = PACKAGE + ours, PACKAGE + theirs
+        made = generated(source, (ROOT / source).read_text(encoding="utf-8"), target)
+        place = ROOT / target
+        if place.exists() and place.read_text(encoding="utf-8") == made:
+            continue
+        old.append(target)
+        if "--check" not in arguments:
+            place.write_text(made, encoding="utf-8")
+            print(f"wrote {target}")
+    if "--check" in arguments and old:
+        print(f"not as their sources say: {', '.join(old)}; run `make generate`")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
