@@ -288,7 +288,18 @@ def test_wide_code_and_tables_are_left_alone(text: str) -> None:
 
 SPOKEN = tuple(
     f"src/millstream/{part}/"
-    for part in ("bench", "cli", "doctor", "filters", "format", "remote", "spark", "testing")
+    for part in (
+        "bench",
+        "cli",
+        "doctor",
+        "filters",
+        "format",
+        "queue",
+        "remote",
+        "spark",
+        "testing",
+        "worker",
+    )
 )
 
 

@@ -44,15 +44,15 @@ class Grant(Struct, frozen=True, array_like=True):
 
 
 class Deal:
-    """What several claims got together: who reads its message first reads those of all."""
+    """Grants of claims made in one commit; the first claimant to read fetches the payloads of all."""
 
     __slots__ = ("grants", "lots")
 
     def __init__(self, grants: list[list[Grant]]) -> None:
         self.grants = grants
-        """Of each claim."""
+        """What each claim was granted."""
         self.lots: list[list[Lot]] | None = None
-        """The same, read; empty if each is to read its own."""
+        """The messages of each claim once they are read; empty if each claimant reads its own."""
 
 
 class Granted(Struct, frozen=True):
@@ -62,7 +62,7 @@ class Granted(Struct, frozen=True):
     ahead: int
     expired: int
     deal: Deal | None = None
-    """Which it is part of, and which part."""
+    """The deal that this claim is part of, and its place there."""
     turn: int = 0
     is_overtaken: bool = False
     """Whether another consumer or the background has routed meanwhile. A queue that hands out the

@@ -56,7 +56,7 @@ class HandlerTransaction(Steps):
 
 
 class Crew(Protocol):
-    """Whoever runs handlers. `begin` does not block; `close` does not wait for them."""
+    """What runs handlers. `begin` does not block; `close` does not wait for them."""
 
     def begin(self, message: Message) -> None:
         """Run the handler on a message."""

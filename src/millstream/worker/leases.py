@@ -33,7 +33,7 @@ def claim_of(message: Message) -> Claim:
 def may_pass(error: MillstreamError) -> bool:
     """Whether a worker goes on after an error: what it does may be repeated, and succeed later.
 
-    So it is with a server that is away, and with an outcome that nobody knows: an attempt that was
+    So it is with a server that is away, and with an unknown outcome: an attempt that was
     ended is ended again without harm.
     """
     return error.retry or isinstance(error, OutcomeUnknown) or is_away(error)

@@ -1,6 +1,6 @@
 """A worker: claims messages, has a crew run the handler on them, and ends each attempt.
 
-One thread, whoever calls `run`, decides everything; handlers run elsewhere. A message is
+One thread, the caller of `run`, decides everything; handlers run elsewhere. A message is
 acknowledged only after its handler has returned, together with the next claim in one commit. A
 worker that dies has acknowledged nothing that it had not finished: the lease ends, and another
 worker gets the message. So a handler may run twice, but one acknowledgement is accepted.
@@ -66,7 +66,7 @@ class WorkerStats(Struct, frozen=True, kw_only=True):
     """Rejected, or out of attempts."""
     retried: int = 0
     lost: int = 0
-    """Handled, but the lease had ended: somebody else has the message. Or over its time limit."""
+    """Handled, but the lease had ended, and another worker has the message. Or over its time limit."""
     running: int = 0
 
 
@@ -87,11 +87,13 @@ class Worker:
         on_progress: Callable[[WorkerStats], None] | None = None,
     ) -> None:
         if not 1 <= concurrency <= CONCURRENCY_MAX:
-            raise InvalidInput(f"a worker runs 1 to {CONCURRENCY_MAX:,} handlers at once")
+            raise InvalidInput(
+                f"concurrency must be from 1 to {CONCURRENCY_MAX:,} handlers, got {concurrency:,}"
+            )
         if batch is not None and batch < 1:
-            raise InvalidInput("a worker claims at least one message at once")
+            raise InvalidInput(f"batch must be at least 1 message, got {batch:,}")
         if time_limit is not None and to_ms(time_limit) < 1:
-            raise InvalidInput("a time limit is longer than nothing")
+            raise InvalidInput(f"time_limit must be at least 1 ms, got {time_limit!r}")
         self._queue = queue
         self._session = session
         self._handler = handler

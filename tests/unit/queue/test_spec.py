@@ -40,6 +40,20 @@ def test_only_what_differs_from_the_defaults_is_stored() -> None:
     assert stored == {"backoff": {"kind": "fixed", "jitter": 0.0}}
 
 
+@pytest.mark.parametrize(
+    ("backoff", "told"),
+    [
+        (Backoff(first_ms=-1), "must be 0 ms or longer, got -1 ms"),
+        (Backoff(factor=0.5), "factor must be from 1 to .*, got 0.5"),
+        (Backoff(jitter=2.0), "jitter must be from 0 to 1, got 2.0"),
+        (Backoff(kind="list"), "at least one wait, got none"),
+    ],
+)
+def test_a_backoff_that_is_refused_says_what_was_given(backoff: Backoff, told: str) -> None:
+    with pytest.raises(InvalidInput, match=told):
+        spec_of(backoff=backoff).check()
+
+
 def test_a_spec_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(InvalidInput, match="max_attempts"):
         checked(spec_of(max_attempts=0))

@@ -380,7 +380,7 @@ def test_what_makes_no_sense_is_refused(ms: Millstream, jobs: Queue) -> None:
     with pytest.raises(NotFound):
         ms.queue("nowhere").worker(print).run(drain=True)
     for wrong in ({"concurrency": 0}, {"batch": 0}, {"time_limit": 0}):
-        with pytest.raises(InvalidInput):
+        with pytest.raises(InvalidInput, match=f"{next(iter(wrong))} must be .*, got 0"):
             jobs.worker(print, **wrong)
     worker = jobs.worker(print).start()
     with pytest.raises(InvalidInput):

@@ -23,15 +23,18 @@ class Backoff(Struct, frozen=True, kw_only=True, omit_defaults=True):
     waits_ms: tuple[int, ...] = ()
 
     def check(self) -> None:
-        """Refuse what makes no sense."""
-        if self.first_ms < 0 or self.most_ms < 0 or any(ms < 0 for ms in self.waits_ms):
-            raise InvalidInput("a backoff is not negative")
+        """Refuse values outside their ranges."""
+        least_ms = min(self.first_ms, self.most_ms, *self.waits_ms)
+        if least_ms < 0:
+            raise InvalidInput(f"a backoff's waits must be 0 ms or longer, got {least_ms} ms")
         if not 1.0 <= self.factor <= FACTOR_MAX:
-            raise InvalidInput(f"a backoff grows by a factor of 1 to {FACTOR_MAX:g}")
+            raise InvalidInput(
+                f"a backoff's factor must be from 1 to {FACTOR_MAX:g}, got {self.factor}"
+            )
         if not 0.0 <= self.jitter <= 1.0:
-            raise InvalidInput("a backoff's jitter is a share from 0 to 1")
+            raise InvalidInput(f"a backoff's jitter must be from 0 to 1, got {self.jitter}")
         if self.kind == "list" and not self.waits_ms:
-            raise InvalidInput("a backoff by list names at least one wait")
+            raise InvalidInput("a backoff of kind 'list' must have at least one wait, got none")
 
     def wait_ms(self, attempt: int, luck: float) -> int:
         """The wait after an attempt, counted from 1; `luck` is a random number in [0, 1)."""

@@ -61,7 +61,7 @@ class Placed(Struct, array_like=True, frozen=True, tag=1):
 
 
 class Claimed(Struct, array_like=True, frozen=True, tag=2):
-    """Slots were claimed, until then, by somebody."""
+    """Slots were claimed by a consumer, until then."""
 
     ranges: list[Slots]
     at_ms: int
@@ -87,7 +87,7 @@ class Renewed(Struct, array_like=True, frozen=True, tag=4):
 
 
 class Removed(Struct, array_like=True, frozen=True, tag=5):
-    """Slots are of no more interest: purged, redriven, or kept long enough."""
+    """Slots are let go: purged, redriven, or past their retention."""
 
     ranges: list[Slots]
 
@@ -110,7 +110,7 @@ class Forgot(Struct, array_like=True, frozen=True, tag=7):
 
 
 class Withdrawn(Struct, array_like=True, frozen=True, tag=8):
-    """The messages of a log from an offset on are another log's: what was not finished is gone."""
+    """A log's messages from an offset on moved to a fork: unfinished ones are gone."""
 
     log_id: int
     at: int
@@ -241,7 +241,7 @@ class Bucket(Entity):
     # Questions.
 
     def effort(self) -> int:
-        """A thousand slots are as much work as fifty simple records."""
+        """The work to fold it, in simple entities: 20 slots take as long as one of these."""
         return 1 + len(self.states) // 20
 
     def is_settled(self) -> bool:
@@ -351,7 +351,7 @@ class Bucket(Entity):
         return self.histories(slot, slot + 1)[0]
 
     def histories(self, start: int, stop: int) -> list[list[Trial]]:
-        """The same of each slot of a range; of a message that is gone, nothing is told."""
+        """The attempts at the message of each slot of a range; none where the message is gone."""
         ended: list[list[End]] = [[] for _ in range(start, stop)]
         for end in self.ends:
             for slot in range(max(start, end.start), min(stop, end.stop)):

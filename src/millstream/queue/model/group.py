@@ -1,6 +1,6 @@
 """A group: messages that belong together, in one queue.
 
-Of a group that may be claimed from, one message is the head: it stands in the index of what is
+Of a group that may be claimed from, one message is the group head: it stands in the index of what is
 ready, or waits for its time. The others wait behind it, in the order of their claim numbers. So a
 claim looks at one message per group, however many wait.
 """

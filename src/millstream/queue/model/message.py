@@ -26,7 +26,7 @@ T = TypeVar("T")
 class Label(Struct, array_like=True, eq=False, dict=True):
     """What is known of the messages of a lot besides their values.
 
-    Their headers stay packed until somebody looks at them.
+    Their headers stay packed until they are first used.
     """
 
     queue: str
@@ -155,7 +155,7 @@ _facts = attrgetter(*_FACTS)
 
 
 def _told(message: Message) -> dict[str, Any]:
-    """What it says of itself, its headers as a plain dict."""
+    """Its fields by name, the headers as a plain dict."""
     facts = dict(zip(_FACTS, _facts(message), strict=True))
     return {**facts, "headers": dict(message.headers)}
 
@@ -176,7 +176,7 @@ def named_message(queue: str, claim_id: int, attempt: int) -> Message:
 
 
 def _restore(facts: dict[str, Any]) -> Message:
-    """A message by itself, from what it says of itself."""
+    """A message by itself, from its fields by name."""
     key, headers, until = facts["key"], facts["headers"], facts["until"]
     label = Label(
         facts["queue"],
@@ -203,7 +203,7 @@ class LeaseEnd(Struct, frozen=True, array_like=True):
 
     @property
     def until(self) -> datetime:
-        """The same as people tell time."""
+        """The end of the leases as an aware time, in UTC."""
         return moment(self.epoch_ms + self.until_ms)
 
 
@@ -265,7 +265,7 @@ class QueueInfo(Struct, frozen=True, kw_only=True):
     lost: int
     """Records that a log forgot before this queue, a lossy one, had looked at them."""
     damaged: int
-    """Records that cannot be read, so that nobody knows whether they were for this queue."""
+    """Records that cannot be read: whether they belong to this queue is unknown."""
     skipped: list[Skipped]
     """Which those are: the last ranges of them."""
     letters: int

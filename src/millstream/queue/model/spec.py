@@ -53,7 +53,7 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
     priority_by: str = ""
     """The header that holds a message's priority, 0 to 9; the higher, the sooner."""
     priority_step_ms: int = 60_000
-    """One level of priority is worth so much waiting: so nothing waits for ever."""
+    """One level of priority is worth so much waiting, so that no message starves."""
     group_by: str = ""
     """The header that names a message's group, or `_key`."""
     group_in_flight: int = 1
@@ -79,13 +79,15 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
     """Who routes: '' for the queue itself; 'spark' has messages assigned by a pipeline."""
 
     def check(self) -> None:
-        """Refuse what makes no sense, before anything is stored."""
+        """Refuse values outside their ranges, before anything is stored."""
         if len(self.sources) > SOURCES_MAX:
-            raise InvalidInput(f"a queue has at most {SOURCES_MAX} sources")
+            raise InvalidInput(
+                f"a queue has at most {SOURCES_MAX} sources, got {len(self.sources)}"
+            )
         for source in self.sources:
             check_name(source, "source")
         if self.filter:
-            from millstream.filters import parse  # only who uses filters pays for their parser
+            from millstream.filters import parse  # only queues with a filter pay for its parser
 
             parse(self.filter)
         if isinstance(self.start, str) and self.start not in ("latest", "earliest"):
@@ -95,7 +97,10 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
         if self.dead_letter:
             check_name(self.dead_letter, "dead-letter log")
         if len(self.description) > DESCRIPTION_CHARS_MAX:
-            raise InvalidInput(f"a description has at most {DESCRIPTION_CHARS_MAX} characters")
+            raise InvalidInput(
+                f"a description has at most {DESCRIPTION_CHARS_MAX} characters, "
+                f"got {len(self.description)}"
+            )
         if self.router not in ROUTERS:
             raise InvalidInput(f"a router is 'spark', or '' for none, not {self.router!r}")
         self.backoff.check()
@@ -124,7 +129,7 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
 
     @cached_property
     def simple(self) -> bool:
-        """Whether messages are claimed in their turn, as many as anybody likes."""
+        """Whether messages are claimed in their turn, without any cap."""
         return not (self.indexed or self.max_in_flight or self.rate)
 
     @property
@@ -147,7 +152,7 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
         if asked_ms is None:
             return self.lease_ms
         if asked_ms < 1:
-            raise InvalidInput(f"a lease is longer than nothing, not {asked_ms} ms")
+            raise InvalidInput(f"lease must be positive, got {asked_ms} ms")
         return min(asked_ms, self.lease_max_ms)
 
     def takes_from(self, log: str) -> bool:

@@ -331,7 +331,7 @@ class QueueState(Entity, array_like=True):
         return self.queue_id != 0
 
     def is_steady(self, now_ms: int) -> bool:
-        """Whether messages are claimed in their turn, none waits for a time, and no lease is over."""
+        """Whether the FIFO fast path applies: not paused, none delayed or retried, no expired lease."""
         counts = self.counts
         if self.paused or not self.queue_id or not self.spec.simple:
             return False

@@ -1,7 +1,7 @@
 """Dead letters: a failed message is published to a log as well, with why and after what.
 
-A letter is written in the commit that fails its message. Where that cannot be, because somebody
-holds the log or it is written elsewhere, the commit notes what is owed, and the background writes it
+A letter is written in the commit that fails its message. Where that cannot be, because the log
+is held or is written elsewhere, the commit notes what is owed, and the background writes it
 later: one letter for each failure, whatever happens in between.
 """
 
@@ -108,7 +108,7 @@ def _send(
     except StoreError:
         raise
     except MillstreamError:
-        return False  # held, a copy, not sound, or nobody's inbox: what is owed is noted
+        return False  # held, a copy, damaged, or the inbox of no queue: note it for later
     return True
 
 

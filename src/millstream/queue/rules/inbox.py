@@ -17,7 +17,7 @@ _INBOXES = (INBOX, LATER)
 
 
 def append(tx: Transaction, command: Append) -> int:
-    """Append to a log; to an inbox only while there is its queue, or nobody would get it.
+    """Append to a log; to an inbox only while there is its queue, or no consumer would get it.
 
     An inbox that is written elsewhere is left to the rules of copies.
     """

@@ -220,7 +220,7 @@ class Index:
         self._lift(group)
 
     def _lift(self, group: _Open) -> None:
-        """Make the next member the head, if the group has room for one in flight."""
+        """Make the next member the group head, if the group has room for one in flight."""
         now, most = group.now, self._queue.spec.group_in_flight
         if now.head != NOBODY or not now.waiting or (most and now.in_flight >= most):
             return

@@ -46,7 +46,7 @@ class Ledger:
         self.positions: list[tuple[int, int]] = []
         self.letters = 0
         self.is_overtaken = False
-        """Whether somebody else has routed meanwhile what was to be placed."""
+        """Whether another caller has routed meanwhile what was to be placed."""
         self.skipped: list[tuple[int, int, int]] = []
         self.paid_until_ms: float | None = None
         self._index: Index | None = None

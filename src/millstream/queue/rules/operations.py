@@ -82,7 +82,7 @@ def specify(tx: Transaction, command: c.SpecifyQueue) -> bool:
 
 
 def _check_dead_letter(name: str, spec: QueueSpec) -> None:
-    """Letters that came back to their queue would fail and be written again, for ever."""
+    """Letters that came back to their queue would fail and be written again, without end."""
     log = spec.dead_letter
     if not log or not (log in own_logs(name) or spec.takes_from(log)):
         return
@@ -132,7 +132,7 @@ def _alter(
 
 
 def _check_fixed(queue: QueueState, new: QueueSpec) -> None:
-    """Refuse what cannot be altered, or not now; each field with the value that it has and is to have."""
+    """Refuse what cannot be altered, or not now; the error has both values of each field."""
     old, counts = queue.spec, queue.counts
     never = [name for name in _FIXED if getattr(old, name) != getattr(new, name)]
     later = [name for name in _FIXED_WHILE_USED if getattr(old, name) != getattr(new, name)]

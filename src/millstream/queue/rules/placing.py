@@ -49,7 +49,7 @@ class Arrival(NamedTuple):
 
 
 def place(ledger: Ledger, routed: list[c.Routed]) -> int:
-    """Take over what was routed, if nobody has routed the same meanwhile; how many messages."""
+    """Take over what was routed, unless another caller has done so; how many messages."""
     tx, queue = ledger.tx, ledger.queue
     came: list[tuple[int, Arrival]] = []
     repeats = _Repeats(tx, queue)

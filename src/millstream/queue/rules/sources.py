@@ -146,7 +146,7 @@ def facts_of(
     """Where a queue stands; None if there is no such queue.
 
     With `whole`, every log is told that holds something new, also of a queue that takes messages in
-    their turn; with `anyone` also those that somebody else routes (see `assigning`).
+    their turn; with `anyone` also those of an outside router (see `assigning`).
     """
     queue = state.entity(keys.queue(name), snapshot)
     assert isinstance(queue, QueueState)

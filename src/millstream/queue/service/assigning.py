@@ -1,9 +1,9 @@
-"""Assigning: somebody else says which stored messages belong to which queues.
+"""Assigning: a router outside the store says which stored messages belong to which queues.
 
-A queue whose spec names a `router` is left alone by the routing of its own. Whoever routes it hands in
-stretches of a log with the offsets in them that match. Each is taken over from where the queue stands in
-that log, so what was assigned before is passed over, however often it is handed in: by whom, and what
-they remember, makes no difference.
+A queue whose spec names a `router` is left alone by the built-in routing. Its router hands in
+stretches of a log with the offsets in them that match. Each is taken over from where the queue stands
+in that log. So what was assigned before is passed over, however often and by whichever router it is
+handed in.
 """
 
 from __future__ import annotations

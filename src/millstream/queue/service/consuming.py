@@ -204,7 +204,7 @@ def put_later(store: Store, query: c.PutForLater) -> int:
 def watched_keys(store: Store, name: str) -> list[bytes]:
     """What changes when there may be something to claim: the queue, and the logs that it names.
 
-    Whoever waits for the queue is woken as well when a log changes that one of its patterns matches.
+    Callers that wait for the queue are woken as well when a log changes that a pattern matches.
     """
     facts = need_facts(store, name)
     names = [keys.log_name(log) for log in named_logs(name, facts.spec)]

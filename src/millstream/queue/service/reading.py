@@ -34,8 +34,8 @@ _NAMES = "names of logs"
 def read_granted(store: Store, queue: str, granted: c.Granted) -> list[Lot]:
     """The messages that a claim got, with their payloads.
 
-    Threads that claim together wake one after the other, each with everything to fetch anew for its
-    processor: so the first reads for all.
+    Threads that claimed in one commit wake one after the other, each with a cold processor cache. So
+    the first one reads for all.
     """
     deal = granted.deal
     if deal is None:
@@ -43,7 +43,7 @@ def read_granted(store: Store, queue: str, granted: c.Granted) -> list[Lot]:
     if deal.lots is None:
         try:
             deal.lots = _read_deal(store, queue, deal)
-        except MillstreamError:  # of one of them, who will be told when reading alone
+        except MillstreamError:  # one is damaged: each reads its own, so only that one fails
             deal.lots = []
     return deal.lots[granted.turn] if deal.lots else read_grants(store, queue, granted.grants)
 
@@ -64,7 +64,7 @@ def read_grants(store: Store, queue: str, grants: Sequence[c.Grant]) -> list[Lot
 
 
 def _give_up(store: Store, queue: str, damaged: list[Damaged], *, others: bool) -> None:
-    """Fail messages that nobody can read; their neighbours are handed out whatever happens."""
+    """Fail messages that cannot be read; their neighbours are handed out in any case."""
     try:
         store.run(partial(fail_damaged, queue=queue, damaged=damaged))
     except MillstreamError:
@@ -84,7 +84,7 @@ def run_of(grant: c.Grant) -> c.Run:
 
 
 def _read_deal(store: Store, queue: str, deal: c.Deal) -> list[list[Lot]]:
-    """The message of each claim, if there is one for each, and they lie side by side; else nothing."""
+    """The message of each claim, if each has one and they lie side by side; else nothing."""
     first, count = deal.grants[0][0], len(deal.grants)
     place = first.log_id, first.offset
     places = [(one.log_id, one.offset - at) for at, (one, *_) in enumerate(deal.grants)]
@@ -93,7 +93,7 @@ def _read_deal(store: Store, queue: str, deal: c.Deal) -> list[list[Lot]]:
     log, stop = log_name(store, first.log_id), first.offset + count
     rows = recent_rows(store, first.log_id, log, start=first.offset, stop=stop)
     if len(rows) < count:
-        return []  # some are damaged: who claimed one of these is told when reading alone
+        return []  # some are damaged: each claimant reads its own
     epoch_ms = store.state.time.epoch_ms()
     return [
         [_lot(queue, log, own[0], row, epoch_ms)]
@@ -158,7 +158,7 @@ def _lot(
 
 
 def peek_grant(store: Store, queue: str, grant: c.Grant, reason: str, *, done: bool) -> list[Lot]:
-    """The same without touching them; where payloads are gone or damaged, empty ones.
+    """Messages as a peek shows them; where payloads are gone or damaged, with empty values.
 
     What is done may be gone: only of others is it said that they are damaged.
     """

@@ -1,7 +1,7 @@
 """Routing: which records of the logs belong to a queue.
 
 Logs are looked at outside the write lock, a bounded stretch at a time. What was found is handed to
-a claim, which takes it over only if nobody else has routed that stretch meanwhile: a message is
+a claim, which takes it over only if that stretch was not routed meanwhile: a message is
 assigned exactly once. A plain queue is routed a window ahead; what waits stays in the log. One that
 chooses by priority or group is routed to the end, for the best message may be the last.
 """
@@ -96,7 +96,7 @@ def _in_order(store: Store, facts: Facts, look: Look, most: int) -> list[Routed]
 def _condition(text: str) -> Filter | None:
     if not text:
         return None
-    from millstream.filters import parse  # only who uses filters pays for their parser
+    from millstream.filters import parse  # only queues with a filter pay for its parser
 
     return parse(text)
 
@@ -126,7 +126,7 @@ def _is_there(state: State, snapshot: Snapshot, source: Source) -> bool:
 
 
 def _passed_over(store: Store, source: Source, error: CorruptionError | None) -> Looked:
-    """The damage that routing stands before: which records belong to the queue, nobody can say."""
+    """Pass over damage: which of its records belong to the queue cannot be known."""
     overlay, log_id, start = store.state.overlay, source.log_id, source.position
     with store.engine.read() as snapshot:
         stop = min(source.end, next_entry(overlay, snapshot, log_id, error, start, source.end))
@@ -239,9 +239,9 @@ def _matching(
 def _unknown(
     source: Source, value: bytes, wanted: range, taken: Sequence[int], condition: Filter
 ) -> int:
-    """Of how many records nobody can say whether they match, mostly since a header is missing.
+    """How many records the filter cannot decide on, mostly since a header is missing.
 
-    It is counted for whoever watches, so of a long entry only some are looked at.
+    The count is for operators, so of a long entry only a sample is looked at.
     """
     entry, headers = decoded_entry(value)
     matched = set(taken)

@@ -58,7 +58,7 @@ class ListUnrouted(Read[list[Unrouted]], frozen=True):
 
 
 def list_unrouted(store: Store, query: ListUnrouted) -> list[Unrouted]:
-    """The stretches that are not routed; those of somebody else's routing are not looked for."""
+    """The stretches that are not routed; of queues with an outside router none are given."""
 
     facts = need_facts(store, query.queue, whole=True)
     return [

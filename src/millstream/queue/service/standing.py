@@ -1,4 +1,4 @@
-"""Standing: how far somebody else's routing has come in the logs of a queue."""
+"""Standing: how far an outside router has come in the logs of a queue."""
 
 from __future__ import annotations
 
