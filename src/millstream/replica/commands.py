@@ -143,7 +143,7 @@ class AdoptOwner(Operation[bool], frozen=True):
     owner: str
     epoch: int
     expect_end: int | None = None
-    """If given, only if the log ends there: what else was appended would be nobody's."""
+    """If given, only if the log ends there: records beyond would belong to no owner."""
 
 
 class AdoptTimestamp(Operation[bool], frozen=True):

@@ -1,8 +1,8 @@
 """Owners: which store may append to a log, and how that changes.
 
-A log is owned by the store that made it, at epoch 0, without a byte being written. Whoever hands a log
-over, or takes it over, raises the epoch: of two stores that both believe to own a log, the one with the
-higher epoch does.
+A log is owned by the store that made it, at epoch 0, without a byte being written. Handing a log
+over, or taking it over, raises the epoch: of two stores that both believe to own a log, the one with
+the higher epoch does.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def hand_over(tx: Transaction, command: c.HandOver) -> Owner:
 
 
 def take_over(tx: Transaction, command: c.TakeOver) -> Owner:
-    """Append here from now on; whoever owns the log already stays as it is."""
+    """Append here from now on; a store that owns the log already changes nothing."""
     log_id, head = need_log(tx, command.log)
     if head.owner:
         tx.change(keys.head(log_id), Owned("", head.epoch + 1))

@@ -1,4 +1,4 @@
-"""Stamps: which of two metadata entries counts, whoever looks first.
+"""Stamps: which of two metadata entries counts, on either side.
 
 An entry carries when it was set, a counter and who set it. The greater stamp wins; under equal
 stamps, which only a writer that was copied can give out, the greater bytes do. A deleted entry is

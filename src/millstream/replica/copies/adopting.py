@@ -72,7 +72,7 @@ def adopt_owner(tx: Transaction, command: c.AdoptOwner) -> bool:
 
 
 def _own(tx: Transaction, log_id: int, owner: str, epoch: int) -> None:
-    """Note an owner; nothing is written of what goes without saying."""
+    """Note an owner and its epoch, unless the log has them."""
     head = tx.entity(keys.head(log_id), Head)
     short = "" if owner == instance_id(tx) else owner
     if (head.owner, head.epoch) != (short, epoch):

@@ -1,7 +1,7 @@
 """Copying, on the side that gives: marks and hashes of logs, and their blocks.
 
-A chain is computed when somebody asks for it, in bounded slices outside of the write lock; each slice
-leaves its marks in a small commit. Whoever appends notices nothing. The hash state at the end of a log
+A chain is computed when it is asked for, in bounded slices outside of the write lock; each slice
+leaves its marks in a small commit. Appends are not held up. The hash state at the end of a log
 is remembered, so that the next question costs what is new.
 """
 
@@ -47,7 +47,7 @@ CHAINS_KEPT = 1_000
 NAMES_PER_STEP = 1_000
 MARKS_LISTED_MAX = 10_000
 TRIES = 100
-"""How often a chain is advanced anew while others set its log back, truncate or delete it."""
+"""How often a chain is computed again while its log is set back, truncated or deleted."""
 
 _KEY = "chains"
 

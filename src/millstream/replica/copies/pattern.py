@@ -1,4 +1,4 @@
-"""Which logs a sync takes: those whose names a pattern means, but for what is somebody's own."""
+"""Which logs a sync takes: those that its pattern matches, but for internal ones."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ PRIVATE = ("queue:", "queue-later:", "millstream:")
 
 
 def takes(pattern: str, name: str) -> bool:
-    """Whether a pattern means a log.
+    """Whether a pattern matches a log.
 
-    What is private, and tails that were set aside, stay where they are, unless the pattern says
-    their names' beginning, or `~fork-`, in so many words.
+    Internal logs and set-aside forks match only if the pattern contains their prefix, or `~fork-`,
+    literally.
     """
     if name == pattern:
         return True

@@ -1,4 +1,4 @@
-"""Rosters: how logs of given names stand, for whoever gives or takes only these."""
+"""Rosters: how logs of given names stand, for a side that gives or takes only these."""
 
 from __future__ import annotations
 

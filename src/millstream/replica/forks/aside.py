@@ -27,13 +27,13 @@ from millstream.replica.forks.moving import lower_end
 from millstream.store.transaction import Transaction
 
 Passed = Callable[[Transaction, int, int], str | None]
-"""Asked of those who work through logs: which of them has passed an offset of a log, in words."""
+"""Asked of each part with readers: which of them has passed an offset of a log, in words."""
 
 GoBack = Callable[[Transaction, Tail], list[SetBackReader]]
 """Sets queues back that have passed the beginning of a tail."""
 
 RANDOM_BYTES = 4
-"""In the name of a fork that nobody has named: two forks of one log rarely try the same name."""
+"""In the generated name of a fork: two forks of one log rarely try the same name."""
 
 
 def set_aside(tx: Transaction, command: c.SetAside, passed: Passed, go_back: GoBack) -> c.Aside:
@@ -56,7 +56,7 @@ def set_aside(tx: Transaction, command: c.SetAside, passed: Passed, go_back: GoB
 
 
 def set_tail_aside(tx: Transaction, log_id: int, at: int, name: str) -> Tail:
-    """The same, under a name that is free; readers that have passed the offset are the caller's."""
+    """Set aside under a free name; the caller deals with readers that have passed the offset."""
     head = tx.entity(keys.head(log_id), Head)
     end = head.end
     if at > head.end:
@@ -113,12 +113,12 @@ def make_fork(tx: Transaction, parent_id: int, name: str) -> int:
 
 
 def fork_pattern(log: str) -> str:
-    """The pattern of the names that forks of a log get which nobody has named."""
+    """The pattern of generated names of a log's forks."""
     return log[: NAME_CHARS_MAX - len(FORK_NAME) - 2 * RANDOM_BYTES] + f"{FORK_NAME}*"
 
 
 def fork_name(tx: Transaction, log: str, middle: str = "") -> str:
-    """A name that is free, for a fork that nobody has named."""
+    """A generated name for a fork, which no log has."""
     while True:
         ending = f"{FORK_NAME}{middle}{secrets.token_hex(RANDOM_BYTES)}"
         name = log[: NAME_CHARS_MAX - len(ending)] + ending
@@ -133,7 +133,7 @@ def check_passed(tx: Transaction, log_id: int, at: int, passed: Passed) -> None:
     if who is not None:
         raise Conflict(
             f"{who} has passed offset {at} of log {head.name!r}: what is there cannot be replaced "
-            "any more; fork the log, or delete who has passed it",
+            "any more; fork the log, or delete that reader",
             log=head.name,
             offset=at,
         )
@@ -154,7 +154,7 @@ def _cursors_past(tx: Transaction, log_id: int, at: int) -> Iterator[bytes]:
 
 
 def _set_cursors_back(tx: Transaction, tail: Tail) -> list[SetBackReader]:
-    """What cursors have acknowledged of a tail says nothing of the records that take its place."""
+    """Set cursors back: their acknowledgements of the tail do not count for other records."""
     found = []
     for key in list(_cursors_past(tx, tail.log_id, tail.at)):
         marks = tx.entity(key, CursorState).marks
@@ -166,7 +166,7 @@ def _set_cursors_back(tx: Transaction, tail: Tail) -> list[SetBackReader]:
 
 
 def _forget_sequences(tx: Transaction, log_id: int, at: int) -> None:
-    """Appends that are not in the log any more are no repeats when they come again."""
+    """Forget producers' appends in the tail: when they come again, they are no repeats."""
     start, stop = keys.range_of(keys.producer(log_id, ""))
     while found := tx.state.find(start, stop, tx.writer, limit=FOUND_PER_STEP):
         for key in found:

@@ -2,7 +2,7 @@
 
 A fork costs nothing until it is written to: what it begins with stays where it is. Merging gives the
 fork's own records to the parent, if that has not moved; the fork then goes on from there. If both have
-moved, they have forked, and whoever merges says what is to become of it.
+moved, they have forked, and the caller says what is to become of it.
 
     refuse    `ForkDetected`, and nothing is changed
     longest   the longer one's records count. The parent's own, if they lose, are set aside in a fork of

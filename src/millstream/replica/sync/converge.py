@@ -1,11 +1,11 @@
 """Converging one log: which of two copies gives what to the other. No I/O.
 
 A copy belongs to an owner with an epoch; of two different pairs (epoch, owner) the greater leads. What
-the other one holds beyond it was written by somebody who no longer may: it is set aside as a fork of
+the other one holds beyond it was written by a store that no longer may: it is set aside as a fork of
 its own, never lost. Under one pair the copies are a log and its beginning, the longer gives to the
 shorter; if they differ below both ends they are a fork, and `on_fork` says what to do.
 
-Each step is one commit on one side, and leaves copies that can be synced again: whoever is cut off
+Each step is one commit on one side, and leaves copies that can be synced again: a side that is cut off
 in the middle goes on where it ended.
 """
 
@@ -340,7 +340,7 @@ class Convergence:
         return SendBlocks(self.log, start, stop, PARCEL_BYTES, self._options.compress)
 
     def _check(self, parcel: Parcel, position: int, source: Summary) -> None:
-        """A peer that promised records and sends none would be asked for ever."""
+        """Refuse a peer that promised records and sends none: it would be asked without end."""
         if not position < parcel.end <= source.end:
             raise CorruptionError(
                 f"the peer has records of log {self.log!r} up to {source.end}, it said, and sends "
@@ -412,7 +412,7 @@ def _pair(copy: Summary) -> tuple[int, str]:
 
 
 def _is_virgin(copy: Summary) -> bool:
-    """Whether nobody ever wrote to it: such a log gives way to any other."""
+    """Whether it was never written to: such a log gives way to any other."""
     return not copy.end and not copy.epoch
 
 

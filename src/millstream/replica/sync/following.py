@@ -1,4 +1,4 @@
-"""Following: sync again as soon as something has changed, for as long as somebody wants.
+"""Following: sync again as soon as something has changed, until the caller stops.
 
 A store says when a log has changed: its newest commit is a number that one waits to pass. Rounds in
 which nothing was found come further and further apart, so that a store that is busy with other things
@@ -17,7 +17,7 @@ from millstream.replica.sync.steps import Side
 from millstream.store.store import Store
 
 WAIT_MS = 1_000
-"""The longest single wait: whoever stops following is heard within it."""
+"""The longest single wait: a caller that stops following is heard within it."""
 
 PAUSE_S_MIN = 0.01
 PAUSE_S_MAX = 1.0

@@ -1,4 +1,4 @@
-"""How much was said to a peer.
+"""How many bytes were exchanged with a peer, the other side of a sync.
 
 What is counted is what a wire would carry, commands and answers, so that a sync between two files
 says what it would cost between two machines.

@@ -31,7 +31,7 @@ STOPS = (StoreError, Overloaded)
 """After these there is no point in going on with the next log."""
 
 MOVED = (EndMoved, Truncated, OutOfRange, Fenced, NotOwner)
-"""What one is told if somebody else was quicker; or if it is so, and then it is told again."""
+"""Errors that may mean that the log changed meanwhile; if they come again, they are real."""
 
 
 def sync_steps(options: Options, tell: Tell | None) -> Steps[tuple[Outcome, list[MillstreamError]]]:
@@ -60,7 +60,7 @@ def sync_steps(options: Options, tell: Tell | None) -> Steps[tuple[Outcome, list
 
 
 class _OneLog:
-    """One log, tried again if somebody else changed it meanwhile."""
+    """One log, tried again if it was changed meanwhile."""
 
     def __init__(
         self, name: str, options: Options, stores: dict[Side, str], tell: Tell | None
