@@ -19,7 +19,7 @@
     │   └── ForkDetected        two copies of a log differ below both ends
     ├── Denied                  a token that may not do this
     │   └── Unauthenticated     no token, or one that is not known
-    ├── Locked                  somebody holds the log exclusively           (retry)
+    ├── Locked                  a staging handle holds the log exclusively   (retry)
     ├── Overloaded              a bound was reached; slow down               (retry)
     ├── CorruptionError         bytes that are not what was written: what, and where
     └── StoreError
@@ -134,7 +134,7 @@ class Unauthenticated(Denied):
 
 
 class Locked(MillstreamError):
-    """Somebody holds the log exclusively. Data: `log`, `until`."""
+    """A staging handle holds the log exclusively. Data: `log`, `until`."""
 
     retry = True
 

@@ -62,7 +62,7 @@ def check_command(command: Command[Any]) -> None:
 def _checks(kind: type[Struct]) -> tuple[tuple[str, Check], ...]:
     """How the fields of a command, or of a value in one, are checked: by their types.
 
-    Every integer has bounds, also one that nobody has thought of: a declaration can only widen them.
+    Every integer has bounds, also in fields of new commands: a declaration can only widen them.
     """
     traits = kind.traits if issubclass(kind, Command) else None
     names = () if traits is None else (*traits.names, *_rights_on(traits.needs))
@@ -183,7 +183,7 @@ def bounded(command: Command[Any], settings: Settings, limits: Limits) -> Comman
 
 
 def _check_runs(name: str, runs: list[queues.Run | int]) -> None:
-    """A run is walked through claim by claim: nobody holds as many as a number can say."""
+    """Bound the claims in runs, since each is looked at: a run may name any number of them."""
     total = 0
     for run in runs:
         for number in (run,) if isinstance(run, int) else run:

@@ -38,7 +38,7 @@ HOLDERS_KEPT = 1_000
 """Tokens whose claims are counted; beyond, those that hold none are forgotten."""
 
 LISTED_AT_ONCE = 1_000
-"""Names looked at in one step of a listing, of which somebody may see only a few."""
+"""Names looked at in one step of a listing, of which a principal may see only a few."""
 
 
 class Core:
@@ -50,7 +50,7 @@ class Core:
         self.store = store
         self.session = AsyncEmbeddedSession(store)
         self.closing = asyncio.Event()
-        """Set once the server is told to stop: whoever waits ends its wait."""
+        """Set once the server is told to stop: requests that wait end their wait."""
         self.tokens = Tokens(self.session)
         self.quota = Quota(settings, store.clock)
         self.shelf = Shelf(store.clock, store.engine.folder())
@@ -69,7 +69,7 @@ class Core:
         *,
         traceparent: str | None = None,
     ) -> T:
-        """Answer a command for somebody, if they may ask it.
+        """Answer a command for a principal that may ask it.
 
         `holdings` are the claims of the client that asks; without, those of all requests of its
         token. What is published carries `traceparent`.
@@ -121,7 +121,7 @@ class Core:
         return await self.session.execute(command)
 
     async def _seen(self, principal: Principal, command: Any) -> Any:
-        """Answer with what somebody may see; what cannot be sorted out is not answered at all."""
+        """Answer with what a principal may see; a listing that cannot be filtered is refused."""
         if isinstance(command, ListLogs | ListQueues):
             return await self._list(principal, command)
         if isinstance(command, SummarizeLogs):
@@ -155,7 +155,7 @@ class Core:
         return found
 
     async def _list(self, principal: Principal, command: Any) -> Any:
-        """A page of what somebody may see: an empty one means that there is no more."""
+        """A page of what a principal may see: an empty one means that there is no more."""
         found: list[Any] = []
         step = replace(command, limit=max(command.limit, LISTED_AT_ONCE))
         while len(found) < command.limit:
@@ -167,7 +167,7 @@ class Core:
         return found[: command.limit]
 
     async def _summarize(self, principal: Principal, command: SummarizeLogs) -> list[Summary]:
-        """The same of copies; a log that one may not copy is not even hashed."""
+        """A page of copies that a principal may read; other logs are not even hashed."""
         names: list[str] = []
         step = ListLogs(command.after, LISTED_AT_ONCE)
         while len(names) < command.limit:

@@ -1,8 +1,8 @@
 """Holdings: the messages that one client has claimed and not finished, counted.
 
 Runs of claims were checked for their length before. A claim takes no more than there is room for,
-and one that waits no more than a part of it, so that those who wait leave room for others. What is
-finished makes room, and so does a lease that has ended, since somebody else may have that message.
+and one that waits no more than a part of it, so that waiting claims leave room for others. What is
+finished makes room, and so does a lease that has ended: another client may have that message.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Holdings:
         return self._most - len(self) - self._asked
 
     def _let_go(self, now_ms: int) -> None:
-        """Forget what somebody else may have by now."""
+        """Forget claims whose lease has ended: another client may have them."""
         for queue, held in list(self._held.items()):
             left = {claim_id: until for claim_id, until in held.items() if until > now_ms}
             if left:

@@ -1,7 +1,7 @@
 """The journal: what a server writes down, a line of JSON for each event.
 
 Events and facts, never payloads, queries or secrets: of an exception its kind and its place are
-told, not its text, which may hold what somebody sent.
+told, not its text, which may hold what a client sent.
 """
 
 from __future__ import annotations

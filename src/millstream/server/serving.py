@@ -1,7 +1,7 @@
 """Serving: a store behind one port, from the first connection to a clean stop.
 
 The address is taken first, then the store is opened inside the loop that serves. When told to
-stop, nothing new is taken, whoever waits is told, commits finish, and the store is closed.
+stop, nothing new is taken, waiting requests end, commits finish, and the store is closed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ GRACE = 0.7
 """The part of `stop_s` that requests get to finish; the rest is for closing the store."""
 
 TURN_S = 0.01
-"""How often a stopping server looks whether everybody has gone."""
+"""How often a stopping server looks whether all connections have gone."""
 
 WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
@@ -159,13 +159,13 @@ class Serving:
         return store
 
     def _check_tokens(self, store: Store) -> None:
-        """A server that needs tokens must have one, else it would serve nobody."""
+        """A server that needs tokens must have one, else no client could use it."""
         if not self.settings.needs_tokens():
             return
         now_ms = store.clock.wall_ms()
         if all(one.has_expired(now_ms) for one in list_tokens(Millstream(EmbeddedSession(store)))):
             raise InvalidInput(
-                f"a server at {self.settings.host} lets nobody in without a token, and this store "
+                f"a server at {self.settings.host} lets no client in without a token, and this store "
                 "has none; `millstream token create` makes one, on 127.0.0.1 none is needed"
             )
 
@@ -241,7 +241,7 @@ class _Server(uvicorn.Server):
                 await self.on_tick(0)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take nothing new, tell everybody, wait a little, then cut whoever is left."""
+        """Take nothing new, end all waits, let requests finish, then cut what is left."""
         for server in self.servers:
             server.close()
         if self._handshakes is not None:

@@ -70,7 +70,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """A message that waits for longer makes the server's health a warning; 0 is any time."""
 
     def check(self) -> None:
-        """Refuse what would leave a store open to everybody."""
+        """Refuse what would leave a store open to every client of the network."""
         if self.auth == "off" and not self.is_loopback():
             raise InvalidInput(
                 f"a server that others can reach at {self.host} needs tokens: leave auth on, and "
@@ -78,7 +78,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             )
 
     def needs_tokens(self) -> bool:
-        """Whether whoever connects must show a token."""
+        """Whether clients must show a token."""
         return self.auth == "on" or (self.auth == "auto" and not self.is_loopback())
 
     def is_loopback(self) -> bool:

@@ -139,7 +139,7 @@ class Shelf:
         return self._staged.pop(key, None) is not None
 
     def sweep(self) -> None:
-        """Forget what nobody has touched for long."""
+        """Forget transactions that were idle for long."""
         late_s = self._clock.seconds() - IDLE_S
         for key in [key for key, one in self._staged.items() if one.touched_s < late_s]:
             del self._staged[key]

@@ -2,7 +2,7 @@
 
 A permission is a noun, an action and a pattern of names, written `log:write:orders*`. What no
 permission names is denied. A queue's inbox is reached only by rights on the queue, and logs whose
-names begin with `millstream:` only by `store:admin`, said in so many words.
+names begin with `millstream:` only by a permission that names `store:admin` literally.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Permission(Struct, frozen=True):
 
 
 class Principal(Struct, frozen=True):
-    """Whoever asks: a token's name, and what it may do."""
+    """The sender of a request: a token's name, and what it may do."""
 
     name: str
     permissions: tuple[Permission, ...]
@@ -117,16 +117,16 @@ def _allows(permissions: tuple[Permission, ...], need: Need) -> bool:
 
 @lru_cache(maxsize=REMEMBERED_MAX)
 def common(wanted: tuple[Permission, ...], held: tuple[Permission, ...]) -> tuple[Permission, ...]:
-    """Of some permissions, those that are within what somebody holds."""
+    """Of some permissions, those that a principal's own permissions cover."""
     holder = Principal("", held)
     return tuple(one for one in wanted if holder.grants([one]))
 
 
 ANYONE_HERE = Principal("local", (Permission("*", "admin"),))
-"""On loopback without tokens, whoever can connect may do everything."""
+"""On loopback without tokens, every client may do everything."""
 
 NOBODY = Principal("nobody", ())
-"""Whoever asks for what needs no token."""
+"""The principal of requests that need no token."""
 
 
 def visible(principal: Principal, infos: list[Info]) -> list[Info]:

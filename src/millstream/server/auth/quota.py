@@ -1,6 +1,6 @@
 """Quotas: how much one token may ask for at once, so that it cannot starve the rest.
 
-Tickets count for the token that they were made with; whoever needs no token counts as one.
+Tickets count for the token that they were made with; all requests without a token count as one.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Quota:
     def begin(self, principal: Principal) -> None:
         """A request of a token is carried out from now on, until `end`. Raises `Overloaded`.
 
-        Whoever needs no token cannot be told apart, and is not counted.
+        Clients without a token cannot be told apart, and are not counted.
         """
         running = self._requests.get(principal.token, 0)
         if running >= self._requests_max:
@@ -167,7 +167,7 @@ class Quota:
                 del self._sending[principal.token]
 
     def _forget_idle(self, now_ms: int) -> None:
-        """Tokens come and go: of those that have all of their rate back, nothing is to be known."""
+        """Forget tokens that have all of their rate back: they are as good as new."""
         if len(self._paid_until_ms) >= 1_000:
             since_ms = now_ms - max(pace.SECOND_MS, pace.SECOND_MS / self._rate)
             self._paid_until_ms = {

@@ -1,7 +1,7 @@
 """The register: which tokens there are, as the store keeps them.
 
 It is a log of the store's own, with an entry for each token that was made, and one for each that
-was revoked; whoever has read it so far reads only what came since. Entries are JSON:
+was revoked; a reader goes on where it stopped. Entries are JSON:
 
     {"type": "made", "name": ..., "id": ..., "digest": ..., "permissions": [...], "created": ...}
     {"type": "revoked", "id": ...}
@@ -26,17 +26,17 @@ from millstream.server.auth.access import RESERVED, Permission, parse_permission
 LOG = f"{RESERVED}tokens"
 
 TIDY_ENTRIES_MIN = 10_000
-"""So long the register may always be."""
+"""Up to so many entries the register is never rewritten."""
 
 TIDY_SHARE = 4
-"""Beyond that it is begun anew once it has so many times as many entries as there are tokens."""
+"""Beyond that it is rewritten once it holds this many entries per live token."""
 
 TIDY_BATCH = 10_000
 """Entries of one append: well within what a batch may hold."""
 
 
 class Token(Struct, frozen=True, kw_only=True):
-    """What is known of a token; nothing in it lets anybody in."""
+    """What is known of a token; nothing in it can be used to log in."""
 
     id: str
     name: str
@@ -61,7 +61,7 @@ class Made(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="made"):
     expires: int | None = None
 
     def token(self) -> Token:
-        """What anybody may know of it."""
+        """Its public facts."""
         return Token(
             id=self.id,
             name=self.name,
@@ -175,11 +175,11 @@ class Registrar:
             try:
                 register.take(log.read_blocks(unread.start, unread.stop))
             except Truncated:
-                pass  # somebody has begun it anew meanwhile
+                pass  # it was rewritten meanwhile
         return register
 
     def _write(self, entry: Made | Revoked) -> bool:
-        """Add an entry; False if somebody else was quicker: then look again."""
+        """Add an entry; False if another process was quicker: then look again."""
         key = entry.name if isinstance(entry, Made) else None
         try:
             end = self._register.position
@@ -189,7 +189,7 @@ class Registrar:
         return True
 
     def _tidy(self) -> None:
-        """Begin anew with what counts, if that is little of what there is."""
+        """Rewrite the register if few of its entries are of live tokens."""
         register = self._read()
         info = self._ms.log(LOG).info()
         if info is None or len(info) <= max(TIDY_ENTRIES_MIN, TIDY_SHARE * len(register.by_id)):
@@ -203,4 +203,4 @@ class Registrar:
                     tx.append_many(LOG, kept[first : first + TIDY_BATCH])
                 tx.truncate(LOG, before=end)
         except EndMoved:
-            pass  # somebody wrote meanwhile: the next revocation tries again
+            pass  # another process wrote meanwhile: the next revocation tries again

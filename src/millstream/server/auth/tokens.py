@@ -36,10 +36,10 @@ EXPIRES_MS_MAX = 100 * 366 * 24 * 3600 * 1000
 """A token that is to last longer has no end."""
 
 STALE_S = 0.5
-"""After so long the entries are read again, beside whoever asks."""
+"""After so long the entries are read again, while requests go on."""
 
 WAIT_S = 1.0
-"""After so long whoever asks waits for that: so soon a revoked token is refused."""
+"""After so long requests wait for that: so soon a revoked token is refused."""
 
 _KEY = "ticket-key"
 _NO_DIGEST = "0" * 64
@@ -53,7 +53,7 @@ def create_token(
     expires_ms: int | None = None,
     clock: Clock | None = None,
 ) -> tuple[Token, str]:
-    """Make a token; answers it and its text, which nobody can be told again.
+    """Make a token; answers it and its text, which cannot be shown again.
 
     `expires_ms` is how long it is good for, from now.
     """
@@ -81,7 +81,7 @@ def list_tokens(ms: Millstream) -> list[Token]:
 
 
 def revoke_token(ms: Millstream, name: str) -> Token:
-    """Let a token, known by its name or id, in no more."""
+    """Revoke a token, known by its name or id."""
     return Registrar(ms).revoke(name)
 
 
@@ -163,12 +163,12 @@ class Tokens:
             try:
                 await self._session.execute(SetMetadata(LOG, _KEY, made, expect=None, compare=True))
             except MetadataConflict:
-                pass  # somebody else was quicker: theirs is read
+                pass  # another server was quicker: its key is read
             await self._read()
         return self._key
 
     async def freshen(self) -> None:
-        """See what was created and revoked, by whomever, up to a second ago."""
+        """See what any process has created and revoked, up to a second ago."""
         age_s = WAIT_S if self._read_s is None else self._clock.seconds() - self._read_s
         if age_s < STALE_S:
             return
@@ -205,6 +205,6 @@ class Tokens:
 
 
 def _looked_at(reading: asyncio.Task[None]) -> None:
-    """A read that fails while nobody waits for it is repeated by the next who does."""
+    """A read that fails while no request waits for it is repeated by the next request."""
     if not reading.cancelled():
         reading.exception()

@@ -36,7 +36,7 @@ TAGS = {
     "staging": "Bulk writes from many tasks, published at once",
     "replica": "Copies of logs, for other stores",
     "store": "The store as a whole",
-    "access": "Rights for those who cannot keep a token",
+    "access": "Rights for browsers, which cannot keep a token",
     "about": "About this interface",
 }
 
@@ -56,7 +56,7 @@ _STATUS_WORDS = {
     415: "The body is in a form that is not taken here",
     416: "A position past the end",
     422: "The request can never succeed as it stands",
-    423: "Somebody holds the log exclusively",
+    423: "The log is held exclusively",
     429: "Too much at once: slow down",
     500: "A mistake of the server, damage, or an unknown outcome",
     503: "The store cannot be used now",

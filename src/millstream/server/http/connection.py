@@ -82,7 +82,7 @@ class HttpConnection(HttpToolsProtocol):
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Leave the place to somebody else."""
+        """Leave the place to another connection."""
         self._stop_expecting()
         self._stop_watching()
         self._stop_passing_over()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from millstream.server.core import Core
 
 PUBLIC = frozenset({"/health"})
-"""What may be asked without a token; it is told that nobody asks."""
+"""Paths that need no token; handlers see the principal `NOBODY`."""
 
 REQUEST_ID = b"x-request-id"
 PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
@@ -91,7 +91,7 @@ class Guard:
     # Who asks.
 
     async def _principal(self, scope: Scope) -> Principal:
-        """Whoever comes with something is held to it, also where nothing is needed."""
+        """The principal of a request; a token that is shown must be valid, also if none is needed."""
         text = _credential(scope)
         if text is None:
             if not self._core.settings.needs_tokens():
@@ -267,7 +267,7 @@ def _credential(scope: Scope) -> str | None:
     found = [part.removeprefix(b"ticket=") for part in parts if part.startswith(b"ticket=")]
     if not found:
         return None
-    # From here on nobody sees it: routes have no use for it, and servers log addresses.
+    # Removed: routes have no use for it, and servers log addresses.
     scope["query_string"] = b"&".join(one for one in parts if not one.startswith(b"ticket="))
     text = unquote(found[0].decode("latin-1"))
     if len(found) != 1 or not text.startswith(tickets.PREFIX):

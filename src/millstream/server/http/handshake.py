@@ -75,7 +75,7 @@ class Handshakes:
                 ssl_handshake_timeout=HANDSHAKE_S,
             )
         except OSError:
-            accepted.close()  # no TLS, too slow, or gone: there is nobody to tell
+            accepted.close()  # no TLS, too slow, or gone: there is no client to tell
         except asyncio.CancelledError:
             accepted.close()
             raise

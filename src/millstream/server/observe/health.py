@@ -1,7 +1,7 @@
 """Health: whether a server can do its work, and what will soon keep it from doing so.
 
-`/health` needs no token; without one it says only healthy, warning or critical. Whoever may read
-the store sees each check.
+`/health` needs no token; without one it says only healthy, warning or critical. Clients that may
+read the store see each check.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Status = Literal["healthy", "warning", "critical"]
 
 KEPT_S = 1.0
-"""How long a finding is told again: whoever asks often does not make the store work for it."""
+"""How long a finding is cached: frequent requests do not make the store work for it."""
 
 ANSWER_S_MAX = 5.0
 """A store that takes longer to answer is as good as gone."""
@@ -74,7 +74,7 @@ class Health(Struct, frozen=True):
 
     status: Status
     checks: list[Check] = []
-    """Left out for whoever may not read the store."""
+    """Left out for clients that may not read the store."""
 
 
 class Checkup:

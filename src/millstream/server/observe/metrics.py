@@ -76,7 +76,7 @@ def routes(core: Core) -> list[Route]:
     core.meter.registry.register(collected)
 
     async def metrics(request: Request) -> Response:
-        """Everything, for whoever may read the store."""
+        """Everything, for clients that may read the store."""
         try:
             request.state.principal.require(Need("store", "read", ""))
             families = await _families(core)
@@ -90,7 +90,7 @@ def routes(core: Core) -> list[Route]:
 
 
 async def _families(core: Core) -> list[Metric]:
-    """All names are read, whoever asks: `store:read` is about the whole store."""
+    """All names are read for every client: `store:read` is about the whole store."""
     stats = await core.session.execute(Stats())
     found = await _largest(core, ListLogs, attrgetter("bytes"))
     queues: list[QueueInfo] = await _largest(core, ListQueues, _length)

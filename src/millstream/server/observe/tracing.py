@@ -29,7 +29,7 @@ from millstream.queue.rules.sources import INBOX
 def _installed(name: str) -> Any:
     try:
         return import_module(name)
-    except ImportError:  # spans are for those who have it
+    except ImportError:  # spans are optional
         return None
 
 
@@ -72,7 +72,7 @@ def traced(command: Command[Any], traceparent: str, limits: Limits) -> Command[A
 
 
 def is_on() -> bool:
-    """Whether OpenTelemetry is installed, and somebody has set it up."""
+    """Whether OpenTelemetry is installed and configured."""
     return _trace is not None and not isinstance(
         _trace.get_tracer_provider(), _trace.ProxyTracerProvider
     )

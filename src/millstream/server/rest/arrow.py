@@ -1,4 +1,4 @@
-"""Ranges of a log as a stream of Arrow record batches, for whoever has pyarrow beside the server.
+"""Ranges of a log as a stream of Arrow record batches, if pyarrow is installed beside the server.
 
     offset     int64
     timestamp  timestamp[ms, UTC]

@@ -24,7 +24,7 @@ T = TypeVar("T")
 MiB = 1024 * 1024
 
 JSON_BYTES_MAX = 24 * MiB
-"""Of a JSON body: the largest value fits as base64. Whoever has more sends raw bodies."""
+"""Of a JSON body: the largest value fits as base64. More is sent as raw bodies."""
 
 JSON_PARTS_MAX = 500_000
 """Commas in a JSON body: a full batch of records with four fields each. Bounds the objects."""

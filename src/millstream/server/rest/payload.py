@@ -28,7 +28,7 @@ _json_type = re.compile(r"application/(?:[\w.-]+\+)?json(?:\s*;.*)?", re.I)
 
 
 _UNSAID = "application/x-www-form-urlencoded"
-"""What curl says of a body when nobody said anything; nobody means a form by it here."""
+"""What curl sends without a `-H`; here it never means a form."""
 
 
 class NewRecord(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):

@@ -127,7 +127,7 @@ def _unpacked(data: bytes) -> Single | Batch:
 
 
 def _check_writes_logs(principal: Principal) -> None:
-    """Staging needs disk: only for those who can publish to some log or queue."""
+    """Staging needs disk: only for principals that can publish to some log or queue."""
     nouns = ("*", "log", "queue")
     if not any(one.noun in nouns and one.action != "read" for one in principal.permissions):
         raise Denied(f"{principal.name} may not write any log", noun="log", action="write", name="")

@@ -9,7 +9,7 @@ from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Answer, Endpoint
 
 _OF_THIS_MACHINE = ("path",)
-"""What is nobody's business across a network."""
+"""Facts that are not shown across a network."""
 
 
 async def stats(ask: Ask) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class SocketRoute(WebSocketRoute):
 
 
 class _Endpoint:
-    """Greets whoever connects, and talks with them."""
+    """Greets each client that connects, and talks with it."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -170,7 +170,7 @@ class Conversation:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def shut_out(self) -> None:
-        """Whoever this is may not be here any more."""
+        """End the connection: its token is no longer valid."""
         if not self._shut_out.done():
             self._shut_out.set_result(None)
 
@@ -191,7 +191,7 @@ class Conversation:
                 self._begin(number, refusal or command)
 
     async def _confirm(self) -> None:
-        """Also who stays connected for days needs a token that counts."""
+        """Check the token again: a client may stay connected for days."""
         try:
             await self._core.tokens.confirm(self.principal)
         except Unauthenticated:
