@@ -209,7 +209,7 @@ def tidies(command: Command[Any]) -> bool:
 
 
 class Session(Protocol):
-    """Whoever answers commands, on the caller's thread."""
+    """What answers commands, on the caller's thread."""
 
     limits: Limits
     clock: Clock
@@ -222,7 +222,7 @@ class Session(Protocol):
 
 
 class AsyncSession(Protocol):
-    """Whoever answers commands, to coroutines."""
+    """What answers commands, to coroutines."""
 
     limits: Limits
     clock: Clock

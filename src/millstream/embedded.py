@@ -1,6 +1,6 @@
 """The embedded session: answers commands from a store in this process.
 
-It is the one place that knows all views: which entities there are, which rule answers which
+It is the one place that knows all parts: which entities there are, which rule answers which
 command, and what is to be kept up in the background.
 """
 
@@ -62,7 +62,7 @@ STEPS_MAX = 10_000
 
 
 def kinds() -> Kinds:
-    """How the entities of every view are loaded."""
+    """How the entities of every part are loaded."""
     return {
         keys.NAME: Kind(Name),
         keys.HEAD: Kind(Head),
@@ -171,7 +171,7 @@ _ANSWERS: dict[type, Callable[[Store, Any], Any]] = {**_PROCEDURES, **_READS}
 def open_store(
     engine: Engine, *, limits: Limits | None = None, clock: Clock | None = None
 ) -> Store:
-    """A store with every view that there is."""
+    """A store with every part that there is."""
     return Store(
         engine,
         kinds(),

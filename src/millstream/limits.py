@@ -50,7 +50,7 @@ class Limits:
     """Operations in one commit: bounds how long the first of them waits for the last."""
 
     inline_bytes_max: int = 2 * KiB
-    """A row up to this size rides in the delta and is moved later; larger ones go straight home."""
+    """A row up to this size rides in the delta and is moved later; larger ones go to their base table."""
 
     tail_deltas_max: int = 4_096
     """Unfolded commits after which writers wait for the fold: bounds the time to open."""

@@ -1,4 +1,4 @@
-"""The wire: commands, answers and errors as bytes, for whoever asks a store from elsewhere.
+"""The wire: commands, answers and errors as bytes, between a client and a server.
 
 A frame is a MessagePack array of requests, or of answers, so that many small ones travel together.
 
