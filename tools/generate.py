@@ -2,10 +2,10 @@
 
 Usage: generate.py [--check]
 
-Both surfaces are one text: the coroutines' files in `src/millstream/aio/`. The file of threads is
-the same without `async` and `await`, with the names and words of the tables below, formatted by
-ruff. What cannot be the same text is in modules that both surfaces have under the same names, such
-as `surface.py`. Whatever still speaks of coroutines afterwards is an error: a table lacks an entry.
+Both surfaces are one text: the coroutines' files in `src/millstream/aio/`. The file of the same name
+in `src/millstream/threads/` is the same without `async` and `await`, with the names and words of
+the tables below, formatted by ruff. What cannot be the same text (`surface.py`, `beside.py`,
+`opening.py`, `working.py`) is written by hand in both folders, with the same names in it. Whatever still speaks of coroutines afterwards is an error: a table lacks an entry.
 """
 
 from __future__ import annotations
@@ -21,23 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "src/millstream/"
 
-GENERATED = {
-    "aio/cursor.py": "log/cursor.py",
-    "aio/database.py": "database.py",
-    "aio/log.py": "log/log.py",
-    "aio/queue.py": "queue/queue.py",
-    "aio/stage.py": "log/stage.py",
-    "aio/sync.py": "replica/sync/syncing.py",
-}
-"""From which file of coroutines which file of threads is made."""
-
-WRITTEN = {
-    "aio/beside.py": "replica/sync/beside.py",
-    "aio/opening.py": "opening.py",
-    "aio/surface.py": "surface.py",
-    "aio/working.py": "queue/working.py",
-}
-"""Pairs that are written by hand: the same names, but not the same text."""
+GENERATED = ("cursor", "database", "log", "queue", "stage", "sync")
+"""Files of threads that are made from the files of coroutines of the same name."""
 
 NAMES = {
     "AsyncIterator": "Iterator",
@@ -130,18 +115,7 @@ def _reword(words: str) -> str:
 
 def _rename_modules(text: str) -> str:
     """Import what threads have from where they have it."""
-    for ours, theirs in (GENERATED | WRITTEN).items():
-        text = re.sub(
-            rf"^( *from ){re.escape(_module(ours))}( import )",
-            rf"\g<1>{_module(theirs)}\g<2>",
-            text,
-            flags=re.MULTILINE,
-        )
-    return text
-
-
-def _module(path: str) -> str:
-    return "millstream." + path.removesuffix(".py").replace("/", ".")
+    return re.sub(r"^( *from )millstream\.aio\b", r"\1millstream.threads", text, flags=re.MULTILINE)
 
 
 def _delegate(text: str) -> str:
@@ -186,8 +160,8 @@ def generated(source: str, text: str, target: str) -> str:
 def main(arguments: list[str]) -> int:
     """Write the files, or compare; 1 if one of them is not up to date."""
     old = []
-    for ours, theirs in GENERATED.items():
-        source, target = PACKAGE + ours, PACKAGE + theirs
+    for name in GENERATED:
+        source, target = f"{PACKAGE}aio/{name}.py", f"{PACKAGE}threads/{name}.py"
         made = generated(source, (ROOT / source).read_text(encoding="utf-8"), target)
         place = ROOT / target
         if place.exists() and place.read_text(encoding="utf-8") == made:

@@ -11,21 +11,21 @@ with millstream.open("orders.db") as ms:
 
 from __future__ import annotations
 
-from millstream.database import Millstream, Transaction, open
 from millstream.errors import MillstreamError
 from millstream.limits import Limits
 from millstream.log.block import Block
-from millstream.log.cursor import Cursor
-from millstream.log.log import Log
-from millstream.log.stage import Stage
 from millstream.queue.model.backoff import Backoff
 from millstream.queue.model.message import Message, QueueInfo, Reject, Retry
 from millstream.queue.model.spec import QueueSpec
-from millstream.queue.queue import Queue
 from millstream.record import CursorInfo, Item, LogInfo, Producer, Record, Retention
 from millstream.steps import Later
 from millstream.store.engine import Durability
 from millstream.store.sqlite_options import SqliteOptions
+from millstream.threads.cursor import Cursor
+from millstream.threads.database import Millstream, Transaction, open
+from millstream.threads.log import Log
+from millstream.threads.queue import Queue
+from millstream.threads.stage import Stage
 
 __version__ = "0.1.0"
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from millstream.database import Millstream
 from millstream.embedded import EmbeddedSession, open_store
 from millstream.errors import CorruptionError, MillstreamError, StoreError, WriteFailed
 from millstream.format import keys
@@ -26,6 +25,7 @@ from millstream.replica.chain import ZERO, Chain, Mark
 from millstream.replica.forks import aside, fork, moving
 from millstream.store.store import Store
 from millstream.testing import Crash, Faults, MemoryEngine, SimulatedClock, memory_store
+from millstream.threads.database import Millstream
 
 pytestmark = pytest.mark.faults
 

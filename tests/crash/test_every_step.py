@@ -23,7 +23,6 @@ from typing import Any
 import pytest
 
 from millstream.command import Transact
-from millstream.database import Millstream
 from millstream.embedded import EmbeddedSession, open_store, operation
 from millstream.errors import (
     CorruptionError,
@@ -44,6 +43,7 @@ from millstream.record import Producer
 from millstream.store.store import Store
 from millstream.store.ticket import Ticket
 from millstream.testing import Crash, Faults, MemoryEngine, SimulatedClock, Torn
+from millstream.threads.database import Millstream
 
 pytestmark = pytest.mark.faults
 

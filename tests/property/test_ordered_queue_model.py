@@ -32,9 +32,9 @@ import millstream
 from millstream import Limits, Millstream
 from millstream.errors import Conflict, LeaseLost
 from millstream.queue.model.message import Message, QueueInfo
-from millstream.queue.queue import Queue
 from millstream.record import wall_ms_of
 from millstream.testing import SimulatedClock
+from millstream.threads.queue import Queue
 
 LOGS = ("l.a", "l.b")
 INBOX, LATER = "queue:q", "queue-later:q"

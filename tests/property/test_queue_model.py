@@ -35,9 +35,9 @@ from millstream import Limits, Millstream
 from millstream.errors import LeaseLost
 from millstream.format import rfc
 from millstream.queue.model.message import Message
-from millstream.queue.queue import Queue
 from millstream.record import wall_ms_of
 from millstream.testing import SimulatedClock
+from millstream.threads.queue import Queue
 
 LOGS = ("l.a", "l.b")
 INBOX = "queue:q"

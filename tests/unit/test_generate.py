@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from tools import generate
-from tools.generate import GENERATED, PACKAGE, ROOT, WRITTEN, Untranslated, translate
+from tools.generate import GENERATED, PACKAGE, ROOT, Untranslated, translate
 
-HAND_WRITTEN = {"__init__.py", "session.py"}
-"""Files of coroutines that threads have no counterpart of, or quite another one."""
+PAIRS = ("beside", "opening", "surface", "working")
+"""Files that both surfaces have under the same names, each with a text of its own."""
+
+ALONE = ("session",)
+"""Files of coroutines that threads have no counterpart of."""
 
 
 def test_what_is_generated_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,52 +26,60 @@ def test_what_is_generated_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.fixture
 def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The files in question, in a place where they can be changed."""
-    for path in ["pyproject.toml", *(PACKAGE + one for pair in GENERATED.items() for one in pair)]:
+    for path in [
+        "pyproject.toml",
+        *(f"{PACKAGE}{one}/{name}.py" for one in ("aio", "threads") for name in GENERATED),
+    ]:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, tmp_path / path)
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     return tmp_path / PACKAGE
 
 
-@pytest.mark.parametrize("changed", ["aio/log.py", "log/log.py"])
+@pytest.mark.parametrize("changed", ["aio/log.py", "threads/log.py"])
 def test_a_change_of_either_file_is_noticed_and_made_good(
     copy: Path, changed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = copy / changed
     place.write_text(place.read_text().replace('"Log({self', '"The log ({self'))
     assert generate.main(["--check"]) == 1
-    assert "not as their sources say: src/millstream/log/log.py" in capsys.readouterr().out
+    assert "not as their sources say: src/millstream/threads/log.py" in capsys.readouterr().out
     assert generate.main([]) == 0
     assert generate.main(["--check"]) == 0
-    assert ('"The log ({self' in (copy / "log/log.py").read_text()) == (changed == "aio/log.py")
+    assert ('"The log ({self' in (copy / "threads/log.py").read_text()) == (changed == "aio/log.py")
 
 
 def test_a_file_that_is_missing_is_made(copy: Path) -> None:
-    (copy / "database.py").unlink()
+    (copy / "threads/database.py").unlink()
     assert generate.main(["--check"]) == 1
     assert generate.main([]) == 0
-    assert (copy / "database.py").read_text() == (ROOT / PACKAGE / "database.py").read_text()
+    assert (copy / "threads/database.py").read_text() == (
+        ROOT / PACKAGE / "threads/database.py"
+    ).read_text()
 
 
 def test_a_generated_file_says_from_what_and_by_which_command() -> None:
-    for ours, theirs in GENERATED.items():
-        head = (ROOT / PACKAGE / theirs).read_text().splitlines()[0]
-        assert head.startswith(f"# Generated from {PACKAGE}{ours} by `make generate`")
+    for name in GENERATED:
+        head = (ROOT / PACKAGE / "threads" / f"{name}.py").read_text().splitlines()[0]
+        assert head.startswith(f"# Generated from {PACKAGE}aio/{name}.py by `make generate`")
 
 
-def test_every_file_of_coroutines_has_its_place_in_the_tables() -> None:
-    found = {f"aio/{path.name}" for path in (ROOT / PACKAGE / "aio").glob("*.py")}
-    assert found == {*GENERATED, *WRITTEN, *(f"aio/{name}" for name in HAND_WRITTEN)}
+def test_the_two_folders_hold_the_same_files() -> None:
+    def files(folder: str) -> set[str]:
+        return {path.stem for path in (ROOT / PACKAGE / folder).glob("*.py")} - {"__init__"}
+
+    assert files("threads") == {*GENERATED, *PAIRS}
+    assert files("aio") == {*GENERATED, *PAIRS, *ALONE}
 
 
-@pytest.mark.parametrize(("ours", "theirs"), WRITTEN.items())
-def test_pairs_that_are_written_by_hand_have_the_same_names(ours: str, theirs: str) -> None:
-    def names(path: str) -> set[str]:
-        module = importlib.import_module("millstream." + path[:-3].replace("/", "."))
+@pytest.mark.parametrize("name", PAIRS)
+def test_pairs_that_are_written_by_hand_have_the_same_names(name: str) -> None:
+    def names(folder: str) -> set[str]:
+        module = importlib.import_module(f"millstream.{folder}.{name}")
         defined = {name for name, one in vars(module).items() if inspect.getmodule(one) is module}
         return {name for name in {*defined, *getattr(module, "__all__", ())} if name[0] != "_"}
 
-    assert names(ours) == names(theirs)
+    assert names("aio") == names("threads")
 
 
 @pytest.mark.parametrize(
@@ -91,10 +102,10 @@ def test_pairs_that_are_written_by_hand_have_the_same_names(ours: str, theirs: s
             'def __len__(self):\n    """A thread."""\n',
         ),
         ("x = len(y)\n", "x = len(y)\n"),
-        ("from millstream.aio.log import Log\n", "from millstream.log.log import Log\n"),
+        ("from millstream.aio.log import Log\n", "from millstream.threads.log import Log\n"),
         (
             "    from millstream.aio.surface import Lock\n",
-            "    from millstream.surface import Lock\n",
+            "    from millstream.threads.surface import Lock\n",
         ),
         ("async for x in f(1):\n    yield x\n", "yield from f(1)\n"),
         ("for x in f(1):\n    yield x\ny = 1\n", "yield from f(1)\ny = 1\n"),

@@ -1,4 +1,4 @@
-"""Calls that coroutines make beside each other: the same names as in `millstream.replica.sync.beside`."""
+"""Calls that coroutines make beside each other: the same names as in `millstream.threads.beside`."""
 
 from __future__ import annotations
 

@@ -271,7 +271,7 @@ class Log:
         return await self._session.execute(c.HandOver(self.name, check_name(to, "store")))
 
     async def take_over(self) -> Owner:
-        """Append here from now on, whoever did so far: it learns of it by the next sync."""
+        """Take the log over: appends happen here from now on. Its owner so far learns of it by a sync."""
         return await self._session.execute(c.TakeOver(self.name))
 
     async def info(self) -> LogInfo | None:

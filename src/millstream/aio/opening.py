@@ -1,4 +1,4 @@
-"""Opening for coroutines: as `millstream.opening`; a file is opened in another thread."""
+"""Opening for coroutines: as `millstream.threads.opening`; a file is opened in another thread."""
 
 from __future__ import annotations
 

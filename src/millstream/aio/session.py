@@ -153,7 +153,7 @@ class AsyncEmbeddedSession:
         return await self._ask(answer, self.store, command)
 
     async def close(self) -> None:
-        """Close the store; whoever still waits gets `Closed`."""
+        """Close the store; calls that still wait get `Closed`."""
         if self._closing is None:
             self._closing = self._loop.run_in_executor(self._pool, self.store.close)
             self._closing.add_done_callback(self._closed)

@@ -1,7 +1,7 @@
 """Staging for coroutines: append now, commit later.
 
 A staging handle holds its log exclusively. What it appends can be read through it at once, and by
-everybody once it is committed: by `commit`, by leaving the `with` block, or because a section is
+every reader once it is committed: by `commit`, by leaving the `with` block, or because a section is
 full. What was not committed is lost with the handle.
 """
 

@@ -1,4 +1,4 @@
-"""What coroutines do otherwise than threads: the same names as in `millstream.surface`.
+"""What coroutines do otherwise than threads: the same names as in `millstream.threads.surface`.
 
 The other files of nouns in this folder hold for both: those of threads are generated from them.
 """

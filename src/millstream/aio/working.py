@@ -1,4 +1,4 @@
-"""What a queue offers to threads alone (`millstream.queue.working`) is nothing here."""
+"""What a queue offers to threads alone (`millstream.threads.working`) is nothing here."""
 
 from __future__ import annotations
 

@@ -15,10 +15,10 @@ from millstream.bench import opening
 from millstream.bench.measure import Meter, Row, Step, seconds, take_turns
 from millstream.bench.rawfile import RawFile
 from millstream.bench.slow import SlowSyncEngine
-from millstream.database import Millstream
 from millstream.embedded import EmbeddedSession, open_store
-from millstream.log.log import Log
 from millstream.record import Headers
+from millstream.threads.database import Millstream
+from millstream.threads.log import Log
 
 PAYLOAD_BYTES = 100
 BATCH = 1_000

@@ -24,16 +24,16 @@ from millstream.bench.turns import (
     Side,
     alternate,
 )
-from millstream.database import Millstream
 from millstream.embedded import EmbeddedSession, open_store
 from millstream.queue.commands import PlaceRouted
 from millstream.queue.model.message import Message
-from millstream.queue.queue import Queue
 from millstream.queue.rules.claims import place_routed
 from millstream.queue.rules.sources import facts_of
 from millstream.queue.service.routing import WINDOW, route
 from millstream.record import Headers
 from millstream.store.store import Store
+from millstream.threads.database import Millstream
+from millstream.threads.queue import Queue
 
 BATCH = 100
 THREADS = 16

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import millstream
 from millstream.bench.measure import Meter, Row, seconds
-from millstream.database import Millstream
+from millstream.threads.database import Millstream
 
 PAYLOAD_BYTES = 100
 BATCH = 1_000

@@ -24,7 +24,7 @@ from millstream.aio.database import Millstream as AsyncMillstream
 from millstream.aio.queue import Queue
 from millstream.bench.measure import Meter, Row, seconds
 from millstream.bench.rawfile import RawFile
-from millstream.database import Millstream
+from millstream.threads.database import Millstream
 
 PAYLOAD_BYTES = 100
 PUBLISH_BATCH = 1_000

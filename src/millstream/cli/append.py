@@ -12,8 +12,8 @@ from millstream.cli.input import Input
 from millstream.cli.options import takes
 
 if TYPE_CHECKING:
-    from millstream.log.log import Log
     from millstream.record import Producer
+    from millstream.threads.log import Log
 
 _EXPECT = "Only if the log ends there."
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from millstream.database import Millstream
-    from millstream.queue.queue import Queue
+    from millstream.threads.database import Millstream
+    from millstream.threads.queue import Queue
 
 FILE = "millstream.toml"
 DEFAULT_STORE = "millstream.db"

@@ -12,8 +12,8 @@ from millstream.cli.confirm import confirm
 from millstream.cli.read import existing
 
 if TYPE_CHECKING:
-    from millstream.log.log import Log
     from millstream.record import CursorInfo
+    from millstream.threads.log import Log
 
 
 def cursors(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from millstream.database import Millstream
+    from millstream.threads.database import Millstream
 
 SINGLES = 500
 BATCH_RECORDS = 1_000

@@ -23,8 +23,8 @@ from millstream.cli.read import From, Limit, RecordsJson, Values, choose_printer
 from millstream.cli.retention import retention
 
 if TYPE_CHECKING:
-    from millstream.log.log import Log
     from millstream.record import Record
+    from millstream.threads.log import Log
 
 log = typer.Typer(help="List, follow, trim and configure logs.", no_args_is_help=True)
 

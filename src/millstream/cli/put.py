@@ -15,7 +15,7 @@ from millstream.queue.model.spec import PRIORITY_MAX
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from millstream.queue.queue import Queue
+    from millstream.threads.queue import Queue
 
 
 @takes(Input)

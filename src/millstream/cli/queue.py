@@ -18,7 +18,7 @@ from millstream.queue.model.spec import RATE_MAX, RATE_MIN, QueueSpec
 
 if TYPE_CHECKING:
     from millstream.queue.model.message import QueueInfo
-    from millstream.queue.queue import Queue
+    from millstream.threads.queue import Queue
 
 queue = typer.Typer(help="Make, watch and work on queues.", no_args_is_help=True)
 

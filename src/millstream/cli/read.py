@@ -13,9 +13,9 @@ import typer
 from millstream.cli.config import DEFAULT_STORE, StorePath, opened
 
 if TYPE_CHECKING:
-    from millstream.database import Millstream
-    from millstream.log.log import Log
     from millstream.record import Record
+    from millstream.threads.database import Millstream
+    from millstream.threads.log import Log
 
 TAKEN = 500
 """Records between two acknowledgements of a cursor."""

@@ -15,8 +15,8 @@ import typer
 from millstream.cli.config import DEFAULT_STORE, StorePath, opened
 
 if TYPE_CHECKING:
-    from millstream.database import Millstream
     from millstream.replica.sync.outcome import Outcome, Progress, SetBack
+    from millstream.threads.database import Millstream
 
 RETRY_S_MAX = 30.0
 """Between attempts to reach a peer that went away, while following."""

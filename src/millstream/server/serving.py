@@ -23,7 +23,6 @@ import uvicorn
 import uvloop
 
 from millstream.clock import Clock
-from millstream.database import Millstream
 from millstream.embedded import EmbeddedSession, open_file
 from millstream.errors import InvalidInput, MillstreamError
 from millstream.limits import Limits
@@ -35,6 +34,7 @@ from millstream.server.http.handshake import Handshakes
 from millstream.server.settings import Settings
 from millstream.store.engine import Durability
 from millstream.store.store import Store
+from millstream.threads.database import Millstream
 
 _logger = logging.getLogger("millstream.server")
 

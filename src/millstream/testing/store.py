@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from millstream.clock import Clock
-from millstream.database import Millstream
 from millstream.embedded import EmbeddedSession, open_over
 from millstream.limits import Limits
 from millstream.store.memory import MemoryEngine
 from millstream.testing.clock import SimulatedClock
+from millstream.threads.database import Millstream
 
 
 def memory_store(

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from millstream.clock import Clock
 from millstream.errors import CannotOpen, LeaseLost, MillstreamError, OutcomeUnknown
 from millstream.queue.model.message import Message
-
-if TYPE_CHECKING:
-    from millstream.queue.queue import Queue
+from millstream.worker.supply import Supply
 
 EARLY = 0.25
 """The share of a lease by which one may be prolonged early, together with others."""
@@ -47,7 +44,7 @@ def is_away(error: MillstreamError) -> bool:
 class Leases:
     """The leases that one worker holds. Any thread may hold and drop."""
 
-    def __init__(self, queue: Queue, *, lease_s: float, clock: Clock) -> None:
+    def __init__(self, queue: Supply, *, lease_s: float, clock: Clock) -> None:
         self._queue = queue
         self._lease_s = lease_s
         self._clock = clock

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import Self, TypeVar
 
 from msgspec import Struct
 
@@ -38,9 +38,7 @@ from millstream.worker.crew import (
 )
 from millstream.worker.leases import Claim, Leases, claim_of, is_away, may_pass
 from millstream.worker.stopping import stopped_by_signals
-
-if TYPE_CHECKING:
-    from millstream.queue.queue import Queue
+from millstream.worker.supply import Supply
 
 __all__ = ["HandlerTransaction", "TimeLimitExceeded", "Worker", "WorkerStats"]
 
@@ -75,7 +73,7 @@ class Worker:
 
     def __init__(
         self,
-        queue: Queue,
+        queue: Supply,
         session: Session,
         handler: Handler,
         *,

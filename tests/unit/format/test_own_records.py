@@ -19,7 +19,6 @@ import msgspec
 import pytest
 
 from millstream import Producer
-from millstream.database import Millstream
 from millstream.embedded import EmbeddedSession, kinds, open_store
 from millstream.errors import CorruptionError
 from millstream.format import keys
@@ -39,6 +38,7 @@ from millstream.store.sqlite_pages import RESERVED_BYTES
 from millstream.store.sqlite_rows import NUMBERED, RECORD
 from millstream.store.store import Store
 from millstream.testing import MemoryEngine, SimulatedClock
+from millstream.threads.database import Millstream
 
 FORMAT_MD = Path(__file__).parents[3] / "docs" / "FORMAT.md"
 SECTION = "## Our own records (from 0x07)"

@@ -151,7 +151,7 @@ def test_a_take_waits_for_its_first_record(ms: Millstream, log: Log) -> None:
 
 def test_a_record_that_comes_between_looking_and_waiting_is_taken(ms: Millstream) -> None:
     from millstream.log import commands as c
-    from millstream.log.cursor import open_cursor
+    from millstream.threads.cursor import open_cursor
 
     class LateAppend(EmbeddedSession):
         """Appends just after the cursor has looked at the end of the log for the first time."""

@@ -10,8 +10,8 @@ import pytest
 
 import millstream
 from millstream import Limits, Millstream
-from millstream.queue.queue import Queue
 from millstream.testing import SimulatedClock
+from millstream.threads.queue import Queue
 
 Reopen = Callable[..., Millstream]
 

@@ -9,8 +9,8 @@ import pytest
 from millstream import Limits, Millstream
 from millstream.errors import LeaseLost
 from millstream.format import keys
-from millstream.queue.queue import Queue
 from millstream.testing import SimulatedClock
+from millstream.threads.queue import Queue
 
 from .conftest import Reopen, counts, fold_all, upkeep, values
 

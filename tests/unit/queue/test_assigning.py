@@ -8,8 +8,8 @@ import pytest
 
 from millstream import Millstream
 from millstream.errors import Conflict, InvalidInput, NotFound, OutOfRange
-from millstream.queue.queue import Queue
 from millstream.queue.service.assigning import ASSIGNED_MAX, Assignment, AssignMessages, Wish
+from millstream.threads.queue import Queue
 
 
 @pytest.fixture

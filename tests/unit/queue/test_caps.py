@@ -6,9 +6,9 @@ import pytest
 
 from millstream import Millstream
 from millstream.errors import InvalidInput
-from millstream.queue.queue import Queue
 from millstream.queue.service.consuming import patience
 from millstream.testing import SimulatedClock
+from millstream.threads.queue import Queue
 
 from .conftest import Reopen, counts, fold_all, values
 

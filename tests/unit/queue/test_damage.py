@@ -14,7 +14,7 @@ from millstream.aio.database import Millstream as AsyncMillstream
 from millstream.aio.session import AsyncEmbeddedSession
 from millstream.clock import SystemClock
 from millstream.embedded import open_store
-from millstream.queue.queue import Queue
+from millstream.threads.queue import Queue
 from tests.unit.damaging import Fragile
 from tests.unit.queue.conftest import counts
 from tests.unit.server.asking import serving

@@ -13,10 +13,10 @@ from millstream import Limits, Millstream
 from millstream.errors import InvalidInput
 from millstream.format import keys
 from millstream.queue.model.slots import FAILED, Trial
-from millstream.queue.queue import Queue
 from millstream.queue.rules.dead_letter import ATTEMPTS_BYTES_MAX, Owed
 from millstream.record import Record, moment
 from millstream.testing import SimulatedClock
+from millstream.threads.queue import Queue
 from tests.unit.queue.conftest import Reopen, counts, upkeep
 from tests.unit.server.asking import serving
 

@@ -10,8 +10,8 @@ import millstream
 from millstream import Limits, Millstream
 from millstream.errors import InvalidInput
 from millstream.format import keys
-from millstream.queue.queue import Queue
 from millstream.testing import SimulatedClock
+from millstream.threads.queue import Queue
 
 from .conftest import Reopen, counts, fold_all, values
 

@@ -8,10 +8,10 @@ import pytest
 
 import millstream
 from millstream import Millstream
-from millstream.queue.queue import Queue
 from millstream.queue.service.assigning import Assignment, AssignMessages
 from millstream.queue.service.scanning import ListUnrouted
 from millstream.queue.service.standing import ListStandings
+from millstream.threads.queue import Queue
 
 from .conftest import Reopen, counts, fold_all, upkeep, values
 

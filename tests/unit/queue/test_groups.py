@@ -8,13 +8,13 @@ from millstream import Limits, Millstream
 from millstream.errors import Conflict, InvalidInput, LeaseLost
 from millstream.queue.commands import Grant
 from millstream.queue.model.message import Message
-from millstream.queue.queue import Queue
 from millstream.queue.service import consuming
 from millstream.queue.service.consuming import need_facts, patience
 from millstream.queue.service.reading import read_granted
 from millstream.queue.service.routing import route
 from millstream.store.store import Store
 from millstream.testing import SimulatedClock
+from millstream.threads.queue import Queue
 
 from .conftest import Reopen, counts, fold_all, settle, upkeep, values
 

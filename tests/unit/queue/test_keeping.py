@@ -6,8 +6,8 @@ import pytest
 
 from millstream import Limits, Millstream
 from millstream.errors import LeaseLost
-from millstream.queue.queue import Queue
 from millstream.testing import SimulatedClock
+from millstream.threads.queue import Queue
 
 from .conftest import Reopen, counts, fold_all, settle, upkeep, values
 

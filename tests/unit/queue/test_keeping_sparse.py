@@ -16,13 +16,13 @@ from millstream.log.reader import fetch_blocks, log_id_of
 from millstream.log.retention import _drop_slice
 from millstream.queue.commands import ClaimRouted
 from millstream.queue.model.message import Message
-from millstream.queue.queue import Queue
 from millstream.queue.rules.sources import facts_of
 from millstream.queue.service.consuming import pop_routed
 from millstream.queue.service.keeping import QueueUpkeep, _cut_inbox
 from millstream.queue.service.routing import WINDOW, route
 from millstream.store.ticket import Ticket
 from millstream.testing import SimulatedClock
+from millstream.threads.queue import Queue
 
 from .conftest import Reopen, counts, fold_all, settle, upkeep, values
 

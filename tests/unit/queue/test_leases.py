@@ -11,9 +11,9 @@ from millstream.errors import InvalidInput, LeaseLost
 from millstream.queue.commands import FinishClaims
 from millstream.queue.model.backoff import Backoff
 from millstream.queue.model.message import Message
-from millstream.queue.queue import Queue
 from millstream.record import moment
 from millstream.testing import SimulatedClock
+from millstream.threads.queue import Queue
 
 from .conftest import Reopen, counts, settle, values
 

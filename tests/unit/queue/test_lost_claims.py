@@ -9,8 +9,8 @@ import pytest
 from millstream import Message, Millstream
 from millstream.errors import LeaseLost
 from millstream.queue.model.message import named_message
-from millstream.queue.queue import Queue
 from millstream.testing import SimulatedClock
+from millstream.threads.queue import Queue
 from tests.unit.queue.conftest import counts, settle
 
 ENDINGS: dict[str, Any] = {

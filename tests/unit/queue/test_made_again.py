@@ -8,7 +8,7 @@ import pytest
 
 from millstream import Message, Millstream
 from millstream.errors import LeaseLost
-from millstream.queue.queue import Queue
+from millstream.threads.queue import Queue
 from tests.unit.queue.conftest import Reopen, counts, fold_all, upkeep, values
 
 ENDINGS: dict[str, Any] = {

@@ -9,11 +9,11 @@ import pytest
 import millstream
 from millstream import Limits, Millstream
 from millstream.format import keys
-from millstream.queue.queue import Queue
 from millstream.queue.rules import sources
 from millstream.queue.rules.sources import facts_of
 from millstream.queue.service.standing import ListStandings
 from millstream.store.state import State
+from millstream.threads.queue import Queue
 
 from .conftest import Reopen, counts, fold_all, upkeep, values
 

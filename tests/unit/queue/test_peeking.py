@@ -11,8 +11,8 @@ from millstream.errors import InvalidInput, NotFound
 from millstream.format import keys
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.slots import End
-from millstream.queue.queue import Queue
 from millstream.testing import SimulatedClock
+from millstream.threads.queue import Queue
 
 from .conftest import fold_all, values
 

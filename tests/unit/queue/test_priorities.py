@@ -9,11 +9,11 @@ import pytest
 from millstream import Millstream
 from millstream.errors import Conflict, InvalidInput
 from millstream.queue.commands import ClaimRouted, PlaceRouted
-from millstream.queue.queue import Queue
 from millstream.queue.rules.claims import Claiming, place_routed
 from millstream.queue.service.consuming import need_facts
 from millstream.queue.service.routing import route
 from millstream.testing import SimulatedClock
+from millstream.threads.queue import Queue
 
 from .conftest import Reopen, counts, fold_all, upkeep, values
 

@@ -14,7 +14,6 @@ from millstream.errors import CorruptionError, InvalidInput, LeaseLost
 from millstream.log.recent import Columns
 from millstream.queue.commands import ClaimRouted, FinishClaims, Granted, Run
 from millstream.queue.model.message import Message, messages_of
-from millstream.queue.queue import Queue
 from millstream.queue.rules import claims, endings
 from millstream.queue.rules.claims import Claiming
 from millstream.queue.rules.stride import stride
@@ -23,6 +22,7 @@ from millstream.queue.service.reading import read_granted, read_grants
 from millstream.store.store import Store
 from millstream.store.ticket import Ticket
 from millstream.testing import MemoryEngine, SimulatedClock
+from millstream.threads.queue import Queue
 from tests.unit.queue.conftest import counts, values
 
 pytestmark = pytest.mark.embedded

@@ -9,9 +9,9 @@ from millstream.command import Command
 from millstream.format import keys
 from millstream.log import retention
 from millstream.log.block import Block
-from millstream.log.log import Log
 from millstream.replica import commands as r
 from millstream.store.store import Store
+from millstream.threads.log import Log
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ from millstream.errors import (
     Truncated,
 )
 from millstream.limits import Limits
-from millstream.log.log import Log
 from millstream.testing import memory_store
+from millstream.threads.log import Log
 from tests.unit.replica.stores import (
     drop_bytes,
     filled,

@@ -17,7 +17,6 @@ from starlette.websockets import WebSocket
 
 import millstream
 from millstream.clock import Clock
-from millstream.database import Millstream
 from millstream.embedded import EmbeddedSession, open_store
 from millstream.server.auth.tokens import create_token
 from millstream.server.core import Core
@@ -29,6 +28,7 @@ from millstream.server.settings import Settings
 from millstream.store.memory import MemoryEngine
 from millstream.store.sqlite import SqliteEngine
 from millstream.testing import SimulatedClock
+from millstream.threads.database import Millstream
 
 LOCAL = "http://127.0.0.1:8080"
 WITH_TOKENS = Settings(auth="on")

@@ -6,11 +6,11 @@ import threading
 from pathlib import Path
 
 import millstream
-from millstream.database import Millstream
 from millstream.embedded import EmbeddedSession, open_store
 from millstream.limits import Limits
 from millstream.store.store import CLOSING_FOLD_S, Store
 from millstream.testing import MemoryEngine, SimulatedClock
+from millstream.threads.database import Millstream
 
 GROUPS = 5_000
 PART = 250

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from millstream.database import Millstream
 from millstream.embedded import EmbeddedSession, open_store
 from millstream.format import keys
 from millstream.format.entries import extent
 from millstream.limits import Limits
-from millstream.log.log import Log
 from millstream.queue.model.bucket import Bucket
 from millstream.store.fold import Slice
 from millstream.store.sqlite import SqliteEngine
 from millstream.store.store import Store
 from millstream.testing import Faults, MemoryEngine, SimulatedClock
+from millstream.threads.database import Millstream
+from millstream.threads.log import Log
 
 NO_FOLD = 1_000_000
 

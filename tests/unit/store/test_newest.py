@@ -11,7 +11,7 @@ import pytest
 import millstream
 from millstream import Millstream
 from millstream.errors import WriteFailed
-from millstream.log.log import Log
+from millstream.threads.log import Log
 
 pytestmark = pytest.mark.embedded
 

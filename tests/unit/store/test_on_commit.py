@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from millstream.database import Millstream
 from millstream.embedded import EmbeddedSession, open_store
 from millstream.errors import EndMoved
 from millstream.store.memory import MemoryEngine
 from millstream.store.ticket import Ticket
+from millstream.threads.database import Millstream
 
 
 def test_every_commit_is_told_with_its_operations() -> None:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import millstream
 from millstream.command import Sql, Transact
-from millstream.database import Millstream
 from millstream.embedded import EmbeddedSession, operation
 from millstream.errors import (
     Closed,
@@ -38,6 +37,7 @@ from millstream.store.store import Store
 from millstream.store.ticket import Ticket
 from millstream.store.transaction import Transaction, _outside
 from millstream.testing import Faults, MemoryEngine, SimulatedClock, Torn, memory_store
+from millstream.threads.database import Millstream
 
 PATIENCE_S = 10
 

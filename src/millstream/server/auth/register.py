@@ -17,11 +17,11 @@ from datetime import datetime
 import msgspec
 from msgspec import Struct
 
-from millstream.database import Millstream
 from millstream.errors import AlreadyExists, CorruptionError, EndMoved, NotFound, Truncated
 from millstream.log.block import Block
 from millstream.record import LogInfo
 from millstream.server.auth.access import RESERVED, Permission, parse_permissions
+from millstream.threads.database import Millstream
 
 LOG = f"{RESERVED}tokens"
 

@@ -19,12 +19,12 @@ from msgspec.structs import replace
 
 from millstream.clock import Clock, SystemClock
 from millstream.command import AsyncSession
-from millstream.database import Millstream
 from millstream.errors import InvalidInput, MetadataConflict, Truncated, Unauthenticated
 from millstream.log.commands import DescribeLog, GetMetadata, ReadBlocks, SetMetadata
 from millstream.log.names import check_name
 from millstream.server.auth.access import Principal, common, parse_permissions
 from millstream.server.auth.register import LOG, Made, Register, Registrar, Token
+from millstream.threads.database import Millstream
 
 PREFIX = "ms_"
 SECRET_BYTES = 32

@@ -20,8 +20,8 @@ from millstream.queue.model.message import Message, QueueInfo, Try, messages_of
 from millstream.queue.model.spec import QueueSpec, no_queue
 from millstream.queue.putting import Wishes, put_batch, put_one
 from millstream.queue.runs import Messages, runs_of
-from millstream.queue.working import Working
 from millstream.record import Headers, Producer, Seconds, to_ms
+from millstream.threads.working import Working
 
 
 class Queue(Working):

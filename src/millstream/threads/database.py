@@ -15,22 +15,22 @@ from millstream.command import Fold, Session, Stats, Transact
 from millstream.errors import InvalidInput
 from millstream.limits import Limits
 from millstream.log import commands as c
-from millstream.log.log import Log
-from millstream.opening import open_session
 from millstream.queue.commands import ListQueues
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.model.spec import spec_of
-from millstream.queue.queue import Queue
 from millstream.record import LogInfo
 from millstream.remote.opening import CONNECT_TIMEOUT_S, RETRY_FOR_S
 from millstream.replica.commands import GetStoreId
 from millstream.replica.sync.outcome import Direction, OnFork, Options, Outcome, Tell
-from millstream.replica.sync.syncing import follow, synced
 from millstream.steps import Steps
 from millstream.store.engine import Durability
 from millstream.store.place import check_peer
 from millstream.store.sqlite_options import SqliteOptions
-from millstream.surface import Event
+from millstream.threads.log import Log
+from millstream.threads.opening import open_session
+from millstream.threads.queue import Queue
+from millstream.threads.surface import Event
+from millstream.threads.sync import follow, synced
 
 ENTRIES_PER_PAGE = 1_000
 """Logs or queues that are listed by one command."""

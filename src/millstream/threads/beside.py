@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Any, Self
 
-from millstream.surface import Event, Future
+from millstream.threads.surface import Event, Future
 
 
 class Beside:

@@ -24,7 +24,7 @@ from millstream.log.progress import (
     ranges_of,
 )
 from millstream.record import CursorInfo, Extent, Record, Seconds
-from millstream.surface import Lock
+from millstream.threads.surface import Lock
 
 
 class Source(Protocol):

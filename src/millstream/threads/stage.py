@@ -3,7 +3,7 @@
 """Staging for threads: append now, commit later.
 
 A staging handle holds its log exclusively. What it appends can be read through it at once, and by
-everybody once it is committed: by `commit`, by leaving the `with` block, or because a section is
+every reader once it is committed: by `commit`, by leaving the `with` block, or because a section is
 full. What was not committed is lost with the handle.
 """
 
@@ -18,11 +18,11 @@ from millstream.command import Session
 from millstream.errors import EndMoved, MillstreamError, OutcomeUnknown
 from millstream.format.packing import pack_single
 from millstream.log import commands as c
-from millstream.log.cursor import Cursor, Source, open_cursor
 from millstream.log.progress import check_section
 from millstream.log.staged import Staged, staged_record
 from millstream.record import Extent, Headers, Record, Seconds
-from millstream.surface import Lock, Unbroken
+from millstream.threads.cursor import Cursor, Source, open_cursor
+from millstream.threads.surface import Lock, Unbroken
 
 
 def open_stage(session: Session, log: Source, *, section: int) -> Stage:

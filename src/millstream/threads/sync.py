@@ -10,13 +10,13 @@ from typing import TypeVar
 
 from millstream.command import Command, Session
 from millstream.errors import MillstreamError
-from millstream.replica.sync.beside import Beside
 from millstream.replica.sync.following import WAIT_MS, Pace, WaitForChange, watched_sides
 from millstream.replica.sync.outcome import Options, Outcome, Tell, raise_first
 from millstream.replica.sync.peer import Meter
 from millstream.replica.sync.steps import Side, Steps
 from millstream.replica.sync.sync import sync_steps
-from millstream.surface import Event, Future
+from millstream.threads.beside import Beside
+from millstream.threads.surface import Event, Future
 
 T = TypeVar("T")
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from millstream.command import Session
 from millstream.queue.model.message import Message
 from millstream.record import Seconds
-
-if TYPE_CHECKING:
-    from millstream.worker.worker import Worker, WorkerStats
+from millstream.worker.supply import Supply
+from millstream.worker.worker import Worker, WorkerStats
 
 
 class Working:
@@ -35,10 +34,8 @@ class Working:
         cancelled if it is a coroutine; a thread cannot be stopped, so its lease is let go and its
         result is dropped.
         """
-        from millstream.worker.worker import Worker
-
         return Worker(
-            cast(Any, self),
+            cast(Supply, self),
             self._session,
             handler,
             concurrency=concurrency,

@@ -13,10 +13,8 @@ from millstream.format.packing import Single, check_json, pack_many, pack_single
 from millstream.limits import MESSAGE_ID_MAX
 from millstream.log import commands as c
 from millstream.log.block import Block
-from millstream.log.cursor import Cursor, open_cursor
 from millstream.log.names import check_name
 from millstream.log.progress import SECTION
-from millstream.log.stage import Stage, open_stage
 from millstream.record import (
     CursorInfo,
     Extent,
@@ -31,7 +29,9 @@ from millstream.record import (
     retention_of,
     to_ms,
 )
-from millstream.surface import Entries
+from millstream.threads.cursor import Cursor, open_cursor
+from millstream.threads.stage import Stage, open_stage
+from millstream.threads.surface import Entries
 
 
 class Log:
@@ -264,7 +264,7 @@ class Log:
         return self._session.execute(c.HandOver(self.name, check_name(to, "store")))
 
     def take_over(self) -> Owner:
-        """Append here from now on, whoever did so far: it learns of it by the next sync."""
+        """Take the log over: appends happen here from now on. Its owner so far learns of it by a sync."""
         return self._session.execute(c.TakeOver(self.name))
 
     def info(self) -> LogInfo | None:

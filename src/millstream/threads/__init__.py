@@ -1,0 +1,1 @@
+"""The nouns as threads hold them: log, cursor, queue, stage, database; generated from `millstream.aio`."""
