@@ -152,15 +152,33 @@ def test_a_scan_up_to_the_next_type_takes_all_of_one_type_and_nothing_else(
 def test_a_range_is_deleted_half_open(engine: Engine, key: Callable[[int], bytes]) -> None:
     write(engine, *[(key(n), b"") for n in (1, 2, 3, 4, 500)])
     with engine.write() as writer:
-        writer.delete_range(key(2), key(4))
+        assert not writer.delete_range(key(2), key(4), limit=9)
         writer.commit()
     assert scan(engine, key(0), key(1000)) == [key(1), key(4), key(500)]
+
+
+@EVERY_TYPE
+def test_a_range_is_deleted_a_few_rows_at_a_time(
+    engine: Engine, key: Callable[[int], bytes]
+) -> None:
+    write(engine, *[(key(n), b"") for n in (1, 2, 3, 4, 5, 500)])
+    with engine.write() as writer:
+        assert writer.delete_range(key(2), key(500), limit=2)
+        assert [row[0] for row in writer.scan(key(0), key(1000), limit=9)] == [
+            key(n) for n in (1, 4, 5, 500)
+        ]
+        writer.put([(key(3), b"again")])
+        assert writer.delete_range(key(2), key(500), limit=2)
+        assert not writer.delete_range(key(2), key(500), limit=1)
+        assert not writer.delete_range(key(2), key(500), limit=1)
+        writer.commit()
+    assert scan(engine, key(0), key(1000)) == [key(1), key(500)]
 
 
 def test_a_range_of_one_log_leaves_its_neighbours_alone(engine: Engine) -> None:
     write(engine, *[(keys.entry(log, n), b"") for log in (6, 7, 8) for n in (0, 1)])
     with engine.write() as writer:
-        writer.delete_range(*keys.range_of(keys.entry(7, 0)[:10]))
+        writer.delete_range(*keys.range_of(keys.entry(7, 0)[:10]), limit=9)
         writer.commit()
     kept = [keys.entry(log, n) for log in (6, 8) for n in (0, 1)]
     assert scan(engine, *keys.range_of(keys.prefix(keys.ENTRY))) == kept
@@ -180,7 +198,7 @@ def test_a_writer_sees_its_own_writes_and_nobody_else_does(engine: Engine) -> No
         found = writer.scan(keys.payload(0), keys.payload(9), limit=9)
         assert found == [(keys.payload(1), b"new"), (keys.payload(3), b"added")]
         assert writer.last_seq() == 5
-        writer.delete_range(keys.payload(0), keys.payload(3))
+        writer.delete_range(keys.payload(0), keys.payload(3), limit=9)
         left = writer.scan(keys.payload(0), keys.payload(9), limit=9)
         assert left == [(keys.payload(3), b"added")]
 
@@ -199,7 +217,7 @@ def test_leaving_without_a_commit_undoes_everything(engine: Engine) -> None:
         writer.put([(keys.payload(1), b"new"), (keys.payload(2), b"new")])
         writer.delete([keys.entry(1, 1)])
     with suppress(ZeroDivisionError), engine.write() as writer:
-        writer.delete_range(keys.payload(0), keys.payload(9))
+        writer.delete_range(keys.payload(0), keys.payload(9), limit=9)
         raise ZeroDivisionError
 
     assert read(engine, keys.payload(1)) == b"old"
@@ -247,7 +265,7 @@ def test_sequences_are_those_of_the_deltas_that_are_there(engine: Engine) -> Non
 
     write(engine, *[(keys.delta(n), b"") for n in range(1, 301)], (keys.payload(999), b""))
     with engine.write() as writer:
-        writer.delete_range(keys.delta(0), keys.delta(257))
+        writer.delete_range(keys.delta(0), keys.delta(257), limit=999)
         assert (writer.first_seq(), writer.last_seq()) == (257, 300)
         writer.commit()
 

@@ -95,7 +95,8 @@ def _check_rest(rows: Rows, replay: Replay, findings: Findings) -> None:
         (keys.ID_BLOCK_KEY, keys.prefix(keys.QUEUE)),
         (keys.after(keys.prefix(keys.RETRY)), keys.prefix(keys.FORKS)),
         (keys.prefix(keys.SET_BACK), keys.prefix(keys.AGING)),
-        (keys.after(keys.prefix(keys.AGING)), b"\xff" * 32),
+        (keys.after(keys.prefix(keys.AGING)), keys.prefix(keys.REMAINS)),
+        (keys.after(keys.prefix(keys.REMAINS)), b"\xff" * 32),
     )
     for start, stop in bounds:
         for found in rows.walk(start, stop):

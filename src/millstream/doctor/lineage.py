@@ -165,9 +165,9 @@ class Lineage:
             marks.setdefault(log_id, []).extend(found)
         for log_id, found in marks.items():
             head = heads.get(log_id)
-            if head is None or head.deleted:
+            if head is None:
                 self._findings.add("log", f"log {log_id} has marks, and is gone", severity="waste")
-            else:
+            elif not head.deleted:  # else they go with the last of its bytes
                 self._check_chain(log_id, head, found, sound.get(log_id, Coverage()))
 
     def _check_chain(self, log_id: int, head: Head, marks: list[Mark], sound: Coverage) -> None:

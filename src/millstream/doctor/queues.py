@@ -29,6 +29,7 @@ STATES = {AVAILABLE: "available", IN_FLIGHT: "in_flight", DONE: "done", FAILED: 
 HELD = (AVAILABLE, IN_FLIGHT, FAILED)
 RETRY_BYTES = 26
 AGING_BYTES = 27
+REMAINS_BYTES = 18
 
 
 class QueueExamination:
@@ -47,6 +48,8 @@ class QueueExamination:
             assert isinstance(entity, QueueState)
             self._queues[entity.queue_id] = entity
         self._report.queues = len(self._queues)
+        self._leaving = set(self._deleted())
+        """Queues that are deleted, and whose last rows go in the background."""
 
     def check_messages(self) -> None:
         """Every message that is held is there; counts and waiting lists agree with the buckets."""
@@ -58,9 +61,10 @@ class QueueExamination:
             queue_id, bucket_id = _numbers(key)
             queue = self._queues.get(queue_id)
             if queue is None:
-                self._findings.add(
-                    "queue", f"bucket {bucket_id:#x} belongs to queue {queue_id}, which is gone"
-                )
+                if queue_id not in self._leaving:
+                    self._findings.add(
+                        "queue", f"bucket {bucket_id:#x} belongs to queue {queue_id}, which is gone"
+                    )
                 continue
             for state in STATES:
                 counts[queue_id][state] += entity.states.count(state)
@@ -225,7 +229,8 @@ class QueueExamination:
                     f"queue {queue.name!r} counts {queue.counts.waiting:,} messages as waiting, "
                     f"{counts[queue_id]:,} are listed",
                 )
-        strangers = sum(count for queue_id, count in counts.items() if queue_id not in self._queues)
+        known = self._queues.keys() | self._leaving
+        strangers = sum(count for queue_id, count in counts.items() if queue_id not in known)
         if strangers:
             self._findings.add(
                 "queue",
@@ -242,7 +247,8 @@ class QueueExamination:
                 self._replay.report_row(row.key, row.problem or "its key is cut")
                 continue
             queue_id, stage, _, bucket_id = keys.aging_bucket(row.key)
-            if queue_id not in self._queues and not self._replay.broken_at:
+            known = queue_id in self._queues or queue_id in self._leaving
+            if not known and not self._replay.broken_at:
                 self._findings.add(
                     "queue",
                     f"a bucket of queue {queue_id}, which is gone, is listed as aging",
@@ -251,6 +257,13 @@ class QueueExamination:
             if stage == HAS_DONE:
                 found.add((queue_id, bucket_id))
         return found
+
+    def _deleted(self) -> Iterator[int]:
+        for row in self._listed(keys.REMAINS):
+            if row.problem or len(row.key) != REMAINS_BYTES:
+                self._replay.report_row(row.key, row.problem or "its key is cut")
+            else:
+                yield keys.pair(row.key)[1]
 
     def _listed(self, kind: int) -> Iterator[Found]:
         """The rows of a list, wherever they lie."""

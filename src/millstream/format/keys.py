@@ -33,6 +33,7 @@ their numbers do. Types 0x01 to 0x06 are the RFC's (see `rfc`); ours start at 0x
     0x20  aging            queue id (u64), stage (u8),   (nothing): when a bucket has something to
                            ms (u64), bucket (u64)        forget, or is to be forgotten itself
     0x21  claims           (nothing)                     claim numbers below may be a deleted queue's
+    0x22  remains          0 (u64), queue id (u64)       (nothing): a deleted queue has rows left
 
     * as TerminatedBytes. In 0x14 to 0x18 a claim is written number first, then bucket size, so
       that claims sort by number.
@@ -75,6 +76,7 @@ SET_BACK = 0x1E
 LETTER = 0x1F
 AGING = 0x20
 CLAIMS = 0x21
+REMAINS = 0x22
 
 _NUMBERED = struct.Struct(">BBQ")
 _ENTRY = struct.Struct(">BBQQ")
@@ -303,6 +305,11 @@ def aging_bucket(key: bytes) -> tuple[int, int, int, int]:
         )
     _, _, queue_id, stage, at_ms, bucket_id = _READY.unpack(key)
     return queue_id, stage, at_ms, bucket_id
+
+
+def remains(queue_id: int) -> bytes:
+    """The key that says of a deleted queue that rows of it are still to be deleted."""
+    return _ENTRY.pack(VERSION, REMAINS, 0, queue_id)
 
 
 def of_log(kind: int, log_id: int) -> tuple[bytes, bytes]:

@@ -8,6 +8,7 @@ once nothing is left of a parent, its forks are forks of the parent's own parent
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from millstream.format import keys
@@ -26,6 +27,7 @@ from millstream.store.state import State
 from millstream.store.transaction import Transaction
 
 FORKS_PER_STEP = 1_000
+MARK_ROWS_PER_STEP = 64
 
 FORK_NAME = "~fork-"
 """In the generated name of a fork."""
@@ -77,29 +79,37 @@ def children(tx: Transaction, log_id: int) -> Iterator[tuple[int, Fork]]:
         start = rows[-1][0] + b"\x00"
 
 
-def release(tx: Transaction, log_id: int) -> None:
-    """A log is removed for good: its forks become forks of its parent."""
+def release(tx: Transaction, log_id: int) -> bool:
+    """A log is removed for good: its forks become its parent's; True if there is more to do."""
     own = find_fork(tx, log_id)
-    for child_id, fork in list(children(tx, log_id)):
+    found = list(islice(children(tx, log_id), FORKS_PER_STEP + 1))
+    for child_id, fork in found[:FORKS_PER_STEP]:
         if own is not None:
             point = min(own.point, fork.point)
             put_fork(tx, child_id, fork._replace(parent_id=own.parent_id, point=point))
         else:
             tx.erase(keys.forks(log_id, child_id))
             tx.erase(keys.fork(child_id))
+    if len(found) > FORKS_PER_STEP or drop_marks(tx, log_id):
+        return True
     if own is not None:
         tx.erase(keys.forks(own.parent_id, log_id))
         tx.erase(keys.fork(log_id))
     if tx.get(keys.set_back(log_id)) is not None:
         tx.erase(keys.set_back(log_id))
-    forget_rows(tx, keys.MARKS, log_id)
+    return False
 
 
-def forget_rows(tx: Transaction, kind: int, log_id: int) -> None:
-    """Drop the rows of a type that a log has, if it has any."""
-    start, stop = keys.of_log(kind, log_id)
+def drop_marks(tx: Transaction, log_id: int) -> bool:
+    """Drop some marks of a log that is deleted; True if more are left."""
+    return tx.drop_some(*keys.of_log(keys.MARKS, log_id), limit=MARK_ROWS_PER_STEP)
+
+
+def forget_marks(tx: Transaction, log_id: int) -> None:
+    """Drop the marks of a log that goes on without what they were for: all of them, or none."""
+    start, stop = keys.of_log(keys.MARKS, log_id)
     if tx.scan(start, stop, limit=1):
-        tx.drop(start, stop)
+        tx.drop_all(start, stop)
 
 
 def note_set_back(tx: Transaction, log_id: int, number: int, at: int) -> None:

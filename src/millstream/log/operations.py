@@ -19,7 +19,7 @@ from millstream.errors import (
 from millstream.format import block, entries, keys
 from millstream.format.packing import Batch, Single
 from millstream.log import commands as c
-from millstream.log.ancestry import forget_rows
+from millstream.log.ancestry import forget_marks
 from millstream.log.head import (
     Appended,
     Created,
@@ -219,14 +219,14 @@ def truncate_log(tx: Transaction, command: c.Truncate) -> int:
         if head.owner:
             raise not_owner(head)
         check_free(tx, head, "")
-        forget_rows(tx, keys.MARKS, log_id)
+        forget_marks(tx, log_id)
     gone = min(before, head.end) - head.start
     tx.change(keys.head(log_id), Truncated(before))
     return gone
 
 
 def delete_log(tx: Transaction, command: c.DeleteLog) -> bool:
-    """Forget a log with its cursors and metadata; its bytes go in the background."""
+    """Forget a log with its cursors and metadata; its bytes and marks go in the background."""
     found = find_log(tx, command.log)
     if found is None:
         return False
@@ -237,7 +237,6 @@ def delete_log(tx: Transaction, command: c.DeleteLog) -> bool:
         while found_keys := tx.state.find(start, stop, tx.writer, limit=FOUND_PER_STEP):
             for key in found_keys:
                 tx.change(key, None)
-    forget_rows(tx, keys.MARKS, log_id)
     tx.change(keys.metadata(log_id), None)
     tx.change(keys.log_name(command.log), None)
     tx.change(keys.head(log_id), Deleted())

@@ -21,6 +21,7 @@ from millstream.log.head import Bounds
 from millstream.record import Record
 from millstream.store.engine import Row, Snapshot
 from millstream.store.overlay import Overlay
+from millstream.store.state import State
 from millstream.store.store import Store
 
 ENTRIES_PER_SCAN = 32
@@ -84,7 +85,7 @@ def read_blocks(
                 return _read(rows, start, stop, bytes_max, values=values)
         except RowMoved as moved:
             behind = moved.stop
-            store.refresh()
+            store.look(_nothing)
             bounds = bounds_of(store, log_id)
     raise gone(name, start, behind)
 
@@ -153,8 +154,12 @@ def fetch_blocks(
                 return _read(rows, start, stop, bytes_max=bytes_max, values=values)
         except RowMoved as moved:
             behind = moved.stop
-            store.refresh()
+            store.look(_nothing)
     raise gone(name, start, behind)
+
+
+def _nothing(_state: State, _snapshot: Snapshot) -> None:
+    """Asked for the wait: a commit that has taken rows away, and not told so yet, is over then."""
 
 
 class _Rows(NamedTuple):

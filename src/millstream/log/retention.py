@@ -263,12 +263,13 @@ def _drop_slice(tx: Transaction, log_id: int) -> bool:
     if end <= head.dropped and not head.deleted:
         return False
     done = _thin_some(tx, log_id, head.dropped, end, needed)
-    if head.deleted and done.through >= head.end and not head.kept + done.kept:
-        release(tx, log_id)
+    over = head.deleted and done.through >= head.end and not head.kept + done.kept
+    if over and not release(tx, log_id):
         tx.change(key, None)
-    elif done.through > head.dropped:
+        return False
+    if done.through > head.dropped:
         tx.change(key, Dropped(done.through, (done.gone, done.kept) if done.kept else done.gone))
-    return done.more
+    return done.more or over
 
 
 class _Thinned(NamedTuple):

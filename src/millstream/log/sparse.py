@@ -209,8 +209,8 @@ class Sweep:
                 cut = thin(tx, (row_key, value), needed)
                 gone += cut.size - cut.left
                 cut.apply(tx)
-        if head.deleted and head.dropped >= head.end and gone == head.kept:
-            release(tx, self._log_id)
+        over = head.deleted and head.dropped >= head.end and gone == head.kept
+        if over and not release(tx, self._log_id):
             tx.change(key, None)
         elif gone:
             tx.change(key, Dropped(head.dropped, (gone, -gone)))

@@ -81,8 +81,8 @@ class Writer(Snapshot, Protocol):
     def delete(self, keys: Iterable[bytes]) -> None:
         """Delete rows; a missing key is no error."""
 
-    def delete_range(self, start: bytes, stop: bytes) -> None:
-        """Delete every row with start <= key < stop."""
+    def delete_range(self, start: bytes, stop: bytes, *, limit: int) -> bool:
+        """Delete up to `limit` rows with start <= key < stop, the first ones; True if more are left."""
 
     def commit(self) -> None:
         """Make it all durable, or raise `WriteFailed` (nothing was sent) or `OutcomeUnknown`."""

@@ -61,7 +61,7 @@ def write_slice(state: State, writer: Writer, limits: Limits, prepared: Slice | 
         writer.put(coalesce(state.overlay.oldest(through)))
     _write_entities(state, writer, through)
     writer.put([(FOLD_KEY, encode_u64(through))])
-    writer.delete_range(delta_key(0), delta_key(through + 1))
+    writer.delete_range(delta_key(0), delta_key(through + 1), limit=through - folded)
     return through
 
 

@@ -131,11 +131,13 @@ class MemoryWriter(MemorySnapshot):
             self._step("delete")
             self._changes[key] = None
 
-    def delete_range(self, start: bytes, stop: bytes) -> None:
-        """Delete every row with start <= key < stop."""
+    def delete_range(self, start: bytes, stop: bytes, *, limit: int) -> bool:
+        """Delete up to `limit` rows with start <= key < stop; True if more are left."""
         self._step("delete")
-        for key in self._keys(start, stop):
+        found = self._keys(start, stop)
+        for key in found[:limit]:
             self._changes[key] = None
+        return len(found) > limit
 
     def commit(self) -> None:
         """Make it durable."""

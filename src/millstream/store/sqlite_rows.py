@@ -247,15 +247,23 @@ class SqliteWriter(SqliteReader):
             for statement, many in tables.items():
                 self.connection.executemany(statement, many)
 
-    def delete_range(self, start: bytes, stop: bytes) -> None:
-        """Delete every row with start <= key < stop."""
-        table = NUMBERED.get(start[1])
+    def delete_range(self, start: bytes, stop: bytes, *, limit: int) -> bool:
+        """Delete up to `limit` rows with start <= key < stop; True if more are left."""
+        table, name = NUMBERED.get(start[1]), "id"
+        if table is None:
+            table, name, condition = RECORD, "key", "key >= ? AND key < ?"
+            bounds: tuple[bytes | int, ...] = (start, stop)
+        else:
+            condition, bounds = _number_range(start, stop)
+        among = f"FROM {table} WHERE {condition}"
         with self._writing():
-            if table is None:
-                self._execute(f"DELETE FROM {RECORD} WHERE key >= ? AND key < ?", (start, stop))
+            query = f"SELECT {name} {among} ORDER BY {name} LIMIT 1 OFFSET ?"
+            beyond = self._execute(query, (*bounds, limit)).fetchone()
+            if beyond is None:
+                self._execute(f"DELETE {among}", bounds)
             else:
-                condition, bounds = _number_range(start, stop)
-                self._execute(f"DELETE FROM {table} WHERE {condition}", bounds)
+                self._execute(f"DELETE {among} AND {name} < ?", (*bounds, *beyond))
+        return beyond is not None
 
     def sql(self, statement: str, parameters: Sequence[Any]) -> None:
         """Run a statement on the application's own tables; ours are out of its reach."""

@@ -20,6 +20,9 @@ from millstream.store.entity import Entity
 from millstream.store.rescue import may_be_an_interrupt
 from millstream.store.state import State
 
+DELETED_PER_STEP = 1_000
+"""Rows that an engine is asked to delete at once."""
+
 T = TypeVar("T")
 E = TypeVar("E", bound=Entity)
 Operation = Callable[["Transaction"], T]
@@ -154,11 +157,20 @@ class Transaction:
             self._rows = {}
             self._wrote = True
 
-    def drop(self, start: bytes, stop: bytes | None = None) -> None:
-        """Delete one row, or a range, wherever they lie."""
-        if stop is None:
-            self._dropped.add(start)
-            stop = start + b"\x00"
+    def drop(self, key: bytes) -> None:
+        """Delete one row, wherever it lies."""
+        self._dropped.add(key)
+        self._drops.append((key, key + b"\x00"))
+
+    def drop_some(self, start: bytes, stop: bytes, *, limit: int) -> bool:
+        """Delete up to `limit` small rows of a range, the first ones; True if more are left."""
+        rows = self.scan(start, stop, limit=limit + 1)
+        for key, _ in rows[:limit]:
+            self.erase(key)
+        return len(rows) > limit
+
+    def drop_all(self, start: bytes, stop: bytes) -> None:
+        """Delete every row of a range that must go in one commit, because the rest would be wrong."""
         self._drops.append((start, stop))
 
     def erase(self, key: bytes) -> None:
@@ -268,7 +280,8 @@ class Transaction:
             if stop == start + b"\x00":
                 single.append(start)
             else:
-                self.writer.delete_range(start, stop)
+                while self.writer.delete_range(start, stop, limit=DELETED_PER_STEP):
+                    pass
         if single:
             self.writer.delete(single)
         self.state.overlay.drop_all(drops)

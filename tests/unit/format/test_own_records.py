@@ -353,7 +353,7 @@ def test_the_document_lists_every_type_that_the_store_knows() -> None:
     table, _, _ = section().partition("###")
     listed = {int(row["kind"], 16) for row in TYPE.finditer(table)}
     assert {keys.PAYLOAD_BLOCK, keys.ENTRY, keys.DELTA, keys.ID_BLOCK, keys.FOLD} <= listed
-    assert {keys.STORE, *kinds(), *COPY_TYPES, keys.CLAIMS} <= listed
+    assert {keys.STORE, *kinds(), *COPY_TYPES, keys.CLAIMS, keys.REMAINS} <= listed
 
 
 def test_each_change_has_the_bytes_that_the_document_shows(

@@ -128,7 +128,7 @@ def test_rows_dropped_while_a_slice_is_prepared_are_not_written() -> None:
     prepared.prepare()
     first = min(key for key, _ in store.state.overlay.oldest(store.state.seq) if is_entry(key))
     log_id, _ = keys.pair(first)
-    store.run(lambda tx: tx.drop(keys.entry(log_id, 0), keys.entry(log_id, 150)))
+    store.run(lambda tx: tx.drop_all(keys.entry(log_id, 0), keys.entry(log_id, 150)))
 
     assert store._write_slice(prepared)
     found = [extent(*row)[0] for row in engine.survivors() if is_entry(row[0])]

@@ -279,7 +279,7 @@ def test_rows_dropped_by_one_process_are_gone_for_all(start: Start) -> None:
     a.store.run(lambda tx: [tx.put(row(n), b"%d" % n) for n in range(4)])
     assert b.finds(row(1)) == b"1"
     b.fold()
-    b.store.run(lambda tx: tx.drop(row(1), row(3)))
+    b.store.run(lambda tx: tx.drop_all(row(1), row(3)))
     b.store.run(lambda tx: tx.drop(row(3)))
     for process in (a, b, start()):
         assert [process.finds(row(n)) for n in range(4)] == [b"0", None, None, None]
@@ -388,7 +388,9 @@ def run_actions(start: Start, actions: list[tuple[int, str, bytes]]) -> None:
                 expected.rows[row(number)] = value
                 expected.trails[ONE].append(number)
             case "drop":
-                process.store.run(lambda tx, n=number: tx.drop(row(n // 2), row(n)) or add(tx, n))
+                process.store.run(
+                    lambda tx, n=number: tx.drop_all(row(n // 2), row(n)) or add(tx, n)
+                )
                 expected.trails[ONE].append(number)
                 for gone in range(number // 2, number):
                     expected.rows.pop(row(gone), None)

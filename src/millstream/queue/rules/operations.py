@@ -28,6 +28,8 @@ from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.placing import Arrival, admit
 from millstream.queue.rules.sources import find_sources, later_of, own_logs
 from millstream.queue.rules.starting import check_start, first_offset
+from millstream.store.engine import Snapshot
+from millstream.store.state import State
 from millstream.store.transaction import Transaction
 
 T = TypeVar("T", QueueSpec, Backoff)
@@ -41,8 +43,11 @@ _INDEXES = (
     keys.LETTER,
     keys.AGING,
 )
-BUCKETS_PER_PURGE = 1_000
 GROUPS_PER_STEP = 1_000
+BUCKETS_PER_DELETION = 100
+ROWS_PER_DELETION = 1_000
+"""What one commit deletes of a queue, of each type of row."""
+
 _FIXED = ("start", "start_ms")
 _FIXED_WHILE_USED = ("priority_by", "group_by", "group_in_flight")
 
@@ -212,7 +217,7 @@ def purge(tx: Transaction, command: c.PurgeQueue) -> int:
         tx.change(key, Moved(tx.store_ms, Counts(failed=-total), alive=alive))
         return total
     for kind in (keys.RETRY, keys.SCHEDULE, keys.READY, keys.MEMBER):
-        tx.drop(*keys.of_queue(kind, queue.queue_id))
+        tx.drop_all(*keys.of_queue(kind, queue.queue_id))
     _empty_groups(tx, queue)
     now = queue.counts
     counts = Counts(
@@ -289,25 +294,45 @@ def redrive(tx: Transaction, command: c.RedriveClaims) -> int:
 
 
 def delete(tx: Transaction, command: c.DeleteQueue) -> bool:
-    """Forget a queue, its messages and its inbox; its sources stay."""
+    """Forget a queue, its messages and its inbox; its sources stay.
+
+    Of a large queue some rows are left, which nothing leads to: they go in the background.
+    """
     key = keys.queue(command.queue)
     queue = tx.entity(key, QueueState)
     if not queue.exists():
         return False
-    start, stop = keys.bucket(queue.queue_id, 0), keys.bucket(queue.queue_id + 1, 0)
-    while page := tx.state.find(start, stop, tx.writer, limit=BUCKETS_PER_PURGE):
-        for bucket_key in page:
-            tx.change(bucket_key, None)
-        start = page[-1] + b"\x00"
-    for kind in _INDEXES:
-        tx.drop(*keys.of_queue(kind, queue.queue_id))
-    start, stop = keys.of_queue(keys.GROUP, queue.queue_id)
-    while page := tx.state.find(start, stop, tx.writer, limit=GROUPS_PER_STEP):
-        for group_key in page:
-            tx.change(group_key, None)
-        start = page[-1] + b"\x00"
+    if _delete_some(tx, queue.queue_id):
+        tx.put(keys.remains(queue.queue_id), b"")
     for log in own_logs(queue.name):
         logs.delete_log(tx, DeleteLog(log))
     _give_up(tx, queue)
     tx.change(key, None)
     return True
+
+
+def delete_remains(tx: Transaction) -> bool:
+    """Delete some of what deleted queues have left; True if there may be more."""
+    for key, _ in tx.scan(*keys.of_log(keys.REMAINS, 0), limit=1):
+        if not _delete_some(tx, keys.pair(key)[1]):
+            tx.erase(key)
+        return True
+    return False
+
+
+def has_remains(state: State, snapshot: Snapshot) -> bool:
+    """Whether a deleted queue has rows left."""
+    return bool(state.scan(*keys.of_log(keys.REMAINS, 0), snapshot, limit=1))
+
+
+def _delete_some(tx: Transaction, queue_id: int) -> bool:
+    """Delete some rows of a queue that is deleted; True if more are left."""
+    more = False
+    for kind, limit in ((keys.BUCKET, BUCKETS_PER_DELETION), (keys.GROUP, ROWS_PER_DELETION)):
+        page = tx.state.find(*keys.of_queue(kind, queue_id), tx.writer, limit=limit)
+        for key in page:
+            tx.change(key, None)
+        more = more or len(page) == limit
+    for kind in _INDEXES:
+        more = tx.drop_some(*keys.of_queue(kind, queue_id), limit=ROWS_PER_DELETION) or more
+    return more

@@ -19,6 +19,7 @@ from millstream.queue.rules.aging import forget, is_due
 from millstream.queue.rules.dead_letter import send_owed
 from millstream.queue.rules.endings import expire
 from millstream.queue.rules.ledger import Ledger
+from millstream.queue.rules.operations import delete_remains, has_remains
 from millstream.queue.rules.sources import own_logs, takes
 from millstream.queue.service.consuming import route_some
 from millstream.store.engine import Snapshot
@@ -104,11 +105,12 @@ class QueueUpkeep:
 
     def __call__(self, store: Store) -> bool:
         """Look after every queue; True if one of them has more to do right now."""
+        more = store.look(has_remains) and store.run(delete_remains)
         names = store.look(_names)
         for known in (self._rests, self._owed):
             for gone in known.keys() - set(names):
                 known.pop(gone, None)
-        return sum(self._tend(store, name) for name in names if not store.is_closing) > 0
+        return sum(self._tend(store, name) for name in names if not store.is_closing) > 0 or more
 
     def _tend(self, store: Store, name: str) -> bool:
         more = route_some(store, name)

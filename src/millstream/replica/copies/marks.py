@@ -19,6 +19,7 @@ from millstream.store.transaction import Transaction
 
 ROWS_PER_STEP = 8
 ROWS_PER_ERASURE = 1_000
+ROWS_PER_PRUNING = 64
 
 
 def read_marks(state: State, snapshot: Snapshot, log_id: int, *, start: int = 0) -> Iterator[Mark]:
@@ -78,7 +79,7 @@ def cut_marks(tx: Transaction, log_id: int, above: int) -> None:
     """Forget the marks above an offset: what they were for is gone."""
     start, (_, stop) = keys.marks(log_id, above), keys.of_log(keys.MARKS, log_id)
     near = tx.scan(start, stop, limit=1)
-    tx.drop(start, stop)
+    tx.drop_all(start, stop)
     for _, value in near:
         kept = [mark for mark in decode_marks(value) if mark[0] <= above]
         if kept:
@@ -86,10 +87,9 @@ def cut_marks(tx: Transaction, log_id: int, above: int) -> None:
 
 
 def prune_marks(tx: Transaction, log_id: int, anchor: int) -> None:
-    """Drop the rows that lie wholly below the anchor."""
+    """Drop some of the rows that lie wholly below the anchor; the next call goes on."""
     start, _ = keys.of_log(keys.MARKS, log_id)
-    if tx.scan(start, keys.marks(log_id, anchor), limit=1):
-        tx.drop(start, keys.marks(log_id, anchor))
+    tx.drop_some(start, keys.marks(log_id, anchor), limit=ROWS_PER_PRUNING)
 
 
 def pin(state: State, snapshot: Snapshot, log_id: int) -> list[tuple[int, int]]:

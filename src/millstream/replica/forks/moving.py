@@ -13,7 +13,7 @@ from millstream.errors import CorruptionError
 from millstream.format import block as blocks
 from millstream.format import entries, keys
 from millstream.format.lineage import Fork
-from millstream.log.ancestry import forget_rows, note_set_back, put_fork
+from millstream.log.ancestry import forget_marks, note_set_back, put_fork
 from millstream.log.head import Appended, Dropped, Head, SetBack, Truncated
 from millstream.log.sparse import bytes_below, payloads_of, rows_of
 from millstream.store.engine import Row
@@ -46,7 +46,7 @@ def raise_point(tx: Transaction, log_id: int, fork: Fork) -> int:
             f"log {head.name!r}: its own records are missing", what="log entry", where=fork.point
         )
     if first > fork.point:
-        forget_rows(tx, keys.MARKS, fork.parent_id)
+        forget_marks(tx, fork.parent_id)
         tx.change(keys.head(fork.parent_id), Truncated(first))
     moved = size = kept = carried = 0
     for key, value in rows:
