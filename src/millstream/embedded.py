@@ -52,6 +52,7 @@ from millstream.store import forking
 from millstream.store.engine import Engine
 from millstream.store.engines import open_engine
 from millstream.store.entity import Kind, Kinds
+from millstream.store.sleep import Waiting, wait
 from millstream.store.store import Store
 from millstream.store.transaction import Transaction
 
@@ -125,7 +126,6 @@ _READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
     c.GetBounds: queries.get_bounds,
     c.GetExtent: queries.get_extent,
     c.ReadBlocks: queries.read_blocks,
-    c.WaitForOffset: queries.wait_for_offset,
     c.GetMetadata: queries.get_metadata,
     c.DescribeLog: queries.describe_log,
     c.ListLogs: queries.list_logs,
@@ -144,7 +144,6 @@ _READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
     r.GetStampedMetadata: metadata.stamped_metadata,
     roster.SummarizeNamed: roster.summarize_named,
     parcel.SendBlocks: parcel.send_blocks,
-    following.WaitForChange: following.wait_for_change,
     scanning.ListAttempts: scanning.list_attempts,
     scanning.ListUnrouted: scanning.list_unrouted,
     standing.ListStandings: standing.list_standings,
@@ -156,16 +155,33 @@ _READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
     base.Stats: lambda store, _: store.stats(),
 }
 
+WAITS: dict[type[Read[Any]], Callable[[Store, Any], Waiting[Any]]] = {
+    c.WaitForOffset: queries.wait_for_offset,
+    following.WaitForChange: following.wait_for_change,
+}
+"""Reads that wait: a thread sleeps meanwhile, a coroutine awaits."""
+
 COMMANDS: tuple[type[Command[Any]], ...] = (
     base.Transact,
     base.Sql,
     *_OPERATIONS,
     *_PROCEDURES,
     *_READS,
+    *WAITS,
 )
 """Every command that there is: one that is not here has no rule, and is refused everywhere."""
 
-_ANSWERS: dict[type, Callable[[Store, Any], Any]] = {**_PROCEDURES, **_READS}
+
+def _sleeping(rule: Callable[[Store, Any], Waiting[T]]) -> Callable[[Store, Any], T]:
+    """The rule of a wait, for a thread that sleeps meanwhile."""
+    return lambda store, command: wait(store.watch, rule(store, command))
+
+
+_ANSWERS: dict[type, Callable[[Store, Any], Any]] = {
+    **_PROCEDURES,
+    **_READS,
+    **{kind: _sleeping(rule) for kind, rule in WAITS.items()},
+}
 
 
 def open_store(

@@ -18,15 +18,13 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from millstream.command import Command, Operation, tidies
-from millstream.embedded import answer, operation
+from millstream.embedded import WAITS, answer, operation
 from millstream.errors import Closed, MillstreamError
-from millstream.log import commands as c
-from millstream.log.queries import past_offset, waiting_key
 from millstream.queue.commands import ClaimMessages
 from millstream.queue.model.message import Lot
 from millstream.queue.service import consuming as service
 from millstream.queue.service.reading import are_at_hand, read_grants
-from millstream.replica.sync import following
+from millstream.store.sleep import Sleep, step_of, watching
 from millstream.store.store import Store
 from millstream.store.ticket import Ticket
 from millstream.store.transactor import fresh
@@ -196,47 +194,19 @@ class AsyncEmbeddedSession:
             return question(*arguments)  # it refuses at once
         return await self._loop.run_in_executor(self._pool, partial(question, *arguments))
 
-    async def _wait(self, command: c.WaitForOffset) -> bool:
-        clock, timeout_ms = self.store.clock, command.timeout_ms
-        deadline = None if timeout_ms is None else clock.seconds() + timeout_ms / 1000
-        ready, key = await self._ask(_standing, self.store, command)
-        while not ready:
-            left_s = None if deadline is None else deadline - clock.seconds()
-            if left_s is not None and left_s <= 0:
-                return False
-            ready, key = await self._wait_for_change(command, key, left_s)
-        return True
-
-    async def _wait_for_change(
-        self, command: c.WaitForOffset, key: bytes, timeout_s: float | None
-    ) -> tuple[bool, bytes]:
-        changed = asyncio.Event()
-        with self.store.watch.waiting(key, partial(self._wake, changed)):
-            # What came before the watch began woke nobody: look once more.
-            standing = await self._ask(_standing, self.store, command)
-            if standing != (False, key):
-                return standing
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await changed.wait()
-            except TimeoutError:
-                pass  # the caller looks at its own clock
-        return await self._ask(_standing, self.store, command)
-
-    async def _wait_for_logs(self, command: following.WaitForChange) -> int:
-        """As `following.wait_for_change`, without a thread while it waits."""
-        changed = asyncio.Event()
-        with ExitStack() as watches:
-            for key in following.WATCHED:
-                watches.enter_context(self.store.watch.waiting(key, partial(self._wake, changed)))
-            sequence = await self._ask(following.newest, self.store)
-            if sequence <= command.sequence:
-                try:
-                    async with asyncio.timeout(following.bounded_s(command)):
-                        await changed.wait()
-                except TimeoutError:
-                    return sequence
-        return await self._ask(following.newest, self.store)
+    async def _wait(self, command: Command[Any]) -> Any:
+        """As `sleep.wait`, without a thread while it sleeps."""
+        waiting = WAITS[type(command)](self.store, command)  # type: ignore[index]
+        while isinstance(step := await self._ask(step_of, waiting), Sleep):
+            changed = asyncio.Event()
+            with watching(self.store.watch, step, partial(self._wake, changed)):
+                if not await self._ask(step.is_over):
+                    try:
+                        async with asyncio.timeout(step.seconds):
+                            await changed.wait()
+                    except TimeoutError:
+                        pass  # the wait looks at its own clock
+        return step.answer
 
     async def _claim(self, command: ClaimMessages) -> list[Lot]:
         """As `service.claim_messages`, without a thread while it waits."""
@@ -301,14 +271,7 @@ class AsyncEmbeddedSession:
 
 
 WAITING: dict[type[Command[Any]], Callable[[AsyncEmbeddedSession, Any], Awaitable[Any]]] = {
-    c.WaitForOffset: AsyncEmbeddedSession._wait,
     ClaimMessages: AsyncEmbeddedSession._claim,
-    following.WaitForChange: AsyncEmbeddedSession._wait_for_logs,
+    **dict.fromkeys(WAITS, AsyncEmbeddedSession._wait),
 }
 """How coroutines wait: one that is not here would hold a thread meanwhile."""
-
-
-def _standing(store: Store, command: c.WaitForOffset) -> tuple[bool, bytes]:
-    """Whether the wait is over, and what it waits for if not."""
-    key = waiting_key(store, command)
-    return past_offset(store, command), key

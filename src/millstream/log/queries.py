@@ -18,6 +18,7 @@ from millstream.log.head import Head, Name
 from millstream.log.metadata import MetadataState
 from millstream.record import CursorInfo, Extent, LogInfo, moment
 from millstream.store.engine import Snapshot
+from millstream.store.sleep import Sleep, Waiting
 from millstream.store.state import State
 from millstream.store.store import Store
 
@@ -58,16 +59,20 @@ def read_blocks(store: Store, query: c.ReadBlocks) -> list[Block]:
     )
 
 
-def wait_for_offset(store: Store, query: c.WaitForOffset) -> bool:
-    """Block until there is a record at the offset."""
-    deadline = None if query.timeout_ms is None else store.clock.seconds() + query.timeout_ms / 1000
-    ready = partial(past_offset, store, query)
-    while not ready():
+def wait_for_offset(store: Store, query: c.WaitForOffset) -> Waiting[bool]:
+    """Wait until there is a record at the offset; False if the time is up before."""
+    wanted_ms = query.timeout_ms
+    deadline = None if wanted_ms is None else store.clock.seconds() + wanted_ms / 1000
+    return _until_past(store, query, deadline)
+
+
+def _until_past(store: Store, query: c.WaitForOffset, deadline: float | None) -> Waiting[bool]:
+    while not past_offset(store, query):
         left_s = None if deadline is None else deadline - store.clock.seconds()
         if left_s is not None and left_s <= 0:
             return False
         key = waiting_key(store, query)
-        store.wait(key, partial(_ready_or_other, store, query, key), left_s)
+        yield Sleep((key,), partial(_ready_or_other, store, query, key), left_s)
     return True
 
 

@@ -7,7 +7,6 @@ of the last commit. Reads go on while writes are refused.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -78,21 +77,6 @@ class Readable:
         if found is None:
             found = self.look(lambda state, snap: state.show(key, state.entity(key, snap)))
         return found
-
-    def wait(self, key: bytes, ready: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Block until `ready()`, asked again whenever the entity of `key` may have changed."""
-        if ready():
-            return True
-        deadline = None if timeout_s is None else self.clock.seconds() + timeout_s
-        changed = threading.Event()
-        with self.watch.waiting(key, changed.set):
-            while not ready():
-                left = None if deadline is None else deadline - self.clock.seconds()
-                if left is not None and left <= 0:
-                    return False
-                changed.wait(left)
-                changed.clear()
-        return True
 
     def _publish(self) -> None:
         changed = self.state.publish()

@@ -7,13 +7,11 @@ is left alone.
 
 from __future__ import annotations
 
-import threading
-from contextlib import ExitStack
-
 from millstream.command import Read, Traits, Wait
 from millstream.format import keys
 from millstream.replica.sync.outcome import LogOutcome, Options, Outcome
 from millstream.replica.sync.steps import Side
+from millstream.store.sleep import Sleep, Waiting
 from millstream.store.store import Store
 
 WAIT_MS = 1_000
@@ -35,15 +33,10 @@ class WaitForChange(Read[int], frozen=True):
     timeout_ms: int
 
 
-def wait_for_change(store: Store, query: WaitForChange) -> int:
-    """Block until there is a newer commit, woken by those that change a log."""
-    timeout_s = bounded_s(query)
-    changed = threading.Event()
-    with ExitStack() as watches:
-        for key in WATCHED:
-            watches.enter_context(store.watch.waiting(key, changed.set))
-        if newest(store) <= query.sequence:
-            changed.wait(timeout_s)
+def wait_for_change(store: Store, query: WaitForChange) -> Waiting[int]:
+    """Wait until there is a newer commit, woken by those that change a log."""
+    if newest(store) <= query.sequence:
+        yield Sleep(WATCHED, lambda: newest(store) > query.sequence, bounded_s(query))
     return newest(store)
 
 
