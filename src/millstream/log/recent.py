@@ -29,7 +29,6 @@ ROWS_AHEAD = 32
 
 ROWS_AHEAD_BYTES = 64 * 1024
 
-_KEY = "recent blocks"
 _ARRAY_OF_ONE = b"\x91"
 
 
@@ -191,8 +190,7 @@ def _pieces(
 
     Blocks may overlap: those of records that were stored apart are made of what was asked for.
     """
-    known: RecentBlocks | None = store.scratch.get(_KEY)
-    cache = known or _recent_blocks(store)
+    cache = store.caches.of(RecentBlocks)
     setbacks = bounds_of(store, log_id).setbacks
     if setbacks:
         cache.note(log_id, setbacks)
@@ -216,17 +214,12 @@ def _pieces(
     return found
 
 
-def _recent_blocks(store: Store) -> RecentBlocks:
-    found: RecentBlocks = store.scratch.setdefault(_KEY, RecentBlocks())
-    return found
-
-
 def is_at_hand(store: Store, log_id: int, *, start: int, stop: int) -> bool:
     """Whether `recent_columns` has no block to read for these records."""
-    cache: RecentBlocks | None = store.scratch.get(_KEY)
-    while cache is not None and start < stop:
+    cache = store.caches.of(RecentBlocks)
+    while start < stop:
         parsed = cache.find(log_id, start)
         if parsed is None:
             return False
         start = parsed.end
-    return cache is not None
+    return True

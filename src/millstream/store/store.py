@@ -24,6 +24,7 @@ from millstream.format import keys
 from millstream.limits import Limits
 from millstream.store import delta as deltas
 from millstream.store import forking
+from millstream.store.caches import Caches
 from millstream.store.engine import Engine, Writer, application_tables
 from millstream.store.entity import Kind, Kinds
 from millstream.store.fold import Slice, write_slice
@@ -90,8 +91,7 @@ class Store(Readable):
         """The group whose delta was written last, its sequence, and its bytes."""
         self.settled: list[Ticket[Any]] | None = None
         """The last group whose tickets all have their result or their error."""
-        self.scratch: dict[Any, Any] = {}
-        """What views remember to be faster; anything in it may be forgotten at any time."""
+        self.caches = Caches()
         self.on_commit: Observer | None = None
         """Called under the mutex, on whichever thread commits: it must be quick."""
         self.is_closing = False

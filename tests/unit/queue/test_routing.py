@@ -221,6 +221,6 @@ def test_a_claim_that_others_overtook_looks_further(
         return found
 
     monkeypatch.setattr(consuming, "route", route_late)
-    ms._session.store.scratch.clear()  # type: ignore[attr-defined]
+    ms._session.store.caches.clear()  # type: ignore[attr-defined]
     assert len(queue.claim(50)) == 50
     assert len(held) + len(others) == 1_000

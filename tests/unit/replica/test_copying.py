@@ -72,7 +72,7 @@ def test_folding_does_not_change_a_hash(ms: Millstream) -> None:
         log.append(b"%d" % n)
     before = summary(ms)
     ms.fold()
-    store_of(ms).scratch.clear()
+    store_of(ms).caches.clear()
     assert summary(ms) == before
     assert ms._session.execute(r.GetChain("a", 500)) != ms._session.execute(r.GetChain("a", 501))
 
@@ -106,7 +106,7 @@ def test_more_marks_than_one_row_holds(ms: Millstream, monkeypatch: pytest.Monke
         ms.log("a").append_many([b"x"] * 1_024)
     before = summary(ms)
     assert rows(ms, keys.MARKS) == 6
-    store_of(ms).scratch.clear()
+    store_of(ms).caches.clear()
     ms.fold()
     assert summary(ms) == before
     assert len(ms._session.execute(r.GetMarks("a", 0, 2**40, 99))) == 11
@@ -222,7 +222,7 @@ def test_a_copy_has_the_same_records_times_and_hash(ms: Millstream, other: Mills
     own, theirs = summary(ms), summary(other)
     assert replace(theirs, timestamp_ms=own.timestamp_ms) == own
     assert list(other.log("a").read()) == list(ms.log("a").read())
-    store_of(other).scratch.clear()
+    store_of(other).caches.clear()
     other.fold()
     assert summary(other).digest == own.digest
 
@@ -370,5 +370,5 @@ def test_a_copy_goes_on_in_the_middle_of_a_block(
     adopt(other, blocks(ms, 0, cut), digest=ask(ms, r.GetChain("a", cut)))
     adopt(other, blocks(ms, cut), digest=found.digest, end=cut)
     assert list(other.log("a").read()) == list(ms.log("a").read())
-    store_of(other).scratch.clear()
+    store_of(other).caches.clear()
     assert summary(other).digest == found.digest

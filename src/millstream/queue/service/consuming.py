@@ -46,8 +46,6 @@ OVERTAKEN_MAX = 3
 DAMAGED_S_MAX = 1.0
 """How long a claim goes on while it meets nothing but damaged messages."""
 
-_AHEAD = "routed ahead"
-
 
 def claim_messages(store: Store, query: c.ClaimMessages) -> list[Lot]:
     """Claim messages, waiting for the first if asked; their payloads are read afterwards."""
@@ -115,6 +113,10 @@ def claim_now(store: Store, query: c.ClaimMessages, grants: Sequence[c.Grant] = 
         return found
 
 
+class RoutedAhead(dict[str, int]):
+    """By queue: how many messages are known to be routed, so that a claim need not look."""
+
+
 def claim_ahead(store: Store, query: c.ClaimMessages) -> c.ClaimRouted | None:
     """The claim of messages that are known to be routed; None if they have to be looked for.
 
@@ -127,18 +129,15 @@ def claim_ahead(store: Store, query: c.ClaimMessages) -> c.ClaimRouted | None:
 
 def note_ahead(store: Store, queue: str, granted: c.Granted) -> None:
     """Remember how many messages a claim has left that are routed and can be claimed at once."""
-    ahead: dict[str, int] | None = store.scratch.get(_AHEAD)
-    if ahead is None:
-        ahead = store.scratch.setdefault(_AHEAD, {})
-    ahead[queue] = granted.ahead
+    store.caches.of(RoutedAhead)[queue] = granted.ahead
 
 
 def _take_ahead(store: Store, queue: str, count: int) -> bool:
     """Whether so many are known to be routed; they are then counted as taken."""
-    ahead: dict[str, int] | None = store.scratch.get(_AHEAD)
-    known = 0 if ahead is None else ahead.get(queue, 0)
+    ahead = store.caches.of(RoutedAhead)
+    known = ahead.get(queue, 0)
     check_integer("a claim's count", count)
-    if ahead is None or not 0 < count <= known:
+    if not 0 < count <= known:
         return False
     ahead[queue] = known - count
     return True

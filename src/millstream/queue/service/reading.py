@@ -28,8 +28,6 @@ from millstream.store.state import State
 from millstream.store.store import Store
 from millstream.store.transaction import Transaction
 
-_NAMES = "names of logs"
-
 
 def read_granted(store: Store, queue: str, granted: c.Granted) -> list[Lot]:
     """The messages that a claim got, with their payloads.
@@ -256,13 +254,16 @@ def read_inside(
     return found, damaged
 
 
+class LogNames(dict[int, str]):
+    """Names of logs by their ids."""
+
+
 def log_name(store: Store, log_id: int) -> str:
     """The name of a log, which it has for life."""
-    names: dict[int, str] | None = store.scratch.get(_NAMES)
-    name = None if names is None else names.get(log_id)
+    names = store.caches.of(LogNames)
+    name = names.get(log_id)
     if name is None:
-        name = store.look(lambda state, snapshot: _name(state, snapshot, log_id))
-        store.scratch.setdefault(_NAMES, {})[log_id] = name
+        name = names[log_id] = store.look(lambda state, snapshot: _name(state, snapshot, log_id))
     return name
 
 

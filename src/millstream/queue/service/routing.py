@@ -51,8 +51,6 @@ PLACE_RECORDS = 2_000
 NAME_CHARS_MAX = 200
 """A longer name of a group is known by its digest."""
 
-_AHEAD = "looked at"
-
 _decode_headers = msgspec.msgpack.Decoder(dict[str, str | int | float | bool | None]).decode
 
 
@@ -79,10 +77,13 @@ def route(store: Store, facts: Facts, want: int) -> list[Routed]:
     return found
 
 
+class LookedAhead(dict[str, tuple[QueueSpec, dict[int, Looked]]]):
+    """By queue: what was found in each of its logs before it was its turn."""
+
+
 def _in_order(store: Store, facts: Facts, look: Look, most: int) -> list[Routed]:
     """What was found, in the order of time; what was looked at in vain is kept for the next time."""
-    kept: dict[str, tuple[QueueSpec, dict[int, Looked]]]
-    kept = store.scratch.setdefault(_AHEAD, {})
+    kept = store.caches.of(LookedAhead)
     spec, ahead = kept.pop(facts.name, (facts.spec, {}))
     if spec != facts.spec:
         ahead = {}

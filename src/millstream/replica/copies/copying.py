@@ -49,8 +49,6 @@ MARKS_LISTED_MAX = 10_000
 TRIES = 100
 """How often a chain is computed again while its log is set back, truncated or deleted."""
 
-_KEY = "chains"
-
 
 class Standing(NamedTuple):
     """Where a log stands, at one moment."""
@@ -94,8 +92,7 @@ class Chains:
 
 def chains_of(store: Store) -> Chains:
     """What is remembered of a store's chains."""
-    found: Chains = store.scratch.get(_KEY) or store.scratch.setdefault(_KEY, Chains())
-    return found
+    return store.caches.of(Chains)
 
 
 # Where logs stand.

@@ -1,0 +1,23 @@
+"""Caches: what parts above the store remember of it to be faster. Anything may be forgotten."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Caches:
+    """One cache of each kind, made when it is first asked for; for use by any thread."""
+
+    def __init__(self) -> None:
+        self._found: dict[type, Any] = {}
+
+    def of(self, kind: type[T]) -> T:
+        """The cache of a kind: a class that is made without arguments."""
+        found: T | None = self._found.get(kind)
+        return self._found.setdefault(kind, kind()) if found is None else found
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._found.clear()
