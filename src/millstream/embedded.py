@@ -39,6 +39,7 @@ from millstream.queue.service import (
     recording,
     scanning,
     standing,
+    waiting,
 )
 from millstream.queue.service.keeping import QueueUpkeep, pin
 from millstream.queue.service.passing import queue_past, queues_passed
@@ -118,7 +119,7 @@ _PROCEDURES: dict[type[Procedure[Any]], Callable[[Store, Any], Any]] = {
     parcel.AdoptParcel: parcel.adopt_parcel,
     assigning.AssignMessages: assigning.assign_messages,
     q.PutForLater: consuming.put_later,
-    q.ClaimMessages: consuming.claim_messages,
+    q.ClaimMessages: waiting.claim_messages,
     base.Fold: lambda store, _: store.fold(),
 }
 

@@ -56,11 +56,14 @@ class Deal:
 
 
 class Granted(Struct, frozen=True):
-    """What a claim got, and how many messages the next one can take without routing more."""
+    """What a claim got, and what it left for the next ones."""
 
     grants: list[Grant]
     ahead: int
+    """How many messages the next one can take in their turn, without routing more."""
     expired: int
+    left: int
+    """How many messages others can get at once: routed, ready, and within the queue's caps."""
     deal: Deal | None = None
     """The deal that this claim is part of, and its place there."""
     turn: int = 0

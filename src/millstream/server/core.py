@@ -24,6 +24,7 @@ from millstream.server.auth.access import (
 )
 from millstream.server.auth.quota import Quota
 from millstream.server.auth.tokens import Tokens
+from millstream.server.auth.turns import Turns
 from millstream.server.bounds import bounded, check_command
 from millstream.server.holdings import Holdings
 from millstream.server.observe.meter import Meter
@@ -83,18 +84,20 @@ class Core:
             if traceparent is not None:
                 command = traced(command, traceparent, self.store.limits)
             with self.tracer.command(command):
-                if not principal.token or waits(command):
+                if not principal.token:
                     answer: T = await self._answer(principal, command, holdings)
-                    if principal.token:
-                        # It may have waited for long: its rights may have been narrowed.
-                        (await self.tokens.confirm(principal)).check(command)
+                elif waits(command):
+                    turns = self.quota.turns(principal)
+                    answer = await self._answer(principal, command, holdings, turns)
+                    # It may have waited for long: its rights may have been narrowed.
+                    (await self.tokens.confirm(principal)).check(command)
                 else:
                     self.quota.begin(principal)
                     try:
                         if isinstance(command, Operation):
                             answer = await self._answer(principal, command, holdings)
                         else:
-                            async with self.quota.turn(principal):
+                            async with self.quota.turns(principal):
                                 answer = await self._answer(principal, command, holdings)
                     finally:
                         self.quota.end(principal)
@@ -106,19 +109,24 @@ class Core:
         return answer
 
     async def _answer(
-        self, principal: Principal, command: Command[T], holdings: Holdings | None
+        self,
+        principal: Principal,
+        command: Command[T],
+        holdings: Holdings | None,
+        turns: Turns | None = None,
     ) -> T:
+        """Answer a command; one that waits has a turn only while it looks, so it gets them."""
         traits = command.traits
         if traits.holds:
             held = self._holdings_of(principal) if holdings is None else holdings
-            return await self._hold(command, held)  # type: ignore[no-any-return]
+            return await self._hold(command, held, turns)  # type: ignore[no-any-return]
         if traits.needs == "seen":
             return await self._seen(principal, command)  # type: ignore[no-any-return]
         if names_parent(command):
             parent = await self.session.execute(GetParent(command.log))  # type: ignore[attr-defined]
             for need in () if parent is None else needs_of_parent(command, parent):
                 principal.require(need)
-        return await self.session.execute(command)
+        return await self.session.execute(command, turns)
 
     async def _seen(self, principal: Principal, command: Any) -> Any:
         """Answer with what a principal may see; a listing that cannot be filtered is refused."""
@@ -130,7 +138,7 @@ class Core:
             return await self.session.execute(SummarizeNamed(copyable(principal, command.names)))
         raise Denied(f"the server cannot tell what of {type(command).__name__} may be seen")
 
-    async def _hold(self, command: Any, holdings: Holdings) -> Any:
+    async def _hold(self, command: Any, holdings: Holdings, turns: Turns | None) -> Any:
         """Answer a command by which claims are taken, kept or given back, and count them."""
         if not isinstance(command, ClaimMessages):
             answer = await self.session.execute(command)
@@ -138,7 +146,7 @@ class Core:
             _, now_ms = self.store.state.time.now()
             command = holdings.reserve(command, now_ms)
             try:
-                answer = await self.session.execute(command)
+                answer = await self.session.execute(command, turns)
             finally:
                 holdings.release(command)
         holdings.note(command, answer)

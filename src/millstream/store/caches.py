@@ -13,10 +13,10 @@ class Caches:
     def __init__(self) -> None:
         self._found: dict[type, Any] = {}
 
-    def of(self, kind: type[T]) -> T:
-        """The cache of a kind: a class that is made without arguments."""
+    def of(self, kind: type[T], *arguments: Any) -> T:
+        """The cache of a kind: a class, and what it is made with."""
         found: T | None = self._found.get(kind)
-        return self._found.setdefault(kind, kind()) if found is None else found
+        return self._found.setdefault(kind, kind(*arguments)) if found is None else found
 
     def clear(self) -> None:
         """Forget everything."""

@@ -487,6 +487,7 @@ class Store(Readable):
             self._transactor.mutex.release()
             return
         self.state = State(self._kinds, self.clock, self._pins, self._readers)
+        self.caches.clear()  # they may hold locks, and threads that wait: these stayed in the parent
         self._stale = True
         failed = self.recovery
         self._begin()

@@ -193,10 +193,10 @@ def test_queries_of_one_token_have_only_some_of_the_threads() -> None:
             running = most = done = 0
             execute = at.core.session.execute
 
-            async def counted(command: Any) -> Any:
+            async def counted(command: Any, turns: Any = None) -> Any:
                 nonlocal running, most, done
                 if command != logs.GetBounds("flooded"):
-                    return await execute(command)
+                    return await execute(command, turns)
                 running += 1
                 most = max(most, running)
                 found = await execute(command)

@@ -119,7 +119,15 @@ def claim(tx: Transaction, command: c.ClaimRouted) -> c.Granted:
     grants = [] if is_overtaken else _claim(ledger, command)
     ledger.close()
     ahead = 0 if queue.paused or queue.spec.indexed else queue.counts.fresh
-    return c.Granted(grants, ahead, expired, is_overtaken=is_overtaken)
+    return c.Granted(grants, ahead, expired, _left(tx, queue), is_overtaken=is_overtaken)
+
+
+def _left(tx: Transaction, queue: QueueState) -> int:
+    """How many messages can be claimed at once, now that a claim was made."""
+    counts = queue.counts
+    if queue.paused:
+        return 0
+    return _within_caps(queue, counts.fresh + counts.ready, counts.in_flight, tx.store_ms)
 
 
 def _check(command: c.ClaimRouted) -> None:
@@ -134,7 +142,9 @@ def _check(command: c.ClaimRouted) -> None:
 
 def _claim(ledger: Ledger, command: c.ClaimRouted) -> list[c.Grant]:
     queue = ledger.queue
-    most = 0 if queue.paused else _allowed(ledger, command.count)
+    if queue.paused:
+        return []
+    most = _within_caps(queue, command.count, ledger.in_flight(), ledger.tx.store_ms)
     if most <= 0:
         return []
     chosen = _Chosen(queue)
@@ -148,13 +158,13 @@ def _claim(ledger: Ledger, command: c.ClaimRouted) -> list[c.Grant]:
     return _take(ledger, chosen, until_ms=until_ms, consumer=command.consumer)
 
 
-def _allowed(ledger: Ledger, count: int) -> int:
+def _within_caps(queue: QueueState, count: int, in_flight: int, now_ms: int) -> int:
     """How many messages may be claimed: what is asked for, within the queue's caps."""
-    queue, spec = ledger.queue, ledger.queue.spec
+    spec = queue.spec
     if spec.max_in_flight:
-        count = min(count, spec.max_in_flight - ledger.in_flight())
+        count = min(count, spec.max_in_flight - in_flight)
     if spec.rate:
-        count = min(count, pace.affordable(spec.rate, queue.paid_until_ms, ledger.tx.store_ms))
+        count = min(count, pace.affordable(spec.rate, queue.paid_until_ms, now_ms))
     return count
 
 

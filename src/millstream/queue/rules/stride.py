@@ -61,7 +61,7 @@ def stride(
     for span in held[taken_in][1].sources(first, last) if total else ():
         claim_id = taken_in + span.slot
         grants.append(c.Grant(claim_id, span.count, FIRST, span.log_id, span.offset, until_ms))
-    return c.Granted(grants, queue.counts.fresh, 0)
+    return c.Granted(grants, queue.counts.fresh, 0, queue.counts.fresh)
 
 
 Place = tuple[bytes, Bucket, list[Slots]]
@@ -136,7 +136,8 @@ def _merged(runs: list[c.Run]) -> list[c.Run] | None:
 def _dealt(granted: c.Granted, counts: Sequence[int]) -> list[c.Granted]:
     """What was claimed, dealt out: so many messages to each."""
     deal = c.Deal(list(_dealing(granted.grants, counts)))
-    return [c.Granted(own, granted.ahead, 0, deal, at) for at, own in enumerate(deal.grants)]
+    ahead, left = granted.ahead, granted.left
+    return [c.Granted(own, ahead, 0, left, deal, at) for at, own in enumerate(deal.grants)]
 
 
 def _dealing(grants: Sequence[c.Grant], counts: Sequence[int]) -> Iterator[list[c.Grant]]:

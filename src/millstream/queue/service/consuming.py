@@ -1,4 +1,4 @@
-"""What consumers ask for, in several steps: route, claim, wait, read.
+"""What consumers ask for, in several steps: route, claim, read; `waiting` is how they wait.
 
 Only the claim itself runs under the write lock; looking for messages and reading their payloads
 happen outside it.
@@ -6,7 +6,6 @@ happen outside it.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from functools import partial
 
@@ -47,33 +46,10 @@ DAMAGED_S_MAX = 1.0
 """How long a claim goes on while it meets nothing but damaged messages."""
 
 
-def claim_messages(store: Store, query: c.ClaimMessages) -> list[Lot]:
-    """Claim messages, waiting for the first if asked; their payloads are read afterwards."""
-    if query.wait_ms is None:
-        return claim_now(store, query)
-    deadline = store.clock.seconds() + query.wait_ms / 1000
-    while True:
-        found = claim_now(store, query)
-        left_s = deadline - store.clock.seconds()
-        if found or left_s <= 0:
-            return found
-        query = replace(query, acked=[])
-        changed = threading.Event()
-        watched = watched_keys(store, query.queue)
-        for key in watched:
-            store.watch.add(key, changed.set)
-        try:
-            # What came before the watch began woke nobody: look once more.
-            patience_s = patience(store, query.queue, left_s)
-            if patience_s:
-                changed.wait(patience_s)
-        finally:
-            for key in watched:
-                store.watch.remove(key, changed.set)
-
-
-def claim_now(store: Store, query: c.ClaimMessages, grants: Sequence[c.Grant] = ()) -> list[Lot]:
-    """Route as far as is needed and claim what there is, without waiting.
+def claim_now(
+    store: Store, query: c.ClaimMessages, grants: Sequence[c.Grant] = ()
+) -> tuple[list[Lot], int]:
+    """Route as far as is needed and claim what there is, without waiting; and how many are left.
 
     `grants` are those that a claim of what was routed has got already; `query` asks for the rest.
     """
@@ -110,7 +86,12 @@ def claim_now(store: Store, query: c.ClaimMessages, grants: Sequence[c.Grant] = 
             short = trusted and not granted.ahead  # others were faster: look further
             if short or (moved and not found):
                 continue
-        return found
+        return found, granted.left
+
+
+def without_acks(query: c.ClaimMessages) -> c.ClaimMessages:
+    """The same claim again: what came with it is acknowledged."""
+    return replace(query, acked=[]) if query.acked else query
 
 
 class RoutedAhead(dict[str, int]):

@@ -16,6 +16,7 @@ from millstream.clock import Clock
 from millstream.errors import Overloaded
 from millstream.queue.model import pace
 from millstream.server.auth.access import Principal
+from millstream.server.auth.turns import Turns
 from millstream.server.settings import MiB, Settings
 
 CONNECTIONS_RETRY_S = 1
@@ -46,7 +47,7 @@ class Quota:
         self._requests: dict[str, int] = {}
         self._sending: Counter[str] = Counter()
         self._receiving: Counter[str] = Counter()
-        self._turns: dict[str, asyncio.Semaphore] = {}
+        self._turns: WeakValueDictionary[str, Turns] = WeakValueDictionary()
         self._parsing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def spend(self, principal: Principal, requests: int = 1) -> None:
@@ -96,14 +97,11 @@ class Quota:
             )
         self._requests[principal.token] = running + 1
 
-    def turn(self, principal: Principal) -> asyncio.Semaphore:
+    def turns(self, principal: Principal) -> Turns:
         """To be held while a query of a token runs, so that it never has all threads for long."""
         found = self._turns.get(principal.token)
         if found is None:
-            if len(self._turns) >= 1_000:
-                waiting = self._requests
-                self._turns = {key: one for key, one in self._turns.items() if key in waiting}
-            found = self._turns[principal.token] = asyncio.Semaphore(TURNS)
+            found = self._turns[principal.token] = Turns(TURNS)
         return found
 
     def parsing(self, principal: Principal) -> asyncio.Lock:

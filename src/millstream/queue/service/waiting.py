@@ -1,0 +1,194 @@
+"""Claims that wait: the lines of all queues, and how threads stand in them.
+
+The rules of a line are in `line`. Here are its lock, its watches in the store, and the waiting of
+threads; coroutines wait in `aio.claiming`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import inf
+from typing import Generic
+
+from millstream.queue.commands import ClaimMessages
+from millstream.queue.model.line import Duty, Line, W
+from millstream.queue.model.message import Lot
+from millstream.queue.service import consuming
+from millstream.store.store import Store
+from millstream.store.watch import Wake
+
+
+class Lines(Generic[W]):
+    """The lines of a store's queues; any thread may call.
+
+    `tell` is called outside of the lock, on whichever thread something happened, also on one that
+    commits: it must be quick.
+    """
+
+    def __init__(self, store: Store, tell: Callable[[Sequence[tuple[W, Duty]]], None]) -> None:
+        self._store = store
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._lines: dict[str, Line[W]] = {}
+        self._watched: dict[W, tuple[list[bytes], Wake]] = {}
+
+    def join(self, queue: str, waiter: W, wanted: int) -> None:
+        """Stand at the end of a queue's line, for at least one message."""
+        with self._lock:
+            duties = self._line(queue).join(waiter, wanted)
+        self._tell(duties)
+
+    def change(self, queue: str) -> None:
+        """There may be something to claim."""
+        with self._lock:
+            duties = self._line(queue).change()
+            self._forget_if_empty(queue)
+        if duties:
+            self._tell(duties)
+
+    def served(self, queue: str, waiter: W, left: int = 0) -> None:
+        """A waiter got messages, or an error, and goes; so many messages were left behind."""
+        with self._lock:
+            duties = self._line(queue).served(waiter, left)
+            self._forget_if_empty(queue)
+        self._tell(duties)
+
+    def in_vain(self, queue: str, waiter: W) -> bool:
+        """A waiter has looked and got nothing; answers whether it waits on."""
+        with self._lock:
+            line = self._line(queue)
+            duties = line.in_vain(waiter)
+            waits = waiter in line
+            self._forget_if_empty(queue)
+        self._tell(duties)
+        return waits
+
+    def leave(self, queue: str, waiter: W) -> bool:
+        """Wait no longer; answers whether that is so at once, as it is unless the waiter looks."""
+        with self._lock:
+            line = self._line(queue)
+            self._stop_watching(waiter)
+            duties = line.leave(waiter)
+            is_gone = waiter not in line
+            self._forget_if_empty(queue)
+        self._tell(duties)
+        return is_gone
+
+    def watch(self, queue: str, waiter: W) -> float | None:
+        """Watch the queue for its line; None if that is not the waiter's duty any more.
+
+        Answers in how many seconds time alone may bring something: 0 if there is something now.
+        """
+        keys = consuming.watched_keys(self._store, queue)
+        wake = partial(self.change, queue)
+        with self._lock:
+            self._stop_watching(waiter)
+            if not self._line(queue).watches(waiter):
+                self._forget_if_empty(queue)
+                return None
+            for key in keys:
+                self._store.watch.add(key, wake)
+            self._watched[waiter] = keys, wake
+        # What came before the watch began woke nobody: look once more.
+        return consuming.patience(self._store, queue, inf)
+
+    def is_watching(self, waiter: W) -> bool:
+        """Whether the waiter has begun to watch, and not ended it."""
+        return waiter in self._watched
+
+    def stop_watching(self, waiter: W) -> None:
+        """End the watch that a waiter has begun, if it has."""
+        with self._lock:
+            self._stop_watching(waiter)
+
+    def _stop_watching(self, waiter: W) -> None:
+        found = self._watched.pop(waiter, None)
+        if found is not None:
+            for key in found[0]:
+                self._store.watch.remove(key, found[1])
+
+    def _line(self, queue: str) -> Line[W]:
+        found = self._lines.get(queue)
+        if found is None:
+            found = self._lines[queue] = Line()
+        return found
+
+    def _forget_if_empty(self, queue: str) -> None:
+        if not self._lines[queue]:
+            del self._lines[queue]
+
+
+class _Thread:
+    """A thread that waits in a line: it sleeps until it has a duty."""
+
+    __slots__ = ("_woken", "duty")
+
+    def __init__(self) -> None:
+        self.duty: Duty | None = None
+        self._woken = threading.Event()
+
+    def tell(self, duty: Duty) -> None:
+        """Give it a duty, from any thread."""
+        self.duty = duty
+        self._woken.set()
+
+    def sleep(self, most_s: float) -> Duty | None:
+        """Its next duty; None if none came in time."""
+        if not self._woken.wait(max(0.0, min(most_s, threading.TIMEOUT_MAX))):
+            return None
+        self._woken.clear()
+        return self.duty
+
+
+class _ThreadLines(Lines[_Thread]):
+    """The lines of threads. If a store forgets them, later claims stand in lines of their own."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, _tell_threads)
+
+
+def _tell_threads(duties: Sequence[tuple[_Thread, Duty]]) -> None:
+    for thread, duty in duties:
+        thread.tell(duty)
+
+
+def claim_messages(store: Store, query: ClaimMessages) -> list[Lot]:
+    """Claim messages, waiting for the first if asked; their payloads are read afterwards."""
+    until_s = store.clock.seconds() + (query.wait_ms or 0) / 1000
+    found, _ = consuming.claim_now(store, query)
+    if found or not query.count or store.clock.seconds() >= until_s:
+        return found
+    return _claim_in_line(store, consuming.without_acks(query), until_s)
+
+
+def _claim_in_line(store: Store, query: ClaimMessages, until_s: float) -> list[Lot]:
+    queue, clock = query.queue, store.clock
+    lines = store.caches.of(_ThreadLines, store)
+    waiter = _Thread()
+    lines.join(queue, waiter, query.count)
+    left, change_s = 0, inf
+    try:
+        while True:
+            left_s = until_s - clock.seconds()
+            duty = waiter.sleep(min(left_s, change_s))
+            if duty == "watch":
+                found_s = lines.watch(queue, waiter)
+                change_s = inf if found_s is None else found_s
+            elif duty is not None:
+                lines.stop_watching(waiter)
+                change_s = inf
+                found, left = consuming.claim_now(store, query)
+                if found:
+                    return found
+                left = 0
+                lines.in_vain(queue, waiter)
+            elif change_s <= left_s:
+                change_s = inf
+                lines.change(queue)
+            elif until_s <= clock.seconds():
+                return []
+    finally:
+        if not lines.leave(queue, waiter):
+            lines.served(queue, waiter, left)

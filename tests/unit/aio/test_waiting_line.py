@@ -1,0 +1,234 @@
+"""Many coroutines that wait for one queue: one look per change, joint commits, nothing lost."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream import Millstream, aio
+from millstream.aio.queue import Queue
+from millstream.embedded import EmbeddedSession
+from millstream.errors import Closed, NotFound
+from tests.unit.queue.lining import standing
+
+LONG_S = 20
+MANY = 100
+SEEDS = range(15)
+
+
+async def until_standing(ms: aio.Millstream, count: int) -> None:
+    """Let the others run until so many wait, and all is quiet."""
+    while standing(ms) != count:
+        await asyncio.sleep(0.001)
+
+
+async def waiting(ms: aio.Millstream, queue: Queue, count: int = MANY) -> list[asyncio.Task[Any]]:
+    """Claims of one message each, in line."""
+    found = [asyncio.create_task(queue.claim(1, wait=LONG_S)) for _ in range(count)]
+    await until_standing(ms, count)
+    return found
+
+
+async def operations(ms: aio.Millstream) -> int:
+    found: int = (await ms.stats())["operations"]
+    return found
+
+
+async def test_a_message_costs_one_look_and_goes_to_one(tmp_path: Path) -> None:
+    async with await aio.open(tmp_path / "a.db") as ms:
+        queue = await ms.create_queue("jobs", lease=60)
+        claims = await waiting(ms, queue)
+        before = await operations(ms)
+
+        await queue.put(b"a")
+
+        (served,), _ = await asyncio.wait(claims, return_when=asyncio.FIRST_COMPLETED)
+        assert [message.value for message in served.result()] == [b"a"]
+        await until_standing(ms, MANY - 1)
+        assert await operations(ms) - before <= 5
+        await queue.put_many([b"b"] * (MANY - 1))
+        assert all(await asyncio.gather(*claims))
+
+
+async def test_a_log_of_a_pattern_that_grows_costs_one_look(tmp_path: Path) -> None:
+    async with await aio.open(tmp_path / "a.db") as ms:
+        logs = [ms.log(f"l{number}") for number in range(50)]
+        await asyncio.gather(*(log.append(b"before") for log in logs))
+        queue = await ms.create_queue("jobs", sources="l*", filter="n = 1", lease=60)
+        claims = await waiting(ms, queue)
+        before = await operations(ms)
+
+        for log in logs[:5]:
+            await log.append(b"no", headers={"n": 0})
+            await until_standing(ms, MANY)
+
+        assert await operations(ms) - before <= 5 * 4
+        await logs[7].append_many([b"yes"] * MANY, headers=[{"n": 1}] * MANY)
+        assert all(await asyncio.gather(*claims))
+
+
+@pytest.mark.embedded
+async def test_a_burst_is_claimed_in_a_few_commits(tmp_path: Path) -> None:
+    async with await aio.open(tmp_path / "a.db") as ms:
+        queue = await ms.create_queue("jobs", lease=60)
+        claims = await waiting(ms, queue)
+        before = (await ms.stats())["commits"]
+
+        await queue.put_many([str(number).encode() for number in range(MANY)])
+
+        found = [message.value for claim in await asyncio.gather(*claims) for message in claim]
+        assert sorted(found) == sorted(str(number).encode() for number in range(MANY))
+        assert (await ms.stats())["commits"] - before <= 6
+
+
+async def test_the_first_come_are_the_first_served(tmp_path: Path) -> None:
+    async with await aio.open(tmp_path / "a.db") as ms:
+        queue = await ms.create_queue("jobs", lease=60)
+        claims = []
+        for number in range(5):
+            claims.append(asyncio.create_task(queue.claim(1, wait=LONG_S)))
+            await until_standing(ms, number + 1)
+        for number in range(5):
+            await queue.put(str(number))
+            assert [message.value for message in await claims[number]] == [str(number).encode()]
+            await until_standing(ms, 4 - number)
+
+
+@pytest.mark.embedded
+async def test_the_first_leaves_and_the_next_is_served(tmp_path: Path) -> None:
+    async with await aio.open(tmp_path / "a.db") as ms:
+        queue = await ms.create_queue("jobs", lease=60)
+        claims = await waiting(ms, queue, 3)
+        claims[0].cancel()
+        await until_standing(ms, 2)
+        await queue.put(b"a")
+        assert len(await claims[1]) == 1
+        await until_standing(ms, 1)
+        await queue.put(b"b")
+        assert len(await claims[2]) == 1
+
+
+async def test_everyone_in_line_is_told_that_the_queue_is_gone(tmp_path: Path) -> None:
+    async with await aio.open(tmp_path / "a.db") as ms:
+        queue = await ms.create_queue("jobs", lease=60)
+        claims = await waiting(ms, queue)
+        await queue.delete()
+        answers = await asyncio.gather(*claims, return_exceptions=True)
+        assert {type(answer) for answer in answers} == {NotFound}
+
+
+@pytest.mark.embedded
+async def test_everyone_in_line_is_told_that_the_store_was_closed(tmp_path: Path) -> None:
+    ms = await aio.open(tmp_path / "a.db")
+    claims = await waiting(ms, await ms.create_queue("jobs", lease=60), 500)
+    await ms.close()
+    answers = await asyncio.gather(*claims, return_exceptions=True)
+    assert {type(answer) for answer in answers} == {Closed}
+
+
+async def test_the_line_is_woken_when_leases_end_and_delays_are_over(tmp_path: Path) -> None:
+    async with await aio.open(tmp_path / "a.db") as ms:
+        queue = await ms.create_queue("jobs", lease=60)
+        await queue.put_many([b"a", b"b", b"c"])
+        await queue.claim(1, lease=0.2)
+        await queue.nack(await queue.claim(1), delay=0.1)
+        claims = [asyncio.create_task(queue.claim(1, wait=LONG_S)) for _ in range(5)]
+        await until_standing(ms, 2)
+        await queue.put(b"d", delay=0.1)
+        await until_standing(ms, 1)
+        await queue.put(b"e")
+        found = [message for claim in await asyncio.gather(*claims) for message in claim]
+        attempts = {message.value: message.attempt for message in found}
+        assert attempts == {b"a": 2, b"b": 2, b"c": 1, b"d": 1, b"e": 1}
+
+
+async def test_another_handle_wakes_the_line(tmp_path: Path) -> None:
+    async with await aio.open(tmp_path / "a.db") as ms, await aio.open(tmp_path / "a.db") as other:
+        queue = await ms.create_queue("jobs", lease=60)
+        claims = await waiting(ms, queue, 10)
+        far = await waiting(other, await other.queue("jobs"), 10)
+        await (await other.queue("jobs")).put_many([b"x"] * 12)
+        await queue.put_many([b"x"] * 8)
+        assert [len(found) for found in await asyncio.gather(*claims, *far)] == [1] * 20
+
+
+@pytest.mark.embedded
+async def test_nothing_is_watched_once_nobody_waits(tmp_path: Path) -> None:
+    async with await aio.open(tmp_path / "a.db") as ms:
+        queue = await ms.create_queue("jobs", lease=60)
+        claims = [asyncio.create_task(queue.claim(1, wait=0.01 * n)) for n in range(20)]
+        claims += await waiting(ms, queue, 30)
+        for claim in claims[20:]:
+            claim.cancel()
+        await asyncio.gather(*claims, return_exceptions=True)
+        store: Any = ms._session.store  # type: ignore[attr-defined]
+        while store.watch._waiters:
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.embedded
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_no_message_lies_there_while_coroutines_come_and_go(
+    tmp_path: Path, seed: int
+) -> None:
+    """Waits end and are cancelled at the moment of a put; each message is claimed all the same.
+
+    A message that a cancelled claim has taken comes back when its lease ends.
+    """
+    chance = random.Random(seed)
+    async with await aio.open(tmp_path / "a.db", durability="relaxed") as ms:
+        queue, total = await ms.create_queue("jobs", max_attempts=50), 40
+        got: set[bytes] = set()
+
+        async def consume() -> None:
+            while len(got) < total:
+                wait = chance.choice([0.0, 0.001, 0.004, 0.05, LONG_S])
+                claim = asyncio.create_task(queue.claim(chance.randint(1, 2), wait=wait, lease=0.1))
+                if chance.random() < 0.3:
+                    await asyncio.sleep(chance.choice([0, 0.001, 0.002]))
+                    claim.cancel()
+                try:
+                    held = await claim
+                except asyncio.CancelledError:
+                    continue
+                got.update(message.value for message in held)
+
+        consumers = [asyncio.create_task(consume()) for _ in range(8)]
+        for number in range(total):
+            await queue.put(str(number))
+            await asyncio.sleep(chance.choice([0, 0, 0.001, 0.003]))
+        try:
+            async with asyncio.timeout(LONG_S):
+                while len(got) < total:
+                    await asyncio.sleep(0.002)
+        except TimeoutError:
+            raise AssertionError(f"{len(got)} of {total}: {seed=}, {await queue.info()}") from None
+        for one in consumers:
+            one.cancel()
+        await asyncio.gather(*consumers, return_exceptions=True)
+
+
+@pytest.mark.embedded
+async def test_a_line_of_coroutines_and_one_of_threads_share_what_comes(tmp_path: Path) -> None:
+    async with await aio.open(tmp_path / "a.db") as ms:
+        queue = await ms.create_queue("jobs", lease=60)
+        sync = Millstream(EmbeddedSession(ms._session.store))  # type: ignore[attr-defined]
+        claims = await waiting(ms, queue, 5)
+        found: list[Any] = []
+        threads = [
+            threading.Thread(target=lambda: found.append(sync.queue("jobs").claim(1, wait=LONG_S)))
+            for _ in range(5)
+        ]
+        for thread in threads:
+            thread.start()
+        await until_standing(ms, 10)
+        await queue.put_many([b"x"] * 10)
+        assert [len(claim) for claim in await asyncio.gather(*claims)] == [1] * 5
+        for thread in threads:
+            await asyncio.to_thread(thread.join)
+        assert [len(claim) for claim in found] == [1] * 5
