@@ -325,6 +325,56 @@ def test_the_glossary_defines_each_term_once_and_in_order() -> None:
     assert terms == sorted(set(terms)), "a term is defined twice, or is not in its place"
 
 
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
+
+
+def leads_nowhere(source: Source) -> Iterator[tuple[int, str]]:
+    """Links whose file, or whose heading in it, is not there."""
+    folder = (ROOT / source.path).parent
+    for number, line in prose_lines(source.text):
+        for file, anchor in LINK.findall(re.sub(r"`[^`]*`(?!\])", "", line)):
+            target = (folder / file).resolve() if file else ROOT / source.path
+            if not target.exists():
+                yield number, f"there is no {file}"
+            elif anchor and anchor not in anchors(target.read_text(encoding="utf-8")):
+                yield number, f"{target.name} has no heading #{anchor}"
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of headings, as GitHub makes them."""
+    headings = [line.lstrip("#") for _, line in prose_lines(text) if line.startswith("#")]
+    return {re.sub(r"[^\w\- ]", "", one.strip().lower()).replace(" ", "-") for one in headings}
+
+
+def test_every_link_of_the_documentation_leads_somewhere() -> None:
+    assert not (broken := broken_lines(leads_nowhere, documents())), "\n".join(["", *broken])
+
+
+@pytest.mark.parametrize("text", ["[a](no.md)", "[a](FORMAT.md#no)", "# A b\n[a](#a-c)"])
+def test_a_link_to_nowhere_is_found(text: str) -> None:
+    assert list(leads_nowhere(Source("docs/QUEUES.md", text)))
+
+
+def named_files(text: str) -> Iterator[tuple[str, str]]:
+    """Each file of the table of ARCHITECTURE.md: as it is written, and its path below src."""
+    section = text.partition("## Where does a change belong")[2].partition("\n## ")[0]
+    for row in re.findall(r"^\| (.*?) \|", section, re.MULTILINE):
+        folder = ""
+        for name in re.findall(r"`([\w/]+(?:\.py|/))`", row):
+            folder = name.rpartition("/")[0] if "/" in name else folder
+            yield name, f"{folder}/{name}" if "/" not in name and folder else name
+
+
+def test_the_architecture_names_files_that_are_there() -> None:
+    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = list(named_files(text))
+    gone = [path for _, path in named if not (ROOT / "src" / "millstream" / path).exists()]
+    packages = [Path(path).parent for path in python_files("src/") if path.endswith("__init__.py")]
+    inside = [path.relative_to("src/millstream") for path in packages if len(path.parts) > 2]
+    assert not gone, gone
+    assert {f"{path}/" for path in inside} <= {path for _, path in named}
+
+
 def test_no_file_of_any_kind_has_a_vague_name() -> None:
     broken = [p for p in project_files() for _ in is_vaguely_named(Source(p, ""))]
     assert not broken, broken
