@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from millstream.database import Millstream
 from millstream.doctor import examine
 from millstream.embedded import EmbeddedSession, open_store
 from millstream.format import keys
@@ -24,6 +23,7 @@ from millstream.replica.copies import marks
 from millstream.store.sqlite import SqliteEngine
 from millstream.store.store import Store
 from millstream.testing import Crash, Faults, MemoryEngine, SimulatedClock
+from millstream.threads.database import Millstream
 
 pytestmark = pytest.mark.faults
 

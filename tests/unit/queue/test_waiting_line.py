@@ -17,7 +17,7 @@ import pytest
 import millstream
 from millstream import Millstream
 from millstream.errors import Closed, NotFound
-from millstream.queue.queue import Queue
+from millstream.threads.queue import Queue
 
 from .conftest import counts, values
 from .lining import lines_of, standing, until_standing
