@@ -168,7 +168,9 @@ class Steps:
         chosen = [messages] if isinstance(messages, Message) else list(messages)
         queues = {message.queue for message in chosen}
         if len(queues) != 1:
-            raise InvalidInput("a step finishes messages of one queue")
+            raise InvalidInput(
+                f"a step finishes messages of one queue, not of {len(queues)}: {sorted(queues)}"
+            )
         return self._add(FinishClaims(queues.pop(), runs_of(chosen), outcome, reason=reason))
 
     def ack(self, cursor: NamedCursor, records: Acknowledged) -> Later:

@@ -74,7 +74,10 @@ def _check_batch(batch: Batch, limits: Limits) -> None:
     if batch.columns & block.TIMESTAMP:
         numbers = metadata.timestamps()
         if min(numbers) < 0 or max(numbers) > TIMESTAMP_MS_MAX:
-            raise InvalidInput("a timestamp is milliseconds since the epoch, up to the year 9999")
+            raise InvalidInput(
+                f"a timestamp is milliseconds since the epoch, up to the year 9999; "
+                f"there are {min(numbers)} to {max(numbers)}"
+            )
 
 
 def check_stored(metadata: block.Block, payload: block.Block, limits: Limits) -> None:
@@ -104,7 +107,10 @@ def check_stored(metadata: block.Block, payload: block.Block, limits: Limits) ->
             found = numbers()
             times += (min(found), max(found))
     if min(times) < 0 or max(times) > TIMESTAMP_MS_MAX:
-        raise InvalidInput("a time is milliseconds since the epoch, up to the year 9999")
+        raise InvalidInput(
+            f"a time is milliseconds since the epoch, up to the year 9999; "
+            f"there are {min(times)} to {max(times)}"
+        )
 
 
 def _check_absent_keys(metadata: block.Block) -> None:

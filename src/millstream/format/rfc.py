@@ -335,7 +335,11 @@ def encode_attempts(attempts: Sequence[Attempt]) -> bytes:
 def _encode_attempt(attempt: Attempt) -> bytes:
     consumer = encode_utf8(attempt.consumer_id)
     if (size := len(consumer) - 2) > CONSUMER_BYTES_MAX:
-        raise TooLarge(f"consumer id of {size} bytes", limit=CONSUMER_BYTES_MAX, size=size)
+        raise TooLarge(
+            f"a consumer id has up to {CONSUMER_BYTES_MAX} bytes, not {size}",
+            limit=CONSUMER_BYTES_MAX,
+            size=size,
+        )
     return encode_i64(attempt.claimed_at_ms) + consumer
 
 

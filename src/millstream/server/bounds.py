@@ -203,7 +203,9 @@ def _check_marks(command: queues.PutForLater) -> None:
                 f"a priority is an integer from 0 to {PRIORITY_MAX}, not {mark.priority}"
             )
         if len(mark.group) > NAME_CHARS_MAX:
-            raise InvalidInput(f"a group's name has up to {NAME_CHARS_MAX} characters")
+            raise InvalidInput(
+                f"a group's name has up to {NAME_CHARS_MAX} characters, not {len(mark.group):,}"
+            )
         if len(mark.digest) not in (0, DIGEST_BYTES):
             raise InvalidInput(f"a digest has {DIGEST_BYTES} bytes, not {len(mark.digest)}")
 

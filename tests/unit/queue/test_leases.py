@@ -220,7 +220,7 @@ def test_a_lease_that_is_not_positive_is_refused(queue: Queue) -> None:
 
 
 def test_a_consumer_name_that_is_too_long_is_refused(queue: Queue) -> None:
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="up to 128 bytes, not 129"):
         queue.claim(consumer="x" * 129)
 
 

@@ -68,7 +68,7 @@ def place_later(tx: Transaction, command: c.PutLater) -> int:
 
 def _check_times(mark: Mark) -> None:
     if mark.delay_ms is not None and not 0 <= mark.delay_ms <= DELAY_MS_MAX:
-        raise InvalidInput(f"a delay is from 0 to {DELAY_MS_MAX / 1000:,.0f} s")
+        raise InvalidInput(f"a delay is from 0 to {DELAY_MS_MAX:,} ms, not {mark.delay_ms:,}")
     if mark.due_ms is not None:
         check_timestamp(mark.due_ms)
 
@@ -137,7 +137,7 @@ def _check(command: c.ClaimRouted) -> None:
     ascii_only = type(consumer) is str and consumer.isascii()
     size = len(consumer if ascii_only else check_text("a consumer id", consumer).encode())
     if size > CONSUMER_BYTES_MAX:
-        raise InvalidInput(f"a consumer id has up to {CONSUMER_BYTES_MAX} bytes")
+        raise InvalidInput(f"a consumer id has up to {CONSUMER_BYTES_MAX} bytes, not {size:,}")
 
 
 def _claim(ledger: Ledger, command: c.ClaimRouted) -> list[c.Grant]:

@@ -114,7 +114,7 @@ def finish(tx: Transaction, command: c.FinishClaims) -> list[c.Run]:
         raise InvalidInput(f"an attempt ends by ack, nack or fail, not by {command.outcome!r}")
     check_text("a reason", command.reason)
     if command.delay_ms is not None and not 0 <= command.delay_ms <= DELAY_MS_MAX:
-        raise InvalidInput(f"a delay is from 0 to {DELAY_MS_MAX / 1000:,.0f} s")
+        raise InvalidInput(f"a delay is from 0 to {DELAY_MS_MAX:,} ms, not {command.delay_ms:,}")
     if command.outcome == "ack" and stride(tx, command.queue, done=command.claims):
         return []
     ledger = Ledger(tx, command.queue)
@@ -294,9 +294,14 @@ def parts_of(runs: Iterable[c.Run]) -> Iterator[Part]:
     end: dict[int, int] = {}
     for claim_id, count, attempt in sorted(runs):
         if claim_id < 0 or count < 1 or attempt < 1:
-            raise InvalidInput(f"({claim_id}, {count}, {attempt}) is no run of claims")
+            raise InvalidInput(
+                f"a run of claims is (claim id, count from 1, attempt from 1), "
+                f"not ({claim_id}, {count}, {attempt})"
+            )
         if count > RUN_MAX:
-            raise TooLarge(f"a run of {count:,} claims", size=count, limit=RUN_MAX)
+            raise TooLarge(
+                f"a run has up to {RUN_MAX:,} claims, not {count:,}", size=count, limit=RUN_MAX
+            )
         last = claim_id + count
         claim_id = max(claim_id, end.get(attempt, 0))
         end[attempt] = max(last, end.get(attempt, 0))

@@ -182,7 +182,10 @@ def _check(one: Assignment, spec: QueueSpec) -> None:
     check_integer("an offset", one.stop)
     for at, count in one.runs:
         if count < 1 or at < last or at + count > one.stop:
-            raise InvalidInput("runs are in order, apart, and between start and stop")
+            raise InvalidInput(
+                f"runs are in order, apart, and between {one.start} and {one.stop}, "
+                f"not {count} from {at} on"
+            )
         last = at + count
     _check_wishes(one, spec)
 
@@ -190,8 +193,12 @@ def _check(one: Assignment, spec: QueueSpec) -> None:
 def _check_wishes(one: Assignment, spec: QueueSpec) -> None:
     if one.wishes is None:
         return
-    if len(one.wishes) != sum(count for _, count in one.runs):
-        raise InvalidInput("there is one wish per message, or none at all")
+    messages = sum(count for _, count in one.runs)
+    if len(one.wishes) != messages:
+        raise InvalidInput(
+            f"there is one wish per message, or none at all: {messages} messages, not "
+            f"{len(one.wishes)}"
+        )
     for wish in one.wishes:
         for what in ("priority", "group"):
             if getattr(wish, what) is not None and not getattr(spec, f"{what}_by"):
@@ -199,9 +206,11 @@ def _check_wishes(one: Assignment, spec: QueueSpec) -> None:
                     f"queue {one.queue!r} does not look at a {what}: specify it with {what}_by"
                 )
         if wish.priority is not None and not 0 <= wish.priority <= PRIORITY_MAX:
-            raise InvalidInput(f"a priority is an integer from 0 to {PRIORITY_MAX}")
+            raise InvalidInput(
+                f"a priority is an integer from 0 to {PRIORITY_MAX}, not {wish.priority}"
+            )
         if wish.delay_ms is not None and not 0 <= wish.delay_ms <= DELAY_MS_MAX:
-            raise InvalidInput(f"a delay is from 0 to {DELAY_MS_MAX / 1000:,.0f} s")
+            raise InvalidInput(f"a delay is from 0 to {DELAY_MS_MAX:,} ms, not {wish.delay_ms:,}")
         if wish.group is not None:
             check_text("a group", wish.group)
 

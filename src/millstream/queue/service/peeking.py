@@ -44,7 +44,7 @@ def peek_messages(store: Store, query: c.PeekMessages) -> list[Lot]:
     if query.state not in STATES:
         raise InvalidInput(f"a state is one of {', '.join(STATES)}, not {query.state!r}")
     if not 0 <= query.count <= PEEK_MAX:
-        raise InvalidInput(f"a peek is at up to {PEEK_MAX:,} messages")
+        raise InvalidInput(f"a peek is at up to {PEEK_MAX:,} messages, not {query.count:,}")
     if query.state == "available" and query.route:
         route_ahead(store, query.queue, query.count)
     return _read(store, query.queue, _find(store, query), is_done=query.state == "done")

@@ -71,7 +71,7 @@ def list_unrouted(store: Store, query: ListUnrouted) -> list[Unrouted]:
 def list_attempts(store: Store, query: ListAttempts) -> list[Attempted]:
     """A page of messages with their attempts."""
     if not 0 < query.count <= PEEK_MAX:
-        raise InvalidInput(f"a page has from 1 to {PEEK_MAX:,} messages")
+        raise InvalidInput(f"a page has from 1 to {PEEK_MAX:,} messages, not {query.count:,}")
     found = _attempts(store, query)
     names: dict[int, str] = {}
     for _, _, log_id, *_ in found:

@@ -279,7 +279,10 @@ def parse_permission(text: str) -> Permission:
         )
     pattern = pattern or "*"
     if len(pattern) > NAME_CHARS_MAX or not pattern.isprintable():
-        raise InvalidInput(f"a pattern has up to {NAME_CHARS_MAX} characters that can be printed")
+        raise InvalidInput(
+            f"a pattern has up to {NAME_CHARS_MAX} characters that can be printed, "
+            f"not {pattern[:300]!r}"
+        )
     if noun == "store" and pattern != "*":
         raise InvalidInput(f"there is one store: write store:{action}, without a pattern")
     if noun == "log" and pattern.startswith((INBOX, LATER)):

@@ -78,7 +78,9 @@ async def make_ticket(
     if principal.is_ticket:
         raise Denied("a ticket cannot make tickets: ask with the token", action="ticket")
     if not 0 < asked.seconds <= SECONDS_MAX:
-        raise InvalidInput(f"a ticket is good for up to {SECONDS_MAX:,} seconds")
+        raise InvalidInput(
+            f"a ticket is good for up to {SECONDS_MAX:,} seconds, not {asked.seconds}"
+        )
     if len(asked.permissions) > PERMISSIONS_MAX:
         raise TooLarge(
             f"a ticket names up to {PERMISSIONS_MAX} permissions, got {len(asked.permissions):,}",

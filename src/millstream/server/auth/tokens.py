@@ -60,7 +60,10 @@ def create_token(
     check_name(name, "token")
     allowed = parse_permissions(permissions)
     if expires_ms is not None and not 0 < expires_ms <= EXPIRES_MS_MAX:
-        raise InvalidInput("a token is good for a positive time of up to 100 years, or without end")
+        raise InvalidInput(
+            f"a token is good for a positive time of up to 100 years, or without end; "
+            f"not for {expires_ms} ms"
+        )
     now_ms = (clock or SystemClock()).wall_ms()
     identity, secret = secrets.token_hex(ID_BYTES), secrets.token_urlsafe(SECRET_BYTES)
     made = Made(

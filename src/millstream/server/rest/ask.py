@@ -80,7 +80,7 @@ class Ask:
         if wait_s is None or self.core.closing.is_set():
             return 0
         if wait_s < 0:
-            raise InvalidInput(f"a wait is not negative: {wait_s}")
+            raise InvalidInput(f"a wait is 0 s or longer, not {wait_s}")
         return min(milliseconds(wait_s), self.core.settings.wait_ms_max)
 
     async def unless_over(self, command: Command[T]) -> T | None:

@@ -102,7 +102,8 @@ def decode_query(pairs: list[tuple[str, str]], kind: Any) -> Any:
     """What follows the question mark, as a struct; repeats and strangers are refused."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise InvalidInput("a parameter is given twice")
+        twice = next(name for at, (name, _) in enumerate(pairs) if name in dict(pairs[:at]))
+        raise InvalidInput(f"the parameter {twice[:40]!r} is given twice; expected once")
     if kind is None:
         if found:
             raise InvalidInput(f"there is no parameter {next(iter(found))!r} here")

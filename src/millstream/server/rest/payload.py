@@ -119,9 +119,13 @@ def item_of_raw(data: bytes, sent: dict[str, str]) -> Item:
         headers = {CONTENT_TYPE: kind, **headers}
     timestamp = sent.get("millstream-timestamp")
     if timestamp is not None and not (timestamp.isascii() and timestamp.isdigit()):
-        raise InvalidInput("Millstream-Timestamp is milliseconds since the epoch")
+        raise InvalidInput(
+            f"Millstream-Timestamp is milliseconds since the epoch, not {timestamp[:40]!r}"
+        )
     if timestamp is not None and len(timestamp) > 15:
-        raise InvalidInput("Millstream-Timestamp is too far away")
+        raise InvalidInput(
+            f"Millstream-Timestamp has up to 15 digits, not {len(timestamp)}: it is in milliseconds"
+        )
     key = sent.get("millstream-key")
     return Item(
         data,

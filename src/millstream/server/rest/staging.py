@@ -136,7 +136,9 @@ def _check_writes_logs(principal: Principal) -> None:
 def _txn(ask: Ask) -> str:
     name = ask.name("txn")
     if len(name) > TXN_CHARS_MAX:
-        raise InvalidInput(f"a staged transaction's name has up to {TXN_CHARS_MAX} characters")
+        raise InvalidInput(
+            f"a staged transaction's name has up to {TXN_CHARS_MAX} characters, not {len(name):,}"
+        )
     return name
 
 
