@@ -1,8 +1,8 @@
 """A delta: everything small that one commit changed, as one row.
 
 `changes` are transitions of entities (heads, cursors, producers, buckets); `puts` are small rows
-that ride along until the fold moves them home; `drops` are rows and ranges that the same commit
-deleted, so that a replay forgets them as well. Sequences are contiguous and never reused.
+that ride along until the fold moves them to their base tables; `drops` are rows and ranges that the
+same commit deleted, so that a replay forgets them as well. Sequences are contiguous and never reused.
 """
 
 from __future__ import annotations

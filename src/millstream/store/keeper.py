@@ -1,4 +1,4 @@
-"""The keeper: one background thread that folds, checkpoints and does the views' upkeep.
+"""The keeper: one background thread that folds, checkpoints and does the upkeep of the parts.
 
 It starts when there is first something to do. Whatever it does is an ordinary, bounded commit; if
 it dies, or never runs, nothing is lost: the tail is only longer to read.
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from millstream.errors import MillstreamError
 
 UPKEEP_S = 1.0
-"""How often the views are asked for upkeep, such as retention by age."""
+"""How often the parts are asked for upkeep, such as retention by age."""
 
 
 class Keeper:

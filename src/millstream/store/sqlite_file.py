@@ -221,7 +221,7 @@ def check_mode(file_mode: Any) -> int:
     if not isinstance(file_mode, int) or file_mode & ~0o666 or file_mode & 0o600 != 0o600:
         shown = oct(file_mode) if isinstance(file_mode, int) else repr(file_mode)
         raise InvalidInput(
-            f"file_mode is from 0o600 (the owner alone) to 0o666 (everybody), not {shown}"
+            f"file_mode is from 0o600 (the owner alone) to 0o666 (all users), not {shown}"
         )
     return int(file_mode)
 

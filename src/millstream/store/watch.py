@@ -1,7 +1,7 @@
-"""The watch: who waits for something to change, and how they are woken.
+"""The watch: which callers wait for something to change, and how they are woken.
 
 Inside a process a commit wakes its waiters at once. For commits of other processes one thread asks
-the engine, and only while somebody waits.
+the engine, and only while a caller waits.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Watch:
                 self._waiters.pop(key, None)
 
     def notify(self, keys: Iterable[bytes]) -> None:
-        """Wake whoever waits for one of these."""
+        """Wake all that wait for one of these."""
         if not self._waiters:
             return
         with self._lock:
@@ -73,13 +73,13 @@ class Watch:
             wake()
 
     def wake_all(self) -> None:
-        """Wake everybody: they will find out why."""
+        """Wake all waiters: they will find out why."""
         with self._lock:
             everybody = list(self._waiters)
         self.notify(everybody)
 
     def close(self) -> None:
-        """Wake everybody, for good."""
+        """Wake all waiters, for good."""
         self._stop.set()
         with self._lock:
             thread = self._thread
