@@ -9,8 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from millstream.errors import ForkDetected
-from millstream.replica import Entry, LogState, Meta, Run, Stamp, merge
-from millstream.replica.merge import OnFork
+from millstream.replica import Meta, Stamp
+from millstream.testing.lattice import Entry, LogState, OnFork, Run, merge
 
 stamps = st.builds(Stamp, st.integers(0, 3), st.integers(0, 2), st.sampled_from("ab"))
 metas = st.one_of(

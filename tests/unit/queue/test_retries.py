@@ -231,5 +231,5 @@ def test_headers_that_do_not_fit_a_letter_do_not_stop_the_queue(
 def test_a_delay_out_of_range_is_refused(ms: Millstream, delay: float) -> None:
     queue = ms.queue("jobs", lease=10)
     queue.put(b"a")
-    with pytest.raises(InvalidInput, match="from 0 to .*, not -?[0-9,]+"):
+    with pytest.raises(InvalidInput, match=r"from 0 to .*, not -?[0-9,]+"):
         queue.nack(queue.claim(), delay=delay)

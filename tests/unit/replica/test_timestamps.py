@@ -9,9 +9,9 @@ import pytest
 
 from millstream import Millstream
 from millstream.errors import InvalidInput
-from millstream.replica import LogState, merge
 from millstream.replica.commands import AdoptTimestamp
 from millstream.testing import SimulatedClock
+from millstream.testing.lattice import LogState, merge
 
 
 def timestamp(ms: Millstream, log: str = "x") -> int:

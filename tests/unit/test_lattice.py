@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from millstream.errors import ForkDetected, InvalidInput
-from millstream.replica import Entry, LogState, Meta, Run, Stamp, merge
+from millstream.replica import Meta, Stamp
+from millstream.testing.lattice import Entry, LogState, Run, merge
 
 
 def entry(offset: int) -> Entry:

@@ -1,7 +1,20 @@
-"""The state of a log as a value: what `merge` takes and gives.
+"""The lattice of log states: what copies of a log converge to, as values and one pure function.
 
-A state never changes; `append`, `truncate` and `set` give the next one. States that grew from one
-another share their entries, so neither growing nor comparing them costs what is the same.
+A model to compare with: a sync of stores must end where `merge` of their states does. A state never
+changes; `append`, `truncate` and `set` give the next one. States that grew from one another share
+their entries, so neither growing nor comparing them costs what is the same.
+
+`merge` makes one state that has what either has:
+
+    start      the greater: what was truncated stays so
+    timestamp  the greater
+    metadata   of each key the entry that counts (`stamp`)
+    entries    both trimmed to the start, then the longer
+
+For copies of one log this is a join: the order in which copies meet changes nothing, and meeting
+twice neither. No offset ever changes its meaning: copies that hold different entries at the same
+offset are a fork, and refused, unless the longer is asked for. Of two forks that are equally long
+then the same is chosen by both sides, so that this is a join as well.
 """
 
 from __future__ import annotations
@@ -9,17 +22,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator
 from types import MappingProxyType
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from millstream.errors import InvalidInput
+from millstream.errors import ForkDetected, InvalidInput
 from millstream.format.packing import check_json, check_timestamp
 from millstream.log.names import check_integer
 from millstream.record import NO_HEADERS, Headers
-from millstream.replica.stamp import Entries, Meta, Stamp, check_entries
+from millstream.replica.stamp import Entries, Meta, Stamp, check_entries, join
+
+OnFork = Literal["refuse", "longest"]
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 _growing = threading.Lock()
@@ -177,3 +192,49 @@ class LogState(Struct, frozen=True):
     def without_metadata(self, key: str, stamp: Stamp) -> LogState:
         """With one entry deleted: what stays says so to merges."""
         return replace(self, metadata={**self.metadata, key: Meta(stamp, False)})
+
+
+@overload
+def merge(own: LogState, other: LogState | None, *, on_fork: OnFork = ...) -> LogState: ...
+@overload
+def merge(own: LogState | None, other: LogState, *, on_fork: OnFork = ...) -> LogState: ...
+@overload
+def merge(own: None, other: None, *, on_fork: OnFork = ...) -> None: ...
+def merge(
+    own: LogState | None, other: LogState | None, *, on_fork: OnFork = "refuse"
+) -> LogState | None:
+    """The join of two states; no state at all is less than any.
+
+    Copies that differ below both ends raise `ForkDetected` with the first differing offset; with
+    `on_fork="longest"` the longer one is taken.
+    """
+    for state in (own, other):
+        if state is not None and not isinstance(state, LogState):
+            raise InvalidInput(f"a state is a LogState, not {type(state).__name__}")
+    if on_fork not in ("refuse", "longest"):
+        raise InvalidInput(f'on_fork is "refuse" or "longest", not {on_fork!r}')
+    if own is None or other is None or own is other:
+        return own if other is None else other
+    start = max(own.start, other.start)
+    mine, theirs = (
+        own.entries.trimmed(start - own.start),
+        other.entries.trimmed(start - other.start),
+    )
+    where = mine.difference(theirs)
+    if where is not None and on_fork == "refuse":
+        raise ForkDetected(
+            f"the two copies differ at offset {start + where}, below both ends",
+            offset=start + where,
+        )
+    return LogState(
+        _longer(mine, theirs, differ=where is not None),
+        join(own.metadata, other.metadata),
+        max(own.timestamp, other.timestamp),
+        start,
+    )
+
+
+def _longer(mine: Run, theirs: Run, *, differ: bool) -> Run:
+    if len(mine) != len(theirs):
+        return mine if len(mine) > len(theirs) else theirs
+    return theirs if differ and theirs.is_above(mine) else mine
