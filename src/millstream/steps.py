@@ -16,7 +16,7 @@ from millstream.queue.commands import FinishClaims
 from millstream.queue.model.message import Message
 from millstream.queue.putting import Wishes, put_batch, put_one
 from millstream.queue.runs import Messages, runs_of
-from millstream.record import Headers, Producer
+from millstream.record import Headers, Producer, Record
 
 
 class NamedLog(Protocol):
@@ -174,10 +174,19 @@ class Steps:
         return self._add(FinishClaims(queues.pop(), runs_of(chosen), outcome, reason=reason))
 
     def ack(self, cursor: NamedCursor, records: Acknowledged) -> Later:
-        """Acknowledge on a durable cursor; the answer is its floor."""
-        ranges = ranges_of(records)
-        step = c.Acknowledge(_durable(cursor).log_name, cursor.name, ranges)
-        return self._add(step, lambda: cursor.progress.acked(ranges))
+        """Acknowledge on a durable cursor; the answer is its floor.
+
+        `Conflict` if the records were set aside since they were taken.
+        """
+        named = [records] if isinstance(records, Record | int) else list(records)
+        ranges, log, setbacks = (
+            ranges_of(named),
+            _durable(cursor).log_name,
+            cursor.progress.setbacks,
+        )
+        cursor.progress.check(log, named)
+        step = c.Acknowledge(log, cursor.name, ranges, setbacks)
+        return self._add(step, lambda: cursor.progress.acked(ranges, setbacks))
 
     def seek(self, cursor: NamedCursor, offset: int) -> Later:
         """Set a durable cursor's floor; the answer is the floor."""

@@ -71,7 +71,8 @@ class Awaited:
 
     async def execute(self, command: Any) -> Any:
         await asyncio.sleep(0)
-        return self.session.execute(command)
+        answer = self.session.execute(command)
+        return await answer if inspect.isawaitable(answer) else answer
 
     async def close(self) -> None:
         self.session.close()

@@ -112,7 +112,7 @@ class Cursor:
 
     async def is_acked(self, offset: int) -> bool:
         """Whether a position has been acknowledged; what was truncated counts as such."""
-        return offset in self.progress.marks or offset < await self._source.start_offset()
+        return self.progress.is_acked(offset) or offset < await self._source.start_offset()
 
     async def position(self) -> int:
         """The next position that `take` looks at."""
@@ -120,7 +120,7 @@ class Cursor:
 
     async def floor(self) -> int:
         """Everything below is acknowledged."""
-        return self.progress.marks.next_gap(await self._source.start_offset())[0]
+        return self.progress.floor(await self._source.start_offset())
 
     async def size(self) -> int:
         """How many records have ever been appended: the position that the next one gets."""
@@ -139,7 +139,7 @@ class Cursor:
                 self.progress.section = section
             else:
                 self.progress.catch_up(await self._source.extent(self.progress.setbacks))
-            self.progress.position = self.progress.marks.floor
+            self.progress.go_back()
 
     async def seek(self, offset: int) -> None:
         """Set the floor, forwards or back; what was acknowledged above it is forgotten."""
@@ -158,8 +158,7 @@ class Cursor:
         async with self._lock:
             extent = await self._source.extent(self.progress.setbacks)
             self.progress.catch_up(extent)
-            self.progress.marks.raise_floor(extent.start)
-            target, setbacks = self.progress.flushable(), self.progress.setbacks
+            target, setbacks = self.progress.flushable(extent.start), self.progress.setbacks
             return await self._session.execute(
                 c.MoveCursor(self._source.name, self.name, target, forward=True, setbacks=setbacks)
             )
@@ -218,13 +217,13 @@ class Cursor:
         if not ranges:
             return
         log, progress = self._source.name, self.progress
+        setbacks = progress.setbacks
         if self.durable:
             progress.check(log, named)
-            command = c.Acknowledge(log, self.name, ranges, progress.setbacks)
+            command = c.Acknowledge(log, self.name, ranges, setbacks)
             await self._session.execute(command)
         else:
-            extent = await self._source.extent(progress.setbacks)
+            extent = await self._source.extent(setbacks)
             progress.check(log, named, extent)
             check_within(ranges, extent.end)
-        async with self._lock:
-            progress.acked(ranges)
+        self.progress.acked(ranges, setbacks)

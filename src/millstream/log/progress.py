@@ -6,6 +6,7 @@ acknowledgement means, how far a flush may go.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 
 from millstream.errors import Conflict, InvalidInput, OutOfRange
@@ -19,12 +20,14 @@ SECTION = 1_024
 
 
 class Progress:
-    """A position and marks that start where the stored cursor stands."""
+    """A position and marks that start where the stored cursor stands. Any thread may use it."""
 
-    __slots__ = ("_again", "_doubtful", "marks", "position", "section", "setbacks")
+    __slots__ = ("_again", "_doubtful", "_lock", "_marks", "position", "section", "setbacks")
 
     def __init__(self, info: CursorInfo) -> None:
-        self.marks = Marks(info.floor, info.ranges)
+        self._lock = threading.Lock()
+        """Marks and what is doubtful change in several steps, and are not seen in between."""
+        self._marks = Marks(info.floor, info.ranges)
         self.position = info.floor
         self.section = info.section
         self.setbacks = info.setbacks
@@ -34,22 +37,24 @@ class Progress:
         """Of these, what was taken since."""
 
     def catch_up(self, extent: Extent) -> None:
-        """Go back to the first offset whose record was replaced since the last look."""
-        self.setbacks = extent.setbacks
-        at = extent.set_back_to
-        if at is None:
-            return
-        first, stop = self._doubtful
-        self._doubtful = min(at, first) if first < stop else at, max(stop, self.position)
-        self._again = {offset: one for offset, one in self._again.items() if offset < at}
-        self.marks.cut(at)
-        self.position = min(self.position, at)
+        """Go back to where the log's records are others since they were last looked at."""
+        with self._lock:
+            self.setbacks = extent.setbacks
+            at = extent.set_back_to
+            if at is None:
+                return
+            first, stop = self._doubtful
+            self._doubtful = min(at, first) if first < stop else at, max(stop, self.position)
+            self._again = {offset: one for offset, one in self._again.items() if offset < at}
+            self._marks.cut(at)
+            self.position = min(self.position, at)
 
     def took(self, record: Record) -> None:
         """A record is handed to the consumer."""
         self.position = record.offset + 1
         if self._is_doubtful(record.offset):
-            self._again[record.offset] = record
+            with self._lock:
+                self._again[record.offset] = record
 
     def check(self, log: str, records: Acknowledged, extent: Extent | None = None) -> None:
         """Refuse to acknowledge records that were set aside since they were taken.
@@ -67,28 +72,55 @@ class Progress:
                 raise set_aside(log, self._doubtful[0])
 
     def _is_doubtful(self, offset: int) -> bool:
-        return self._doubtful[0] <= offset < self._doubtful[1]
+        first, stop = self._doubtful
+        return first <= offset < stop
 
     def next_gap(self, start: int, end: int) -> Range:
         """The next run of unacknowledged offsets that can be read: [from, to)."""
-        first, stop = self.marks.next_gap(max(self.position, start))
+        with self._lock:
+            first, stop = self._marks.next_gap(max(self.position, start))
         return first, end if stop < 0 else min(stop, end)
 
-    def acked(self, ranges: Iterable[Range]) -> None:
-        """Mark ranges."""
-        for first, stop in ranges:
-            self.marks.add(first, stop)
-        if self._again:
-            self._again = {n: one for n, one in self._again.items() if n >= self.marks.floor}
+    def floor(self, start: int) -> int:
+        """The first offset from `start` on that is not acknowledged."""
+        with self._lock:
+            return self._marks.next_gap(start)[0]
+
+    def is_acked(self, offset: int) -> bool:
+        """Whether an offset is marked."""
+        with self._lock:
+            return offset in self._marks
+
+    def acked(self, ranges: Iterable[Range], setbacks: int) -> None:
+        """Mark ranges that were acknowledged when the log's end had gone back so many times.
+
+        If it went back since, other records may be there now: those are not marked.
+        """
+        with self._lock:
+            if setbacks != self.setbacks:
+                return
+            for first, stop in ranges:
+                self._marks.add(first, stop)
+            if self._again:
+                floor = self._marks.floor
+                self._again = {n: one for n, one in self._again.items() if n >= floor}
 
     def moved(self, floor: int) -> None:
         """Start over at a floor."""
-        self.marks = Marks(floor)
-        self.position = floor
+        with self._lock:
+            self._marks = Marks(floor)
+            self.position = floor
 
-    def flushable(self) -> int:
-        """The last section boundary at or below the floor."""
-        return self.marks.floor // self.section * self.section
+    def go_back(self) -> None:
+        """Look at everything again that is not acknowledged."""
+        with self._lock:
+            self.position = self._marks.floor
+
+    def flushable(self, start: int) -> int:
+        """The last section boundary at or below the floor, of a log that begins at `start`."""
+        with self._lock:
+            self._marks.raise_floor(start)
+            return self._marks.floor // self.section * self.section
 
 
 def set_aside(log: str, at: int) -> Conflict:

@@ -114,7 +114,7 @@ class Cursor:
 
     def is_acked(self, offset: int) -> bool:
         """Whether a position has been acknowledged; what was truncated counts as such."""
-        return offset in self.progress.marks or offset < self._source.start_offset()
+        return self.progress.is_acked(offset) or offset < self._source.start_offset()
 
     def position(self) -> int:
         """The next position that `take` looks at."""
@@ -122,7 +122,7 @@ class Cursor:
 
     def floor(self) -> int:
         """Everything below is acknowledged."""
-        return self.progress.marks.next_gap(self._source.start_offset())[0]
+        return self.progress.floor(self._source.start_offset())
 
     def size(self) -> int:
         """How many records have ever been appended: the position that the next one gets."""
@@ -141,7 +141,7 @@ class Cursor:
                 self.progress.section = section
             else:
                 self.progress.catch_up(self._source.extent(self.progress.setbacks))
-            self.progress.position = self.progress.marks.floor
+            self.progress.go_back()
 
     def seek(self, offset: int) -> None:
         """Set the floor, forwards or back; what was acknowledged above it is forgotten."""
@@ -160,8 +160,7 @@ class Cursor:
         with self._lock:
             extent = self._source.extent(self.progress.setbacks)
             self.progress.catch_up(extent)
-            self.progress.marks.raise_floor(extent.start)
-            target, setbacks = self.progress.flushable(), self.progress.setbacks
+            target, setbacks = self.progress.flushable(extent.start), self.progress.setbacks
             return self._session.execute(
                 c.MoveCursor(self._source.name, self.name, target, forward=True, setbacks=setbacks)
             )
@@ -220,13 +219,13 @@ class Cursor:
         if not ranges:
             return
         log, progress = self._source.name, self.progress
+        setbacks = progress.setbacks
         if self.durable:
             progress.check(log, named)
-            command = c.Acknowledge(log, self.name, ranges, progress.setbacks)
+            command = c.Acknowledge(log, self.name, ranges, setbacks)
             self._session.execute(command)
         else:
-            extent = self._source.extent(progress.setbacks)
+            extent = self._source.extent(setbacks)
             progress.check(log, named, extent)
             check_within(ranges, extent.end)
-        with self._lock:
-            progress.acked(ranges)
+        self.progress.acked(ranges, setbacks)
