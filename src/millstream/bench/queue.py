@@ -350,7 +350,7 @@ def route_many(bench: Bench) -> Row:
 
 def _route(store: Store, name: str) -> int:
     """Route some messages to a queue, durably, without claiming any; how far that has come."""
-    facts = store.look(lambda state, snapshot: facts_of(state, snapshot, name))
+    facts = store.view(lambda view: facts_of(view, name))
     assert facts is not None
     routed = route(store, facts, facts.untouched + WINDOW)
     command = PlaceRouted(name, routed)

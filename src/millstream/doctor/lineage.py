@@ -19,6 +19,7 @@ from millstream.log.ancestry import fork_of
 from millstream.log.head import Head
 from millstream.log.reader import RowMoved, find_blocks
 from millstream.replica.chain import Chain, Mark
+from millstream.store.rows import Rows as Stored
 
 READ_BYTES = 4 * 1024 * 1024
 DEPTH_MAX = 1_000
@@ -31,6 +32,7 @@ class Lineage:
     def __init__(self, rows: Rows, replay: Replay, findings: Findings) -> None:
         self._rows = rows
         self._replay = replay
+        self._stored = Stored(replay.overlay, rows)
         self._findings = findings
 
     def find_forks(self, heads: dict[int, Head]) -> dict[int, Fork]:
@@ -39,7 +41,7 @@ class Lineage:
         for log_id, head in heads.items():
             self._check_set_back(log_id, head)
             try:
-                fork = fork_of(self._replay.overlay, self._rows, log_id)
+                fork = fork_of(self._stored, log_id)
             except CorruptionError as error:
                 self._findings.add("log", f"where it was forked from: {error}", log=head.name)
                 continue
@@ -200,8 +202,7 @@ class Lineage:
         expected = iter(marks)
         while marks and position < marks[-1].offset:
             for block in find_blocks(
-                self._replay.overlay,
-                self._rows,
+                self._stored,
                 log_id,
                 head.name,
                 start=position,

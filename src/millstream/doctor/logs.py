@@ -26,6 +26,7 @@ from millstream.log.head import Head, Name
 from millstream.log.marks import Marks
 from millstream.log.producer import ProducerState
 from millstream.log.sparse import bytes_below
+from millstream.store.rows import Rows as Stored
 
 
 class LogExamination:
@@ -269,7 +270,7 @@ class LogExamination:
         """What an entry counts for below an offset: the fold may have joined records across it."""
         if blocks.is_block(row.value) or entries.extent(row.key, row.value)[0] >= offset:
             return 0
-        return bytes_below(self._replay.overlay, self._rows, (row.key, row.value), offset)
+        return bytes_below(Stored(self._replay.overlay, self._rows), (row.key, row.value), offset)
 
     def _check_block(self, value: bytes, count: int) -> int:
         header = blocks.decode_header(value, kind=blocks.METADATA)

@@ -21,9 +21,7 @@ from millstream.format.lineage import (
     with_set_back,
 )
 from millstream.log.head import Head
-from millstream.store.engine import Snapshot
-from millstream.store.overlay import Overlay
-from millstream.store.state import State
+from millstream.store.rows import Rows, View
 from millstream.store.transaction import Transaction
 
 FORKS_PER_STEP = 1_000
@@ -42,12 +40,9 @@ class Tail(NamedTuple):
     aside_id: int
 
 
-def fork_of(overlay: Overlay, snapshot: Snapshot, log_id: int) -> Fork | None:
+def fork_of(view: Rows, log_id: int) -> Fork | None:
     """Where a log's first records lie, if it is a fork."""
-    key = keys.fork(log_id)
-    found = overlay.get(key)
-    if found is None:
-        found = snapshot.get(key)
+    found = view.get(keys.fork(log_id))
     return None if found is None else decode_fork(found)
 
 
@@ -120,34 +115,31 @@ def note_set_back(tx: Transaction, log_id: int, number: int, at: int) -> None:
     tx.put(key, encode_set_back(with_set_back(before, number, at)))
 
 
-def set_back_to(overlay: Overlay, snapshot: Snapshot, log_id: int, known: int) -> int | None:
+def set_back_to(view: Rows, log_id: int, known: int) -> int | None:
     """The lowest offset to which a log's end went since it had gone back `known` times."""
     key = keys.set_back(log_id)
-    found = overlay.get(key) or snapshot.get(key)
+    found = view.get(key)
     later = [at for number, at in decode_set_back(found) if number > known] if found else []
     return min(later, default=None)
 
 
-def pin(state: State, snapshot: Snapshot, log_id: int) -> list[tuple[int, int]]:
+def pin(view: View, log_id: int) -> list[tuple[int, int]]:
     """The offsets of a log that its forks need, for themselves and for forks and queues of theirs."""
     needed: list[tuple[int, int]] = []
     start, stop = keys.of_log(keys.FORKS, log_id)
-    while rows := state.scan(start, stop, snapshot, limit=FORKS_PER_STEP):
+    while rows := view.scan(start, stop, limit=FORKS_PER_STEP):
         for key, _ in rows:
             child_id = keys.pair(key)[1]
-            fork = fork_of(state.overlay, snapshot, child_id)
+            fork = fork_of(view, child_id)
             if fork is not None:
-                needed += _needed_by(state, snapshot, child_id, fork.point)
+                needed += _needed_by(view, child_id, fork.point)
         start = rows[-1][0] + b"\x00"
     return needed
 
 
-def _needed_by(
-    state: State, snapshot: Snapshot, child_id: int, point: int
-) -> list[tuple[int, int]]:
-    head = state.entity(keys.head(child_id), snapshot)
-    assert isinstance(head, Head)
-    ranges = state.pinned(child_id, snapshot)
+def _needed_by(view: View, child_id: int, point: int) -> list[tuple[int, int]]:
+    head = view.entity(keys.head(child_id), Head)
+    ranges = view.pinned(child_id)
     if not head.deleted:
         ranges.append((head.dropped, point))
     return [(start, min(stop, point)) for start, stop in ranges if start < min(stop, point)]

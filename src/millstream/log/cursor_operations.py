@@ -101,7 +101,7 @@ def _check_still_there(
     if known is None or head.setbacks <= known:
         return
     log_id, _ = need_log(tx, command.log)
-    at = set_back_to(tx.state.overlay, tx.writer, log_id, known)
+    at = set_back_to(tx.view, log_id, known)
     if at is not None and stop > at:
         raise set_aside(command.log, at)
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from millstream.errors import CorruptionError
 from millstream.format import entries, keys
 from millstream.log.ancestry import fork_of
-from millstream.store.engine import Snapshot
-from millstream.store.overlay import Overlay
+from millstream.store.rows import Rows
 
 
 def gone(name: str, offset: int, stop: int | None) -> CorruptionError:
@@ -48,8 +47,7 @@ def _advice(stop: int) -> str:
 
 
 def next_entry(
-    overlay: Overlay,
-    snapshot: Snapshot,
+    view: Rows,
     log_id: int,
     error: CorruptionError | None,
     position: int,
@@ -60,24 +58,24 @@ def next_entry(
     The key of a damaged entry says where it ends, though nothing says where it began. The error may
     be of an entry of the log that this one was forked from.
     """
-    found = _next_of(overlay, snapshot, log_id, position)
+    found = _next_of(view, log_id, position)
     key = _entry_key(error)
     parent_id = log_id if key is None else keys.pair(key)[0]
     if parent_id != log_id:
-        fork = fork_of(overlay, snapshot, log_id)
+        fork = fork_of(view, log_id)
         ends = [] if fork is None else [fork.point]
-        near = _next_of(overlay, snapshot, parent_id, position)
+        near = _next_of(view, parent_id, position)
         found += [min(one, *ends) for one in near] if ends else near
     return min(found, default=max(stop, position + 1))
 
 
-def _next_of(overlay: Overlay, snapshot: Snapshot, log_id: int, position: int) -> list[int]:
+def _next_of(view: Rows, log_id: int, position: int) -> list[int]:
     start, (_, last) = keys.entry(log_id, position), keys.of_log(keys.ENTRY, log_id)
-    held = overlay.after(start)
+    held = view.overlay.after(start)
     near = [] if held is None else [held]
     found: list[int] = []
     try:
-        near += snapshot.scan(start, last, limit=1)
+        near += view.snapshot.scan(start, last, limit=1)
     except CorruptionError as error:
         key = _entry_key(error)
         found += [] if key is None else [keys.pair(key)[1] + 1]

@@ -234,7 +234,7 @@ def delete_log(tx: Transaction, command: c.DeleteLog) -> bool:
     check_free(tx, head, "")
     for prefix in (keys.cursor(log_id, ""), keys.producer(log_id, "")):
         start, stop = keys.range_of(prefix)
-        while found_keys := tx.state.find(start, stop, tx.writer, limit=FOUND_PER_STEP):
+        while found_keys := tx.view.find(start, stop, limit=FOUND_PER_STEP):
             for key in found_keys:
                 tx.change(key, None)
     tx.change(keys.metadata(log_id), None)

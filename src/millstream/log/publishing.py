@@ -20,8 +20,7 @@ from millstream.log.operations import append, find_log, set_retention
 from millstream.log.producer import ProducerState
 from millstream.log.reader import read_blocks
 from millstream.record import Producer, Retention
-from millstream.store.engine import Snapshot
-from millstream.store.state import State
+from millstream.store.rows import View
 from millstream.store.store import Store
 from millstream.store.transaction import Transaction
 
@@ -80,15 +79,13 @@ def publish_parts(tx: Transaction, command: PublishParts) -> Published | None:
 def find_published(store: Store, command: FindPublished) -> Published | None:
     """Look the name up, and read its entry."""
 
-    def noted(state: State, snapshot: Snapshot) -> tuple[int, int] | None:
-        book = state.entity(keys.log_name(command.book), snapshot)
-        assert isinstance(book, Name)
-        producer = state.entity(keys.producer(book.log_id, command.name), snapshot)
-        assert isinstance(producer, ProducerState)
-        _, now_ms = state.time.now()
+    def noted(view: View) -> tuple[int, int] | None:
+        book = view.entity(keys.log_name(command.book), Name)
+        producer = view.entity(keys.producer(book.log_id, command.name), ProducerState)
+        _, now_ms = view.state.time.now()
         return producer.repeated(Producer(command.name, 0), now_ms=now_ms)
 
-    found = store.look(noted)
+    found = store.view(noted)
     if found is None:
         return None
     at, _ = found

@@ -17,9 +17,8 @@ from millstream.log.cursor_state import CursorState
 from millstream.log.head import Head, Name
 from millstream.log.metadata import MetadataState
 from millstream.record import CursorInfo, Extent, LogInfo, moment
-from millstream.store.engine import Snapshot
+from millstream.store.rows import View
 from millstream.store.sleep import Sleep, Waiting
-from millstream.store.state import State
 from millstream.store.store import Store
 
 CURSORS_LISTED_MAX = 10_000
@@ -37,13 +36,12 @@ def get_extent(store: Store, query: c.GetExtent) -> Extent:
     bounds = reader.bounds_of(store, log_id)
     if bounds.setbacks <= query.known:
         return Extent(bounds.start, bounds.end, bounds.setbacks)
-    return store.look(partial(_extent, log_id=log_id, known=query.known))
+    return store.view(partial(_extent, log_id=log_id, known=query.known))
 
 
-def _extent(state: State, snapshot: Snapshot, *, log_id: int, known: int) -> Extent:
-    head = state.entity(keys.head(log_id), snapshot)
-    assert isinstance(head, Head)
-    back_to = set_back_to(state.overlay, snapshot, log_id, known)
+def _extent(view: View, *, log_id: int, known: int) -> Extent:
+    head = view.entity(keys.head(log_id), Head)
+    back_to = set_back_to(view, log_id, known)
     return Extent(head.start, head.end, head.setbacks, back_to)
 
 
@@ -96,15 +94,14 @@ def past_offset(store: Store, query: c.WaitForOffset) -> bool:
 def get_metadata(store: Store, query: c.GetMetadata) -> dict[str, Any]:
     """The metadata map."""
 
-    def ask(state: State, snapshot: Snapshot) -> dict[str, Any]:
-        log_id = _log_id(state, snapshot, query.log)
+    def ask(view: View) -> dict[str, Any]:
+        log_id = _log_id(view, query.log)
         if not log_id:
             return {}
-        found = state.entity(keys.metadata(log_id), snapshot)
-        assert isinstance(found, MetadataState)
+        found = view.entity(keys.metadata(log_id), MetadataState)
         return _copied(found.values())
 
-    return store.look(ask)
+    return store.view(ask)
 
 
 def _copied(values: dict[str, Any]) -> dict[str, Any]:
@@ -116,62 +113,59 @@ def _copied(values: dict[str, Any]) -> dict[str, Any]:
 def describe_log(store: Store, query: c.DescribeLog) -> LogInfo | None:
     """What is known of a log."""
 
-    def ask(state: State, snapshot: Snapshot) -> LogInfo | None:
-        log_id = _log_id(state, snapshot, query.log)
-        return _log_info(_head(state, snapshot, log_id)) if log_id else None
+    def ask(view: View) -> LogInfo | None:
+        log_id = _log_id(view, query.log)
+        return _log_info(_head(view, log_id)) if log_id else None
 
-    return store.look(ask)
+    return store.view(ask)
 
 
 def list_logs(store: Store, query: c.ListLogs) -> list[LogInfo]:
     """Logs in the order of their names."""
 
-    def ask(state: State, snapshot: Snapshot) -> list[LogInfo]:
+    def ask(view: View) -> list[LogInfo]:
         start = keys.log_name(query.after) + (b"\x00" if query.after else b"")
         stop = keys.after(keys.prefix(keys.NAME))
         found = []
-        for key in state.find(start, stop, snapshot, limit=query.limit):
-            name = state.entity(key, snapshot)
-            assert isinstance(name, Name)
-            found.append(_log_info(_head(state, snapshot, name.log_id)))
+        for key in view.find(start, stop, limit=query.limit):
+            name = view.entity(key, Name)
+            found.append(_log_info(_head(view, name.log_id)))
         return found
 
-    return store.look(ask)
+    return store.view(ask)
 
 
 def describe_cursor(store: Store, query: c.DescribeCursor) -> CursorInfo | None:
     """How a cursor stands."""
 
-    def ask(state: State, snapshot: Snapshot) -> CursorInfo | None:
-        log_id = _log_id(state, snapshot, query.log)
+    def ask(view: View) -> CursorInfo | None:
+        log_id = _log_id(view, query.log)
         if not log_id:
             return None
-        found = state.entity(keys.cursor(log_id, query.cursor), snapshot)
-        assert isinstance(found, CursorState)
+        found = view.entity(keys.cursor(log_id, query.cursor), CursorState)
         if not found.present:
             return None
-        return cursor_info(query.cursor, found, _head(state, snapshot, log_id))
+        return cursor_info(query.cursor, found, _head(view, log_id))
 
-    return store.look(ask)
+    return store.view(ask)
 
 
 def list_cursors(store: Store, query: c.ListCursors) -> list[CursorInfo]:
     """The cursors of a log."""
 
-    def ask(state: State, snapshot: Snapshot) -> list[CursorInfo]:
-        log_id = _log_id(state, snapshot, query.log)
+    def ask(view: View) -> list[CursorInfo]:
+        log_id = _log_id(view, query.log)
         if not log_id:
             return []
-        head = _head(state, snapshot, log_id)
+        head = _head(view, log_id)
         start, stop = keys.range_of(keys.cursor(log_id, ""))
         found = []
-        for key in state.find(start, stop, snapshot, limit=CURSORS_LISTED_MAX):
-            cursor = state.entity(key, snapshot)
-            assert isinstance(cursor, CursorState)
+        for key in view.find(start, stop, limit=CURSORS_LISTED_MAX):
+            cursor = view.entity(key, CursorState)
             found.append(cursor_info(keys.trailing_name(key), cursor, head))
         return found
 
-    return store.look(ask)
+    return store.view(ask)
 
 
 def enforce_retention(store: Store, query: c.EnforceRetention) -> int:
@@ -187,16 +181,13 @@ def enforce_retention(store: Store, query: c.EnforceRetention) -> int:
     return gone
 
 
-def _log_id(state: State, snapshot: Snapshot, name: str) -> int:
-    found = state.entity(keys.log_name(name), snapshot)
-    assert isinstance(found, Name)
+def _log_id(view: View, name: str) -> int:
+    found = view.entity(keys.log_name(name), Name)
     return found.log_id
 
 
-def _head(state: State, snapshot: Snapshot, log_id: int) -> Head:
-    found = state.entity(keys.head(log_id), snapshot)
-    assert isinstance(found, Head)
-    return found
+def _head(view: View, log_id: int) -> Head:
+    return view.entity(keys.head(log_id), Head)
 
 
 def _log_info(head: Head) -> LogInfo:

@@ -20,8 +20,7 @@ from millstream.log.damage import gone, located, next_entry
 from millstream.log.head import Bounds
 from millstream.record import Record
 from millstream.store.engine import Row, Snapshot
-from millstream.store.overlay import Overlay
-from millstream.store.state import State
+from millstream.store.rows import Rows, View
 from millstream.store.store import Store
 
 ENTRIES_PER_SCAN = 32
@@ -81,22 +80,20 @@ def read_blocks(
             )
         try:
             with store.engine.read() as snapshot:
-                rows = _Rows(store.state.overlay, snapshot, bounds.name, log_id)
+                rows = _Log(store.rows(snapshot), bounds.name, log_id)
                 return _read(rows, start, stop, bytes_max, values=values)
         except RowMoved as moved:
             behind = moved.stop
-            store.look(_nothing)
+            store.view(_nothing)
             bounds = bounds_of(store, log_id)
     raise gone(name, start, behind)
 
 
-def read_records(
-    overlay: Overlay, snapshot: Snapshot, log_id: int, name: str, *, start: int, stop: int
-) -> list[Record]:
+def read_records(view: Rows, log_id: int, name: str, *, start: int, stop: int) -> list[Record]:
     """The records in [start, stop) of a log, also below its start while their bytes are there."""
     found: list[Record] = []
     while start < stop:
-        some = read_sound(overlay, snapshot, log_id, name, start=start, stop=stop)
+        some = read_sound(view, log_id, name, start=start, stop=stop)
         for block in some:
             found += block.records()
         start = some[-1].offsets.stop
@@ -104,8 +101,7 @@ def read_records(
 
 
 def read_sound(
-    overlay: Overlay,
-    snapshot: Snapshot,
+    view: Rows,
     log_id: int,
     name: str,
     *,
@@ -115,15 +111,14 @@ def read_sound(
 ) -> list[Block]:
     """Blocks from `start` on, up to `stop` or to where damage begins; damage at `start` raises."""
     try:
-        rows = _Rows(overlay, snapshot, name, log_id)
+        rows = _Log(view, name, log_id)
         return _read(rows, start, stop, bytes_max=2**62, values=values)
     except RowMoved as moved:
         raise gone(name, start, moved.stop) from None
 
 
 def find_blocks(
-    overlay: Overlay,
-    snapshot: Snapshot,
+    view: Rows,
     log_id: int,
     name: str,
     *,
@@ -132,7 +127,7 @@ def find_blocks(
     bytes_max: int,
 ) -> list[Block]:
     """Blocks from `start` on as a snapshot has them; `RowMoved` if the first is not there."""
-    return _read(_Rows(overlay, snapshot, name, log_id), start, stop, bytes_max)
+    return _read(_Log(view, name, log_id), start, stop, bytes_max)
 
 
 def fetch_blocks(
@@ -150,37 +145,34 @@ def fetch_blocks(
     for _ in range(TRIES):
         try:
             with store.engine.read() as snapshot:
-                rows = _Rows(store.state.overlay, snapshot, name, log_id)
+                rows = _Log(store.rows(snapshot), name, log_id)
                 return _read(rows, start, stop, bytes_max=bytes_max, values=values)
         except RowMoved as moved:
             behind = moved.stop
-            store.look(_nothing)
+            store.view(_nothing)
     raise gone(name, start, behind)
 
 
-def _nothing(_state: State, _snapshot: Snapshot) -> None:
+def _nothing(_: View) -> None:
     """Asked for the wait: a commit that has taken rows away, and not told so yet, is over then."""
 
 
-class _Rows(NamedTuple):
-    """Where the rows of a log are looked for."""
+class _Log(NamedTuple):
+    """A log, and where its rows are looked for."""
 
-    overlay: Overlay
-    snapshot: Snapshot
+    view: Rows
     name: str
     log_id: int
 
 
-def _read(
-    rows: _Rows, start: int, stop: int, bytes_max: int, *, values: bool = True
-) -> list[Block]:
+def _read(rows: _Log, start: int, stop: int, bytes_max: int, *, values: bool = True) -> list[Block]:
     """Blocks from `start` on, as far as they are sound; if the first is not, this raises."""
-    overlay, snapshot, name, log_id = rows
+    view, name, log_id = rows
     found: list[Block] = []
     position, size = start, 0
     behind: int | None = None
     try:
-        for first, value in entries_of(overlay, snapshot, log_id, start=start, stop=stop):
+        for first, value in entries_of(view, log_id, start=start, stop=stop):
             # The fold may have joined this entry with those before it, which were found apart.
             end = first + entries.count(value)
             wanted = range(position - first, min(stop, end) - first)
@@ -189,7 +181,7 @@ def _read(
             if not values:
                 made = _bare_block(name, first, wanted, value)
             elif whole:
-                made = _stored_block(overlay, snapshot, name, first, wanted, value)
+                made = _stored_block(view, name, first, wanted, value)
             else:
                 made = _packed_block(rows, first, wanted, value, bytes_max - size)
             found.append(made)
@@ -199,13 +191,11 @@ def _read(
                 break
     except CorruptionError as error:
         if not found:
-            stop = behind or next_entry(overlay, snapshot, log_id, error, position, stop)
+            stop = behind or next_entry(view, log_id, error, position, stop)
             raise located(error, name, position, stop) from error
     except RowMoved:
         if not found:
-            raise RowMoved(
-                behind or next_entry(overlay, snapshot, log_id, None, position, stop)
-            ) from None
+            raise RowMoved(behind or next_entry(view, log_id, None, position, stop)) from None
     return found
 
 
@@ -218,13 +208,11 @@ def _bare_block(name: str, first: int, wanted: range, value: bytes) -> Block:
     return pack_metadata(name, begin, entry.keys, entry.headers, entry.timestamps, entry.appended)
 
 
-def entries_of(
-    overlay: Overlay, snapshot: Snapshot, log_id: int, *, start: int, stop: int
-) -> Iterator[tuple[int, bytes]]:
+def entries_of(view: Rows, log_id: int, *, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
     """The entries that cover [start, stop), in order, each with its first offset."""
     position = start
     while position < stop:
-        held = overlay.after(keys.entry(log_id, position))
+        held = view.overlay.after(keys.entry(log_id, position))
         near = stop
         if held is not None:
             first, behind = entries.extent(*held)
@@ -234,27 +222,25 @@ def entries_of(
                 continue
             near = min(stop, first)
         before = position
-        for key, value in _stored(snapshot, log_id, position, near):
+        for key, value in _stored(view.snapshot, log_id, position, near):
             first, behind = entries.extent(key, value)
             if first > position:
                 break
             yield first, value
             position = behind
         if position == before:
-            fork = fork_of(overlay, snapshot, log_id)
+            fork = fork_of(view, log_id)
             if fork is None or position >= fork.point:
                 raise RowMoved
-            for first, value in _of_parent(overlay, snapshot, fork, start=position, stop=stop):
+            for first, value in _of_parent(view, fork, start=position, stop=stop):
                 yield first, value
                 position = first + entries.count(value)
 
 
-def _of_parent(
-    overlay: Overlay, snapshot: Snapshot, fork: Fork, *, start: int, stop: int
-) -> Iterator[tuple[int, bytes]]:
+def _of_parent(view: Rows, fork: Fork, *, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
     """Entries inherited from the parent, the last one cut at the fork point."""
     stop = min(stop, fork.point)
-    for first, value in entries_of(overlay, snapshot, fork.parent_id, start=start, stop=stop):
+    for first, value in entries_of(view, fork.parent_id, start=start, stop=stop):
         if first + entries.count(value) > fork.point:
             value = entries.head_of(value, fork.point - first)
         yield first, value
@@ -281,12 +267,10 @@ def _covering(snapshot: Snapshot, log_id: int, position: int) -> list[Row]:
     return snapshot.scan(keys.entry(log_id, position), last, limit=1)
 
 
-def _stored_block(
-    overlay: Overlay, snapshot: Snapshot, name: str, first: int, wanted: range, value: bytes
-) -> Block:
+def _stored_block(view: Rows, name: str, first: int, wanted: range, value: bytes) -> Block:
     header = blocks.decode_header(value, kind=blocks.METADATA)
     key = keys.payload_block(header.first_id)
-    payload = overlay.get(key) or snapshot.get(key)
+    payload = view.get(key)
     if payload is None:
         raise RowMoved
     if not header.payload_bytes:  # a fork has only the first records of this block
@@ -294,9 +278,9 @@ def _stored_block(
     return Block(name, first + wanted.start, wanted.start, len(wanted), value, payload)
 
 
-def _packed_block(rows: _Rows, first: int, wanted: range, value: bytes, bytes_max: int) -> Block:
+def _packed_block(rows: _Log, first: int, wanted: range, value: bytes, bytes_max: int) -> Block:
     entry = entries.decode_some(value, wanted.start, wanted.stop)
-    values = _payloads(rows.overlay, rows.snapshot, entry.ids, bytes_max)
+    values = _payloads(rows.view, entry.ids, bytes_max)
     count = len(values)
     columns = Columns(
         values,
@@ -308,16 +292,14 @@ def _packed_block(rows: _Rows, first: int, wanted: range, value: bytes, bytes_ma
     return pack(rows.name, first + wanted.start, columns)
 
 
-def _payloads(
-    overlay: Overlay, snapshot: Snapshot, ids: Sequence[int], bytes_max: int
-) -> list[bytes]:
+def _payloads(view: Rows, ids: Sequence[int], bytes_max: int) -> list[bytes]:
     """Payloads that were published alone: as many as fit and are sound, at least one."""
     found: list[bytes] = []
     size, step = 0, 8
     while len(found) < len(ids) and (not found or size < bytes_max):
         some = ids[len(found) : len(found) + step]
         try:
-            for payload in _payload_run(overlay, snapshot, some):
+            for payload in _payload_run(view, some):
                 found.append(payload)
                 size += len(payload)
         except (CorruptionError, RowMoved):
@@ -328,9 +310,10 @@ def _payloads(
     return found
 
 
-def _payload_run(overlay: Overlay, snapshot: Snapshot, ids: Sequence[int]) -> Iterable[bytes]:
+def _payload_run(view: Rows, ids: Sequence[int]) -> Iterable[bytes]:
     """The payloads of some messages; raises where it comes to one that is damaged."""
-    found = [overlay.get(keys.payload(message_id)) for message_id in ids]
+    held, snapshot = view.overlay, view.snapshot
+    found = [held.get(keys.payload(message_id)) for message_id in ids]
     if None not in found:
         return found  # type: ignore[return-value]
     stored: dict[bytes, bytes] = {}

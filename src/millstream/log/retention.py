@@ -23,9 +23,8 @@ from millstream.log.head import Dropped, Head, Touched, Truncated
 from millstream.log.producer import ProducerState
 from millstream.log.reader import entries_of
 from millstream.log.sparse import Needed, Sweep, bytes_below, payloads_of, rows_of, thin
-from millstream.store.engine import Row, Snapshot
-from millstream.store.overlay import Overlay
-from millstream.store.state import State
+from millstream.store.engine import Row
+from millstream.store.rows import Rows, View
 from millstream.store.store import Store
 from millstream.store.transaction import Transaction
 
@@ -62,11 +61,11 @@ class LogUpkeep:
 
     def __call__(self, store: Store) -> bool:
         """Look after the next logs; True if one of them has more to do right now."""
-        idle = store.look(self._idle_producers)
+        idle = store.view(self._idle_producers)
         if idle:
             store.run(lambda tx: _forget_producers(tx, idle))
         more, damage = False, None
-        for log_id in store.look(self._next_heads):
+        for log_id in store.view(self._next_heads):
             if store.is_closing:
                 break
             try:
@@ -79,7 +78,7 @@ class LogUpkeep:
 
     def _tend(self, store: Store, log_id: int) -> bool:
         forget(store, log_id)
-        rest = store.look(lambda state, snapshot: self._rest(state, snapshot, log_id))
+        rest = store.view(lambda view: self._rest(view, log_id))
         if rest is None:
             return False
         if store.run(lambda tx: _drop_slice(tx, log_id)):
@@ -90,10 +89,10 @@ class LogUpkeep:
         self._rests[log_id] = rest
         return False
 
-    def _rest(self, state: State, snapshot: Snapshot, log_id: int) -> Rest | None:
+    def _rest(self, view: View, log_id: int) -> Rest | None:
         """The backoff to note if nothing can be deleted now; None if the log need not be tried."""
-        head = state.entity(keys.head(log_id), snapshot)
-        assert isinstance(head, Head)
+        head = view.entity(keys.head(log_id), Head)
+        state = view.state
         now_s, as_of = state.clock.seconds(), (state.seq, state.folded)
         last = self._rests.get(log_id)
         same = last is not None and last[:2] == (head.start, head.deleted)
@@ -104,22 +103,18 @@ class LogUpkeep:
             return None
         return Rest(head.start, head.deleted, as_of, now_s + REST_S)
 
-    def _next_heads(self, state: State, snapshot: Snapshot) -> list[int]:
+    def _next_heads(self, view: View) -> list[int]:
         first = keys.prefix(keys.HEAD)
-        page = state.find(self._position, keys.after(first), snapshot, limit=HEADS_PER_PASS)
+        page = view.find(self._position, keys.after(first), limit=HEADS_PER_PASS)
         self._position = first if len(page) < HEADS_PER_PASS else page[-1] + b"\x00"
-        return [keys.number(key) for key in page if _wants(state.entity(key, snapshot))]
+        return [keys.number(key) for key in page if _wants(view.entity(key, Head))]
 
-    def _idle_producers(self, state: State, snapshot: Snapshot) -> list[bytes]:
+    def _idle_producers(self, view: View) -> list[bytes]:
         first = keys.prefix(keys.PRODUCER)
-        page = state.find(self._producer, keys.after(first), snapshot, limit=HEADS_PER_PASS)
+        page = view.find(self._producer, keys.after(first), limit=HEADS_PER_PASS)
         self._producer = first if len(page) < HEADS_PER_PASS else page[-1] + b"\x00"
-        _, now_ms = state.time.now()
-        return [key for key in page if _is_idle(state.entity(key, snapshot), now_ms)]
-
-
-def _is_idle(producer: object, now_ms: int) -> bool:
-    return isinstance(producer, ProducerState) and producer.idle(now_ms)
+        _, now_ms = view.state.time.now()
+        return [key for key in page if view.entity(key, ProducerState).idle(now_ms)]
 
 
 def _forget_producers(tx: Transaction, idle: list[bytes]) -> None:
@@ -128,9 +123,7 @@ def _forget_producers(tx: Transaction, idle: list[bytes]) -> None:
             tx.change(key, None)
 
 
-def _wants(head: object) -> bool:
-    if not isinstance(head, Head):
-        return False
+def _wants(head: Head) -> bool:
     return bool(head.retention) or head.wants_dropping() or head.kept > 0
 
 
@@ -148,7 +141,7 @@ def tend(store: Store, log_id: int) -> bool:
 def forget(store: Store, log_id: int) -> int:
     """Move a log's start as far as its retention allows; answers how many records went."""
     for _ in range(TRIES):
-        found = store.look(lambda state, snapshot: _facts(state, snapshot, log_id))
+        found = store.view(lambda view: _facts(view, log_id))
         if found is None:
             return 0
         head, floor = found
@@ -173,26 +166,23 @@ def _forget(tx: Transaction, *, log_id: int, head: Head, start: int) -> int:
     return start - head.start
 
 
-def _facts(state: State, snapshot: Snapshot, log_id: int) -> tuple[Head, int | None] | None:
+def _facts(view: View, log_id: int) -> tuple[Head, int | None] | None:
     """A log's head, and up to where all its readers have passed it, where that counts."""
-    head = state.entity(keys.head(log_id), snapshot)
-    assert isinstance(head, Head)
+    head = view.entity(keys.head(log_id), Head)
     if not head.retention or head.deleted:
         return None
-    floors = state.passed(log_id, snapshot) if head.retention.consumed else []
+    floors = view.passed(log_id) if head.retention.consumed else []
     return replace(head), min(floors, default=None)
 
 
-def cursors_passed(state: State, snapshot: Snapshot, log_id: int) -> list[int]:
+def cursors_passed(view: View, log_id: int) -> list[int]:
     """Up to where each durable cursor has acknowledged a log without a gap, from its start on."""
-    head = state.entity(keys.head(log_id), snapshot)
-    assert isinstance(head, Head)
+    head = view.entity(keys.head(log_id), Head)
     start, stop = keys.range_of(keys.cursor(log_id, ""))
     floors: list[int] = []
-    while page := state.find(start, stop, snapshot, limit=CURSORS_PER_STEP):
+    while page := view.find(start, stop, limit=CURSORS_PER_STEP):
         for key in page:
-            cursor = state.entity(key, snapshot)
-            assert isinstance(cursor, CursorState)
+            cursor = view.entity(key, CursorState)
             floors.append(int(cursor.marks.next_gap(head.start)[0]))
         start = page[-1] + b"\x00"
     return floors
@@ -207,20 +197,19 @@ def cut(store: Store, log_id: int, head: Head, *, floor: int | None, now_ms: int
     if rules.consumed and floor is not None:
         start = max(start, min(floor, head.end))
     with store.engine.read() as snapshot:
+        view = store.rows(snapshot)
         if rules.age_ms is not None and start < head.end:
             oldest_ms = now_ms - rules.age_ms
-            start = max(start, _cut_by_age(store.state.overlay, snapshot, log_id, head, oldest_ms))
+            start = max(start, _cut_by_age(view, log_id, head, oldest_ms))
         excess = 0 if rules.bytes is None else head.bytes - head.kept - rules.bytes
         if excess > 0:
-            start = max(start, _cut_by_bytes(store.state.overlay, snapshot, log_id, head, excess))
+            start = max(start, _cut_by_bytes(view, log_id, head, excess))
     return start
 
 
-def _cut_by_age(
-    overlay: Overlay, snapshot: Snapshot, log_id: int, head: Head, oldest_ms: int
-) -> int:
+def _cut_by_age(view: Rows, log_id: int, head: Head, oldest_ms: int) -> int:
     start = head.start
-    found = entries_of(overlay, snapshot, log_id, start=start, stop=head.end)
+    found = entries_of(view, log_id, start=start, stop=head.end)
     for _, (first, value) in zip(range(ENTRIES_PER_CUT), found, strict=False):
         appended = entries.decode(value).appended
         old = bisect_left(appended, oldest_ms)
@@ -230,25 +219,23 @@ def _cut_by_age(
     return start
 
 
-def _cut_by_bytes(
-    overlay: Overlay, snapshot: Snapshot, log_id: int, head: Head, excess: int
-) -> int:
+def _cut_by_bytes(view: Rows, log_id: int, head: Head, excess: int) -> int:
     start = head.start
-    rows = rows_of(overlay, snapshot, log_id, head.dropped, head.end, ENTRIES_PER_CUT)
-    excess += _kept_before(overlay, snapshot, rows, head.dropped)
+    rows = rows_of(view, log_id, head.dropped, head.end, ENTRIES_PER_CUT)
+    excess += _kept_before(view, rows, head.dropped)
     for key, value in rows:
         if excess <= 0:
             break
-        excess -= payloads_of(overlay, snapshot, value)[1]
+        excess -= payloads_of(view, value)[1]
         start = max(start, keys.pair(key)[1] + 1)
     return start
 
 
-def _kept_before(overlay: Overlay, snapshot: Snapshot, rows: list[Row], dropped: int) -> int:
+def _kept_before(view: Rows, rows: list[Row], dropped: int) -> int:
     """What counts as kept of the first entry, which may reach across what was dropped."""
     if not rows or entries.extent(*rows[0])[0] >= dropped:
         return 0
-    return bytes_below(overlay, snapshot, rows[0], dropped)
+    return bytes_below(view, rows[0], dropped)
 
 
 def _drop_slice(tx: Transaction, log_id: int) -> bool:
@@ -258,7 +245,7 @@ def _drop_slice(tx: Transaction, log_id: int) -> bool:
     if not head.exists() or not head.wants_dropping():
         return False
     tx.state.folded_through(tx.writer.first_seq() - 1)
-    needed = Needed(tx.state.pinned(log_id, tx.writer))
+    needed = Needed(tx.view.pinned(log_id))
     end = min(head.start, needed.floor)
     if end <= head.dropped and not head.deleted:
         return False
@@ -286,9 +273,8 @@ class _Thinned(NamedTuple):
 
 def _thin_some(tx: Transaction, log_id: int, start: int, end: int, needed: Needed) -> _Thinned:
     """Delete what nobody needs of the entries between what was dropped and an end."""
-    overlay, writer = tx.state.overlay, tx.writer
-    rows = rows_of(overlay, writer, log_id, start, end, ENTRIES_PER_SLICE)
-    kept = -_kept_before(overlay, writer, rows, start)
+    rows = rows_of(tx.view, log_id, start, end, ENTRIES_PER_SLICE)
+    kept = -_kept_before(tx.view, rows, start)
     through, gone, payloads, done = start, 0, 0, 0
     for row in rows:
         if payloads >= PAYLOADS_PER_SLICE:

@@ -9,8 +9,7 @@ from millstream.errors import CorruptionError
 from millstream.log.block import Block
 from millstream.log.reader import read_sound
 from millstream.record import NO_HEADERS, Record
-from millstream.store.engine import Snapshot
-from millstream.store.overlay import Overlay
+from millstream.store.rows import Rows
 
 Damage = CorruptionError | None
 """Why a value cannot be given; None if it can."""
@@ -23,9 +22,7 @@ class Found(NamedTuple):
     damage: Damage
 
 
-def salvage(
-    overlay: Overlay, snapshot: Snapshot, log_id: int, name: str, *, start: int, stop: int
-) -> Iterator[Found]:
+def salvage(view: Rows, log_id: int, name: str, *, start: int, stop: int) -> Iterator[Found]:
     """Every record in [start, stop), also below the log's start while its bytes are there.
 
     A record that is damaged has an empty value. If its metadata is damaged as well, it has no key,
@@ -33,10 +30,10 @@ def salvage(
     """
     while start < stop:
         try:
-            sound = read_sound(overlay, snapshot, log_id, name, start=start, stop=stop)
+            sound = read_sound(view, log_id, name, start=start, stop=stop)
         except CorruptionError as error:
             end = behind(error, start, stop)
-            yield Found(_bare(overlay, snapshot, log_id, name, start, end), error)
+            yield Found(_bare(view, log_id, name, start, end), error)
             start = end
             continue
         for block in sound:
@@ -49,15 +46,11 @@ def behind(error: CorruptionError, start: int, stop: int) -> int:
     return min(stop, max(start + 1, int(error.data.get("stop", 0))))
 
 
-def _bare(
-    overlay: Overlay, snapshot: Snapshot, log_id: int, name: str, start: int, stop: int
-) -> list[Record]:
+def _bare(view: Rows, log_id: int, name: str, start: int, stop: int) -> list[Record]:
     found: list[Record] = []
     while start < stop:
         try:
-            blocks = read_sound(
-                overlay, snapshot, log_id, name, start=start, stop=stop, values=False
-            )
+            blocks = read_sound(view, log_id, name, start=start, stop=stop, values=False)
         except CorruptionError as error:
             end = behind(error, start, stop)
             found += [nothing_of(name, offset) for offset in range(start, end)]

@@ -19,9 +19,9 @@ from millstream.format import block as blocks
 from millstream.format import entries, keys, rfc
 from millstream.log.ancestry import release
 from millstream.log.head import Dropped, Head
-from millstream.store.engine import Row, Snapshot
-from millstream.store.overlay import Overlay
-from millstream.store.state import NO_END, State
+from millstream.store.engine import Row
+from millstream.store.rows import Rows, View
+from millstream.store.state import NO_END
 from millstream.store.store import Store
 from millstream.store.transaction import Transaction
 
@@ -101,7 +101,7 @@ def thin(tx: Transaction, row: Row, needed: Needed) -> Cut:
     """What becomes of an entry: if little of it is needed, that is written again, as singles."""
     key, value = row
     first, stop = entries.extent(key, value)
-    payloads, size = payloads_of(tx.state.overlay, tx.writer, value)
+    payloads, size = payloads_of(tx.view, value)
     if not is_sparse(first, value, needed):
         return Cut(size, size, [], [])
     offsets = needed.offsets(first, stop)
@@ -162,15 +162,14 @@ class Sweep:
 
     def step(self, store: Store) -> bool:
         """Look at some entries and delete what is not needed; True if there are more."""
-        dropped = store.look(self._begin)
+        dropped = store.view(self._begin)
         if not dropped:
             return False
         assert self._needed is not None
-        overlay, sparse, payloads = store.state.overlay, [], 0
+        sparse, payloads = [], 0
         with store.engine.read() as snapshot:
-            rows = rows_of(
-                overlay, snapshot, self._log_id, self._position, dropped, ENTRIES_PER_STEP
-            )
+            view = store.rows(snapshot)
+            rows = rows_of(view, self._log_id, self._position, dropped, ENTRIES_PER_STEP)
             more = len(rows) == ENTRIES_PER_STEP
             for key, value in rows:
                 first, self._position = entries.extent(key, value)
@@ -184,14 +183,13 @@ class Sweep:
             store.run(lambda tx: self._let_go(tx, sparse))
         return more
 
-    def _begin(self, state: State, snapshot: Snapshot) -> int:
+    def _begin(self, view: View) -> int:
         """How far the log was dropped, 0 if nothing is kept below; what is needed is collected once."""
-        head = state.entity(keys.head(self._log_id), snapshot)
-        assert isinstance(head, Head)
+        head = view.entity(keys.head(self._log_id), Head)
         if not head.kept:
             return 0
         if self._needed is None:
-            self._needed = Needed(state.pinned(self._log_id, snapshot))
+            self._needed = Needed(view.pinned(self._log_id))
         return head.dropped
 
     def _let_go(self, tx: Transaction, found: list[bytes]) -> None:
@@ -201,7 +199,7 @@ class Sweep:
         if not head.exists():
             return
         tx.state.folded_through(tx.writer.first_seq() - 1)
-        needed = Needed(tx.state.pinned(self._log_id, tx.writer))
+        needed = Needed(tx.view.pinned(self._log_id))
         gone = 0
         for row_key in found:
             value = tx.get(row_key)
@@ -216,35 +214,25 @@ class Sweep:
             tx.change(key, Dropped(head.dropped, (gone, -gone)))
 
 
-def rows_of(
-    overlay: Overlay, snapshot: Snapshot, log_id: int, start: int, stop: int, limit: int
-) -> list[Row]:
+def rows_of(view: Rows, log_id: int, start: int, stop: int, limit: int) -> list[Row]:
     """Entries with start <= last offset < stop, wherever they lie, in order.
 
     The first may have begun before the start. One that reaches across the stop is not among them.
     """
-    low, high = keys.entry(log_id, start), keys.entry(log_id, stop)
-    rows = dict(snapshot.scan(low, high, limit=limit))
-    for key in overlay.keys(low, high)[:limit]:
-        held = overlay.get(key)
-        if held is not None:
-            rows[key] = held
-    return sorted(rows.items())[:limit]
+    return view.scan(keys.entry(log_id, start), keys.entry(log_id, stop), limit=limit)
 
 
-def bytes_below(overlay: Overlay, snapshot: Snapshot, row: Row, offset: int) -> int:
+def bytes_below(view: Rows, row: Row, offset: int) -> int:
     """What the records of an array count for that lie below an offset."""
     first, _ = entries.extent(*row)
     size = 0
     for message in rfc.decode_message_metadata(row[1])[: max(0, offset - first)]:
         key = keys.payload(message.message_id)
-        held = overlay.get(key)
-        size += len(message.metadata)
-        size += len(snapshot.get(key) or b"") if held is None else len(held)
+        size += len(message.metadata) + len(view.get(key) or b"")
     return size
 
 
-def payloads_of(overlay: Overlay, snapshot: Snapshot, value: bytes) -> tuple[list[bytes], int]:
+def payloads_of(view: Rows, value: bytes) -> tuple[list[bytes], int]:
     """Where an entry's payloads lie, and how many bytes entry and payloads count for."""
     if blocks.is_block(value):
         header = blocks.decode_header(value, kind=blocks.METADATA)
@@ -252,6 +240,5 @@ def payloads_of(overlay: Overlay, snapshot: Snapshot, value: bytes) -> tuple[lis
     found = [keys.payload(message_id) for message_id in entries.decode(value).ids]
     size = len(value) - entries.ARRAY_HEAD_BYTES - entries.ELEMENT_HEAD_BYTES * len(found)
     for key in found:
-        held = overlay.get(key)
-        size += len(snapshot.get(key) or b"") if held is None else len(held)
+        size += len(view.get(key) or b"")
     return found, size

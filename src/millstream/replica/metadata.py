@@ -12,8 +12,7 @@ from millstream.log.head import Name
 from millstream.log.metadata import TOMBSTONES_MAX, Meta, MetadataState, Set
 from millstream.log.operations import need_log
 from millstream.replica.stamp import check_entries, join, news
-from millstream.store.engine import Snapshot
-from millstream.store.state import State
+from millstream.store.rows import View
 from millstream.store.store import Store
 from millstream.store.transaction import Transaction
 
@@ -56,13 +55,11 @@ def _check_size(tx: Transaction, log: str, entries: dict[str, Meta]) -> None:
 def stamped_metadata(store: Store, query: GetStampedMetadata) -> dict[str, Meta]:
     """Every entry with its stamp, deleted ones included; none if there is no such log."""
 
-    def ask(state: State, snapshot: Snapshot) -> dict[str, Meta]:
-        name = state.entity(keys.log_name(query.log), snapshot)
-        assert isinstance(name, Name)
+    def ask(view: View) -> dict[str, Meta]:
+        name = view.entity(keys.log_name(query.log), Name)
         if not name.log_id:
             return {}
-        found = state.entity(keys.metadata(name.log_id), snapshot)
-        assert isinstance(found, MetadataState)
+        found = view.entity(keys.metadata(name.log_id), MetadataState)
         return dict(found.entries)
 
-    return store.look(ask)
+    return store.view(ask)

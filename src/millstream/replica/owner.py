@@ -15,9 +15,8 @@ from millstream.log.names import check_name
 from millstream.log.operations import check_free, need_log
 from millstream.log.ownership import not_owner
 from millstream.record import Owner
-from millstream.store.engine import Snapshot
 from millstream.store.instance import Instance, instance_id
-from millstream.store.state import State
+from millstream.store.rows import View
 from millstream.store.store import Store
 from millstream.store.transaction import Transaction
 
@@ -25,18 +24,15 @@ from millstream.store.transaction import Transaction
 def get_owner(store: Store, query: c.GetOwner) -> Owner:
     """Who owns a log."""
 
-    def ask(state: State, snapshot: Snapshot) -> Owner:
-        name = state.entity(keys.log_name(query.log), snapshot)
-        assert isinstance(name, Name)
+    def ask(view: View) -> Owner:
+        name = view.entity(keys.log_name(query.log), Name)
         if not name.log_id:
             raise NotFound(f"there is no log {query.log!r}", name=query.log)
-        head = state.entity(keys.head(name.log_id), snapshot)
-        here = state.entity(keys.STORE_KEY, snapshot)
-        assert isinstance(head, Head)
-        assert isinstance(here, Instance)
+        head = view.entity(keys.head(name.log_id), Head)
+        here = view.entity(keys.STORE_KEY, Instance)
         return _owner(head, here.id)
 
-    return store.look(ask)
+    return store.view(ask)
 
 
 def hand_over(tx: Transaction, command: c.HandOver) -> Owner:

@@ -15,6 +15,7 @@ from millstream.errors import CannotOpen, MillstreamError
 from millstream.limits import Limits
 from millstream.store.engine import Engine, Snapshot
 from millstream.store.entity import Kinds
+from millstream.store.rows import Rows, View
 from millstream.store.state import Pin, Readers, State
 from millstream.store.transactor import Transactor, fresh
 from millstream.store.watch import Watch
@@ -70,6 +71,14 @@ class Readable:
             answer = question(self.state, snapshot)
             self.state.evict(self.limits.entities_cached_max, self.limits.entities_weight_max)
             return answer
+
+    def rows(self, snapshot: Snapshot) -> Rows:
+        """What a reader sees that holds no lock: of a row that moves meanwhile, nothing."""
+        return Rows(self.state.overlay, snapshot)
+
+    def view(self, question: Callable[[View], T]) -> T:
+        """The same for questions to rows and entities."""
+        return self.look(lambda state, snapshot: question(View(state, snapshot)))
 
     def seen(self, key: bytes) -> Any:
         """What readers see of an entity, as of the last `refresh` or commit."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Set
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from msgspec import Raw
@@ -19,10 +19,13 @@ from millstream.errors import CorruptionError
 from millstream.format import ids, keys
 from millstream.format.encodings import Reader
 from millstream.store import delta as deltas
-from millstream.store.engine import Row, Snapshot
+from millstream.store.engine import Snapshot
 from millstream.store.entity import Entity, Kinds
 from millstream.store.overlay import Overlay
 from millstream.store.unfolded import Unfolded
+
+if TYPE_CHECKING:
+    from millstream.store.rows import View
 
 REPLAY_ROWS = 1_024
 
@@ -30,10 +33,10 @@ REPLAY_ROWS = 1_024
 NO_END = 2**63
 """Past every offset: the end of what is needed from some offset on."""
 
-Pin = Callable[["State", Snapshot, int], list[tuple[int, int]]]
+Pin = Callable[["View", int], list[tuple[int, int]]]
 """Asked of each view before a log's bytes go: the ranges of its offsets that it still needs."""
 
-Readers = Callable[["State", Snapshot, int], list[int]]
+Readers = Callable[["View", int], list[int]]
 """Asked of each view where a log forgets what was consumed: up to where each reader has passed it."""
 
 
@@ -168,23 +171,6 @@ class State:
                     if len(found) == limit:
                         break
         return found
-
-    def scan(self, start: bytes, stop: bytes, snapshot: Snapshot, *, limit: int) -> list[Row]:
-        """Up to `limit` small rows in a range, wherever they lie, in order."""
-        rows = dict(snapshot.scan(start, stop, limit=limit))
-        for key in self.overlay.keys(start, stop)[:limit]:
-            held = self.overlay.get(key)
-            if held is not None:
-                rows[key] = held
-        return sorted(rows.items())[:limit]
-
-    def pinned(self, log_id: int, snapshot: Snapshot) -> list[tuple[int, int]]:
-        """The ranges of a log's offsets whose bytes some view still needs, in any order."""
-        return [found for pin in self.pins for found in pin(self, snapshot, log_id)]
-
-    def passed(self, log_id: int, snapshot: Snapshot) -> list[int]:
-        """Up to where each reader of a log has passed it, in any order."""
-        return [found for readers in self.readers for found in readers(self, snapshot, log_id)]
 
     def committed(self, delta: deltas.Delta | deltas.StoredDelta, size: int) -> None:
         """Note a delta that is durable; its changes are applied already."""

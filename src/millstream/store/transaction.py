@@ -18,6 +18,7 @@ from millstream.store.delta import Delta
 from millstream.store.engine import Row, SqlWriter, Writer
 from millstream.store.entity import Entity
 from millstream.store.rescue import may_be_an_interrupt
+from millstream.store.rows import View
 from millstream.store.state import State
 
 DELETED_PER_STEP = 1_000
@@ -46,6 +47,7 @@ class Transaction:
         "state",
         "store_ms",
         "tables",
+        "view",
         "wall_ms",
         "writer",
     )
@@ -61,6 +63,8 @@ class Transaction:
     ) -> None:
         self.state = state
         self.writer = writer
+        self.view = View(state, writer)
+        """What was there before this operation, for rules that only look."""
         self.limits = limits
         self.refusal = refusal
         """What an operation that publishes is refused with; it alone, not the rest of its group."""
@@ -101,13 +105,13 @@ class Transaction:
 
     def scan(self, start: bytes, stop: bytes, *, limit: int) -> list[Row]:
         """Up to `limit` small rows in a range, in order, as this operation leaves them."""
-        rows = self.state.scan(start, stop, self.writer, limit=limit)
+        rows = self.view.scan(start, stop, limit=limit)
         if self._dropped:
             full = len(rows) == limit
             rows = [row for row in rows if row[0] not in self._dropped]
             if full and len(rows) < limit:
                 most = limit + len(self._dropped)
-                rows = self.state.scan(start, stop, self.writer, limit=most)
+                rows = self.view.scan(start, stop, limit=most)
                 rows = [row for row in rows if row[0] not in self._dropped][:limit]
         if self._inline or self._rows:
             found = dict(rows)

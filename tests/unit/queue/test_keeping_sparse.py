@@ -340,7 +340,7 @@ def test_what_the_same_commit_has_finished_is_not_yet_given_up(ms: Millstream) -
     log.append(b"c")
     store = store_of(ms)
     log.truncate(before=3)
-    facts = store.look(lambda state, snapshot: facts_of(state, snapshot, "jobs"))
+    facts = store.view(lambda view: facts_of(view, "jobs"))
     routed = route(store, facts, 10)
     popped = ClaimRouted("jobs", 10, None, "me", routed, [])
     log_id = routed[0].log_id
@@ -402,5 +402,5 @@ def test_records_appended_behind_a_kept_one_and_folded_with_it_stay(ms: Millstre
 
 def test_a_queue_that_goes_while_it_is_looked_after_harms_nothing(ms: Millstream) -> None:
     wants = QueueUpkeep().wants
-    assert store_of(ms).look(lambda state, snapshot: wants(state, snapshot, "gone")) is False
+    assert store_of(ms).view(lambda view: wants(view, "gone")) is False
     assert store_of(ms).run(lambda tx: _cut_inbox(tx, "gone")) is False

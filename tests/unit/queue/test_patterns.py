@@ -173,7 +173,7 @@ def test_a_plain_queue_is_told_some_logs_at_a_time(ms: Millstream) -> None:
     queue = ms.queue("jobs", sources="dev.*")
     fill(ms, sources.SOURCES_PER_LOOK + 20)
     assert queue.claim(0) == []
-    facts = store_of(ms).look(lambda state, snapshot: facts_of(state, snapshot, "jobs"))
+    facts = store_of(ms).view(lambda view: facts_of(view, "jobs"))
     assert len(facts.sources) == sources.SOURCES_PER_LOOK
     assert not facts.partial
     assert len(drain(queue)) == sources.SOURCES_PER_LOOK + 20

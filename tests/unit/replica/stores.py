@@ -116,4 +116,4 @@ def rows(ms: Millstream, kind: int) -> int:
     """How many rows of a type there are, wherever they lie."""
     store = store_of(ms)
     start, stop = keys.range_of(keys.prefix(kind))
-    return store.look(lambda state, snapshot: len(state.scan(start, stop, snapshot, limit=999)))
+    return store.view(lambda view: len(view.scan(start, stop, limit=999)))

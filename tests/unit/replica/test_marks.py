@@ -42,17 +42,15 @@ STEPS = st.lists(
 
 
 def told(ms: Millstream, *, start: int = 0) -> list[Mark]:
-    return store_of(ms).look(
-        lambda state, snapshot: list(marks.read_marks(state, snapshot, LOG, start=start))
-    )
+    return store_of(ms).view(lambda view: list(marks.read_marks(view, LOG, start=start)))
 
 
 def at(ms: Millstream, offset: int) -> Mark | None:
-    return store_of(ms).look(lambda state, snapshot: marks.mark_at(state, snapshot, LOG, offset))
+    return store_of(ms).view(lambda view: marks.mark_at(view, LOG, offset))
 
 
 def last(ms: Millstream) -> Mark | None:
-    return store_of(ms).look(lambda state, snapshot: marks.last_mark(state, snapshot, LOG))
+    return store_of(ms).view(lambda view: marks.last_mark(view, LOG))
 
 
 @given(STEPS)

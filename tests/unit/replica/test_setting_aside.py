@@ -156,7 +156,7 @@ def test_what_was_found_for_a_queue_before_its_log_was_set_back_is_not_placed(
     log.append_many([b"old0", b"old1"])
     queue = ms.queue("q", sources="a", start="earliest")
     store = store_of(ms)
-    facts = store.look(lambda state, snapshot: facts_of(state, snapshot, "q"))
+    facts = store.view(lambda view: facts_of(view, "q"))
     assert facts is not None
     found = route(store, facts, 10)
     ms._session.execute(SetAside("a", 1, 0))

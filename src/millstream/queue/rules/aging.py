@@ -11,8 +11,7 @@ from millstream.format import keys
 from millstream.queue.model.bucket import Bucket, Forgot
 from millstream.queue.model.slots import DONE, FORGOTTEN
 from millstream.queue.model.state import Counts, Moved, QueueState
-from millstream.store.engine import Snapshot
-from millstream.store.state import State
+from millstream.store.rows import View
 from millstream.store.transaction import Transaction
 
 HAS_DONE, EMPTIED = range(2)
@@ -38,10 +37,10 @@ def note_removed(tx: Transaction, queue_id: int, bucket_id: int) -> None:
     tx.put(keys.aging(queue_id, EMPTIED, tx.store_ms, bucket_id), b"")
 
 
-def is_due(state: State, snapshot: Snapshot, queue: QueueState, now_ms: int) -> bool:
+def is_due(view: View, queue: QueueState, now_ms: int) -> bool:
     """Whether there is something to forget in a queue."""
     return any(
-        state.scan(*_range(queue, stage, through_ms), snapshot, limit=1)
+        view.scan(*_range(queue, stage, through_ms), limit=1)
         for stage, through_ms in _due(queue, now_ms)
     )
 

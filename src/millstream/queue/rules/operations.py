@@ -28,8 +28,7 @@ from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.placing import Arrival, admit
 from millstream.queue.rules.sources import find_sources, later_of, own_logs
 from millstream.queue.rules.starting import check_start, first_offset
-from millstream.store.engine import Snapshot
-from millstream.store.state import State
+from millstream.store.rows import View
 from millstream.store.transaction import Transaction
 
 T = TypeVar("T", QueueSpec, Backoff)
@@ -131,7 +130,7 @@ def _alter(
             note_removed(tx, queue.queue_id, bucket_id)
         capacity = capacity_of(max(old.bucket_exponent, new.bucket_exponent))
         numbers_from = -(-queue.next // capacity) * capacity
-    known = set(find_sources(tx.state, tx.writer, queue.name, old))
+    known = set(find_sources(tx.view, queue.name, old))
     tx.change(key, Specified(queue.queue_id, queue.name, new, queue.created_ms, numbers_from))
     _start(tx, key, queue, known=known)
 
@@ -173,7 +172,7 @@ def _start(
     Of a queue that is altered, some are `known`. Its `start` was said of these, not of others.
     """
     positions = []
-    for log_id in find_sources(tx.state, tx.writer, queue.name, queue.spec):
+    for log_id in find_sources(tx.view, queue.name, queue.spec):
         if known is not None and log_id in known:
             continue
         head = tx.entity(keys.head(log_id), Head)
@@ -231,7 +230,7 @@ def purge(tx: Transaction, command: c.PurgeQueue) -> int:
         (lane, sum(stop - start for start, stop in ranges)) for lane, ranges in queue.lanes.items()
     ]
     positions = []
-    for log_id in find_sources(tx.state, tx.writer, queue.name, queue.spec):
+    for log_id in find_sources(tx.view, queue.name, queue.spec):
         head = tx.entity(keys.head(log_id), Head)
         position = queue.positions.get(log_id, 0)
         total += max(0, head.end - max(position, head.start))
@@ -245,7 +244,7 @@ def purge(tx: Transaction, command: c.PurgeQueue) -> int:
 def _empty_groups(tx: Transaction, queue: QueueState) -> None:
     """Nothing waits in any group any more; what is in flight stays so."""
     start, stop = keys.of_queue(keys.GROUP, queue.queue_id)
-    while page := tx.state.find(start, stop, tx.writer, limit=GROUPS_PER_STEP):
+    while page := tx.view.find(start, stop, limit=GROUPS_PER_STEP):
         for group_key in page:
             now = tx.entity(group_key, Group).standing
             empty = Standing(in_flight=now.in_flight, paid_until_ms=now.paid_until_ms)
@@ -320,16 +319,16 @@ def delete_remains(tx: Transaction) -> bool:
     return False
 
 
-def has_remains(state: State, snapshot: Snapshot) -> bool:
+def has_remains(view: View) -> bool:
     """Whether a deleted queue has rows left."""
-    return bool(state.scan(*keys.of_log(keys.REMAINS, 0), snapshot, limit=1))
+    return bool(view.scan(*keys.of_log(keys.REMAINS, 0), limit=1))
 
 
 def _delete_some(tx: Transaction, queue_id: int) -> bool:
     """Delete some rows of a queue that is deleted; True if more are left."""
     more = False
     for kind, limit in ((keys.BUCKET, BUCKETS_PER_DELETION), (keys.GROUP, ROWS_PER_DELETION)):
-        page = tx.state.find(*keys.of_queue(kind, queue_id), tx.writer, limit=limit)
+        page = tx.view.find(*keys.of_queue(kind, queue_id), limit=limit)
         for key in page:
             tx.change(key, None)
         more = more or len(page) == limit

@@ -17,7 +17,7 @@ from millstream.log.ancestry import FORK_NAME
 from millstream.log.head import Head, Name, without
 from millstream.queue.model.spec import QueueSpec
 from millstream.queue.model.state import QueueState
-from millstream.store.engine import Snapshot
+from millstream.store.rows import View
 from millstream.store.state import State
 from millstream.store.store import Store
 
@@ -115,24 +115,23 @@ def _literal(source: str) -> str:
     return source.split("*")[0].split("?")[0]
 
 
-def find_sources(state: State, snapshot: Snapshot, queue: str, spec: QueueSpec) -> list[int]:
+def find_sources(view: View, queue: str, spec: QueueSpec) -> list[int]:
     """The ids of all logs that a queue takes from, found by their names: it looks at each."""
     found: dict[int, None] = {}
     for source in (*own_logs(queue), *spec.sources):
         literal = _literal(source)
         start = keys.log_name(literal)
         pattern = literal != source
-        for key in _names(state, snapshot, start) if pattern else (start,):
-            name = state.entity(key, snapshot)
-            assert isinstance(name, Name)
+        for key in _names(view, start) if pattern else (start,):
+            name = view.entity(key, Name)
             if name.log_id and (not pattern or may_match(key[2:].decode(), spec)):
                 found[name.log_id] = None
     return list(found)
 
 
-def _names(state: State, snapshot: Snapshot, prefix: bytes) -> Iterator[bytes]:
+def _names(view: View, prefix: bytes) -> Iterator[bytes]:
     start, stop = prefix, keys.after(prefix)
-    while page := state.find(start, stop, snapshot, limit=NAMES_PER_STEP):
+    while page := view.find(start, stop, limit=NAMES_PER_STEP):
         yield from page
         start = page[-1] + b"\x00"
 
@@ -140,32 +139,28 @@ def _names(state: State, snapshot: Snapshot, prefix: bytes) -> Iterator[bytes]:
 # What is new.
 
 
-def facts_of(
-    state: State, snapshot: Snapshot, name: str, *, whole: bool = False, anyone: bool = False
-) -> Facts | None:
+def facts_of(view: View, name: str, *, whole: bool = False, anyone: bool = False) -> Facts | None:
     """Where a queue stands; None if there is no such queue.
 
     With `whole`, every log is told that holds something new, also of a queue that takes messages in
     their turn; with `anyone` also those of an outside router (see `assigning`).
     """
-    queue = state.entity(keys.queue(name), snapshot)
-    assert isinstance(queue, QueueState)
+    queue = view.entity(keys.queue(name), QueueState)
     if not queue.exists():
         return None
     spec, own = queue.spec, own_logs(name)
     found: dict[int, Source] = {}
     routes = anyone or not spec.router
     for log in named_logs(name, spec) if routes else own:
-        entry = state.entity(keys.log_name(log), snapshot)
-        assert isinstance(entry, Name)
+        entry = view.entity(keys.log_name(log), Name)
         if entry.log_id:
-            source = _source(state, snapshot, queue, entry.log_id)
+            source = _source(view, queue, entry.log_id)
             if source.position < source.end:
                 found[entry.log_id] = source
     unfinished = False
     if routes and has_patterns(spec):
         most = None if whole or spec.in_order else SOURCES_PER_LOOK
-        more, unfinished = _matches(state).of(queue).news(state, snapshot, queue, most)
+        more, unfinished = _matches(view.state).of(queue).news(view, queue, most)
         for source in more:
             found.setdefault(source.log_id, source)
     sources = list(found.values())
@@ -175,7 +170,7 @@ def facts_of(
 def find_facts(store: Store, name: str, *, whole: bool = False) -> Facts | None:
     """As `facts_of`, looking at many logs in steps between which others have their turn."""
     while True:
-        facts = store.look(partial(facts_of, name=name, whole=whole))
+        facts = store.view(partial(facts_of, name=name, whole=whole))
         if facts is None or not facts.partial:
             return facts
 
@@ -185,9 +180,8 @@ def has_patterns(spec: QueueSpec) -> bool:
     return any(_literal(one) != one for one in spec.sources)
 
 
-def _source(state: State, snapshot: Snapshot, queue: QueueState, log_id: int) -> Source:
-    head = state.entity(keys.head(log_id), snapshot)
-    assert isinstance(head, Head)
+def _source(view: View, queue: QueueState, log_id: int) -> Source:
+    head = view.entity(keys.head(log_id), Head)
     position = queue.positions.get(log_id, 0)
     gaps = tuple(gap for gap in head.gaps if gap[1] > position) if head.gaps else ()
     return Source(log_id, head.name, head.next_at(position), head.end, head.setbacks, gaps)
@@ -242,12 +236,10 @@ class _Matched:
         for log_id in self._logs.values():
             self.forget(log_id)
 
-    def news(
-        self, state: State, snapshot: Snapshot, queue: QueueState, most: int | None
-    ) -> tuple[list[Source], bool]:
+    def news(self, view: View, queue: QueueState, most: int | None) -> tuple[list[Source], bool]:
         """Up to so many logs with something new; and whether more are to be looked at first."""
         if self._ranges:
-            self._look_for_names(state, snapshot)
+            self._look_for_names(view)
             if self._ranges:
                 return [], True
         found: list[Source] = []
@@ -259,7 +251,7 @@ class _Matched:
                 if looked_at == LOOKED_AT_PER_STEP:
                     break
                 looked_at += 1
-                known = position, _source(state, snapshot, queue, log_id)
+                known = position, _source(view, queue, log_id)
                 self._news[log_id] = known
             source = known[1]
             if source.position >= source.end:
@@ -274,12 +266,11 @@ class _Matched:
             return [], True
         return found, False
 
-    def _look_for_names(self, state: State, snapshot: Snapshot) -> None:
+    def _look_for_names(self, view: View) -> None:
         start, stop = self._ranges[-1]
-        page = state.find(start, stop, snapshot, limit=NAMES_PER_STEP)
+        page = view.find(start, stop, limit=NAMES_PER_STEP)
         for key in page:
-            name = state.entity(key, snapshot)
-            assert isinstance(name, Name)
+            name = view.entity(key, Name)
             self.note_name(key[2:].decode(), name.log_id)
         if len(page) < NAMES_PER_STEP:
             self._ranges.pop()

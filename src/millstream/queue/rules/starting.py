@@ -47,7 +47,7 @@ def _offset_at(tx: Transaction, log_id: int, head: Head, time_ms: int) -> int:
         middle = (low + high) // 2
         found = _times(tx, log_id, middle)
         if found is None:
-            behind = next_entry(tx.state.overlay, tx.writer, log_id, None, middle, high)
+            behind = next_entry(tx.view, log_id, None, middle, high)
             found = _times(tx, log_id, behind) if behind < high else None
             if found is None or found[1][0] >= time_ms:
                 high = middle
@@ -66,9 +66,7 @@ def _offset_at(tx: Transaction, log_id: int, head: Head, time_ms: int) -> int:
 def _times(tx: Transaction, log_id: int, offset: int) -> tuple[int, Sequence[int]] | None:
     """The first offset of the entry that covers one, and when its records were appended."""
     try:
-        ((first, value),) = entries_of(
-            tx.state.overlay, tx.writer, log_id, start=offset, stop=offset + 1
-        )
+        ((first, value),) = entries_of(tx.view, log_id, start=offset, stop=offset + 1)
         return first, decode_places(value).appended
     except (CorruptionError, RowMoved):
         return None

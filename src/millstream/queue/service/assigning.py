@@ -33,9 +33,7 @@ from millstream.queue.rules.placing import place
 from millstream.queue.rules.sources import may_match
 from millstream.queue.service.routing import decoded_entry, joined_spans, mark_of
 from millstream.record import Headers
-from millstream.store.engine import Snapshot
-from millstream.store.overlay import Overlay
-from millstream.store.state import State
+from millstream.store.rows import Rows, View
 from millstream.store.store import Store
 from millstream.store.transaction import Transaction
 
@@ -126,7 +124,7 @@ class _Entries:
 def _look_up(
     store: Store, assignment: Assignment, read: dict[tuple[int, int, bool], _Entries]
 ) -> _Found:
-    spec = store.look(partial(_spec, name=assignment.queue))
+    spec = store.view(partial(_spec, name=assignment.queue))
     _check(assignment, spec)
     log_id = log_id_of(store, assignment.log)
     bounds = bounds_of(store, log_id)
@@ -138,13 +136,13 @@ def _look_up(
             end=bounds.end,
         )
     for _ in range(TRIES):
-        gone = store.look(partial(_gone, log_id=log_id))
+        gone = store.view(partial(_gone, log_id=log_id))
         looks = spec.looks_at_headers or assignment.wishes is not None
         # What is read after a setback is not mixed with what was read before it.
         known = read[log_id, bounds.setbacks, looks]
         try:
             with store.engine.read() as snapshot:
-                source = _Source(store.state.overlay, snapshot, log_id, gone, looks, known)
+                source = _Source(store.rows(snapshot), log_id, gone, looks, known)
                 spans, marks = _spans(source, assignment, spec)
                 return _Found(assignment, log_id, bounds.setbacks, spans, marks)
         except RowMoved:
@@ -153,18 +151,16 @@ def _look_up(
     raise Conflict(f"log {assignment.log!r} was truncated meanwhile; assign again")
 
 
-def _spec(state: State, snapshot: Snapshot, name: str) -> QueueSpec:
-    queue = state.entity(keys.queue(name), snapshot)
-    assert isinstance(queue, QueueState)
+def _spec(view: View, name: str) -> QueueSpec:
+    queue = view.entity(keys.queue(name), QueueState)
     if not queue.exists():
         raise no_queue(name)
     return queue.spec
 
 
-def _gone(state: State, snapshot: Snapshot, log_id: int) -> list[tuple[int, int]]:
+def _gone(view: View, log_id: int) -> list[tuple[int, int]]:
     """The offsets of a log at which there is nothing: what was dropped, and its gaps."""
-    head = state.entity(keys.head(log_id), snapshot)
-    assert isinstance(head, Head)
+    head = view.entity(keys.head(log_id), Head)
     return [(0, head.dropped), *head.gaps]
 
 
@@ -218,8 +214,7 @@ def _check_wishes(one: Assignment, spec: QueueSpec) -> None:
 class _Source(NamedTuple):
     """Where the entries of a log come from."""
 
-    overlay: Overlay
-    snapshot: Snapshot
+    rows: Rows
     log_id: int
     gone: list[tuple[int, int]]
     looks: bool
@@ -230,9 +225,7 @@ class _Source(NamedTuple):
         """The entry that covers an offset: its first offset, itself, its headers."""
         if (found := self.known.at(offset)) is not None:
             return found
-        ((first, value),) = entries_of(
-            self.overlay, self.snapshot, self.log_id, start=offset, stop=offset + 1
-        )
+        ((first, value),) = entries_of(self.rows, self.log_id, start=offset, stop=offset + 1)
         entry, headers = decoded_entry(value) if self.looks else (decode_places(value), [])
         self.known.add(first, entry, headers)
         return first, entry, headers

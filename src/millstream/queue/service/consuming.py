@@ -31,8 +31,7 @@ from millstream.queue.service.reading import (
     read_inside,
 )
 from millstream.queue.service.routing import PLACE_RECORDS, route
-from millstream.store.engine import Snapshot
-from millstream.store.state import State
+from millstream.store.rows import View
 from millstream.store.store import Store
 from millstream.store.transaction import Transaction
 
@@ -149,7 +148,7 @@ def route_to_end(store: Store, facts: Facts) -> Facts:
 
 def route_some(store: Store, name: str) -> bool:
     """Place a stretch of what waits in the logs of an indexed queue; True if more is left."""
-    if not store.look(lambda state, snapshot: _is_indexed(state, snapshot, name)):
+    if not store.view(lambda view: _is_indexed(view, name)):
         return False
     facts = find_facts(store, name)
     if facts is None or not _behind(facts):
@@ -161,10 +160,9 @@ def route_some(store: Store, name: str) -> bool:
     return done < len(ends) and any(found.stop > found.start for found in routed)
 
 
-def _is_indexed(state: State, snapshot: Snapshot, name: str) -> bool:
+def _is_indexed(view: View, name: str) -> bool:
     """Whether a queue is one that is routed to the end of its logs."""
-    queue = state.entity(keys.queue(name), snapshot)
-    assert isinstance(queue, QueueState)
+    queue = view.entity(keys.queue(name), QueueState)
     return queue.exists() and queue.spec.indexed
 
 
@@ -189,11 +187,11 @@ def watched_keys(store: Store, name: str) -> list[bytes]:
     facts = need_facts(store, name)
     names = [keys.log_name(log) for log in named_logs(name, facts.spec)]
 
-    def ask(state: State, snapshot: Snapshot) -> list[bytes]:
-        found = [state.entity(key, snapshot) for key in names]
-        return [keys.head(one.log_id) for one in found if isinstance(one, Name) and one.log_id]
+    def ask(view: View) -> list[bytes]:
+        found = [view.entity(key, Name) for key in names]
+        return [keys.head(one.log_id) for one in found if one.log_id]
 
-    return [keys.queue(name), *names, *store.look(ask)]
+    return [keys.queue(name), *names, *store.view(ask)]
 
 
 def patience(store: Store, name: str, most_s: float) -> float:
@@ -203,7 +201,7 @@ def patience(store: Store, name: str, most_s: float) -> float:
     if facts.paused:
         return most_s
     unrouted = _behind(facts) > 0
-    change_s = store.look(lambda state, snap: change_in_s(state, snap, name, unrouted=unrouted))
+    change_s = store.view(lambda view: change_in_s(view, name, unrouted=unrouted))
     return most_s if change_s is None else min(most_s, change_s)
 
 
@@ -226,27 +224,24 @@ def route_ahead(store: Store, name: str, count: int) -> None:
 def get_attempts(store: Store, query: c.GetAttempts) -> list[Try]:
     """How the attempts at a message went, in order."""
 
-    def ask(state: State, snapshot: Snapshot) -> list[Try]:
-        queue = need_queue(state, snapshot, query.queue)
+    def ask(view: View) -> list[Try]:
+        queue = need_queue(view, query.queue)
         bucket_id = bucket_of(query.claim_id)
         slot = split_id(query.claim_id)[1] - split_id(bucket_id)[1]
-        bucket = find_bucket(state, snapshot, queue, bucket_id)
-        return tries_of(bucket.histories(slot, slot + 1)[0], state.time.epoch_ms())
+        bucket = find_bucket(view, queue, bucket_id)
+        return tries_of(bucket.histories(slot, slot + 1)[0], view.state.time.epoch_ms())
 
-    return store.look(ask)
+    return store.view(ask)
 
 
-def need_queue(state: State, snapshot: Snapshot, name: str) -> QueueState:
+def need_queue(view: View, name: str) -> QueueState:
     """A queue; there must be one."""
-    queue = state.entity(keys.queue(name), snapshot)
-    assert isinstance(queue, QueueState)
+    queue = view.entity(keys.queue(name), QueueState)
     if not queue.exists():
         raise no_queue(name)
     return queue
 
 
-def find_bucket(state: State, snapshot: Snapshot, queue: QueueState, bucket_id: int) -> Bucket:
+def find_bucket(view: View, queue: QueueState, bucket_id: int) -> Bucket:
     """One of a queue's buckets."""
-    found = state.entity(keys.bucket(queue.queue_id, bucket_id), snapshot)
-    assert isinstance(found, Bucket)
-    return found
+    return view.entity(keys.bucket(queue.queue_id, bucket_id), Bucket)

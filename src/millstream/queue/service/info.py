@@ -16,7 +16,7 @@ from millstream.queue.model.slots import AVAILABLE
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.sources import Facts, Source, facts_of
 from millstream.record import moment
-from millstream.store.engine import Snapshot
+from millstream.store.rows import View
 from millstream.store.state import State
 from millstream.store.store import Store
 
@@ -30,7 +30,7 @@ LOGS_LOOKED_AT = 100
 def describe_queue(store: Store, query: c.DescribeQueue) -> QueueInfo | None:
     """How a queue stands."""
     while True:  # many logs are looked at in steps, between which others have their turn
-        found = store.look(lambda state, snapshot: _info(state, snapshot, query.queue))
+        found = store.view(lambda view: _info(view, query.queue))
         if not isinstance(found, Facts):
             return found
 
@@ -38,30 +38,30 @@ def describe_queue(store: Store, query: c.DescribeQueue) -> QueueInfo | None:
 def list_queues(store: Store, query: c.ListQueues) -> list[QueueInfo]:
     """Queues in the order of their names."""
 
-    def ask(state: State, snapshot: Snapshot) -> list[str]:
+    def ask(view: View) -> list[str]:
         start = keys.queue(query.after) + (b"\x00" if query.after else b"")
         stop = keys.after(keys.prefix(keys.QUEUE))
-        names = state.find(start, stop, snapshot, limit=query.limit)
+        names = view.find(start, stop, limit=query.limit)
         return [key[2:].decode() for key in names]
 
-    found = [describe_queue(store, c.DescribeQueue(name)) for name in store.look(ask)]
+    found = [describe_queue(store, c.DescribeQueue(name)) for name in store.view(ask)]
     return [info for info in found if info is not None]
 
 
-def change_in_s(state: State, snapshot: Snapshot, name: str, *, unrouted: bool) -> float | None:
+def change_in_s(view: View, name: str, *, unrouted: bool) -> float | None:
     """How long until time alone can let a message be claimed; 0: it can be now, None: never."""
-    queue = _queue(state, snapshot, name)
-    free_s = _free_in_s(state, queue)
+    queue = _queue(view, name)
+    free_s = _free_in_s(view.state, queue)
     counts = queue.counts
     if free_s == 0.0 and (unrouted or counts.fresh or counts.ready):
         return 0.0
-    _, now_ms = state.time.now()
+    _, now_ms = view.state.time.now()
     waits = [until_ms - now_ms for until_ms in queue.busy.values()]
     if free_s:
         waits.append(int(free_s * 1000))
-    for kind, now in ((keys.RETRY, now_ms), (keys.SCHEDULE, state.clock.wall_ms())):
+    for kind, now in ((keys.RETRY, now_ms), (keys.SCHEDULE, view.state.clock.wall_ms())):
         start, stop = keys.of_queue(kind, queue.queue_id)
-        for key, _ in state.scan(start, stop, snapshot, limit=1) if free_s == 0.0 else ():
+        for key, _ in view.scan(start, stop, limit=1) if free_s == 0.0 else ():
             waits.append(keys.due_claim(key)[0] - now)
     return max(0.001, min(waits) / 1000) if waits else None
 
@@ -77,24 +77,22 @@ def _free_in_s(state: State, queue: QueueState) -> float | None:
     return 0.0
 
 
-def _queue(state: State, snapshot: Snapshot, name: str) -> QueueState:
-    queue = state.entity(keys.queue(name), snapshot)
-    assert isinstance(queue, QueueState)
-    return queue
+def _queue(view: View, name: str) -> QueueState:
+    return view.entity(keys.queue(name), QueueState)
 
 
-def _info(state: State, snapshot: Snapshot, name: str) -> QueueInfo | Facts | None:
+def _info(view: View, name: str) -> QueueInfo | Facts | None:
     """How a queue stands; facts, if more logs are to be looked at first."""
-    queue = _queue(state, snapshot, name)
-    facts = facts_of(state, snapshot, name, whole=True, anyone=True)
+    queue = _queue(view, name)
+    facts = facts_of(view, name, whole=True, anyone=True)
     if facts is None or facts.partial:
         return facts
-    _, now_ms = state.time.now()
+    _, now_ms = view.state.time.now()
     counts = queue.counts
-    due = _due(state, snapshot, queue, now_ms)
+    due = _due(view, queue, now_ms)
     waiting = counts.waiting + counts.scheduled
     incoming, done = queue.rates.now(now_ms)
-    oldest_ms = _oldest_ms(state, snapshot, queue, facts.sources)
+    oldest_ms = _oldest_ms(view, queue, facts.sources)
     return QueueInfo(
         name=name,
         spec=queue.spec,
@@ -108,15 +106,14 @@ def _info(state: State, snapshot: Snapshot, name: str) -> QueueInfo | Facts | No
         lost=counts.lost,
         damaged=queue.damaged,
         skipped=[
-            Skipped(_log_name(state, snapshot, log_id), start, stop)
-            for log_id, start, stop in queue.skipped
+            Skipped(_log_name(view, log_id), start, stop) for log_id, start, stop in queue.skipped
         ],
         letters=queue.letters,
         paused=queue.paused,
         created=moment(queue.created_ms),
         oldest_s=None
         if oldest_ms is None
-        else max(0.0, (state.clock.wall_ms() - oldest_ms) / 1000),
+        else max(0.0, (view.state.clock.wall_ms() - oldest_ms) / 1000),
         in_per_second=round(incoming, 3),
         done_per_second=round(done, 3),
         set_back=queue.set_back,
@@ -124,13 +121,12 @@ def _info(state: State, snapshot: Snapshot, name: str) -> QueueInfo | Facts | No
     )
 
 
-def _log_name(state: State, snapshot: Snapshot, log_id: int) -> str:
-    head = state.entity(keys.head(log_id), snapshot)
-    assert isinstance(head, Head)
+def _log_name(view: View, log_id: int) -> str:
+    head = view.entity(keys.head(log_id), Head)
     return head.name
 
 
-def _due(state: State, snapshot: Snapshot, queue: QueueState, now_ms: int) -> int:
+def _due(view: View, queue: QueueState, now_ms: int) -> int:
     """How many of those that wait for a time could be claimed by now."""
     found = 0
     queue_id, counts = queue.queue_id, queue.counts
@@ -139,27 +135,25 @@ def _due(state: State, snapshot: Snapshot, queue: QueueState, now_ms: int) -> in
         (
             counts.scheduled,
             keys.schedule(queue_id, 0, 0),
-            keys.schedule(queue_id, state.clock.wall_ms() + 1, 0),
+            keys.schedule(queue_id, view.state.clock.wall_ms() + 1, 0),
         ),
     ):
         if count:
             limit = min(count, DUE_COUNTED_MAX)
-            found += len(state.scan(start, stop, snapshot, limit=limit))
+            found += len(view.scan(start, stop, limit=limit))
     return found
 
 
-def _oldest_ms(
-    state: State, snapshot: Snapshot, queue: QueueState, unrouted: list[Source]
-) -> int | None:
+def _oldest_ms(view: View, queue: QueueState, unrouted: list[Source]) -> int | None:
     """When the oldest message that waits was appended, or a record that is not routed."""
     found: list[int] = []
     for ranges in queue.lanes.values():
         for bucket_id, (slot, _) in queue.pieces(*ranges[0]):
-            found.append(_bucket(state, snapshot, queue, bucket_id).arrived_ms(slot))
+            found.append(_bucket(view, queue, bucket_id).arrived_ms(slot))
             break
     if queue.counts.available > queue.counts.fresh:
         for bucket_id in sorted(queue.alive, key=lambda one: one & ((1 << 60) - 1)):
-            bucket = _bucket(state, snapshot, queue, bucket_id)
+            bucket = _bucket(view, queue, bucket_id)
             waits = next(bucket.runs(AVAILABLE), None)
             if waits is not None:
                 found.append(bucket.arrived_ms(waits[0]))
@@ -167,14 +161,10 @@ def _oldest_ms(
     for source in unrouted[:LOGS_LOOKED_AT]:
         at = source.position
         with suppress(CorruptionError, RowMoved):  # of what cannot be read, nobody knows
-            for first, value in entries_of(
-                state.overlay, snapshot, source.log_id, start=at, stop=at + 1
-            ):
+            for first, value in entries_of(view, source.log_id, start=at, stop=at + 1):
                 found.append(entries.decode_places(value).appended[at - first])
     return min(found, default=None)
 
 
-def _bucket(state: State, snapshot: Snapshot, queue: QueueState, bucket_id: int) -> Bucket:
-    bucket = state.entity(keys.bucket(queue.queue_id, bucket_id), snapshot)
-    assert isinstance(bucket, Bucket)
-    return bucket
+def _bucket(view: View, queue: QueueState, bucket_id: int) -> Bucket:
+    return view.entity(keys.bucket(queue.queue_id, bucket_id), Bucket)

@@ -22,8 +22,8 @@ from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.operations import delete_remains, has_remains
 from millstream.queue.rules.sources import own_logs, takes
 from millstream.queue.service.consuming import route_some
-from millstream.store.engine import Snapshot
-from millstream.store.state import NO_END, State
+from millstream.store.rows import View
+from millstream.store.state import NO_END
 from millstream.store.store import Store
 from millstream.store.transaction import Transaction
 
@@ -45,29 +45,26 @@ Range = tuple[int, int]
 _HELD = (AVAILABLE, IN_FLIGHT, FAILED)
 
 
-def pin(state: State, snapshot: Snapshot, log_id: int) -> list[Range]:
+def pin(view: View, log_id: int) -> list[Range]:
     """The offsets of a log that some queue still needs; the end of a range may be `NO_END`."""
     start = keys.prefix(keys.QUEUE)
     needed: list[Range] = []
-    for key in state.find(start, keys.after(start), snapshot, limit=QUEUES_MAX):
-        queue = state.entity(key, snapshot)
-        assert isinstance(queue, QueueState)
-        needed += needed_by(state, snapshot, queue, log_id)
+    for key in view.find(start, keys.after(start), limit=QUEUES_MAX):
+        queue = view.entity(key, QueueState)
+        needed += needed_by(view, queue, log_id)
     return needed
 
 
-def needed_by(state: State, snapshot: Snapshot, queue: QueueState, log_id: int) -> list[Range]:
+def needed_by(view: View, queue: QueueState, log_id: int) -> list[Range]:
     """What one queue needs of a log: what it has not routed, and the messages it holds."""
-    head = state.entity(keys.head(log_id), snapshot)
-    assert isinstance(head, Head)
+    head = view.entity(keys.head(log_id), Head)
     needed: list[Range] = []
     if goes_on_in(queue, head) and not queue.spec.lossy:
         needed.append((head.next_at(queue.positions.get(log_id, 0)), NO_END))
     if log_id not in queue.positions:
         return needed
-    for key, states in _buckets(state, snapshot, queue).items():
-        bucket = state.entity(key, snapshot)
-        assert isinstance(bucket, Bucket)
+    for key, states in _buckets(view, queue).items():
+        bucket = view.entity(key, Bucket)
         for one in states:
             for run in bucket.runs(one):
                 needed += [
@@ -85,11 +82,11 @@ def goes_on_in(queue: QueueState, head: Head) -> bool:
     return takes(queue.name, queue.spec, head.name)
 
 
-def _buckets(state: State, snapshot: Snapshot, queue: QueueState) -> dict[bytes, tuple[int, ...]]:
+def _buckets(view: View, queue: QueueState) -> dict[bytes, tuple[int, ...]]:
     """The buckets with messages that need their log, and in which states these are."""
     if queue.spec.keep_payloads:
         start, stop = keys.bucket(queue.queue_id, 0), keys.bucket(queue.queue_id + 1, 0)
-        whole = state.find(start, stop, snapshot, limit=BUCKETS_MAX)
+        whole = view.find(start, stop, limit=BUCKETS_MAX)
         return dict.fromkeys(whole, (*_HELD, DONE))
     return {keys.bucket(queue.queue_id, bucket_id): _HELD for bucket_id in queue.alive}
 
@@ -105,8 +102,8 @@ class QueueUpkeep:
 
     def __call__(self, store: Store) -> bool:
         """Look after every queue; True if one of them has more to do right now."""
-        more = store.look(has_remains) and store.run(delete_remains)
-        names = store.look(_names)
+        more = store.view(has_remains) and store.run(delete_remains)
+        names = store.view(_names)
         for known in (self._rests, self._owed):
             for gone in known.keys() - set(names):
                 known.pop(gone, None)
@@ -114,26 +111,25 @@ class QueueUpkeep:
 
     def _tend(self, store: Store, name: str) -> bool:
         more = route_some(store, name)
-        if store.look(lambda state, snapshot: self.wants(state, snapshot, name)):
+        if store.view(lambda view: self.wants(view, name)):
             more = store.run(lambda tx: _keep(tx, name)) or more
         more = self._send_owed(store, name) or more
         return self._cut_inbox(store, name) or more
 
-    def wants(self, state: State, snapshot: Snapshot, name: str) -> bool:
+    def wants(self, view: View, name: str) -> bool:
         """Whether a lease has ended, or something is to be forgotten."""
-        queue = state.entity(keys.queue(name), snapshot)
-        assert isinstance(queue, QueueState)
+        queue = view.entity(keys.queue(name), QueueState)
         if not queue.exists():
             return False
-        _, now_ms = state.time.now()
+        _, now_ms = view.state.time.now()
         if any(until_ms <= now_ms for until_ms in queue.busy.values()):
             return True
-        return is_due(state, snapshot, queue, now_ms)
+        return is_due(view, queue, now_ms)
 
     def _send_owed(self, store: Store, name: str) -> bool:
         """Write dead letters that could not be written, now and then."""
         now_s = store.clock.seconds()
-        if not store.look(partial(_owes, name=name)) or now_s < self._owed.get(name, 0.0):
+        if not store.view(partial(_owes, name=name)) or now_s < self._owed.get(name, 0.0):
             return False
         if store.run(lambda tx: send_owed(tx, name)):
             return True
@@ -146,25 +142,22 @@ class QueueUpkeep:
         if last == as_of or now_s < until_s:
             return False
         self._rests[name] = (as_of, now_s + REST_S)
-        if store.look(lambda state, snapshot: inbox_cuts(state, snapshot, name)):
+        if store.view(lambda view: inbox_cuts(view, name)):
             return store.run(lambda tx: _cut_inbox(tx, name))
         return False
 
 
-def inbox_cuts(state: State, snapshot: Snapshot, name: str) -> list[tuple[int, int]]:
+def inbox_cuts(view: View, name: str) -> list[tuple[int, int]]:
     """The inboxes of a queue that shall begin later than they do, and where."""
-    queue = state.entity(keys.queue(name), snapshot)
-    assert isinstance(queue, QueueState)
+    queue = view.entity(keys.queue(name), QueueState)
     found = []
     for log in own_logs(name) if queue.exists() else ():
-        entry = state.entity(keys.log_name(log), snapshot)
-        assert isinstance(entry, Name)
+        entry = view.entity(keys.log_name(log), Name)
         if entry.log_id:
-            head = state.entity(keys.head(entry.log_id), snapshot)
-            assert isinstance(head, Head)
+            head = view.entity(keys.head(entry.log_id), Head)
             cut = head.start
             if _may_be_cut(queue, head, entry.log_id):
-                needed = needed_by(state, snapshot, queue, entry.log_id)
+                needed = needed_by(view, queue, entry.log_id)
                 cut = min(head.end, _cut(head.start, needed))
             if cut > head.start:
                 found.append((entry.log_id, cut))
@@ -198,22 +191,21 @@ def _cut(begin: int, needed: list[Range]) -> int:
 
 def _cut_inbox(tx: Transaction, name: str) -> bool:
     tx.state.folded_through(tx.writer.first_seq() - 1)
-    found = inbox_cuts(tx.state, tx.writer, name)
+    found = inbox_cuts(tx.view, name)
     for log_id, start in found:
         tx.change(keys.head(log_id), Truncated(start))
     return bool(found)
 
 
-def _owes(state: State, snapshot: Snapshot, name: str) -> bool:
+def _owes(view: View, name: str) -> bool:
     """Whether a queue has dead letters still to be written."""
-    queue = state.entity(keys.queue(name), snapshot)
-    assert isinstance(queue, QueueState)
+    queue = view.entity(keys.queue(name), QueueState)
     return queue.letters > 0
 
 
-def _names(state: State, snapshot: Snapshot) -> list[str]:
+def _names(view: View) -> list[str]:
     start = keys.prefix(keys.QUEUE)
-    found = state.find(start, keys.after(start), snapshot, limit=QUEUES_MAX)
+    found = view.find(start, keys.after(start), limit=QUEUES_MAX)
     return [key[2:].decode() for key in found]
 
 

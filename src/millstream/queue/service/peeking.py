@@ -22,8 +22,7 @@ from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Spa
 from millstream.queue.model.state import QueueState
 from millstream.queue.service.consuming import find_bucket, need_queue, route_ahead
 from millstream.queue.service.reading import peek_grant, peek_singles
-from millstream.store.engine import Snapshot
-from millstream.store.state import State
+from millstream.store.rows import View
 from millstream.store.store import Store
 
 PEEK_MAX = 10_000
@@ -57,28 +56,26 @@ def copies_of(
     position: int | None = first
     while position is not None:
         look = partial(_copies, name=name, wanted=wanted, first=position)
-        page, position = store.look(look)
+        page, position = store.view(look)
         yield from page
 
 
 def _copies(
-    state: State, snapshot: Snapshot, *, name: str, wanted: str | None, first: int
+    view: View, *, name: str, wanted: str | None, first: int
 ) -> tuple[list[tuple[int, Bucket]], int | None]:
     """Some copies, and the claim number to go on from; None at the end."""
-    queue = need_queue(state, snapshot, name)
+    queue = need_queue(view, name)
     found: list[tuple[int, Bucket]] = []
-    for looked_at, bucket_id in enumerate(find_buckets(state, snapshot, queue, wanted, first)):
+    for looked_at, bucket_id in enumerate(find_buckets(view, queue, wanted, first)):
         if looked_at == BUCKETS_PER_LOOK or len(found) == COPIES_PER_LOOK:
             return found, split_id(bucket_id)[1]
-        bucket = find_bucket(state, snapshot, queue, bucket_id)
+        bucket = find_bucket(view, queue, bucket_id)
         if wanted is None or bucket.any_are(STATES[wanted]):
             found.append((bucket_id, bucket.copied()))
     return found, None
 
 
-def find_buckets(
-    state: State, snapshot: Snapshot, queue: QueueState, wanted: str | None, first: int
-) -> list[int]:
+def find_buckets(view: View, queue: QueueState, wanted: str | None, first: int) -> list[int]:
     """The next buckets that may hold messages in a state, by claim number; one more than a look's."""
     limit = BUCKETS_PER_LOOK + 1
     if wanted not in (None, "done"):
@@ -92,7 +89,7 @@ def find_buckets(
         if low < high and len(found) < limit:
             start = keys.bucket(queue.queue_id, make_bucket_id(exponent, low))
             stop = keys.bucket(queue.queue_id, (exponent << NUMBER_BITS) + high)
-            page = state.find(start, stop, snapshot, limit=limit - len(found))
+            page = view.find(start, stop, limit=limit - len(found))
             found += [keys.pair(key)[1] for key in page]
     return found
 
@@ -117,7 +114,7 @@ def _find(store: Store, query: c.PeekMessages) -> list[Shown]:
             if left <= 0:
                 return found
     if not query.count:
-        store.look(lambda state, snapshot: need_queue(state, snapshot, query.queue))
+        store.view(lambda view: need_queue(view, query.queue))
     return found
 
 

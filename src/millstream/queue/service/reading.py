@@ -23,8 +23,7 @@ from millstream.queue import commands as c
 from millstream.queue.model.message import Label, Lot
 from millstream.queue.rules.endings import finish
 from millstream.record import Record
-from millstream.store.engine import Snapshot
-from millstream.store.state import State
+from millstream.store.rows import View
 from millstream.store.store import Store
 from millstream.store.transaction import Transaction
 
@@ -241,11 +240,10 @@ def read_inside(
     """The same inside a transaction, where nothing can be forgotten meanwhile; and what is damaged."""
     found: list[Lot] = []
     damaged: list[Damaged] = []
-    overlay, writer = tx.state.overlay, tx.writer
     for grant in grants:
         log_id, start, stop = grant.log_id, grant.offset, grant.offset + grant.count
         name = tx.entity(keys.head(log_id), Head).name
-        for records, damage in salvage(overlay, writer, log_id, name, start=start, stop=stop):
+        for records, damage in salvage(tx.view, log_id, name, start=start, stop=stop):
             part = _part(grant, records[0].offset, records[-1].offset + 1)
             if damage is None:
                 found.append(_lot_of(queue, part, records, tx.state.time.epoch_ms()))
@@ -263,11 +261,10 @@ def log_name(store: Store, log_id: int) -> str:
     names = store.caches.of(LogNames)
     name = names.get(log_id)
     if name is None:
-        name = names[log_id] = store.look(lambda state, snapshot: _name(state, snapshot, log_id))
+        name = names[log_id] = store.view(lambda view: _name(view, log_id))
     return name
 
 
-def _name(state: State, snapshot: Snapshot, log_id: int) -> str:
-    head = state.entity(keys.head(log_id), snapshot)
-    assert isinstance(head, Head)
+def _name(view: View, log_id: int) -> str:
+    head = view.entity(keys.head(log_id), Head)
     return head.name

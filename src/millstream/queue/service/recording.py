@@ -22,8 +22,7 @@ from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.slots import Span, Trial
 from millstream.queue.model.state import QueueState
 from millstream.queue.service.consuming import need_queue
-from millstream.store.engine import Snapshot
-from millstream.store.state import State
+from millstream.store.rows import View
 from millstream.store.store import Store
 
 RECORDS_MAX = 10_000
@@ -53,7 +52,7 @@ def list_records(store: Store, query: c.ListRecords) -> list[rfc.Record]:
 
 def _records(store: Store, query: c.ListRecords) -> Iterator[rfc.Record]:
     name = query.queue.encode()
-    spec = store.look(lambda state, snapshot: need_queue(state, snapshot, query.queue).spec)
+    spec = store.view(lambda view: need_queue(view, query.queue).spec)
     for kind, make in records.BUCKET_RECORDS.items():
         first = _first(query.after, rfc.queue_prefix(rfc.RecordType(kind), name))
         if first is not None:
@@ -85,13 +84,13 @@ def _buckets(store: Store, name: str, first: int) -> Iterator[tuple[int, Bucket]
     """Copies of the buckets from an id on; of a queue that has none, the empty one it begins with."""
     position = first
     while True:
-        page = store.look(partial(_copies, name=name, first=position))
+        page = store.view(partial(_copies, name=name, first=position))
         yield from page
         if len(page) < BUCKETS_PER_LOOK:
             break
         position = page[-1][0] + 1
     if position == 0 and not page:
-        yield store.look(lambda state, snap: _next_bucket(need_queue(state, snap, name))), _EMPTY
+        yield store.view(lambda view: _next_bucket(need_queue(view, name))), _EMPTY
 
 
 _EMPTY = Bucket.blank()
@@ -101,19 +100,16 @@ def _next_bucket(queue: QueueState) -> int:
     return make_bucket_id(queue.spec.bucket_exponent, queue.next)
 
 
-def _copies(state: State, snapshot: Snapshot, *, name: str, first: int) -> list[tuple[int, Bucket]]:
-    found = _found(state, snapshot, name=name, first=first, limit=BUCKETS_PER_LOOK)
+def _copies(view: View, *, name: str, first: int) -> list[tuple[int, Bucket]]:
+    found = _found(view, name=name, first=first, limit=BUCKETS_PER_LOOK)
     return [(bucket_id, bucket.copied()) for bucket_id, bucket in found]
 
 
-def _found(
-    state: State, snapshot: Snapshot, *, name: str, first: int, limit: int
-) -> Iterator[tuple[int, Bucket]]:
-    queue_id = need_queue(state, snapshot, name).queue_id
+def _found(view: View, *, name: str, first: int, limit: int) -> Iterator[tuple[int, Bucket]]:
+    queue_id = need_queue(view, name).queue_id
     start, stop = keys.bucket(queue_id, first), keys.bucket(queue_id + 1, 0)
-    for key in state.find(start, stop, snapshot, limit=limit):
-        bucket = state.entity(key, snapshot)
-        assert isinstance(bucket, Bucket)
+    for key in view.find(start, stop, limit=limit):
+        bucket = view.entity(key, Bucket)
         yield keys.pair(key)[1], bucket
 
 
@@ -125,7 +121,7 @@ def _attempts(store: Store, name: str, first: int) -> Iterator[tuple[int, list[T
     waiting: list[tuple[int, int, list[Trial]]] = []
     for least, bucket_id in sorted(_glances(store, name, first)):
         yield from _joined(waiting, below=least)
-        for found_id, bucket in store.look(partial(_copy, name=name, bucket_id=bucket_id)):
+        for found_id, bucket in store.view(partial(_copy, name=name, bucket_id=bucket_id)):
             for message_id, trials in records.trials_by_message(bucket):
                 if message_id >= first:
                     heapq.heappush(waiting, (message_id, found_id, trials))
@@ -150,18 +146,16 @@ def _glances(store: Store, name: str, first: int) -> Iterator[tuple[int, int]]:
     """Buckets with messages from an id on: the least message id in each, and the bucket's id."""
     position = 0
     while True:
-        page = store.look(partial(_extents, name=name, first=position))
+        page = store.view(partial(_extents, name=name, first=position))
         yield from [(least, bucket_id) for bucket_id, least, most in page if most >= first]
         if len(page) < BUCKETS_PER_GLANCE:
             return
         position = page[-1][0] + 1
 
 
-def _extents(
-    state: State, snapshot: Snapshot, *, name: str, first: int
-) -> list[tuple[int, int, int]]:
+def _extents(view: View, *, name: str, first: int) -> list[tuple[int, int, int]]:
     """Of some buckets: the id, and the least and the greatest message id in it."""
-    found = _found(state, snapshot, name=name, first=first, limit=BUCKETS_PER_GLANCE)
+    found = _found(view, name=name, first=first, limit=BUCKETS_PER_GLANCE)
     return [
         (
             bucket_id,
@@ -172,11 +166,9 @@ def _extents(
     ]
 
 
-def _copy(
-    state: State, snapshot: Snapshot, *, name: str, bucket_id: int
-) -> list[tuple[int, Bucket]]:
+def _copy(view: View, *, name: str, bucket_id: int) -> list[tuple[int, Bucket]]:
     """A copy of one bucket, if it is still there."""
-    found = _found(state, snapshot, name=name, first=bucket_id, limit=1)
+    found = _found(view, name=name, first=bucket_id, limit=1)
     return [(found_id, bucket.copied()) for found_id, bucket in found if found_id == bucket_id]
 
 
@@ -223,9 +215,7 @@ class _Metadata:
         for _ in range(TRIES if self._strict else 2):
             try:
                 with store.engine.read() as snapshot:
-                    found = entries_of(
-                        store.state.overlay, snapshot, log_id, start=offset, stop=offset + 1
-                    )
+                    found = entries_of(store.rows(snapshot), log_id, start=offset, stop=offset + 1)
                     self._first, value = next(iter(found))
                 self._entry = entries.metadata_of(value)
                 return

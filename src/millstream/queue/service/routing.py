@@ -28,9 +28,7 @@ from millstream.queue.model.spec import KEY, PRIORITY_MAX, QueueSpec
 from millstream.queue.rules.interleaving import Look, Looked, interleave
 from millstream.queue.rules.sources import Facts, Source
 from millstream.record import NO_HEADERS, Headers
-from millstream.store.engine import Snapshot
-from millstream.store.overlay import Overlay
-from millstream.store.state import State
+from millstream.store.rows import Rows, View
 from millstream.store.store import Store
 
 if TYPE_CHECKING:
@@ -108,37 +106,35 @@ def _look(
     for _ in range(TRIES):
         try:
             with store.engine.read() as snapshot:
-                return _look_in(store.state.overlay, snapshot, source, spec, condition, want)
+                return _look_in(store.rows(snapshot), source, spec, condition, want)
         except RowMoved:
             store.refresh()
         except CorruptionError as error:
             return _passed_over(store, source, error)
-    if store.look(partial(_is_there, source=source)):
+    if store.view(partial(_is_there, source=source)):
         return _passed_over(store, source, None)
     return Looked(Routed(source.log_id, source.position, source.position, []), 0)
 
 
-def _is_there(state: State, snapshot: Snapshot, source: Source) -> bool:
+def _is_there(view: View, source: Source) -> bool:
     """Whether a log should still have the record at which routing stands."""
-    head = state.entity(keys.head(source.log_id), snapshot)
-    assert isinstance(head, Head)
+    head = view.entity(keys.head(source.log_id), Head)
     at = source.position
     return not head.deleted and head.setbacks == source.setbacks and head.next_at(at) == at
 
 
 def _passed_over(store: Store, source: Source, error: CorruptionError | None) -> Looked:
     """Pass over damage: which of its records belong to the queue cannot be known."""
-    overlay, log_id, start = store.state.overlay, source.log_id, source.position
+    log_id, start = source.log_id, source.position
     with store.engine.read() as snapshot:
-        stop = min(source.end, next_entry(overlay, snapshot, log_id, error, start, source.end))
+        stop = min(source.end, next_entry(store.rows(snapshot), log_id, error, start, source.end))
     stop = next((high for _, high in without(source.gaps, start, stop)), stop)
     skipped = [(start, stop)]
     return Looked(Routed(log_id, start, stop, [], setbacks=source.setbacks, skipped=skipped), 0)
 
 
 def _look_in(
-    overlay: Overlay,
-    snapshot: Snapshot,
+    rows: Rows,
     source: Source,
     spec: QueueSpec,
     condition: Filter | None,
@@ -150,7 +146,7 @@ def _look_in(
     position = source.position
     count = unknown = until_ms = 0
     try:
-        for first, value in _entries(overlay, snapshot, source, stop):
+        for first, value in _entries(rows, source, stop):
             position = max(position, first)
             low = position - first
             high = min(stop, first + entries.count(value)) - first
@@ -177,12 +173,10 @@ def _look_in(
     return Looked(routed, until_ms)
 
 
-def _entries(
-    overlay: Overlay, snapshot: Snapshot, source: Source, stop: int
-) -> Iterator[tuple[int, bytes]]:
+def _entries(rows: Rows, source: Source, stop: int) -> Iterator[tuple[int, bytes]]:
     """The entries of a log from where routing stands, across its gaps."""
     for low, high in without(source.gaps, source.position, stop):
-        yield from entries_of(overlay, snapshot, source.log_id, start=low, stop=high)
+        yield from entries_of(rows, source.log_id, start=low, stop=high)
 
 
 def mark_of(spec: QueueSpec, key: bytes | None, headers: Headers) -> Mark:

@@ -10,8 +10,7 @@ from millstream.format import keys
 from millstream.log.head import Head
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.sources import find_sources, own_logs
-from millstream.store.engine import Snapshot
-from millstream.store.state import State
+from millstream.store.rows import View
 from millstream.store.store import Store
 
 
@@ -36,18 +35,16 @@ class ListStandings(Read[list[Standing]], frozen=True):
 def list_standings(store: Store, query: ListStandings) -> list[Standing]:
     """The standings, in the order of the queue's sources."""
 
-    def ask(state: State, snapshot: Snapshot) -> list[Standing]:
-        queue = state.entity(keys.queue(query.queue), snapshot)
-        assert isinstance(queue, QueueState)
+    def ask(view: View) -> list[Standing]:
+        queue = view.entity(keys.queue(query.queue), QueueState)
         if not queue.exists():
             raise NotFound(f"there is no queue {query.queue!r}", name=query.queue)
         found = []
-        for log_id in find_sources(state, snapshot, query.queue, queue.spec):
-            head = state.entity(keys.head(log_id), snapshot)
-            assert isinstance(head, Head)
+        for log_id in find_sources(view, query.queue, queue.spec):
+            head = view.entity(keys.head(log_id), Head)
             if head.name not in own_logs(query.queue):
                 position = head.next_at(queue.positions.get(log_id, 0))
                 found.append(Standing(head.name, position, head.start, head.end))
         return found
 
-    return store.look(ask)
+    return store.view(ask)

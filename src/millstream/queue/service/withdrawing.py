@@ -50,7 +50,7 @@ def set_queues_back(tx: Transaction, tail: Tail) -> list[SetBackReader]:
 
 def _queues_on(tx: Transaction, log_id: int) -> Iterator[str]:
     start, stop = keys.range_of(keys.prefix(keys.QUEUE))
-    while page := tx.state.find(start, stop, tx.writer, limit=PER_STEP):
+    while page := tx.view.find(start, stop, limit=PER_STEP):
         for key in page:
             queue = tx.entity(key, QueueState)
             if log_id in queue.positions:
@@ -115,7 +115,7 @@ class _Withdrawal:
         """The buckets with messages of the tail."""
         queue_id, tail = self._queue.queue_id, self._tail
         start, stop = keys.bucket(queue_id, 0), keys.bucket(queue_id + 1, 0)
-        while page := self._tx.state.find(start, stop, self._tx.writer, limit=PER_STEP):
+        while page := self._tx.view.find(start, stop, limit=PER_STEP):
             for key in page:
                 if any(tail_of(span, tail) for span in self._tx.entity(key, Bucket).spans):
                     yield int.from_bytes(key[10:], "big")
@@ -236,9 +236,7 @@ class _Withdrawal:
             return
         # What this operation moves is read where it lies until it is accepted.
         alive = {offset for bucket_id in self._buckets() for offset in self._unfinished(bucket_id)}
-        for first, value in entries_of(
-            tx.state.overlay, tx.writer, tail.log_id, start=tail.at, stop=tail.end
-        ):
+        for first, value in entries_of(tx.view, tail.log_id, start=tail.at, stop=tail.end):
             entry, headers = decoded_entry(value)
             for index in range(entries.count(value)):
                 if first + index in alive:

@@ -170,7 +170,7 @@ def _adopt(
     if head.epoch > command.epoch:
         raise _fenced(head)
     check_free(tx, head, "")
-    if last_mark(tx.state, tx.writer, log_id) != standing.last:
+    if last_mark(tx.view, log_id) != standing.last:
         raise _end_moved(command, head.end)
     for one in found:
         put_records(tx, log_id, one.first_offset, one, at_ms=0)

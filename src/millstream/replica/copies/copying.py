@@ -33,9 +33,8 @@ from millstream.replica.copies.marks import (
 )
 from millstream.replica.copies.pattern import takes
 from millstream.replica.stamp import summary
-from millstream.store.engine import Snapshot
 from millstream.store.instance import Instance
-from millstream.store.state import State
+from millstream.store.rows import View
 from millstream.store.store import Store
 from millstream.store.transaction import Transaction
 
@@ -101,19 +100,17 @@ def chains_of(store: Store) -> Chains:
 def find_standing(store: Store, name: str) -> Standing | None:
     """Where a log stands now; None if there is none."""
 
-    def ask(state: State, snapshot: Snapshot) -> Standing | None:
-        found = state.entity(keys.log_name(name), snapshot)
-        assert isinstance(found, Name)
-        return standing_of(state, snapshot, found.log_id) if found.log_id else None
+    def ask(view: View) -> Standing | None:
+        found = view.entity(keys.log_name(name), Name)
+        return standing_of(view, found.log_id) if found.log_id else None
 
-    return store.look(ask)
+    return store.view(ask)
 
 
-def standing_of(state: State, snapshot: Snapshot, log_id: int) -> Standing:
+def standing_of(view: View, log_id: int) -> Standing:
     """Where a log stands, by its id."""
-    head = state.entity(keys.head(log_id), snapshot)
-    assert isinstance(head, Head)
-    last = last_mark(state, snapshot, log_id)
+    head = view.entity(keys.head(log_id), Head)
+    last = last_mark(view, log_id)
     return Standing(log_id, head.name, head.start, head.end, head.dropped, head.setbacks, last)
 
 
@@ -185,19 +182,19 @@ def _advance(store: Store, standing: Standing) -> tuple[Standing, Chain] | None:
 def _inherited(store: Store, standing: Standing) -> list[Mark]:
     """Marks that a fork's parent has computed already, and that are the fork's as well."""
 
-    def ask(state: State, snapshot: Snapshot) -> list[Mark]:
-        fork = fork_of(state.overlay, snapshot, standing.log_id)
+    def ask(view: View) -> list[Mark]:
+        fork = fork_of(view, standing.log_id)
         last = standing.last
         if fork is None or last is None or last.offset >= fork.point:
             return []
         found: list[Mark] = []
-        for mark in read_marks(state, snapshot, fork.parent_id, start=last.offset):
+        for mark in read_marks(view, fork.parent_id, start=last.offset):
             if mark.offset > fork.point or len(found) > MARKS_PER_COMMIT:
                 break
             found.append(mark)
         return found[1:] if found[:1] == [last] else []
 
-    return store.look(ask)
+    return store.view(ask)
 
 
 def _blocks(store: Store, standing: Standing, start: int, stop: int) -> Iterator[Block]:
@@ -214,14 +211,14 @@ def _note(tx: Transaction, *, standing: Standing, marks: list[Mark]) -> bool:
     head = tx.entity(keys.head(standing.log_id), Head)
     if not head.exists() or head.deleted or head.setbacks != standing.setbacks:
         return False
-    if last_mark(tx.state, tx.writer, standing.log_id) != standing.last:
+    if last_mark(tx.view, standing.log_id) != standing.last:
         return False
     if standing.last is None and head.start != standing.start:
         return False
     if marks[-1].offset > head.end:
         return False
     add_marks(tx, standing.log_id, marks)
-    anchor = mark_at(tx.state, tx.writer, standing.log_id, head.dropped)
+    anchor = mark_at(tx.view, standing.log_id, head.dropped)
     if anchor is not None:
         prune_marks(tx, standing.log_id, anchor.offset)
     return True
@@ -243,7 +240,7 @@ def summarize_log(store: Store, query: c.SummarizeLog) -> c.Summary | None:
             standing, chain = advance(store, query.log)
         except NotFound:
             return None
-        found = store.look(partial(_summary, standing=standing, digest=chain.digest()))
+        found = store.view(partial(_summary, standing=standing, digest=chain.digest()))
         if found is not None:
             return found
     return None
@@ -254,7 +251,7 @@ def summarize_logs(store: Store, query: c.SummarizeLogs) -> list[c.Summary]:
     found: list[c.Summary] = []
     after = query.after
     while len(found) < query.limit:
-        names = store.look(partial(_names, after=after, limit=NAMES_PER_STEP))
+        names = store.view(partial(_names, after=after, limit=NAMES_PER_STEP))
         for name in names:
             if takes(query.pattern, name) and len(found) < query.limit:
                 one = summarize_log(store, c.SummarizeLog(name))
@@ -266,25 +263,20 @@ def summarize_logs(store: Store, query: c.SummarizeLogs) -> list[c.Summary]:
     return found
 
 
-def _names(state: State, snapshot: Snapshot, *, after: str, limit: int) -> list[str]:
+def _names(view: View, *, after: str, limit: int) -> list[str]:
     start = keys.log_name(after) + (b"\x00" if after else b"")
-    page = state.find(start, keys.after(keys.prefix(keys.NAME)), snapshot, limit=limit)
+    page = view.find(start, keys.after(keys.prefix(keys.NAME)), limit=limit)
     return [key[2:].decode() for key in page]
 
 
-def _summary(
-    state: State, snapshot: Snapshot, *, standing: Standing, digest: bytes
-) -> c.Summary | None:
+def _summary(view: View, *, standing: Standing, digest: bytes) -> c.Summary | None:
     """What the state says of a log up to where it was hashed; None if it is another one by now."""
-    head = state.entity(keys.head(standing.log_id), snapshot)
-    assert isinstance(head, Head)
-    base = base_of(state, snapshot, standing.log_id, head)
+    head = view.entity(keys.head(standing.log_id), Head)
+    base = base_of(view, standing.log_id, head)
     if base is None or head.end < standing.end or head.setbacks != standing.setbacks:
         return None
-    metadata = state.entity(keys.metadata(standing.log_id), snapshot)
-    store = state.entity(keys.STORE_KEY, snapshot)
-    assert isinstance(metadata, MetadataState)
-    assert isinstance(store, Instance)
+    metadata = view.entity(keys.metadata(standing.log_id), MetadataState)
+    store = view.entity(keys.STORE_KEY, Instance)
     stamp, known = summary(metadata.entries)
     owner = head.owner or store.id
     return c.Summary(
@@ -307,17 +299,17 @@ def get_marks(store: Store, query: c.GetMarks) -> list[Mark]:
     limit = min(query.limit, MARKS_LISTED_MAX)
     standing, _ = advance(store, query.log)
 
-    def ask(state: State, snapshot: Snapshot) -> list[Mark]:
-        anchor = mark_at(state, snapshot, standing.log_id, standing.start)
+    def ask(view: View) -> list[Mark]:
+        anchor = mark_at(view, standing.log_id, standing.start)
         start = query.start if anchor is None else max(query.start, anchor.offset)
         found: list[Mark] = []
-        for mark in read_marks(state, snapshot, standing.log_id, start=start):
+        for mark in read_marks(view, standing.log_id, start=start):
             if mark.offset >= query.stop or len(found) >= limit:
                 break
             found.append(mark)
         return found
 
-    return store.look(ask)
+    return store.view(ask)
 
 
 def get_chain(store: Store, query: c.GetChain) -> bytes:
@@ -372,13 +364,12 @@ def _checked(store: Store, standing: Standing, offset: int) -> Mark:
             end=standing.end,
         )
 
-    def ask(state: State, snapshot: Snapshot) -> tuple[Mark | None, Mark | None]:
-        head = state.entity(keys.head(standing.log_id), snapshot)
-        assert isinstance(head, Head)
-        base = base_of(state, snapshot, standing.log_id, head)
-        return base, mark_at(state, snapshot, standing.log_id, offset)
+    def ask(view: View) -> tuple[Mark | None, Mark | None]:
+        head = view.entity(keys.head(standing.log_id), Head)
+        base = base_of(view, standing.log_id, head)
+        return base, mark_at(view, standing.log_id, offset)
 
-    base, found = store.look(ask)
+    base, found = store.view(ask)
     if base is None or found is None or offset < base.offset:
         start = standing.start if base is None else base.offset
         raise Truncated(

@@ -13,8 +13,8 @@ from millstream.format import keys
 from millstream.format.lineage import MARKS_PER_ROW, decode_marks, encode_marks
 from millstream.log.head import Head
 from millstream.replica.chain import Mark
-from millstream.store.engine import Snapshot
-from millstream.store.state import NO_END, State
+from millstream.store.rows import View
+from millstream.store.state import NO_END
 from millstream.store.transaction import Transaction
 
 ROWS_PER_STEP = 8
@@ -22,11 +22,11 @@ ROWS_PER_ERASURE = 1_000
 ROWS_PER_PRUNING = 64
 
 
-def read_marks(state: State, snapshot: Snapshot, log_id: int, *, start: int = 0) -> Iterator[Mark]:
+def read_marks(view: View, log_id: int, *, start: int = 0) -> Iterator[Mark]:
     """The marks of a log from an offset on, ascending."""
     _, stop = keys.of_log(keys.MARKS, log_id)
     position = keys.marks(log_id, start)
-    while rows := state.scan(position, stop, snapshot, limit=ROWS_PER_STEP):
+    while rows := view.scan(position, stop, limit=ROWS_PER_STEP):
         for _, value in rows:
             for offset, digest in decode_marks(value):
                 if offset >= start:
@@ -34,25 +34,23 @@ def read_marks(state: State, snapshot: Snapshot, log_id: int, *, start: int = 0)
         position = rows[-1][0] + b"\x00"
 
 
-def mark_at(state: State, snapshot: Snapshot, log_id: int, offset: int) -> Mark | None:
+def mark_at(view: View, log_id: int, offset: int) -> Mark | None:
     """The last mark at or below an offset."""
     _, stop = keys.of_log(keys.MARKS, log_id)
-    for _, value in state.scan(keys.marks(log_id, offset), stop, snapshot, limit=1):
-        found = decode_marks(value)
-        at = bisect_left(found, offset + 1, key=lambda one: one[0])
-        if at:
-            return Mark(*found[at - 1])
-    return None
+    row = view.covering(keys.marks(log_id, offset), stop)
+    found = [] if row is None else decode_marks(row[1])
+    at = bisect_left(found, offset + 1, key=lambda one: one[0])
+    return Mark(*found[at - 1]) if at else None
 
 
-def last_mark(state: State, snapshot: Snapshot, log_id: int) -> Mark | None:
+def last_mark(view: View, log_id: int) -> Mark | None:
     """The last mark of a log; None if it has no chain."""
-    return mark_at(state, snapshot, log_id, NO_END)
+    return mark_at(view, log_id, NO_END)
 
 
-def base_of(state: State, snapshot: Snapshot, log_id: int, head: Head) -> Mark | None:
+def base_of(view: View, log_id: int, head: Head) -> Mark | None:
     """The anchor: the last mark at or below the start; from there on everything is there."""
-    return mark_at(state, snapshot, log_id, head.start)
+    return mark_at(view, log_id, head.start)
 
 
 def add_marks(tx: Transaction, log_id: int, marks: list[Mark]) -> None:
@@ -92,13 +90,12 @@ def prune_marks(tx: Transaction, log_id: int, anchor: int) -> None:
     tx.drop_some(start, keys.marks(log_id, anchor), limit=ROWS_PER_PRUNING)
 
 
-def pin(state: State, snapshot: Snapshot, log_id: int) -> list[tuple[int, int]]:
+def pin(view: View, log_id: int) -> list[tuple[int, int]]:
     """A log with a chain keeps what it needs to compute it again from its anchor on."""
-    head = state.entity(keys.head(log_id), snapshot)
-    assert isinstance(head, Head)
+    head = view.entity(keys.head(log_id), Head)
     if head.deleted or not head.exists():
         return []
-    anchor = mark_at(state, snapshot, log_id, head.start)
+    anchor = mark_at(view, log_id, head.start)
     if anchor is None:
-        anchor = next(read_marks(state, snapshot, log_id), None)
+        anchor = next(read_marks(view, log_id), None)
     return [] if anchor is None else [(anchor.offset, NO_END)]

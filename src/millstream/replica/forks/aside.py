@@ -86,7 +86,7 @@ def set_tail_aside(tx: Transaction, log_id: int, at: int, name: str) -> Tail:
         if own is not None and own.merged > at:
             put_fork(tx, log_id, own._replace(merged=at))
     lower_end(tx, log_id, aside_id, at)
-    if last_mark(tx.state, tx.writer, log_id) is not None:
+    if last_mark(tx.view, log_id) is not None:
         cut_marks(tx, log_id, at)
     _forget_sequences(tx, log_id, at)
     return Tail(log_id, at, end, aside_id)
@@ -102,7 +102,7 @@ def make_fork(tx: Transaction, parent_id: int, name: str) -> int:
     tx.change(keys.head(log_id), Created(name, tx.wall_ms))
     # It holds what its hash is computed from. Between a mark and the start there is no gap: marks are
     # forgotten when a log is truncated past its end.
-    anchor = mark_at(tx.state, tx.writer, parent_id, parent.start)
+    anchor = mark_at(tx.view, parent_id, parent.start)
     dropped = parent.start if anchor is None else anchor.offset
     tx.change(keys.head(log_id), Placed(parent.start, dropped, parent.end))
     tx.change(keys.head(log_id), Touched(parent.timestamp_ms))
@@ -146,7 +146,7 @@ def _cursor_past(tx: Transaction, log_id: int, at: int) -> str | None:
 
 def _cursors_past(tx: Transaction, log_id: int, at: int) -> Iterator[bytes]:
     start, stop = keys.range_of(keys.cursor(log_id, ""))
-    while found := tx.state.find(start, stop, tx.writer, limit=FOUND_PER_STEP):
+    while found := tx.view.find(start, stop, limit=FOUND_PER_STEP):
         for key in found:
             if tx.entity(key, CursorState).marks.highest() > at:
                 yield key
@@ -168,7 +168,7 @@ def _set_cursors_back(tx: Transaction, tail: Tail) -> list[SetBackReader]:
 def _forget_sequences(tx: Transaction, log_id: int, at: int) -> None:
     """Forget producers' appends in the tail: when they come again, they are no repeats."""
     start, stop = keys.range_of(keys.producer(log_id, ""))
-    while found := tx.state.find(start, stop, tx.writer, limit=FOUND_PER_STEP):
+    while found := tx.view.find(start, stop, limit=FOUND_PER_STEP):
         for key in found:
             state = tx.entity(key, ProducerState)
             known = state.offsets

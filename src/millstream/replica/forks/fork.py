@@ -41,8 +41,7 @@ from millstream.replica.forks.aside import (
 )
 from millstream.replica.forks.moving import raise_point
 from millstream.replica.metadata import adopt_metadata
-from millstream.store.engine import Snapshot
-from millstream.store.state import State
+from millstream.store.rows import View
 from millstream.store.store import Store
 from millstream.store.transaction import Transaction
 
@@ -65,19 +64,17 @@ def fork_log(tx: Transaction, command: c.ForkLog) -> str:
 def get_parent(store: Store, query: c.GetParent) -> str | None:
     """What a log was forked from, also if that was deleted since."""
 
-    def ask(state: State, snapshot: Snapshot) -> str | None:
-        found = state.entity(keys.log_name(query.log), snapshot)
-        assert isinstance(found, Name)
+    def ask(view: View) -> str | None:
+        found = view.entity(keys.log_name(query.log), Name)
         if not found.log_id:
             raise NotFound(f"there is no log {query.log!r}", name=query.log)
-        fork = fork_of(state.overlay, snapshot, found.log_id)
+        fork = fork_of(view, found.log_id)
         if fork is None:
             return None
-        parent = state.entity(keys.head(fork.parent_id), snapshot)
-        assert isinstance(parent, Head)
+        parent = view.entity(keys.head(fork.parent_id), Head)
         return parent.name or None
 
-    return store.look(ask)
+    return store.view(ask)
 
 
 class Step(NamedTuple):
@@ -136,7 +133,7 @@ class Merging:
 
     def step(self) -> Merged | None:
         """One commit at most; None if there is more to do."""
-        sides = self._store.look(lambda state, snapshot: _sides(state, snapshot, self._name))
+        sides = self._store.view(lambda view: _sides(view, self._name))
         if not sides.moved:
             return self._commit(sides, partial(_adopt, sides=sides))
         if sides.position >= sides.own_end:
@@ -176,18 +173,15 @@ class Merging:
         )
 
 
-def _sides(state: State, snapshot: Snapshot, name: str) -> Sides:
-    found = state.entity(keys.log_name(name), snapshot)
-    assert isinstance(found, Name)
+def _sides(view: View, name: str) -> Sides:
+    found = view.entity(keys.log_name(name), Name)
     if not found.log_id:
         raise NotFound(f"there is no log {name!r}", name=name)
-    fork = fork_of(state.overlay, snapshot, found.log_id)
+    fork = fork_of(view, found.log_id)
     if fork is None:
         raise InvalidInput(f"log {name!r} is no fork: there is nothing to merge it into")
-    own = state.entity(keys.head(found.log_id), snapshot)
-    parent = state.entity(keys.head(fork.parent_id), snapshot)
-    assert isinstance(own, Head)
-    assert isinstance(parent, Head)
+    own = view.entity(keys.head(found.log_id), Head)
+    parent = view.entity(keys.head(fork.parent_id), Head)
     _check_parent(name, parent)
     return Sides(
         fork_id=found.log_id,

@@ -33,8 +33,7 @@ def raise_point(tx: Transaction, log_id: int, fork: Fork) -> int:
     """
     head = tx.entity(keys.head(log_id), Head)
     rows = rows_of(
-        tx.state.overlay,
-        tx.writer,
+        tx.view,
         log_id,
         max(fork.point, head.dropped),
         head.end,
@@ -54,10 +53,10 @@ def raise_point(tx: Transaction, log_id: int, fork: Fork) -> int:
         if carried >= BYTES_PER_SLICE or offset != first + moved:
             break
         if offset < head.dropped:
-            kept += bytes_below(tx.state.overlay, tx.writer, (key, value), head.dropped)
+            kept += bytes_below(tx.view, (key, value), head.dropped)
         tx.drop(key)
         tx.put(keys.entry(fork.parent_id, stop - 1), value)
-        size += payloads_of(tx.state.overlay, tx.writer, value)[1]
+        size += payloads_of(tx.view, value)[1]
         moved = stop - first
         carried += len(value)
     if moved:
@@ -71,9 +70,9 @@ def lower_end(tx: Transaction, from_id: int, to_id: int, at: int) -> None:
     """Give a log's own records from `at` on to another log that has none there."""
     head = tx.entity(keys.head(from_id), Head)
     gone = came = 0
-    for key, value in rows_of(tx.state.overlay, tx.writer, from_id, at, head.end, ENTRIES_MAX):
+    for key, value in rows_of(tx.view, from_id, at, head.end, ENTRIES_MAX):
         offset, stop = entries.extent(key, value)
-        size = payloads_of(tx.state.overlay, tx.writer, value)[1]
+        size = payloads_of(tx.view, value)[1]
         gone += size
         tx.drop(key)
         if offset >= at:
@@ -107,7 +106,7 @@ def split(tx: Transaction, value: bytes, count: int) -> Halves:
     """Cut an entry behind its first `count` records."""
     head, tail = entries.head_of(value, count), entries.tail_of(value, count)
     if not blocks.is_block(value):
-        sizes = [payloads_of(tx.state.overlay, tx.writer, half)[1] for half in (head, tail)]
+        sizes = [payloads_of(tx.view, half)[1] for half in (head, tail)]
         return Halves(head, sizes[0], tail, sizes[1], [])
     found = blocks.decode_header(value, kind=blocks.METADATA)
     stored = tx.get(keys.payload_block(found.first_id))
@@ -118,5 +117,5 @@ def split(tx: Transaction, value: bytes, count: int) -> Halves:
     for half, start in ((head, 0), (tail, count)):
         metadata, payload = entries.with_payload(half, stored, start)
         rows.append((keys.payload_block(found.first_id + start), payload))
-        halves.append((metadata, payloads_of(tx.state.overlay, tx.writer, metadata)[1]))
+        halves.append((metadata, payloads_of(tx.view, metadata)[1]))
     return Halves(*halves[0], *halves[1], rows)

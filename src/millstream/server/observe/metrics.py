@@ -28,8 +28,7 @@ from millstream.record import LogInfo
 from millstream.server.auth.access import Need
 from millstream.server.observe.health import loop_lag_s
 from millstream.server.problems import respond
-from millstream.store.engine import Snapshot
-from millstream.store.state import State
+from millstream.store.rows import View
 from millstream.store.store import Store
 
 if TYPE_CHECKING:
@@ -122,11 +121,10 @@ def _length(queue: QueueInfo) -> int:
 def _totals_of(store: Store, names: list[str]) -> dict[str, dict[str, int]]:
     """What queues count beyond what their listing says, by name."""
 
-    def ask(state: State, snapshot: Snapshot) -> dict[str, dict[str, int]]:
+    def ask(view: View) -> dict[str, dict[str, int]]:
         found = {}
         for name in names:
-            queue = state.entity(keys.queue(name), snapshot)
-            assert isinstance(queue, QueueState)
+            queue = view.entity(keys.queue(name), QueueState)
             if queue.exists():
                 found[name] = {
                     **msgspec.structs.asdict(queue.counts),
@@ -136,7 +134,7 @@ def _totals_of(store: Store, names: list[str]) -> dict[str, dict[str, int]]:
                 }
         return found
 
-    return store.look(ask)
+    return store.view(ask)
 
 
 def _of_server(lag_s: float) -> Iterator[Metric]:
