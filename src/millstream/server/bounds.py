@@ -196,7 +196,10 @@ def _check_runs(name: str, runs: list[queues.Run | int]) -> None:
 def _check_marks(command: queues.PutForLater) -> None:
     count = command.records.count if isinstance(command.records, Batch) else 1
     if len(command.marks) != count:
-        raise InvalidInput(f"{count} messages, but {len(command.marks)} marks")
+        raise InvalidInput(
+            f"one routing mark per message is expected: {count} messages, not "
+            f"{len(command.marks)} marks"
+        )
     for mark in command.marks:
         if not 0 <= mark.priority <= PRIORITY_MAX:
             raise InvalidInput(

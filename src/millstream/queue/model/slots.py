@@ -29,7 +29,7 @@ class Span(Struct, array_like=True, frozen=True, gc=False):
 
 
 class Mark(Struct, array_like=True, frozen=True, gc=False):
-    """What routing found out about one message besides that it matches."""
+    """A routing mark: what routing found out about one message besides that it matches."""
 
     priority: int = 0
     group: str = ""

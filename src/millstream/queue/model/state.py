@@ -96,7 +96,7 @@ class Moved(Struct, array_like=True, frozen=True, tag=2):
     at_ms: int
     counts: Counts = field(default_factory=Counts)
     next: int = -1
-    shelves: list[tuple[int, int, int]] = field(default_factory=list)
+    free: list[tuple[int, int, int]] = field(default_factory=list)
     """Lanes and the free numbers that are left in the bucket that they fill: from, to."""
     placed: list[tuple[int, int, int]] = field(default_factory=list)
     """Lanes and the numbers that now wait in them: from, to."""
@@ -130,7 +130,7 @@ class Allotment(NamedTuple):
     """Claim numbers to be given to messages."""
 
     ranges: list[Slots]
-    shelf: tuple[int, int, int]
+    free: tuple[int, int, int]
     next: int
 
 
@@ -190,7 +190,7 @@ class QueueState(Entity, array_like=True):
     """(first claim number, end, bucket exponent) of each bucket size; the last has end -1."""
     next: int = 0
     """The first claim number of the next bucket."""
-    shelves: dict[int, Slots] = field(default_factory=dict)
+    free: dict[int, Slots] = field(default_factory=dict)
     lanes: dict[int, list[Slots]] = field(default_factory=dict)
     positions: dict[int, int] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
@@ -241,7 +241,7 @@ class QueueState(Entity, array_like=True):
             if last == exponent:
                 return
             self.eras[-1] = (started, self.next, last)
-        self.shelves.clear()
+        self.free.clear()
         self.next = first
         self.eras.append((first, -1, exponent))
 
@@ -275,8 +275,8 @@ class QueueState(Entity, array_like=True):
             self.next = change.next
         if change.paid_until_ms is not None:
             self.paid_until_ms = change.paid_until_ms
-        for lane, start, stop in change.shelves:
-            self.shelves[lane] = (start, stop)
+        for lane, start, stop in change.free:
+            self.free[lane] = (start, stop)
         for lane, start, stop in change.placed:
             _extend(self.lanes.setdefault(lane, []), start, stop)
         for lane, count in change.taken:
@@ -355,12 +355,12 @@ class QueueState(Entity, array_like=True):
     def filling(self) -> set[int]:
         """The buckets that more messages will come into."""
         exponent = self.eras[-1][2]
-        open_ends = [stop for start, stop in self.shelves.values() if start < stop]
+        open_ends = [stop for start, stop in self.free.values() if start < stop]
         return {make_bucket_id(exponent, stop - capacity_of(exponent)) for stop in open_ends}
 
     def allot(self, lane: int, count: int) -> Allotment:
         """Free claim numbers for messages of a lane, and what is left afterwards."""
-        start, stop = self.shelves.get(lane, (0, 0))
+        start, stop = self.free.get(lane, (0, 0))
         ranges: list[Slots] = []
         some = min(count, stop - start)
         if some:

@@ -123,8 +123,8 @@ def _fill(ledger: Ledger, lane: int, found: list[Arrival]) -> int:
     if lane != APART:
         counts.fresh = count
         placed = [(lane, start, stop) for start, stop in allotted.ranges]
-    shelves = [allotted.shelf]
-    moved = Moved(tx.store_ms, counts, next=allotted.next, shelves=shelves, placed=placed)
+    free = [allotted.free]
+    moved = Moved(tx.store_ms, counts, next=allotted.next, free=free, placed=placed)
     tx.change(ledger.key, moved)
     return count
 

@@ -92,7 +92,7 @@ WORDS = {
     "results": "What each operation answered, in their order.",
     "retention": "What the log may forget.",
     "seconds": "For how long, up to an hour.",
-    "section": "Records in a section; without durable marks, progress is kept by sections.",
+    "section": "Records in a section; of a cursor that is not durable, progress is kept by sections.",
     "sequence": "Counts the producer's appends to this log, by one, from 0.",
     "sources": "Logs that messages come from: names, or patterns with `*` and `?`.",
     "spec": "How the queue was specified.",
