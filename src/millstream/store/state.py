@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Set
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Raw
@@ -24,20 +24,16 @@ from millstream.store.entity import Entity, Kinds
 from millstream.store.overlay import Overlay
 from millstream.store.unfolded import Unfolded
 
-if TYPE_CHECKING:
-    from millstream.store.rows import View
-
 REPLAY_ROWS = 1_024
-
 
 NO_END = 2**63
 """Past every offset: the end of what is needed from some offset on."""
 
-Pin = Callable[["View", int], list[tuple[int, int]]]
-"""Asked of each view before a log's bytes go: the ranges of its offsets that it still needs."""
+Pin = Callable[..., list[tuple[int, int]]]
+"""Called with a `rows.View` and a log's id before its bytes go: the ranges of offsets still needed."""
 
-Readers = Callable[["View", int], list[int]]
-"""Asked of each view where a log forgets what was consumed: up to where each reader has passed it."""
+Readers = Callable[..., list[int]]
+"""Called alike where a log forgets what was consumed: up to where each reader has passed it."""
 
 
 class Follower(Protocol):
