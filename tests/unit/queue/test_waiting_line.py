@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -173,6 +174,41 @@ def test_a_paused_queue_keeps_its_line_until_it_is_resumed(real: Millstream, ask
     until_standing(real, 5)
     queue.resume()
     assert [len(claim.result(LONG_S / 2)) for claim in claims] == [1] * 5
+
+
+def test_a_queue_that_takes_from_another_log_wakes_its_line(real: Millstream, ask: Ask) -> None:
+    queue = real.queue("jobs", sources="old", lease=60)
+    claims = waiting(real, ask, queue, 5)
+    queue.alter(sources=("new", "more*"))
+    real.log("old").append(b"no")
+    real.log("new").append_many([b"yes"] * 2)
+    real.log("more-1").append_many([b"yes"] * 3)
+    found = [message.value for claim in claims for message in claim.result(LONG_S / 2)]
+    assert found == [b"yes"] * 5
+
+
+@pytest.mark.embedded
+def test_a_thread_that_is_interrupted_passes_its_place_on(real: Millstream, ask: Ask) -> None:
+    """The main thread is the first in line, and Ctrl-C ends its wait."""
+    queue = real.queue("jobs", lease=60)
+
+    def interrupt() -> list[Future[Any]]:
+        until_standing(real, 1)
+        claims = []
+        for number in range(3):
+            claims.append(ask(queue.claim, 1, wait=LONG_S))
+            until_standing(real, number + 2)
+        main = threading.main_thread().ident
+        assert main is not None
+        signal.pthread_kill(main, signal.SIGINT)
+        return claims
+
+    helper = ask(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        queue.claim(1, wait=LONG_S)
+    until_standing(real, 3)
+    queue.put_many([b"x"] * 3)
+    assert [len(claim.result(LONG_S / 2)) for claim in helper.result(LONG_S)] == [1] * 3
 
 
 def test_a_claim_of_no_messages_waits_for_none(real: Millstream) -> None:

@@ -164,31 +164,41 @@ def claim_messages(store: Store, query: ClaimMessages) -> list[Lot]:
 
 
 def _claim_in_line(store: Store, query: ClaimMessages, until_s: float) -> list[Lot]:
-    queue, clock = query.queue, store.clock
+    queue = query.queue
     lines = store.caches.of(_ThreadLines, store)
     waiter = _Thread()
-    lines.join(queue, waiter, query.count)
-    left, change_s = 0, inf
     try:
-        while True:
-            left_s = until_s - clock.seconds()
-            duty = waiter.sleep(min(left_s, change_s))
-            if duty == "watch":
-                found_s = lines.watch(queue, waiter)
-                change_s = inf if found_s is None else found_s
-            elif duty is not None:
-                lines.stop_watching(waiter)
-                change_s = inf
-                found, left = consuming.claim_now(store, query)
-                if found:
-                    return found
-                left = 0
-                lines.in_vain(queue, waiter)
-            elif change_s <= left_s:
-                change_s = inf
-                lines.change(queue)
-            elif until_s <= clock.seconds():
+        lines.join(queue, waiter, query.count)
+        return _serve(store, query, lines, waiter, until_s)
+    except BaseException:
+        # Also an interrupt, wherever it came: the next in line glances at the queue.
+        lines.stop_watching(waiter)
+        lines.served(queue, waiter)
+        raise
+
+
+def _serve(
+    store: Store, query: ClaimMessages, lines: _ThreadLines, waiter: _Thread, until_s: float
+) -> list[Lot]:
+    """Do the duties of a waiter until it has messages, or its time is up."""
+    queue, clock, change_s = query.queue, store.clock, inf
+    while True:
+        left_s = until_s - clock.seconds()
+        duty = waiter.sleep(min(left_s, change_s))
+        if duty == "watch":
+            found_s = lines.watch(queue, waiter)
+            change_s = inf if found_s is None else found_s
+        elif duty is not None:
+            change_s = inf
+            lines.stop_watching(waiter)
+            found, left = consuming.claim_now(store, query)
+            if found:
+                lines.served(queue, waiter, left)
+                return found
+            if not lines.in_vain(queue, waiter):
                 return []
-    finally:
-        if not lines.leave(queue, waiter):
-            lines.served(queue, waiter, left)
+        elif change_s <= left_s:
+            change_s = inf
+            lines.change(queue)
+        elif until_s <= clock.seconds() and lines.leave(queue, waiter):
+            return []  # else it was told to look just now
