@@ -12,8 +12,10 @@ import pytest
 
 from millstream import Millstream, aio
 from millstream.aio.queue import Queue
-from millstream.embedded import EmbeddedSession
-from millstream.errors import Closed, NotFound
+from millstream.aio.session import AsyncEmbeddedSession
+from millstream.embedded import EmbeddedSession, open_store
+from millstream.errors import Closed, NotFound, OutcomeUnknown, Recovering, WriteFailed
+from millstream.testing import Faults, MemoryEngine, Torn
 from tests.unit.queue.lining import standing
 
 LONG_S = 20
@@ -232,3 +234,40 @@ async def test_a_line_of_coroutines_and_one_of_threads_share_what_comes(tmp_path
         for thread in threads:
             await asyncio.to_thread(thread.join)
         assert [len(claim) for claim in found] == [1] * 5
+
+
+def failing() -> tuple[aio.Millstream, Faults]:
+    """A store in memory whose writes can be made to fail."""
+    faults = Faults()
+    return aio.Millstream(AsyncEmbeddedSession(open_store(MemoryEngine(faults=faults)))), faults
+
+
+@pytest.mark.embedded
+async def test_a_look_that_fails_is_told_to_one_and_the_next_gets_the_message() -> None:
+    ms, faults = failing()
+    async with ms:
+        queue = await ms.create_queue("jobs", lease=60)
+        claims = await waiting(ms, queue, 10)
+        faults.on("commit", WriteFailed("no room"), nth=2)  # of the put, then of the claim
+        await queue.put(b"a")
+        with pytest.raises(WriteFailed):
+            await claims[0]
+        assert [message.value for message in await claims[1]] == [b"a"]
+        await until_standing(ms, 8)
+        await queue.put_many([b"b"] * 8)
+        assert [len(claim) for claim in await asyncio.gather(*claims[2:])] == [1] * 8
+
+
+@pytest.mark.embedded
+async def test_all_in_line_are_told_that_the_store_recovers() -> None:
+    ms, faults = failing()
+    async with ms:
+        queue = await ms.create_queue("jobs", lease=60)
+        claims = await waiting(ms, queue, 50)
+        faults.on("sent", Torn(kept=False), nth=2)  # of the put, then of the claim
+        for nth in range(1, 200):
+            faults.on("recover", WriteFailed("the disk still fails"), nth=nth)
+        await queue.put(b"a")
+        told = await asyncio.gather(*claims, return_exceptions=True)
+        assert {type(one) for one in told} == {OutcomeUnknown, Recovering}
+        assert isinstance(told[0], OutcomeUnknown)
