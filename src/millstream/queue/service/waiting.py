@@ -81,12 +81,13 @@ class Lines(Generic[W]):
 
         Answers in how many seconds time alone may bring something: 0 if there is something now.
         """
+        if not self._is_first(queue, waiter):
+            return None  # many that leave at once cost no look each
         keys = consuming.watched_keys(self._store, queue)
         wake = partial(self.change, queue)
         with self._lock:
             self._stop_watching(waiter)
-            if not self._line(queue).watches(waiter):
-                self._forget_if_empty(queue)
+            if not self._watches(queue, waiter):
                 return None
             for key in keys:
                 self._store.watch.add(key, wake)
@@ -102,6 +103,14 @@ class Lines(Generic[W]):
         """End the watch that a waiter has begun, if it has."""
         with self._lock:
             self._stop_watching(waiter)
+
+    def _is_first(self, queue: str, waiter: W) -> bool:
+        with self._lock:
+            return self._watches(queue, waiter)
+
+    def _watches(self, queue: str, waiter: W) -> bool:
+        line = self._lines.get(queue)
+        return line is not None and line.watches(waiter)
 
     def _stop_watching(self, waiter: W) -> None:
         found = self._watched.pop(waiter, None)
