@@ -20,6 +20,7 @@ from millstream.queue.rules.sources import facts_of
 from millstream.queue.service.consuming import pop_routed
 from millstream.queue.service.keeping import QueueUpkeep, _cut_inbox
 from millstream.queue.service.routing import WINDOW, route
+from millstream.store.rows import View
 from millstream.store.ticket import Ticket
 from millstream.testing import SimulatedClock
 from millstream.threads.queue import Queue
@@ -225,8 +226,7 @@ def test_the_background_does_it_too_and_then_rests(
     queue.claim(1)
     upkeep(ms)
     asked: list[int] = []
-    store = store_of(ms)
-    monkeypatch.setattr(type(store.state), "pinned", lambda _, log_id, __: asked.append(log_id))
+    monkeypatch.setattr(View, "pinned", lambda _, log_id: asked.append(log_id))
     for _ in range(3):
         clock.advance(10)
         upkeep(ms)
