@@ -81,7 +81,7 @@ class Limits:
     """Heads, cursors and producers kept in memory while nothing of theirs is unfolded."""
 
     entities_weight_max: int = 20_000
-    """The same by weight: a bucket of a queue weighs as much as 250 cursors."""
+    """Their weight at most: a bucket of a queue weighs as much as 250 cursors."""
 
     read_bytes_max: int = 4 * MiB
     """Payload fetched in one step of a streaming read."""

@@ -72,7 +72,7 @@ class Input:
 
 
 def _shown(batches: Iterator[list[bytes]], noun: str) -> Iterator[list[bytes]]:
-    """The same, with a line of progress."""
+    """Batches as they come, with a line of progress."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from millstream.cli.display import console
@@ -87,7 +87,7 @@ def _shown(batches: Iterator[list[bytes]], noun: str) -> Iterator[list[bytes]]:
 
 
 def _only_json(batches: Iterator[list[Any]], noun: str) -> Iterator[list[bytes]]:
-    """The same as bytes, up to the first value that is not JSON."""
+    """Batches as bytes, up to the first value that is not JSON."""
     import msgspec
 
     from millstream.errors import InvalidInput

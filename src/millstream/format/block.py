@@ -237,7 +237,7 @@ class Block:
         return [bool(data[start + i // 8] >> (i % 8) & 1) for i in range(self.header.count)]
 
     def validity_bits(self) -> memoryview | None:
-        """The same as bits, as Arrow wants them, without a copy."""
+        """Which records have a key, as bits: Arrow's form, without a copy; None if all or none have."""
         start = self._starts.get(KEY_VALIDITY)
         if start is None:
             return None

@@ -19,7 +19,7 @@ from millstream.record import Retention
 from millstream.store.entity import Entity
 
 Bytes = bytes
-"""As `bytes` of a head is a number."""
+"""The type `bytes`, whose name a head uses for the number of its bytes."""
 
 GAPS_KEPT = 16
 """Of the gaps below `dropped`, so many are remembered: lossy queues do not count them as lost.

@@ -34,7 +34,7 @@ class Progress:
         self._doubtful: Range = (0, 0)
         """Offsets at which the consumer may still hold records that were set aside."""
         self._again: dict[int, Record] = {}
-        """Of these, what was taken since."""
+        """Records that were taken since at those offsets: they may be acknowledged."""
 
     def catch_up(self, extent: Extent) -> None:
         """Go back to where the log's records are others since they were last looked at."""

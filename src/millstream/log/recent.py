@@ -90,7 +90,7 @@ class Parsed:
         return rows[offset - first]
 
     def rows(self, start: int, stop: int) -> list[Columns]:
-        """The same records, each by itself."""
+        """The records in [start, stop) of those it holds, each by itself."""
         metadata, skip, count = self.metadata, start - self.first, stop - start
         headers = metadata.column(blocks.HEADERS, skip, count) or [b""] * count
         rows = zip(
@@ -178,7 +178,7 @@ def recent_columns(store: Store, log_id: int, name: str, *, start: int, stop: in
 
 
 def recent_rows(store: Store, log_id: int, name: str, *, start: int, stop: int) -> list[Columns]:
-    """The same records, each by itself."""
+    """The records in [start, stop) of a log as `recent_columns` gives them, each by itself."""
     found = _pieces(store, log_id, name, start, stop)
     return list(chain.from_iterable([parsed.rows(first, end) for parsed, first, end in found]))
 

@@ -36,23 +36,23 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Of a request's headers."""
 
     frame_bytes_max: int = 64 * MiB
-    """Of a socket's frame."""
+    """Bytes of a socket's frame."""
 
     connections_max: int = 10_000
     connections_per_token_max: int = 5_000
     """Requests and sockets that one token may have open."""
 
     requests_in_flight_max: int = 256
-    """Of one socket, without an answer: its credit."""
+    """Requests of one socket without an answer: its credit."""
 
     requests_per_token_max: int = 2_500
-    """Of one token, being carried out at once: a quarter of what may wait to be committed."""
+    """Requests of one token that run at once: a quarter of what may wait to be committed."""
 
     claims_open_max: int = 100_000
     """Messages that one client may have in flight at once."""
 
     requests_per_second: float = 0.0
-    """Of one token; 0 is any number."""
+    """Requests per second of one token; 0 is unlimited."""
 
     wait_ms_max: int = 60_000
     """How long a request may wait for something to happen; clients ask again."""

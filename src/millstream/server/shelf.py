@@ -22,14 +22,14 @@ from millstream.errors import Conflict, Overloaded, TooLarge
 MiB = 1024 * 1024
 
 TRANSACTION_BYTES_MAX = 256 * MiB
-"""Of one transaction, replaced attempts included: one commit holds it in memory."""
+"""Bytes of one transaction, replaced attempts included: one commit holds it in memory."""
 
 STAGED_BYTES_MAX = 1024 * MiB
-"""Of all transactions together, on the disk."""
+"""Bytes of all transactions together, on the disk."""
 
 TRANSACTIONS_MAX = 100
 PARTS_MAX = 1_000
-"""Of one transaction: as many appends of a producer are remembered."""
+"""Parts of one transaction: as many appends of a producer are remembered."""
 
 IDLE_S = 15 * 60.0
 """How long a transaction that nothing happens to is kept."""

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 LOGS_PER_PAGE = 1_000
 BYTES_PER_PARTITION = 128 * 1024 * 1024
-"""So much is read by one task, unless `minPartitions` asks for more tasks."""
+"""Bytes that one task reads, unless `minPartitions` asks for more tasks."""
 
 RECORDS_PER_PARTITION = 250_000
-"""The same in records, for small ones."""
+"""Records that one task reads at most, where they are small."""
 
 
 class Range(Struct, frozen=True):

@@ -201,9 +201,9 @@ class QueueState(Entity, array_like=True):
     paid_until_ms: float = NEVER_MS
     rates: Rates = field(default_factory=Rates)
     done_ever: int = 0
-    """Also what is forgotten by now."""
+    """Messages that were ever done, also those that are forgotten by now."""
     failed_ever: int = 0
-    """Also what was driven again, or purged."""
+    """Messages that ever failed, also those that were redriven or purged."""
     skipped: list[tuple[int, int, int]] = field(default_factory=list)
     """The last ranges of records that could not be read and were passed over: log, from, to."""
     damaged: int = 0

@@ -47,7 +47,7 @@ class _Open:
         self.behind: list[tuple[int, int, bytes]] = []
         """Members by claim number: read ahead, or added by this operation."""
         self.added: dict[int, bytes] = {}
-        """Those of them that no row holds yet."""
+        """Members that this operation has added, and that no row holds yet."""
         self.read_to = b""
         self.reads = 1
         """How many to read next: mostly one is enough."""

@@ -78,13 +78,13 @@ class Ledger:
         )
 
     def fly(self, count: int) -> None:
-        """So many messages more are in flight."""
+        """Count messages that went in flight."""
         self.counts.in_flight += count
         if self._index is not None:
             self._index.counted()
 
     def lives(self, bucket_id: int, by: int) -> None:
-        """More, or fewer, messages of a bucket are not done."""
+        """Count by how many the messages of a bucket that are not done have changed."""
         self.alive[bucket_id] = self.alive.get(bucket_id, 0) + by
 
     def close(self) -> None:

@@ -62,7 +62,7 @@ def checked(spec: QueueSpec) -> QueueSpec:
 
 
 def _lean(value: T) -> T:
-    """The same value, to be written without what equals its default, however that was said."""
+    """The value with its defaults left out, also those that were given explicitly."""
     said = {field.name: (getattr(value, field.name), field.default) for field in fields(value)}
     return type(value)(**{name: own for name, (own, default) in said.items() if own != default})
 

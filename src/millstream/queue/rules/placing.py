@@ -41,11 +41,11 @@ class Arrival(NamedTuple):
     due_ms: int = 0
     """Store time before which they cannot be claimed; 0 for none."""
     wall_due_ms: int = 0
-    """The same as wall time."""
+    """Wall time before which they cannot be claimed; 0 for none."""
     digest: bytes = b""
     """By which a repeat is known."""
     past: Sequence[Trial] = ()
-    """The attempts before, of a message that is driven again."""
+    """The earlier attempts at a message that is redriven."""
 
 
 def place(ledger: Ledger, routed: list[c.Routed]) -> int:

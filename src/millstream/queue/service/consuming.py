@@ -89,7 +89,7 @@ def claim_now(
 
 
 def without_acks(query: c.ClaimMessages) -> c.ClaimMessages:
-    """The same claim again: what came with it is acknowledged."""
+    """The claim for its next try, without the acknowledgements: the first try made them."""
     return replace(query, acked=[]) if query.acked else query
 
 

@@ -30,7 +30,7 @@ BUCKETS_PER_LOOK = 100
 """Buckets that are looked at under the mutex in one go."""
 
 COPIES_PER_LOOK = 16
-"""Of these, how many are copied."""
+"""Buckets that are copied under the mutex in one go."""
 
 STATES = {"available": AVAILABLE, "in_flight": IN_FLIGHT, "done": DONE, "failed": FAILED}
 

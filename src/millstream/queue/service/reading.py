@@ -237,7 +237,7 @@ def are_at_hand(store: Store, grants: list[c.Grant]) -> bool:
 def read_inside(
     tx: Transaction, queue: str, grants: Iterable[c.Grant]
 ) -> tuple[list[Lot], list[Damaged]]:
-    """The same inside a transaction, where nothing can be forgotten meanwhile; and what is damaged."""
+    """Messages read inside a transaction, where none can be forgotten meanwhile; and damaged ones."""
     found: list[Lot] = []
     damaged: list[Damaged] = []
     for grant in grants:

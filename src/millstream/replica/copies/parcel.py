@@ -44,7 +44,7 @@ class Parcel(Struct, frozen=True, array_like=True):
     digest: bytes
     blocks: list[Block] = []
     packed: bytes = b""
-    """The same, as MessagePack and zstd."""
+    """The blocks as MessagePack and zstd, in place of `blocks`."""
     size: int = 0
     """Bytes of what is packed."""
 

@@ -53,7 +53,7 @@ class LogOutcome(Struct, kw_only=True):
     pushed: int = 0
     """Records that went to the peer."""
     bytes: int = 0
-    """Of these records, as they travelled."""
+    """Bytes of these records, as they travelled."""
     truncated: int = 0
     """Records that one side forgot because the other one had."""
     metadata: int = 0

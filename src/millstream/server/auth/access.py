@@ -30,10 +30,10 @@ RESERVED = "millstream:"
 """Logs in which the server keeps what is its own."""
 
 PERMISSIONS_MAX = 100
-"""Of one token or ticket: each is looked at for each command."""
+"""Permissions of one token or ticket: each is looked at for each command."""
 
 REMEMBERED_MAX = 10_000
-"""Of needs, and whether they are met: most commands ask for what was asked for before."""
+"""Cached answers whether a need is met: most commands need what was needed before."""
 
 _NOUNS = (*get_args(Noun), "*")
 _RANK = {"read": 0, "write": 1, "admin": 2}

@@ -142,7 +142,7 @@ class Conversation:
         self._loop = asyncio.get_running_loop()
         self._running: dict[int, asyncio.Task[None]] = {}
         self._waiting: set[int] = set()
-        """Those of the running that may wait for something to happen."""
+        """Running requests that may wait for something to happen."""
         self._holdings = Holdings(settings.claims_open_max)
         self._reads = asyncio.Semaphore(READS_MAX)
         self._shut_out: asyncio.Future[None] = self._loop.create_future()

@@ -52,7 +52,7 @@ STEPS_MAX = 120
 """Points of a chart over time; a longer time has longer steps."""
 REASONS_MAX = 12
 SLICES_MAX = 15
-"""Of each header: the most frequent values."""
+"""Values of each header: the most frequent ones."""
 MINUTE_MS = 60_000
 
 _SETTINGS = {
