@@ -70,7 +70,7 @@ def _boot_id() -> str:
 
 
 DRIFT_MS = 50
-"""The wall clock and the boot clock may part by so much before store time is told anew."""
+"""The wall clock and the boot clock may part by so much before store time is set again."""
 
 
 class StoreTime:
@@ -102,7 +102,7 @@ class StoreTime:
         return boot_ms, boot_ms + self._offset_ms
 
     def epoch_ms(self) -> int:
-        """The wall time of store time 0: how times are told to people.
+        """The wall time of store time 0: how times are shown to people.
 
         It follows a wall clock that is set, and passes over the small differences between two looks at
         two clocks, so that one moment is told alike each time.

@@ -56,7 +56,7 @@ def on_parent(action: Action) -> Right:
 
 
 def on_fork(when: tuple[str, Any], *, of_parent: bool = False) -> Right:
-    """A right on the fork that the store makes and names: who may make it, may delete it."""
+    """A right on the fork that the store makes and names: a token that may make it may delete it."""
     return Right("log", "admin", "log", of_parent=of_parent, is_fork=True, when=when)
 
 
@@ -89,7 +89,7 @@ class Wait(Struct, frozen=True):
     is_endless: bool = False
     """What None means there: for as long as it takes; else not at all."""
     once: str = ""
-    """A list that is carried out before the wait; a caller who asks again for the rest of the wait
+    """A list that is carried out before the wait; a caller that asks again for the rest of the wait
     leaves it out."""
 
 
@@ -192,7 +192,7 @@ def waits(command: Command[Any]) -> bool:
 
 
 def is_repeatable(command: Command[Any]) -> bool:
-    """Whether a command may be asked again if nobody knows whether it was carried out."""
+    """Whether a command may be asked again if its outcome is unknown."""
     if not command.writes:
         return True
     repeat = command.traits.repeat

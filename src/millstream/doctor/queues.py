@@ -114,7 +114,7 @@ class QueueExamination:
                     )
 
     def _check_attempts(self, queue: QueueState, bucket_id: int, bucket: Bucket) -> None:
-        """Each claim of a message is told, and each but the one it is in flight for has ended."""
+        """Each claim of a message is recorded, and each but the one it is in flight for has ended."""
         size, states = len(bucket.states), bucket.states
         if len(bucket.attempts) != size or len(bucket.until_ms) != size:
             self._findings.add(

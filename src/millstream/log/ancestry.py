@@ -1,4 +1,4 @@
-"""Forks, as the store knows them: where the first records of a fork lie, and who needs whose.
+"""Forks, as the store knows them: where the first records of a fork lie, and which log needs which.
 
 A fork's records below its fork point lie in its parent, the others are its own. What a fork may still
 read is needed of its parent, and so on upwards. A fork whose parent is deleted keeps what it needs of it;

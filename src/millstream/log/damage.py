@@ -86,6 +86,6 @@ def _next_of(view: Rows, log_id: int, position: int) -> list[int]:
 
 
 def _entry_key(error: CorruptionError | None) -> bytes | None:
-    """The key of the damaged entry that an error tells of."""
+    """The key of the damaged entry that an error is about."""
     where = "" if error is None else str(error.data.get("where", ""))
     return bytes.fromhex(where) if where.startswith(keys.prefix(keys.ENTRY).hex()) else None

@@ -55,13 +55,13 @@ class Staged:
         )
 
     def visible(self) -> list[Single]:
-        """What readers see: not a record whose caller was told that it failed."""
+        """What readers see: not a record whose caller got an error."""
         return self.records[:-1] if self.in_doubt and self._by_call else self.records
 
     # Commits.
 
     def begin(self, *, by_call: bool) -> c.Append:
-        """The command that commits what is staged; in doubt until it is told how it ended."""
+        """The command that commits what is staged; in doubt until its outcome is reported."""
         self.in_doubt, self._by_call = True, by_call
         return self._command(self.committed)
 
@@ -80,7 +80,7 @@ class Staged:
         self.clear()
 
     def failed(self) -> None:
-        """Nothing was stored; nor is a record staged any more whose caller was told so."""
+        """Nothing was stored; a record whose caller got the error is no longer staged."""
         self.in_doubt = False
         if self._by_call:
             self._bytes -= _size(self.records.pop())

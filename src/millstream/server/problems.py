@@ -1,4 +1,4 @@
-"""Problems: errors as HTTP tells them, RFC 9457 documents with our error's name and data.
+"""Problems: errors over HTTP, as RFC 9457 documents with our error's name and data.
 
 One table says which status each error has; what is not in it is a mistake of ours, and is told
 without any of its insides.
@@ -22,7 +22,7 @@ from millstream.server.journal import place
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
-"""What a client that came at a bad time is told to wait."""
+"""Seconds in `Retry-After` for a client that came at a bad time."""
 LOST_TOLD_MAX = 1_000
 """Lost claims that an error lists."""
 
@@ -133,7 +133,7 @@ def respond(error: MillstreamError) -> Response:
 
 
 def respond_unexpected(error: Exception) -> Response:
-    """The answer to a mistake of ours: it is logged by its kind and place, and told without."""
+    """The answer to a mistake of ours: its kind and place are logged, not answered."""
     _logger.error(
         "request_failed",
         extra={"error": type(error).__name__, "where": place(error.__traceback__)},

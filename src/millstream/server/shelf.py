@@ -77,7 +77,7 @@ class Staged:
 
 
 class Shelf:
-    """Everything that is staged at one server, by who staged it and the transaction's name."""
+    """Everything that is staged at one server, by its principal and the transaction's name."""
 
     def __init__(self, clock: Clock, folder: Path | None) -> None:
         self.committing = asyncio.Lock()

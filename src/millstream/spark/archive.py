@@ -29,7 +29,7 @@ FORMAT = 1
 MANIFEST = "_manifest"
 STAGING = "_staging"
 DIRECTORY_BYTES_MAX = 200
-"""Of a directory's name: a longer log name is cut, and told from others by a digest."""
+"""Bytes of a directory's name: a longer log name is cut, and ends with a digest."""
 
 _ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{}\[\]^<>|~]""")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")

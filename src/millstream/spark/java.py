@@ -49,7 +49,7 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that will do: its home, its major version, and who named it."""
+    """A usable Java: its home, its major version, and which setting named it."""
 
     home: Path
     major: int

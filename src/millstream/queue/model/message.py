@@ -223,7 +223,7 @@ _OUTCOMES = {AVAILABLE: "again", IN_FLIGHT: "in_flight", DONE: "done", FAILED: "
 
 
 def tries_of(history: Sequence[Trial], epoch_ms: int) -> list[Try]:
-    """Attempts as people are told of them; `epoch_ms` is the wall time of store time 0."""
+    """Attempts in wall time; `epoch_ms` is the wall time of store time 0."""
     return [
         Try(
             moment(epoch_ms + one.at_ms),

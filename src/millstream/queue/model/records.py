@@ -18,7 +18,7 @@ from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Spa
 from millstream.queue.model.spec import QueueSpec
 
 ATTEMPTS_MAX = 65_535
-"""In one of the RFC's arrays; of more, the last are told."""
+"""Attempts in one of the RFC's arrays; of more, the last ones."""
 
 MetadataOf = Callable[[Span], list[bytes]]
 """The metadata of neighbouring messages, as the entries of their log have it."""

@@ -31,7 +31,7 @@ LOOKED_AT_PER_STEP = 2_000
 """Names and logs that are looked at before the mutex is let go for a moment."""
 
 SOURCES_PER_LOOK = 256
-"""Of a queue that takes messages in their turn, so many logs with something new are told at a time."""
+"""Logs with something new that are looked at in one go, for a queue that takes turns."""
 
 _FOLLOWER = "logs by pattern"
 
@@ -279,7 +279,7 @@ class _Matched:
 
 
 class Matches:
-    """What the patterns of all queues match that were asked for; told of every commit."""
+    """What the patterns of all queues match that were asked for; updated by every commit."""
 
     def __init__(self, state: State) -> None:
         self._state = state

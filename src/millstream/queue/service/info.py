@@ -21,7 +21,7 @@ from millstream.store.state import State
 from millstream.store.store import Store
 
 DUE_COUNTED_MAX = 100_000
-"""Messages whose time has come and who were not claimed since: beyond that, they are estimated."""
+"""Due messages that were not claimed yet and are counted; beyond, they are estimated."""
 
 LOGS_LOOKED_AT = 100
 """Logs in which the oldest record that is not routed is looked for."""
@@ -160,7 +160,7 @@ def _oldest_ms(view: View, queue: QueueState, unrouted: list[Source]) -> int | N
                 break
     for source in unrouted[:LOGS_LOOKED_AT]:
         at = source.position
-        with suppress(CorruptionError, RowMoved):  # of what cannot be read, nobody knows
+        with suppress(CorruptionError, RowMoved):  # what cannot be read is not counted
             for first, value in entries_of(view, source.log_id, start=at, stop=at + 1):
                 found.append(entries.decode_places(value).appended[at - first])
     return min(found, default=None)

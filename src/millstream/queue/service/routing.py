@@ -80,7 +80,7 @@ class LookedAhead(dict[str, tuple[QueueSpec, dict[int, Looked]]]):
 
 
 def _in_order(store: Store, facts: Facts, look: Look, most: int) -> list[Routed]:
-    """What was found, in the order of time; what was looked at in vain is kept for the next time."""
+    """What was found, in the order of time; what could not be placed is kept for the next time."""
     kept = store.caches.of(LookedAhead)
     spec, ahead = kept.pop(facts.name, (facts.spec, {}))
     if spec != facts.spec:

@@ -105,7 +105,7 @@ class _Withdrawal:
         )
 
     def _first_wanted(self) -> int:
-        """A queue that was told to begin at an offset does not begin before it."""
+        """A queue whose spec starts at an offset does not begin before it."""
         start = self._queue.spec.start
         return 0 if start in ("earliest", "latest") else int(start)
 

@@ -37,7 +37,7 @@ RANDOM_BYTES = 4
 
 
 def set_aside(tx: Transaction, command: c.SetAside, passed: Passed, go_back: GoBack) -> c.Aside:
-    """Move a log's records from an offset on into a fork; its name, and who was set back."""
+    """Move a log's records from an offset on into a fork; its name, and which readers were set back."""
     log_id, head = need_log(tx, command.log)
     check_integer("an offset", command.at)
     if head.epoch > command.epoch:

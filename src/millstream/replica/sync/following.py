@@ -64,7 +64,7 @@ class Pace:
         self._failed: list[LogOutcome] | None = None
 
     def tells(self, outcome: Outcome) -> bool:
-        """Whether something came of a round; the same failure again is not worth a word."""
+        """Whether something came of a round; the same failure again is not reported."""
         failed = [log for log in outcome.logs if log == LogOutcome(log=log.log, error=log.error)]
         moved = len(failed) < len(outcome.logs)
         news = moved or failed != self._failed

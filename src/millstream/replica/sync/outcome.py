@@ -78,7 +78,7 @@ class Outcome(Struct, kw_only=True):
     peer: str
     """The peer's store id."""
     logs: list[LogOutcome] = []
-    """Those of which something can be told; what was the same on both sides is only counted."""
+    """Logs with something to report; those that were the same on both sides are only counted."""
     looked_at: int = 0
     """Logs that were compared."""
     pulled: int = 0

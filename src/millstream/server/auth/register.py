@@ -84,7 +84,7 @@ _NOTHING = _encode(Revoked(id=""))
 
 
 class Register:
-    """The tokens that count, as of an offset of the log. Pure: it is told what there is to read."""
+    """The tokens that count, as of an offset of the log. Pure: its caller reads the log."""
 
     def __init__(self) -> None:
         self.by_id: dict[str, Made] = {}

@@ -35,7 +35,7 @@ UNREAD_BYTES_MAX = 256 * 1024
 """Of a body whose request is answered already: so much is passed over, in so long."""
 
 REFUSED_MAX = 64
-"""Connections past the bound that are still told so; beyond, they are just cut."""
+"""Connections past the bound that still get a refusal; beyond, they are just cut."""
 
 _PLAIN = b"content-type: text/plain; charset=utf-8\r\nconnection: close\r\n"
 
@@ -73,7 +73,7 @@ class HttpConnection(HttpToolsProtocol):
         self._read_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Take a place, or be told that there is none."""
+        """Take a place, or be refused if there is none."""
         over = len(self.connections) - self.config.settings.connections_max
         super().connection_made(transport)
         if over >= REFUSED_MAX:
@@ -131,7 +131,7 @@ class HttpConnection(HttpToolsProtocol):
         self.scope["state"]["has_come"] = lambda: not cycle.more_body
 
     def on_body(self, body: bytes) -> None:
-        """A piece of a body: a sender of much that is no body is told apart by it."""
+        """A piece of a body: what comes between two of them counts as overhead."""
         self._bodiless_bytes = 0
         super().on_body(body)
 

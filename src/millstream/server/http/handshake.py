@@ -57,7 +57,7 @@ class Handshakes:
             except OSError:
                 await asyncio.sleep(RETRY_S)
                 continue
-            # Past the bound a few still come to TLS, and are told that there is no place.
+            # Past the bound a few still come to TLS, and get a refusal.
             most = self._connections_max + connection.REFUSED_MAX
             if self._established() + len(self._open) >= most:
                 accepted.close()

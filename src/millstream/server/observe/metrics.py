@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from millstream.server.core import Core
 
 NAMES_MAX = 1_000
-"""Logs and queues that are told by name: each is a few time series."""
+"""Logs and queues that have metrics of their own: each is a few time series."""
 
 LISTED_MAX = 10_000
 """Logs and queues that a scrape looks at, to find the largest."""

@@ -32,7 +32,7 @@ from millstream.server.rest.payload import (
 READ_DEFAULT = 1_000
 READ_MAX = 10_000
 HEADER_CHARS_MAX = 8_000
-"""Of a record's headers in a header of the answer; longer ones are told as JSON only."""
+"""Characters of a record's headers in a header of the answer; longer ones come as JSON only."""
 
 RAW_HEADERS = (
     Header("Millstream-Key", "The record's key, percent-encoded, beside a raw body"),

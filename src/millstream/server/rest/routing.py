@@ -118,13 +118,13 @@ class PathRoute(Route):
         return Match.FULL, {"endpoint": self.endpoint, "path_params": found.groupdict()}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; whatever goes wrong is told as a problem."""
+        """Answer a request; an error is answered as a problem document."""
         request = Request(scope, receive, send)
         try:
             response = await self._answer(request)
         except MillstreamError as error:
             response = problems.respond(error)
-        except Exception as error:  # told without its insides, and logged
+        except Exception as error:  # answered without details, and logged
             response = problems.respond_unexpected(error)
         if request.method != "GET":  # an answer that changed something is sent in any case
             await response(scope, receive, send)

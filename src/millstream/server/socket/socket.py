@@ -267,7 +267,7 @@ class Conversation:
     # The end.
 
     async def _end(self, error: BaseException | None) -> None:
-        """Say why, if it was us who ended it."""
+        """Say why, if this side ended it."""
         if isinstance(error, Violation):
             await self._close(error.code, error.reason)
         elif error is not None:
