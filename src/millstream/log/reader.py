@@ -1,14 +1,14 @@
 """Reading: entries from the overlay or the engine, payloads beside them, as blocks.
 
-A read takes no lock. It looks at a snapshot and at the overlay, and starts again with a newer
-snapshot if a fold moved a row from one to the other in between. Rows never change; they only go,
-when the log is truncated.
+A read takes no lock. It looks at a snapshot and at the overlay. If a fold moved a row from one to
+the other in between, or a commit in flight drops rows, it reads once more: inside a `look`, which
+has an overlay and a snapshot of the same commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 from millstream.errors import CorruptionError, Truncated
 from millstream.format import block as blocks
@@ -17,22 +17,21 @@ from millstream.format.lineage import Fork
 from millstream.log.ancestry import fork_of
 from millstream.log.block import Block, Columns, pack, pack_metadata
 from millstream.log.damage import gone, located, next_entry
-from millstream.log.head import Bounds
+from millstream.log.head import Bounds, Head
 from millstream.record import Record
 from millstream.store.engine import Row, Snapshot
-from millstream.store.rows import Rows, View
+from millstream.store.rows import Rows
 from millstream.store.store import Store
 
 ENTRIES_PER_SCAN = 32
 SOME_BYTES = 64 * 1024
 """What is fetched at least when only some records are wanted."""
 
-TRIES = 8
-"""The fold can move a row once while it is looked for; more often only if it outruns the reader."""
+T = TypeVar("T")
 
 
 class RowMoved(Exception):
-    """A row is not where it was: look again with a newer snapshot.
+    """A row is neither in the overlay nor in the snapshot: a fold moved it, or it is gone.
 
     `stop` is the first offset behind the records that need it, where that is known.
     """
@@ -65,11 +64,10 @@ def read_blocks(
     the payloads are not read, and the blocks' `payload` is empty.
     """
     log_id = log_id_of(store, name)
-    bounds = bounds_of(store, log_id)
-    behind: int | None = None
-    for _ in range(TRIES):
-        stop = min(stop, bounds.end)
-        if start >= stop:
+
+    def read(bounds: Bounds, rows: Rows) -> list[Block]:
+        end = min(stop, bounds.end)
+        if start >= end:
             return []
         if start < bounds.start:
             raise Truncated(
@@ -78,15 +76,29 @@ def read_blocks(
                 offset=start,
                 start=bounds.start,
             )
-        try:
-            with store.engine.read() as snapshot:
-                rows = _Log(store.rows(snapshot), bounds.name, log_id)
-                return _read(rows, start, stop, bytes_max, values=values)
-        except RowMoved as moved:
-            behind = moved.stop
-            store.view(_nothing)
-            bounds = bounds_of(store, log_id)
-    raise gone(name, start, behind)
+        log = _Log(rows, bounds.name, log_id)
+        return _read(log, start, end, bytes_max, values=values)
+
+    try:
+        return with_rows(store, log_id, read)
+    except RowMoved as moved:
+        raise gone(name, start, moved.stop) from None
+
+
+def with_rows(store: Store, log_id: int, read: Callable[[Bounds, Rows], T]) -> T:
+    """Read rows of a log, within its bounds, as of one moment at which they were durable.
+
+    `read` may be called twice; a `RowMoved` that it raises the second time is the row's end.
+    """
+    bounds, overlay = bounds_of(store, log_id), store.state.overlay
+    try:
+        with store.engine.read() as snapshot:
+            found = read(bounds, Rows(overlay, snapshot))
+        if not overlay.is_dropping:
+            return found
+    except RowMoved:
+        pass
+    return store.view(lambda view: read(view.entity(keys.head(log_id), Head).view(), view))
 
 
 def read_records(view: Rows, log_id: int, name: str, *, start: int, stop: int) -> list[Record]:
@@ -140,21 +152,15 @@ def fetch_blocks(
     bytes_max: int = SOME_BYTES,
     values: bool = True,
 ) -> list[Block]:
-    """Blocks from `start` on, whatever the log's start; looks again if a row moved meanwhile."""
-    behind: int | None = None
-    for _ in range(TRIES):
-        try:
-            with store.engine.read() as snapshot:
-                rows = _Log(store.rows(snapshot), name, log_id)
-                return _read(rows, start, stop, bytes_max=bytes_max, values=values)
-        except RowMoved as moved:
-            behind = moved.stop
-            store.view(_nothing)
-    raise gone(name, start, behind)
+    """Blocks from `start` on, whatever the log's start."""
 
+    def read(_: Bounds, rows: Rows) -> list[Block]:
+        return _read(_Log(rows, name, log_id), start, stop, bytes_max=bytes_max, values=values)
 
-def _nothing(_: View) -> None:
-    """Asked for the wait: a commit that has taken rows away, and not told so yet, is over then."""
+    try:
+        return with_rows(store, log_id, read)
+    except RowMoved as moved:
+        raise gone(name, start, moved.stop) from None
 
 
 class _Log(NamedTuple):

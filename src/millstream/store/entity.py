@@ -58,6 +58,14 @@ class Entity(Struct, array_like=True):
         """The bytes of its record, as the fold writes them and `decode` reads them."""
         return _encode(self)
 
+    def copied(self) -> Self:
+        """One of its own, to be changed without changing this one."""
+        if self.exists():
+            return self.decode(self.encode())
+        gone = self.blank()
+        gone.lsn = self.lsn
+        return gone
+
     @classmethod
     def blank(cls) -> Self:
         """One that does not exist."""

@@ -26,11 +26,21 @@ class Overlay:
         self._rows: dict[bytes, tuple[int, bytes]] = {}
         self._groups: dict[bytes, list[bytes]] = {}
         self._arrivals: deque[tuple[int, bytes]] = deque()
+        self.is_dropping = False
+        """Whether the commit in flight drops or replaces rows: until it is durable, a reader without
+        a lock may miss a row, or find one that is not durable in its place."""
         self.losses = 0
         """How often held rows were replaced or dropped: what was read before may be out of date."""
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    def copied(self) -> Overlay:
+        """One with the same rows, to be changed by itself; it is never folded."""
+        copy = Overlay()
+        copy._rows = dict(self._rows)
+        copy._groups = {name: list(group) for name, group in self._groups.items()}
+        return copy
 
     def put(self, seq: int, rows: Iterable[Row]) -> None:
         """Hold rows that the delta `seq` carries."""
@@ -38,6 +48,7 @@ class Overlay:
         for key, value in rows:
             if key in held:
                 self.losses += 1
+                self.is_dropping = True
             elif len(key) > GROUP_BYTES:
                 group = groups.get(key[:GROUP_BYTES])
                 if group is None:
@@ -79,6 +90,7 @@ class Overlay:
 
     def drop_all(self, ranges: Iterable[tuple[bytes, bytes]]) -> None:
         """Forget the rows in ranges; many single keys at once cost little more than one."""
+        self.is_dropping = True
         found: list[bytes] = []
         for start, stop in ranges:
             if stop == start + b"\x00":
@@ -114,6 +126,7 @@ class Overlay:
     def clear(self) -> None:
         """Forget everything."""
         self.losses += 1
+        self.is_dropping = False
         self._rows.clear()
         self._groups.clear()
         self._arrivals.clear()

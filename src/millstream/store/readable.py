@@ -1,12 +1,22 @@
 """The reading half of a store: what readers see, and how it is kept up with the disk.
 
-The state is changed only under the transactor's mutex; what readers see of it, without a lock, is as
-of the last commit. Reads go on while writes are refused.
+Readers see what is durable, and wait for no commit.
+
+    what is asked          answered from                       lock
+    seen                   the views: published, frozen        none
+    look, none in flight   the store's state and a snapshot    the state's, for the question alone
+    look, one in flight    the standby and a snapshot          the standby's
+
+The state is changed only under `mutex`, and `mutex` is never held while a commit waits for the
+disk. From a group's first operation until its commit is durable the state is `ahead` of the disk: a
+reader that finds it so waits for `PATIENCE_S`, since most commits are over by then, and then asks the
+standby. Reads go on while writes are refused.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -16,11 +26,19 @@ from millstream.limits import Limits
 from millstream.store.engine import Engine, Snapshot
 from millstream.store.entity import Kinds
 from millstream.store.rows import Rows, View
+from millstream.store.standby import Standby
 from millstream.store.state import Pin, Readers, State
 from millstream.store.transactor import Transactor, fresh
+from millstream.store.views import Views
 from millstream.store.watch import Watch
 
 T = TypeVar("T")
+
+PATIENCE_S = 0.002
+"""How long a reader waits for a commit in flight before it asks the standby."""
+
+TRIES = 2
+"""How often it does so: the next commit may be in flight when it comes."""
 
 
 class Readable:
@@ -45,29 +63,70 @@ class Readable:
         self.clock = clock
         self._kinds = kinds
         self._pins, self._readers = pins, readers
-        self.state = State(kinds, clock, pins, readers)
-        self._stale = True
-        self._seen_seq = -1
         self._reason: MillstreamError | None = None
         """Why the handle has ended."""
+        self._start_reading()
+
+    def _start_reading(self) -> None:
+        """Know nothing yet: the next look reads what is on disk."""
+        self.mutex = threading.Lock()
+        """Guards the state; held for a moment only, never while the disk is waited for."""
+        self.views = Views()
+        self.state = self._make_state()
+        self.standby = Standby(
+            self.engine,
+            self.clock,
+            self.limits,
+            make_state=self._make_state,
+            publish=self._publish,
+        )
+        self._stale = True
+        self._ahead = False
+        """Whether the state has changes that are not durable."""
+        self._level = threading.Event()
+        """Set while the state is not ahead."""
+        self._level.set()
+
+    def _make_state(self) -> State:
+        return State(self._kinds, self.clock, self._pins, self._readers, views=self.views)
+
+    @property
+    def seq(self) -> int:
+        """The newest commit that readers see."""
+        return self.views.seq
+
+    @property
+    def is_committing(self) -> bool:
+        """Whether a commit is made here: an operation that is run now has to wait for it."""
+        return self._transactor.turn.locked()
 
     def refresh(self) -> bool:
         """See what other processes have committed; True if there was anything."""
         self._check_usable()
-        if not self._stale and (not self.engine.shared or self.engine.last_seq() == self._seen_seq):
+        before = self.views.seq
+        if not self._stale and (not self.engine.shared or self.engine.last_seq() == before):
             return False
-        with self._transactor.mutex, self.engine.read() as snapshot:
-            advanced = self._advance(snapshot)
-            if advanced:
-                self._publish()
-        return advanced
+        self.look(lambda state, snapshot: None)
+        return self.views.seq > before
 
     def look(self, question: Callable[[State, Snapshot], T]) -> T:
-        """Ask the state something, with everybody's commits in it; the mutex is held meanwhile."""
+        """Ask a state something, with every durable commit in it; waits for no commit in flight.
+
+        The question is asked under a lock: it must be quick, and must not change the state.
+        """
         self._check_usable()
-        with self._transactor.mutex, self.engine.read() as snapshot:
+        for _ in range(TRIES):
+            with self.mutex:
+                if not self._ahead:
+                    return self._ask(question)
+            if not self._level.wait(PATIENCE_S):
+                break
+        return self.standby.look(question)
+
+    def _ask(self, question: Callable[[State, Snapshot], T]) -> T:
+        with self.engine.read() as snapshot:
             if self._advance(snapshot):
-                self._publish()
+                self._publish(self.state)
             answer = question(self.state, snapshot)
             self.state.evict(self.limits.entities_cached_max, self.limits.entities_weight_max)
             return answer
@@ -82,16 +141,33 @@ class Readable:
 
     def seen(self, key: bytes) -> Any:
         """What readers see of an entity, as of the last `refresh` or commit."""
-        found = self.state.visible.get(key)
+        found = self.views.get(key)
         if found is None:
             found = self.look(lambda state, snap: state.show(key, state.entity(key, snap)))
         return found
 
-    def _publish(self) -> None:
-        changed = self.state.publish()
-        self._seen_seq = self.state.seq
-        if self.state.reloaded:
-            self.state.reloaded = False
+    def _reload(self) -> None:
+        """Bring the state up to what is on disk, and let readers see it."""
+        with self.mutex, self.engine.read() as snapshot:
+            self._advance(snapshot)
+            self._publish(self.state)
+            self._fall_level()
+
+    def _run_ahead(self) -> None:
+        """From now on the state is ahead of the disk; called under the mutex."""
+        self._ahead = True
+        self._level.clear()
+
+    def _fall_level(self) -> None:
+        """The state is what is on disk, or stale; called under the mutex."""
+        self._ahead = False
+        self._level.set()
+
+    def _publish(self, state: State) -> None:
+        """Let readers see what a state knows to be durable; called under the state's lock."""
+        changed = state.publish()
+        if state.reloaded:
+            state.reloaded = False
             self.watch.wake_all()
         else:
             self.watch.notify(changed)

@@ -1,8 +1,8 @@
 """The state of a store in memory: the entities in use, the overlay, and where the deltas stand.
 
-It always equals the records plus the deltas up to `seq`. It is changed only under the store's
-mutex: by the operations of the group that is being committed, or by deltas that other processes
-have written. Anything uncertain is mended by the same road that opening takes: forget, reload.
+It always equals the records plus the deltas up to `seq`. It is changed only under its lock: by the
+operations of the group that is being committed, or by deltas that other processes have written.
+Anything uncertain is mended by the same road that opening takes: forget, reload.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from millstream.store.engine import Snapshot
 from millstream.store.entity import Entity, Kinds
 from millstream.store.overlay import Overlay
 from millstream.store.unfolded import Unfolded
+from millstream.store.views import Views
 
 REPLAY_ROWS = 1_024
 
@@ -52,6 +53,8 @@ class State:
         clock: Clock,
         pins: tuple[Pin, ...] = (),
         readers: tuple[Readers, ...] = (),
+        *,
+        views: Views | None = None,
     ) -> None:
         self._kinds = kinds
         self._computed = frozenset(change for kind in kinds.values() for change in kind.computed)
@@ -65,8 +68,8 @@ class State:
         """Of all entities in memory together."""
         self._weight_kept = 0
         """What it was after the last eviction, until there may be more to evict."""
-        self.visible: dict[bytes, Any] = {}
-        """What readers see, without a lock, of entities: their views as of the last commit."""
+        self.views = Views() if views is None else views
+        """What readers see, without a lock, of entities."""
         self.dirty = Unfolded()
         """Entities with changes that no record holds yet."""
         self.settled: list[bytes] = []
@@ -85,11 +88,25 @@ class State:
         self.next_log = 1
         self.id_limit = 0
 
+    def copied(self) -> State:
+        """A state that can be changed without changing this one, while this one stays as it is.
+
+        Entities are copied when they are first used.
+        """
+        copy = State(self._kinds, self.clock, self.pins, self.readers)
+        copy.entities, copy.overlay = _Copies(self.entities), self.overlay.copied()
+        copy.dirty, copy.time = self.dirty, self.time
+        copy.seq, copy.folded = self.seq, self.folded
+        copy.next_id, copy.next_log, copy.id_limit = self.next_id, self.next_log, self.id_limit
+        return copy
+
     def load(self, snapshot: Snapshot) -> None:
         """Start over from the records and the deltas after them."""
         self.forget()
         self.reloaded = True
         self.folded = self.seq = _folded(snapshot)
+        if self.folded > self.views.seq:
+            self.views.clear()  # of what was folded since they were shown, no delta is left
         self.dirty.clear(self.folded)
         self.advance(snapshot)
         block = snapshot.get(keys.ID_BLOCK_KEY)
@@ -103,7 +120,6 @@ class State:
         self.overlay.clear()
         self.entities.clear()
         self.weight = self._weight_kept = 0
-        self.visible.clear()
         self.dirty.clear(folded=0)
         self.followers.clear()
         self.settled.clear()
@@ -171,6 +187,7 @@ class State:
     def committed(self, delta: deltas.Delta | deltas.StoredDelta, size: int) -> None:
         """Note a delta that is durable; its changes are applied already."""
         seq = delta.seq
+        self.overlay.is_dropping = False
         self.dirty.note(seq, delta.changes)
         self.seq = seq
         if delta.next_id > self.next_id:
@@ -203,13 +220,15 @@ class State:
             self._kinds[key[1]].decode(raw)
 
     def publish(self) -> set[bytes]:
-        """After a commit: let readers see the entities that it changed; answers whom to wake."""
+        """Once a commit is durable: let readers see what it changed; answers which watchers to wake."""
         changed, self.touched = self.touched, set()
+        views = {}
         for key in changed:
             entity = self.entities.get(key)
             view = None if entity is None else entity.view()
             if view is not None:
-                self.visible[key] = view
+                views[key] = view
+        self.views.replace(views, seq=self.seq)
         for follower in self.followers.values():
             changed = changed.union(follower.changed(changed))
         return changed
@@ -218,7 +237,7 @@ class State:
         """Let readers see an entity as it is now; answers what they see."""
         view = entity.view()
         if view is not None:
-            self.visible[key] = view
+            self.views.add(key, view, seq=self.seq)
         return view
 
     def folded_through(self, seq: int) -> None:
@@ -252,7 +271,7 @@ class State:
         for key in found:
             del self.entities[key]
             self.weight -= self._kinds[key[1]].weight
-            self.visible.pop(key, None)
+            self.views.remove(key)
 
     def _apply(self, found: deltas.StoredDelta, size: int, snapshot: Snapshot) -> None:
         for key, raw in found.changes:
@@ -286,6 +305,24 @@ class State:
                     f"delta {seq}, record {key.hex()}: {error}", what="delta", where=seq
                 ) from error
             self.change(key, change, snapshot)
+
+
+class _Copies(dict[bytes, Entity]):
+    """Copies of another state's entities, each made when it is first asked for."""
+
+    def __init__(self, originals: dict[bytes, Entity]) -> None:
+        super().__init__()
+        self._originals = originals
+
+    def get(self, key: bytes, default: Any = None) -> Any:
+        """The copy, or what was put in its place."""
+        found = super().get(key)
+        if found is None:
+            original = self._originals.get(key)
+            if original is None:
+                return default
+            found = self[key] = original.copied()
+        return found
 
 
 def _folded(snapshot: Snapshot) -> int:

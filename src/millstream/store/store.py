@@ -27,14 +27,14 @@ from millstream.store import forking
 from millstream.store.caches import Caches
 from millstream.store.engine import Engine, Writer, application_tables
 from millstream.store.entity import Kind, Kinds
-from millstream.store.fold import Slice, write_slice
+from millstream.store.folding import Folding
 from millstream.store.group import run_group
 from millstream.store.instance import Instance, create_instance
 from millstream.store.keeper import UPKEEP_S, Keeper
-from millstream.store.readable import Readable
+from millstream.store.readable import PATIENCE_S
 from millstream.store.recovery import Recovery
 from millstream.store.rescue import Rescue
-from millstream.store.state import Pin, Readers, State
+from millstream.store.state import Pin, Readers
 from millstream.store.ticket import Ticket
 from millstream.store.transaction import Operation, Transaction
 from millstream.store.transactor import Transactor, fresh, told
@@ -57,7 +57,7 @@ CLOSING_FOLD_S = 1.0
 """How long closing folds; what is then unfolded stays so, and is read when the store is opened."""
 
 
-class Store(Readable):
+class Store(Folding):
     """One open store. All methods may be called from any thread."""
 
     def __init__(
@@ -82,26 +82,22 @@ class Store(Readable):
         self._upkeep = upkeep
         self._groups = 0
         self._operations = 0
-        self._folds = 0
-        self._own_seq, self._folded_before = 0, -1
         self._last_failure: str | None = None
         self._kept = False
-        self._sent = False
-        self._sending: tuple[list[Ticket[Any]], int, bytes] | None = None
+        self._sending: tuple[list[Ticket[Any]] | None, int, bytes] | None = None
         """The group whose delta was written last, its sequence, and its bytes."""
         self.settled: list[Ticket[Any]] | None = None
         """The last group whose tickets all have their result or their error."""
         self.caches = Caches()
         self.on_commit: Observer | None = None
-        """Called under the mutex, on whichever thread commits: it must be quick."""
+        """Called by the thread that commits, before its callers are answered: it must be quick."""
         self.is_closing = False
         """Whether upkeep shall leave the rest to the next one that opens the store."""
         self.on_poisoned: Callable[[MillstreamError], None] | None = None
         """Called once, on any thread, if something acknowledged is missing from the disk."""
         self._upkeep_due = 0.0
-        self._sync_s = 0.0
         self._begin()
-        with self._transactor.mutex:
+        with self._transactor.turn:
             self._initialise()
         forking.register(self)
 
@@ -177,13 +173,13 @@ class Store(Readable):
         self._reason = Closed(f"{place} was closed", path=place)
         self._transactor.close(self._reason)
         self.watch.close()
-        with self._transactor.mutex:
+        with self._transactor.turn:
             self.engine.close()
 
     # The commit path.
 
     def commit_group(self, group: list[Ticket[Any]]) -> None:
-        """Run the operations of a group and commit them; called under the mutex.
+        """Run the operations of a group and commit them; called by the leader, in its turn.
 
         If its thread is interrupted meanwhile, the commit is finished, and then the interrupt raised.
         """
@@ -213,16 +209,27 @@ class Store(Readable):
         refusal = None if shortage is None else shortage.error()
         began_s = 0.0 if self.on_commit is None else self.clock.seconds()
         with self.engine.write() as writer:
-            self._advance(writer)
-            tables = application_tables(self.engine, writer)
-            transaction = Transaction(
-                self.state, writer, self.limits, refusal=refusal, tables=tables
-            )
-            run_group(transaction, group)
-            delta = transaction.finish()
+            with self.mutex:
+                self._run_ahead()
+                self._advance(writer)
+                tables = application_tables(self.engine, writer)
+                transaction = Transaction(
+                    self.state, writer, self.limits, refusal=refusal, tables=tables
+                )
+                run_group(transaction, group)
+                delta = transaction.finish()
+                if delta is not None:
+                    self._write(delta, writer, group)
+            # Readers have the mutex while the disk is waited for. The seam for pipelining: the next
+            # group may run on this state from here on, if it is answered after this commit.
             if delta is not None:
-                self._write(delta, writer, group)
-        self._publish()
+                self._sync(writer)
+            with self.mutex:
+                if delta is not None:
+                    self._committed(delta)
+                self._publish(self.state)
+                self.state.evict(self.limits.entities_cached_max, self.limits.entities_weight_max)
+                self._fall_level()
         self._operations += len(group)
         if self.on_commit is not None and self._sent:
             self.on_commit(len(group), self.clock.seconds() - began_s, self._sync_s)
@@ -232,9 +239,7 @@ class Store(Readable):
         """Finish what an interrupt broke off: what is on disk says how far it had come."""
         self._stale = True
         if self._sending is not None and self._sending[0] is group and self._has_landed():
-            with self.engine.read() as snapshot:
-                self._advance(snapshot)
-            self._publish()
+            self._reload()
             return
         for ticket in group:
             ticket.result = ticket.error = None
@@ -255,20 +260,18 @@ class Store(Readable):
     ) -> None:
         data = deltas.encode(delta)
         self.state.check(delta, data)
-        if group is not None:
-            self._sending = (group, delta.seq, data)
+        self._sending = (group, delta.seq, data)
         writer.put([(keys.delta(delta.seq), data)])
-        self._sent = True
-        began_s = 0.0 if self.on_commit is None else self.clock.seconds()
-        writer.commit()
-        self._sync_s = 0.0 if self.on_commit is None else self.clock.seconds() - began_s
-        self.state.committed(delta, len(data))
+
+    def _committed(self, delta: deltas.Delta) -> None:
+        assert self._sending is not None
+        self.state.committed(delta, len(self._sending[2]))
         self._own_seq = delta.seq
         self._groups += 1
 
     def _after_commit(self) -> None:
         state, limits = self.state, self.limits
-        state.evict(limits.entities_cached_max, limits.entities_weight_max)
+        self._follow()
         unfolded, size = state.seq - state.folded, state.tail_total
         if (
             unfolded > limits.tail_deltas_max
@@ -281,30 +284,27 @@ class Store(Readable):
             self._kept = True
             self._keeper.wake()
 
+    def _follow(self) -> None:
+        """Have the standby keep up; what was just committed stays committed."""
+        try:
+            if self.standby.follow(is_slow=self._sync_s > PATIENCE_S):
+                return
+        except MillstreamError as error:
+            self._last_failure = str(error)
+        self.watch.wake_all()  # what some of them wait for, it had to find out
+
     def _fold_behind(self) -> None:
         """The tail is as long as it may be: fold now. What was just committed stays committed."""
         try:
-            self._fold_slice(locked=True)
+            self._write_slice()
         except MillstreamError as error:
             self._keeper_failed(error)
 
-    def _tail_is_long(self) -> bool:
-        state, limits = self.state, self.limits
-        return (
-            state.seq - state.folded > limits.fold_deltas_min
-            or state.tail_total > limits.fold_bytes_min
-        )
-
-    def _tail_is_ours(self) -> bool:
-        """Whether it is for this process to fold: it has commits in there, or others do not fold."""
-        self.look(lambda state, snapshot: state.folded_through(snapshot.first_seq() - 1))
-        folded, before = self.state.folded, self._folded_before
-        self._folded_before = folded
-        return self._tail_is_long() and (self._own_seq > folded or folded == before)
-
     def _fail(self, group: list[Ticket[Any]], error: BaseException) -> None:
-        """Nothing of the group was acknowledged; tell everyone what is known."""
-        self._stale = True
+        """Nothing of the group was acknowledged: each caller is told what is known."""
+        with self.mutex:
+            self._stale = True
+            self._fall_level()
         known = isinstance(error, MillstreamError) and not isinstance(error, OutcomeUnknown)
         if not known and (self._sent or not isinstance(error, Exception)):
             self._begin_recovery(error)
@@ -315,19 +315,19 @@ class Store(Readable):
     # After a failed write.
 
     def _begin_recovery(self, cause: BaseException) -> None:
-        """Refuse writes until what is on disk is certain; called under the mutex."""
+        """Refuse writes until what is on disk is certain; called in the writer's turn."""
         text = str(cause) or type(cause).__name__
-        self._transactor.refuse(self.recovery.begin(text, seq=self._seen_seq))
+        self._transactor.refuse(self.recovery.begin(text, seq=self.views.seq))
         self._keeper.wake()
 
     def _recover(self) -> None:
         """Make sure that everything acknowledged is on disk, and take writes again."""
         try:
             self.engine.recover()
-            with self._transactor.mutex:
+            with self._transactor.turn:
                 self._resume()
         except CorruptionError as error:
-            with self._transactor.mutex:
+            with self._transactor.turn:
                 self._poison(error)
 
     def _resume(self) -> None:
@@ -335,20 +335,19 @@ class Store(Readable):
         self._stale = True
         with self.engine.read() as snapshot:
             found = snapshot.last_seq()
-            if found < needed:
-                raise CorruptionError(
-                    f"commit {needed} was acknowledged, and the last one on disk is {found}",
-                    what="delta",
-                    where=found + 1,
-                )
-            self._advance(snapshot)
-        self._publish()
+        if found < needed:
+            raise CorruptionError(
+                f"commit {needed} was acknowledged, and the last one on disk is {found}",
+                what="delta",
+                where=found + 1,
+            )
+        self._reload()
         if reason is not None:
             self._transactor.admit(reason)
         self.recovery.end()
 
     def _poison(self, cause: BaseException) -> None:
-        """Something acknowledged is missing: refuse everything, for good; called under the mutex."""
+        """Something acknowledged is missing: refuse everything, for good; called in the writer's turn."""
         reason = Poisoned(
             f"a write failed, and then not everything acknowledged was found on disk ({cause}); "
             "close this handle, and see with `millstream doctor` what is lost",
@@ -362,57 +361,6 @@ class Store(Readable):
             self.on_poisoned(reason)
 
     # The background.
-
-    def _fold_for(self, most_s: float | None) -> int:
-        """Fold what is unfolded now, slice by slice while there is time; how many commits."""
-        self._check_usable()
-        target, before = self.state.seq - 1, self.state.folded
-        until_s = None if most_s is None else self.clock.seconds() + most_s
-        while self.state.folded < target and self._fold_slice():
-            if until_s is not None and self.clock.seconds() >= until_s:
-                break
-        return self.state.folded - before
-
-    def _fold_slice(self, *, locked: bool = False) -> bool:
-        """Fold one slice, here or seen to be done elsewhere; False if there was nothing to do.
-
-        Many rows are joined beside running commits, unless `locked` says that the mutex is held
-        already.
-        """
-        if locked:
-            return self._write_slice()
-        with self._folding:
-            with self._transactor.mutex:
-                found = None if self._stale else Slice(self.state, self.limits)
-                if found is None or found.is_light:
-                    return self._write_slice()
-            found.prepare()
-            with self._transactor.mutex:
-                return self._write_slice(found) or self.state.folded > found.folded
-
-    def _write_slice(self, prepared: Slice | None = None) -> bool:
-        if self._reason is not None or self.recovery.reason is not None:
-            return False
-        self._sent = False
-        try:
-            with self.engine.write() as writer:
-                advanced = self._advance(writer)
-                through = write_slice(self.state, writer, self.limits, prepared)
-                if through:
-                    self._sent = True
-                    writer.commit()
-                    self.state.folded_through(through)
-                    self._folded_before = self.state.folded
-                    self._folds += 1
-        except MillstreamError as error:
-            self._fail([], error)
-            raise
-        except BaseException:  # interrupted: what is on disk says how far it had come
-            self._stale = True
-            raise
-        if advanced:
-            self._publish()
-        return through > 0
 
     def _keep(self) -> bool:
         self.recovery.attempt()
@@ -429,14 +377,14 @@ class Store(Readable):
 
     def _tend(self) -> None:
         try:
-            self.engine.upkeep(self._transactor.mutex)
+            self.engine.upkeep(self._transactor.turn)
         except OutcomeUnknown as error:  # a sync failed: what it was for may not be on disk
-            with self._transactor.mutex:
+            with self._transactor.turn:
                 self._begin_recovery(error)
             raise
 
     def _await_others(self, stop: threading.Event) -> None:
-        if self.engine.await_change(-1 if self._stale else self._seen_seq, stop):
+        if self.engine.await_change(-1 if self._stale else self.views.seq, stop):
             self.refresh()
 
     def _keeper_failed(self, error: MillstreamError) -> None:
@@ -463,32 +411,35 @@ class Store(Readable):
 
     def _initialise(self) -> None:
         with self.engine.read() as snapshot:
-            if snapshot.last_seq():
-                self._advance(snapshot)
-                self._publish()
-                return
-        with self.engine.write() as writer:
+            found = snapshot.last_seq()
+        if found:
+            self._reload()
+            return
+        with self.engine.write() as writer, self.mutex:
             self._advance(writer)
             if self.state.seq == 0:
                 transaction = Transaction(self.state, writer, self.limits)
                 transaction.run(create_instance)
                 self._write(transaction.delta, writer)
-        self._publish()
+                self._sync(writer)
+                self._committed(transaction.delta)
+            self._publish(self.state)
 
     def before_fork(self) -> None:
         """Finish the running commit and let go of the engine's handles, until `after_fork`."""
-        self._transactor.mutex.acquire()
+        for lock in self._resting():
+            lock.acquire()
         forking.suspend(self.engine)
 
     def after_fork(self, *, in_child: bool) -> None:
         """Go on in the parent; in the child start from what is on disk."""
         forking.resume(self.engine, in_child=in_child)
         if not in_child:
-            self._transactor.mutex.release()
+            for lock in self._resting():
+                lock.release()
             return
-        self.state = State(self._kinds, self.clock, self._pins, self._readers)
+        self._start_reading()
         self.caches.clear()  # they may hold locks, and threads that wait: these stayed in the parent
-        self._stale = True
         failed = self.recovery
         self._begin()
         self._reason = self._reason or forking.refusal(self.engine)
@@ -497,3 +448,7 @@ class Store(Readable):
         elif failed.reason is not None:
             begun = self.recovery.begin(failed.reason.data["cause"], seq=failed.seq)
             self._transactor.refuse(begun)
+
+    def _resting(self) -> tuple[threading.Lock, ...]:
+        """What is held during a fork, in this order."""
+        return self._transactor.turn, self.mutex, self.standby.lock

@@ -60,7 +60,7 @@ class Transactor:
     def __init__(
         self, committer: Committer, clock: Clock, *, waiting_max: int, group_max: int
     ) -> None:
-        self.mutex = threading.Lock()
+        self.turn = threading.Lock()
         self._committer = committer
         self._clock = clock
         self._waiting_max = waiting_max
@@ -142,7 +142,7 @@ class Transactor:
     def _commit_alone(self, ticket: Ticket[Any]) -> None:
         """Commit for a caller beside whom nobody waits, and pass the lead on; also if interrupted."""
         try:
-            with self.mutex:
+            with self.turn:
                 if self._closed is None:
                     self._committer.commit_group([ticket])
                 else:  # since its turn began
@@ -162,8 +162,8 @@ class Transactor:
                 if self._first is ticket:
                     if self._await_others(ticket):
                         return True
-                elif not ticket.wait(ORPHANED_S) and self.mutex.acquire(blocking=False):
-                    self.mutex.release()
+                elif not ticket.wait(ORPHANED_S) and self.turn.acquire(blocking=False):
+                    self.turn.release()
                     ticket.lead = True
         except BaseException:
             self._abandon(ticket)
@@ -247,7 +247,7 @@ class Transactor:
         group: list[Ticket[Any]] = []
         self._leader = own
         try:
-            with self.mutex:
+            with self.turn:
                 self._taken = _NOBODY
                 try:
                     group = self._gather(patient=own is None or not own.joint)

@@ -10,9 +10,9 @@ with memory_store(clock=clock) as ms:
 
 from __future__ import annotations
 
-from millstream.store.faults import Crash, Faults, Torn
+from millstream.store.faults import Crash, Faults, Pause, Torn
 from millstream.store.memory import MemoryEngine
 from millstream.testing.clock import SimulatedClock
 from millstream.testing.store import memory_store
 
-__all__ = ["Crash", "Faults", "MemoryEngine", "SimulatedClock", "Torn", "memory_store"]
+__all__ = ["Crash", "Faults", "MemoryEngine", "Pause", "SimulatedClock", "Torn", "memory_store"]

@@ -207,7 +207,7 @@ async def test_a_cancelled_append_breaks_no_other(tmp_path: Path, handed_in: boo
     async with await aio.open(tmp_path / "a.db") as ms:
         log = ms.log("x")
         session = session_of(ms)
-        with session.store._transactor.mutex:
+        with session.store._transactor.turn:
             appends = [asyncio.ensure_future(log.append(str(n))) for n in range(100)]
             await asyncio.sleep(0)
             assert len(session._gathered) == 100

@@ -167,7 +167,7 @@ def test_only_the_failing_transaction_is_undone(
 
     group: list[Ticket[Any]] = [Ticket(operation(steps(n))) for n in (1, 2, 1, 3)]
     store = session.store
-    with store._transactor.mutex:
+    with store._transactor.turn:
         store.commit_group(group)
 
     assert [type(ticket.error) for ticket in group] == [

@@ -348,7 +348,7 @@ def test_what_the_same_commit_has_finished_is_not_yet_given_up(ms: Millstream) -
         Ticket(partial(pop_routed, command=popped)),
         Ticket(lambda tx: _drop_slice(tx, log_id)),
     ]
-    with store._transactor.mutex:
+    with store._transactor.turn:
         store.commit_group(group)
     assert [ticket.error for ticket in group] == [None, None]
     fold_all(ms)

@@ -126,7 +126,7 @@ def test_closing_lets_what_was_sent_finish(server: Serving) -> None:
     ms = millstream.open(server.url)
     assert server.core is not None
     transactor = server.core.store._transactor
-    with transactor.mutex:
+    with transactor.turn:
         appending = Call(lambda: ms.log("a").append(b"x"))
         while not transactor._leading:
             threading.Event().wait(0.001)

@@ -214,7 +214,7 @@ def make_losing(store, settings):
 def lose(store):
     while store.on_poisoned is None:
         pass  # the server is not up yet
-    with store._transactor.mutex:
+    with store._transactor.turn:
         store._poison(OSError("commit 7 is missing"))
 
 serving.Core = make_losing

@@ -102,7 +102,7 @@ def test_entities_in_memory_stay_bounded_once_they_are_folded() -> None:
     store.fold()
     log.append(b"x")
     assert len(store.state.entities) <= 20
-    assert len(store.state.visible) <= 20
+    assert len(store.views) <= 20
     assert [Log(session, f"log {number}").end_offset() for number in range(50)] == [1] * 50
 
 

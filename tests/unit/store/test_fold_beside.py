@@ -80,13 +80,13 @@ class Process:
 
     def fold_slice(self, meanwhile: Callable[[], object]) -> bool:
         """Fold as the background does, and do something while no lock is held."""
-        with self.store._transactor.mutex:
+        with self.store._transactor.turn:
             if self.store._stale:
                 return self.store._write_slice()
             planned = Slice(self.store.state, self.store.limits)
         meanwhile()
         planned.prepare()
-        with self.store._transactor.mutex:
+        with self.store._transactor.turn:
             return self.store._write_slice(planned)
 
     def fail(self, key: bytes) -> None:
@@ -98,7 +98,7 @@ class Process:
             self.store.run(operation)
 
     def evict(self) -> None:
-        with self.store._transactor.mutex:
+        with self.store._transactor.turn:
             self.store.state.evict(0)
 
     def sees(self, key: bytes) -> list[int]:

@@ -107,7 +107,7 @@ class Process:
         self.store._fold_slice()
 
     def evict(self) -> None:
-        with self.store._transactor.mutex:
+        with self.store._transactor.turn:
             self.store.state.evict(0)
 
     def sees(self, key: bytes) -> list[int]:

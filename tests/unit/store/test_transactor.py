@@ -466,7 +466,7 @@ def test_an_interrupted_leader_that_waits_for_its_turn_strands_nobody(
 ) -> None:
     store = start()
     store._transactor._crowd = crowd
-    with store._transactor.mutex, interrupted_in(place):
+    with store._transactor.turn, interrupted_in(place):
         store.run(count)
     assert Caller(store).finish().error is None
 
@@ -474,7 +474,7 @@ def test_an_interrupted_leader_that_waits_for_its_turn_strands_nobody(
 def test_who_waits_for_its_turn_when_the_store_is_poisoned_is_told_so() -> None:
     store = start()
     before = commits(store)
-    with store._transactor.mutex:
+    with store._transactor.turn:
         caller = Caller(store)
         until(lambda: store._transactor._leading)
         store._poison(RuntimeError("a fold failed"))

@@ -23,7 +23,7 @@ from millstream.format import keys
 from millstream.format.entries import Entry, Places, decode_places
 from millstream.log.head import Head, Name, without
 from millstream.log.names import check_integer, check_text
-from millstream.log.reader import TRIES, RowMoved, bounds_of, entries_of, log_id_of
+from millstream.log.reader import RowMoved, bounds_of, entries_of, log_id_of
 from millstream.queue.commands import Routed
 from millstream.queue.model.slots import Mark, Span
 from millstream.queue.model.spec import DELAY_MS_MAX, PRIORITY_MAX, QueueSpec, no_queue
@@ -36,6 +36,9 @@ from millstream.record import Headers
 from millstream.store.rows import Rows, View
 from millstream.store.store import Store
 from millstream.store.transaction import Transaction
+
+TRIES = 8
+"""How often a log is read that is truncated or folded meanwhile."""
 
 ASSIGNED_MAX = 50_000
 """Messages in one command: they are placed in one commit."""

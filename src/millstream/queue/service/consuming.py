@@ -33,6 +33,7 @@ from millstream.queue.service.reading import (
 from millstream.queue.service.routing import PLACE_RECORDS, route
 from millstream.store.rows import View
 from millstream.store.store import Store
+from millstream.store.supposing import Reading
 from millstream.store.transaction import Transaction
 
 ROUTING_S_MAX = 1.0
@@ -174,7 +175,7 @@ def put_later(store: Store, query: c.PutForLater) -> int:
     """Put messages for later, behind those that came before them."""
     facts = need_facts(store, query.queue)
     if facts.spec.looks_at_headers:
-        route_ahead(store, query.queue, facts.untouched + 1)
+        route_ahead(Reading(store, waits=True), query.queue, facts.untouched + 1)
     command = c.PutLater(query.queue, query.records, query.marks)
     return store.run(partial(place_later, command=command))
 
@@ -213,12 +214,18 @@ def need_facts(store: Store, name: str, *, whole: bool = False) -> Facts:
     return facts
 
 
-def route_ahead(store: Store, name: str, count: int) -> None:
-    """Route as many messages as are to be looked at."""
+def route_ahead(reading: Reading, name: str, count: int) -> None:
+    """Route as many messages as are to be looked at.
+
+    Of an indexed queue that is far behind, only the next stretch while a commit is in flight.
+    """
+    store = reading.store
     facts = need_facts(store, name)
-    routed = route(store, route_to_end(store, facts) if facts.spec.indexed else facts, count)
+    if facts.spec.indexed and not store.is_committing:
+        facts = route_to_end(store, facts)
+    routed = route(store, facts, count)
     if routed:
-        store.run(partial(place_routed, command=c.PlaceRouted(name, routed)))
+        reading.run(partial(place_routed, command=c.PlaceRouted(name, routed)))
 
 
 def get_attempts(store: Store, query: c.GetAttempts) -> list[Try]:

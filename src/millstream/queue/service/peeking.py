@@ -24,6 +24,7 @@ from millstream.queue.service.consuming import find_bucket, need_queue, route_ah
 from millstream.queue.service.reading import peek_grant, peek_singles
 from millstream.store.rows import View
 from millstream.store.store import Store
+from millstream.store.supposing import Reading
 
 PEEK_MAX = 10_000
 BUCKETS_PER_LOOK = 100
@@ -44,19 +45,20 @@ def peek_messages(store: Store, query: c.PeekMessages) -> list[Lot]:
         raise InvalidInput(f"a state is one of {', '.join(STATES)}, not {query.state!r}")
     if not 0 <= query.count <= PEEK_MAX:
         raise InvalidInput(f"a peek is at up to {PEEK_MAX:,} messages, not {query.count:,}")
+    reading = Reading(store)
     if query.state == "available" and query.route:
-        route_ahead(store, query.queue, query.count)
-    return _read(store, query.queue, _find(store, query), is_done=query.state == "done")
+        route_ahead(reading, query.queue, query.count)
+    return _read(store, query.queue, _find(reading, query), is_done=query.state == "done")
 
 
 def copies_of(
-    store: Store, name: str, wanted: str | None, first: int
+    reading: Reading, name: str, wanted: str | None, first: int
 ) -> Iterator[tuple[int, Bucket]]:
     """Copies of the buckets with messages in a state, or in any, from a claim number on, in order."""
     position: int | None = first
     while position is not None:
         look = partial(_copies, name=name, wanted=wanted, first=position)
-        page, position = store.view(look)
+        page, position = reading.view(look)
         yield from page
 
 
@@ -98,12 +100,12 @@ def _number(bucket_id: int) -> int:
     return split_id(bucket_id)[1]
 
 
-def _find(store: Store, query: c.PeekMessages) -> list[Shown]:
+def _find(reading: Reading, query: c.PeekMessages) -> list[Shown]:
     """The messages that a peek is to show."""
     first = 0 if query.after < 0 else split_id(query.after)[1] + 1
     found: list[Shown] = []
     left = query.count
-    buckets = copies_of(store, query.queue, query.state, first) if left else ()
+    buckets = copies_of(reading, query.queue, query.state, first) if left else ()
     for bucket_id, bucket in buckets:
         low = max(0, first - _number(bucket_id))
         reasons = bucket.reasons(0, len(bucket.states))
@@ -114,7 +116,7 @@ def _find(store: Store, query: c.PeekMessages) -> list[Shown]:
             if left <= 0:
                 return found
     if not query.count:
-        store.view(lambda view: need_queue(view, query.queue))
+        reading.view(lambda view: need_queue(view, query.queue))
     return found
 
 

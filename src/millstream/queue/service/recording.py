@@ -15,14 +15,15 @@ from operator import itemgetter
 from millstream.errors import CorruptionError, InvalidInput
 from millstream.format import entries, keys, rfc
 from millstream.format.ids import make_bucket_id
-from millstream.log.reader import TRIES, RowMoved, entries_of
+from millstream.log.head import Bounds
+from millstream.log.reader import RowMoved, entries_of, with_rows
 from millstream.queue import commands as c
 from millstream.queue.model import records
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.slots import Span, Trial
 from millstream.queue.model.state import QueueState
 from millstream.queue.service.consuming import need_queue
-from millstream.store.rows import View
+from millstream.store.rows import Rows, View
 from millstream.store.store import Store
 
 RECORDS_MAX = 10_000
@@ -211,20 +212,19 @@ class _Metadata:
     def _read(self, log_id: int, offset: int) -> None:
         """Read the entry that covers an offset."""
         self._log_id, self._first, self._entry = log_id, offset, []
-        store = self._store
-        for _ in range(TRIES if self._strict else 2):
-            try:
-                with store.engine.read() as snapshot:
-                    found = entries_of(store.rows(snapshot), log_id, start=offset, stop=offset + 1)
-                    self._first, value = next(iter(found))
-                self._entry = entries.metadata_of(value)
-                return
-            except RowMoved:
-                store.refresh()
-        if self._strict:
-            raise CorruptionError(
-                f"the metadata of the message at offset {offset} is gone; run `millstream doctor`",
-                what="log entry",
-                where=offset,
-                offset=offset,
-            )
+
+        def read(_: Bounds, rows: Rows) -> tuple[int, bytes]:
+            return next(entries_of(rows, log_id, start=offset, stop=offset + 1))
+
+        try:
+            self._first, value = with_rows(self._store, log_id, read)
+            self._entry = entries.metadata_of(value)
+        except RowMoved:
+            if self._strict:
+                raise CorruptionError(
+                    f"the metadata of the message at offset {offset} is gone; "
+                    "run `millstream doctor`",
+                    what="log entry",
+                    where=offset,
+                    offset=offset,
+                ) from None

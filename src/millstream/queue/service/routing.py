@@ -20,8 +20,8 @@ from millstream.errors import CorruptionError
 from millstream.format import block as blocks
 from millstream.format import entries, keys
 from millstream.log.damage import next_entry
-from millstream.log.head import Head, without
-from millstream.log.reader import TRIES, RowMoved, entries_of
+from millstream.log.head import Bounds, Head, without
+from millstream.log.reader import RowMoved, entries_of, with_rows
 from millstream.queue.commands import Routed
 from millstream.queue.model.slots import Mark, Span
 from millstream.queue.model.spec import KEY, PRIORITY_MAX, QueueSpec
@@ -103,14 +103,15 @@ def _condition(text: str) -> Filter | None:
 def _look(
     store: Store, source: Source, spec: QueueSpec, condition: Filter | None, want: int
 ) -> Looked:
-    for _ in range(TRIES):
-        try:
-            with store.engine.read() as snapshot:
-                return _look_in(store.rows(snapshot), source, spec, condition, want)
-        except RowMoved:
-            store.refresh()
-        except CorruptionError as error:
-            return _passed_over(store, source, error)
+    def look(_: Bounds, rows: Rows) -> Looked:
+        return _look_in(rows, source, spec, condition, want)
+
+    try:
+        return with_rows(store, source.log_id, look)
+    except CorruptionError as error:
+        return _passed_over(store, source, error)
+    except RowMoved:
+        pass
     if store.view(partial(_is_there, source=source)):
         return _passed_over(store, source, None)
     return Looked(Routed(source.log_id, source.position, source.position, []), 0)
@@ -126,8 +127,11 @@ def _is_there(view: View, source: Source) -> bool:
 def _passed_over(store: Store, source: Source, error: CorruptionError | None) -> Looked:
     """Pass over damage: which of its records belong to the queue cannot be known."""
     log_id, start = source.log_id, source.position
-    with store.engine.read() as snapshot:
-        stop = min(source.end, next_entry(store.rows(snapshot), log_id, error, start, source.end))
+
+    def look(_: Bounds, rows: Rows) -> int:
+        return next_entry(rows, log_id, error, start, source.end)
+
+    stop = min(source.end, with_rows(store, log_id, look))
     stop = next((high for _, high in without(source.gaps, start, stop)), stop)
     skipped = [(start, stop)]
     return Looked(Routed(log_id, start, stop, [], setbacks=source.setbacks, skipped=skipped), 0)

@@ -16,6 +16,7 @@ from millstream.queue.service.consuming import need_facts
 from millstream.queue.service.peeking import PEEK_MAX, STATES, copies_of
 from millstream.queue.service.reading import log_name
 from millstream.store.store import Store
+from millstream.store.supposing import Reading
 
 
 class Attempted(Struct, frozen=True, array_like=True):
@@ -91,7 +92,7 @@ def _attempts(store: Store, query: ListAttempts) -> list[_Row]:
     first = 0 if query.after < 0 else split_id(query.after)[1] + 1
     epoch_ms = store.state.time.epoch_ms()
     found: list[_Row] = []
-    for bucket_id, bucket in copies_of(store, query.queue, None, first):
+    for bucket_id, bucket in copies_of(Reading(store), query.queue, None, first):
         low = max(0, first - split_id(bucket_id)[1])
         histories = bucket.histories(low, len(bucket.states))
         for span in bucket.sources(low, len(bucket.states)):

@@ -27,6 +27,7 @@ from millstream.replica.copies.copying import Standing, advance, chains_of
 from millstream.replica.copies.marks import add_marks, begin_marks, last_mark
 from millstream.store.instance import instance_id
 from millstream.store.store import Store
+from millstream.store.supposing import Reading
 from millstream.store.transaction import Transaction
 
 BLOCKS_MAX = 100_000
@@ -82,7 +83,7 @@ def _own(tx: Transaction, log_id: int, owner: str, epoch: int) -> None:
 def adopt_blocks(store: Store, command: c.AdoptBlocks) -> int:
     """Check blocks of another copy and append them; the new end."""
     found = check_blocks(command, store.limits)
-    standing, chain = advance(store, command.log)
+    standing, chain = advance(Reading(store, waits=True), command.log)
     if standing.end != command.expect_end:
         raise _end_moved(command, standing.end)
     marks: list[Mark] = []

@@ -36,6 +36,7 @@ from millstream.replica.stamp import summary
 from millstream.store.instance import Instance
 from millstream.store.rows import View
 from millstream.store.store import Store
+from millstream.store.supposing import Reading
 from millstream.store.transaction import Transaction
 
 READ_BYTES = 4 * 1024 * 1024
@@ -97,14 +98,14 @@ def chains_of(store: Store) -> Chains:
 # Where logs stand.
 
 
-def find_standing(store: Store, name: str) -> Standing | None:
+def find_standing(reading: Reading, name: str) -> Standing | None:
     """Where a log stands now; None if there is none."""
 
     def ask(view: View) -> Standing | None:
         found = view.entity(keys.log_name(name), Name)
         return standing_of(view, found.log_id) if found.log_id else None
 
-    return store.view(ask)
+    return reading.view(ask)
 
 
 def standing_of(view: View, log_id: int) -> Standing:
@@ -114,9 +115,9 @@ def standing_of(view: View, log_id: int) -> Standing:
     return Standing(log_id, head.name, head.start, head.end, head.dropped, head.setbacks, last)
 
 
-def need_standing(store: Store, name: str) -> Standing:
+def need_standing(reading: Reading, name: str) -> Standing:
     """Where a log stands; there must be one."""
-    found = find_standing(store, name)
+    found = find_standing(reading, name)
     if found is None:
         raise NotFound(f"there is no log {name!r}", name=name)
     return found
@@ -125,14 +126,14 @@ def need_standing(store: Store, name: str) -> Standing:
 # Chains.
 
 
-def advance(store: Store, name: str) -> tuple[Standing, Chain]:
+def advance(reading: Reading, name: str) -> tuple[Standing, Chain]:
     """Compute a log's chain up to its end, and keep the marks; the hash state at the end."""
     for _ in range(TRIES):
-        standing = need_standing(store, name)
+        standing = need_standing(reading, name)
         try:
-            found = _advance(store, standing)
+            found = _advance(reading, standing)
         except CorruptionError:
-            if _is_same(standing, find_standing(store, name)):
+            if _is_same(standing, find_standing(reading, name)):
                 raise
             continue  # its records went while they were read
         if found is not None:
@@ -149,37 +150,37 @@ def _is_same(one: Standing, later: Standing | None) -> bool:
     )
 
 
-def _advance(store: Store, standing: Standing) -> tuple[Standing, Chain] | None:
+def _advance(reading: Reading, standing: Standing) -> tuple[Standing, Chain] | None:
     """One try; None if the log was changed otherwise than by an append meanwhile."""
     if standing.last is None:
         base = Mark(standing.start, ZERO)
-        if not store.run(partial(_note, standing=standing, marks=[base])):
+        if not reading.run(partial(_note, standing=standing, marks=[base])):
             return None
         standing = standing._replace(last=base)
-    chain = chains_of(store).find(standing)
-    while chain is None and (inherited := _inherited(store, standing)):
-        if not store.run(partial(_note, standing=standing, marks=inherited)):
+    chain = chains_of(reading.store).find(standing)
+    while chain is None and (inherited := _inherited(reading, standing)):
+        if not reading.run(partial(_note, standing=standing, marks=inherited)):
             return None
         standing = standing._replace(last=inherited[-1])
     if chain is None:
         assert standing.last is not None
         chain = Chain(standing.last)
     new: list[Mark] = []
-    for block in _blocks(store, standing, chain.end, standing.end):
+    for block in _blocks(reading, standing, chain.end, standing.end):
         new += chain.extend(block)
         if len(new) >= MARKS_PER_COMMIT:
-            if not store.run(partial(_note, standing=standing, marks=new)):
+            if not reading.run(partial(_note, standing=standing, marks=new)):
                 return None
             standing, new = standing._replace(last=new[-1]), []
     if new:
-        if not store.run(partial(_note, standing=standing, marks=new)):
+        if not reading.run(partial(_note, standing=standing, marks=new)):
             return None
         standing = standing._replace(last=new[-1])
-    chains_of(store).keep(standing, chain)
+    chains_of(reading.store).keep(standing, chain)
     return standing, chain
 
 
-def _inherited(store: Store, standing: Standing) -> list[Mark]:
+def _inherited(reading: Reading, standing: Standing) -> list[Mark]:
     """Marks that a fork's parent has computed already, and that are the fork's as well."""
 
     def ask(view: View) -> list[Mark]:
@@ -194,13 +195,18 @@ def _inherited(store: Store, standing: Standing) -> list[Mark]:
             found.append(mark)
         return found[1:] if found[:1] == [last] else []
 
-    return store.view(ask)
+    return reading.view(ask)
 
 
-def _blocks(store: Store, standing: Standing, start: int, stop: int) -> Iterator[Block]:
+def _blocks(reading: Reading, standing: Standing, start: int, stop: int) -> Iterator[Block]:
     while start < stop:
         for block in fetch_blocks(
-            store, standing.log_id, standing.name, start=start, stop=stop, bytes_max=READ_BYTES
+            reading.store,
+            standing.log_id,
+            standing.name,
+            start=start,
+            stop=stop,
+            bytes_max=READ_BYTES,
         ):
             yield block
             start = block.offsets.stop
@@ -236,11 +242,12 @@ def get_store_id(store: Store, _: c.GetStoreId) -> str:
 def summarize_log(store: Store, query: c.SummarizeLog) -> c.Summary | None:
     """How one log stands."""
     for _ in range(TRIES):
+        reading = Reading(store)
         try:
-            standing, chain = advance(store, query.log)
+            standing, chain = advance(reading, query.log)
         except NotFound:
             return None
-        found = store.view(partial(_summary, standing=standing, digest=chain.digest()))
+        found = reading.view(partial(_summary, standing=standing, digest=chain.digest()))
         if found is not None:
             return found
     return None
@@ -297,7 +304,8 @@ def get_marks(store: Store, query: c.GetMarks) -> list[Mark]:
     """Some of a log's marks, from its base on."""
     check_integer("an offset", query.start)
     limit = min(query.limit, MARKS_LISTED_MAX)
-    standing, _ = advance(store, query.log)
+    reading = Reading(store)
+    standing, _ = advance(reading, query.log)
 
     def ask(view: View) -> list[Mark]:
         anchor = mark_at(view, standing.log_id, standing.start)
@@ -309,38 +317,41 @@ def get_marks(store: Store, query: c.GetMarks) -> list[Mark]:
             found.append(mark)
         return found
 
-    return store.view(ask)
+    return reading.view(ask)
 
 
 def get_chain(store: Store, query: c.GetChain) -> bytes:
     """The running hash at an offset."""
-    standing, chain = advance(store, query.log)
+    reading = Reading(store)
+    standing, chain = advance(reading, query.log)
     if query.offset == chain.end:
         return chain.digest()
-    anchor = _checked(store, standing, query.offset)
+    anchor = _checked(reading, standing, query.offset)
     chain = Chain(anchor)
-    for block in _blocks(store, standing, anchor.offset, query.offset):
+    for block in _blocks(reading, standing, anchor.offset, query.offset):
         chain.extend(block)
     return chain.digest()
 
 
 def digest_range(store: Store, query: c.DigestRange) -> bytes:
     """The digest of a run of records."""
-    standing, _ = advance(store, query.log)
-    _checked(store, standing, query.start)
-    _checked(store, standing, query.stop)
+    reading = Reading(store)
+    standing, _ = advance(reading, query.log)
+    _checked(reading, standing, query.start)
+    _checked(reading, standing, query.stop)
     run = Run()
-    for block in _blocks(store, standing, query.start, query.stop):
+    for block in _blocks(reading, standing, query.start, query.stop):
         run.add(block)
     return run.digest()
 
 
 def transfer_blocks(store: Store, query: c.TransferBlocks) -> list[Block]:
     """Blocks for another copy, as they are stored."""
-    standing = need_standing(store, query.log)
+    reading = Reading(store)
+    standing = need_standing(reading, query.log)
     if standing.last is None:
-        standing, _ = advance(store, query.log)
-    _checked(store, standing, query.start)
+        standing, _ = advance(reading, query.log)
+    _checked(reading, standing, query.start)
     stop = min(query.stop, standing.end)
     if query.start >= stop:
         return []
@@ -354,7 +365,7 @@ def transfer_blocks(store: Store, query: c.TransferBlocks) -> list[Block]:
     )
 
 
-def _checked(store: Store, standing: Standing, offset: int) -> Mark:
+def _checked(reading: Reading, standing: Standing, offset: int) -> Mark:
     """The mark from which the hash at an offset is computed; there must be one, and the offset."""
     check_integer("an offset", offset)
     if offset > standing.end:
@@ -369,7 +380,7 @@ def _checked(store: Store, standing: Standing, offset: int) -> Mark:
         base = base_of(view, standing.log_id, head)
         return base, mark_at(view, standing.log_id, offset)
 
-    base, found = store.view(ask)
+    base, found = reading.view(ask)
     if base is None or found is None or offset < base.offset:
         start = standing.start if base is None else base.offset
         raise Truncated(

@@ -48,7 +48,7 @@ def bounded_s(query: WaitForChange) -> float:
 def newest(store: Store) -> int:
     """The newest commit, of whatever process."""
     store.refresh()
-    return store.state.seq
+    return store.seq
 
 
 def watched_sides(options: Options) -> tuple[Side, ...]:
