@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Joint(Protocol[T]):
-    """An operation that is faster together with others of its kind than each by itself."""
+    """An operation that batches well: several of its kind run faster as one."""
 
     joins: Hashable
     """Operations that have the same can run together; None: this one runs alone."""
@@ -69,7 +69,7 @@ def _run_all(transaction: Transaction, tickets: list[Ticket[Any]]) -> bool:
     except Exception as error:
         if may_be_an_interrupt(error):
             raise
-        return False  # one of them is to blame, and is told so when each runs alone
+        return False  # each runs alone then, and only the one at fault gets the error
     if results is None:
         return False
     for ticket, result in zip(tickets, results, strict=True):

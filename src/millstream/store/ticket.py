@@ -1,4 +1,4 @@
-"""A ticket: an operation that waits for its commit, and how those of a group are answered."""
+"""A ticket: an operation that waits for its commit, and how the callers of a group are answered."""
 
 from __future__ import annotations
 
@@ -25,17 +25,23 @@ class Ticket(Struct, Generic[T], eq=False):
     awake: bool = False
     """Whether its caller knows that it is done."""
     lead: bool = False
+    """Whether its caller leads a group, or is asked to."""
     successor: Ticket[Any] | None = None
-    """Who was answered together with it and sleeps until its caller has woken up."""
+    """The next ticket in the wake-up chain of its group: its caller wakes that one's."""
     _wake: Any = None
 
     @property
     def joint(self) -> bool:
-        """Whether its operation is one that is faster together with others."""
+        """Whether its operation batches well with others (`group.Joint`)."""
         return getattr(self.operation, "joins", None) is not None
 
+    @property
+    def has_thread(self) -> bool:
+        """Whether its caller lends a thread; a coroutine is called back instead."""
+        return self.on_done is None
+
     def prepare_to_wait(self) -> None:
-        """Make the lock that `wait` sleeps on; before anybody can see the ticket."""
+        """Make the lock that `wait` sleeps on; before another thread can see the ticket."""
         self._wake = allocate_lock()
         self._wake.acquire()
 
@@ -51,7 +57,7 @@ class Ticket(Struct, Generic[T], eq=False):
         elif self._wake is not None and self._wake.locked():
             try:
                 self._wake.release()
-            except RuntimeError:  # somebody else was faster
+            except RuntimeError:  # another thread has woken it just now
                 pass
 
     def answer(self) -> T:
@@ -62,16 +68,17 @@ class Ticket(Struct, Generic[T], eq=False):
 
 
 def finish(group: list[Ticket[Any]]) -> Ticket[Any] | None:
-    """Everybody is answered; a second call does what the first has left undone.
+    """Answer every caller of a group; a second call does what an interrupted first left undone.
 
-    Threads are woken one by the other, up to the one that is returned: all at once they would only
-    fight for the interpreter.
+    Threads wake one another in a chain, the last of which is returned: woken all at once they would
+    only queue for the interpreter.
     """
     asleep = [ticket for ticket in group if ticket._wake is not None and not ticket.lead]
     for ticket, successor in pairwise(asleep):
         ticket.successor = successor
     for ticket in reversed(asleep):
-        ticket.done = True  # the last first: who finds himself done wakes one who is
+        # In reverse order: a woken thread wakes its successor, which must be marked already.
+        ticket.done = True
     for ticket in group:
         if not ticket.done:
             ticket.done = True

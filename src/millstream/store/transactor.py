@@ -1,44 +1,34 @@
-"""The transactor: one writer, and one sync for everybody who waits.
+"""The transactor: one writer, and one sync for all callers that wait.
 
-When nobody else waits, a caller commits on its own thread. Under load whoever is first leads:
-it runs and commits the operations of all who wait, and meanwhile the next group gathers. Callers
-without a thread to lend (coroutines) are led for by a thread of the transactor's own.
+A caller beside which no other waits commits on its own thread. Under load one caller leads: it runs
+and commits the operations of all callers that wait, and meanwhile the next group gathers (`gather`
+decides who leads and who waits). Callers without a thread to lend, which are coroutines, are led for
+by a thread of the transactor's own.
 
-Those who were answered together mostly come again together. Where their operations are faster
-together (`Joint`, in `group`), the first does not lead at once: it waits for the others, and whoever
-completes their number leads.
-
-The mutex guards the state; it is held from the first operation of a group until the commit is
-durable. An answer is given only after that.
+`turn` is the writer's turn: the leader holds it from the first operation of its group until the
+commit is durable. Callers are answered only after that.
 """
 
 from __future__ import annotations
 
 import threading
 from _thread import allocate_lock
-from collections import deque
-from itertools import islice
+from collections.abc import Callable
 from time import sleep
 from typing import Any, Protocol, TypeVar
 
 from millstream.clock import Clock
 from millstream.errors import MillstreamError, OutcomeUnknown, Overloaded, WriteFailed
+from millstream.store.gather import Effect, Gather
 from millstream.store.ticket import Ticket, finish
 from millstream.store.transaction import Operation
 
 T = TypeVar("T")
 
-GATHER_SHARE = 0.4
-"""How much of a commit's time is waited for those whom that commit answered, once they are awake."""
-
 ORPHANED_S = 1.0
-"""How long somebody waits before looking whether the leader was interrupted and is gone."""
+"""How long a caller waits before it looks whether the leader was interrupted and is gone."""
 
-GATHER_S_MAX = 0.002
 GATHER_STEP_S = 0.00005
-
-
-_NOBODY: deque[Any] = deque()
 
 
 class Committer(Protocol):
@@ -55,7 +45,7 @@ class Committer(Protocol):
 
 
 class Transactor:
-    """Gathers tickets and leads them, group by group, through the committer."""
+    """The threads around a `Gather`: they lead groups, one after the other, through the committer."""
 
     def __init__(
         self, committer: Committer, clock: Clock, *, waiting_max: int, group_max: int
@@ -66,22 +56,16 @@ class Transactor:
         self._waiting_max = waiting_max
         self._group_max = group_max
         self._gate = allocate_lock()
-        self._queue: deque[Ticket[Any]] = deque()
-        self._taken: deque[Ticket[Any]] = _NOBODY
-        self._leading = False
-        """Whether somebody leads, or waits for the others in order to lead."""
+        """Guards the gather."""
+        self._gather: Gather[Ticket[Any]] = Gather()
         self._leader: Ticket[Any] | None = None
         """Whose caller leads, if one does: it has to pass the lead on, also if it is interrupted."""
-        self._first: Ticket[Any] | None = None
-        """Of those who wait for the others."""
         self._answered: Ticket[Any] | None = None
-        """The last of those who were answered by the last commit, and wake one after the other."""
+        """Last ticket in the previous group's wake-up chain."""
         self._closed: MillstreamError | None = None
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._thread_turn = threading.Semaphore(0)
-        self._crowd = 1
-        self._commit_s = 0.0
 
     def run(self, operation: Operation[T]) -> T:
         """Run an operation and return when it is durable.
@@ -99,122 +83,37 @@ class Transactor:
 
     def _run(self, ticket: Ticket[Any]) -> None:
         with self._gate:
-            if self._closed is not None or len(self._queue) >= self._waiting_max:
+            if self._closed is not None or len(self._gather.waiting) >= self._waiting_max:
                 self._admit(1)
-            alone = self._crowd <= 1 and not (self._leading or self._queue)
-            if alone:
+            effect = self._gather.arrive(ticket).kind
+            if effect == "wait":
+                ticket.prepare_to_wait()
+            elif effect == "lead alone":
                 self._leader = ticket
-                lead = self._leading = True
-            else:
-                self._queue.append(ticket)
-                waits = ticket.joint or self._first is not None
-                lead = self._completes() if waits else not self._leading
-                if not lead:
-                    ticket.prepare_to_wait()
-                    if not self._leading:
-                        self._first = ticket
-                self._leading = True
-        if alone:
+        lead = effect == "lead"
+        if effect == "lead alone":
             self._commit_alone(ticket)
-        elif not lead:
-            lead = self._await(ticket)
+        elif effect == "wait":
+            lead = self._await(ticket)  # also if it is done by now: it wakes its successor
         while not ticket.done:
             if lead:
                 self._lead(ticket)
             else:
                 lead = self._await(ticket)
 
-    def _interrupted(self, ticket: Ticket[Any]) -> None:
-        """Pass the lead on, should the interrupt have hit the code that does."""
-        with self._gate:
-            if ticket in self._queue and not ticket.done:
-                self._queue.remove(ticket)
-        if self._leader is ticket:
-            self._pass_on(1)
-
-    def _completes(self) -> bool:
-        """Whether all are there who are waited for, and nobody leads: then the caller is to lead."""
-        if (self._leading and self._first is None) or len(self._queue) < self._crowd:
-            return False
-        self._first = None
-        return True
-
-    def _commit_alone(self, ticket: Ticket[Any]) -> None:
-        """Commit for a caller beside whom nobody waits, and pass the lead on; also if interrupted."""
-        try:
-            with self.turn:
-                if self._closed is None:
-                    self._committer.commit_group([ticket])
-                else:  # since its turn began
-                    ticket.error = fresh(self._closed)
-            ticket.done = True
-        finally:
-            self._pass_on(1)
-
-    def _await(self, ticket: Ticket[Any]) -> bool:
-        """Wait for the answer; True if the caller is to lead.
-
-        A leader that was interrupted before it could pass the lead on leaves nobody committing: who
-        has waited for long and finds the mutex free leads in its place.
-        """
-        try:
-            while not (ticket.done or ticket.lead):
-                if self._first is ticket:
-                    if self._await_others(ticket):
-                        return True
-                elif not ticket.wait(ORPHANED_S) and self.turn.acquire(blocking=False):
-                    self.turn.release()
-                    ticket.lead = True
-        except BaseException:
-            self._abandon(ticket)
-            raise
-        finally:
-            ticket.awake = True
-            heir = self._first if self._answered is ticket else ticket.successor
-            if heir is not None:
-                heir.wake()
-        return ticket.lead and not ticket.done
-
-    def _await_others(self, ticket: Ticket[Any]) -> bool:
-        """Wait, as the first, for those who mostly come together; True if it is time to lead.
-
-        While some of them still sleep, there is no hurry: the last of them wakes the first.
-        """
-        asleep = self._answered is not None and not self._answered.awake
-        patience_s = GATHER_S_MAX if asleep else self._patience_s()
-        if ticket.wait(patience_s):
-            return False
-        with self._gate:
-            if self._first is ticket:
-                self._first, ticket.lead = None, True
-        return ticket.lead
-
-    def _patience_s(self) -> float:
-        return min(max(0.0, self._commit_s * GATHER_SHARE), GATHER_S_MAX)
-
     def submit(self, tickets: list[Ticket[Any]]) -> None:
         """Hand in tickets that call back; returns at once."""
         with self._gate:
             self._admit(len(tickets))
-            self._queue.extend(tickets)
-            first = self._first
-            if first is not None and self._completes():
-                first.lead = True
-                first.wake()
-            if self._leading:
-                return
-            self._leading = True
-        self._use_thread()
+            effect = self._gather.arrive_all(tickets)
+            self._wake(effect)
+        self._use_thread(effect)
 
     def refuse(self, reason: MillstreamError) -> None:
         """Refuse what comes from now on, and fail what still waits."""
         with self._gate:
             self._closed = reason
-            if self._first is not None:
-                self._leading, self._first = False, None
-            waiting = list(self._queue)
-            self._queue.clear()
-            for ticket in waiting:
+            for ticket in self._gather.refuse():
                 ticket.error, ticket.done = fresh(reason), True
                 if not ticket.lead:
                     ticket.wake()
@@ -237,118 +136,146 @@ class Transactor:
     def _admit(self, count: int) -> None:
         if self._closed is not None:
             raise fresh(self._closed)
-        if len(self._queue) + count > self._waiting_max:
-            raise Overloaded(
-                f"{len(self._queue)} operations are waiting already", waiting=len(self._queue)
-            )
+        waiting = len(self._gather.waiting)
+        if waiting + count > self._waiting_max:
+            raise Overloaded(f"{waiting} operations are waiting already", waiting=waiting)
+
+    # Leading.
+
+    def _commit_alone(self, ticket: Ticket[Any]) -> None:
+        """Commit for one caller, and pass the lead on; also if it is interrupted."""
+        try:
+            with self.turn:
+                if self._closed is None:
+                    self._committer.commit_group([ticket])
+                else:  # since its turn began
+                    ticket.error = fresh(self._closed)
+            ticket.done = True
+        finally:
+            self._pass_on(1)
 
     def _lead(self, own: Ticket[Any] | None = None) -> None:
-        """Commit for all who wait, answer them, and pass the lead on; also when interrupted."""
+        """Commit for all callers that wait, answer them, pass the lead on; also if interrupted."""
         group: list[Ticket[Any]] = []
         self._leader = own
         try:
             with self.turn:
-                self._taken = _NOBODY
+                self._gather.taken = ()
                 try:
-                    group = self._gather(patient=own is None or not own.joint)
+                    group = self._take(patient=own is None or not own.joint)
                 except BaseException:
-                    group = list(self._taken)
+                    group = list(self._gather.taken)
                     raise
                 began_s = self._clock.seconds()
                 if group:
                     self._committer.commit_group(group)
-                self._commit_s = self._clock.seconds() - began_s
+                self._gather.commit_s = self._clock.seconds() - began_s
         except BaseException:
             if self._committer.settled is not group:
                 left, group = group, []
-                self._put_back(left)
-            self._withdraw(own)
+                twice(lambda: self._put_back(left))
+            with self._gate:
+                if own is not None:
+                    self._gather.withdraw(own)
             raise
         finally:
             try:
-                self._answer(group)
+                twice(lambda: self._answer(group))
             finally:
                 self._pass_on(len(group))
 
+    def _take(self, *, patient: bool) -> list[Ticket[Any]]:
+        """Take the callers that wait; a patient leader gives those of the last group a moment."""
+        gather = self._gather
+        if patient and gather.expected > 1:
+            for _ in range(int(gather.patience_s(others_sleep=False) / GATHER_STEP_S)):
+                if gather.is_complete:
+                    break
+                sleep(GATHER_STEP_S)
+        with self._gate:
+            return gather.take(self._group_max)
+
     def _answer(self, group: list[Ticket[Any]]) -> None:
-        try:
-            self._answered = finish(group)
-        except BaseException:
-            self._answered = finish(group)
-            raise
+        self._answered = finish(group)
 
     def _put_back(self, group: list[Ticket[Any]]) -> None:
-        """The leader was interrupted before their commit began: another caller leads them."""
-        try:
-            self._requeue(group)
-        except BaseException:
-            self._requeue(group)
-            raise
-
-    def _requeue(self, group: list[Ticket[Any]]) -> None:
+        """The leader was interrupted before the commit of its group began: another leads it."""
         with self._gate:
             closed = self._closed
             if closed is None:
-                waiting = set(map(id, self._queue))
-                self._queue.extendleft(one for one in reversed(group) if id(one) not in waiting)
+                self._gather.put_back(group)
                 return
         for ticket in group:
             ticket.error = fresh(closed)
         finish(group)
 
-    def _withdraw(self, ticket: Ticket[Any] | None) -> None:
-        """Its caller was interrupted before its turn: nobody waits for it any more."""
-        with self._gate:
-            if ticket is not None and ticket in self._queue:
-                self._queue.remove(ticket)
-
     def _pass_on(self, answered: int) -> None:
         with self._gate:
-            self._crowd = answered + len(self._queue)
-            if not self._queue:
-                self._leading, self._first, self._leader = False, None, None
-                return
-            heir = self._queue[0]
-            if heir.on_done is None:
-                if heir.joint:
-                    self._first = heir
-                else:
-                    heir.lead = True
-                self._leader = None
+            effect = self._gather.committed(answered)
+            self._leader = None
+            self._wake(effect)
+        self._use_thread(effect)
+
+    # Waiting.
+
+    def _await(self, ticket: Ticket[Any]) -> bool:
+        """Wait for the answer; True if the caller is to lead.
+
+        A leader that was interrupted before it could pass the lead on leaves no leader: a caller that
+        has waited for long and finds the turn free leads in its place.
+        """
+        try:
+            while not (ticket.done or ticket.lead):
+                if self._gather.first is ticket:
+                    self._await_others(ticket)
+                elif not ticket.wait(ORPHANED_S) and self.turn.acquire(blocking=False):
+                    self.turn.release()
+                    ticket.lead = True
+        except BaseException:
+            self._abandon(ticket)
+            raise
+        finally:
+            ticket.awake = True
+            heir = self._gather.first if self._answered is ticket else ticket.successor
+            if heir is not None:
                 heir.wake()
-                return
-        self._leader = None
-        self._use_thread()
+        return ticket.lead and not ticket.done
+
+    def _await_others(self, ticket: Ticket[Any]) -> None:
+        """Wait, as the first caller of a group, for the others; the last that wakes, wakes it."""
+        others_sleep = self._answered is not None and not self._answered.awake
+        if not ticket.wait(self._gather.patience_s(others_sleep=others_sleep)):
+            with self._gate:
+                ticket.lead = self._gather.timeout(ticket).kind == "lead" or ticket.lead
 
     def _abandon(self, ticket: Ticket[Any]) -> None:
         """The caller was interrupted while it waited: withdraw it, or lead for the others."""
         with self._gate:
-            if self._first is ticket:
-                self._first, ticket.lead = None, True
-            if not ticket.lead and ticket in self._queue:
-                self._queue.remove(ticket)
+            if not ticket.lead:
+                ticket.lead = self._gather.interrupted(ticket) is not None
         if ticket.lead:
             self._lead(ticket)
 
-    def _gather(self, *, patient: bool) -> list[Ticket[Any]]:
-        """Take who waits; if many were just answered, give them a moment to come again."""
-        if patient and self._crowd > 1:
-            for _ in range(int(self._patience_s() / GATHER_STEP_S)):
-                if len(self._queue) >= self._crowd:
-                    break
-                sleep(GATHER_STEP_S)
-        rest: deque[Ticket[Any]] = deque()
+    def _interrupted(self, ticket: Ticket[Any]) -> None:
+        """Pass the lead on, should the interrupt have hit the code that does."""
         with self._gate:
-            if len(self._queue) > self._group_max:
-                rest = deque(islice(self._queue, self._group_max, None))
-                group = deque(islice(self._queue, self._group_max))
-            else:
-                group = self._queue
-            # No call stands between these two: an interrupt finds a ticket in exactly one place.
-            self._taken, self._queue = group, rest
-        return list(group)
+            if not ticket.done:
+                self._gather.withdraw(ticket)
+        if self._leader is ticket:
+            self._pass_on(1)
 
-    def _use_thread(self) -> None:
+    # What the gather asks for.
+
+    def _wake(self, effect: Effect | None) -> None:
+        """Wake the caller that leads or gathers next; called under the gate."""
+        if effect is not None and effect.ticket is not None:
+            if effect.kind == "wake to lead":
+                effect.ticket.lead = True
+            effect.ticket.wake()
+
+    def _use_thread(self, effect: Effect | None) -> None:
+        if effect is None or effect.kind != "use thread":
+            return
         if self._thread is None:
             self._thread = threading.Thread(
                 target=self._serve, name="millstream-commit", daemon=True
@@ -364,13 +291,22 @@ class Transactor:
             self._lead()
 
 
+def twice(work: Callable[[], None]) -> None:
+    """Do work that an interrupt must not leave half done; its second run does what is left."""
+    try:
+        work()
+    except BaseException:
+        work()
+        raise
+
+
 def fresh(error: MillstreamError) -> MillstreamError:
     """A copy to raise: one exception object must not be raised on several threads."""
     return type(error)(error.message, **error.data)
 
 
 def told(error: BaseException, *, sent: bool) -> MillstreamError:
-    """What the callers of a failed group are told."""
+    """The error that the callers of a failed group get."""
     if isinstance(error, MillstreamError):
         return fresh(error)
     text = f"{type(error).__name__}: {error}"

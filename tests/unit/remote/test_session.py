@@ -128,7 +128,7 @@ def test_closing_lets_what_was_sent_finish(server: Serving) -> None:
     transactor = server.core.store._transactor
     with transactor.turn:
         appending = Call(lambda: ms.log("a").append(b"x"))
-        while not transactor._leading:
+        while transactor._gather.phase == "idle":
             threading.Event().wait(0.001)
         closing = Call(ms.close)
     assert appending.result() == 0

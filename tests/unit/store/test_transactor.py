@@ -20,7 +20,7 @@ import pytest
 from millstream.embedded import open_store
 from millstream.errors import Closed, MillstreamError, Overloaded, Poisoned
 from millstream.limits import Limits
-from millstream.store import ticket, transactor
+from millstream.store import gather, ticket, transactor
 from millstream.store.sqlite import SqliteEngine
 from millstream.store.store import Store
 from millstream.store.ticket import Ticket
@@ -93,7 +93,7 @@ class Hold:
         return count(tx)
 
     def await_waiting(self, number: int) -> None:
-        until(lambda: len(self._store._transactor._queue) == number)
+        until(lambda: len(self._store._transactor._gather.waiting) == number)
 
     def release(self) -> None:
         self._go_on.set()
@@ -154,9 +154,9 @@ def test_many_threads_need_fewer_commits_than_operations_and_each_gets_its_own_a
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store whose last commit answered three and took long: they are waited for."""
-    monkeypatch.setattr(transactor, "GATHER_S_MAX", PATIENCE_S)
+    monkeypatch.setattr(gather, "GATHER_S_MAX", PATIENCE_S)
     store = start()
-    store._transactor._crowd, store._transactor._commit_s = 3, 100.0 * PATIENCE_S
+    store._transactor._gather.expected, store._transactor._gather.commit_s = 3, 100.0 * PATIENCE_S
     return store
 
 
@@ -175,7 +175,7 @@ class Together:
 def first_waits(store: Store) -> Caller:
     """A caller who waits for others."""
     caller = Caller(store, Together())
-    until(lambda: store._transactor._first is not None)
+    until(lambda: store._transactor._gather.first is not None)
     return caller
 
 
@@ -185,7 +185,7 @@ def test_the_first_waits_for_those_who_were_answered_with_it_and_the_last_leads(
     before = commits(patient)
     first = first_waits(patient)
     second = Caller(patient)
-    until(lambda: len(patient._transactor._queue) == 2)
+    until(lambda: len(patient._transactor._gather.waiting) == 2)
     assert commits(patient) == before
     third = patient.run(Together())
     assert commits(patient) == before + 1
@@ -194,15 +194,15 @@ def test_the_first_waits_for_those_who_were_answered_with_it_and_the_last_leads(
 
 
 def test_those_who_do_not_come_again_are_not_waited_for(patient: Store) -> None:
-    patient._transactor._commit_s = 0.0
+    patient._transactor._gather.commit_s = 0.0
     caller = Caller(patient, Together())
     assert caller.finish().result[1] == caller.ident
-    assert patient._transactor._crowd == 1
+    assert patient._transactor._gather.expected == 1
 
 
 def test_who_is_no_faster_with_others_leads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     store = start()
-    store._transactor._crowd = 3
+    store._transactor._gather.expected = 3
     monkeypatch.setattr(Ticket, "wait", lambda *_: pytest.fail("it waits"))
     assert isinstance(store.run(count), int)
 
@@ -216,7 +216,7 @@ def test_coroutines_complete_the_number_too(patient: Store) -> None:
 
 
 def test_the_first_waits_for_long_only_while_others_sleep(patient: Store) -> None:
-    patient._transactor._commit_s = 0.0
+    patient._transactor._gather.commit_s = 0.0
     asleep = Ticket(count, done=True)
     patient._transactor._answered = asleep
     first = first_waits(patient)
@@ -465,7 +465,7 @@ def test_an_interrupted_leader_that_waits_for_its_turn_strands_nobody(
     crowd: int, place: str
 ) -> None:
     store = start()
-    store._transactor._crowd = crowd
+    store._transactor._gather.expected = crowd
     with store._transactor.turn, interrupted_in(place):
         store.run(count)
     assert Caller(store).finish().error is None
@@ -476,7 +476,7 @@ def test_who_waits_for_its_turn_when_the_store_is_poisoned_is_told_so() -> None:
     before = commits(store)
     with store._transactor.turn:
         caller = Caller(store)
-        until(lambda: store._transactor._leading)
+        until(lambda: store._transactor._gather.phase == "committing")
         store._poison(RuntimeError("a fold failed"))
     assert isinstance(caller.finish().error, Poisoned)
     assert commits(store) == before

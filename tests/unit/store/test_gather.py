@@ -1,0 +1,204 @@
+"""The gather of group commit, told as transcripts: an event per line, and what follows from it.
+
+A caller is a letter; a capital letter's operation is joint, and a `~` before it is a coroutine. A
+line is `event -> effect | phase: who waits`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from millstream.store.gather import GATHER_S_MAX, Effect, Gather
+
+
+class Caller:
+    """A ticket as the gather sees it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def joint(self) -> bool:
+        return self.name.isupper()
+
+    @property
+    def has_thread(self) -> bool:
+        return not self.name.startswith("~")
+
+
+caller = cache(Caller)
+
+
+def happen(gather: Gather[Caller], event: str) -> Effect | None:
+    """Have an event of a transcript happen."""
+    what, *names = event.split()
+    callers = [caller(name) for name in names]
+    if what == "arrive":
+        return gather.arrive(callers[0])
+    if what == "arrive_all":
+        return gather.arrive_all(callers)
+    if what == "timeout":
+        return gather.timeout(callers[0])
+    if what == "interrupted":
+        return gather.interrupted(callers[0])
+    if what == "committed":
+        return gather.committed(int(names[0]))
+    taken = gather.refuse() if what == "refuse" else gather.take(int(names[0]))
+    return Effect(f"{what}s {' '.join(one.name for one in taken)}".strip())  # type: ignore[arg-type]
+
+
+def told(gather: Gather[Caller], event: str) -> str:
+    effect = happen(gather, event)
+    words = "none" if effect is None else effect.kind
+    if effect is not None and effect.ticket is not None:
+        words += f" {effect.ticket.name}"
+    waiting = " ".join(one.name for one in gather.waiting)
+    return f"{event} -> {words} | {gather.phase}: {waiting}".rstrip()
+
+
+TRANSCRIPTS = {
+    "a caller alone": """
+        arrive a -> lead alone | committing:
+        committed 1 -> none | idle:
+        arrive B -> lead alone | committing:
+        committed 1 -> none | idle:
+    """,
+    "callers that come during a commit are the next group, and the first of them leads": """
+        arrive a -> lead alone | committing:
+        arrive b -> wait | committing: b
+        arrive c -> wait | committing: b c
+        committed 1 -> wake to lead b | committing: b c
+        take 10 -> takes b c | committing:
+        committed 2 -> none | idle:
+    """,
+    "a group has a largest size": """
+        arrive a -> lead alone | committing:
+        arrive b -> wait | committing: b
+        arrive c -> wait | committing: b c
+        arrive d -> wait | committing: b c d
+        committed 1 -> wake to lead b | committing: b c d
+        take 2 -> takes b c | committing: d
+        committed 2 -> wake to lead d | committing: d
+    """,
+    "the first joint caller gathers, and the caller that completes the number leads": """
+        arrive A -> lead alone | committing:
+        arrive B -> wait | committing: B
+        arrive C -> wait | committing: B C
+        committed 1 -> wake to gather B | gathering: B C
+        arrive A -> lead | committing: B C A
+        take 10 -> takes B C A | committing:
+        committed 3 -> none | idle:
+        arrive C -> wait | gathering: C
+        arrive d -> wait | gathering: C d
+        arrive B -> lead | committing: C d B
+    """,
+    "the first leads when the others do not come": """
+        arrive A -> lead alone | committing:
+        arrive B -> wait | committing: B
+        committed 1 -> wake to gather B | gathering: B
+        timeout B -> lead | committing: B
+        take 10 -> takes B | committing:
+        committed 1 -> none | idle:
+        arrive B -> lead alone | committing:
+    """,
+    "a timeout that comes too late changes nothing": """
+        arrive A -> lead alone | committing:
+        arrive B -> wait | committing: B
+        committed 1 -> wake to gather B | gathering: B
+        arrive A -> lead | committing: B A
+        timeout B -> wait | committing: B A
+    """,
+    "a caller whose operation is not joint leads at once, though others are expected": """
+        arrive A -> lead alone | committing:
+        arrive B -> wait | committing: B
+        committed 1 -> wake to gather B | gathering: B
+        timeout B -> lead | committing: B
+        take 10 -> takes B | committing:
+        arrive C -> wait | committing: C
+        committed 1 -> wake to gather C | gathering: C
+        timeout C -> lead | committing: C
+        take 10 -> takes C | committing:
+        committed 2 -> none | idle:
+        arrive d -> lead | committing: d
+    """,
+    "coroutines are led for by a thread": """
+        arrive_all ~a ~b -> use thread | committing: ~a ~b
+        arrive_all ~c -> none | committing: ~a ~b ~c
+        take 10 -> takes ~a ~b ~c | committing:
+        arrive_all ~d -> none | committing: ~d
+        committed 3 -> use thread | committing: ~d
+    """,
+    "coroutines complete the number too, and the first leads": """
+        arrive A -> lead alone | committing:
+        arrive B -> wait | committing: B
+        arrive C -> wait | committing: B C
+        committed 1 -> wake to gather B | gathering: B C
+        arrive_all ~d -> wake to lead B | committing: B C ~d
+    """,
+    "coroutines that do not complete it wait": """
+        arrive A -> lead alone | committing:
+        arrive B -> wait | committing: B
+        committed 3 -> wake to gather B | gathering: B
+        arrive_all ~d -> none | gathering: B ~d
+    """,
+    "an interrupted first leads for the others": """
+        arrive A -> lead alone | committing:
+        arrive B -> wait | committing: B
+        arrive C -> wait | committing: B C
+        committed 9 -> wake to gather B | gathering: B C
+        interrupted B -> lead | committing: B C
+    """,
+    "another caller that is interrupted while it waits is withdrawn": """
+        arrive a -> lead alone | committing:
+        arrive b -> wait | committing: b
+        arrive c -> wait | committing: b c
+        interrupted b -> none | committing: c
+        committed 1 -> wake to lead c | committing: c
+    """,
+    "refused while a group is gathered": """
+        arrive A -> lead alone | committing:
+        arrive B -> wait | committing: B
+        committed 9 -> wake to gather B | gathering: B
+        refuse -> refuses B | idle:
+    """,
+    "refused while a leader commits": """
+        arrive a -> lead alone | committing:
+        arrive b -> wait | committing: b
+        refuse -> refuses b | committing:
+        committed 1 -> none | idle:
+    """,
+}
+
+
+@pytest.mark.parametrize("title", TRANSCRIPTS)
+def test_transcript(title: str) -> None:
+    lines = [line.strip() for line in TRANSCRIPTS[title].strip().splitlines()]
+    gather: Gather[Caller] = Gather()
+    assert [told(gather, line.split(" -> ")[0]) for line in lines] == lines
+
+
+def test_a_group_that_is_put_back_comes_first_and_only_once() -> None:
+    gather: Gather[Caller] = Gather()
+    for name in "abcd":
+        gather.arrive(Caller(name))
+    group = gather.take(2)
+    gather.put_back(group)
+    gather.put_back(group)
+    assert [one.name for one in gather.waiting] == ["b", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("commit_s", "others_sleep", "expected"),
+    [
+        (0.001, False, 0.0004),
+        (1.0, False, GATHER_S_MAX),
+        (-5.0, False, 0.0),
+        (0.0, True, GATHER_S_MAX),
+    ],
+)
+def test_how_long_the_first_waits(commit_s: float, others_sleep: bool, expected: float) -> None:
+    gather: Gather[Caller] = Gather()
+    gather.commit_s = commit_s
+    assert gather.patience_s(others_sleep=others_sleep) == pytest.approx(expected)
