@@ -180,6 +180,8 @@ def describe(key: bytes) -> str:
             return f"marks of log {keys.number(key[:10])}"
         if kind == keys.QUEUE:
             return f"the queue {key[2:].decode()!r}"
+        if kind == keys.REMAINS:
+            return f"the note that queue {keys.pair(key)[1]}, which is deleted, has rows left"
         if kind == keys.BUCKET:
             return f"bucket {int.from_bytes(key[10:], 'big'):#x} of queue {keys.number(key[:10])}"
     except (CorruptionError, UnicodeDecodeError):

@@ -435,3 +435,28 @@ def test_what_was_not_routed_and_is_gone_is_told(reopen: Reopen, path: Path) -> 
     assert examine(path).healthy
     change(path, "DELETE FROM millstream_record WHERE key = ?", keys.entry(log_id, 2))
     assert "the records from 0 to 2, which it has not looked at, are missing" in told(examine(path))
+
+
+def test_what_is_left_of_a_deleted_queue_is_waste_only_if_nothing_says_that_it_goes(
+    reopen: Reopen, path: Path
+) -> None:
+    ms = reopen()
+    queue = ms.queue("jobs", bucket_exponent=0)
+    for number in range(3):
+        queue.put(b"%d" % number, delay=60)
+    queue.peek()
+    fold_all(ms)
+    ms.close()
+    with closing(apsw.Connection(str(path))) as file:
+        ((name,),) = file.execute("SELECT key FROM millstream_record WHERE key >= x'0112' LIMIT 1")
+        ((bucket,),) = file.execute(
+            "SELECT key FROM millstream_record WHERE key >= x'0113' LIMIT 1"
+        )
+    change(path, "DELETE FROM millstream_record WHERE key = ?", name)
+    assert "which is gone" in told(examine(path))
+
+    leaving = keys.remains(keys.pair(bucket)[0])
+    put(path, leaving, b"")
+    assert "which is gone" not in told(examine(path))
+    change(path, "UPDATE millstream_record SET crc = 7 WHERE key = ?", leaving)
+    assert "which is deleted, has rows left" in told(examine(path))
