@@ -33,7 +33,7 @@ CLAIM_MAX = 10_000
 LAST: Rank = (9, 0)
 """A rank behind all others."""
 
-AWAKE_MIN = 1_000
+PROMOTED_MIN = 1_000
 """Messages whose time has come that one claim makes ready, at least."""
 
 
@@ -221,7 +221,7 @@ def _choose_next(ledger: Ledger, most: int, chosen: _Chosen) -> None:
     """Of a plain queue: first what waited for a time that has come, then what is next."""
     if ledger.waits():
         index = ledger.index
-        index.awake(max(most, AWAKE_MIN))
+        index.promote_due(max(most, PROMOTED_MIN))
         index.read(most)
         while chosen.count < most and index.best() is not None:
             chosen.add_claim(index.take())
@@ -232,7 +232,7 @@ def _choose_next(ledger: Ledger, most: int, chosen: _Chosen) -> None:
 def _choose_best(ledger: Ledger, most: int, chosen: _Chosen) -> None:
     """By rank, among the index and the fronts of the lanes; of equals the one in the index."""
     index = ledger.index
-    index.awake(max(most, AWAKE_MIN))
+    index.promote_due(max(most, PROMOTED_MIN))
     index.read(most)
     fronts = [(_front_rank(ledger, chosen, lane), lane) for lane in ledger.queue.lanes]
     heapq.heapify(fronts)
@@ -290,7 +290,7 @@ def _take(ledger: Ledger, chosen: _Chosen, *, until_ms: int, consumer: str) -> l
             grants += _granted(queue, bucket, bucket_id, span, until_ms)
     total, rate, counts = chosen.count, queue.spec.rate, ledger.counts
     counts.available -= total
-    ledger.fly(total)
+    ledger.add_in_flight(total)
     counts.claimed += total
     counts.fresh -= sum(chosen.taken.values())
     ledger.taken = chosen.taken

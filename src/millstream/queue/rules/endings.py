@@ -259,7 +259,7 @@ def _settle(
         counts.expired += total if reason == EXPIRED else 0
         if final == DONE:
             counts.done += total
-            ledger.lives(bucket_id, -total)
+            ledger.change_alive(bucket_id, -total)
         elif final == FAILED:
             counts.failed += total
             if queue.spec.dead_letter:

@@ -110,7 +110,7 @@ class Index:
         """Messages of a group were withdrawn: the next one may have its turn."""
         self._lift(self._group(group))
 
-    def awake(self, most: int) -> None:
+    def promote_due(self, most: int) -> None:
         """Let messages whose time has come be claimed."""
         tx, queue = self._tx, self._queue
         start = keys.of_queue(keys.RETRY, queue.queue_id)[0]

@@ -77,13 +77,13 @@ class Ledger:
             now.waiting or now.scheduled or now.ready or by.waiting or by.ready or self._index
         )
 
-    def fly(self, count: int) -> None:
+    def add_in_flight(self, count: int) -> None:
         """Count messages that went in flight."""
         self.counts.in_flight += count
         if self._index is not None:
             self._index.counted()
 
-    def lives(self, bucket_id: int, by: int) -> None:
+    def change_alive(self, bucket_id: int, by: int) -> None:
         """Count by how many the messages of a bucket that are not done have changed."""
         self.alive[bucket_id] = self.alive.get(bucket_id, 0) + by
 

@@ -283,7 +283,7 @@ def redrive(tx: Transaction, command: c.RedriveClaims) -> int:
         past = histories[bucket_id][slot]
         chosen.append(Arrival(replace(span, slot=0), *bucket.mark(slot), due_ms, past=past))
         ledger.change_bucket(bucket_id, Removed([(slot, slot + 1)]))
-        ledger.lives(bucket_id, -1)
+        ledger.change_alive(bucket_id, -1)
         ledger.counts.failed -= 1
     for bucket_id in histories:
         note_removed(tx, ledger.queue.queue_id, bucket_id)

@@ -99,7 +99,7 @@ def _fill(ledger: Ledger, lane: int, found: list[Arrival]) -> int:
     left: Arrival | None = next(rest, None)
     for start, stop in allotted.ranges:
         for bucket_id, (first, end) in queue.pieces(start, stop):
-            ledger.lives(bucket_id, end - first)
+            ledger.change_alive(bucket_id, end - first)
             spans: list[Span] = []
             marks: dict[int, SlotMark] = {}
             past: dict[int, list[Trial]] = {}

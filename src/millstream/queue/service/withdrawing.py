@@ -143,10 +143,10 @@ class _Withdrawal:
         ledger.change_bucket(bucket_id, Withdrawn(tail.log_id, tail.at, tail.aside_id))
         ledger.counts.available -= gone
         if flying:
-            ledger.fly(-flying)
+            ledger.add_in_flight(-flying)
             ledger.busy[bucket_id] = earliest(bucket)
         if gone + flying:
-            ledger.lives(bucket_id, -gone - flying)
+            ledger.change_alive(bucket_id, -gone - flying)
             note_removed(self._tx, self._queue.queue_id, bucket_id)
 
     def _readdress_letters(self) -> None:
