@@ -197,8 +197,7 @@ def _check_marks(command: queues.PutForLater) -> None:
     count = command.records.count if isinstance(command.records, Batch) else 1
     if len(command.marks) != count:
         raise InvalidInput(
-            f"one routing mark per message is expected: {count} messages, not "
-            f"{len(command.marks)} marks"
+            f"one routing mark per message is expected: {count}, not {len(command.marks)}"
         )
     for mark in command.marks:
         if not 0 <= mark.priority <= PRIORITY_MAX:

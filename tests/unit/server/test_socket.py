@@ -209,6 +209,8 @@ def test_a_batch_that_does_not_hold_together_is_not_stored(server: Serving) -> N
 def test_messages_for_later_come_with_one_mark_each(server: Serving) -> None:
     with talking(server) as talk:
         talk.ask(queues.SpecifyQueue("q", QueueSpec(sources=("a",))))
-        with pytest.raises(InvalidInput, match="2 messages, but 1 marks"):
+        with pytest.raises(
+            InvalidInput, match="one routing mark per message is expected: 2, not 1"
+        ):
             talk.ask(queues.PutForLater("q", batch(["x", "y"]), [Mark(delay_ms=5)]))
         assert talk.ask(queues.PutForLater("q", single("x"), [Mark(delay_ms=5)])) == 0

@@ -52,9 +52,7 @@ def place_later(tx: Transaction, command: c.PutLater) -> int:
     records, marks = command.records, command.marks
     count = 1 if isinstance(records, Single) else records.count
     if len(marks) != count:
-        raise InvalidInput(
-            f"one routing mark per message is expected: {count} messages, not {len(marks)} marks"
-        )
+        raise InvalidInput(f"one routing mark per message is expected: {count}, not {len(marks)}")
     for mark in marks:
         _check_times(mark)
     first_id = tx.delta.next_id
