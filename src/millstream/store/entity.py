@@ -119,4 +119,4 @@ class Kind:
 
 
 Kinds = dict[int, Kind]
-"""Record type → kind; the views that make up a store hand theirs in."""
+"""Record type → kind; the parts that make up a store hand theirs in."""

@@ -5,7 +5,7 @@ by their first ten (a type and a log), and sorted within the group, so that log 
 sought in order.
 
 Readers look without a lock while one writer changes it: a group's list only grows at its end, or
-is replaced whole. A row that a reader just misses has been moved home: the engine has it.
+is replaced whole. A row that a reader just misses has been folded: the engine has it.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Overlay:
         return found
 
     def prune(self, through_seq: int) -> None:
-        """Let go of what a fold has moved home."""
+        """Let go of what a fold has moved to base tables."""
         arrivals = self._arrivals
         gone = []
         while arrivals and arrivals[0][0] <= through_seq:

@@ -1,6 +1,6 @@
 """Room: whether the disk of a store has enough of it, asked rarely.
 
-A commit that finds the disk full half-way leaves everybody in doubt. So a reserve is kept: while there
+A commit that finds the disk full half-way leaves its outcome in doubt. So a reserve is kept: while there
 is less, commits are refused before they begin.
 """
 

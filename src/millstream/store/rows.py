@@ -1,4 +1,4 @@
-"""What is stored, as one reader sees it: rows that are not yet at home, over a snapshot.
+"""What is stored, as one reader sees it: rows that are not folded yet, over a snapshot.
 
 `Rows` is for reads without a lock: what they miss in one place has moved to the other. `View` adds the
 entities, which are only looked at under the store's mutex: by an operation (`tx.view`), or by a
@@ -66,7 +66,7 @@ class View(Rows):
         return self.state.find(start, stop, self.snapshot, limit=limit)
 
     def pinned(self, log_id: int) -> list[tuple[int, int]]:
-        """The ranges of a log's offsets whose bytes some view of the store still needs."""
+        """The ranges of a log's offsets whose bytes some part of the program still needs."""
         return [found for pin in self.state.pins for found in pin(self, log_id)]
 
     def passed(self, log_id: int) -> list[int]:

@@ -316,7 +316,7 @@ class SqliteEngine:
             return
         other = connect(self.path, busy=self._busy(), vfs=self._vfs, read_only=self._read_only)
         try:
-            other.execute("BEGIN IMMEDIATE")  # somebody may have been writing just now
+            other.execute("BEGIN IMMEDIATE")  # another process may have been writing just now
             found = break_in_log(self.path, connection)
         finally:
             other.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)

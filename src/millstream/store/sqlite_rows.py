@@ -158,7 +158,7 @@ class SqliteWriter(SqliteReader):
         self._newest: int | None = None
         """The sequence of the newest delta in the file, if it is known."""
         self._version = 0
-        """Of the file when that was so: SQLite counts whatever anybody commits."""
+        """SQLite's change counter when that was so: it counts the commits of all connections."""
         self._written: int | None = None
         """The delta that this transaction has put."""
         self._damage: CorruptionError | None = None
@@ -178,7 +178,7 @@ class SqliteWriter(SqliteReader):
                 self._newest = None
         except apsw.Error as error:
             raise self._refused(error) from error
-        except BaseException:  # interrupted: nobody will leave what nobody has entered
+        except BaseException:  # `__enter__` raised, so `__exit__` will not run: roll back here
             self.__exit__(None, None, None)
             raise
         return self

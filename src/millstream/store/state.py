@@ -79,7 +79,7 @@ class State:
         self.touched: set[bytes] = set()
         """Entities changed since the last `publish`."""
         self.followers: dict[str, Follower] = {}
-        """What views derive from entities, by name; forgotten when changes may have been missed."""
+        """What parts derive from entities, by name; forgotten when changes may have been missed."""
         self.seq = 0
         self.folded = 0
         self.tail_bytes: dict[int, int] = {}

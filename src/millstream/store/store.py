@@ -42,7 +42,7 @@ from millstream.store.watch import Watch
 
 T = TypeVar("T")
 Upkeep = Callable[["Store"], bool]
-"""A view's background work, a bounded piece per call; True if there is more to do now.
+"""The background work of a part, a bounded piece per call; True if there is more to do now.
 
 If a call goes round several logs or queues, it ends early once the store `is_closing`."""
 
@@ -127,7 +127,7 @@ class Store(Folding):
         return self._fold_for(None)
 
     def tend_soon(self) -> None:
-        """Have the views' upkeep done now rather than within a second."""
+        """Have the upkeep of the parts done now rather than within a second."""
         self._upkeep_due = 0.0
         self._keeper.wake()
 

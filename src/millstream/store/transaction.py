@@ -143,7 +143,7 @@ class Transaction:
         """Write a row, after what the same operation drops; an earlier one of the key is gone.
 
         Small ones ride in the delta; large ones, and those of which there are many, go straight
-        home.
+        to their base table.
         """
         if not home and len(value) <= self.limits.inline_bytes_max:
             self._inline[key] = value
