@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 
 from millstream.errors import MillstreamError
 
@@ -25,6 +26,8 @@ class Keeper:
         self._on_failure = on_failure
         self._lock = threading.Lock()
         self._wake = threading.Event()
+        self._working = threading.RLock()
+        self._pauses = 0
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -32,6 +35,20 @@ class Keeper:
         """Have the work looked at soon."""
         if self._thread is None:
             self._start()
+        self._wake.set()
+
+    def pause(self) -> AbstractContextManager[object]:
+        """Wait for the slice that it is at, and begin no other until the block ends, if there is one."""
+        with self._lock:
+            self._pauses += 1
+        with self._working:
+            ending = ExitStack()
+        ending.callback(self._go_on)
+        return ending
+
+    def _go_on(self) -> None:
+        with self._lock:
+            self._pauses -= 1
         self._wake.set()
 
     def stop(self) -> None:
@@ -59,7 +76,11 @@ class Keeper:
 
     def _work_until_done(self) -> None:
         try:
-            while not self._stopping and self._work():
+            while self._work_once():
                 pass
         except MillstreamError as error:
             self._on_failure(error)
+
+    def _work_once(self) -> bool:
+        with self._working:
+            return not self._stopping and not self._pauses and self._work()

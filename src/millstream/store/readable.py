@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from millstream.clock import Clock
@@ -138,6 +139,12 @@ class Readable:
     def view(self, question: Callable[[View], T]) -> T:
         """The same for questions to rows and entities."""
         return self.look(lambda state, snapshot: question(View(state, snapshot)))
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Let no commit and no fold begin meanwhile; what is asked for waits."""
+        with self._transactor.turn:
+            yield
 
     def seen(self, key: bytes) -> Any:
         """What readers see of an entity, as of the last `refresh` or commit."""

@@ -9,17 +9,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Literal, TypeVar
 
 from millstream.clock import Clock, SystemClock
-from millstream.errors import (
-    Closed,
-    CorruptionError,
-    MillstreamError,
-    OutcomeUnknown,
-    Poisoned,
-)
+from millstream.errors import Closed, CorruptionError, MillstreamError, OutcomeUnknown, Poisoned
 from millstream.format import keys
 from millstream.limits import Limits
 from millstream.store import delta as deltas
@@ -51,7 +45,6 @@ Condition = Literal["usable", "disk_full", "recovering", "poisoned", "closed"]
 
 Observer = Callable[[int, float, float], None]
 """Told of each group that was committed: its operations, its time and that of its sync, in seconds."""
-
 
 CLOSING_FOLD_S = 1.0
 """How long closing folds; what is then unfolded stays so, and is read when the store is opened."""
@@ -130,6 +123,15 @@ class Store(Folding):
         """Have the upkeep of the parts done now rather than within a second."""
         self._upkeep_due = 0.0
         self._keeper.wake()
+
+    def tend(self) -> None:
+        """Do the views' upkeep that is due now, all of it, on the caller's thread."""
+        while sum(task(self) for task in self._upkeep):
+            pass
+
+    def pause_keeper(self) -> AbstractContextManager[object]:
+        """Let nothing happen in the background until the block ends; without one, until it is closed."""
+        return self._keeper.pause()
 
     def stats(self) -> dict[str, Any]:
         """Facts and counters of this handle."""

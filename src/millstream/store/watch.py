@@ -58,6 +58,11 @@ class Watch:
             if not waiting:
                 self._waiters.pop(key, None)
 
+    def wakes(self) -> list[Wake]:
+        """What is called when something changes: one for each waiter and entity."""
+        with self._lock:
+            return [wake for waiting in self._waiters.values() for wake in waiting]
+
     def notify(self, keys: Iterable[bytes]) -> None:
         """Wake all that wait for one of these."""
         if not self._waiters:

@@ -1,11 +1,12 @@
-"""The test kit: a store without a disk, a clock without waiting, and faults on demand.
+"""The test kit: a store without a disk, a clock without waiting, faults on demand, and a probe.
 
-from millstream.testing import SimulatedClock, memory_store
+from millstream.testing import Probe, SimulatedClock, memory_store
 
 clock = SimulatedClock()
 with memory_store(clock=clock) as ms:
     ms.log("orders").append({"id": 1})
     clock.advance(3600)
+    Probe(ms).upkeep()
 """
 
 from __future__ import annotations
@@ -13,6 +14,16 @@ from __future__ import annotations
 from millstream.store.faults import Crash, Faults, Pause, Torn
 from millstream.store.memory import MemoryEngine
 from millstream.testing.clock import SimulatedClock
+from millstream.testing.probe import Probe
 from millstream.testing.store import memory_store
 
-__all__ = ["Crash", "Faults", "MemoryEngine", "Pause", "SimulatedClock", "Torn", "memory_store"]
+__all__ = [
+    "Crash",
+    "Faults",
+    "MemoryEngine",
+    "Pause",
+    "Probe",
+    "SimulatedClock",
+    "Torn",
+    "memory_store",
+]

@@ -48,7 +48,7 @@ class _Sqlite:
         try:
             found = connection.execute(f"SELECT value FROM {row}", (at,)).fetchone()
             if found is None:
-                raise InvalidInput(f"there is no row {key.hex()} to damage")
+                raise _missing(key)
             flipped = bytes((found[0][0] ^ 8, *found[0][1:]))
             row = f"{table or RECORD} SET value = ? WHERE {column} = ?"
             connection.execute(f"UPDATE {row}", (flipped, at))
@@ -66,7 +66,13 @@ class _Memory:
 
     def corrupt(self, engine: Engine, key: bytes) -> None:
         assert isinstance(engine, MemoryEngine)
+        if key not in dict(engine.survivors()):
+            raise _missing(key)
         engine.corrupt(key, bit=3)
+
+
+def _missing(key: bytes) -> InvalidInput:
+    return InvalidInput(f"there is no row {key.hex()} to damage; what is unfolded has no row yet")
 
 
 ENGINES: dict[str, EngineKit] = {"sqlite": _Sqlite(), "memory": _Memory()}

@@ -87,6 +87,38 @@ def test_stopping_waits_for_the_slice_at_hand_and_takes_no_other() -> None:
     assert not keeper._thread.is_alive()
 
 
+def test_a_pause_waits_for_the_slice_at_hand_and_what_is_due_then_waits_for_its_end() -> None:
+    began, go_on, worked = threading.Event(), threading.Event(), threading.Event()
+    slices: list[str] = []
+
+    def work() -> bool:
+        began.set()
+        assert go_on.wait(10)
+        slices.append("slice")
+        if len(slices) > 1:
+            worked.set()
+        return len(slices) == 1
+
+    def pause() -> None:
+        with keeper.pause():
+            slices.append("paused")
+            keeper.wake()
+            held.append(not worked.wait(0.05))
+
+    held: list[bool] = []
+    keeper = Keeper(work, on_failure=ignore)
+    keeper.wake()
+    assert began.wait(10)
+    pausing = threading.Thread(target=pause)
+    pausing.start()
+    go_on.set()
+    pausing.join(10)
+    assert held == [True] or slices.index("paused") > 1, "it came between two slices, or after both"
+    keeper.wake()
+    assert worked.wait(10)
+    keeper.stop()
+
+
 def test_a_stopped_keeper_is_not_woken_any_more() -> None:
     slices: list[int] = []
     keeper = Keeper(lambda: slices.append(1) is not None, on_failure=ignore)

@@ -95,6 +95,11 @@ class Lines(Generic[W]):
         # What came before the watch began woke nobody: look once more.
         return consuming.patience(self._store, queue, inf)
 
+    def count(self, queue: str) -> int:
+        """How many wait for a queue."""
+        with self._lock:
+            return len(self._lines.get(queue, ()))
+
     def is_watching(self, waiter: W) -> bool:
         """Whether the waiter has begun to watch, and not ended it."""
         return waiter in self._watched

@@ -1,0 +1,101 @@
+"""The probe: what a test may ask of an open store, and do to it, beyond what its nouns offer.
+
+It works for handles of threads and of coroutines, and for stores in a file and in memory. Its
+methods are plain calls on both surfaces. It needs the store in its own process.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+from millstream import aio
+from millstream.errors import InvalidInput
+from millstream.format import keys
+from millstream.queue.service.waiting import Lines
+from millstream.store.engine import Snapshot
+from millstream.store.state import State
+from millstream.store.store import Store
+from millstream.testing.engines import corrupt
+from millstream.threads.database import Millstream
+
+ROWS_MAX = 1_000_000
+"""Rows that `Probe.rows` looks at: a store of a test has fewer."""
+
+
+class Probe:
+    """A look behind a handle, for tests; it may be made as often as one likes."""
+
+    def __init__(self, handle: Millstream | aio.Millstream | Store) -> None:
+        self._store = handle if isinstance(handle, Store) else _store_of(handle)
+
+    @property
+    def store(self) -> Store:
+        """The store behind the handle; its own methods may change from one version to the next."""
+        return self._store
+
+    def upkeep(self) -> None:
+        """Do now what the background would do by and by: retention, leases, what is forgotten."""
+        self._store.tend()
+
+    def pause_keeper(self) -> AbstractContextManager[object]:
+        """Let nothing happen in the background from now on.
+
+        In a `with` statement the pause ends with the block; otherwise, when the store is closed.
+        """
+        return self._store.pause_keeper()
+
+    def hold_commits(self) -> AbstractContextManager[None]:
+        """A block during which no commit begins: callers that write wait until its end.
+
+        The block itself must not write: it would wait for its own end. Other threads or tasks may.
+        """
+        return self._store.hold()
+
+    def rows(self, kind: int) -> dict[bytes, bytes]:
+        """The rows of one type (`millstream.format.keys`), stored or in commits not yet folded.
+
+        Of entities, such as queues and cursors, only what is folded is a row.
+        """
+        start, stop = keys.range_of(keys.prefix(kind))
+
+        def find(state: State, snapshot: Snapshot) -> dict[bytes, bytes]:
+            found = dict(snapshot.scan(start, stop, limit=ROWS_MAX))
+            held = state.overlay.oldest(state.seq)
+            return found | {key: value for key, value in held if start <= key < stop}
+
+        return self._store.look(find)
+
+    def damage(self, key: bytes) -> None:
+        """Flip one bit of a stored row, behind the engine's back: who reads it next is told.
+
+        What is not folded has no row yet, and raises `InvalidInput`; `fold()` stores all but the
+        newest commit. What the handle remembers of the row it still knows until it is opened again.
+        """
+        corrupt(self._store.engine, key)
+
+    def waiting(self) -> int:
+        """How many waits there are: one for each caller, or line of claims, and what it waits for."""
+        return len(self._store.watch.wakes())
+
+    def claims_waiting(self, queue: str) -> int:
+        """How many claims wait for messages of a queue; 0 while one of them looks for some."""
+        return sum(lines.count(queue) for lines in lines_of(self._store))
+
+
+def lines_of(store: Store) -> list[Lines[Any]]:
+    """The lines of claims in which the first keeps watch."""
+    called = [wake.func for wake in store.watch.wakes() if isinstance(wake, partial)]
+    owners = {id(owner): owner for one in called if (owner := getattr(one, "__self__", None))}
+    return [owner for owner in owners.values() if isinstance(owner, Lines)]
+
+
+def _store_of(handle: Millstream | aio.Millstream) -> Store:
+    store = getattr(handle.session, "store", None)
+    if isinstance(store, Store):
+        return store
+    raise InvalidInput(
+        f"a probe needs a store that is open in this process, and {handle.session!r} leads "
+        "elsewhere; open its file, or `memory_store()`, in the test itself"
+    )
