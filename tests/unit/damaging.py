@@ -8,7 +8,7 @@ from millstream.format import block as blocks
 from millstream.format import entries, keys
 from millstream.store.memory import MemoryEngine
 from millstream.store.store import Store
-from millstream.testing import SimulatedClock, memory_store
+from millstream.testing import Probe, SimulatedClock, memory_store
 
 
 class Fragile:
@@ -21,8 +21,7 @@ class Fragile:
 
     @property
     def store(self) -> Store:
-        store: Store = self.ms._session.store  # type: ignore[attr-defined]
-        return store
+        return Probe(self.ms).store
 
     def settle(self) -> None:
         """Bring every row home, so that reads find it in the engine."""

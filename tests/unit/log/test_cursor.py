@@ -13,7 +13,7 @@ from millstream import Cursor, Limits, Log, Millstream
 from millstream.embedded import EmbeddedSession
 from millstream.errors import InvalidInput, NotFound, OutOfRange, TooLarge
 from millstream.log import commands as c
-from millstream.testing import SimulatedClock
+from millstream.testing import Probe, SimulatedClock
 
 Reopen = Callable[..., Millstream]
 
@@ -316,8 +316,7 @@ class Meddling(EmbeddedSession):
 
 @pytest.fixture
 def meddling(ms: Millstream, log: Log) -> Meddling:
-    session: Any = ms._session
-    return Meddling(session.store)
+    return Meddling(Probe(ms).store)
 
 
 def test_a_truncation_just_before_the_read_is_stepped_over(log: Log, meddling: Meddling) -> None:

@@ -135,7 +135,7 @@ def test_without_values_only_metadata_counts(fragile: Fragile) -> None:
     batches(fragile)
     fragile.spoil("x", 0)
     fragile.spoil_entry("x", 6)
-    session = fragile.ms._session
+    session = fragile.ms.session
 
     blocks = session.execute(ReadBlocks("x", 0, 12, 2**20, values=False))
     assert [block.offsets for block in blocks] == [range(3), range(3, 6)]

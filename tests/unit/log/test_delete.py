@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import apsw
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from millstream import Log, Millstream, Producer
 from millstream.errors import Fenced, NotFound, OutOfSequence
 from millstream.log import retention
+from millstream.testing import Probe
 
 Reopen = Callable[..., Millstream]
 
@@ -119,8 +119,7 @@ def test_no_row_of_it_is_left_on_disk(ms: Millstream, log: Log, tmp_path: Path) 
     log.append(b"large" * 1_000)
     log.append_many([b"large" * 1_000] * 2)
     log.delete()
-    session: Any = ms._session
-    while retention.tend(session.store, 1):
+    while retention.tend(Probe(ms).store, 1):
         pass
     ms.log("other").append(b"so that there is a newer commit")
     ms.fold()

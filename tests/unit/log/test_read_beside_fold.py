@@ -8,11 +8,12 @@ import pytest
 
 import millstream
 from millstream.store.engine import Row
+from millstream.testing import Probe
 
 
 def fold(ms: millstream.Millstream) -> None:
     """Fold what all handles have committed."""
-    ms._session.store.refresh()  # type: ignore[attr-defined]
+    Probe(ms).store.refresh()
     assert ms.fold()
 
 
@@ -27,7 +28,7 @@ def test_entries_that_are_joined_meanwhile_are_read_once(
         for number in range(10):
             log.append(b"%d" % number)
         fold(other)  # what this handle holds apart lies joined in the file now
-        store = ms._session.store  # type: ignore[attr-defined]
+        store = Probe(ms).store
         overlay = store.state.overlay
         after, looked = overlay.after, 0
 

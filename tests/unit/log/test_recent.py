@@ -14,12 +14,13 @@ from millstream.log import reader, recent
 from millstream.log.block import Columns, pack, unpack_headers
 from millstream.record import NO_HEADERS, Headers
 from millstream.store.store import Store
+from millstream.testing import Probe
 
 pytestmark = pytest.mark.embedded
 
 
 def parts(ms: Millstream, name: str) -> tuple[Store, int]:
-    store: Store = ms._session.store  # type: ignore[attr-defined]
+    store = Probe(ms).store
     return store, int(store.seen(keys.log_name(name)))
 
 

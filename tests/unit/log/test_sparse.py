@@ -15,7 +15,7 @@ from millstream.log.retention import _forget, cut
 from millstream.log.sparse import SINGLES_MAX, Needed, is_sparse
 from millstream.record import Retention
 from millstream.store.state import NO_END
-from millstream.testing import memory_store
+from millstream.testing import Probe, memory_store
 
 pytestmark = pytest.mark.embedded
 
@@ -89,7 +89,7 @@ def test_what_was_counted_before_others_deleted_it_moves_no_start() -> None:
         log = ms.log("x")
         log.append_many([b"x" * 1_000] * 5)
         log.append_many([b"y" * 1_000] * 5)
-        store = ms._session.store  # type: ignore[attr-defined]
+        store = Probe(ms).store
         log_id = log_id_of(store, "x")
         log.retain(bytes=6_000)
         before = Head(name="x", end=10, bytes=10_096, retention=Retention(bytes=6_000))

@@ -14,7 +14,7 @@ import pytest
 from millstream import Limits, aio
 from millstream.errors import InvalidInput, Locked, OutcomeUnknown, Overloaded
 from millstream.log import commands as c
-from millstream.testing import memory_store
+from millstream.testing import Probe, memory_store
 from tests.unit.surfaces import SURFACES, surface_of
 
 SECTION = 3
@@ -147,7 +147,7 @@ def test_a_handle_leaves_nothing_behind(staged: Any) -> None:
         stage.append(b"late")
         with pytest.raises(Locked):
             stage.commit()
-    store = ms._session.store
+    store = Probe(ms).store
     producers = store.look(
         lambda state, snapshot: state.find(b"\x01\x0d", b"\x01\x0e", snapshot, limit=9)
     )
@@ -180,7 +180,7 @@ def test_a_cancelled_append_is_stored_once_when_it_is_repeated() -> None:
     def memory_session() -> Any:
         from millstream.aio.session import AsyncEmbeddedSession
 
-        return AsyncEmbeddedSession(memory_store()._session.store)
+        return AsyncEmbeddedSession(Probe(memory_store()).store)
 
     asyncio.run(work())
 

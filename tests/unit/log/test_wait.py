@@ -14,6 +14,7 @@ import millstream
 from millstream import Log, Millstream
 from millstream.embedded import EmbeddedSession
 from millstream.errors import Closed
+from millstream.testing import Probe
 
 TOO_LONG_S = 30
 
@@ -52,10 +53,9 @@ class Waiter(threading.Thread):
 
 
 def until_somebody_waits(ms: Millstream) -> None:
-    session: Any = ms._session
-    waiters = session.store.watch._waiters
+    probe = Probe(ms)
     for _ in range(TOO_LONG_S * 1_000):
-        if waiters:
+        if probe.waiting():
             return
         threading.Event().wait(0.001)
     pytest.fail("nobody waits")
@@ -165,8 +165,7 @@ def test_a_record_that_comes_between_looking_and_waiting_is_taken(ms: Millstream
                 ms.log("x").append(b"late")
             return answer
 
-    session: Any = ms._session
-    late = LateAppend(session.store)
+    late = LateAppend(Probe(ms).store)
     cursor = open_cursor(late, Log(late, "x"), "c", durable=True, start="earliest", section=10)
     late.appended = False
 
