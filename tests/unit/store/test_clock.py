@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from millstream.clock import StoreTime, SystemClock
 from millstream.embedded import open_store
 from millstream.store.store import Store
-from millstream.testing import MemoryEngine, SimulatedClock
+from millstream.testing import MemoryEngine, Probe, SimulatedClock
 
 
 def start(engine: MemoryEngine, clock: SimulatedClock) -> Store:
     store = open_store(engine, clock=clock)
-    store._keeper.stop()
+    Probe(store).pause_keeper()
     return store
 
 

@@ -9,7 +9,7 @@ import millstream
 from millstream.embedded import EmbeddedSession, open_store
 from millstream.limits import Limits
 from millstream.store.store import CLOSING_FOLD_S, Store
-from millstream.testing import MemoryEngine, SimulatedClock
+from millstream.testing import MemoryEngine, Probe, SimulatedClock
 from millstream.threads.database import Millstream
 
 GROUPS = 5_000
@@ -37,7 +37,7 @@ def append_groups(ms: Millstream, count: int = GROUPS) -> None:
 def lots_unfolded(engine: MemoryEngine, clock: SimulatedClock) -> Store:
     limits = Limits(fold_slice_weight=100, tail_entities_max=NO_FOLD, fold_bytes_min=1)
     store = open_store(engine, limits=limits, clock=clock)
-    store._keeper.stop()
+    Probe(store).pause_keeper()
     ms = Millstream(EmbeddedSession(store))
     ms.queue("q", group_by="_key", sources="a")
     append_groups(ms)
@@ -67,7 +67,7 @@ def test_closing_folds_everything_where_there_is_time() -> None:
 def test_writers_fold_when_the_unfolded_entities_would_grow_without_bound() -> None:
     limits = Limits(tail_entities_max=1_000, fold_bytes_min=1 << 30)
     store = open_store(MemoryEngine(), limits=limits, clock=SimulatedClock())
-    store._keeper.stop()
+    Probe(store).pause_keeper()
     ms = Millstream(EmbeddedSession(store))
     ms.queue("q", group_by="_key", sources="a")
     append_groups(ms)
@@ -78,14 +78,14 @@ def test_writers_fold_when_the_unfolded_entities_would_grow_without_bound() -> N
 def test_upkeep_leaves_the_other_queues_alone_once_the_store_is_closing(tmp_path: Path) -> None:
     names = [f"q{number}" for number in range(10)]
     ms = millstream.open(tmp_path / "store.db")
-    ms._session.store._keeper.stop()  # type: ignore[attr-defined]
+    Probe(ms).pause_keeper()
     for name in names:
         ms.queue(name, group_by="_key", sources="a")
     ms.log("a").append_many([b"x"] * 10, keys=[str(number) for number in range(10)])
     ms.close()
 
     ms = millstream.open(tmp_path / "store.db")
-    store = ms._session.store  # type: ignore[attr-defined]
+    store = Probe(ms).store
     closer, began = threading.Thread(target=store.close), threading.Event()
 
     def close_meanwhile(*_: float) -> None:
@@ -102,6 +102,6 @@ def test_upkeep_leaves_the_other_queues_alone_once_the_store_is_closing(tmp_path
     assert not closer.is_alive()
 
     with millstream.open(tmp_path / "store.db") as ms:
-        ms._session.store._keeper.stop()  # type: ignore[attr-defined]
+        Probe(ms).pause_keeper()
         unrouted = [ms.queue(name).info().unrouted for name in names]
     assert sorted(unrouted) == [0] + [10] * 9

@@ -14,7 +14,7 @@ from millstream.queue.model.bucket import Bucket
 from millstream.store.fold import Slice
 from millstream.store.sqlite import SqliteEngine
 from millstream.store.store import Store
-from millstream.testing import Faults, MemoryEngine, SimulatedClock
+from millstream.testing import Faults, MemoryEngine, Probe, SimulatedClock
 from millstream.threads.database import Millstream
 from millstream.threads.log import Log
 
@@ -23,7 +23,7 @@ NO_FOLD = 1_000_000
 
 def start(engine: MemoryEngine, limits: Limits) -> tuple[Store, Log]:
     store = open_store(engine, limits=limits, clock=SimulatedClock())
-    store._keeper.stop()
+    Probe(store).pause_keeper()
     return store, Log(EmbeddedSession(store), "a")
 
 
@@ -145,7 +145,7 @@ def test_a_tail_of_others_is_folded_only_if_they_do_not(tmp_path: Path) -> None:
     mine = open_store(SqliteEngine(tmp_path / "store.db"), limits=limits)
     theirs = open_store(SqliteEngine(tmp_path / "store.db"), limits=limits)
     for store in (mine, theirs):
-        store._keeper.stop()
+        Probe(store).pause_keeper()
     log = Log(EmbeddedSession(theirs), "a")
     for _ in range(9):
         log.append(b"x")

@@ -25,7 +25,7 @@ from millstream.store.fold import Slice
 from millstream.store.memory import MemoryEngine
 from millstream.store.store import Store
 from millstream.store.transaction import Transaction
-from millstream.testing import Faults, SimulatedClock
+from millstream.testing import Faults, Probe, SimulatedClock
 
 TRAIL = 0x7E
 
@@ -69,7 +69,7 @@ class Process:
 
     def __init__(self, engine: MemoryEngine, limits: Limits = FEW) -> None:
         self.store = Store(engine, {TRAIL: Kind(Trail)}, limits=limits, clock=SimulatedClock())
-        self.store._keeper.stop()
+        Probe(self.store).pause_keeper()
 
     def add(self, key: bytes, *numbers: int) -> None:
         for number in numbers:
@@ -80,13 +80,13 @@ class Process:
 
     def fold_slice(self, meanwhile: Callable[[], object]) -> bool:
         """Fold as the background does, and do something while no lock is held."""
-        with self.store._transactor.turn:
+        with Probe(self.store).hold_commits():
             if self.store._stale:
                 return self.store._write_slice()
             planned = Slice(self.store.state, self.store.limits)
         meanwhile()
         planned.prepare()
-        with self.store._transactor.turn:
+        with Probe(self.store).hold_commits():
             return self.store._write_slice(planned)
 
     def fail(self, key: bytes) -> None:
@@ -98,7 +98,7 @@ class Process:
             self.store.run(operation)
 
     def evict(self) -> None:
-        with self.store._transactor.turn:
+        with Probe(self.store).hold_commits():
             self.store.state.evict(0)
 
     def sees(self, key: bytes) -> list[int]:

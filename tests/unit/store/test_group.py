@@ -13,7 +13,7 @@ from millstream.errors import InvalidInput, WriteFailed
 from millstream.store.store import Store
 from millstream.store.ticket import Ticket
 from millstream.store.transaction import Transaction
-from millstream.testing import MemoryEngine, SimulatedClock
+from millstream.testing import MemoryEngine, Probe, SimulatedClock
 
 
 class Counting:
@@ -52,7 +52,7 @@ def commit(store: Store, operations: Sequence[Callable[[Transaction], Any]]) -> 
 @pytest.fixture
 def store() -> Store:
     made = open_store(MemoryEngine(), clock=SimulatedClock())
-    made._keeper.stop()
+    Probe(made).pause_keeper()
     return made
 
 

@@ -11,6 +11,7 @@ import pytest
 import millstream
 from millstream import Millstream
 from millstream.errors import WriteFailed
+from millstream.testing import Probe
 from millstream.threads.log import Log
 
 pytestmark = pytest.mark.embedded
@@ -28,7 +29,7 @@ def ms(path: Path) -> Iterator[Millstream]:
 
 
 def writer_of(ms: Millstream) -> Any:
-    return ms._session.store.engine._writer  # type: ignore[attr-defined]
+    return Probe(ms).store.engine._writer
 
 
 def looks(ms: Millstream, monkeypatch: pytest.MonkeyPatch) -> list[str]:

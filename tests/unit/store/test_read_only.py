@@ -65,14 +65,14 @@ def test_metadata_is_read_without_values(tmp_path: Path) -> None:
         for i in range(3):
             log.append(b"y", key="s", headers={"n": 5 + i}, timestamp=i)
         for _ in range(2):
-            blocks = ms._session.execute(ReadBlocks("a", 2, 7, 2**20, values=False))
+            blocks = ms.session.execute(ReadBlocks("a", 2, 7, 2**20, values=False))
             assert [offset for block in blocks for offset in block.offsets] == [2, 3, 4, 5, 6]
             assert {block.payload for block in blocks} == {b""}
             assert [one["n"] for block in blocks for one in block.headers()] == [2, 3, 4, 5, 6]
             assert [key for block in blocks for key in list(block.keys())] == [b"k"] * 3 + [
                 b"s"
             ] * 2
-            whole = ms._session.execute(ReadBlocks("a", 2, 7, 2**20))
+            whole = ms.session.execute(ReadBlocks("a", 2, 7, 2**20))
             for name in ("timestamps", "appended"):
                 assert [x for one in blocks for x in getattr(one, name)()] == [
                     x for one in whole for x in getattr(one, name)()

@@ -27,7 +27,7 @@ from millstream.store.memory import MemoryEngine
 from millstream.store.sqlite import SqliteEngine
 from millstream.store.store import Store
 from millstream.store.transaction import Transaction
-from millstream.testing import Faults, SimulatedClock
+from millstream.testing import Faults, Probe, SimulatedClock
 
 TRAIL = 0x7E
 ROW = 0x7D
@@ -79,7 +79,7 @@ class Process:
 
     def __init__(self, engine: Engine) -> None:
         self.store = Store(engine, KINDS, limits=LIMITS, clock=SimulatedClock())
-        self.store._keeper.stop()
+        Probe(self.store).pause_keeper()
 
     def add(self, key: bytes, *numbers: int) -> None:
         self.store.run(lambda tx: [tx.change(key, Added(number)) for number in numbers])
@@ -107,7 +107,7 @@ class Process:
         self.store._fold_slice()
 
     def evict(self) -> None:
-        with self.store._transactor.turn:
+        with Probe(self.store).hold_commits():
             self.store.state.evict(0)
 
     def sees(self, key: bytes) -> list[int]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import millstream
 from millstream.command import Sql, Transact
-from millstream.embedded import EmbeddedSession, operation
+from millstream.embedded import operation
 from millstream.errors import (
     Closed,
     CorruptionError,
@@ -36,15 +36,14 @@ from millstream.store.recovery import PAUSE_S_MAX
 from millstream.store.store import Store
 from millstream.store.ticket import Ticket
 from millstream.store.transaction import Transaction, _outside
-from millstream.testing import Faults, MemoryEngine, SimulatedClock, Torn, memory_store
+from millstream.testing import Faults, MemoryEngine, Probe, SimulatedClock, Torn, memory_store
 from millstream.threads.database import Millstream
 
 PATIENCE_S = 10
 
 
 def store_of(ms: Millstream) -> Store:
-    assert isinstance(ms._session, EmbeddedSession)
-    return ms._session.store
+    return Probe(ms).store
 
 
 def record(value: bytes) -> Any:
@@ -155,7 +154,7 @@ def test_whoever_waits_on_a_handle_that_is_poisoned_is_told() -> None:
 
     waiter = threading.Thread(target=wait, daemon=True)
     waiter.start()
-    while not store_of(ms).watch._waiters:
+    while not Probe(ms).waiting():
         pass
     fail_for_good(ms, faults)
     waiter.join(PATIENCE_S)
@@ -203,7 +202,7 @@ def unattended(**options: Any) -> tuple[Millstream, MemoryEngine, Faults, Simula
     faults, clock = Faults(), SimulatedClock()
     engine = MemoryEngine(faults=faults)
     ms = memory_store(engine, clock=clock, **options)
-    store_of(ms)._keeper.stop()
+    Probe(ms).pause_keeper()
     return ms, engine, faults, clock
 
 
@@ -334,7 +333,7 @@ def test_a_fold_that_fails_at_the_end_does_not_keep_a_store_from_closing() -> No
     faults = Faults()
     engine = MemoryEngine(faults=faults)
     ms = memory_store(engine, limits=Limits(fold_deltas_min=2))
-    store_of(ms)._keeper.stop()
+    Probe(ms).pause_keeper()
     for _ in range(9):
         ms.log("a").append(b"x")
     faults.on("commit", WriteFailed("the disk is full"))

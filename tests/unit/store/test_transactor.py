@@ -25,7 +25,7 @@ from millstream.store.sqlite import SqliteEngine
 from millstream.store.store import Store
 from millstream.store.ticket import Ticket
 from millstream.store.transaction import Transaction
-from millstream.testing import MemoryEngine, SimulatedClock
+from millstream.testing import MemoryEngine, Probe, SimulatedClock
 
 PATIENCE_S = 10
 """Until a test decides that somebody waits for ever."""
@@ -39,7 +39,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 def start(**limits: int) -> Store:
     store = open_store(MemoryEngine(), limits=Limits(**limits), clock=SimulatedClock())
-    store._keeper.stop()
+    Probe(store).pause_keeper()
     return store
 
 
@@ -271,7 +271,7 @@ def test_an_operation_that_raises_answers_its_own_caller_only() -> None:
 def test_a_clock_that_was_moved_during_a_commit_holds_nobody_up() -> None:
     clock = SimulatedClock()
     store = open_store(MemoryEngine(), clock=clock)
-    store._keeper.stop()
+    Probe(store).pause_keeper()
     with held(store) as hold:
         waiting = [Caller(store), Caller(store, lambda _: clock.advance(3600)), Caller(store)]
         hold.await_waiting(3)
@@ -474,7 +474,7 @@ def test_an_interrupted_leader_that_waits_for_its_turn_strands_nobody(
 def test_who_waits_for_its_turn_when_the_store_is_poisoned_is_told_so() -> None:
     store = start()
     before = commits(store)
-    with store._transactor.turn:
+    with Probe(store).hold_commits():
         caller = Caller(store)
         until(lambda: store._transactor._gather.phase == "committing")
         store._poison(RuntimeError("a fold failed"))
@@ -529,7 +529,7 @@ class InterruptingClock(SimulatedClock):
 
 def test_a_leader_interrupted_before_its_commit_answers_nobody_as_if_it_had_committed() -> None:
     store = open_store(MemoryEngine(), clock=InterruptingClock())
-    store._keeper.stop()
+    Probe(store).pause_keeper()
     before = commits(store)
     with held(store) as hold:
         leader = Caller(store, name="interrupted")

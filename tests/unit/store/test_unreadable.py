@@ -17,7 +17,7 @@ from millstream.store.transaction import Transaction
 def test_a_change_that_could_not_be_read_again_is_refused(tmp_path: Path) -> None:
     with millstream.open(tmp_path / "store.db") as ms:
         ms.log("a").append(b"kept")
-        session = ms._session
+        session = ms.session
         assert isinstance(session, EmbeddedSession)
 
         def mistaken(tx: Transaction) -> None:
