@@ -6,13 +6,17 @@ A test that looks inside the process of its store, or that is about files, says
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import millstream
-from millstream import aio
+from millstream import Limits, Millstream, aio
+from millstream.store.engine import Durability
+from millstream.testing import SimulatedClock
+
+Reopen = Callable[..., Millstream]
 
 SHARED = {"log", "queue", "queue_worker", "aio"}
 OPENING = {"ms", "reopen", "real", "tmp_path"}
@@ -45,3 +49,38 @@ def home(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.setattr(aio, "open", served.open_async)
     yield found
     served.end()
+
+
+@pytest.fixture
+def clock() -> SimulatedClock:
+    """A clock that moves only when told to."""
+    return SimulatedClock()
+
+
+@pytest.fixture
+def durability() -> Durability:
+    """How durable commits of the store are; the tests of a folder may say something else."""
+    return "full"
+
+
+@pytest.fixture
+def reopen(tmp_path: Path, clock: SimulatedClock, durability: Durability) -> Iterator[Reopen]:
+    """Opens a store in a file; again, it closes it before."""
+    opened: list[Millstream] = []
+
+    def again(limits: Limits | None = None) -> Millstream:
+        for before in opened:
+            before.close()
+        path = tmp_path / "store.db"
+        opened.append(millstream.open(path, clock=clock, limits=limits, durability=durability))
+        return opened[-1]
+
+    yield again
+    for ms in opened:
+        ms.close()
+
+
+@pytest.fixture
+def ms(reopen: Reopen) -> Millstream:
+    """The store in a file."""
+    return reopen()

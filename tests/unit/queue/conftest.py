@@ -1,45 +1,22 @@
-"""A store in a file, on a clock that moves only when told to; `reopen` closes it and opens it again."""
+"""Commits of these tests need not survive the machine; and what they ask of queues."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import millstream
-from millstream import Limits, Millstream
-from millstream.testing import SimulatedClock
+from millstream import Millstream
+from millstream.store.engine import Durability
+from millstream.testing import Probe
 from millstream.threads.queue import Queue
-
-Reopen = Callable[..., Millstream]
-
-
-@pytest.fixture
-def clock() -> SimulatedClock:
-    return SimulatedClock()
+from tests.unit.conftest import Reopen as Reopen
+from tests.unit.damaging import fold_all as fold_all
 
 
 @pytest.fixture
-def reopen(tmp_path: Path, clock: SimulatedClock) -> Iterator[Reopen]:
-    opened: list[Millstream] = []
-
-    def again(limits: Limits | None = None) -> Millstream:
-        for before in opened:
-            before.close()
-        path = tmp_path / "store.db"
-        opened.append(millstream.open(path, clock=clock, limits=limits, durability="relaxed"))
-        return opened[-1]
-
-    yield again
-    for ms in opened:
-        ms.close()
-
-
-@pytest.fixture
-def ms(reopen: Reopen) -> Millstream:
-    return reopen()
+def durability() -> Durability:
+    return "relaxed"
 
 
 def counts(queue: Queue) -> dict[str, int]:
@@ -59,14 +36,6 @@ def settle(queue: Queue) -> None:
     assert queue.claim(0) == []
 
 
-def fold_all(ms: Millstream) -> None:
-    """Fold every commit so far: the newest one always stays."""
-    ms.log("something else").append(b"")
-    ms.fold()
-
-
 def upkeep(ms: Millstream) -> None:
     """Do what is done in the background, now."""
-    store = ms._session.store  # type: ignore[attr-defined]
-    while sum(task(store) for task in store._upkeep):
-        pass
+    Probe(ms).upkeep()

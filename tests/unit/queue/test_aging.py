@@ -9,7 +9,7 @@ import pytest
 from millstream import Limits, Millstream
 from millstream.errors import LeaseLost
 from millstream.format import keys
-from millstream.testing import SimulatedClock
+from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue
 
 from .conftest import Reopen, counts, fold_all, upkeep, values
@@ -26,8 +26,7 @@ def filled(ms: Millstream, count: int, **how: Any) -> Queue:
 
 
 def rows(ms: Millstream, kind: int) -> int:
-    with ms._session.store.engine.read() as snapshot:  # type: ignore[attr-defined]
-        return len(snapshot.scan(*keys.range_of(keys.prefix(kind)), limit=10_000))
+    return len(Probe(ms).rows(kind))
 
 
 @pytest.mark.parametrize("how", KINDS)

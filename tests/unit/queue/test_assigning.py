@@ -23,7 +23,7 @@ def queue(ms: Millstream) -> Queue:
 
 def assign(ms: Millstream, start: int, stop: int, *runs: tuple[int, int], **more: Any) -> int:
     assignment = Assignment("q", "jobs", start, stop, list(runs), **more)
-    return ms._session.execute(AssignMessages([assignment]))
+    return ms.session.execute(AssignMessages([assignment]))
 
 
 def claimed(queue: Queue) -> list[int]:
@@ -64,12 +64,12 @@ def test_several_queues_are_assigned_in_one_commit_or_not_at_all(
 ) -> None:
     good = Assignment("q", "jobs", 0, 2, [(0, 2)])
     with pytest.raises(NotFound):
-        ms._session.execute(AssignMessages([good, Assignment("none", "jobs", 0, 1, [])]))
+        ms.session.execute(AssignMessages([good, Assignment("none", "jobs", 0, 1, [])]))
     assert claimed(queue) == []
     ms.queue("r", sources=["jobs"], router="spark", start="earliest")
     other = Assignment("r", "jobs", 0, 11, [(10, 1)])
     before = ms.stats()["sequence"]
-    assert ms._session.execute(AssignMessages([good, other])) == 3
+    assert ms.session.execute(AssignMessages([good, other])) == 3
     assert ms.stats()["sequence"] == before + 1
     assert claimed(ms.queue("r")) == [10]
 
@@ -118,7 +118,7 @@ def test_what_makes_no_sense_is_refused(
 ) -> None:
     ms.queue("own", sources=["jobs"])
     with pytest.raises(error, match=message):
-        ms._session.execute(AssignMessages([assignment]))
+        ms.session.execute(AssignMessages([assignment]))
     assert claimed(queue) == []
 
 

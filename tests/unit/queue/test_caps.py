@@ -7,7 +7,7 @@ import pytest
 from millstream import Millstream
 from millstream.errors import InvalidInput
 from millstream.queue.service.consuming import patience
-from millstream.testing import SimulatedClock
+from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue
 
 from .conftest import Reopen, counts, fold_all, values
@@ -20,7 +20,7 @@ def filled(ms: Millstream, **options: object) -> Queue:
 
 
 def waits(ms: Millstream, most_s: float = 60.0) -> float:
-    return patience(ms._session.store, "jobs", most_s)  # type: ignore[attr-defined]
+    return patience(Probe(ms).store, "jobs", most_s)
 
 
 @pytest.mark.parametrize("options", [{}, {"priority_by": "p"}, {"group_by": "h"}])

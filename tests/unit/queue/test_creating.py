@@ -12,6 +12,7 @@ from millstream import Item, Millstream, Producer
 from millstream.errors import Conflict, InvalidName, NotFound
 from millstream.queue.commands import SpecifyQueue
 from millstream.queue.model.spec import QueueSpec
+from millstream.testing import Probe
 from tests.unit.queue.conftest import Reopen, counts, values
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
@@ -103,7 +104,7 @@ def test_a_name_that_is_too_long_is_refused_at_the_first_moment(
     with pytest.raises(InvalidName):
         ms.create_queue("n" * length)
     with pytest.raises(InvalidName):
-        ms._session.execute(SpecifyQueue("n" * length, QueueSpec()))
+        ms.session.execute(SpecifyQueue("n" * length, QueueSpec()))
 
 
 def test_a_handle_touches_nothing(ms: Millstream) -> None:
@@ -134,9 +135,9 @@ def test_what_is_there_already_becomes_what_is_asked_for(ms: Millstream) -> None
 @pytest.mark.embedded
 def test_to_make_it_again_writes_nothing(ms: Millstream) -> None:
     ms.create_queue("mail", sources=["a", "b"], lease=30)
-    before = ms._session.store.state.seq  # type: ignore[attr-defined]
+    before = Probe(ms).store.state.seq
     ms.create_queue("mail", sources=("a", "b"), lease=30.0)
-    assert ms._session.store.state.seq == before  # type: ignore[attr-defined]
+    assert Probe(ms).store.state.seq == before
 
 
 def test_what_never_changes_is_told_with_both_values(ms: Millstream) -> None:

@@ -293,7 +293,7 @@ def test_info_names_the_oldest(ms: Millstream, clock: Any) -> None:
 
 def test_messages_that_somebody_else_assigns(ms: Millstream) -> None:
     queue = ms.queue("jobs", sources="events", router="spark", group_by="g")
-    session = ms._session
+    session = ms.session
     append(ms, b"a", b"b", b"c")
     ms.log("events").truncate(before=10)
     append(ms, b"d", b"e")

@@ -13,7 +13,7 @@ from millstream.queue.service.consuming import need_facts, patience
 from millstream.queue.service.reading import read_granted
 from millstream.queue.service.routing import route
 from millstream.store.store import Store
-from millstream.testing import SimulatedClock
+from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue
 
 from .conftest import Reopen, counts, fold_all, settle, upkeep, values
@@ -268,7 +268,7 @@ def test_routing_goes_on_after_the_wall_clock_was_set_back(
         ms.log(log).append(b"first")
     clock.jump(-5)
     ms.log("l.a").append_many([b"more"] * 5_000)
-    store = ms._session.store  # type: ignore[attr-defined]
+    store = Probe(ms).store
     assert route(store, need_facts(store, "jobs"), 10) != []
 
 
@@ -413,7 +413,7 @@ def test_who_waits_does_not_sleep_over_what_became_ready_before_it_watched(
     put(queue, "a1 a2")
     queue.ack(queue.claim())
     settle(queue)
-    store = ms._session.store  # type: ignore[attr-defined]
+    store = Probe(ms).store
     assert patience(store, "jobs", 60.0) == 0
 
 

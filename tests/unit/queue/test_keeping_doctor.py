@@ -23,7 +23,7 @@ from millstream.log.reader import log_id_of
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.aging import HAS_DONE
 from millstream.store.checksum import row_checksum
-from millstream.testing import SimulatedClock
+from millstream.testing import Probe, SimulatedClock
 
 from .conftest import Reopen, fold_all, upkeep
 
@@ -93,7 +93,7 @@ def worked_on(reopen: Reopen) -> int:
     log.truncate(before=58)
     log.enforce_retention()
     fold_all(ms)
-    log_id = log_id_of(ms._session.store, "events")  # type: ignore[attr-defined]
+    log_id = log_id_of(Probe(ms).store, "events")
     ms.close()
     return log_id
 
@@ -408,7 +408,7 @@ def test_positions_that_cannot_be_right_are_told(reopen: Reopen, path: Path) -> 
     ms.log("events").truncate(before=10)
     ms.queue("jobs").claim(1)
     fold_all(ms)
-    log_id = log_id_of(ms._session.store, "events")  # type: ignore[attr-defined]
+    log_id = log_id_of(Probe(ms).store, "events")
     ms.close()
     assert examine(path).healthy
     with closing(apsw.Connection(str(path))) as file:
@@ -430,7 +430,7 @@ def test_what_was_not_routed_and_is_gone_is_told(reopen: Reopen, path: Path) -> 
     ms.log("events").truncate(before=10)
     ms.log("events").append(b"d")
     fold_all(ms)
-    log_id = log_id_of(ms._session.store, "events")  # type: ignore[attr-defined]
+    log_id = log_id_of(Probe(ms).store, "events")
     ms.close()
     assert examine(path).healthy
     change(path, "DELETE FROM millstream_record WHERE key = ?", keys.entry(log_id, 2))

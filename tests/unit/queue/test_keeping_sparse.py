@@ -22,7 +22,7 @@ from millstream.queue.service.keeping import QueueUpkeep, _cut_inbox
 from millstream.queue.service.routing import WINDOW, route
 from millstream.store.rows import View
 from millstream.store.ticket import Ticket
-from millstream.testing import SimulatedClock
+from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue
 
 from .conftest import Reopen, counts, fold_all, settle, upkeep, values
@@ -33,20 +33,13 @@ BLOCK = 100
 
 
 def store_of(ms: Millstream) -> Any:
-    return ms._session.store  # type: ignore[attr-defined]
+    return Probe(ms).store
 
 
 def rows(ms: Millstream) -> dict[int, int]:
     """How many entries, payloads and payload blocks lie on disk or in unfolded commits."""
-    store = store_of(ms)
-    found = {}
-    with store.engine.read() as snapshot:
-        for kind in (keys.ENTRY, keys.PAYLOAD, keys.PAYLOAD_BLOCK):
-            start, stop = keys.range_of(keys.prefix(kind))
-            stored = {key for key, _ in snapshot.scan(start, stop, limit=1_000_000)}
-            held = {key for key in store.state.overlay._rows if start <= key < stop}
-            found[kind] = len(stored | held)
-    return found
+    kinds = (keys.ENTRY, keys.PAYLOAD, keys.PAYLOAD_BLOCK)
+    return {kind: len(Probe(ms).rows(kind)) for kind in kinds}
 
 
 def head_of(ms: Millstream, name: str) -> Head | None:
@@ -348,7 +341,7 @@ def test_what_the_same_commit_has_finished_is_not_yet_given_up(ms: Millstream) -
         Ticket(partial(pop_routed, command=popped)),
         Ticket(lambda tx: _drop_slice(tx, log_id)),
     ]
-    with store._transactor.turn:
+    with Probe(store).hold_commits():
         store.commit_group(group)
     assert [ticket.error for ticket in group] == [None, None]
     fold_all(ms)

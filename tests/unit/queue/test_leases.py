@@ -12,7 +12,7 @@ from millstream.queue.commands import FinishClaims
 from millstream.queue.model.backoff import Backoff
 from millstream.queue.model.message import Message
 from millstream.record import moment
-from millstream.testing import SimulatedClock
+from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue
 
 from .conftest import Reopen, counts, settle, values
@@ -71,7 +71,7 @@ def test_what_nobody_finished_in_time_is_delivered_again(
 def test_the_claim_that_takes_a_lease_back_gives_the_message_out(
     ms: Millstream, queue: Queue, clock: SimulatedClock
 ) -> None:
-    ms._session.store._upkeep = ()  # type: ignore[attr-defined]
+    Probe(ms).pause_keeper()
     queue.put(b"a")
     queue.claim()
     clock.advance(10)
@@ -322,5 +322,5 @@ def test_what_is_no_run_of_claims_is_refused(queue: Queue, run: tuple[int, int, 
     queue.put_many([b"a", b"b"])
     queue.claim(2)
     with pytest.raises(InvalidInput):
-        queue._session.execute(FinishClaims(queue.name, [run], "ack"))
+        queue.session.execute(FinishClaims(queue.name, [run], "ack"))
     assert counts(queue) == {"in_flight": 2}

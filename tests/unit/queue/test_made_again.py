@@ -8,6 +8,8 @@ import pytest
 
 from millstream import Message, Millstream
 from millstream.errors import LeaseLost
+from millstream.format import keys
+from millstream.testing import Probe
 from millstream.threads.queue import Queue
 from tests.unit.queue.conftest import Reopen, counts, fold_all, upkeep, values
 
@@ -138,6 +140,4 @@ def test_the_bytes_of_the_inbox_go(ms: Millstream) -> None:
     fold_all(ms)
     upkeep(ms)
     fold_all(ms)
-    engine = ms._session.store.engine  # type: ignore[attr-defined]
-    with engine.read() as snapshot:
-        assert list(snapshot.scan(b"\x01\x07", b"\x01\x08", limit=10)) == []
+    assert Probe(ms).rows(keys.PAYLOAD_BLOCK) == {}

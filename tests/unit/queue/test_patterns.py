@@ -13,6 +13,7 @@ from millstream.queue.rules import sources
 from millstream.queue.rules.sources import facts_of
 from millstream.queue.service.standing import ListStandings
 from millstream.store.state import State
+from millstream.testing import Probe
 from millstream.threads.queue import Queue
 
 from .conftest import Reopen, counts, fold_all, upkeep, values
@@ -43,7 +44,7 @@ def drain(queue: Queue) -> list[bytes]:
 
 
 def store_of(ms: Millstream) -> Any:
-    return ms._session.store  # type: ignore[attr-defined]
+    return Probe(ms).store
 
 
 @pytest.mark.embedded
@@ -60,7 +61,7 @@ def test_every_log_is_found(reopen: Reopen, kind: str) -> None:
     ms.log("dev.000000").append(b"-2")
     ms.log("other").append(b"")
     assert drain(queue) == [b"-1", b"-2"] or kind != "plain"
-    assert len(ms._session.execute(ListStandings("jobs"))) == MANY + 1
+    assert len(ms.session.execute(ListStandings("jobs"))) == MANY + 1
     queue = reopen().queue("jobs")
     assert drain(queue) == []
     assert counts(queue) == {"done": MANY + 2}

@@ -11,7 +11,7 @@ from millstream.errors import InvalidInput, NotFound
 from millstream.format import keys
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.slots import End
-from millstream.testing import SimulatedClock
+from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue
 
 from .conftest import fold_all, values
@@ -44,7 +44,7 @@ def test_messages_ended_one_by_one_are_not_looked_for_one_by_one(ms: Millstream,
     for message in queue.claim(300):
         options = {} if end == "ack" else {"reason": message.value.decode()}
         getattr(queue, end)(message, **options)
-    store = ms._session.store  # type: ignore[attr-defined]
+    store = Probe(ms).store
     (bucket,) = [entity for key, entity in store.state.entities.items() if key[1] == keys.BUCKET]
     assert isinstance(bucket, Bucket)
     assert len(bucket.ends) == 300

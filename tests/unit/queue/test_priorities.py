@@ -12,7 +12,7 @@ from millstream.queue.commands import ClaimRouted, PlaceRouted
 from millstream.queue.rules.claims import Claiming, place_routed
 from millstream.queue.service.consuming import need_facts
 from millstream.queue.service.routing import route
-from millstream.testing import SimulatedClock
+from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue
 
 from .conftest import Reopen, counts, fold_all, upkeep, values
@@ -245,7 +245,7 @@ def test_a_claim_that_was_overtaken_in_routing_grants_nothing_less_than_the_best
 ) -> None:
     queue = ms.queue("jobs", sources="a", priority_by="p")
     ms.log("a").append(b"low")
-    store = ms._session.store  # type: ignore[attr-defined]
+    store = Probe(ms).store
     early = route(store, need_facts(store, "jobs"), 0)
     ms.log("a").append(b"high", headers={"p": 9})
     late = route(store, need_facts(store, "jobs"), 0)

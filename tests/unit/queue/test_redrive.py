@@ -12,7 +12,7 @@ from millstream.format import keys
 from millstream.queue.commands import SpecifyQueue
 from millstream.queue.model.message import Try
 from millstream.record import moment
-from millstream.testing import SimulatedClock
+from millstream.testing import Probe, SimulatedClock
 
 from .conftest import Reopen, counts, fold_all, settle, values
 
@@ -225,7 +225,7 @@ def test_altering_asks_for_the_spec_as_it_was(ms: Millstream) -> None:
     new = queue.alter(max_attempts=7)
     assert new.max_attempts == 7
     with pytest.raises(Conflict):
-        ms._session.execute(SpecifyQueue("jobs", new, old))
+        ms.session.execute(SpecifyQueue("jobs", new, old))
     with pytest.raises(Conflict):
         queue.alter(start="earliest")
     with pytest.raises(InvalidInput):
@@ -260,10 +260,8 @@ def test_a_deleted_queue_leaves_its_logs_and_nothing_else(reopen: Reopen, fold: 
     assert queue.info() is None
     assert len(ms.log("events")) == 30
     kinds = (2, 3, 4, 5, 6, keys.QUEUE, keys.BUCKET, keys.RETRY)
-    with ms._session.store.engine.read() as snapshot:  # type: ignore[attr-defined]
-        for kind in kinds:
-            start = keys.prefix(kind)
-            assert not list(snapshot.scan(start, keys.after(start), limit=9)), kind
+    for kind in kinds:
+        assert not Probe(ms).rows(kind), kind
 
 
 def test_a_queue_made_again_under_its_name_begins_anew(reopen: Reopen) -> None:

@@ -11,7 +11,7 @@ from millstream.errors import InvalidFilter, InvalidInput, NotFound
 from millstream.queue.commands import SpecifyQueue
 from millstream.queue.model.spec import QueueSpec
 from millstream.queue.service import consuming, routing
-from millstream.testing import SimulatedClock
+from millstream.testing import Probe, SimulatedClock
 
 from .conftest import Reopen, counts, values
 
@@ -112,8 +112,8 @@ def test_a_queue_with_the_same_spec_is_found_and_with_another_altered(ms: Millst
 
 def test_who_loses_the_race_to_make_a_queue_finds_it(ms: Millstream) -> None:
     command = SpecifyQueue("jobs", QueueSpec())
-    assert ms._session.execute(command) is True
-    assert ms._session.execute(command) is False
+    assert ms.session.execute(command) is True
+    assert ms.session.execute(command) is False
 
 
 def test_a_queue_that_does_not_exist_cannot_be_claimed_from(ms: Millstream) -> None:
@@ -174,7 +174,7 @@ def test_a_source_that_is_added_begins_where_the_spec_says(ms: Millstream) -> No
 
 def claim_or_hang(ms: Millstream, *, values_only: bool) -> list[bytes]:
     """Claim, but give up after some steps rather than go round for ever."""
-    store = ms._session.store  # type: ignore[attr-defined]
+    store = Probe(ms).store
     run, steps = store.run, []
 
     def counted(operation: object) -> object:
@@ -221,6 +221,6 @@ def test_a_claim_that_others_overtook_looks_further(
         return found
 
     monkeypatch.setattr(consuming, "route", route_late)
-    ms._session.store.caches.clear()  # type: ignore[attr-defined]
+    Probe(ms).store.caches.clear()
     assert len(queue.claim(50)) == 50
     assert len(held) + len(others) == 1_000

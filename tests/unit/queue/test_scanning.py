@@ -16,7 +16,7 @@ from millstream.testing import SimulatedClock
 def attempts(ms: Millstream, count: int = 100) -> list[Attempted]:
     found: list[Attempted] = []
     after = -1
-    while page := ms._session.execute(ListAttempts("q", count, after)):
+    while page := ms.session.execute(ListAttempts("q", count, after)):
         found += page
         after = page[-1].claim_id
     return found
@@ -59,21 +59,21 @@ def test_what_is_not_routed_is_told(ms: Millstream) -> None:
     ms.log("jobs").append_many([b"x"] * 3)
     queue.put(b"y")
     ask = ListUnrouted("q")
-    assert sorted(ms._session.execute(ask), key=lambda one: one.log) == [
+    assert sorted(ms.session.execute(ask), key=lambda one: one.log) == [
         Unrouted("jobs", 0, 3, False),
         Unrouted("queue:q", 0, 1, True),
     ]
-    assert ms._session.execute(PeekMessages("q", "available", 10, route=False)) == []
-    assert len(messages_of(ms._session.execute(PeekMessages("q", "available", 10)))) == 4
-    assert ms._session.execute(ask) == []
+    assert ms.session.execute(PeekMessages("q", "available", 10, route=False)) == []
+    assert len(messages_of(ms.session.execute(PeekMessages("q", "available", 10)))) == 4
+    assert ms.session.execute(ask) == []
 
 
 def test_nonsense_is_refused(ms: Millstream) -> None:
     ms.queue("q", lease=1)
     for count in (0, 10_001, -1):
         with pytest.raises(InvalidInput):
-            ms._session.execute(ListAttempts("q", count))
+            ms.session.execute(ListAttempts("q", count))
     with pytest.raises(NotFound):
-        ms._session.execute(ListAttempts("none", 1))
+        ms.session.execute(ListAttempts("none", 1))
     with pytest.raises(NotFound):
-        ms._session.execute(ListUnrouted("none"))
+        ms.session.execute(ListUnrouted("none"))

@@ -26,7 +26,7 @@ def test_a_queue_says_where_it_stands(store: Millstream) -> None:
     store.log("other").append(b"x")
     store.queue("work", sources=["orders", "ret*"], start="earliest", router="spark").put("own")
     store.log("orders").truncate(before=2)
-    session = store._session
+    session = store.session
     assert session.execute(ListStandings("work")) == [
         Standing("orders", 0, 2, 10),
         Standing("returns", 0, 0, 1),
@@ -47,7 +47,7 @@ def test_runs_are_found_whatever_entries_they_lie_in(store: Millstream) -> None:
     runs = [(0, 1), (2, 3), (13, 4), (18, 24), (45, 1), (58, 2)]
     wanted = [at + i for at, count in runs for i in range(count)]
     command = AssignMessages([Assignment("work", "orders", 0, 60, runs)])
-    assert [store._session.execute(command) for _ in range(2)] == [len(wanted), 0]
+    assert [store.session.execute(command) for _ in range(2)] == [len(wanted), 0]
     claimed = queue.claim(100)
     assert [message.offset for message in claimed] == wanted
     assert [int(message.value) for message in claimed] == wanted
@@ -63,5 +63,5 @@ def test_what_the_log_has_dropped_is_passed_over(store: Millstream) -> None:
         log.enforce_retention()
     queue = store.queue("work", sources=["orders"], start="earliest", router="spark")
     runs = [(2, 3), (8, 4), (15, 1)]
-    store._session.execute(AssignMessages([Assignment("work", "orders", 0, 20, runs)]))
+    store.session.execute(AssignMessages([Assignment("work", "orders", 0, 20, runs)]))
     assert [message.offset for message in queue.claim(100)] == [10, 11, 15]

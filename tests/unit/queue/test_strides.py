@@ -21,7 +21,7 @@ from millstream.queue.service import reading
 from millstream.queue.service.reading import read_granted, read_grants
 from millstream.store.store import Store
 from millstream.store.ticket import Ticket
-from millstream.testing import MemoryEngine, SimulatedClock
+from millstream.testing import MemoryEngine, Probe, SimulatedClock
 from millstream.threads.queue import Queue
 from tests.unit.queue.conftest import counts, values
 
@@ -32,7 +32,7 @@ LEASE_S = 10
 
 def start(clock: SimulatedClock | None = None) -> Millstream:
     store = open_store(MemoryEngine(), clock=clock or SimulatedClock())
-    store._keeper.stop()
+    Probe(store).pause_keeper()
     return Millstream(EmbeddedSession(store))
 
 
@@ -142,7 +142,7 @@ def ask_at_once(ms: Millstream, operations: list[Claiming]) -> list[Ticket[Grant
     """Operations that are committed together."""
     over = threading.Semaphore(0)
     tickets = [Ticket(operation, lambda _: over.release()) for operation in operations]
-    ms._session.store.submit(tickets)  # type: ignore[attr-defined]
+    Probe(ms).store.submit(tickets)
     for _ in tickets:
         assert over.acquire(timeout=10)
     return tickets
@@ -262,7 +262,7 @@ def test_what_comes_with_an_acknowledgement_is_checked(
 ) -> None:
     ((run,),) = granted(ask_at_once(ready, [claiming()]))
     with pytest.raises(InvalidInput):
-        ready._session.execute(FinishClaims("q", [run], "ack", **wrong))
+        ready.session.execute(FinishClaims("q", [run], "ack", **wrong))
     assert counts(ready.queue("q")) == {"available": 29, "in_flight": 1}
 
 
@@ -286,7 +286,7 @@ def two_logs() -> Millstream:
 
 
 def read_of(ms: Millstream, tickets: list[Ticket[Granted]], read: Any) -> list[list[Message]]:
-    store = ms._session.store  # type: ignore[attr-defined]
+    store = Probe(ms).store
     return [messages_of(read(store, "q", ticket.answer())) for ticket in tickets]
 
 
@@ -322,7 +322,7 @@ def test_who_cannot_read_does_not_keep_the_others_from_reading(
 
     monkeypatch.setattr(reading, "recent_columns", damaged)
     monkeypatch.setattr(reading, "recent_rows", none)
-    store = two_logs._session.store  # type: ignore[attr-defined]
+    store = Probe(two_logs).store
     for index in (0, 2):
         (message,) = messages_of(read_granted(store, "q", tickets[index].answer()))
         assert message.text == f"a{index}"

@@ -13,7 +13,7 @@ import pytest
 import millstream
 from millstream import Millstream
 from millstream.errors import Closed
-from millstream.testing import SimulatedClock
+from millstream.testing import Probe, SimulatedClock
 
 from .conftest import counts, values
 
@@ -35,10 +35,10 @@ def ask() -> Iterator[Callable[..., Future[Any]]]:
 
 def let_wait(ms: Millstream) -> None:
     """Return when somebody waits."""
-    store = ms._session.store  # type: ignore[attr-defined]
+    probe = Probe(ms)
     pause = threading.Event()
     for _ in range(2_000):
-        if store.watch._waiters:
+        if probe.waiting():
             pause.wait(0.01)
             return
         pause.wait(0.002)
@@ -142,7 +142,7 @@ def test_a_claim_on_a_paused_queue_sleeps(
     queue.put_many([b"a", b"b"])
     queue.claim()
     queue.pause()
-    store = real._session.store  # type: ignore[attr-defined]
+    store = Probe(real).store
     run, steps = store.run, []
 
     def counted(operation: Any) -> Any:

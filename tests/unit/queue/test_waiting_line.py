@@ -18,10 +18,12 @@ import pytest
 import millstream
 from millstream import Millstream
 from millstream.errors import Closed, NotFound
+from millstream.testing import Probe
+from millstream.testing.probe import lines_of
 from millstream.threads.queue import Queue
 
 from .conftest import counts, values
-from .lining import lines_of, standing, until_standing
+from .lining import standing, until_standing
 
 LONG_S = 20
 MANY = 40
@@ -284,7 +286,7 @@ def _claim_in_child(ms: Millstream, answers: Any) -> None:
 def test_a_line_is_forgotten_with_its_last_waiter(real: Millstream, ask: Ask) -> None:
     queue = real.queue("jobs", lease=60)
     claims = waiting(real, ask, queue, 3)
-    (lines,) = lines_of(real._session.store)  # type: ignore[attr-defined]
+    (lines,) = lines_of(Probe(real).store)
     queue.put_many([b"x"] * 3)
     assert all(claim.result(LONG_S / 2) for claim in claims)
     assert not lines._lines

@@ -11,11 +11,6 @@ from millstream.testing import SimulatedClock, memory_store
 
 
 @pytest.fixture
-def clock() -> SimulatedClock:
-    return SimulatedClock()
-
-
-@pytest.fixture
 def make(clock: SimulatedClock) -> Iterator[Callable[[], Millstream]]:
     made: list[Millstream] = []
 

@@ -25,11 +25,6 @@ from millstream.testing.probe import lines_of
 PATIENCE_S = 30
 
 
-@pytest.fixture
-def clock() -> SimulatedClock:
-    return SimulatedClock()
-
-
 @pytest.fixture(params=["file", "memory"])
 def ms(
     request: pytest.FixtureRequest, tmp_path: Path, clock: SimulatedClock
