@@ -30,7 +30,7 @@ def store_id(ms: Millstream) -> str:
 
 
 def summaries(ms: Millstream, pattern: str = "*") -> list[Summary]:
-    return ms._session.execute(SummarizeLogs("", 1_000, pattern))
+    return ms.session.execute(SummarizeLogs("", 1_000, pattern))
 
 
 def seen(ms: Millstream) -> dict[str, Any]:
@@ -40,9 +40,9 @@ def seen(ms: Millstream) -> dict[str, Any]:
             info.start_offset,
             info.end_offset,
             records(ms, info.name),
-            ms._session.execute(GetStampedMetadata(info.name)),
-            ms._session.execute(GetOwner(info.name)).store,
-            ms._session.execute(GetOwner(info.name)).epoch,
+            ms.session.execute(GetStampedMetadata(info.name)),
+            ms.session.execute(GetOwner(info.name)).store,
+            ms.session.execute(GetOwner(info.name)).epoch,
         )
         for info in ms.logs()
     }
@@ -81,5 +81,5 @@ class Line:
 
 def through(ms: Millstream) -> tuple[Millstream, Line]:
     """A store, behind a line."""
-    line = Line(ms._session)
+    line = Line(ms.session)
     return Millstream(line), line

@@ -11,6 +11,7 @@ from millstream.log import retention
 from millstream.log.block import Block
 from millstream.replica import commands as r
 from millstream.store.store import Store
+from millstream.testing import Probe
 from millstream.threads.log import Log
 
 T = TypeVar("T")
@@ -18,8 +19,7 @@ T = TypeVar("T")
 
 def store_of(ms: Millstream) -> Store:
     """The store behind a handle."""
-    store: Store = ms._session.store  # type: ignore[attr-defined]
-    return store
+    return Probe(ms).store
 
 
 def values(log: Log, start: int | None = None) -> list[bytes]:
@@ -62,42 +62,42 @@ def payload_rows(ms: Millstream) -> int:
 
 def ask(ms: Millstream, command: Command[T]) -> T:
     """The answer of a store to a command."""
-    return ms._session.execute(command)
+    return ms.session.execute(command)
 
 
 def summary(ms: Millstream, log: str = "a") -> r.Summary:
     """How a log stands."""
-    found = ms._session.execute(r.SummarizeLog(log))
+    found = ms.session.execute(r.SummarizeLog(log))
     assert found is not None
     return found
 
 
 def blocks(ms: Millstream, start: int = 0, stop: int = 2**40, size: int = 2**20) -> list[Block]:
     """Some blocks of log "a", as another copy would get them."""
-    return ms._session.execute(r.TransferBlocks("a", start, stop, size))
+    return ms.session.execute(r.TransferBlocks("a", start, stop, size))
 
 
 def adopt(
     ms: Millstream, found: list[Block], *, digest: bytes, end: int = 0, epoch: int = 0
 ) -> int:
     """Take blocks over."""
-    return ms._session.execute(r.AdoptBlocks("a", found, end, digest, epoch))
+    return ms.session.execute(r.AdoptBlocks("a", found, end, digest, epoch))
 
 
 def start(source: Millstream, target: Millstream) -> r.Summary:
     """Make an empty copy of log "a"."""
     found = summary(source)
-    assert target._session.execute(r.StartReplica("a", found.base, found.owner, found.epoch))
+    assert target.session.execute(r.StartReplica("a", found.base, found.owner, found.epoch))
     return found
 
 
 def copy(source: Millstream, target: Millstream) -> None:
     """All that a sync does for one log that grows."""
     found = summary(source)
-    target._session.execute(r.StartReplica("a", found.base, found.owner, found.epoch))
+    target.session.execute(r.StartReplica("a", found.base, found.owner, found.epoch))
     while (end := target.log("a").end_offset()) < found.end:
         some = blocks(source, end, size=100)
-        digest = source._session.execute(r.GetChain("a", some[-1].offsets.stop))
+        digest = source.session.execute(r.GetChain("a", some[-1].offsets.stop))
         adopt(target, some, digest=digest, end=end, epoch=found.epoch)
 
 

@@ -56,14 +56,14 @@ def test_a_summary_says_how_a_log_stands(ms: Millstream) -> None:
     found = summary(ms)
     assert (found.name, found.start, found.end, found.epoch) == ("a", 0, 3_004, 0)
     assert found.base == Mark(0, ZERO)
-    assert found.owner == ms._session.execute(r.GetStoreId()) == ms.log("a").owner().store
+    assert found.owner == ms.session.execute(r.GetStoreId()) == ms.log("a").owner().store
     assert found.stamp is not None
     assert found.metadata
     chain = Chain(Mark(0, ZERO))
     for block in ms.log("a").read_blocks():
         chain.extend(block)
     assert found.digest == chain.digest()
-    assert ms._session.execute(r.SummarizeLog("b")) is None
+    assert ms.session.execute(r.SummarizeLog("b")) is None
 
 
 def test_folding_does_not_change_a_hash(ms: Millstream) -> None:
@@ -74,13 +74,13 @@ def test_folding_does_not_change_a_hash(ms: Millstream) -> None:
     ms.fold()
     store_of(ms).caches.clear()
     assert summary(ms) == before
-    assert ms._session.execute(r.GetChain("a", 500)) != ms._session.execute(r.GetChain("a", 501))
+    assert ms.session.execute(r.GetChain("a", 500)) != ms.session.execute(r.GetChain("a", 501))
 
 
 def test_the_chain_goes_on_as_the_log_grows(ms: Millstream) -> None:
     log = ms.log("a")
     seen = [summary_after(ms, n) for n in (10, 1_000, 20, 2_500)]
-    marks = ms._session.execute(r.GetMarks("a", 0, 2**40, 99))
+    marks = ms.session.execute(r.GetMarks("a", 0, 2**40, 99))
     assert [mark.offset for mark in marks] == [0, 1_024, 2_048, 3_072]
     whole = Chain(Mark(0, ZERO))
     digests = {}
@@ -88,8 +88,8 @@ def test_the_chain_goes_on_as_the_log_grows(ms: Millstream) -> None:
         whole.extend(block)
         digests[whole.end] = whole.digest()
     assert [digests[end] for end in (10, 1_010, 1_030, 3_530)] == seen
-    assert ms._session.execute(r.GetMarks("a", 1, 3_072, 99)) == marks[1:3]
-    assert ms._session.execute(r.GetMarks("a", 0, 2**40, 2)) == marks[:2]
+    assert ms.session.execute(r.GetMarks("a", 1, 3_072, 99)) == marks[1:3]
+    assert ms.session.execute(r.GetMarks("a", 0, 2**40, 2)) == marks[:2]
 
 
 def summary_after(ms: Millstream, count: int) -> bytes:
@@ -109,7 +109,7 @@ def test_more_marks_than_one_row_holds(ms: Millstream, monkeypatch: pytest.Monke
     store_of(ms).caches.clear()
     ms.fold()
     assert summary(ms) == before
-    assert len(ms._session.execute(r.GetMarks("a", 0, 2**40, 99))) == 11
+    assert len(ms.session.execute(r.GetMarks("a", 0, 2**40, 99))) == 11
     ms.log("a").truncate(before=7_500)
     drop_bytes(ms)
     ms.log("a").append_many([b"x"] * 2_000)
@@ -121,13 +121,13 @@ def test_more_marks_than_one_row_holds(ms: Millstream, monkeypatch: pytest.Monke
 def test_hashes_of_offsets_and_ranges(ms: Millstream) -> None:
     fill(ms)
     found = summary(ms)
-    assert ms._session.execute(r.GetChain("a", 0)) == ZERO
-    assert ms._session.execute(r.GetChain("a", 3_004)) == found.digest
+    assert ms.session.execute(r.GetChain("a", 0)) == ZERO
+    assert ms.session.execute(r.GetChain("a", 3_004)) == found.digest
     run = Run()
     for block in blocks(ms, 5, 2_000):
         run.add(block)
-    assert ms._session.execute(r.DigestRange("a", 5, 2_000)) == run.digest()
-    assert ms._session.execute(r.DigestRange("a", 7, 7)) == Run().digest()
+    assert ms.session.execute(r.DigestRange("a", 5, 2_000)) == run.digest()
+    assert ms.session.execute(r.DigestRange("a", 7, 7)) == Run().digest()
     for command in (r.GetChain("a", 3_005), r.DigestRange("a", 0, 4_000)):
         with pytest.raises(OutOfRange):
             ask(ms, command)
@@ -165,11 +165,11 @@ def test_a_log_that_grows_all_the_time_is_summarized_as_it_was(
 def test_logs_are_summarized_by_pattern_and_page(ms: Millstream) -> None:
     for name in ("a/1", "a/2", "b", "c"):
         ms.log(name).append(b"x")
-    listed = ms._session.execute(r.SummarizeLogs("", 10))
+    listed = ms.session.execute(r.SummarizeLogs("", 10))
     assert [found.name for found in listed] == ["a/1", "a/2", "b", "c"]
-    some = ms._session.execute(r.SummarizeLogs("a/1", 1))
+    some = ms.session.execute(r.SummarizeLogs("a/1", 1))
     assert [found.name for found in some] == ["a/2"]
-    matched = ms._session.execute(r.SummarizeLogs("", 10, "a/*"))
+    matched = ms.session.execute(r.SummarizeLogs("", 10, "a/*"))
     assert [found.name for found in matched] == ["a/1", "a/2"]
 
 
@@ -181,7 +181,7 @@ def test_below_the_start_a_chain_keeps_no_more_than_a_piece(ms: Millstream) -> N
     drop_bytes(ms)
     after = summary(ms)
     assert (after.start, after.end, after.digest) == (2_500, 3_000, before.digest)
-    assert after.base == ms._session.execute(r.GetMarks("a", 0, 2**40, 1))[0]
+    assert after.base == ms.session.execute(r.GetMarks("a", 0, 2**40, 1))[0]
     assert after.base.offset == 2_048
     assert blocks(ms, 2_048, 2_049)[0].offsets == range(2_048, 2_049)
     assert ms.log("a").info().bytes < 100 * 1_100
@@ -200,7 +200,7 @@ def test_a_log_that_lost_its_beginning_before_it_had_a_chain_begins_with_zero(
     ms.log("a").truncate(before=100)
     drop_bytes(ms)
     assert summary(ms).base == Mark(100, ZERO)
-    assert ms._session.execute(r.GetChain("a", 100)) == ZERO
+    assert ms.session.execute(r.GetChain("a", 100)) == ZERO
 
 
 def test_a_log_that_is_truncated_past_its_end_begins_anew(ms: Millstream) -> None:
@@ -258,7 +258,7 @@ def test_a_copy_that_ends_before_the_other_begins_begins_anew(
     copy(ms, other)
     drop_bytes(other)
     assert summary(other).digest == summary(ms).digest
-    assert not other._session.execute(r.StartReplica("a", summary(ms).base, "x", 0))
+    assert not other.session.execute(r.StartReplica("a", summary(ms).base, "x", 0))
 
 
 def refused(other: Millstream, found: list[Block], error: type[Exception], **facts: object) -> None:
@@ -299,7 +299,7 @@ def test_an_end_that_moved_an_epoch_that_is_over_and_a_log_that_is_held(
     found = start(ms, other)
     shifted = [replace(one, first_offset=one.first_offset + 1) for one in blocks(ms)]
     refused(other, shifted, EndMoved, end=1)
-    other._session.execute(r.AdoptOwner("a", found.owner, 3))
+    other.session.execute(r.AdoptOwner("a", found.owner, 3))
     refused(other, blocks(ms), Fenced, digest=found.digest, epoch=2)
     assert adopt(other, blocks(ms), digest=found.digest, epoch=3) == 9
     other.log("a").take_over()

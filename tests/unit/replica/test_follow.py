@@ -113,9 +113,9 @@ def test_rounds_without_news_come_further_apart() -> None:
 
 def test_a_wait_is_bounded(files: tuple[Millstream, Millstream]) -> None:
     own, _ = files
-    now = own._session.execute(WaitForChange(0, 10**9))
-    assert own._session.execute(WaitForChange(now, 20)) == now
-    assert own._session.execute(WaitForChange(now, -5)) == now
+    now = own.session.execute(WaitForChange(0, 10**9))
+    assert own.session.execute(WaitForChange(now, 20)) == now
+    assert own.session.execute(WaitForChange(now, -5)) == now
 
 
 # For coroutines.

@@ -225,7 +225,7 @@ def test_readers_are_not_disturbed_by_merges_and_folds(tmp_path: Path) -> None:
             fork.merge()
             other.append_many([b"%d" % n for n in range(len(other), at + 1)])
             if turn % 4 == 0:
-                ms._session.execute(SetAside("c", at - turn % 5, 0))
+                ms.session.execute(SetAside("c", at - turn % 5, 0))
                 other.append_many([b"%d" % n for n in range(at - turn % 5, at + 9)])
         stop.set()
         for thread in threads:

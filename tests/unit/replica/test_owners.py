@@ -22,19 +22,19 @@ from tests.unit.replica.stores import (
 def test_a_log_is_handed_over_and_taken_over(ms: Millstream, other: Millstream) -> None:
     fill(ms, 5)
     copy(ms, other)
-    here, there = (one._session.execute(r.GetStoreId()) for one in (ms, other))
+    here, there = (one.session.execute(r.GetStoreId()) for one in (ms, other))
     found = ms.log("a").hand_over(there)
     assert (found.store, found.epoch, found.here) == (there, 1, False)
     with pytest.raises(NotOwner):
         ms.log("a").append(b"x")
     with pytest.raises(NotOwner):
         ms.log("a").hand_over(here)
-    assert other._session.execute(r.AdoptOwner("a", there, 1))
-    assert not other._session.execute(r.AdoptOwner("a", there, 1))
+    assert other.session.execute(r.AdoptOwner("a", there, 1))
+    assert not other.session.execute(r.AdoptOwner("a", there, 1))
     assert other.log("a").owner().here
     assert other.log("a").append(b"x") == 9
     with pytest.raises(Fenced):
-        other._session.execute(r.AdoptOwner("a", here, 0))
+        other.session.execute(r.AdoptOwner("a", here, 0))
     assert ms.log("a").take_over().epoch == 2
     assert ms.log("a").take_over().epoch == 2
     assert ms.log("a").append(b"y") == 9

@@ -40,7 +40,7 @@ def test_a_tail_is_set_aside_wherever_it_begins(ms: Millstream, at: int, folded:
     if folded:
         ms.fold()
     before, whole = summary(ms), list(ms.log("a").read())
-    name = ms._session.execute(r.SetAside("a", at, 0)).fork
+    name = ms.session.execute(r.SetAside("a", at, 0)).fork
     assert name.startswith("a~fork-0-")
     aside = ms.log(name)
     assert list(ms.log("a").read()) == whole[:at]
@@ -120,7 +120,7 @@ def test_a_queue_that_has_read_part_of_a_block_gets_the_rest_of_what_takes_its_p
         claimed = queue.claim(700)
         queue.ack(claimed[:300])
         ms.fold()  # the metadata of the whole block is remembered now
-        other._session.execute(SetAside("a", at, 0))
+        other.session.execute(SetAside("a", at, 0))
         other.log("a").append_many(
             [b"new%d" % n for n in range(at, end)],
             headers=[{"n": -n} for n in range(at, end)],
@@ -159,7 +159,7 @@ def test_what_was_found_for_a_queue_before_its_log_was_set_back_is_not_placed(
     facts = store.view(lambda view: facts_of(view, "q"))
     assert facts is not None
     found = route(store, facts, 10)
-    ms._session.execute(SetAside("a", 1, 0))
+    ms.session.execute(SetAside("a", 1, 0))
     log.append_many([b"new1", b"new2"])
     assert store.run(lambda tx: place_routed(tx, PlaceRouted("q", found))) == 0
     assert [message.value for message in queue.claim(10)] == [b"old0", b"new1", b"new2"]

@@ -329,9 +329,9 @@ def test_more_deletions_than_are_remembered_still_converge(a: Millstream, b: Mil
     b.sync(a)
     for ms, first in ((a, 0), (b, 700)):
         gone = {f"k{n}": Meta(Stamp(n, 0, "w"), False) for n in range(first, first + 700)}
-        ms._session.execute(AdoptMetadata("x", gone))
+        ms.session.execute(AdoptMetadata("x", gone))
     a.sync(b)
-    found = [ms._session.execute(GetStampedMetadata("x")) for ms in (a, b)]
+    found = [ms.session.execute(GetStampedMetadata("x")) for ms in (a, b)]
     assert found[0] == found[1]
     assert len(found[0]) == 1_000
     assert min(meta.stamp.ms for meta in found[0].values()) == 400

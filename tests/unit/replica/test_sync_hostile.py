@@ -197,7 +197,7 @@ def test_a_peer_that_lies_about_its_logs_is_refused(
 
 def test_a_peer_that_says_it_is_this_store_is_refused(a: Millstream, b: Millstream) -> None:
     b.log("x").append(b"1")
-    own = b._session.execute(GetStoreId())
+    own = b.session.execute(GetStoreId())
     peer, line = through(a)
     line.tampers = lambda command, answer: own if isinstance(command, GetStoreId) else answer
     with pytest.raises(InvalidInput, match="itself"):
@@ -237,19 +237,19 @@ def test_values_beyond_the_limits_of_this_store_are_refused(
 
 def test_an_adoption_at_another_end_changes_nothing(a: Millstream, b: Millstream) -> None:
     a.log("x").append_many([b"1", b"2"])
-    parcel = a._session.execute(SendBlocks("x", 0, 2, 1_000))
+    parcel = a.session.execute(SendBlocks("x", 0, 2, 1_000))
     b.sync(a)
     before = seen(b)
     for expect_end in (0, 1, 2, 3):
         with pytest.raises(MillstreamError):
-            b._session.execute(AdoptParcel("x", parcel, expect_end, 0))
+            b.session.execute(AdoptParcel("x", parcel, expect_end, 0))
     assert seen(b) == before
 
 
 def test_a_parcel_survives_its_encoding(a: Millstream) -> None:
     a.log("x").append_many([b"1", b"2"])
     for compress in (False, True):
-        parcel = a._session.execute(SendBlocks("x", 0, 2, 1_000, compress))
+        parcel = a.session.execute(SendBlocks("x", 0, 2, 1_000, compress))
         again = msgspec.msgpack.decode(msgspec.msgpack.encode(parcel), type=Parcel)
         assert again == parcel
         assert unpacked(again, Limits()) == unpacked(parcel, Limits())

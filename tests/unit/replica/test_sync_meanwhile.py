@@ -94,4 +94,4 @@ def test_a_queue_works_on_copies(make: Callable[[], Millstream]) -> None:
         device.log(f"device/{n}").append_many([{"n": n}, {"n": n}])
         device.sync(hub, direction="push")
     assert len(queue.claim(100)) == 10
-    assert len(hub._session.execute(SummarizeLogs("", 10))) == 5
+    assert len(hub.session.execute(SummarizeLogs("", 10))) == 5

@@ -94,5 +94,5 @@ def test_a_time_that_none_can_be_is_refused(a: Millstream) -> None:
     a.log("x").append(b"0")
     for wrong in (-1, 2**60):
         with pytest.raises(InvalidInput):
-            a._session.execute(AdoptTimestamp("x", wrong))
-    assert a._session.execute(AdoptTimestamp("x", 0)) is False
+            a.session.execute(AdoptTimestamp("x", wrong))
+    assert a.session.execute(AdoptTimestamp("x", 0)) is False
