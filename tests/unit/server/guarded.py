@@ -18,7 +18,7 @@ from starlette.websockets import WebSocket
 import millstream
 from millstream.clock import Clock
 from millstream.embedded import EmbeddedSession, open_store
-from millstream.server.auth.tokens import create_token
+from millstream.server.auth.tokens import WAIT_S, create_token
 from millstream.server.core import Core
 from millstream.server.http.guard import Guard
 from millstream.server.observe import health, metrics
@@ -72,6 +72,12 @@ class Guarded:
         """A new token's text."""
         clock = self.core.store.clock
         return create_token(self.ms, name, permissions, expires_ms=expires_ms, clock=clock)[1]
+
+    def let_tokens_age(self) -> None:
+        """Let so much time pass that the next request waits for the tokens to be read anew."""
+        clock = self.core.store.clock
+        assert isinstance(clock, SimulatedClock)
+        clock.advance(WAIT_S)
 
     async def ask(
         self, method: str, path: str, *, bearer: str = "", headers: Any = None, **more: Any

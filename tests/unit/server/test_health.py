@@ -33,7 +33,7 @@ def test_without_a_token_only_the_status_is_told() -> None:
             assert (answer.status_code, answer.json()) == (200, {"status": "healthy"})
             other = await at.ask("GET", "/health", bearer=at.token("log:admin", name="a"))
             assert other.json() == {"status": "healthy"}
-            at.core.tokens._read_s = None
+            at.let_tokens_age()
             told = await at.ask("GET", "/health", bearer=at.token("store:read", name="b"))
             names = {check["name"] for check in told.json()["checks"]}
             assert names == {"event_loop", "store", "upkeep", "fold"}

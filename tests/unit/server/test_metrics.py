@@ -17,7 +17,7 @@ from millstream.log.commands import Append, GetBounds
 from millstream.queue.commands import ClaimMessages
 from millstream.server.auth.access import ANYONE_HERE, NOBODY
 from millstream.server.settings import Settings
-from millstream.testing import SimulatedClock
+from millstream.testing import Probe, SimulatedClock
 from tests.unit.server.guarded import Guarded, guarded, in_loop
 
 ONE = pack_single(b"x", key=None, headers=None, timestamp=None, limits=Limits())
@@ -92,8 +92,7 @@ def test_what_was_done_and_failed_is_counted_for_ever() -> None:
             queue.purge(state="failed")
             clock.advance(3_600)
             at.ms.fold()
-            while sum(task(at.core.store) for task in at.core.store._upkeep):
-                pass
+            Probe(at.core.store).upkeep()
             found = await scrape(at)
             assert found["millstream_queue_messages", "mail", "done"] == 0  # forgotten
             assert found["millstream_queue_done_total", "mail"] == 2
@@ -239,7 +238,7 @@ def test_metrics_need_the_right_to_read_the_store() -> None:
             for permission, status in (("log:admin", 403), ("store:read", 200)):
                 token = at.token(permission, name=permission)
                 assert (await at.ask("GET", "/metrics", bearer=token)).status_code == status
-                at.core.tokens._read_s = None
+                at.let_tokens_age()
 
     in_loop(test)
 

@@ -203,6 +203,7 @@ LOSES_A_COMMIT = """
 import sys, threading
 from millstream.cli import main
 from millstream.server import serving
+from millstream.testing import Probe
 
 make = serving.Core
 
@@ -214,7 +215,7 @@ def make_losing(store, settings):
 def lose(store):
     while store.on_poisoned is None:
         pass  # the server is not up yet
-    with store._transactor.turn:
+    with Probe(store).hold_commits():
         store._poison(OSError("commit 7 is missing"))
 
 serving.Core = make_losing

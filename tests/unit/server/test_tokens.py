@@ -81,7 +81,7 @@ def test_tens_of_thousands_of_tokens_are_at_hand() -> None:
             assert (await tokens.authenticate(f"ms_{7:016x}_secret7")).name == "token00007"
             assert len(list_tokens(at.ms)) == 20_001
             assert revoke_token(at.ms, f"{7:016x}").name == "token00007"
-            tokens._read_s = None
+            at.let_tokens_age()
             with pytest.raises(Unauthenticated):
                 await tokens.authenticate(f"ms_{7:016x}_secret7")
             assert (await tokens.authenticate(f"ms_{8:016x}_secret8")).name == "token00008"
@@ -104,7 +104,7 @@ def test_a_server_reads_only_what_is_new(monkeypatch: pytest.MonkeyPatch) -> Non
 
             monkeypatch.setattr(at.core.session, "execute", watched)
             second = at.token("log:read", name="second")
-            tokens._read_s = None
+            at.let_tokens_age()
             await tokens.authenticate(second)
             reads = [one for one in asked if isinstance(one, ReadBlocks)]
             assert [(one.start, one.stop) for one in reads] == [(1, 2)]
@@ -123,13 +123,13 @@ def test_a_register_of_tokens_that_are_gone_begins_anew(monkeypatch: pytest.Monk
             for round_ in range(30):
                 text = at.token("log:read", name="short")
                 if round_ % 7 == 0:  # a server that looks now and then misses nothing
-                    tokens._read_s = None
+                    at.let_tokens_age()
                     assert (await tokens.authenticate(text)).name == "short"
                 revoke_token(at.ms, "short")
             assert len(at.ms.log(LOG)) <= 21
             assert at.ms.log(LOG).start_offset() > 0
             assert [one.name for one in list_tokens(at.ms)] == ["kept"]
-            tokens._read_s = None
+            at.let_tokens_age()
             assert (await tokens.authenticate(kept)).name == "kept"
             with pytest.raises(Unauthenticated):
                 await tokens.authenticate(text)
@@ -155,11 +155,11 @@ def test_a_register_that_was_deleted_lets_nobody_in() -> None:
             tokens = at.core.tokens
             await tokens.authenticate(text)
             at.ms.log(LOG).delete()
-            tokens._read_s = None
+            at.let_tokens_age()
             with pytest.raises(Unauthenticated):
                 await tokens.authenticate(text)
             again = at.token("log:read")
-            tokens._read_s = None
+            at.let_tokens_age()
             assert (await tokens.authenticate(again)).name == "t"
 
     in_loop(test)

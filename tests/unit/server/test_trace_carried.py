@@ -131,7 +131,7 @@ def test_what_is_published_over_a_socket(server: Serving, ms: Millstream) -> Non
 def test_headers_that_would_grow_too_large_stay_as_they_are(
     server: Serving, ms: Millstream
 ) -> None:
-    most = ms._session.limits.headers_bytes_max
+    most = ms.session.limits.headers_bytes_max
     full = {"h": "x" * (most - 20)}
     with talking(server, additional_headers={"traceparent": PARENT}) as talk:
         talk.ask(Append("orders", single(b"a", headers=full)))

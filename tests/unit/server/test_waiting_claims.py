@@ -19,7 +19,7 @@ from millstream.server.auth.tokens import create_token
 from millstream.server.core import Core
 from millstream.server.serving import running
 from millstream.server.settings import Settings
-from tests.unit.queue.lining import lines_of
+from millstream.testing import Probe
 from tests.unit.server.asking import Rest, served
 from tests.unit.server.guarded import guarded, in_loop
 
@@ -33,7 +33,7 @@ def claim(wait_ms: int | None = 30_000) -> ClaimMessages:
 
 
 def in_line(core: Core) -> int:
-    return sum(len(lines._lines.get("q", ())) for lines in lines_of(core.store))
+    return Probe(core.store).claims_waiting("q")
 
 
 async def until_in_line(core: Core, count: int) -> None:
