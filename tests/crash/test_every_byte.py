@@ -44,6 +44,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from tests.crash.test_every_byte import SMALL, build
 import millstream
+from millstream.testing import Probe
 
 path, way = sys.argv[1:]
 ms = millstream.open(path, limits=SMALL)
@@ -55,7 +56,7 @@ if way == "killed":  # a part lies in the file, and a part in the log, before fr
     ms = millstream.open(path, limits=SMALL)
     for number in range(4):
         ms.log("orders").append(b"late %d" % number)
-    ms._session.store.engine.checkpoint(nullcontext())
+    Probe(ms).store.engine.checkpoint(nullcontext())
     ms.log("orders").append_many([b"later %d" % number for number in range(3)])
     ms.log("orders").metadata["last"] = True
     os._exit(0)

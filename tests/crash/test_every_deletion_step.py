@@ -22,7 +22,7 @@ from millstream.replica.commands import SummarizeLog
 from millstream.replica.copies import marks
 from millstream.store.sqlite import SqliteEngine
 from millstream.store.store import Store
-from millstream.testing import Crash, Faults, MemoryEngine, SimulatedClock
+from millstream.testing import Crash, Faults, MemoryEngine, Probe, SimulatedClock
 from millstream.threads.database import Millstream
 
 pytestmark = pytest.mark.faults
@@ -56,13 +56,12 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def open_over(engine: MemoryEngine) -> Millstream:
     """A store whose background thread never starts: every step is taken by the test."""
     store = open_store(engine, clock=SimulatedClock())
-    store._keeper.stop()
+    Probe(store).pause_keeper()
     return Millstream(EmbeddedSession(store))
 
 
 def store_of(ms: Millstream) -> Store:
-    assert isinstance(ms._session, EmbeddedSession)
-    return ms._session.store
+    return Probe(ms).store
 
 
 def with_queue(ms: Millstream) -> None:
@@ -92,7 +91,7 @@ def with_forks(ms: Millstream) -> None:
         middle.append_many([b"2", b"3"])
     for name in ("c", "d", "e"):
         middle.fork(name).truncate(before=middle.end_offset())
-    ms._session.execute(SummarizeLog("b"))
+    ms.session.execute(SummarizeLog("b"))
     ms.fold()
 
 

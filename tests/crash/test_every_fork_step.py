@@ -24,7 +24,7 @@ from millstream.replica import commands as r
 from millstream.replica.chain import ZERO, Chain, Mark
 from millstream.replica.forks import aside, fork, moving
 from millstream.store.store import Store
-from millstream.testing import Crash, Faults, MemoryEngine, SimulatedClock, memory_store
+from millstream.testing import Crash, Faults, MemoryEngine, Probe, SimulatedClock, memory_store
 from millstream.threads.database import Millstream
 
 pytestmark = pytest.mark.faults
@@ -57,7 +57,7 @@ def origin() -> tuple[list[Any], bytes]:
         log = ms.log("copy")
         log.append(b"0")
         log.append_many([b"1", LARGE, b"3"])
-        session = ms._session
+        session = ms.session
         blocks = session.execute(r.TransferBlocks("copy", 0, 99, 10**6))
         return blocks, session.execute(r.GetChain("copy", 4))
 
@@ -66,8 +66,7 @@ BLOCKS, DIGEST = origin()
 
 
 def store_of(ms: Millstream) -> Store:
-    store: Store = ms._session.store  # type: ignore[attr-defined]
-    return store
+    return Probe(ms).store
 
 
 def drop_bytes(ms: Millstream) -> None:
@@ -81,7 +80,7 @@ def drop_bytes(ms: Millstream) -> None:
 
 
 def asked(command: Any) -> Do:
-    return lambda ms: ms._session.execute(command)
+    return lambda ms: ms.session.execute(command)
 
 
 def forked(parent: str, name: str) -> Do:
@@ -154,19 +153,19 @@ def holdings(ms: Millstream) -> Model:
 def open_over(engine: MemoryEngine) -> Millstream:
     """A store whose background thread never starts: every step is taken by the test."""
     store = open_store(engine, limits=LIMITS, clock=SimulatedClock())
-    store._keeper.stop()
+    Probe(store).pause_keeper()
     return Millstream(EmbeddedSession(store))
 
 
 def check_hashes(ms: Millstream) -> None:
     """What a store says of its logs' hashes is what their records give."""
     for info in ms.logs():
-        found = ms._session.execute(r.SummarizeLog(info.name))
+        found = ms.session.execute(r.SummarizeLog(info.name))
         assert found is not None
         chain = Chain(found.base)
         while chain.end < found.end:
             command = r.TransferBlocks(info.name, chain.end, found.end, 10**6)
-            for block in ms._session.execute(command):
+            for block in ms.session.execute(command):
                 chain.extend(block)
         assert chain.digest() == found.digest
 

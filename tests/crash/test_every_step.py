@@ -42,7 +42,7 @@ from millstream.log.retention import tend
 from millstream.record import Producer
 from millstream.store.store import Store
 from millstream.store.ticket import Ticket
-from millstream.testing import Crash, Faults, MemoryEngine, SimulatedClock, Torn
+from millstream.testing import Crash, Faults, MemoryEngine, Probe, SimulatedClock, Torn
 from millstream.threads.database import Millstream
 
 pytestmark = pytest.mark.faults
@@ -116,8 +116,7 @@ Mean = Callable[[Model], Any]
 
 
 def store_of(ms: Millstream) -> Store:
-    assert isinstance(ms._session, EmbeddedSession)
-    return ms._session.store
+    return Probe(ms).store
 
 
 def transfer(ms: Millstream) -> None:
@@ -237,7 +236,7 @@ MODELS = models()
 def open_over(engine: MemoryEngine, clock: SimulatedClock | None = None) -> Millstream:
     """A store whose background thread never starts: every step is taken by the test."""
     store = open_store(engine, limits=LIMITS, clock=clock or SimulatedClock())
-    store._keeper.stop()
+    Probe(store).pause_keeper()
     return Millstream(EmbeddedSession(store))
 
 

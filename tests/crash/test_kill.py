@@ -27,6 +27,7 @@ import pytest
 
 import millstream
 from millstream import Millstream
+from millstream.testing import Probe
 from tests.crash import appender
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
@@ -137,7 +138,7 @@ def start_appender(path: Path, seed: int, number: int) -> subprocess.Popen[bytes
 
 
 def check_store(ms: Millstream) -> None:
-    engine = ms._session.store.engine  # type: ignore[attr-defined]
+    engine = Probe(ms).store.engine
     assert engine.integrity() == []
 
 
@@ -167,6 +168,7 @@ KILLER = """
 import os, random, signal, sys, time
 import millstream, millstream.embedded, millstream.store.sqlite
 from millstream import Limits
+from millstream.testing import Probe
 
 directory, seed, rounds, what = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 
@@ -217,7 +219,7 @@ for number in range(rounds):
             assert len(pids) == 40 * (number + 1) and set(pids[-40:]) == {child}, number
         else:
             assert found <= 1 and ms.log("x").append(b"again") == found, number
-            assert ms._session.store.engine.integrity() == []
+            assert Probe(ms).store.engine.integrity() == []
     print(number, "acknowledged" if acknowledged else "nothing")
 """
 

@@ -44,6 +44,7 @@ from millstream.server.serving import running
 from millstream.server.settings import Settings
 from millstream.store.sqlite import SqliteEngine
 from millstream.store.store import Store
+from millstream.testing import Probe
 from tests.crash.faulty_vfs import Fault, FaultyDisk, faulty_disk
 
 pytestmark = pytest.mark.faults
@@ -110,7 +111,7 @@ def reopen_and_check(path: Path, told: Told) -> None:
         told.check(ms)
         ms.fold()
         told.check(ms)
-        engine = ms._session.store.engine  # type: ignore[attr-defined]
+        engine = Probe(ms).store.engine
         assert engine.integrity() == []
         told.append(ms.log("x"), b"life goes on")
         told.check(ms)
@@ -194,7 +195,7 @@ def test_a_commit_that_failed_does_not_come_back_once_readers_saw_it_missing(
     disk.arm(Fault("sync", "-wal", once=True))
     with pytest.raises(OutcomeUnknown):
         log.append(b"in doubt")
-    store = ms._session.store  # type: ignore[attr-defined]
+    store = Probe(ms).store
     store.recovery.attempt()
     seen = [record.value for record in log.read()]
     crashed = tmp_path / "crashed.db"
@@ -212,7 +213,7 @@ def test_a_log_that_lost_frames_under_a_failed_sync_ends_the_handle(
     path = tmp_path / "a.db"
     ms = open_on(disk, path, Limits())
     log = ms.log("x")
-    ms._session.store._keeper.stop()  # type: ignore[attr-defined]
+    Probe(ms).pause_keeper()
     for i in range(5):
         log.append(b"before %d" % i)
     disk.arm(Fault("sync", "-wal", once=True))
@@ -260,7 +261,7 @@ def test_whichever_call_fails_callers_are_told_the_truth(
 def test_a_failed_checkpoint_harms_no_commit(tmp_path: Path, disk: FaultyDisk, call: str) -> None:
     path, told = tmp_path / "a.db", Told()
     ms = open_on(disk, path)
-    engine = ms._session.store.engine  # type: ignore[attr-defined]
+    engine = Probe(ms).store.engine
     told.append(ms.log("x"), b"before")
     disk.arm(Fault(call, ".db", error=apsw.FullError))
     with pytest.raises(WriteFailed):
@@ -279,8 +280,8 @@ def test_after_a_failed_sync_of_a_checkpoint_the_handle_recovers(
     """What the sync was for may not be on disk, although the next one would succeed."""
     path, told = tmp_path / "a.db", Told()
     ms = open_on(disk, path, Limits(), SqliteOptions(wal_bytes_checkpoint=1))
-    store = ms._session.store  # type: ignore[attr-defined]
-    store._keeper.stop()
+    store = Probe(ms).store
+    store.pause_keeper()
     told.append(ms.log("x"), b"before")
     disk.arm(Fault("sync", ".db", once=True))
     with pytest.raises(OutcomeUnknown):
@@ -403,7 +404,7 @@ def test_closing_on_a_full_disk_lets_go_of_the_file(tmp_path: Path, disk: Faulty
     ms = open_on(disk, path, Limits(fold_deltas_min=100))
     for i in range(100):
         told.append(ms.log("x"), b"%d" % i)
-    ms._session.store.limits = Limits(fold_deltas_min=5)  # type: ignore[attr-defined]
+    Probe(ms).store.limits = Limits(fold_deltas_min=5)
     disk.arm(Fault("write", "-wal", error=apsw.FullError, once=True))
     with contextlib.suppress(WriteFailed, OutcomeUnknown):
         ms.close()
@@ -545,7 +546,7 @@ def test_a_handle_on_a_full_disk_reads_and_goes_on_once_there_is_room(
             assert told.append(log, b"%d" % i) is None
         ballast = fill(small_disk)
         if reserve:
-            until_full(ms._session.store)  # type: ignore[attr-defined]
+            until_full(Probe(ms).store)
         failures = [told.append(log, b"full %d" % i + bytes(9_000)) for i in range(50)]
         assert {one for one in failures if one} <= {
             DiskFull,
@@ -559,7 +560,7 @@ def test_a_handle_on_a_full_disk_reads_and_goes_on_once_there_is_room(
             assert set(failures) == {DiskFull}
             assert ms.stats()["condition"] == "disk_full"
         ballast.unlink()
-        ms._session.store.recovery.attempt()  # type: ignore[attr-defined]
+        Probe(ms).store.recovery.attempt()
         while (failed := told.append(log, b"room again")) is not None:
             assert failed is Recovering
         told.check(ms)

@@ -18,6 +18,7 @@ from typing import Any
 import millstream
 from millstream import Limits, Millstream, Producer, SqliteOptions
 from millstream.errors import EndMoved
+from millstream.testing import Probe
 
 FOLDS_ALWAYS = Limits(
     inline_bytes_max=300,
@@ -70,7 +71,7 @@ def follow(ms: Millstream, total: int) -> dict[str, Any]:
         seen.append(record.offset)
         if len(seen) == total:
             break
-    held = len(ms._session.store.state.overlay)  # type: ignore[attr-defined]
+    held = len(Probe(ms).store.state.overlay)
     return {"in_order": seen == list(range(total)), "held": held}
 
 
@@ -102,8 +103,8 @@ def wait(ms: Millstream, log: str, offset: int) -> dict[str, Any]:
     came: list[bool] = []
     waiter = threading.Thread(target=lambda: came.append(ms.log(log).wait(offset, timeout=60)))
     waiter.start()
-    watch = ms._session.store.watch  # type: ignore[attr-defined]
-    while not (watch._waiters and _sleeps(waiter)):
+    probe = Probe(ms)
+    while not (probe.waiting() and _sleeps(waiter)):
         pass
     print("waiting", flush=True)
     waiter.join()

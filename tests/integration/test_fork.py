@@ -68,7 +68,7 @@ def check(ms, log, names, count):
             if i % 10 == 9:
                 wanted += [f"{{name}}:{{i}}:{{k}}" for k in range(5)]
         assert own == wanted, (name, len(own), len(wanted))
-    assert ms._session.store.engine.integrity() == []
+    assert Probe(ms).store.engine.integrity() == []
 
 def check_again(names, count):
     with millstream.open(path) as ms:
@@ -327,6 +327,7 @@ def test_an_application_that_starts_programs_is_not_disturbed(tmp_path: Path) ->
         tmp_path,
         """
 import subprocess
+from millstream.testing import Probe
 ms = millstream.open(path)
 log = ms.log("x")
 append(log, "before", 10)

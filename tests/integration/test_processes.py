@@ -17,6 +17,7 @@ import pytest
 
 import millstream
 from millstream import Limits
+from millstream.testing import Probe
 from tests.integration import neighbour
 from tests.integration.neighbour import FOLDS_ALWAYS
 
@@ -117,7 +118,7 @@ def test_four_processes_lose_nothing_and_see_each_other(
             marked = set(range(shared.floor)).union(*(range(*span) for span in shared.ranges))
             assert marked == acked
             ms.fold()
-        assert ms._session.store.engine.integrity() == []  # type: ignore[attr-defined]
+        assert Probe(ms).store.engine.integrity() == []
 
 
 def test_a_process_that_only_reads_sees_every_commit_once_and_stays_small(

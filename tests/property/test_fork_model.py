@@ -31,7 +31,7 @@ from millstream.log.retention import tend
 from millstream.replica import chain
 from millstream.replica import commands as r
 from millstream.replica.chain import Chain
-from millstream.testing import MemoryEngine, SimulatedClock, memory_store
+from millstream.testing import MemoryEngine, Probe, SimulatedClock, memory_store
 
 LIMITS = Limits(inline_bytes_max=60, fold_slice_deltas=3, tail_deltas_max=20)
 
@@ -92,7 +92,7 @@ class Forks(RuleBasedStateMachine):
 
     def opened(self) -> Millstream:
         ms = memory_store(self.engine, clock=self.clock, limits=LIMITS)
-        ms._session.store._keeper.stop()  # type: ignore[attr-defined]
+        Probe(ms).pause_keeper()
         return ms
 
     @rule(log=logs, count=st.integers(1, 4), size=st.sampled_from([1, 100]))
@@ -138,7 +138,7 @@ class Forks(RuleBasedStateMachine):
         at = log.end - back
         if log.gone or at < log.start:
             return multiple()
-        name = self.ms._session.execute(r.SetAside(log.name, at, 0, set_back=True)).fork
+        name = self.ms.session.execute(r.SetAside(log.name, at, 0, set_back=True)).fork
         return self.known(self.aside(log, at, name))
 
     @rule(log=logs, count=st.integers(1, 5))
@@ -254,7 +254,7 @@ class Forks(RuleBasedStateMachine):
 
     @rule()
     def drop(self) -> None:
-        store = self.ms._session.store  # type: ignore[attr-defined]
+        store = Probe(self.ms).store
         start, stop = keys.range_of(keys.prefix(keys.HEAD))
         heads = store.look(lambda state, snapshot: state.find(start, stop, snapshot, limit=999))
         for key in heads:
@@ -270,12 +270,12 @@ class Forks(RuleBasedStateMachine):
     def hash(self, log: Copy) -> None:
         if log.gone:
             return
-        found = self.ms._session.execute(r.SummarizeLog(log.name))
+        found = self.ms.session.execute(r.SummarizeLog(log.name))
         assert found is not None
         whole = Chain(found.base)
         while whole.end < found.end:
             ask = r.TransferBlocks(log.name, whole.end, found.end, 10**6)
-            for block in self.ms._session.execute(ask):
+            for block in self.ms.session.execute(ask):
                 whole.extend(block)
         assert whole.digest() == found.digest
 

@@ -33,7 +33,7 @@ from millstream import Limits, Millstream
 from millstream.errors import Conflict, LeaseLost
 from millstream.queue.model.message import Message, QueueInfo
 from millstream.record import wall_ms_of
-from millstream.testing import SimulatedClock
+from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue
 
 LOGS = ("l.a", "l.b")
@@ -520,9 +520,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
             self.handles[handle].close()
             self.handles[handle] = self.open()
         elif what == "keep":
-            store = self.handles[handle]._session.store  # type: ignore[attr-defined]
-            for task in store._upkeep:
-                task(store)
+            Probe(self.handles[handle]).upkeep()
         else:
             self.queue(handle).alter(bucket_exponent=what)
 

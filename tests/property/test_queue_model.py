@@ -36,7 +36,7 @@ from millstream.errors import LeaseLost
 from millstream.format import rfc
 from millstream.queue.model.message import Message
 from millstream.record import wall_ms_of
-from millstream.testing import SimulatedClock
+from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue
 
 LOGS = ("l.a", "l.b")
@@ -588,9 +588,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(handle=HANDLES)
     def tend(self, handle: int) -> None:
         """Do what the background does; then nothing is remembered for a minute too long."""
-        store = self.handles[handle]._session.store  # type: ignore[attr-defined]
-        while sum(task(store) for task in store._upkeep):
-            pass
+        Probe(self.handles[handle]).upkeep()
         self.expire()
         self.lapsed = False
         info = self.queue(handle).info()

@@ -280,7 +280,7 @@ class Replicas(RuleBasedStateMachine):
         assert len({(s.start, s.end, s.digest, s.owner, s.epoch, s.metadata) for s in found}) == 1
         assert len({one.timestamp_ms for one in found}) == 1
         assert len({tuple(values(ms, LOG)) for ms in self.stores}) == 1
-        stamped = [ms._session.execute(GetStampedMetadata(LOG)) for ms in self.stores]
+        stamped = [ms.session.execute(GetStampedMetadata(LOG)) for ms in self.stores]
         assert all(one == stamped[0] for one in stamped)
 
     def check_readers(self, at: int) -> None:
@@ -305,7 +305,7 @@ class Replicas(RuleBasedStateMachine):
 
 
 def summary(ms: Millstream) -> Summary:
-    found = ms._session.execute(SummarizeLog(LOG))
+    found = ms.session.execute(SummarizeLog(LOG))
     assert found is not None
     return found
 

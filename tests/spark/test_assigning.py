@@ -147,11 +147,11 @@ def test_many_are_assigned_in_several_commits(
         {},
         {"jobs": (0, 39)},
     )
-    commands = list(assigning._commands(store._session, [found], ["even", "odd"]))
+    commands = list(assigning._commands(store.session, [found], ["even", "odd"]))
     assert max(sum(n for one in some for _, n in one.runs) for some in commands) <= 7
     for _ in range(2):
         for some in commands:
-            store._session.execute(assigning.AssignMessages(some))
+            store.session.execute(assigning.AssignMessages(some))
     assert claimed(store, "even") == list(range(0, 40, 2))
     assert claimed(store, "odd") == list(range(1, 40, 2))
 

@@ -188,7 +188,7 @@ def staged_file(store: Millstream, txn: str = "t") -> Any:
 def commit(store: Millstream, *files: Any) -> Any:
     from millstream.spark.publishing import publish
 
-    return publish(store._session, store.stats()["path"], "to", list(files), None)  # type: ignore[arg-type]
+    return publish(store.session, store.stats()["path"], "to", list(files), None)  # type: ignore[arg-type]
 
 
 def test_a_listed_block_must_be_what_was_staged(store: Millstream) -> None:
@@ -226,7 +226,7 @@ def test_the_doctor_finds_nothing_wrong(tmp_path: Path) -> None:
         path = store.stats()["path"]
         for number in (0, 0, 7):
             file = staged_file(store)
-            publish(store._session, path, "to", [file], Version("app", number))  # type: ignore[arg-type]
+            publish(store.session, path, "to", [file], Version("app", number))  # type: ignore[arg-type]
         store.fold()
         assert values(store, "to") == [1, 1, 2, 2]
     report = examine(path)

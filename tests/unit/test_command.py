@@ -154,7 +154,7 @@ def test_a_command_without_a_rule_is_refused_everywhere() -> None:
             with pytest.raises(InvalidInput, match="CompactLog has no rule"):
                 await at.core.execute(ANYONE_HERE, CompactLog("orders"))
             with pytest.raises(InvalidInput, match="CompactLog has no rule"):
-                at.ms._session.execute(CompactLog("orders"))
+                at.ms.session.execute(CompactLog("orders"))
 
     in_loop(test)
 

@@ -16,18 +16,19 @@ from millstream.aio.session import AsyncEmbeddedSession
 from millstream.embedded import EmbeddedSession
 from millstream.errors import CannotOpen, Closed, Overloaded
 from millstream.store.watch import Watch
+from millstream.testing import Probe
 
 pytestmark = pytest.mark.embedded
 
 
 def session_of(ms: aio.Millstream) -> AsyncEmbeddedSession:
-    session = ms._session
+    session = ms.session
     assert isinstance(session, AsyncEmbeddedSession)
     return session
 
 
 def waiting(ms: aio.Millstream) -> int:
-    return sum(map(len, session_of(ms).store.watch._waiters.values()))
+    return Probe(ms).waiting()
 
 
 async def until_waiting(ms: aio.Millstream, count: int) -> None:
@@ -207,7 +208,7 @@ async def test_a_cancelled_append_breaks_no_other(tmp_path: Path, handed_in: boo
     async with await aio.open(tmp_path / "a.db") as ms:
         log = ms.log("x")
         session = session_of(ms)
-        with session.store._transactor.turn:
+        with Probe(session.store).hold_commits():
             appends = [asyncio.ensure_future(log.append(str(n))) for n in range(100)]
             await asyncio.sleep(0)
             assert len(session._gathered) == 100

@@ -15,8 +15,7 @@ from millstream.aio.queue import Queue
 from millstream.aio.session import AsyncEmbeddedSession
 from millstream.embedded import EmbeddedSession, open_store
 from millstream.errors import Closed, NotFound, OutcomeUnknown, Recovering, WriteFailed
-from millstream.testing import Faults, MemoryEngine, Torn
-from tests.unit.queue.lining import standing
+from millstream.testing import Faults, MemoryEngine, Probe, Torn
 
 LONG_S = 20
 MANY = 100
@@ -25,7 +24,7 @@ SEEDS = range(15)
 
 async def until_standing(ms: aio.Millstream, count: int) -> None:
     """Let the others run until so many wait, and all is quiet."""
-    while standing(ms) != count:
+    while Probe(ms).claims_waiting("jobs") != count:
         await asyncio.sleep(0.001)
 
 
@@ -168,8 +167,7 @@ async def test_nothing_is_watched_once_nobody_waits(tmp_path: Path) -> None:
         for claim in claims[20:]:
             claim.cancel()
         await asyncio.gather(*claims, return_exceptions=True)
-        store: Any = ms._session.store  # type: ignore[attr-defined]
-        while store.watch._waiters:
+        while Probe(ms).waiting():
             await asyncio.sleep(0.001)
 
 
@@ -219,7 +217,7 @@ async def test_no_message_lies_there_while_coroutines_come_and_go(
 async def test_a_line_of_coroutines_and_one_of_threads_share_what_comes(tmp_path: Path) -> None:
     async with await aio.open(tmp_path / "a.db") as ms:
         queue = await ms.create_queue("jobs", lease=60)
-        sync = Millstream(EmbeddedSession(ms._session.store))  # type: ignore[attr-defined]
+        sync = Millstream(EmbeddedSession(Probe(ms).store))
         claims = await waiting(ms, queue, 5)
         found: list[Any] = []
         threads = [

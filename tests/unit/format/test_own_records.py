@@ -37,7 +37,7 @@ from millstream.store.sqlite_file import APPLICATION_ID, FORMAT, PAGE_BYTES, PAG
 from millstream.store.sqlite_pages import RESERVED_BYTES
 from millstream.store.sqlite_rows import NUMBERED, RECORD
 from millstream.store.store import Store
-from millstream.testing import MemoryEngine, SimulatedClock
+from millstream.testing import MemoryEngine, Probe, SimulatedClock
 from millstream.threads.database import Millstream
 
 FORMAT_MD = Path(__file__).parents[3] / "docs" / "FORMAT.md"
@@ -116,7 +116,7 @@ def example(engine: Engine) -> Iterator[Millstream]:
     """The store of the document, not yet folded."""
     clock = SimulatedClock(1_000)
     store = open_store(engine, clock=clock)
-    store._keeper.stop()
+    Probe(store).pause_keeper()
     with Millstream(EmbeddedSession(store)) as ms:
         news, gone = ms.log("news"), ms.log("gone")
         news.append(b"one", key="k", headers={"n": 1})
@@ -181,7 +181,7 @@ def with_queue() -> Stored:
     engine = MemoryEngine()
     clock = SimulatedClock(1_000)
     store = open_store(engine, clock=clock)
-    store._keeper.stop()
+    Probe(store).pause_keeper()
     with Millstream(EmbeddedSession(store)) as ms:
         clock.advance(1)
         log = ms.log("a")
@@ -222,7 +222,7 @@ def with_queue() -> Stored:
 def opened(engine: Engine) -> Store:
     """A store that does nothing by itself."""
     store = open_store(engine, clock=SimulatedClock(1_000))
-    store._keeper.stop()
+    Probe(store).pause_keeper()
     return store
 
 
@@ -234,7 +234,7 @@ def with_strides() -> Stored:
     """
     engine, clock = MemoryEngine(), SimulatedClock(1_000)
     store = open_store(engine, clock=clock)
-    store._keeper.stop()
+    Probe(store).pause_keeper()
     with Millstream(EmbeddedSession(store)) as ms:
         queue = ms.queue("s", bucket_exponent=1)
         queue.put_many([b"0", b"1", b"2"])
@@ -294,7 +294,7 @@ def with_setback() -> Stored:
         reader = log.cursor("r")
         reader.ack(reader.take(3))
         queue.ack(queue.claim(4, consumer="w")[:3])
-        ms._session.execute(SetAside("a", 2, 0, set_back=True))
+        ms.session.execute(SetAside("a", 2, 0, set_back=True))
         return Stored(unfolded(engine), dict(engine.survivors()))
 
 

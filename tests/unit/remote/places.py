@@ -39,7 +39,7 @@ class Served:
         """`millstream.open`, with a server in between."""
         server, ending = self.start(path, **options)
         ms = _open(server.url)
-        session: Any = ms._session
+        session: Any = ms.session
         assert server.core is not None
         session.store, hang_up = server.core.store, session.close
 
@@ -55,7 +55,7 @@ class Served:
         """`millstream.aio.open`, with a server in between."""
         server, ending = await asyncio.to_thread(self.start, path, **options)
         ms = await _open_async(server.url)
-        session: Any = ms._session
+        session: Any = ms.session
         assert server.core is not None
         session.store, hang_up = server.core.store, session.close
 

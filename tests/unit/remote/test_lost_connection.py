@@ -236,7 +236,7 @@ async def test_a_child_must_open_its_own_for_coroutines(
     server: Serving, in_child: Callable[..., str]
 ) -> None:
     async with await aio.open(server.url) as ms:
-        session = ms._session
+        session = ms.session
 
         def ask() -> str:
             asking = ms.log("a").end_offset()
@@ -248,4 +248,4 @@ async def test_a_child_must_open_its_own_for_coroutines(
 
         assert "open one in the child" in in_child(ask)
         assert await ms.log("a").end_offset() == 0
-        assert session is ms._session
+        assert session is ms.session

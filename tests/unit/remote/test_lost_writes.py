@@ -35,7 +35,7 @@ def lost_by_threads(proxy: Proxy, command: Any) -> Any:
     proxy.heal()
     with millstream.open(proxy.url, retry_for=0) as ms:
         proxy.loses_answers = True
-        call = Call(lambda: ms._session.execute(command))
+        call = Call(lambda: ms.session.execute(command))
         cut_for_good(proxy)
         return call.result()
 
@@ -44,7 +44,7 @@ async def lost_by_coroutines(proxy: Proxy, command: Any) -> Any:
     proxy.heal()
     async with await aio.open(proxy.url, retry_for=0) as ms:
         proxy.loses_answers = True
-        asked = asyncio.create_task(ms._session.execute(command))
+        asked = asyncio.create_task(ms.session.execute(command))
         await asyncio.to_thread(cut_for_good, proxy)
         try:
             async with asyncio.timeout(30):

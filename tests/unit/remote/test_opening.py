@@ -159,7 +159,7 @@ async def test_a_token_opens_what_it_allows(tmp_path: Path) -> None:
         with pytest.raises(CannotOpen, match="refuses the token"):
             await aio.open(server.url, token=token[:-1] + "x")
         with millstream.open(server.url, token=token) as ms:
-            assert repr(ms._session) == f"RemoteSession({server.url!r})"
+            assert repr(ms.session) == f"RemoteSession({server.url!r})"
             assert ms.log("orders").append(b"x") == 0
             with pytest.raises(MillstreamError, match="reader may not") as denied:
                 ms.log("others").append(b"x")

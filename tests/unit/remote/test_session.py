@@ -15,6 +15,7 @@ from millstream.clock import SystemClock
 from millstream.errors import Closed, InvalidInput, NotFound, TooLarge
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
+from millstream.testing import Probe
 from tests.unit.remote.conftest import Call
 
 HASTY = Settings(port=0, wait_ms_max=10, stop_s=1.0)
@@ -24,15 +25,15 @@ NARROW = Settings(port=0, requests_in_flight_max=4, stop_s=1.0)
 def until_waiting(server: Serving, count: int) -> None:
     """Until so many wait in the store for a change."""
     assert server.core is not None
-    waiters = server.core.store.watch._waiters
-    while sum(map(len, list(waiters.values()))) < count:
+    probe = Probe(server.core.store)
+    while probe.waiting() < count:
         threading.Event().wait(0.001)
 
 
 def test_limits_are_those_of_the_server(server: Serving) -> None:
     with millstream.open(server.url) as ms:
         assert server.core is not None
-        assert ms._session.limits == server.core.store.limits
+        assert ms.session.limits == server.core.store.limits
 
 
 def test_a_wait_takes_as_long_as_its_caller_says_not_the_server(tmp_path: Path) -> None:

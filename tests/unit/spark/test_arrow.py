@@ -141,7 +141,7 @@ def test_blocks_become_the_same_columns_whatever_part_is_read(tmp_path: Path) ->
             log.append(b"single", key="s")
         records = list(log.read())
         for start, stop in ((0, 125), (1, 124), (69, 71), (77, 78), (119, 122), (70, 120)):
-            blocks = ms._session.execute(ReadBlocks("a", start, stop, 2**20))
+            blocks = ms.session.execute(ReadBlocks("a", start, stop, 2**20))
             found = list(batches(blocks, schema))
             assert len(found) == 1
             got = found[0].to_pydict()
