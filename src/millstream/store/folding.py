@@ -105,8 +105,9 @@ class Folding(Readable):
             self._fail([], error)
             raise
         except BaseException:  # interrupted: what is on disk says how far it had come
-            self._stale, self._ahead = True, False
-            self._level.set()
+            with self.mutex:
+                self._stale = True
+                self._fall_level()
             raise
         return through > 0
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import threading
+from _thread import LockType, allocate_lock
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -84,9 +85,8 @@ class Readable:
         self._stale = True
         self._ahead = False
         """Whether the state has changes that are not durable."""
-        self._level = threading.Event()
-        """Set while the state is not ahead."""
-        self._level.set()
+        self._patient: list[LockType] = []
+        """The locks of readers that wait until the state is not ahead any more."""
 
     def _make_state(self) -> State:
         return State(self._kinds, self.clock, self._pins, self._readers, views=self.views)
@@ -120,7 +120,10 @@ class Readable:
             with self.mutex:
                 if not self._ahead:
                     return self._ask(question)
-            if not self._level.wait(PATIENCE_S):
+                level = allocate_lock()
+                level.acquire()
+                self._patient.append(level)
+            if not level.acquire(timeout=PATIENCE_S):
                 break
         return self.standby.look(question)
 
@@ -163,12 +166,14 @@ class Readable:
     def _run_ahead(self) -> None:
         """From now on the state is ahead of the disk; called under the mutex."""
         self._ahead = True
-        self._level.clear()
 
     def _fall_level(self) -> None:
         """The state is what is on disk, or stale; called under the mutex."""
         self._ahead = False
-        self._level.set()
+        if self._patient:
+            patient, self._patient = self._patient, []
+            for level in patient:
+                level.release()
 
     def _publish(self, state: State) -> None:
         """Let readers see what a state knows to be durable; called under the state's lock."""

@@ -42,12 +42,14 @@ class Standby:
         self._make_state = make_state
         self._publish = publish
         self._state: State | None = None
+        self.is_used = False
+        """Whether it has to follow commits: from its first look on, until it is let go of."""
         self._used_s = 0.0
 
     def look(self, question: Callable[[State, Snapshot], T]) -> T:
         """Ask something of what is durable now; waits for no commit."""
         with self.lock:
-            self._used_s = self._clock.seconds()
+            self.is_used, self._used_s = True, self._clock.seconds()
             state, self._state = self._state or self._make_state(), None
             with self._engine.read() as snapshot:
                 self._advance(state, snapshot)
@@ -63,14 +65,11 @@ class Standby:
         It has to keep up if readers wait for what it derives (its `followers`). If commits are
         slow, it had better: the next reader finds little left to apply.
         """
-        if self._state is None:
-            return True
         with self.lock:
             state, self._state = self._state, None
-            if state is None:
-                return True
-            if self._clock.seconds() - self._used_s > IDLE_S:
-                return not state.followers
+            if state is None or self._clock.seconds() - self._used_s > IDLE_S:
+                self.is_used = False
+                return state is not None and not state.followers
             if is_slow or state.followers:
                 with self._engine.read() as snapshot:
                     self._advance(state, snapshot)

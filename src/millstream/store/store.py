@@ -273,7 +273,8 @@ class Store(Folding):
 
     def _after_commit(self) -> None:
         state, limits = self.state, self.limits
-        self._follow()
+        if self.standby.is_used:
+            self._follow()
         unfolded, size = state.seq - state.folded, state.tail_total
         if (
             unfolded > limits.tail_deltas_max
