@@ -44,7 +44,11 @@ class Grant(Struct, frozen=True, array_like=True):
 
 
 class Deal:
-    """Grants of claims made in one commit; the first claimant to read fetches the payloads of all."""
+    """Grants of claims made in one commit; the first claimant to read fetches the payloads of all.
+
+    With 32 threads that claim one message each, a claim without it costs a quarter more: 25 µs
+    instead of 20 (2026-11).
+    """
 
     __slots__ = ("grants", "lots")
 
