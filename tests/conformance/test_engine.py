@@ -12,6 +12,7 @@ import pytest
 
 from millstream.errors import Closed, CorruptionError
 from millstream.format import keys
+from millstream.store.commit import Commit, Rows, Spool, Value
 from millstream.store.engine import Engine, Row
 from millstream.testing.engines import ENGINES, EngineKit, corrupt
 
@@ -49,8 +50,7 @@ def engine(kit: EngineKit, tmp_path: Path) -> Iterator[Engine]:
 
 def write(engine: Engine, *rows: Row) -> None:
     with engine.write() as writer:
-        writer.put(rows)
-        writer.commit()
+        writer.commit(Commit(rows))
 
 
 def read(engine: Engine, key: bytes) -> bytes | None:
@@ -79,8 +79,7 @@ def test_a_row_is_read_back_overwritten_and_deleted(
     assert read(engine, key(1)) == b"second"
 
     with engine.write() as writer:
-        writer.delete([key(1), key(99)])
-        writer.commit()
+        writer.commit(Commit(deletes=[key(1), key(99)]))
     assert read(engine, key(1)) is None
     assert read(engine, key(2)) == b"other"
 
@@ -152,34 +151,14 @@ def test_a_scan_up_to_the_next_type_takes_all_of_one_type_and_nothing_else(
 def test_a_range_is_deleted_half_open(engine: Engine, key: Callable[[int], bytes]) -> None:
     write(engine, *[(key(n), b"") for n in (1, 2, 3, 4, 500)])
     with engine.write() as writer:
-        assert not writer.delete_range(key(2), key(4), limit=9)
-        writer.commit()
+        writer.commit(Commit(ranges=[(key(2), key(4))]))
     assert scan(engine, key(0), key(1000)) == [key(1), key(4), key(500)]
-
-
-@EVERY_TYPE
-def test_a_range_is_deleted_a_few_rows_at_a_time(
-    engine: Engine, key: Callable[[int], bytes]
-) -> None:
-    write(engine, *[(key(n), b"") for n in (1, 2, 3, 4, 5, 500)])
-    with engine.write() as writer:
-        assert writer.delete_range(key(2), key(500), limit=2)
-        assert [row[0] for row in writer.scan(key(0), key(1000), limit=9)] == [
-            key(n) for n in (1, 4, 5, 500)
-        ]
-        writer.put([(key(3), b"again")])
-        assert writer.delete_range(key(2), key(500), limit=2)
-        assert not writer.delete_range(key(2), key(500), limit=1)
-        assert not writer.delete_range(key(2), key(500), limit=1)
-        writer.commit()
-    assert scan(engine, key(0), key(1000)) == [key(1), key(500)]
 
 
 def test_a_range_of_one_log_leaves_its_neighbours_alone(engine: Engine) -> None:
     write(engine, *[(keys.entry(log, n), b"") for log in (6, 7, 8) for n in (0, 1)])
     with engine.write() as writer:
-        writer.delete_range(*keys.range_of(keys.entry(7, 0)[:10]), limit=9)
-        writer.commit()
+        writer.commit(Commit(ranges=[keys.range_of(keys.entry(7, 0)[:10])]))
     kept = [keys.entry(log, n) for log in (6, 8) for n in (0, 1)]
     assert scan(engine, *keys.range_of(keys.prefix(keys.ENTRY))) == kept
 
@@ -187,43 +166,66 @@ def test_a_range_of_one_log_leaves_its_neighbours_alone(engine: Engine) -> None:
 # Transactions.
 
 
-def test_a_writer_sees_its_own_writes_and_nobody_else_does(engine: Engine) -> None:
-    write(engine, (keys.payload(1), b"old"), (keys.payload(2), b"gone"), (keys.delta(4), b""))
+def test_a_commit_drops_first_and_puts_then(engine: Engine) -> None:
+    write(engine, *[(keys.entry(1, n), b"old") for n in range(6)], (keys.payload(1), b"old"))
+    commit = Commit(
+        [(keys.entry(1, 1), b"new"), (keys.entry(1, 3), b"new"), (keys.payload(1), b"new")],
+        deletes=[keys.payload(1), keys.entry(1, 0), keys.entry(9, 9)],
+        ranges=[(keys.entry(1, 2), keys.entry(1, 5)), (keys.delta(0), keys.delta(9))],
+    )
     with engine.write() as writer:
-        writer.put([(keys.payload(1), b"new"), (keys.payload(3), b"added"), (keys.delta(5), b"")])
-        writer.delete([keys.payload(2)])
+        writer.commit(commit)
 
-        assert writer.get(keys.payload(1)) == b"new"
-        assert writer.get(keys.payload(2)) is None
-        found = writer.scan(keys.payload(0), keys.payload(9), limit=9)
-        assert found == [(keys.payload(1), b"new"), (keys.payload(3), b"added")]
-        assert writer.last_seq() == 5
-        writer.delete_range(keys.payload(0), keys.payload(3), limit=9)
-        left = writer.scan(keys.payload(0), keys.payload(9), limit=9)
-        assert left == [(keys.payload(3), b"added")]
-
-        assert read(engine, keys.payload(1)) == b"old"
-        assert read(engine, keys.payload(3)) is None
-        assert engine.last_seq() == 4
-        writer.commit()
-    assert read(engine, keys.payload(1)) is None
-    assert read(engine, keys.payload(3)) == b"added"
-    assert engine.last_seq() == 5
+    with engine.read() as snapshot:
+        found = snapshot.scan(*keys.range_of(keys.prefix(keys.ENTRY)), limit=99)
+        assert snapshot.get(keys.payload(1)) == b"new"
+    assert found == [
+        (keys.entry(1, 1), b"new"),
+        (keys.entry(1, 3), b"new"),
+        (keys.entry(1, 5), b"old"),
+    ]
 
 
-def test_leaving_without_a_commit_undoes_everything(engine: Engine) -> None:
-    write(engine, (keys.payload(1), b"old"), (keys.entry(1, 1), b"old"))
+def test_a_commit_is_seen_by_others_once_it_is_made(engine: Engine) -> None:
+    write(engine, (keys.payload(1), b"old"), (keys.delta(4), b""))
     with engine.write() as writer:
-        writer.put([(keys.payload(1), b"new"), (keys.payload(2), b"new")])
-        writer.delete([keys.entry(1, 1)])
-    with suppress(ZeroDivisionError), engine.write() as writer:
-        writer.delete_range(keys.payload(0), keys.payload(9), limit=9)
+        assert (writer.get(keys.payload(1)), writer.last_seq()) == (b"old", 4)
+        assert (read(engine, keys.payload(1)), engine.last_seq()) == (b"old", 4)
+        writer.commit(Commit([(keys.payload(1), b"new"), (keys.delta(5), b"")]))
+    assert (read(engine, keys.payload(1)), engine.last_seq()) == (b"new", 5)
+    with engine.write() as writer:
+        assert (writer.get(keys.payload(1)), writer.last_seq()) == (b"new", 5)
+
+
+def test_leaving_without_a_commit_changes_nothing(engine: Engine) -> None:
+    write(engine, (keys.payload(1), b"old"))
+    with engine.write():
+        pass
+    with suppress(ZeroDivisionError), engine.write():
         raise ZeroDivisionError
-
     assert read(engine, keys.payload(1)) == b"old"
-    assert read(engine, keys.payload(2)) is None
-    assert read(engine, keys.entry(1, 1)) == b"old"
     write(engine, (keys.payload(3), b"the next writer gets its turn"))
+
+
+def test_a_commit_larger_than_is_held_in_memory_is_one_commit(
+    engine: Engine, tmp_path: Path
+) -> None:
+    spool = Spool(tmp_path)
+    values = {keys.payload_block(n): bytes([n]) * MiB for n in range(12)}
+    held: dict[bytes, Value] = {key: spool.add(value) for key, value in values.items()}
+    commit = Commit(Rows({**held, keys.delta(1): b"delta"}))
+    assert list(commit.rows) == list(commit.rows)  # it can be read again
+    with engine.write() as writer:
+        writer.commit(commit)
+    for key, value in values.items():
+        assert read(engine, key) == value
+    assert engine.last_seq() == 1
+
+
+@EVERY_TYPE
+def test_a_scan_may_begin_and_end_between_keys(engine: Engine, key: Callable[[int], bytes]) -> None:
+    write(engine, *[(key(n), b"") for n in (1, 2, 3, 4)])
+    assert scan(engine, key(1) + b"\x00", key(3) + b"\x00") == [key(2), key(3)]
 
 
 def test_a_snapshot_stays_as_it_was_while_others_commit(engine: Engine) -> None:
@@ -231,9 +233,8 @@ def test_a_snapshot_stays_as_it_was_while_others_commit(engine: Engine) -> None:
     with engine.read() as snapshot:
         assert snapshot.last_seq() == 1
         with engine.write() as writer:
-            writer.put([(keys.payload(1), b"new"), (keys.payload(3), b"new"), (keys.delta(2), b"")])
-            writer.delete([keys.payload(2)])
-            writer.commit()
+            rows = [(keys.payload(1), b"new"), (keys.payload(3), b"new"), (keys.delta(2), b"")]
+            writer.commit(Commit(rows, deletes=[keys.payload(2)]))
         write(engine, (keys.payload(4), b"newer"))
 
         assert snapshot.get(keys.payload(1)) == b"old"
@@ -265,9 +266,10 @@ def test_sequences_are_those_of_the_deltas_that_are_there(engine: Engine) -> Non
 
     write(engine, *[(keys.delta(n), b"") for n in range(1, 301)], (keys.payload(999), b""))
     with engine.write() as writer:
-        writer.delete_range(keys.delta(0), keys.delta(257), limit=999)
+        assert (writer.first_seq(), writer.last_seq()) == (1, 300)
+        writer.commit(Commit(ranges=[(keys.delta(0), keys.delta(257))]))
+    with engine.write() as writer:
         assert (writer.first_seq(), writer.last_seq()) == (257, 300)
-        writer.commit()
 
     with engine.read() as snapshot:
         assert (snapshot.first_seq(), snapshot.last_seq()) == (257, 300)
@@ -316,8 +318,7 @@ def test_a_flipped_bit_is_noticed_by_every_read_and_named(
     with engine.write() as writer:
         with pytest.raises(CorruptionError):
             writer.get(key(2))
-        writer.put([(key(2), b"mended")])
-        writer.commit()
+        writer.commit(Commit([(key(2), b"mended")]))
     assert read(engine, key(1)) == b"sound"
     assert read(engine, key(2)) == b"mended"
 
@@ -392,12 +393,11 @@ def test_what_was_committed_is_there_when_it_is_opened_again(
     kit: EngineKit, engine: Engine
 ) -> None:
     write(engine, (keys.payload(1), b"kept"), (keys.entry(1, 1), b"kept"))
-    with engine.write() as writer:
-        writer.put([(keys.payload(2), b"never committed")])
+    with engine.write():
+        pass  # the turn was taken, and nothing committed
     engine.close()
 
     again = kit.reopen(engine)
     assert read(again, keys.payload(1)) == b"kept"
     assert read(again, keys.entry(1, 1)) == b"kept"
-    assert read(again, keys.payload(2)) is None
     again.close()

@@ -20,6 +20,7 @@ from millstream.queue.service.keeping import QueueUpkeep
 from millstream.replica import chain
 from millstream.replica.commands import SummarizeLog
 from millstream.replica.copies import marks
+from millstream.store.commit import Commit
 from millstream.store.sqlite import SqliteEngine
 from millstream.store.store import Store
 from millstream.testing import Crash, Faults, MemoryEngine, Probe, SimulatedClock
@@ -136,8 +137,7 @@ def as_file(engine: MemoryEngine, path: Path) -> Path:
     path.unlink(missing_ok=True)
     file = SqliteEngine(path)
     with file.write() as writer:
-        writer.put(engine.survivors())
-        writer.commit()
+        writer.commit(Commit(engine.survivors()))
     file.close()
     return path
 

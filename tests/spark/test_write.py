@@ -248,9 +248,10 @@ def test_leftovers_go_after_a_week_and_not_before(store: Millstream) -> None:
 def test_more_than_memory_should_hold_is_one_commit(
     store: Millstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from millstream.spark import publishing
+    from millstream.store import draft
 
-    monkeypatch.setattr(publishing, "FLUSH_BYTES", 1)
+    monkeypatch.setattr(draft, "MEMORY_BYTES_MAX", 1)
+    monkeypatch.setattr(draft, "SPOOLED_BYTES_MIN", 1)
     before = store.stats()["sequence"]
     assert commit(store, staged_file(store), staged_file(store)).count == 4
     assert store.stats()["sequence"] == before + 1

@@ -6,6 +6,7 @@ from millstream import Millstream
 from millstream.clock import Clock
 from millstream.format import block as blocks
 from millstream.format import entries, keys
+from millstream.store.commit import Commit
 from millstream.store.memory import MemoryEngine
 from millstream.store.store import Store
 from millstream.testing import Probe, SimulatedClock, memory_store
@@ -61,8 +62,7 @@ class Fragile:
     def lose(self, log: str, *offsets: int) -> None:
         """Let the rows of values vanish."""
         with self.engine.write() as writer:
-            writer.delete({self.payload(log, offset) for offset in offsets})
-            writer.commit()
+            writer.commit(Commit(deletes={self.payload(log, offset) for offset in offsets}))
 
     def spoil_entry(self, log: str, offset: int) -> None:
         """Damage the metadata of a record, and of all that are stored with it."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from millstream.bench import opening
 from millstream.bench.measure import Meter, Row, Step, seconds, take_turns
 from millstream.bench.rawfile import RawFile
-from millstream.bench.slow import SlowSyncEngine
+from millstream.bench.slow import open_slow_engine
 from millstream.embedded import EmbeddedSession, open_store
 from millstream.record import Headers
 from millstream.threads.database import Millstream
@@ -39,7 +39,7 @@ class Bench:
         self.store = self._open("bench.db")
 
     def _open(self, name: str) -> Millstream:
-        engine = SlowSyncEngine(self.directory / name, sync_delay_s=self.delay_s)
+        engine = open_slow_engine(self.directory / name, sync_delay_s=self.delay_s)
         return Millstream(EmbeddedSession(open_store(engine)))
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from millstream.bench.measure import Meter, Row, Step, seconds
 from millstream.bench.reference import ReferenceQueue
-from millstream.bench.slow import SlowSyncEngine
+from millstream.bench.slow import open_slow_engine
 from millstream.bench.turns import (
     PAYLOAD_BYTES,
     ROUTED_QUEUES,
@@ -63,7 +63,7 @@ class Bench:
         self.seconds = seconds_each
         self.sizes = sizes
         self.delay_s = sync_delay_ms / 1000
-        engine = SlowSyncEngine(directory / "bench.db", sync_delay_s=self.delay_s)
+        engine = open_slow_engine(directory / "bench.db", sync_delay_s=self.delay_s)
         self.raw_store: Store = open_store(engine)
         self.store = Millstream(EmbeddedSession(self.raw_store))
         self._reference = ReferenceQueue(directory / "reference.db", sync_delay_s=self.delay_s)

@@ -1,4 +1,4 @@
-"""A slow disk: the SQLite engine with a pause after each sync.
+"""A slow disk: an engine with a pause after each sync.
 
 Syncs on the machines where this is developed are unusually cheap; real disks take milliseconds.
 """
@@ -7,21 +7,13 @@ from __future__ import annotations
 
 import os
 from time import sleep
-from typing import Any
 
-from millstream.store.sqlite import SqliteEngine
+from millstream.store.engine import Engine
+from millstream.store.engines import open_engine
+from millstream.testing.recording import recorded
 
 
-class SlowSyncEngine(SqliteEngine):
-    """Every commit takes so many seconds longer."""
-
-    def __init__(
-        self, path: str | os.PathLike[str], *, sync_delay_s: float, **options: Any
-    ) -> None:
-        self._sync_delay_s = sync_delay_s
-        super().__init__(path, **options)
-
-    def _committed(self) -> None:
-        super()._committed()
-        if self._sync_delay_s:
-            sleep(self._sync_delay_s)
+def open_slow_engine(path: str | os.PathLike[str], *, sync_delay_s: float) -> Engine:
+    """The engine of a file; every commit takes so many seconds longer."""
+    engine = open_engine(path)
+    return recorded(engine, lambda _: sleep(sync_delay_s)) if sync_delay_s else engine

@@ -244,7 +244,7 @@ def _drop_slice(tx: Transaction, log_id: int) -> bool:
     head = tx.entity(key, Head)
     if not head.exists() or not head.wants_dropping():
         return False
-    tx.state.folded_through(tx.writer.first_seq() - 1)
+    tx.notice_folds()
     needed = Needed(tx.view.pinned(log_id))
     end = min(head.start, needed.floor)
     if end <= head.dropped and not head.deleted:

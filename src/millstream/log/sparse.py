@@ -198,7 +198,7 @@ class Sweep:
         head = tx.entity(key, Head)
         if not head.exists():
             return
-        tx.state.folded_through(tx.writer.first_seq() - 1)
+        tx.notice_folds()
         needed = Needed(tx.view.pinned(self._log_id))
         gone = 0
         for row_key in found:

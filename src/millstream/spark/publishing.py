@@ -14,7 +14,6 @@ from functools import partial
 from msgspec import Struct
 
 from millstream.embedded import EmbeddedSession
-from millstream.errors import MillstreamError, StoreError, WriteFailed
 from millstream.format import keys
 from millstream.format.packing import Batch, Single
 from millstream.log.commands import Append
@@ -29,8 +28,6 @@ BOOK = "millstream:spark"
 """The log under which applications are noted; it has no records."""
 
 REMEMBERED_MS = 366 * 24 * 3600 * 1000
-FLUSH_BYTES = 32 * 1024 * 1024
-"""What one commit holds in memory before it writes."""
 
 
 class Version(Struct, frozen=True, array_like=True):
@@ -92,27 +89,8 @@ def _publish(
 
 def append_all(tx: Transaction, log: str, found: Iterable[Single | Batch]) -> int:
     """Append blocks one after the other; memory holds a bounded part of them."""
-    count = size = 0
-    flushed = False
-    try:
-        for packed in found:
-            append(tx, Append(log, packed))
-            count += packed.count if isinstance(packed, Batch) else 1
-            size += _size(packed)
-            if size >= FLUSH_BYTES:
-                flushed = True
-                tx.flush()
-                size = 0
-    except StoreError:
-        raise
-    except (MillstreamError, OSError) as error:
-        if not flushed:
-            raise
-        raise WriteFailed(f"nothing was published: {error}") from error
+    count = 0
+    for packed in found:
+        append(tx, Append(log, packed))
+        count += packed.count if isinstance(packed, Batch) else 1
     return count
-
-
-def _size(packed: Single | Batch) -> int:
-    if isinstance(packed, Single):
-        return len(packed.value)
-    return len(packed.payload) + len(packed.metadata)

@@ -7,12 +7,15 @@ everything above it is rules over a transaction.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast
 
 from millstream.errors import DiskFull
+
+if TYPE_CHECKING:
+    from millstream.store.commit import Commit
 
 Row = tuple[bytes, bytes]
 Durability = Literal["full", "relaxed"]
@@ -69,23 +72,17 @@ class Snapshot(Protocol):
 
 
 class Writer(Snapshot, Protocol):
-    """The one transaction that may write; it sees its own writes.
+    """The turn to write: what is stored, and the one step that changes it.
 
     Nothing is visible to others before `commit` returns, and everything is durable then (unless
-    the store was opened with relaxed durability). A failure before `commit` leaves nothing behind.
+    the store was opened with relaxed durability).
     """
 
-    def put(self, rows: Iterable[Row]) -> None:
-        """Write rows; a key that exists is overwritten."""
+    def commit(self, commit: Commit) -> None:
+        """Make a commit durable: what it drops goes, and then what it puts is put.
 
-    def delete(self, keys: Iterable[bytes]) -> None:
-        """Delete rows; a missing key is no error."""
-
-    def delete_range(self, start: bytes, stop: bytes, *, limit: int) -> bool:
-        """Delete up to `limit` rows with start <= key < stop, the first ones; True if more are left."""
-
-    def commit(self) -> None:
-        """Make it all durable, or raise `WriteFailed` (nothing was sent) or `OutcomeUnknown`."""
+        Raises `WriteFailed` (nothing was sent, and nothing is left of it) or `OutcomeUnknown`.
+        """
 
 
 class SqlWriter(Protocol):

@@ -16,7 +16,8 @@ from millstream.format.entries import coalesce
 from millstream.format.keys import FOLD_KEY
 from millstream.format.keys import delta as delta_key
 from millstream.limits import Limits
-from millstream.store.engine import Row, Writer
+from millstream.store.draft import Draft
+from millstream.store.engine import Row
 from millstream.store.entity import tombstone
 from millstream.store.state import State
 
@@ -45,8 +46,8 @@ class Slice:
         self.rows = coalesce(self.rows)
 
 
-def write_slice(state: State, writer: Writer, limits: Limits, prepared: Slice | None = None) -> int:
-    """Write a slice, without committing it; answers the last delta that it took, 0 if none.
+def write_slice(state: State, writer: Draft, limits: Limits, prepared: Slice | None = None) -> int:
+    """Write a slice into a draft; answers the last delta that it took, 0 if none.
 
     Nothing is written of a prepared one if another process has folded since it was planned.
     """
@@ -61,11 +62,11 @@ def write_slice(state: State, writer: Writer, limits: Limits, prepared: Slice | 
         writer.put(coalesce(state.overlay.oldest(through)))
     _write_entities(state, writer, through)
     writer.put([(FOLD_KEY, encode_u64(through))])
-    writer.delete_range(delta_key(0), delta_key(through + 1), limit=through - folded)
+    writer.delete_range(delta_key(0), delta_key(through + 1))
     return through
 
 
-def _write_entities(state: State, writer: Writer, through: int) -> None:
+def _write_entities(state: State, writer: Draft, through: int) -> None:
     """Write the records of entities; of one that is gone, a tombstone while later deltas name it."""
     dirty, entities, lsn = state.dirty, state.entities, state.seq
     rows: list[Row] = []

@@ -11,6 +11,8 @@ from abc import abstractmethod
 from typing import Any
 
 from millstream.errors import MillstreamError
+from millstream.store.commit import Commit
+from millstream.store.draft import Draft
 from millstream.store.engine import Writer
 from millstream.store.fold import Slice, write_slice
 from millstream.store.readable import Readable
@@ -26,6 +28,8 @@ class Folding(Readable):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self._folder = self.engine.folder()
+        """Where a large commit is spooled."""
         self._folds = 0
         self._own_seq, self._folded_before = 0, -1
         self._sent = False
@@ -37,11 +41,11 @@ class Folding(Readable):
     def _fail(self, group: list[Ticket[Any]], error: BaseException) -> None:
         """A commit has failed."""
 
-    def _sync(self, writer: Writer) -> None:
-        """Wait until what was written is durable."""
+    def _sync(self, writer: Writer, commit: Commit) -> None:
+        """Hand a commit to the engine, and wait until it is durable."""
         self._sent = True
         began_s = self.clock.seconds()
-        writer.commit()
+        writer.commit(commit)
         self._sync_s = self.clock.seconds() - began_s
 
     def _tail_is_long(self) -> bool:
@@ -93,9 +97,10 @@ class Folding(Readable):
                 with self.mutex:
                     self._run_ahead()
                     advanced = self._advance(writer)
-                    through = write_slice(self.state, writer, self.limits, prepared)
+                    draft = Draft(writer, self._folder)
+                    through = write_slice(self.state, draft, self.limits, prepared)
                 if through:
-                    self._sync(writer)
+                    self._sync(writer, draft.finish())
                 with self.mutex:
                     self._folded(through)
                     if advanced:

@@ -4,15 +4,15 @@ It keeps every promise of the protocol, checksums included, and breaks them on d
 asked before each step (see `faults`) and may raise. After a simulated crash the engine is dead, and
 `reopen` gives a new one with what was durable.
 
-Rows lie in one sorted map. A write transaction gathers its changes beside it and moves them in at
-the commit; if somebody looks at a snapshot just then, they go into a copy instead.
+Rows lie in one sorted map. A commit gathers its changes beside it and moves them in at once; if
+there is a reader of a snapshot just then, they go into a copy instead.
 """
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 from millstream.errors import Closed, InvalidInput, OutcomeUnknown
 from millstream.format import keys
 from millstream.store.checksum import checked, row_checksum
+from millstream.store.commit import Commit
 from millstream.store.engine import Ability, Durability, Row, Shortage
 from millstream.store.faults import Crash, Torn
 from millstream.store.place import IN_MEMORY
@@ -65,12 +66,11 @@ class Image:
 
 
 class MemorySnapshot:
-    """Reads of one image, and of changes that lie over it."""
+    """Reads of one image."""
 
     def __init__(self, image: Image, step: Hook) -> None:
         self._image = image
         self._step = step
-        self._changes: Changes = {}
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key, or None."""
@@ -81,7 +81,7 @@ class MemorySnapshot:
         """Up to `limit` rows with start <= key < stop."""
         self._step("scan")
         rows: list[Row] = []
-        for key in self._keys(start, stop):
+        for key in self._image.between(start, stop):
             if len(rows) >= limit:
                 break
             value = self._value(key)
@@ -91,58 +91,39 @@ class MemorySnapshot:
 
     def last_seq(self) -> int:
         """The sequence of the newest delta."""
-        found = self._keys(*_DELTAS)
+        found = self._image.between(*_DELTAS)
         return keys.number(found[-1]) if found else 0
 
     def first_seq(self) -> int:
         """The sequence of the oldest delta."""
-        found = self._keys(*_DELTAS)
+        found = self._image.between(*_DELTAS)
         return keys.number(found[0]) if found else 0
 
-    def _keys(self, start: bytes, stop: bytes) -> list[bytes]:
-        found = self._image.between(start, stop)
-        changed = {key for key in self._changes if start <= key < stop}
-        if not changed:
-            return found
-        written = {key for key in changed if self._changes[key] is not None}
-        return sorted(written.union(key for key in found if key not in changed))
-
     def _value(self, key: bytes) -> bytes | None:
-        cell = self._changes[key] if key in self._changes else self._image.cells.get(key)
+        cell = self._image.cells.get(key)
         return None if cell is None else checked(key, *cell)
 
 
 class MemoryWriter(MemorySnapshot):
-    """The open write transaction."""
+    """The turn to write."""
 
-    def __init__(self, image: Image, step: Hook, commit: Callable[[Changes], None]) -> None:
+    def __init__(self, image: Image, step: Hook, write: Callable[[Changes], None]) -> None:
         super().__init__(image, step)
-        self._commit = commit
+        self._write = write
 
-    def put(self, rows: Iterable[Row]) -> None:
-        """Write rows; a key that exists is overwritten."""
-        for key, value in rows:
-            self._step("put")
-            self._changes[key] = (value, row_checksum(key, value))
-
-    def delete(self, found: Iterable[bytes]) -> None:
-        """Delete rows."""
-        for key in found:
-            self._step("delete")
-            self._changes[key] = None
-
-    def delete_range(self, start: bytes, stop: bytes, *, limit: int) -> bool:
-        """Delete up to `limit` rows with start <= key < stop; True if more are left."""
-        self._step("delete")
-        found = self._keys(start, stop)
-        for key in found[:limit]:
-            self._changes[key] = None
-        return len(found) > limit
-
-    def commit(self) -> None:
+    def commit(self, commit: Commit) -> None:
         """Make it durable."""
-        self._commit(self._changes)
-        self._changes = {}
+        changes: Changes = {}
+        for key in commit.deletes:
+            self._step("delete")
+            changes[key] = None
+        for start, stop in commit.ranges:
+            self._step("delete")
+            changes.update(dict.fromkeys(self._image.between(start, stop)))
+        for key, value in commit.rows:
+            self._step("put")
+            changes[key] = (value, row_checksum(key, value))
+        self._write(changes)
 
 
 class MemoryEngine:

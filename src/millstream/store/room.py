@@ -24,9 +24,9 @@ SHARE = 16
 """The reserve is at most this part of a disk: a small one would take nothing otherwise."""
 
 
-def full(path: str, cause: str) -> DiskFull:
-    """What callers are told when a write found the disk full, before anything was stored."""
-    folder = os.path.dirname(os.path.realpath(path))
+def full(folder: str | os.PathLike[str], cause: str) -> DiskFull:
+    """What callers are told when a write found a folder's disk full, before anything was stored."""
+    folder = os.fspath(folder)
     try:
         free_bytes = shutil.disk_usage(folder).free
     except OSError:

@@ -261,7 +261,7 @@ class SqliteEngine:
                 path=str(self.path),
             )
         if isinstance(error, apsw.FullError):
-            return full(self._real_path, str(error))
+            return full(os.path.dirname(self._real_path), str(error))
         failed = isinstance(error, apsw.IOError | apsw.ReadOnlyError)
         if failed and not is_damage(error):
             return WriteFailed(f"{self.path}: {error}", path=str(self.path))

@@ -6,6 +6,7 @@ with an index by key. Statements are few and fixed, so that SQLite compiles each
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -23,6 +24,7 @@ from millstream.errors import (
 )
 from millstream.format import keys
 from millstream.store.checksum import checked, row_checksum
+from millstream.store.commit import Commit
 from millstream.store.engine import Row
 from millstream.store.room import full
 from millstream.store.sqlite_file import PREFIX, explained, is_damage
@@ -34,6 +36,9 @@ NUMBERED = {
     keys.DELTA: f"{PREFIX}delta",
 }
 TABLES = (RECORD, *NUMBERED.values())
+
+PUT_BYTES_MAX = 4 * 1024 * 1024
+"""Bytes of values that are bound at once: a large commit is read from its spool in parts."""
 
 _PUT_RECORD = (
     f"INSERT INTO {RECORD} (key, value, crc) VALUES (?, ?, ?) "
@@ -159,8 +164,6 @@ class SqliteWriter(SqliteReader):
         """The sequence of the newest delta in the file, if it is known."""
         self._version = 0
         """SQLite's change counter when that was so: it counts the commits of all connections."""
-        self._written: int | None = None
-        """The delta that this transaction has put."""
         self._damage: CorruptionError | None = None
         """Why this transaction cannot be committed any more."""
 
@@ -173,7 +176,7 @@ class SqliteWriter(SqliteReader):
                     raise
                 self._execute("ROLLBACK")  # of one that was interrupted on its way out
                 self._execute("BEGIN IMMEDIATE")
-            self._written = self._damage = None
+            self._damage = None
             if self.connection.data_version() != self._version:
                 self._newest = None
         except apsw.Error as error:
@@ -194,8 +197,6 @@ class SqliteWriter(SqliteReader):
 
     def last_seq(self) -> int:
         """The sequence of the newest delta; looked for only if others may have written one."""
-        if self._written is not None:
-            return super().last_seq()
         if self._newest is None:
             self._newest = super().last_seq()
         return self._newest
@@ -207,9 +208,23 @@ class SqliteWriter(SqliteReader):
             self._damage = found
         return found
 
-    def put(self, rows: Iterable[Row]) -> None:
-        """Write rows; a key that exists is overwritten."""
+    def commit(self, commit: Commit) -> None:
+        """Write everything, and make it durable."""
+        self._check_undamaged()
+        try:
+            if commit.deletes:
+                self._delete(commit.deletes)
+            for start, stop in commit.ranges:
+                self._delete_range(start, stop)
+            newest = self._put(commit.rows)
+        except apsw.Error as error:
+            raise self._not_written(error) from error
+        self._sync(newest)
+
+    def _put(self, rows: Iterable[Row]) -> int | None:
+        """Put rows, a bounded part of them at a time; answers the last delta among them."""
         tables: dict[str, list[tuple[bytes | int, bytes, int]]] = {}
+        newest, size = None, 0
         for key, value in rows:
             statement = _PUT_NUMBERED.get(key[1])
             found: bytes | int = key
@@ -218,24 +233,27 @@ class SqliteWriter(SqliteReader):
             else:
                 found = keys.number(key)
                 if key[1] == keys.DELTA:
-                    self._written = found
+                    newest = found
             bindings = (found, value, row_checksum(key, value))
             if statement in tables:
                 tables[statement].append(bindings)
             else:
                 tables[statement] = [bindings]
-        self._check_undamaged()
-        try:
-            for statement, many in tables.items():
-                if len(many) == 1:
-                    self._execute(statement, many[0])
-                else:
-                    self.connection.executemany(statement, many)
-        except apsw.Error as error:
-            raise self._not_written(error) from error
+            size += len(value)
+            if size > PUT_BYTES_MAX:
+                self._execute_all(tables)
+                tables, size = {}, 0
+        self._execute_all(tables)
+        return newest
 
-    def delete(self, found: Iterable[bytes]) -> None:
-        """Delete rows."""
+    def _execute_all(self, tables: dict[str, list[tuple[bytes | int, bytes, int]]]) -> None:
+        for statement, many in tables.items():
+            if len(many) == 1:
+                self._execute(statement, many[0])
+            else:
+                self.connection.executemany(statement, many)
+
+    def _delete(self, found: Iterable[bytes]) -> None:
         tables: dict[str, list[tuple[bytes | int]]] = {}
         for key in found:
             statement = _DELETE_NUMBERED.get(key[1])
@@ -243,27 +261,16 @@ class SqliteWriter(SqliteReader):
                 tables.setdefault(_DELETE_RECORD, []).append((key,))
             else:
                 tables.setdefault(statement, []).append((keys.number(key),))
-        with self._writing():
-            for statement, many in tables.items():
-                self.connection.executemany(statement, many)
+        for statement, many in tables.items():
+            self.connection.executemany(statement, many)
 
-    def delete_range(self, start: bytes, stop: bytes, *, limit: int) -> bool:
-        """Delete up to `limit` rows with start <= key < stop; True if more are left."""
-        table, name = NUMBERED.get(start[1]), "id"
+    def _delete_range(self, start: bytes, stop: bytes) -> None:
+        table = NUMBERED.get(start[1])
         if table is None:
-            table, name, condition = RECORD, "key", "key >= ? AND key < ?"
-            bounds: tuple[bytes | int, ...] = (start, stop)
+            self._execute(f"DELETE FROM {RECORD} WHERE key >= ? AND key < ?", (start, stop))
         else:
             condition, bounds = _number_range(start, stop)
-        among = f"FROM {table} WHERE {condition}"
-        with self._writing():
-            query = f"SELECT {name} {among} ORDER BY {name} LIMIT 1 OFFSET ?"
-            beyond = self._execute(query, (*bounds, limit)).fetchone()
-            if beyond is None:
-                self._execute(f"DELETE {among}", bounds)
-            else:
-                self._execute(f"DELETE {among} AND {name} < ?", (*bounds, *beyond))
-        return beyond is not None
+            self._execute(f"DELETE FROM {table} WHERE {condition}", bounds)
 
     def sql(self, statement: str, parameters: Sequence[Any]) -> None:
         """Run a statement on the application's own tables; ours are out of its reach."""
@@ -279,7 +286,7 @@ class SqliteWriter(SqliteReader):
             if is_damage(error):
                 raise self._not_written(error) from error
             if isinstance(error, apsw.FullError):
-                raise full(self.connection.filename, str(error)) from error
+                raise full(self._folder(), str(error)) from error
             raise WriteFailed(f"the statement could not be written: {error}") from error
         except (apsw.Error, TypeError, ValueError, OverflowError) as error:
             raise InvalidInput(f"tx.sql: {error}", statement=statement) from error
@@ -305,9 +312,7 @@ class SqliteWriter(SqliteReader):
             raise
         self._execute("RELEASE operation")
 
-    def commit(self) -> None:
-        """Make it durable."""
-        self._check_undamaged()
+    def _sync(self, newest: int | None) -> None:
         try:
             self._execute("COMMIT")
         except apsw.Error as error:
@@ -316,18 +321,10 @@ class SqliteWriter(SqliteReader):
                 "there, or repeat it under a producer's sequence",
                 cause=str(error),
             ) from error
-        self._version = self.connection.data_version()
-        if self._written is not None:
-            self._newest = self._written
+        if newest is not None:
+            self._newest = newest
+        self._version = self.connection.data_version()  # last: if interrupted, it is looked for
         self._after_commit()
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        self._check_undamaged()
-        try:
-            yield
-        except apsw.Error as error:
-            raise self._not_written(error) from error
 
     def _not_written(self, error: apsw.Error) -> MillstreamError:
         """Why a write failed. One that met damage may have left a part: nothing is committed then."""
@@ -337,8 +334,11 @@ class SqliteWriter(SqliteReader):
             self._damage = found
             return found
         if isinstance(error, apsw.FullError):
-            return full(self.connection.filename, str(error))
+            return full(self._folder(), str(error))
         return WriteFailed(f"nothing was written: {error}", cause=str(error))
+
+    def _folder(self) -> str:
+        return os.path.dirname(os.path.realpath(self.connection.filename))
 
     def _check_undamaged(self) -> None:
         if self._damage is not None:
@@ -356,10 +356,15 @@ def _not_bytes(key: bytes, error: Exception) -> CorruptionError:
 
 def _number_range(start: bytes, stop: bytes) -> tuple[str, tuple[int, ...]]:
     """A range of keys as a condition on their numbers; the end of the type is no bound at all."""
-    first = keys.number(start.ljust(10, b"\x00"))
+    first = _least_number(start)
     if stop[1] != start[1]:
         return "id >= ?", (first,)
-    return "id >= ? AND id < ?", (first, keys.number(stop.ljust(10, b"\x00")))
+    return "id >= ? AND id < ?", (first, _least_number(stop))
+
+
+def _least_number(key: bytes) -> int:
+    """The number of the first row at or after a key, which may be shorter or longer than a row's."""
+    return keys.number(key[:10].ljust(10, b"\x00")) + (len(key) > 10)
 
 
 def _authorize(

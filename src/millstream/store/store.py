@@ -16,10 +16,11 @@ from millstream.clock import Clock, SystemClock
 from millstream.errors import Closed, CorruptionError, MillstreamError, OutcomeUnknown, Poisoned
 from millstream.format import keys
 from millstream.limits import Limits
-from millstream.store import delta as deltas
 from millstream.store import forking
 from millstream.store.caches import Caches
-from millstream.store.engine import Engine, Writer, application_tables
+from millstream.store.commit import Commit
+from millstream.store.draft import Draft
+from millstream.store.engine import Engine, application_tables
 from millstream.store.entity import Kind, Kinds
 from millstream.store.folding import Folding
 from millstream.store.group import run_group
@@ -214,21 +215,22 @@ class Store(Folding):
             with self.mutex:
                 self._run_ahead()
                 self._advance(writer)
-                tables = application_tables(self.engine, writer)
                 transaction = Transaction(
-                    self.state, writer, self.limits, refusal=refusal, tables=tables
+                    self.state,
+                    Draft(writer, self._folder),
+                    self.limits,
+                    refusal=refusal,
+                    tables=application_tables(self.engine, writer),
                 )
                 run_group(transaction, group)
-                delta = transaction.finish()
-                if delta is not None:
-                    self._write(delta, writer, group)
+                commit = self._finish(transaction, group)
             # Readers have the mutex while the disk is waited for. The seam for pipelining: the next
             # group may run on this state from here on, if it is answered after this commit.
-            if delta is not None:
-                self._sync(writer)
+            if commit is not None:
+                self._sync(writer, commit)
             with self.mutex:
-                if delta is not None:
-                    self._committed(delta)
+                if commit is not None:
+                    self._committed(transaction)
                 self._publish(self.state)
                 self.state.evict(self.limits.entities_cached_max, self.limits.entities_weight_max)
                 self._fall_level()
@@ -257,17 +259,16 @@ class Store(Folding):
                 raise OutcomeUnknown("the commit was interrupted, and then folded by others")
         return found == data
 
-    def _write(
-        self, delta: deltas.Delta, writer: Writer, group: list[Ticket[Any]] | None = None
-    ) -> None:
-        data = deltas.encode(delta)
-        self.state.check(delta, data)
-        self._sending = (group, delta.seq, data)
-        writer.put([(keys.delta(delta.seq), data)])
+    def _finish(self, transaction: Transaction, group: list[Ticket[Any]] | None) -> Commit | None:
+        """What a group does to the rows; None if that is nothing."""
+        commit = transaction.finish()
+        if commit is not None:
+            self._sending = (group, transaction.delta.seq, transaction.encoded)
+        return commit
 
-    def _committed(self, delta: deltas.Delta) -> None:
-        assert self._sending is not None
-        self.state.committed(delta, len(self._sending[2]))
+    def _committed(self, transaction: Transaction) -> None:
+        delta = transaction.delta
+        self.state.committed(delta, len(transaction.encoded))
         self._own_seq = delta.seq
         self._groups += 1
 
@@ -421,11 +422,12 @@ class Store(Folding):
         with self.engine.write() as writer, self.mutex:
             self._advance(writer)
             if self.state.seq == 0:
-                transaction = Transaction(self.state, writer, self.limits)
+                transaction = Transaction(self.state, Draft(writer), self.limits)
                 transaction.run(create_instance)
-                self._write(transaction.delta, writer)
-                self._sync(writer)
-                self._committed(transaction.delta)
+                commit = self._finish(transaction, None)
+                assert commit is not None
+                self._sync(writer, commit)
+                self._committed(transaction)
             self._publish(self.state)
 
     def before_fork(self) -> None:

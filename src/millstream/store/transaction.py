@@ -14,15 +14,14 @@ from typing import Any, TypeVar
 from millstream.errors import CorruptionError, DiskFull, InvalidInput, Overloaded, WriteFailed
 from millstream.format import ids, keys
 from millstream.limits import MESSAGE_ID_MAX, Limits
-from millstream.store.delta import Delta
-from millstream.store.engine import Row, SqlWriter, Writer
+from millstream.store.commit import Commit, Value, loaded
+from millstream.store.delta import Delta, encode
+from millstream.store.draft import Draft, joined
+from millstream.store.engine import Row, SqlWriter
 from millstream.store.entity import Entity
 from millstream.store.rescue import may_be_an_interrupt
 from millstream.store.rows import View
 from millstream.store.state import State
-
-DELETED_PER_STEP = 1_000
-"""Rows that an engine is asked to delete at once."""
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Entity)
@@ -42,6 +41,7 @@ class Transaction:
         "_rows",
         "_wrote",
         "delta",
+        "encoded",
         "limits",
         "refusal",
         "state",
@@ -55,7 +55,7 @@ class Transaction:
     def __init__(
         self,
         state: State,
-        writer: Writer,
+        writer: Draft,
         limits: Limits,
         *,
         refusal: DiskFull | None = None,
@@ -63,6 +63,7 @@ class Transaction:
     ) -> None:
         self.state = state
         self.writer = writer
+        """What is stored, and over it what this commit writes."""
         self.view = View(state, writer)
         """What was there before this operation, for rules that only look."""
         self.limits = limits
@@ -71,7 +72,10 @@ class Transaction:
         self.tables = tables
         """The application's own tables, where the engine has SQL."""
         self._wrote = False
-        self._rows: dict[bytes, bytes] = {}
+        """Whether statements on the application's tables were run."""
+        self.encoded = b""
+        """The delta as it is written, once the transaction is finished."""
+        self._rows: dict[bytes, Value] = {}
         self._drops: list[tuple[bytes, bytes]] = []
         self._dropped: set[bytes] = set()
         """Of these, single rows."""
@@ -95,8 +99,8 @@ class Transaction:
     def get(self, key: bytes) -> bytes | None:
         """A row, wherever it lies, as this operation leaves it."""
         found = self._inline.get(key)
-        if found is None:
-            found = self._rows.get(key)
+        if found is None and key in self._rows:
+            found = loaded(self._rows[key])
         if found is None and key not in self._dropped:
             found = self.state.overlay.get(key)
             if found is None:
@@ -115,8 +119,8 @@ class Transaction:
                 rows = [row for row in rows if row[0] not in self._dropped][:limit]
         if self._inline or self._rows:
             found = dict(rows)
-            for put in (self._inline, self._rows):
-                found.update((k, v) for k, v in put.items() if start <= k < stop)
+            found.update((k, v) for k, v in self._inline.items() if start <= k < stop)
+            found.update((k, loaded(v)) for k, v in self._rows.items() if start <= k < stop)
             rows = sorted(found.items())[:limit]
         return rows
 
@@ -127,6 +131,13 @@ class Transaction:
             found = self.state.entity(key, self.writer)
         assert type(found) is kind
         return found
+
+    def notice_folds(self) -> None:
+        """See what other processes have folded, for an operation that reads many rows where they lie.
+
+        What they moved is otherwise held here as well, until the next commit of theirs is applied.
+        """
+        self.state.folded_through(self.writer.first_seq() - 1)
 
     def change(self, key: bytes, change: Any) -> None:
         """Move an entity, None removes it; the change becomes part of the commit."""
@@ -148,18 +159,7 @@ class Transaction:
         if not home and len(value) <= self.limits.inline_bytes_max:
             self._inline[key] = value
         else:
-            self._rows[key] = value
-
-    def flush(self) -> None:
-        """Write the large rows of this operation now, for one that puts more than memory should hold.
-
-        They cannot be taken back one by one: if the operation fails after this, it must raise a
-        `StoreError`, which undoes the whole group.
-        """
-        if self._rows:
-            self.writer.put(self._rows.items())
-            self._rows = {}
-            self._wrote = True
+            self._rows[key] = self.writer.hold(value)
 
     def drop(self, key: bytes) -> None:
         """Delete one row, wherever it lies."""
@@ -237,17 +237,20 @@ class Transaction:
             raise WriteFailed(f"nothing was stored: {error}") from error
         return result
 
-    def finish(self) -> Delta | None:
-        """Reserve ids and hand out the delta to be written; None if nothing was changed."""
-        delta, state = self.delta, self.state
-        changed = delta.changes or delta.puts or delta.drops or self._wrote
+    def finish(self) -> Commit | None:
+        """Everything that the group does to the rows, as one value; None if that is nothing."""
+        delta, state, writer = self.delta, self.state, self.writer
         if delta.next_id == state.next_id:
-            return delta if changed else None
-        if delta.next_id > state.id_limit:
+            changed = delta.changes or delta.puts or delta.drops or self._wrote
+            if not changed and writer.is_blank:
+                return None
+        elif delta.next_id > state.id_limit:
             block = ids.next_block(state.next_id, delta.next_id - state.next_id)
-            self.writer.put([(keys.ID_BLOCK_KEY, ids.encode_seq_block(block))])
+            writer.put([(keys.ID_BLOCK_KEY, ids.encode_seq_block(block))])
             state.id_limit = block.end
-        return delta
+        data = self.encoded = encode(delta)
+        state.check(delta, data)
+        return writer.finish((keys.delta(delta.seq), data))
 
     def _begin(self) -> None:
         delta = self.delta
@@ -271,8 +274,7 @@ class Transaction:
         if self._drops:
             self._delete(self._drops)
         if rows:
-            self.writer.put(rows.items())
-            self._wrote = True
+            self.writer.put_held(rows)
         if self._inline:
             put = self._inline.items()
             overlay.put(self.delta.seq, put)
@@ -284,8 +286,7 @@ class Transaction:
             if stop == start + b"\x00":
                 single.append(start)
             else:
-                while self.writer.delete_range(start, stop, limit=DELETED_PER_STEP):
-                    pass
+                self.writer.delete_range(start, stop)
         if single:
             self.writer.delete(single)
         self.state.overlay.drop_all(drops)
@@ -313,14 +314,7 @@ def _outside(rows: list[Row], ranges: list[tuple[bytes, bytes]]) -> list[Row]:
     """The rows that lie in none of the ranges."""
     if not rows:
         return rows
-    starts: list[bytes] = []
-    stops: list[bytes] = []
-    for start, stop in sorted(ranges):
-        if stops and start <= stops[-1]:
-            stops[-1] = max(stops[-1], stop)
-        else:
-            starts.append(start)
-            stops.append(stop)
+    starts, stops = joined(ranges)
     found = []
     for row in rows:
         at = bisect_right(starts, row[0])

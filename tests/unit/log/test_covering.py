@@ -9,6 +9,7 @@ import pytest
 from millstream import Millstream
 from millstream.errors import CorruptionError
 from millstream.format import keys
+from millstream.store.commit import Commit
 from millstream.store.faults import Faults
 from millstream.testing import MemoryEngine, memory_store
 from tests.unit.damaging import Fragile, fold_all
@@ -71,8 +72,7 @@ def test_damage_ends_where_the_key_of_the_damaged_entry_says() -> None:
     missing, spoilt = fragile.entry("x", 5), fragile.entry("x", 15)
     fragile.engine.corrupt(spoilt)
     with fragile.engine.write() as writer:
-        writer.delete([missing])
-        writer.commit()
+        writer.commit(Commit(deletes=[missing]))
     for start, stop in ((5, 20), (15, 20), (19, 20)):
         with pytest.raises(CorruptionError) as told:
             list(fragile.ms.log("x").read(start))

@@ -14,6 +14,7 @@ from millstream.embedded import open_store
 from millstream.errors import CorruptionError
 from millstream.format import keys
 from millstream.record import Record
+from millstream.store.commit import Commit
 from tests.unit.damaging import Fragile
 from tests.unit.server.asking import serving
 
@@ -106,8 +107,7 @@ def test_an_entry_of_many_singles_is_damaged_as_a_whole(fragile: Fragile) -> Non
 def test_a_lost_entry_ends_where_the_next_begins(fragile: Fragile) -> None:
     log = batches(fragile)
     with fragile.engine.write() as writer:
-        writer.delete([fragile.entry("x", 4)])
-        writer.commit()
+        writer.commit(Commit(deletes=[fragile.entry("x", 4)]))
 
     assert told(log.read())[0] == [0, 1, 2]
     assert places(told(log.read())[1]) == ("x", 3, 6)

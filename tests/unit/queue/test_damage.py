@@ -14,6 +14,7 @@ from millstream.aio.database import Millstream as AsyncMillstream
 from millstream.aio.session import AsyncEmbeddedSession
 from millstream.clock import SystemClock
 from millstream.embedded import open_store
+from millstream.store.commit import Commit
 from millstream.threads.queue import Queue
 from tests.unit.damaging import Fragile
 from tests.unit.queue.conftest import counts
@@ -139,8 +140,7 @@ def test_a_lost_entry_is_passed_over_and_counted(fragile: Fragile) -> None:
     batches(fragile)
     queue = queue_on(fragile)
     with fragile.engine.write() as writer:
-        writer.delete([fragile.entry("x", 0), fragile.entry("x", 9)])
-        writer.commit()
+        writer.commit(Commit(deletes=[fragile.entry("x", 0), fragile.entry("x", 9)]))
 
     assert drained(queue, 100) == list(range(3, 9))
 

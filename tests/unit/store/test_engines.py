@@ -13,7 +13,7 @@ from millstream.store.sqlite import SqliteEngine
 
 SOURCES = Path(millstream.__file__).parent
 ENGINES = {"SqliteEngine"}
-ALLOWED = {"store/engines.py", "store/sqlite.py", "bench/slow.py"}
+ALLOWED = {"store/engines.py", "store/sqlite.py"}
 
 
 def test_the_place_says_which_engine(tmp_path: Path) -> None:

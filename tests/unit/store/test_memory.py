@@ -6,6 +6,7 @@ import pytest
 
 from millstream.errors import InvalidInput, OutcomeUnknown, WriteFailed
 from millstream.format.keys import payload
+from millstream.store.commit import Commit
 from millstream.store.engine import Row
 from millstream.store.memory import MemoryEngine
 from millstream.testing import Crash, Faults, Torn
@@ -16,8 +17,7 @@ TWO: Row = (payload(2), b"two")
 
 def write(engine: MemoryEngine, *rows: Row) -> None:
     with engine.write() as writer:
-        writer.put(rows)
-        writer.commit()
+        writer.commit(Commit(rows))
 
 
 @pytest.mark.parametrize("step", ["begin", "put", "commit", "sent"])
@@ -67,11 +67,8 @@ def test_a_commit_whose_answer_is_lost_is_wholly_there_or_wholly_not(
     engine = MemoryEngine(faults=faults)
     write(engine, ONE)
     faults.on("sent", fault(kept=kept))
-    with engine.write() as writer:
-        writer.delete([payload(1)])
-        writer.put([TWO])
-        with pytest.raises((OutcomeUnknown, Crash)):
-            writer.commit()
+    with engine.write() as writer, pytest.raises((OutcomeUnknown, Crash)):
+        writer.commit(Commit([TWO], deletes=[payload(1)]))
     assert engine.survivors() == ([TWO] if kept else [ONE])
 
 
@@ -101,8 +98,7 @@ def test_a_loss_of_power_takes_the_last_commits_that_were_not_synced() -> None:
     engine.sync()
     write(engine, TWO)
     with engine.write() as writer:
-        writer.delete([payload(1)])
-        writer.commit()
+        writer.commit(Commit(deletes=[payload(1)]))
 
     assert engine.survivors() == [TWO]
     assert engine.survivors(lost=1) == [ONE, TWO]

@@ -6,6 +6,7 @@ import pytest
 
 from millstream.format import keys
 from millstream.log.head import Head, Name
+from millstream.store.commit import Commit
 from millstream.store.overlay import Overlay
 from millstream.store.rows import Rows
 from millstream.store.store import Store
@@ -20,8 +21,7 @@ def row(number: int) -> bytes:
 def stored(*numbers: int) -> MemoryEngine:
     engine = MemoryEngine()
     with engine.write() as writer:
-        writer.put([(row(number), b"stored") for number in numbers])
-        writer.commit()
+        writer.commit(Commit([(row(number), b"stored") for number in numbers]))
     return engine
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from millstream import SqliteOptions
 from millstream.format import keys
 from millstream.limits import KiB
+from millstream.store.commit import Commit
 from millstream.store.sqlite import SqliteEngine
 
 OPTIONS = SqliteOptions(wal_bytes_checkpoint=64 * KiB)
@@ -15,8 +16,7 @@ OPTIONS = SqliteOptions(wal_bytes_checkpoint=64 * KiB)
 
 def write(engine: SqliteEngine, number: int, size: int) -> None:
     with engine.write() as writer:
-        writer.put([(keys.payload_block(number), b"x" * size)])
-        writer.commit()
+        writer.commit(Commit([(keys.payload_block(number), b"x" * size)]))
 
 
 def upkeep(engine: SqliteEngine) -> int:

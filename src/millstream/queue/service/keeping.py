@@ -190,7 +190,7 @@ def _cut(begin: int, needed: list[Range]) -> int:
 
 
 def _cut_inbox(tx: Transaction, name: str) -> bool:
-    tx.state.folded_through(tx.writer.first_seq() - 1)
+    tx.notice_folds()
     found = inbox_cuts(tx.view, name)
     for log_id, start in found:
         tx.change(keys.head(log_id), Truncated(start))

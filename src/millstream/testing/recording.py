@@ -1,0 +1,66 @@
+"""Recording: an engine that hands on everything that is committed, as values, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+from millstream.store.commit import Commit
+from millstream.store.engine import Engine, Row, Writer
+from millstream.store.state import REPLAY_ROWS
+
+OnCommit = Callable[[Commit], None]
+
+
+def recorded(engine: Engine, on_commit: OnCommit) -> Engine:
+    """The engine, and a call with every commit and every fold once it is durable, in order.
+
+    Of several processes on one file each hands on its own. The application's own tables are no
+    part of a commit.
+    """
+    return cast(Engine, _Recorded(engine, on_commit))
+
+
+def apply(engine: Engine, commit: Commit) -> None:
+    """Do to an engine's rows what a commit did to those of another."""
+    with engine.write() as writer:
+        writer.commit(commit)
+
+
+def all_rows(engine: Engine) -> list[Row]:
+    """Every row of an engine, in the order of the keys."""
+    found: list[Row] = []
+    with engine.read() as snapshot:
+        for kind in range(256):
+            start, stop = bytes((1, kind)), bytes((1, kind + 1)) if kind < 255 else b"\x02"
+            while rows := snapshot.scan(start, stop, limit=REPLAY_ROWS):
+                found += rows
+                start = rows[-1][0] + b"\x00"
+    return found
+
+
+class _Around:
+    """Around another object, which does whatever this one does not do itself."""
+
+    def __init__(self, inner: Any, on_commit: OnCommit) -> None:
+        self.__dict__.update(_inner=inner, _on_commit=on_commit)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._inner, name, value)
+
+
+class _Recorded(_Around):
+    @contextmanager
+    def write(self) -> Iterator[Writer]:
+        with self._inner.write() as writer:
+            yield cast(Writer, _RecordedWriter(writer, self._on_commit))
+
+
+class _RecordedWriter(_Around):
+    def commit(self, commit: Commit) -> None:
+        self._inner.commit(commit)
+        self._on_commit(commit)
