@@ -6,7 +6,7 @@ import threading
 
 from millstream.replica.commands import SetAside
 from millstream.store.faults import Faults
-from millstream.testing import MemoryEngine, memory_store
+from millstream.testing import MemoryEngine, Probe, memory_store
 
 LOOKS = 8
 """As many as a read that does not wait would be content with."""
@@ -37,7 +37,7 @@ def test_a_read_beside_a_commit_that_takes_its_records_away_finds_them_or_the_ne
     faults = Paused()
     read: list[bytes] = []
     with memory_store(MemoryEngine(faults=faults)) as ms:
-        ms._session.store._keeper.stop()  # type: ignore[attr-defined]
+        Probe(ms).pause_keeper()
         log = ms.log("a")
         log.append_many([b"0", b"1", b"2", b"3"])
 
@@ -48,6 +48,6 @@ def test_a_read_beside_a_commit_that_takes_its_records_away_finds_them_or_the_ne
         reader = threading.Thread(target=reading)
         reader.start()
         faults.armed.set()
-        ms._session.execute(SetAside("a", 2, 0))
+        ms.session.execute(SetAside("a", 2, 0))
         reader.join()
     assert read in ([b"0", b"1"], [b"0", b"1", b"2", b"3"])

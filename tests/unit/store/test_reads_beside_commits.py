@@ -29,7 +29,7 @@ from millstream.replica.commands import SetAside
 from millstream.replica.sync.following import WaitForChange
 from millstream.store.faults import Faults, Pause, Torn
 from millstream.store.standby import IDLE_S
-from millstream.testing import MemoryEngine, SimulatedClock
+from millstream.testing import MemoryEngine, Probe, SimulatedClock
 from tests.unit.samples import SINGLE, sample
 
 PATIENCE_S = 60.0
@@ -88,7 +88,7 @@ def question(kind: type[Command[Any]]) -> Command[Any]:
 
 def open_over(engine: MemoryEngine, clock: SimulatedClock) -> EmbeddedSession:
     store = open_store(engine, clock=clock)
-    store._keeper.stop()
+    Probe(store).pause_keeper()
     return EmbeddedSession(store)
 
 

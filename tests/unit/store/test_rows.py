@@ -11,7 +11,7 @@ from millstream.store.overlay import Overlay
 from millstream.store.rows import Rows
 from millstream.store.store import Store
 from millstream.store.transaction import Transaction
-from millstream.testing import MemoryEngine, memory_store
+from millstream.testing import MemoryEngine, Probe, memory_store
 
 
 def row(number: int) -> bytes:
@@ -55,7 +55,7 @@ def test_the_row_that_covers_a_place_is_the_first_at_or_after_it(
 def test_an_entity_is_asked_for_by_its_kind() -> None:
     with memory_store() as ms:
         ms.log("a").append(b"x")
-        store: Store = ms._session.store  # type: ignore[attr-defined]
+        store: Store = Probe(ms).store
         log_id = store.view(lambda view: view.entity(keys.log_name("a"), Name).log_id)
         assert store.view(lambda view: view.entity(keys.head(log_id), Head).end) == 1
         with pytest.raises(AssertionError):
@@ -68,6 +68,6 @@ def test_an_operation_that_looks_sees_what_was_there_before_it() -> None:
         return tx.view.get(row(1)), tx.get(row(1))
 
     with memory_store() as ms:
-        store: Store = ms._session.store  # type: ignore[attr-defined]
+        store: Store = Probe(ms).store
         assert store.run(put) == (None, b"new")
         assert store.view(lambda view: view.get(row(1))) == b"new"
