@@ -84,29 +84,34 @@ class Core:
             if traceparent is not None:
                 command = traced(command, traceparent, self.store.limits)
             with self.tracer.command(command):
-                if not principal.token:
-                    answer: T = await self._answer(principal, command, holdings)
-                elif waits(command):
-                    turns = self.quota.turns(principal)
-                    answer = await self._answer(principal, command, holdings, turns)
-                    # It may have waited for long: its rights may have been narrowed.
-                    (await self.tokens.confirm(principal)).check(command)
-                else:
-                    self.quota.begin(principal)
-                    try:
-                        if isinstance(command, Operation):
-                            answer = await self._answer(principal, command, holdings)
-                        else:
-                            async with self.quota.turns(principal):
-                                answer = await self._answer(principal, command, holdings)
-                    finally:
-                        self.quota.end(principal)
+                answer = await self._answer_in_quota(principal, command, holdings)
         except Exception as error:
             self.meter.failed(kind, error)
             raise
         self.meter.answered(kind, self.store.clock.seconds() - began_s)
         self.tracer.answered(command, answer)
         return answer
+
+    async def _answer_in_quota(
+        self, principal: Principal, command: Command[T], holdings: Holdings | None
+    ) -> T:
+        """Answer a command within the quota of its token, if it came with one."""
+        if not principal.token:
+            return await self._answer(principal, command, holdings)
+        if waits(command):
+            turns = self.quota.turns(principal)
+            answer = await self._answer(principal, command, holdings, turns)
+            # It may have waited for long: its rights may have been narrowed.
+            (await self.tokens.confirm(principal)).check(command)
+            return answer
+        self.quota.begin(principal)
+        try:
+            if isinstance(command, Operation):
+                return await self._answer(principal, command, holdings)
+            async with self.quota.turns(principal):
+                return await self._answer(principal, command, holdings)
+        finally:
+            self.quota.end(principal)
 
     async def _answer(
         self,
