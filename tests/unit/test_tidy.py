@@ -10,9 +10,11 @@ import ast
 import re
 import subprocess
 import tokenize
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
+from graphlib import CycleError, TopologicalSorter
 from io import StringIO
 from pathlib import Path
 
@@ -23,6 +25,8 @@ LINES_MAX = 500  # the guide says: past 400, look for the second noun
 PRINTING = ("src/millstream/cli/", "bench/", "tools/", "examples/")
 TIMING = ("src/millstream/cli/", "bench/", "tools/", "examples/")
 CLOCK = "src/millstream/clock.py"
+FUNCTION_LINES_MAX = 70
+LEVELS_MAX = 5  # of blocks inside one another, within a function
 
 VAGUE_NAME = re.compile(r"(utils?|helpers?|common|managers?|misc|.*_v2|v2|new_.*|.*_impl)")
 UNFINISHED = re.compile(r"\b(TO[D]O|FIX[M]E|XX[X])\b")
@@ -54,12 +58,40 @@ class Source:
 
 Rule = Callable[[Source], Iterator[tuple[int, str]]]
 PublicNode = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+BlockNode = (
+    ast.If | ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith | ast.Try | ast.Match
+)
 
 
 def is_long(source: Source) -> Iterator[tuple[int, str]]:
     count = len(source.text.splitlines())
     if count > LINES_MAX:
         yield count, f"{count} lines, more than {LINES_MAX}"
+
+
+def has_a_long_function(source: Source) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(source.tree):
+        if isinstance(node, FunctionNode):
+            count = (node.end_lineno or node.lineno) - node.lineno + 1
+            if count > FUNCTION_LINES_MAX:
+                yield node.lineno, f"{node.name} has {count} lines, more than {FUNCTION_LINES_MAX}"
+
+
+def nests_deeply(source: Source) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(source.tree):
+        if isinstance(node, FunctionNode) and (count := levels(node)) > LEVELS_MAX:
+            yield node.lineno, f"{node.name} has {count} levels, more than {LEVELS_MAX}"
+
+
+def levels(node: ast.AST) -> int:
+    """How many blocks lie inside one another below a node; `elif` stands beside its `if`."""
+    deepest = 0
+    for child in ast.iter_child_nodes(node):
+        is_elif = isinstance(node, ast.If) and node.orelse == [child] and isinstance(child, ast.If)
+        is_block = isinstance(child, BlockNode | FunctionNode) and not is_elif
+        deepest = max(deepest, levels(child) + is_block)
+    return deepest
 
 
 def is_vaguely_named(source: Source) -> Iterator[tuple[int, str]]:
@@ -235,6 +267,14 @@ RULES: list[tuple[Rule, tuple[str, ...], Source]] = [
     (prints, OURS, Source("src/a.py", "print(1)")),
     (reads_the_time, ("src/",), Source("src/a.py", "from datetime import datetime as d\nd.now()")),
     (is_unfinished, OURS, Source("src/a.py", "def f(): raise NotImplementedError")),
+    (has_a_long_function, ("src/",), Source("src/a.py", "def f():\n" + " x = 1\n" * 70)),
+    (
+        nests_deeply,
+        ("src/",),
+        Source(
+            "a.py", "def f():\n" + "".join(" " * n + "if a:\n" for n in range(1, 7)) + " " * 7 + "b"
+        ),
+    ),
 ]
 EACH_RULE = pytest.mark.parametrize(
     ("rule", "places", "sample"), RULES, ids=[rule.__name__ for rule, _, _ in RULES]
@@ -374,3 +414,141 @@ def test_the_architecture_names_files_that_are_there() -> None:
 def test_no_file_of_any_kind_has_a_vague_name() -> None:
     broken = [p for p in project_files() for _ in is_vaguely_named(Source(p, ""))]
     assert not broken, broken
+
+
+def test_an_elif_is_no_deeper_than_its_if() -> None:
+    chain = "if a:\n b\n" + "elif a:\n b\n" * 9 + "else:\n with c:\n  d"
+    assert levels(ast.parse(chain)) == 2
+
+
+# What belongs to Python and to Spark, and has no other name.
+FOREIGN = {"_exit", "_current_frames", "_log_destroy_pending", "_gateway", "_jdf", "_jvm"}
+
+PRIVATE_TOUCHES = {
+    "tests/crash/test_write_failures.py": 1,
+    "tests/property/test_queue_model.py": 1,
+    "tests/spark/test_assigning.py": 1,
+    "tests/unit/aio/test_cursor_twins.py": 1,
+    "tests/unit/aio/test_session.py": 2,
+    "tests/unit/aio/test_twins.py": 2,
+    "tests/unit/log/test_recent.py": 2,
+    "tests/unit/queue/test_waiting_line.py": 2,
+    "tests/unit/remote/test_session.py": 2,
+    "tests/unit/server/test_fairness.py": 2,
+    "tests/unit/server/test_guard.py": 1,
+    "tests/unit/server/test_health.py": 1,
+    "tests/unit/server/test_tracing.py": 4,
+    "tests/unit/store/test_fold.py": 8,
+    "tests/unit/store/test_fold_beside.py": 6,
+    "tests/unit/store/test_keeper.py": 3,
+    "tests/unit/store/test_newest.py": 2,
+    "tests/unit/store/test_overlay.py": 1,
+    "tests/unit/store/test_reads_beside_commits.py": 1,
+    "tests/unit/store/test_sleep.py": 2,
+    "tests/unit/store/test_state.py": 1,
+    "tests/unit/store/test_store.py": 2,
+    "tests/unit/store/test_transactor.py": 34,
+}
+"""How often tests touch private attributes of our objects, by file; a number may only fall.
+
+`millstream.testing.Probe` offers what most tests need.
+"""
+
+
+def private_touches(source: Source) -> Iterator[tuple[int, str]]:
+    """Attributes with an underscore, of anything but the object itself."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Attribute) and re.match("_(?!_)", node.attr):
+            is_own = isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
+            if not is_own and node.attr not in FOREIGN:
+                yield node.lineno, ast.unparse(node)
+
+
+def test_tests_touch_private_attributes_only_where_they_did() -> None:
+    found = {
+        source.path: list(private_touches(source))
+        for source in read_sources(python_files("tests/"))
+    }
+    broken = [
+        f"{path}:{line}: {what}"
+        for path, touches in found.items()
+        if len(touches) > PRIVATE_TOUCHES.get(path, 0)
+        for line, what in touches
+    ]
+    assert not broken, "\n".join(["ask millstream.testing.Probe:", *broken])
+    assert not PRIVATE_TOUCHES.keys() - found.keys(), "these files are gone"
+
+
+def test_a_private_touch_is_found() -> None:
+    text = "ms._session.store\nself._a\nself.a._b\nos._exit(0)\na.__class__"
+    assert sorted(line for line, _ in private_touches(Source("tests/a.py", text))) == [1, 3]
+
+
+def module_of(path: str) -> str:
+    return path.removeprefix("src/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def imports_of(source: Source, modules: set[str]) -> set[str]:
+    """Which of the modules a module imports when it is itself imported, or for its types."""
+    found = set()
+    for node in nodes_outside_functions(source.tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            inside = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in modules else node.module for name in inside}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return (found & modules) - {module_of(source.path)}
+
+
+def nodes_outside_functions(node: ast.AST) -> Iterator[ast.AST]:
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, FunctionNode):
+            yield from nodes_outside_functions(child)
+
+
+def circle_of_imports(sources: Iterable[Source]) -> list[str]:
+    by_name = {module_of(source.path): source for source in sources}
+    modules = set(by_name)
+    try:
+        TopologicalSorter({n: imports_of(s, modules) for n, s in by_name.items()}).prepare()
+    except CycleError as error:
+        circle: list[str] = error.args[1]
+        return circle
+    return []
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    assert not (circle := circle_of_imports(read_sources(python_files("src/")))), circle
+
+
+def test_a_circle_of_imports_is_found() -> None:
+    checked = "if TYPE_CHECKING:\n from a import b"
+    some = [Source("src/a/b.py", "from a import c"), Source("src/a/c.py", checked)]
+    assert set(circle_of_imports(some)) == {"a.b", "a.c"}
+    late = Source("src/a/c.py", "def f():\n from a import b")
+    assert circle_of_imports([some[0], late]) == []
+
+
+TWICE_NAMED_MAX = 51
+"""Names of classes that stand for two things or more; it may only fall."""
+TWINS = "src/millstream/threads/"
+"""The same classes as in `aio`, for threads."""
+
+
+def twice_named(sources: Iterable[Source]) -> list[str]:
+    bodies = [source.tree.body for source in sources if not source.path.startswith(TWINS)]
+    names = Counter(one.name for body in bodies for one in body if isinstance(one, ast.ClassDef))
+    return sorted(name for name, count in names.items() if count > 1)
+
+
+def test_no_more_classes_share_a_name_than_did() -> None:
+    found = twice_named(read_sources(python_files("src/")))
+    assert len(found) <= TWICE_NAMED_MAX, f"{len(found)} names stand for several things: {found}"
+
+
+def test_a_name_for_two_things_is_found() -> None:
+    paths = ("src/a.py", "src/b.py", f"{TWINS}c.py")
+    sources = [Source(path, "class A: ...") for path in paths]
+    assert twice_named(sources) == ["A"]
+    assert twice_named(sources[1:]) == []
