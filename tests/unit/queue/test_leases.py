@@ -318,9 +318,11 @@ def test_a_message_of_another_queue_is_refused(ms: Millstream, queue: Queue) -> 
 
 
 @pytest.mark.parametrize("run", [(-1, 2, 1), (0, 0, 1), (0, 1, 0), (1 << 63, 1, 1)])
-def test_what_is_no_run_of_claims_is_refused(queue: Queue, run: tuple[int, int, int]) -> None:
+def test_what_is_no_run_of_claims_is_refused(
+    ms: Millstream, queue: Queue, run: tuple[int, int, int]
+) -> None:
     queue.put_many([b"a", b"b"])
     queue.claim(2)
     with pytest.raises(InvalidInput):
-        queue.session.execute(FinishClaims(queue.name, [run], "ack"))
+        ms.session.execute(FinishClaims(queue.name, [run], "ack"))
     assert counts(queue) == {"in_flight": 2}
