@@ -432,21 +432,23 @@ PRIVATE_TOUCHES = {
     "tests/unit/aio/test_session.py": 2,
     "tests/unit/aio/test_twins.py": 2,
     "tests/unit/log/test_recent.py": 2,
+    "tests/unit/log/test_sparse.py": 1,
+    "tests/unit/queue/test_keeping_sparse.py": 2,
     "tests/unit/queue/test_waiting_line.py": 2,
     "tests/unit/remote/test_session.py": 2,
     "tests/unit/server/test_fairness.py": 2,
     "tests/unit/server/test_guard.py": 1,
     "tests/unit/server/test_health.py": 1,
     "tests/unit/server/test_tracing.py": 4,
-    "tests/unit/store/test_fold.py": 8,
-    "tests/unit/store/test_fold_beside.py": 6,
+    "tests/unit/spark/test_arrow.py": 1,
+    "tests/unit/store/test_fold.py": 1,
+    "tests/unit/store/test_fold_beside.py": 4,
     "tests/unit/store/test_keeper.py": 3,
     "tests/unit/store/test_newest.py": 2,
     "tests/unit/store/test_overlay.py": 1,
     "tests/unit/store/test_reads_beside_commits.py": 1,
     "tests/unit/store/test_sleep.py": 2,
-    "tests/unit/store/test_state.py": 1,
-    "tests/unit/store/test_store.py": 2,
+    "tests/unit/store/test_store.py": 3,
     "tests/unit/store/test_transactor.py": 34,
 }
 """How often tests touch private attributes of our objects, by file; a number may only fall.
@@ -456,8 +458,11 @@ PRIVATE_TOUCHES = {
 
 
 def private_touches(source: Source) -> Iterator[tuple[int, str]]:
-    """Attributes with an underscore, of anything but the object itself."""
+    """Attributes with an underscore, of anything but the object itself, and such names of ours."""
     for node in ast.walk(source.tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("millstream"):
+            names = [alias.name for alias in node.names]
+            yield from ((node.lineno, name) for name in names if name.startswith("_"))
         if isinstance(node, ast.Attribute) and re.match("_(?!_)", node.attr):
             is_own = isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
             if not is_own and node.attr not in FOREIGN:
@@ -480,7 +485,7 @@ def test_tests_touch_private_attributes_only_where_they_did() -> None:
 
 
 def test_a_private_touch_is_found() -> None:
-    text = "ms._session.store\nself._a\nself.a._b\nos._exit(0)\na.__class__"
+    text = "ms._session.store\nself._a\nfrom millstream.a import _b\nos._exit(0)\na.__class__"
     assert sorted(line for line, _ in private_touches(Source("tests/a.py", text))) == [1, 3]
 
 

@@ -55,7 +55,7 @@ class Folding(Readable):
             or state.tail_total > limits.fold_bytes_min
         )
 
-    def _tail_is_ours(self) -> bool:
+    def tail_is_ours(self) -> bool:
         """Whether it is for this process to fold: it has commits in there, or others do not fold."""
         self.look(lambda state, snapshot: state.folded_through(snapshot.first_seq() - 1))
         folded, before = self.state.folded, self._folded_before
@@ -67,12 +67,12 @@ class Folding(Readable):
         self._check_usable()
         target, before = self.state.seq - 1, self.state.folded
         until_s = None if most_s is None else self.clock.seconds() + most_s
-        while self.state.folded < target and self._fold_slice():
+        while self.state.folded < target and self.fold_slice():
             if until_s is not None and self.clock.seconds() >= until_s:
                 break
         return self.state.folded - before
 
-    def _fold_slice(self) -> bool:
+    def fold_slice(self) -> bool:
         """Fold one slice, here or seen to be done elsewhere; False if there was nothing to do.
 
         Many rows are joined beside running commits.

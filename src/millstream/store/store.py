@@ -370,7 +370,7 @@ class Store(Folding):
         self.recovery.attempt()
         if self._reason is not None or self.recovery.reason is not None:
             return False
-        more = self._tail_is_long() and self._tail_is_ours() and self._fold_slice()
+        more = self._tail_is_long() and self.tail_is_ours() and self.fold_slice()
         self._tend()
         if self.clock.seconds() >= self._upkeep_due:
             if sum(task(self) for task in self._upkeep):

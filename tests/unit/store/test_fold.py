@@ -38,7 +38,7 @@ def test_a_slice_takes_so_many_commits_and_the_newest_stays() -> None:
         log.append(b"x")
     assert deltas(engine) == list(range(1, 11))
 
-    assert store._fold_slice()
+    assert store.fold_slice()
     assert deltas(engine) == list(range(4, 11))
     assert store.fold() == 6
     assert deltas(engine) == [10]
@@ -58,7 +58,7 @@ def test_a_slice_ends_with_the_commit_that_reaches_its_bytes() -> None:
     log.append(b"")
 
     oldest = []
-    while store._fold_slice():
+    while store.fold_slice():
         oldest.append(deltas(engine)[0])
     assert oldest == [5, 7, 9]
 
@@ -150,13 +150,13 @@ def test_a_tail_of_others_is_folded_only_if_they_do_not(tmp_path: Path) -> None:
     for _ in range(9):
         log.append(b"x")
     mine.refresh()
-    assert mine._tail_is_ours()  # it has made the store
-    theirs._fold_slice()
+    assert mine.tail_is_ours()  # it has made the store
+    theirs.fold_slice()
     mine.refresh()
-    assert not mine._tail_is_ours()  # they fold
-    assert mine._tail_is_ours()  # they have not gone on
+    assert not mine.tail_is_ours()  # they fold
+    assert mine.tail_is_ours()  # they have not gone on
     Log(EmbeddedSession(mine), "b").append(b"x")
-    assert mine._tail_is_ours()
+    assert mine.tail_is_ours()
     mine.close()
     theirs.close()
 

@@ -165,7 +165,7 @@ def test_a_slice_that_another_process_folds_meanwhile_is_given_up() -> None:
     a, b = Process(engine), Process(engine, replace(FEW, fold_slice_deltas=2))
     a.add(ONE, 1, 2, 3, 4)
     before = rows(engine, keys.DELTA)
-    assert not a.fold_slice(b.store._fold_slice)
+    assert not a.fold_slice(b.store.fold_slice)
     assert len(before) - len(rows(engine, keys.DELTA)) == 2
     assert a.store.stats()["fold_slices"] == 0
     assert a.store.fold() > 0
@@ -320,7 +320,7 @@ def test_processes_agree_whatever_they_do_while_one_folds(
         def between(actions: list[Any] = meanwhile, other: bool = other) -> None:
             act(actions)
             if other:
-                processes[1].store._fold_slice()
+                processes[1].store.fold_slice()
 
         processes[0].fold_slice(between)
     check(engine, expected, *processes)

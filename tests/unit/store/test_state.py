@@ -104,7 +104,7 @@ class Process:
         self.store.fold()
 
     def fold_slice(self) -> None:
-        self.store._fold_slice()
+        self.store.fold_slice()
 
     def evict(self) -> None:
         with Probe(self.store).hold_commits():
