@@ -12,8 +12,8 @@ import pytest
 
 from millstream.errors import Closed, CorruptionError
 from millstream.format import keys
-from millstream.store.commit import Commit, Rows, Spool, Value
-from millstream.store.engine import Engine, Row
+from millstream.store.commit import Commit, Row, Rows, Spool, Value
+from millstream.store.engine import Engine
 from millstream.testing.engines import ENGINES, EngineKit, corrupt
 
 MiB = 1024 * 1024

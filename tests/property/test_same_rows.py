@@ -67,7 +67,7 @@ class History:
 
     def opened(self) -> tuple[Store, Millstream]:
         store = open_store(self.engine, limits=LIMITS, clock=self.clock)
-        store._keeper.stop()  # what is done in the background is done by steps of this history
+        store.pause_keeper()  # what is done in the background is done by steps of this history
         return store, Millstream(EmbeddedSession(store))
 
     def step(self) -> None:
@@ -110,7 +110,7 @@ class History:
             )
             command = Append(self.log(), packed, expect_end=10**9 if n == 1 else None)
             tickets.append(Ticket(operation(command), lambda _: None))
-        with self.store._transactor.turn:
+        with self.store.hold():
             self.store.commit_group(tickets)
 
     def put(self) -> None:
@@ -146,9 +146,7 @@ class History:
 
     def drop(self) -> None:
         """What the background does for logs and queues."""
-        for task in self.store._upkeep:
-            while task(self.store):
-                pass
+        self.store.tend()
         with self.engine.read() as snapshot:
             rows = snapshot.scan(*keys.range_of(keys.prefix(keys.HEAD)), limit=99)
         for key, _ in rows:
@@ -177,7 +175,7 @@ class History:
     def set_aside(self) -> None:
         log = self.ms.log(self.chance.choice(LOGS))
         at = self.chance.randint(log.start_offset(), log.end_offset())
-        self.ms._session.execute(r.SetAside(log.name, at, 0, set_back=True))
+        self.ms.session.execute(r.SetAside(log.name, at, 0, set_back=True))
 
     def delete(self) -> None:
         if self.chance.random() < 0.5:

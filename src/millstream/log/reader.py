@@ -19,7 +19,8 @@ from millstream.log.block import Block, Columns, pack, pack_metadata
 from millstream.log.damage import gone, located, next_entry
 from millstream.log.head import Bounds, Head
 from millstream.record import Record
-from millstream.store.engine import Row, Snapshot
+from millstream.store.commit import Row
+from millstream.store.engine import Snapshot
 from millstream.store.rows import Rows
 from millstream.store.store import Store
 

@@ -23,7 +23,7 @@ from millstream.log.head import Dropped, Head, Touched, Truncated
 from millstream.log.producer import ProducerState
 from millstream.log.reader import entries_of
 from millstream.log.sparse import Needed, Sweep, bytes_below, payloads_of, rows_of, thin
-from millstream.store.engine import Row
+from millstream.store.commit import Row
 from millstream.store.rows import Rows, View
 from millstream.store.store import Store
 from millstream.store.transaction import Transaction

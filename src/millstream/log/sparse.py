@@ -19,7 +19,7 @@ from millstream.format import block as blocks
 from millstream.format import entries, keys, rfc
 from millstream.log.ancestry import release
 from millstream.log.head import Dropped, Head
-from millstream.store.engine import Row
+from millstream.store.commit import Row
 from millstream.store.rows import Rows, View
 from millstream.store.state import NO_END
 from millstream.store.store import Store

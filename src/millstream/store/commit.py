@@ -16,7 +16,9 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from millstream.errors import WriteFailed
-from millstream.store.engine import Row
+
+Row = tuple[bytes, bytes]
+"""A key and its value."""
 
 MEMORY_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of values that one commit holds in memory; what is put after them is spooled."""

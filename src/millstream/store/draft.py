@@ -18,12 +18,13 @@ from millstream.store.commit import (
     MEMORY_BYTES_MAX,
     SPOOLED_BYTES_MIN,
     Commit,
+    Row,
     Rows,
     Spool,
     Value,
     loaded,
 )
-from millstream.store.engine import Row, Snapshot
+from millstream.store.engine import Snapshot
 from millstream.store.room import full
 
 PAGE_ROWS = 256

@@ -10,14 +10,11 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
 from millstream.errors import DiskFull
+from millstream.store.commit import Commit, Row
 
-if TYPE_CHECKING:
-    from millstream.store.commit import Commit
-
-Row = tuple[bytes, bytes]
 Durability = Literal["full", "relaxed"]
 
 Ability = Literal["sql", "forks"]

@@ -16,8 +16,8 @@ from millstream.format.entries import coalesce
 from millstream.format.keys import FOLD_KEY
 from millstream.format.keys import delta as delta_key
 from millstream.limits import Limits
+from millstream.store.commit import Row
 from millstream.store.draft import Draft
-from millstream.store.engine import Row
 from millstream.store.entity import tombstone
 from millstream.store.state import State
 

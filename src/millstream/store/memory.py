@@ -20,8 +20,8 @@ from typing import Any
 from millstream.errors import Closed, InvalidInput, OutcomeUnknown
 from millstream.format import keys
 from millstream.store.checksum import checked, row_checksum
-from millstream.store.commit import Commit
-from millstream.store.engine import Ability, Durability, Row, Shortage
+from millstream.store.commit import Commit, Row
+from millstream.store.engine import Ability, Durability, Shortage
 from millstream.store.faults import Crash, Torn
 from millstream.store.place import IN_MEMORY
 from millstream.store.polling import poll

@@ -14,7 +14,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable
 
-from millstream.store.engine import Row
+from millstream.store.commit import Row
 
 GROUP_BYTES = 10
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from millstream.store.engine import Row, Snapshot
+from millstream.store.commit import Row
+from millstream.store.engine import Snapshot
 from millstream.store.entity import Entity
 from millstream.store.overlay import Overlay
 from millstream.store.state import State

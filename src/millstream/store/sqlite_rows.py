@@ -24,8 +24,7 @@ from millstream.errors import (
 )
 from millstream.format import keys
 from millstream.store.checksum import checked, row_checksum
-from millstream.store.commit import Commit
-from millstream.store.engine import Row
+from millstream.store.commit import Commit, Row
 from millstream.store.room import full
 from millstream.store.sqlite_file import PREFIX, explained, is_damage
 

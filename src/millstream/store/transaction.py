@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 from millstream.errors import CorruptionError, DiskFull, InvalidInput, Overloaded, WriteFailed
 from millstream.format import ids, keys
 from millstream.limits import MESSAGE_ID_MAX, Limits
-from millstream.store.commit import Commit, Value, loaded
+from millstream.store.commit import Commit, Row, Value, loaded
 from millstream.store.delta import Delta, encode
 from millstream.store.draft import Draft, joined
-from millstream.store.engine import Row, SqlWriter
+from millstream.store.engine import SqlWriter
 from millstream.store.entity import Entity
 from millstream.store.rescue import may_be_an_interrupt
 from millstream.store.rows import View

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
-from millstream.store.commit import Commit
-from millstream.store.engine import Engine, Row, Writer
+from millstream.store.commit import Commit, Row
+from millstream.store.engine import Engine, Writer
 from millstream.store.state import REPLAY_ROWS
 
 OnCommit = Callable[[Commit], None]

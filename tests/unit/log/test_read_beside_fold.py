@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import millstream
-from millstream.store.engine import Row
+from millstream.store.commit import Row
 from millstream.testing import Probe
 
 

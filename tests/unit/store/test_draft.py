@@ -12,9 +12,8 @@ from millstream.embedded import open_store
 from millstream.errors import InvalidInput, WriteFailed
 from millstream.format import keys
 from millstream.store import draft as drafts
-from millstream.store.commit import Commit, Spooled
+from millstream.store.commit import Commit, Row, Spooled
 from millstream.store.draft import Draft
-from millstream.store.engine import Row
 from millstream.store.memory import MemoryEngine
 from millstream.store.ticket import Ticket
 from millstream.store.transaction import Transaction
@@ -135,7 +134,7 @@ def test_an_operation_that_fails_after_much_was_spooled_undoes_itself_alone(
         tx.put(keys.payload(2), large)
 
     tickets: list[Ticket[None]] = [Ticket(one, lambda _: None) for one in (fails, succeeds)]
-    with store._transactor.turn:
+    with store.hold():
         store.commit_group(tickets)
     assert [type(ticket.error) for ticket in tickets] == [InvalidInput, type(None)]
     with store.engine.read() as snapshot:

@@ -6,8 +6,7 @@ import pytest
 
 from millstream.errors import InvalidInput, OutcomeUnknown, WriteFailed
 from millstream.format.keys import payload
-from millstream.store.commit import Commit
-from millstream.store.engine import Row
+from millstream.store.commit import Commit, Row
 from millstream.store.memory import MemoryEngine
 from millstream.testing import Crash, Faults, Torn
 

@@ -16,7 +16,7 @@ from millstream.format.lineage import Fork
 from millstream.log.ancestry import forget_marks, note_set_back, put_fork
 from millstream.log.head import Appended, Dropped, Head, SetBack, Truncated
 from millstream.log.sparse import bytes_below, payloads_of, rows_of
-from millstream.store.engine import Row
+from millstream.store.commit import Row
 from millstream.store.transaction import Transaction
 
 ENTRIES_PER_SLICE = 1_000
