@@ -23,6 +23,7 @@ OPENING = f"""
 import faulthandler, os, signal, sys, threading, traceback
 import millstream
 from millstream import Limits, SqliteOptions
+from millstream.testing import Probe
 
 faulthandler.register(signal.SIGALRM, chain=True)
 signal.alarm({HANGS_S - 10})
@@ -327,7 +328,6 @@ def test_an_application_that_starts_programs_is_not_disturbed(tmp_path: Path) ->
         tmp_path,
         """
 import subprocess
-from millstream.testing import Probe
 ms = millstream.open(path)
 log = ms.log("x")
 append(log, "before", 10)
