@@ -33,9 +33,9 @@ class Keeper:
 
     def wake(self) -> None:
         """Have the work looked at soon."""
+        self._wake.set()
         if self._thread is None:
             self._start()
-        self._wake.set()
 
     def pause(self) -> AbstractContextManager[object]:
         """Wait for the slice that it is at, and begin no other until the block ends, if there is one."""
@@ -49,7 +49,8 @@ class Keeper:
     def _go_on(self) -> None:
         with self._lock:
             self._pauses -= 1
-        self._wake.set()
+        if self._thread is not None or self._wake.is_set():
+            self.wake()
 
     def stop(self) -> None:
         """End the thread after the slice that it is at."""
@@ -62,7 +63,7 @@ class Keeper:
 
     def _start(self) -> None:
         with self._lock:
-            if self._thread is None and not self._stopping:
+            if self._thread is None and not self._stopping and not self._pauses:
                 self._thread = threading.Thread(
                     target=self._run, name="millstream-keeper", daemon=True
                 )

@@ -119,6 +119,25 @@ def test_a_pause_waits_for_the_slice_at_hand_and_what_is_due_then_waits_for_its_
     keeper.stop()
 
 
+def test_a_paused_keeper_starts_no_thread_and_looks_afterwards_at_what_woke_it() -> None:
+    worked = threading.Event()
+
+    def work() -> bool:
+        worked.set()
+        return False
+
+    before = threading.active_count()
+    keeper = Keeper(work, on_failure=ignore)
+    with keeper.pause():
+        pass
+    assert threading.active_count() == before, "nothing woke it"
+    with keeper.pause():
+        keeper.wake()
+        assert threading.active_count() == before
+    assert worked.wait(10)
+    keeper.stop()
+
+
 def test_a_stopped_keeper_is_not_woken_any_more() -> None:
     slices: list[int] = []
     keeper = Keeper(lambda: slices.append(1) is not None, on_failure=ignore)
