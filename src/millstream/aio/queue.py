@@ -176,11 +176,17 @@ class Queue(Working):
         await self._finish(messages, "fail", reason=reason)
 
     async def finish_each(
-        self, messages: Messages, outcome: str, *, reason: str = ""
+        self,
+        messages: Messages,
+        outcome: str,
+        *,
+        delay: Seconds | None = None,
+        reason: str = "",
     ) -> list[Message]:
         """End attempts whose lease still holds; answers the messages whose lease was lost."""
         chosen = [messages] if isinstance(messages, Message) else list(messages)
-        lost = await self._finish(chosen, outcome, reason=reason, each=True)
+        delay_ms = None if delay is None else to_ms(delay)
+        lost = await self._finish(chosen, outcome, delay_ms=delay_ms, reason=reason, each=True)
         gone = {claim_id + i for claim_id, count, _ in lost for i in range(count)}
         return [message for message in chosen if message.claim_id in gone]
 

@@ -175,10 +175,18 @@ class Queue(Working):
         """Give up on messages, whatever attempts are left."""
         self._finish(messages, "fail", reason=reason)
 
-    def finish_each(self, messages: Messages, outcome: str, *, reason: str = "") -> list[Message]:
+    def finish_each(
+        self,
+        messages: Messages,
+        outcome: str,
+        *,
+        delay: Seconds | None = None,
+        reason: str = "",
+    ) -> list[Message]:
         """End attempts whose lease still holds; answers the messages whose lease was lost."""
         chosen = [messages] if isinstance(messages, Message) else list(messages)
-        lost = self._finish(chosen, outcome, reason=reason, each=True)
+        delay_ms = None if delay is None else to_ms(delay)
+        lost = self._finish(chosen, outcome, delay_ms=delay_ms, reason=reason, each=True)
         gone = {claim_id + i for claim_id, count, _ in lost for i in range(count)}
         return [message for message in chosen if message.claim_id in gone]
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 from millstream.command import Session
 from millstream.queue.model.message import Message
 from millstream.record import Seconds
+from millstream.worker.options import Options
 from millstream.worker.supply import Supply
 from millstream.worker.worker import Worker, WorkerStats
 
@@ -37,11 +38,13 @@ class Working:
         return Worker(
             cast(Supply, self),
             self._session,
-            handler,
-            concurrency=concurrency,
-            batch=batch,
-            lease=lease,
-            time_limit=time_limit,
-            on_error=on_error,
-            on_progress=on_progress,
+            Options(
+                handler=handler,
+                concurrency=concurrency,
+                batch=batch,
+                lease=lease,
+                time_limit=time_limit,
+                on_error=on_error,
+                on_progress=on_progress,
+            ),
         )

@@ -1,6 +1,6 @@
-"""A crew: runs handlers, on threads or as tasks of one event loop, and tells how each ended.
+"""Crews: they run handlers, on threads or as tasks of an event loop, and tell how each ended.
 
-It decides nothing: what becomes of a message after its handler is the worker's business. Every
+They decide nothing: what becomes of a message after its handler is the shift's business. Every
 message that is begun is reported once.
 """
 
@@ -9,50 +9,25 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from millstream.command import Session, Transact
+from millstream.command import Transact
+from millstream.limits import Limits
 from millstream.queue.model.message import Message
-from millstream.record import Seconds, to_ms
-from millstream.steps import Steps
+from millstream.worker.effects import Outcome
+from millstream.worker.handler import Handler, HandlerTransaction, wants_transaction
+from millstream.worker.leases import ClaimKey, claim_of
+from millstream.worker.shift import TimeLimitExceeded
 
 CLOSE_S = 5.0
 """How long a loop may take to end; a coroutine that resists is left behind."""
 
-Handler = Callable[..., Any]
-"""Takes a message, or a message and a transaction; a function or a coroutine function."""
-
-
-class TimeLimitExceeded(Exception):
-    """A handler took longer than the worker's time limit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a handler ended; `committed` if its transaction has acknowledged the message already."""
-
-    message: Message
-    error: BaseException | None = None
-    committed: bool = False
-
-
 Report = Callable[[Outcome], None]
-
-
-class HandlerTransaction(Steps):
-    """What a handler gathers; it is committed with the acknowledgement once the handler returns."""
-
-    def __init__(self, session: Session) -> None:
-        super().__init__(session.limits)
-        self._session = session
-
-    def commit(self, message: Message) -> None:
-        """Everything gathered and the acknowledgement, in one commit; or `LeaseLost`, and none."""
-        self.done(message)
-        self._settle(self._session.execute(Transact(self._steps)))
+Commit = Callable[[Transact], list[Any]]
+AsyncCommit = Callable[[Transact], Awaitable[list[Any]]]
 
 
 class Crew(Protocol):
@@ -62,54 +37,26 @@ class Crew(Protocol):
         """Run the handler on a message."""
 
     def abandon(self, message: Message) -> None:
-        """Wait no longer for a message that was begun: its report will be ignored."""
+        """Cancel the handler of a message, which reports that; or ignore what it will report."""
 
     def close(self) -> None:
         """Begin no more."""
 
 
-def make_crew(
-    handler: Handler,
-    session: Session,
-    *,
-    size: int,
-    time_limit: Seconds | None,
-    report: Report,
-) -> Crew:
-    """The crew that suits a handler."""
-    if is_async(handler):
-        return TaskCrew(handler, session, time_limit=time_limit, report=report)
-    return ThreadCrew(handler, session, size=size, report=report)
-
-
-def is_async(handler: Handler) -> bool:
-    """Whether calling it gives a coroutine."""
-    call = getattr(handler, "__call__", None)  # noqa: B004
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
-
-
-def wants_transaction(handler: Handler) -> bool:
-    """Whether it asks for a transaction: by a second positional parameter without a default."""
-    try:
-        parameters = inspect.signature(handler).parameters.values()
-    except (TypeError, ValueError):
-        return False  # something built in
-    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    needed = [p for p in parameters if p.kind in kinds and p.default is inspect.Parameter.empty]
-    return len(needed) == 2
-
-
 class ThreadCrew:
     """Runs a plain function on so many threads; none of them keeps the process alive."""
 
-    def __init__(self, handler: Handler, session: Session, *, size: int, report: Report) -> None:
+    def __init__(
+        self, handler: Handler, *, limits: Limits, commit: Commit, size: int, report: Report
+    ) -> None:
         self._handler = handler
-        self._session = session
         self._transacts = wants_transaction(handler)
+        self._limits = limits
+        self._commit = commit
         self._report = report
         self._size = size
         self._lock = threading.Lock()
-        self._abandoned: set[tuple[int, int]] = set()
+        self._abandoned: set[ClaimKey] = set()
         self._waiting: SimpleQueue[Message | None] = SimpleQueue()
         for _ in range(size):
             self._add_thread()
@@ -121,7 +68,7 @@ class ThreadCrew:
     def abandon(self, message: Message) -> None:
         """A thread cannot be stopped: another takes its place, and it ends with its handler."""
         with self._lock:
-            self._abandoned.add((message.claim_id, message.attempt))
+            self._abandoned.add(claim_of(message))
             self._size += 1
         self._add_thread()
 
@@ -136,53 +83,128 @@ class ThreadCrew:
     def _work(self) -> None:
         while (message := self._waiting.get()) is not None:
             outcome = self._handle(message)
-            claim = message.claim_id, message.attempt
             with self._lock:
-                if claim in self._abandoned:
-                    self._abandoned.discard(claim)
+                if claim_of(message) in self._abandoned:
+                    self._abandoned.discard(claim_of(message))
                     return
             self._report(outcome)
 
     def _handle(self, message: Message) -> Outcome:
         try:
             if not self._transacts:
-                self._handler(message)
+                _refuse_coroutine(self._handler(message))
                 return Outcome(message)
-            tx = HandlerTransaction(self._session)
-            self._handler(message, tx)
-            tx.commit(message)
+            tx = HandlerTransaction(self._limits)
+            _refuse_coroutine(self._handler(message, tx))
+            with self._lock:
+                if claim_of(message) in self._abandoned:
+                    return Outcome(message)  # dropped, with what it has gathered
+            tx.committed(self._commit(tx.closing(message)))
             return Outcome(message, committed=True)
-        except BaseException as error:  # of the handler, whatever it is: the worker decides
+        except BaseException as error:  # of the handler, whatever it is: the shift decides
             return Outcome(message, error)
 
 
-class TaskCrew:
-    """Runs a coroutine function as tasks of one event loop, which has a thread of its own."""
+class Tasks:
+    """Runs a coroutine function as tasks of the event loop in which it is called."""
 
     def __init__(
         self,
         handler: Handler,
-        session: Session,
         *,
-        time_limit: Seconds | None,
+        limits: Limits,
+        commit: AsyncCommit,
+        limit_s: float | None,
         report: Report,
     ) -> None:
         self._handler = handler
-        self._session = session
         self._transacts = wants_transaction(handler)
-        self._limit_s = None if time_limit is None else to_ms(time_limit) / 1000
+        self._limits = limits
+        self._commit = commit
+        self._limit_s = limit_s
         self._report = report
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[ClaimKey, asyncio.Task[Outcome]] = {}
+
+    def begin(self, message: Message) -> None:
+        """Run the handler as a task."""
+        task = asyncio.create_task(self._work(message))
+        self._tasks[claim_of(message)] = task
+        task.add_done_callback(partial(self._ended, message))
+
+    def abandon(self, message: Message) -> None:
+        """Cancel the task; it reports that itself."""
+        task = self._tasks.get(claim_of(message))
+        if task is not None:
+            task.cancel()
+
+    def close(self) -> None:
+        """Cancel what still runs."""
+        for task in self._tasks.values():
+            task.cancel()
+
+    async def ended(self) -> None:
+        """Wait until no task is left."""
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def _ended(self, message: Message, task: asyncio.Task[Outcome]) -> None:
+        del self._tasks[claim_of(message)]
+        if task.cancelled():  # before it had begun
+            self._report(Outcome(message, asyncio.CancelledError()))
+        else:
+            self._report(task.result())
+
+    async def _work(self, message: Message) -> Outcome:
+        try:
+            return await self._handle(message)
+        except BaseException as error:  # of the handler, whatever it is: the shift decides
+            return Outcome(message, error)
+
+    async def _handle(self, message: Message) -> Outcome:
+        tx = HandlerTransaction(self._limits) if self._transacts else None
+        limit = asyncio.timeout(self._limit_s)
+        try:
+            async with limit:
+                await (self._handler(message) if tx is None else self._handler(message, tx))
+        except TimeoutError as error:
+            if limit.expired():
+                raise TimeLimitExceeded(f"took longer than {self._limit_s:g} s") from error
+            raise
+        if tx is None:
+            return Outcome(message)
+        tx.committed(await self._commit(tx.closing(message)))
+        return Outcome(message, committed=True)
+
+
+class LoopCrew:
+    """Runs a coroutine function as tasks of an event loop that has a thread of its own."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        limits: Limits,
+        commit: Commit,
+        limit_s: float | None,
+        report: Report,
+    ) -> None:
+        self._tasks = Tasks(
+            handler,
+            limits=limits,
+            commit=lambda steps: asyncio.to_thread(commit, steps),
+            limit_s=limit_s,
+            report=report,
+        )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="millstream-handlers", daemon=True)
         self._thread.start()
 
     def begin(self, message: Message) -> None:
         """Run the handler as a task."""
-        self._loop.call_soon_threadsafe(self._add_task, message)
+        self._loop.call_soon_threadsafe(self._tasks.begin, message)
 
     def abandon(self, message: Message) -> None:
-        """Nothing to do: a task over its time is cancelled, and reports that itself."""
+        """Cancel the task."""
+        self._loop.call_soon_threadsafe(self._tasks.abandon, message)
 
     def close(self) -> None:
         """Cancel what still runs, and end the loop."""
@@ -197,35 +219,14 @@ class TaskCrew:
             self._loop.close()
 
     async def _clear(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.close()
+        await self._tasks.ended()
         await self._loop.shutdown_asyncgens()
         await self._loop.shutdown_default_executor()
 
-    def _add_task(self, message: Message) -> None:
-        task = self._loop.create_task(self._work(message))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
-    async def _work(self, message: Message) -> None:
-        try:
-            outcome = await self._handle(message)
-        except BaseException as error:  # of the handler, whatever it is: the worker decides
-            outcome = Outcome(message, error)
-        self._report(outcome)
-
-    async def _handle(self, message: Message) -> Outcome:
-        tx = HandlerTransaction(self._session) if self._transacts else None
-        limit = asyncio.timeout(self._limit_s)
-        try:
-            async with limit:
-                await (self._handler(message) if tx is None else self._handler(message, tx))
-        except TimeoutError as error:
-            if limit.expired():
-                raise TimeLimitExceeded(f"took longer than {self._limit_s:g} s") from error
-            raise
-        if tx is None:
-            return Outcome(message)
-        await asyncio.to_thread(tx.commit, message)
-        return Outcome(message, committed=True)
+def _refuse_coroutine(answer: Any) -> None:
+    """A plain function that only makes a coroutine has done nothing: that is not a success."""
+    if inspect.iscoroutine(answer):
+        answer.close()
+        raise TypeError("the handler returned a coroutine: make the handler itself `async def`")

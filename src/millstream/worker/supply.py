@@ -1,4 +1,4 @@
-"""The supply of a worker: what it needs of a queue. The noun of threads is one."""
+"""The supply of a worker: what it needs of a queue. The nouns of both surfaces are such."""
 
 from __future__ import annotations
 
@@ -24,12 +24,31 @@ class Supply(Protocol):
         """Claim up to `n` messages for a while; acknowledges `ack` in the same commit."""
 
     def finish_each(
-        self, messages: Sequence[Message], outcome: str, *, reason: str = ""
+        self, messages: Sequence[Message], outcome: str, *, delay: Seconds | None, reason: str
     ) -> list[Message]:
         """End attempts whose lease still holds; answers the messages whose lease was lost."""
 
-    def nack(self, messages: Message, *, delay: Seconds, reason: str) -> None:
-        """Give a message back, to be tried again after a delay."""
-
     def renew(self, messages: Sequence[Message], *, lease: Seconds) -> datetime:
+        """Prolong leases; until when."""
+
+
+class AsyncSupply(Protocol):
+    """The same for coroutines."""
+
+    name: str
+
+    async def info(self) -> QueueInfo | None:
+        """How the queue stands; None if there is no such queue."""
+
+    async def claim(
+        self, n: int, *, lease: Seconds, wait: Seconds | None, ack: Sequence[Message]
+    ) -> list[Message]:
+        """Claim up to `n` messages for a while; acknowledges `ack` in the same commit."""
+
+    async def finish_each(
+        self, messages: Sequence[Message], outcome: str, *, delay: Seconds | None, reason: str
+    ) -> list[Message]:
+        """End attempts whose lease still holds; answers the messages whose lease was lost."""
+
+    async def renew(self, messages: Sequence[Message], *, lease: Seconds) -> datetime:
         """Prolong leases; until when."""

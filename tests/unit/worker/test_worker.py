@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import millstream
 from millstream import Message, Millstream, Queue
 from millstream.clock import SystemClock
 from millstream.errors import Closed, InvalidInput, NotFound, WriteFailed
-from millstream.queue.model.message import Reject
+from millstream.queue.model.message import Reject, Retry
 from millstream.testing import Faults, MemoryEngine, memory_store
 from millstream.worker.worker import TimeLimitExceeded, WorkerStats
 
@@ -417,3 +417,27 @@ def test_a_handlers_transaction_puts_only_to_a_queue_that_is_there(
     jobs.redrive()
     assert jobs.worker(handle).run(drain=True).done == 1
     assert [message.value for message in out.claim(10)] == [b"x"]
+
+
+def test_a_retry_comes_after_a_while_of_its_own(ms: Millstream) -> None:
+    jobs = ms.queue("patient", max_attempts=3, backoff=3600)
+    jobs.put("work")
+
+    def handle(message: Message) -> None:
+        if message.attempt == 1:
+            raise Retry("too early", after=timedelta(milliseconds=1))
+
+    assert jobs.worker(handle).run(drain=True) == WorkerStats(done=1, retried=1)
+    (message,) = jobs.peek(state="done")
+    assert jobs.attempts(message)[0].reason == "too early"
+
+
+def test_a_while_that_no_queue_keeps_is_an_error_of_the_handler(jobs: Queue) -> None:
+    jobs.put("work")
+
+    def handle(message: Message) -> None:
+        raise Retry("too early", after=-1)
+
+    assert jobs.worker(handle).run(drain=True) == WorkerStats(failed=1, retried=2)
+    (failed,) = jobs.failed()
+    assert "after must be from 0 to" in failed.reason

@@ -15,10 +15,11 @@ from typing import Any, TypeVar, overload
 import msgspec
 from msgspec import Struct
 
+from millstream.errors import InvalidInput
 from millstream.log.block import pack_headers, unpack_headers
 from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Trial
-from millstream.queue.model.spec import QueueSpec
-from millstream.record import NO_HEADERS, Headers, moment, wall_ms_of
+from millstream.queue.model.spec import DELAY_MS_MAX, QueueSpec
+from millstream.record import NO_HEADERS, Headers, Seconds, moment, to_ms, wall_ms_of
 
 T = TypeVar("T")
 
@@ -293,8 +294,16 @@ class Reject(Exception):  # not one of our errors: handlers raise it
 
 
 class Retry(Exception):  # not one of our errors: handlers raise it
-    """Raised by a handler: try the message again later. Any other error has the same effect."""
+    """Raised by a handler: try the message again, `after` a while of its own or the queue's backoff.
 
-    def __init__(self, reason: str = "") -> None:
+    Any other error is tried again as well, after the backoff.
+    """
+
+    def __init__(self, reason: str = "", *, after: Seconds | None = None) -> None:
         super().__init__(reason)
+        if after is not None and not 0 <= to_ms(after) <= DELAY_MS_MAX:
+            raise InvalidInput(
+                f"after must be from 0 to {DELAY_MS_MAX / 1000:,.0f} seconds, got {after!r}"
+            )
         self.reason = reason
+        self.after = after

@@ -1,0 +1,86 @@
+"""Handlers: what may be one, how it is called, and the transaction that it may ask for."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from millstream.command import Transact
+from millstream.errors import InvalidInput
+from millstream.limits import Limits
+from millstream.queue.model.message import Message
+from millstream.steps import Steps
+
+Handler = Callable[..., Any]
+"""Takes a message, or a message and a transaction; a function or a coroutine function."""
+
+WANTED = (
+    "a handler is `handler(message)` or `handler(message, tx)`, a function or coroutine function"
+)
+_POSITIONAL = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+
+class HandlerTransaction(Steps):
+    """What a handler gathers; it is committed with the acknowledgement once the handler returns."""
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(limits)
+
+    def closing(self, message: Message) -> Transact:
+        """Everything gathered and the acknowledgement, for one commit; or `LeaseLost`, and none."""
+        self.done(message)
+        return Transact(self._steps)
+
+    def committed(self, answers: list[Any]) -> None:
+        """Give each step its answer."""
+        self._settle(answers)
+
+
+def is_async(handler: Handler) -> bool:
+    """Whether calling it gives a coroutine."""
+    call = getattr(handler, "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
+
+
+def wants_transaction(handler: Handler) -> bool:
+    """Whether it asks for a transaction: by a second positional parameter without a default."""
+    return len(_needed(_parameters(handler) or [])) == 2
+
+
+def check_handler(handler: Any) -> None:
+    """Refuse what cannot be called as a handler is, before any message is claimed."""
+    if not callable(handler):
+        raise InvalidInput(f"{WANTED}, got {type(handler).__name__}")
+    name = getattr(handler, "__qualname__", type(handler).__qualname__)
+    call = getattr(handler, "__call__", None)  # noqa: B004
+    if any(map(_yields, (handler, call))):
+        raise InvalidInput(f"{WANTED}; {name} yields, so a call of it would run nothing")
+    parameters = _parameters(handler)
+    if parameters is None:
+        return
+    named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    if named:
+        raise InvalidInput(f"{WANTED}; {name} needs the keyword {named[0]!r}: give it a default")
+    takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    accepted = sum(p.kind in _POSITIONAL for p in parameters)
+    needed = len(_needed(parameters))
+    if needed > 2 or not (takes_any or accepted):
+        count = needed if needed > 2 else "no"
+        raise InvalidInput(f"{WANTED}; {name} takes {count} parameters")
+
+
+def _yields(call: Any) -> bool:
+    return inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call)
+
+
+def _parameters(handler: Handler) -> list[inspect.Parameter] | None:
+    """Its parameters; None if it is built in and does not tell."""
+    try:
+        return list(inspect.signature(handler).parameters.values())
+    except (TypeError, ValueError):
+        return None
+
+
+def _needed(parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
+    return [p for p in parameters if p.kind in _POSITIONAL and p.default is p.empty]

@@ -1,0 +1,63 @@
+"""What a caller sets of a worker, checked; the same for threads and coroutines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from millstream.errors import InvalidInput
+from millstream.queue.model.message import Message
+from millstream.queue.model.spec import QueueSpec
+from millstream.record import Seconds, to_ms
+from millstream.worker.handler import Handler, check_handler, is_async
+from millstream.worker.shift import Plan, WorkerStats
+
+CONCURRENCY_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The handler and how it is run; `InvalidInput` for what makes no sense."""
+
+    handler: Handler
+    concurrency: int = 1
+    batch: int | None = None
+    lease: Seconds | None = None
+    time_limit: Seconds | None = None
+    on_error: Callable[[Message, BaseException], None] | None = None
+    on_progress: Callable[[WorkerStats], None] | None = None
+
+    def __post_init__(self) -> None:
+        check_handler(self.handler)
+        if not 1 <= self.concurrency <= CONCURRENCY_MAX:
+            raise InvalidInput(
+                f"concurrency must be from 1 to {CONCURRENCY_MAX:,} handlers, "
+                f"got {self.concurrency:,}"
+            )
+        if self.batch is not None and self.batch < 1:
+            raise InvalidInput(f"batch must be at least 1 message, got {self.batch:,}")
+        if self.time_limit is not None and to_ms(self.time_limit) < 1:
+            raise InvalidInput(f"time_limit must be at least 1 ms, got {self.time_limit!r}")
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the handler is a coroutine function."""
+        return is_async(self.handler)
+
+    @property
+    def limit_s(self) -> float | None:
+        """How long a handler may take."""
+        return None if self.time_limit is None else to_ms(self.time_limit) / 1000
+
+    def plan(self, spec: QueueSpec, *, drain: bool) -> Plan:
+        """What the worker's shift is to do on a queue."""
+        lease_ms = spec.lease_ms if self.lease is None else to_ms(self.lease)
+        return Plan(
+            concurrency=self.concurrency,
+            batch=self.batch or 1,
+            lease_s=max(1, min(lease_ms, spec.lease_max_ms)) / 1000,
+            attempts_max=spec.max_attempts,
+            overdue_s=None if self.is_async else self.limit_s,
+            can_cancel=self.is_async,
+            drain=drain,
+        )
