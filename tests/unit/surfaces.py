@@ -11,9 +11,19 @@ from typing import Any
 
 import millstream
 from millstream import aio
+from millstream.worker.tasks import TaskWorker
 
 SURFACES = ("threads", "coroutines")
-NOUNS = (aio.Cursor, aio.Log, aio.Metadata, aio.Millstream, aio.Queue, aio.Stage, aio.Transaction)
+NOUNS = (
+    aio.Cursor,
+    aio.Log,
+    aio.Metadata,
+    aio.Millstream,
+    aio.Queue,
+    aio.Stage,
+    aio.Transaction,
+    TaskWorker,
+)
 
 
 class Plain:

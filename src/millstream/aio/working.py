@@ -1,7 +1,50 @@
-"""What a queue offers to threads alone (`millstream.threads.working`) is nothing here."""
+"""What coroutines do otherwise than threads: their worker runs in the loop that they run in."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, cast
+
+from millstream.command import AsyncSession
+from millstream.queue.model.message import Message
+from millstream.record import Seconds
+from millstream.worker.options import Options
+from millstream.worker.supply import AsyncSupply
+from millstream.worker.tasks import TaskWorker, WorkerStats
+
 
 class Working:
-    """A worker brings its own threads, or a loop of its own; it is made from a queue of threads."""
+    """The part of `Queue` that runs handlers."""
+
+    _session: AsyncSession
+
+    def worker(
+        self,
+        handler: Callable[..., Any],
+        *,
+        concurrency: int = 1,
+        batch: int | None = None,
+        lease: Seconds | None = None,
+        time_limit: Seconds | None = None,
+        on_error: Callable[[Message, BaseException], None] | None = None,
+        on_progress: Callable[[WorkerStats], None] | None = None,
+    ) -> TaskWorker:
+        """A worker that runs a handler, `handler(message)` or `handler(message, tx)`, on messages.
+
+        It claims as many as can begin at once, or up to `batch`. A handler over its `time_limit` is
+        cancelled if it is a coroutine; a thread cannot be stopped, so its lease is let go and its
+        result is dropped.
+        """
+        return TaskWorker(
+            cast(AsyncSupply, self),
+            self._session,
+            Options(
+                handler=handler,
+                concurrency=concurrency,
+                batch=batch,
+                lease=lease,
+                time_limit=time_limit,
+                on_error=on_error,
+                on_progress=on_progress,
+            ),
+        )

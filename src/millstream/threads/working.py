@@ -1,4 +1,4 @@
-"""What a queue offers to threads alone: a worker."""
+"""What threads do otherwise than coroutines: their worker brings threads of its own."""
 
 from __future__ import annotations
 

@@ -29,6 +29,9 @@ class Options:
 
     def __post_init__(self) -> None:
         check_handler(self.handler)
+        for name, hook in (("on_error", self.on_error), ("on_progress", self.on_progress)):
+            if hook is not None and is_async(hook):
+                raise InvalidInput(f"{name} must be a plain function, got a coroutine function")
         if not 1 <= self.concurrency <= CONCURRENCY_MAX:
             raise InvalidInput(
                 f"concurrency must be from 1 to {CONCURRENCY_MAX:,} handlers, "

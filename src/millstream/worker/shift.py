@@ -79,6 +79,9 @@ class WorkerStats(Struct, frozen=True, kw_only=True):
     running: int = 0
 
 
+NOTHING = WorkerStats()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What a shift is to do."""
@@ -97,10 +100,10 @@ class Plan:
 class Shift:
     """One run of a worker, as a state machine."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, before: WorkerStats = NOTHING) -> None:
         self._plan = plan
         self.leases = Leases(plan.lease_s)
-        self._counts = WorkerStats()
+        self._counts = before
         self.error: Exception | None = None
         """What ended the shift, if it was not a stop."""
         self._now_s = float("-inf")

@@ -65,7 +65,7 @@ class Worker(Shell):
         """
         plan = self._options.plan(self._info().spec, drain=drain)
         self._lease_s = plan.lease_s
-        self._shift = shift = Shift(plan)
+        self._shift = shift = Shift(plan, self.stats)
         self._renewing = Renewing(
             self._queue,
             shift.leases,

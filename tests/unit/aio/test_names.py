@@ -10,6 +10,8 @@ import pytest
 
 import millstream
 from millstream import aio
+from millstream.worker.tasks import TaskWorker
+from millstream.worker.worker import Worker
 
 pytestmark = pytest.mark.embedded
 
@@ -20,21 +22,23 @@ TWINS = [
     (millstream.Cursor, aio.Cursor),
     (millstream.Stage, aio.Stage),
     (millstream.Queue, aio.Queue),
+    (Worker, TaskWorker),
 ]
 NOT_AWAITED = {
     (aio.Millstream, "log"),
     (aio.Millstream, "session"),
     (aio.Millstream, "transaction"),
     (aio.Log, "metadata"),
+    (aio.Queue, "worker"),
+    (TaskWorker, "start"),
+    (TaskWorker, "stats"),
+    (TaskWorker, "stop"),
+    (TaskWorker, "stopping"),
 }
 
 
-SYNC_ONLY = {"worker"}
-"""A worker brings its own threads or its own loop."""
-
-
 def public_names(kind: type) -> list[str]:
-    return [name for name in dir(kind) if not name.startswith("_") and name not in SYNC_ONLY]
+    return [name for name in dir(kind) if not name.startswith("_")]
 
 
 def parameters(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
@@ -73,6 +77,6 @@ def test_opening_takes_the_same_parameters() -> None:
 
 
 def test_context_managers_are_async() -> None:
-    for kind in (aio.Millstream, aio.Transaction, aio.Stage):
+    for kind in (aio.Millstream, aio.Transaction, aio.Stage, TaskWorker):
         assert not hasattr(kind, "__enter__")
         assert hasattr(kind, "__aenter__")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ import millstream
 from millstream import Message, Millstream, Queue
 from millstream.clock import SystemClock
 from millstream.errors import Closed, InvalidInput, NotFound, WriteFailed
-from millstream.queue.model.message import Reject, Retry
+from millstream.queue.model.message import Reject
 from millstream.testing import Faults, MemoryEngine, memory_store
-from millstream.worker.worker import TimeLimitExceeded, WorkerStats
+from millstream.worker.worker import WorkerStats
 
 PATIENCE_S = 60
 
@@ -43,35 +42,6 @@ def counts(queue: Queue) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize(("concurrency", "batch"), [(1, None), (4, None), (1, 7), (4, 50)])
-def test_every_message_is_handled_once(jobs: Queue, concurrency: int, batch: int | None) -> None:
-    jobs.put_many(range(100))
-    seen: list[int] = []
-    worker = jobs.worker(lambda m: seen.append(m.json()), concurrency=concurrency, batch=batch)
-    assert worker.run(drain=True) == WorkerStats(done=100)
-    assert sorted(seen) == list(range(100))
-    assert counts(jobs) == {"left": 0, "done": 100, "failed": 0}
-
-
-def test_coroutines_run_side_by_side_on_one_loop(jobs: Queue) -> None:
-    jobs.put_many(range(20))
-    running: list[int] = []
-    together = []
-    loops = set()
-
-    async def handle(message: Message) -> None:
-        loops.add(id(asyncio.get_running_loop()))
-        running.append(message.claim_id)
-        await asyncio.sleep(0)
-        together.append(len(running))
-        await asyncio.sleep(0)
-        running.remove(message.claim_id)
-
-    stats = jobs.worker(handle, concurrency=5).run(drain=True)
-    assert (stats.done, len(loops)) == (20, 1)
-    assert 1 < max(together) <= 5
-
-
 def test_no_more_is_claimed_than_can_begin(jobs: Queue) -> None:
     jobs.put_many(range(10))
     claimed = []
@@ -83,56 +53,6 @@ def test_no_more_is_claimed_than_can_begin(jobs: Queue) -> None:
 
     jobs.worker(handle, concurrency=2).run(drain=True)
     assert max(claimed) <= 2
-
-
-def test_an_error_is_tried_again_and_its_text_is_kept(jobs: Queue) -> None:
-    jobs.put("work")
-    errors: list[tuple[int, str]] = []
-
-    def handle(message: Message) -> None:
-        if message.attempt < 3:
-            raise ValueError(f"no luck {message.attempt}")
-
-    worker = jobs.worker(handle, on_error=lambda m, e: errors.append((m.attempt, str(e))))
-    assert worker.run(drain=True) == WorkerStats(done=1, retried=2)
-    assert errors == [(1, "no luck 1"), (2, "no luck 2")]
-    (message,) = jobs.peek(state="done")
-    tries = jobs.attempts(message)
-    assert [t.outcome for t in tries] == ["again", "again", "done"]
-    assert tries[0].reason == "ValueError: no luck 1"
-
-
-def test_without_attempts_left_it_has_failed(jobs: Queue) -> None:
-    jobs.put("work")
-
-    async def handle(message: Message) -> None:
-        raise RuntimeError("never")
-
-    assert jobs.worker(handle).run(drain=True) == WorkerStats(failed=1, retried=2)
-    (failed,) = jobs.failed()
-    assert (failed.attempt, failed.reason) == (3, "RuntimeError: never")
-
-
-def test_a_rejected_message_fails_at_once(jobs: Queue) -> None:
-    jobs.put("work")
-
-    def handle(message: Message) -> None:
-        raise Reject("not for us")
-
-    assert jobs.worker(handle).run(drain=True) == WorkerStats(failed=1)
-    (failed,) = jobs.failed()
-    assert (failed.attempt, failed.reason) == (1, "not for us")
-
-
-@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_a_handler_cannot_end_the_worker(jobs: Queue, kind: type[BaseException]) -> None:
-    jobs.put_many([1, 2])
-
-    def handle(message: Message) -> None:
-        if message.json() == 1:
-            raise kind
-
-    assert jobs.worker(handle).run(drain=True) == WorkerStats(done=1, failed=1, retried=2)
 
 
 def test_a_lease_is_renewed_while_its_handler_runs(jobs: Queue) -> None:
@@ -174,61 +94,6 @@ def test_a_lost_lease_is_counted_and_the_others_are_acknowledged(jobs: Queue) ->
     assert counts(jobs) == {"left": 0, "done": 1, "failed": 1}
 
 
-def test_a_coroutine_over_its_time_is_cancelled_and_tried_again(jobs: Queue) -> None:
-    jobs.put("slow")
-    errors: list[BaseException] = []
-
-    async def handle(message: Message) -> None:
-        if message.attempt == 1:
-            await asyncio.Event().wait()
-
-    worker = jobs.worker(handle, time_limit=0.01, on_error=lambda _, e: errors.append(e))
-    assert worker.run(drain=True) == WorkerStats(done=1, retried=1)
-    assert [type(e) for e in errors] == [TimeLimitExceeded]
-
-
-def test_a_handlers_own_timeout_is_an_error_like_others(jobs: Queue) -> None:
-    jobs.put("slow")
-
-    async def handle(message: Message) -> None:
-        if message.attempt == 1:
-            raise TimeoutError("theirs")
-
-    assert jobs.worker(handle, time_limit=60).run(drain=True) == WorkerStats(done=1, retried=1)
-    (message,) = jobs.peek(state="done")
-    assert jobs.attempts(message)[0].reason == "TimeoutError: theirs"
-
-
-def test_a_thread_over_its_time_is_left_behind_and_its_result_dropped(jobs: Queue) -> None:
-    jobs.put("stuck")
-    release, ended = threading.Event(), threading.Event()
-
-    def handle(message: Message) -> None:
-        if message.attempt == 1:
-            release.wait(PATIENCE_S)
-            ended.set()
-
-    worker = jobs.worker(handle, lease=0.6, time_limit=0.3)
-    assert worker.run(drain=True) == WorkerStats(done=1, lost=1)
-    release.set()
-    assert ended.wait(PATIENCE_S)
-    (message,) = jobs.peek(state="done")
-    assert [t.reason for t in jobs.attempts(message)] == ["lease expired", ""]
-
-
-def test_effects_and_acknowledgement_are_one_commit(ms: Millstream, jobs: Queue) -> None:
-    jobs.put_many(range(5))
-
-    def handle(message: Message, tx: Any) -> None:
-        tx.append("results", message.json() * 10)
-        if message.attempt == 1:
-            raise RuntimeError("after the append")
-
-    stats = jobs.worker(handle, concurrency=2).run(drain=True)
-    assert (stats.done, stats.retried) == (5, 5)
-    assert sorted(r.json() for r in ms.log("results").read()) == [0, 10, 20, 30, 40]
-
-
 def test_a_lost_lease_undoes_the_handlers_transaction(ms: Millstream, jobs: Queue) -> None:
     jobs.put("work")
 
@@ -240,17 +105,6 @@ def test_a_lost_lease_undoes_the_handlers_transaction(ms: Millstream, jobs: Queu
 
     assert jobs.worker(handle).run(drain=True) == WorkerStats(done=1, lost=1)
     assert [r.json() for r in ms.log("results").read()] == [3]
-
-
-def test_a_second_parameter_with_a_default_asks_for_no_transaction(jobs: Queue) -> None:
-    jobs.put("work")
-    seen = []
-
-    def handle(message: Message, verbose: bool = False) -> None:
-        seen.append(verbose)
-
-    jobs.worker(handle).run(drain=True)
-    assert seen == [False]
 
 
 def test_a_stop_finishes_what_runs_and_gives_back_what_has_not_begun(jobs: Queue) -> None:
@@ -271,17 +125,6 @@ def test_a_stop_finishes_what_runs_and_gives_back_what_has_not_begun(jobs: Queue
     worker.join()
     assert worker.stats == WorkerStats(done=1)
     assert len(jobs.claim(20)) == 9
-
-
-def test_a_last_attempt_is_worked_on_rather_than_given_back(ms: Millstream) -> None:
-    jobs = ms.queue("once", max_attempts=1)
-    jobs.put_many(range(3))
-
-    def handle(message: Message) -> None:
-        worker.stop()
-
-    worker = jobs.worker(handle, batch=3)
-    assert worker.run() == WorkerStats(done=3)
 
 
 def test_messages_that_come_later_are_handled_too(jobs: Queue) -> None:
@@ -308,48 +151,6 @@ def test_a_free_thread_takes_what_comes_while_another_is_busy(jobs: Queue) -> No
         jobs.put("second")
         assert second.wait(PATIENCE_S)
     assert worker.stats == WorkerStats(done=2)
-
-
-def test_progress_is_told(jobs: Queue) -> None:
-    jobs.put_many(range(3))
-    told: list[WorkerStats] = []
-    jobs.worker(lambda m: None, on_progress=told.append).run(drain=True)
-    assert told[-1] == WorkerStats(done=3)
-    assert [s.done for s in told] == sorted(s.done for s in told)
-
-
-def test_an_error_of_a_hook_ends_the_worker_after_what_runs(jobs: Queue) -> None:
-    jobs.put_many(range(3))
-
-    def hook(stats: WorkerStats) -> None:
-        if stats.done == 1:
-            raise ZeroDivisionError
-
-    worker = jobs.worker(lambda m: None, on_progress=hook)
-    with pytest.raises(ZeroDivisionError):
-        worker.run(drain=True)
-    assert counts(jobs)["done"] == worker.stats.done
-    assert len(jobs.peek(5, state="in_flight")) == 0
-
-
-@pytest.mark.parametrize("hook", ["on_error", "on_progress"])
-def test_hooks_that_always_raise_lose_no_acknowledgement(jobs: Queue, hook: str) -> None:
-    jobs.put_many(range(4))
-    all_begun = threading.Barrier(4)
-
-    def handle(message: Message) -> None:
-        all_begun.wait(PATIENCE_S)
-        if message.json() == 0 and hook == "on_error":
-            raise ValueError
-
-    def raises(*facts: Any) -> None:
-        raise ZeroDivisionError
-
-    hooks: dict[str, Any] = {hook: raises}
-    with pytest.raises(ZeroDivisionError):
-        jobs.worker(handle, concurrency=4, **hooks).run()
-    assert counts(jobs)["done"] == (3 if hook == "on_error" else 4)
-    assert jobs.peek(5, state="in_flight") == []
 
 
 def test_a_write_that_fails_for_a_while_is_repeated() -> None:
@@ -400,44 +201,3 @@ def test_two_workers_share_a_queue(jobs: Queue) -> None:
         worker.join()
     assert sorted(seen) == list(range(200))
     assert sum(w.stats.done for w in workers) == 200
-
-
-def test_a_handlers_transaction_puts_only_to_a_queue_that_is_there(
-    ms: Millstream, jobs: Queue
-) -> None:
-    jobs.put(b"x")
-
-    def handle(message: Message, tx: Any) -> None:
-        tx.put("out", message.value)
-
-    assert jobs.worker(handle).run(drain=True).failed == 1
-    (failed,) = jobs.peek(state="failed")
-    assert "create_queue" in failed.reason
-    out = ms.create_queue("out")
-    jobs.redrive()
-    assert jobs.worker(handle).run(drain=True).done == 1
-    assert [message.value for message in out.claim(10)] == [b"x"]
-
-
-def test_a_retry_comes_after_a_while_of_its_own(ms: Millstream) -> None:
-    jobs = ms.queue("patient", max_attempts=3, backoff=3600)
-    jobs.put("work")
-
-    def handle(message: Message) -> None:
-        if message.attempt == 1:
-            raise Retry("too early", after=timedelta(milliseconds=1))
-
-    assert jobs.worker(handle).run(drain=True) == WorkerStats(done=1, retried=1)
-    (message,) = jobs.peek(state="done")
-    assert jobs.attempts(message)[0].reason == "too early"
-
-
-def test_a_while_that_no_queue_keeps_is_an_error_of_the_handler(jobs: Queue) -> None:
-    jobs.put("work")
-
-    def handle(message: Message) -> None:
-        raise Retry("too early", after=-1)
-
-    assert jobs.worker(handle).run(drain=True) == WorkerStats(failed=1, retried=2)
-    (failed,) = jobs.failed()
-    assert "after must be from 0 to" in failed.reason
