@@ -1,7 +1,8 @@
 """A shift: decides what a worker does next, from what has happened. It does nothing itself.
 
-No thread, clock, socket or await: a shell tells it events with the time, asks `next`, and carries
-out the one effect that it answers. So each decision can be replayed (`tests/unit/worker/`).
+No thread, clock, socket or await: a shell tells it all events that have come with the time, asks
+`next`, and carries out the one effect that it answers. So each decision can be replayed
+(`tests/unit/worker/transcripts/`).
 
 What `next` answers is the first of these that holds:
 

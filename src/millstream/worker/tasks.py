@@ -200,6 +200,9 @@ class TaskWorker(Shell):
         """Ask the shift what to do, until it is done; an error of a hook is told to it too."""
         now_s = self._clock.seconds()
         while True:
+            if self._outcomes:
+                ended, self._outcomes = self._outcomes, []
+                shift.ended(ended, now_s=now_s)
             if self._stopped:
                 shift.stop()
             step = shift.next(now_s)
@@ -209,7 +212,7 @@ class TaskWorker(Shell):
                 if isinstance(step, Done):
                     return
                 if isinstance(step, Wait):
-                    now_s = await self._wait(shift, step.until_s, now_s)
+                    now_s = await self._wait(step.until_s, now_s)
                 else:
                     await self._carry_out(shift, step)
                     now_s = self._clock.seconds()
@@ -256,15 +259,11 @@ class TaskWorker(Shell):
         except Exception as error:
             shift.failed(error, now_s=self._clock.seconds())
 
-    async def _wait(self, shift: Shift, until_s: float | None, now_s: float) -> float:
-        """Wait for handlers to end, and tell the shift of all that have; the time then."""
-        if not await happens(self._happened, None if until_s is None else until_s - now_s):
-            return max(until_s or now_s, self._clock.seconds())
-        now_s = self._clock.seconds()
-        if self._outcomes:
-            ended, self._outcomes = self._outcomes, []
-            shift.ended(ended, now_s=now_s)
-        return now_s
+    async def _wait(self, until_s: float | None, now_s: float) -> float:
+        """Wait for a handler to end, or a stop; the time then."""
+        if await happens(self._happened, None if until_s is None else until_s - now_s):
+            return self._clock.seconds()
+        return max(until_s or now_s, self._clock.seconds())
 
     async def _keep(self, shift: Shift) -> None:
         """Prolong leases beside everything else."""

@@ -8,6 +8,7 @@ message. So a handler may run twice, but one acknowledgement is accepted.
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Self
@@ -51,6 +52,7 @@ class Worker(Shell):
         self._session = session
         self._clock = session.clock
         self._outcomes: SimpleQueue[Outcome | None] = SimpleQueue()
+        self._came: list[Outcome | None] = []
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -151,7 +153,10 @@ class Worker(Shell):
         """Ask the shift what to do, until it is done; an error of a hook is told to it too."""
         now_s = self._clock.seconds()
         while True:
+            ended = self._take_outcomes()
             with self._lock:
+                if ended:
+                    shift.ended(ended, now_s=now_s)
                 if self._stopped:
                     shift.stop()
                 step = shift.next(now_s)
@@ -161,7 +166,7 @@ class Worker(Shell):
                 if isinstance(step, Done):
                     return
                 if isinstance(step, Wait):
-                    now_s = self._wait(shift, step.until_s, now_s)
+                    now_s = self._wait(step.until_s, now_s)
                 else:
                     self._carry_out(shift, step)
                     now_s = self._clock.seconds()
@@ -204,26 +209,22 @@ class Worker(Shell):
             with self._lock:
                 shift.failed(error, now_s=self._clock.seconds())
 
-    def _wait(self, shift: Shift, until_s: float | None, now_s: float) -> float:
-        """Wait for handlers to end, and tell the shift of all that have; the time then."""
-        ended: list[Outcome] = []
+    def _wait(self, until_s: float | None, now_s: float) -> float:
+        """Wait for a handler to end, or a stop; the time then."""
+        wait_s = None if until_s is None else max(0, until_s - now_s)
         try:
-            outcome = self._outcomes.get(
-                timeout=None if until_s is None else max(0, until_s - now_s)
-            )
+            self._came.append(self._outcomes.get(timeout=wait_s))
         except Empty:
             return max(until_s or now_s, self._clock.seconds())
-        try:
-            while True:
-                if outcome is not None:
-                    ended.append(outcome)
-                outcome = self._outcomes.get_nowait()
-        except Empty:
-            now_s = self._clock.seconds()
-        if ended:
-            with self._lock:
-                shift.ended(ended, now_s=now_s)
-        return now_s
+        return self._clock.seconds()
+
+    def _take_outcomes(self) -> list[Outcome]:
+        """All that have come: the shift knows of them before it looks at the time."""
+        with suppress(Empty):
+            while not self._outcomes.empty():
+                self._came.append(self._outcomes.get_nowait())
+        came, self._came = self._came, []
+        return [outcome for outcome in came if outcome is not None]
 
     def _break(self, error: Exception) -> None:
         """Tell the shift of an error that is none of its commits'; from any thread."""
