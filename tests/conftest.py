@@ -32,6 +32,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background, where Ctrl-C is ignored: the tests and their children rely on it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+if (_seed := os.environ.get("MILLSTREAM_SEED", "1")) == "random":
+    _seed = str(secrets.randbelow(2**32))
+os.environ["MILLSTREAM_SEED"] = _seed
+"""What random tests begin with, Hypothesis' too: `make test` tries the same cases each time, and
+`make faults` others each time (`MILLSTREAM_SEED=random`)."""
+
 hypothesis.settings.register_profile("ci", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("long", deadline=None, print_blob=True, max_examples=2_000)
 
@@ -99,7 +105,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"MILLSTREAM_REQUIRE names unknown parts: {sorted(unknown)}")
     hypothesis.settings.load_profile(os.environ.get("MILLSTREAM_HYPOTHESIS", "ci"))
     if config.option.hypothesis_seed is None:
-        config.option.hypothesis_seed = str(secrets.randbelow(2**32))
+        config.option.hypothesis_seed = os.environ["MILLSTREAM_SEED"]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -125,4 +131,4 @@ def pytest_terminal_summary(
     terminalreporter.section("to replay")
     for node in nodes:
         seed = config.option.hypothesis_seed
-        terminalreporter.line(f".venv/bin/pytest {shlex.quote(node)} --hypothesis-seed={seed}")
+        terminalreporter.line(f"MILLSTREAM_SEED={seed} .venv/bin/pytest {shlex.quote(node)}")

@@ -8,8 +8,8 @@
 from __future__ import annotations
 
 import json
+import os
 import random
-import secrets
 import subprocess
 import sys
 import threading
@@ -70,7 +70,7 @@ class Client(threading.Thread):
 
 
 def test_every_append_is_there_once_whatever_became_of_the_server(tmp_path: Path) -> None:
-    seed = secrets.randbelow(2**32)
+    seed = int(os.environ["MILLSTREAM_SEED"])
     print(f"seed {seed}")
     chance = random.Random(seed)
     clients: list[Client] = []

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import random
-import secrets
 import subprocess
 import sys
 from collections import Counter
@@ -38,7 +37,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def seed() -> int:
-    chosen = int(os.environ.get("MILLSTREAM_SEED") or secrets.randbelow(2**32))
+    chosen = int(os.environ["MILLSTREAM_SEED"])
     print(f"replay with MILLSTREAM_SEED={chosen}")  # shown by pytest if the test fails
     return chosen
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -81,7 +80,7 @@ def start() -> Iterator[Any]:
 
 @pytest.fixture
 def seed() -> int:
-    chosen = int(os.environ.get("MILLSTREAM_SEED") or secrets.randbelow(2**32))
+    chosen = int(os.environ["MILLSTREAM_SEED"])
     print(f"replay with MILLSTREAM_SEED={chosen}")  # shown by pytest if the test fails
     return chosen
 

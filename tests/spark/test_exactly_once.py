@@ -98,7 +98,7 @@ def test_a_query_that_is_killed_at_each_point_copies_every_row_once(
 def test_a_query_that_is_killed_at_random_copies_every_row_once(
     no_spark: None, tmp_path: Path
 ) -> None:
-    seed = random.randrange(2**32)
+    seed = int(os.environ["MILLSTREAM_SEED"])
     chance = random.Random(seed)
     path, checkpoint, log = tmp_path / "store.db", tmp_path / "checkpoint", tmp_path / "log"
     rows = 0
