@@ -8,7 +8,7 @@ from typing import Any, cast
 from millstream.command import AsyncSession
 from millstream.queue.model.message import Message
 from millstream.record import Seconds
-from millstream.worker.options import Options
+from millstream.worker.options import WorkerOptions
 from millstream.worker.supply import AsyncSupply
 from millstream.worker.tasks import TaskWorker, WorkerStats
 
@@ -38,7 +38,7 @@ class Working:
         return TaskWorker(
             cast(AsyncSupply, self),
             self._session,
-            Options(
+            WorkerOptions(
                 handler=handler,
                 concurrency=concurrency,
                 batch=batch,

@@ -8,7 +8,7 @@ from typing import Any, cast
 from millstream.command import Session
 from millstream.queue.model.message import Message
 from millstream.record import Seconds
-from millstream.worker.options import Options
+from millstream.worker.options import WorkerOptions
 from millstream.worker.supply import Supply
 from millstream.worker.worker import Worker, WorkerStats
 
@@ -38,7 +38,7 @@ class Working:
         return Worker(
             cast(Supply, self),
             self._session,
-            Options(
+            WorkerOptions(
                 handler=handler,
                 concurrency=concurrency,
                 batch=batch,

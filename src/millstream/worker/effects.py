@@ -61,7 +61,7 @@ class Complain(Struct, frozen=True):
     error: BaseException
 
 
-class Wait(Struct, frozen=True):
+class Idle(Struct, frozen=True):
     """Wait for outcomes, or a stop; until a time at most, if there is one."""
 
     until_s: float | None = None
@@ -73,11 +73,11 @@ class Renew(Struct, frozen=True):
     messages: Sequence[Message]
 
 
-class Done(Struct, frozen=True):
+class Over(Struct, frozen=True):
     """Nothing is left to do."""
 
 
-Effect = Claim | Finish | Look | Begin | Abandon | Complain | Wait | Done
+Effect = Claim | Finish | Look | Begin | Abandon | Complain | Idle | Over
 
-PAUSES = (Claim, Wait, Done)
+PAUSES = (Claim, Idle, Over)
 """What may take a while: before it, a shell tells how it goes."""

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 
 from millstream.errors import LeaseLost
 from millstream.queue.model.message import Message
-from millstream.worker.effects import Renew, Wait
-from millstream.worker.patience import may_pass
+from millstream.worker.effects import Idle, Renew
+from millstream.worker.endurance import may_pass
 
 EARLY = 0.25
 """The share of a lease by which one may be prolonged early, together with others."""
@@ -52,17 +52,17 @@ class Leases:
         for message in messages:
             self._held.pop(claim_of(message), None)
 
-    def next(self, now_s: float) -> Renew | Wait:
+    def next(self, now_s: float) -> Renew | Idle:
         """What to prolong now; or until when nothing is due, without a time if nothing is held."""
         if now_s < self._again_s:
-            return Wait(self._again_s)
+            return Idle(self._again_s)
         while self._alone:
             message = self._alone.popleft()
             if claim_of(message) in self._held:
                 return Renew([message])
         first_s = min((due_s for _, due_s in self._held.values()), default=None)
         if first_s is None or first_s > now_s:
-            return Wait(first_s)
+            return Idle(first_s)
         soon_s = now_s + self._lease_s * EARLY
         due = [message for message, due_s in self._held.values() if due_s <= soon_s]
         return Renew(sorted(due, key=claim_of))

@@ -10,13 +10,13 @@ from millstream.queue.model.message import Message
 from millstream.queue.model.spec import QueueSpec
 from millstream.record import Seconds, to_ms
 from millstream.worker.handler import Handler, check_handler, is_async
-from millstream.worker.shift import Plan, WorkerStats
+from millstream.worker.shift import ShiftPlan, WorkerStats
 
 CONCURRENCY_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class WorkerOptions:
     """The handler and how it is run; `InvalidInput` for what makes no sense."""
 
     handler: Handler
@@ -52,10 +52,10 @@ class Options:
         """How long a handler may take."""
         return None if self.time_limit is None else to_ms(self.time_limit) / 1000
 
-    def plan(self, spec: QueueSpec, *, drain: bool) -> Plan:
+    def plan(self, spec: QueueSpec, *, drain: bool) -> ShiftPlan:
         """What the worker's shift is to do on a queue."""
         lease_ms = spec.lease_ms if self.lease is None else to_ms(self.lease)
-        return Plan(
+        return ShiftPlan(
             concurrency=self.concurrency,
             batch=self.batch or 1,
             lease_s=max(1, min(lease_ms, spec.lease_max_ms)) / 1000,

@@ -9,7 +9,7 @@ import logging
 
 from millstream.queue.model.message import Message, QueueInfo, Reject, Retry
 from millstream.queue.model.spec import no_queue
-from millstream.worker.options import Options
+from millstream.worker.options import WorkerOptions
 from millstream.worker.shift import Shift, WorkerStats
 
 LOGGER = "millstream.worker"
@@ -20,7 +20,7 @@ _logger = logging.getLogger(LOGGER)
 class Shell:
     """A worker without a way to wait: threads and tasks have their own."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: WorkerOptions) -> None:
         self._options = options
         self._shift: Shift | None = None
         self._stopped = False

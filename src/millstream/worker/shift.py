@@ -8,7 +8,7 @@ What `next` answers is the first of these that holds:
 
 1. Nothing is left to do, or an error came on top of another: done.
 2. A commit failed for a reason that may pass: wait a little, then the same again, for as long as
-   `Patience` lasts.
+   `Endurance` lasts.
 3. The run was cancelled: abandon the handlers that run.
 4. Handlers that cannot be cancelled are over their time: abandon them.
 5. Attempts ended badly: finish them, one commit for each kind of ending; then complain of each.
@@ -43,15 +43,15 @@ from millstream.worker.effects import (
     Begin,
     Claim,
     Complain,
-    Done,
     Effect,
     Finish,
+    Idle,
     Look,
     Outcome,
-    Wait,
+    Over,
 )
+from millstream.worker.endurance import Endurance, may_pass
 from millstream.worker.leases import ClaimKey, Leases, claim_of
-from millstream.worker.patience import Patience, may_pass
 
 IDLE_WAIT_S = 0.25
 """How long one claim waits for messages while no handler runs; a stop takes no longer to be seen."""
@@ -84,7 +84,7 @@ NOTHING = WorkerStats()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ShiftPlan:
     """What a shift is to do."""
 
     concurrency: int
@@ -101,7 +101,7 @@ class Plan:
 class Shift:
     """One run of a worker, as a state machine."""
 
-    def __init__(self, plan: Plan, before: WorkerStats = NOTHING) -> None:
+    def __init__(self, plan: ShiftPlan, before: WorkerStats = NOTHING) -> None:
         self._plan = plan
         self.leases = Leases(plan.lease_s)
         self._counts = before
@@ -122,7 +122,7 @@ class Shift:
         self._asked_s = 0.0
         self._again: Finish | Look | None = None
         self._again_s = 0.0
-        self._patience = Patience()
+        self._endurance = Endurance()
 
     @property
     def stats(self) -> WorkerStats:
@@ -135,7 +135,7 @@ class Shift:
         """The one thing to do now. Time does not go back: an earlier time counts as the last one."""
         self._time(now_s)
         if self._is_over:
-            return Done()
+            return Over()
         if self._again is not None:
             return self._repeat(self._again)
         if abandoned := self._cancelled() or self._overdue():
@@ -172,7 +172,7 @@ class Shift:
         if self._running or self._waiting:
             return self._wait([])
         self._is_over = True
-        return Done()
+        return Over()
 
     def _given_back(self) -> list[Message]:
         """What has not begun and may be given back. What may not is begun when a handler is free."""
@@ -204,14 +204,14 @@ class Shift:
 
     def _repeat(self, what: Finish | Look) -> Effect:
         if self._now_s < self._again_s:
-            return Wait(self._again_s)
+            return Idle(self._again_s)
         self._again = None
         return self._ask(what)
 
-    def _wait(self, times: list[float]) -> Wait:
+    def _wait(self, times: list[float]) -> Idle:
         if self._plan.overdue_s is not None and self._running:
             times.append(self._first_s() + self._plan.overdue_s)
-        return Wait(min(times, default=None))
+        return Idle(min(times, default=None))
 
     def _first_s(self) -> float:
         """When the oldest handler that runs was begun: they are in that order."""
@@ -311,7 +311,7 @@ class Shift:
                 self.broke(error)
             return
         assert asked is not None
-        if self._patience.bears(error, is_stopping=self._is_stopping):
+        if self._endurance.bears(error, is_stopping=self._is_stopping):
             self._again, self._again_s = asked, self._now_s + LOOK_S
         else:
             self.broke(error)
@@ -366,7 +366,7 @@ class Shift:
 
     def _settled(self) -> None:
         self._asked = None
-        self._patience = Patience()
+        self._endurance = Endurance()
 
     def _ending(self, error: BaseException) -> tuple[str, str, float | None]:
         if self._is_cancelled and isinstance(error, CancelledError):

@@ -21,16 +21,16 @@ from millstream.worker.effects import (
     Begin,
     Claim,
     Complain,
-    Done,
     Effect,
     Finish,
+    Idle,
     Look,
     Outcome,
+    Over,
     Renew,
-    Wait,
 )
-from millstream.worker.options import Options
-from millstream.worker.patience import Patience
+from millstream.worker.endurance import Endurance
+from millstream.worker.options import WorkerOptions
 from millstream.worker.shell import Shell, found, is_empty
 from millstream.worker.shift import LOOK_S, Shift, WorkerStats
 from millstream.worker.supply import AsyncSupply
@@ -41,7 +41,7 @@ __all__ = ["TaskWorker", "WorkerStats"]
 class TaskWorker(Shell):
     """Runs a handler on the messages of a queue, until it is stopped. It runs once."""
 
-    def __init__(self, queue: AsyncSupply, session: AsyncSession, options: Options) -> None:
+    def __init__(self, queue: AsyncSupply, session: AsyncSession, options: WorkerOptions) -> None:
         super().__init__(options)
         self._queue = queue
         self._session = session
@@ -209,9 +209,9 @@ class TaskWorker(Shell):
             try:
                 if isinstance(step, PAUSES):
                     self._tell(shift)
-                if isinstance(step, Done):
+                if isinstance(step, Over):
                     return
-                if isinstance(step, Wait):
+                if isinstance(step, Idle):
                     now_s = await self._wait(step.until_s, now_s)
                 else:
                     await self._carry_out(shift, step)
@@ -290,12 +290,12 @@ class TaskWorker(Shell):
 
     async def _info(self) -> QueueInfo:
         """How the queue stands, once its store can be asked."""
-        patience = Patience()
+        endurance = Endurance()
         while True:
             try:
                 return found(await self._queue.info(), self._queue.name)
             except MillstreamError as error:
-                if not patience.bears(error, is_stopping=self._stopped):
+                if not endurance.bears(error, is_stopping=self._stopped):
                     raise
             await asyncio.sleep(LOOK_S)
 

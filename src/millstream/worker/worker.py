@@ -24,16 +24,16 @@ from millstream.worker.effects import (
     Begin,
     Claim,
     Complain,
-    Done,
     Effect,
     Finish,
+    Idle,
     Look,
     Outcome,
-    Wait,
+    Over,
 )
+from millstream.worker.endurance import Endurance
 from millstream.worker.handler import HandlerTransaction
-from millstream.worker.options import Options
-from millstream.worker.patience import Patience
+from millstream.worker.options import WorkerOptions
 from millstream.worker.renewing import Renewing
 from millstream.worker.shell import Shell, found, is_empty
 from millstream.worker.shift import LOOK_S, Shift, TimeLimitExceeded, WorkerStats
@@ -46,7 +46,7 @@ __all__ = ["HandlerTransaction", "TimeLimitExceeded", "Worker", "WorkerStats"]
 class Worker(Shell):
     """Runs a handler on the messages of a queue, until it is stopped. It runs once."""
 
-    def __init__(self, queue: Supply, session: Session, options: Options) -> None:
+    def __init__(self, queue: Supply, session: Session, options: WorkerOptions) -> None:
         super().__init__(options)
         self._queue = queue
         self._session = session
@@ -163,9 +163,9 @@ class Worker(Shell):
             try:
                 if isinstance(step, PAUSES):
                     self._tell(shift)
-                if isinstance(step, Done):
+                if isinstance(step, Over):
                     return
-                if isinstance(step, Wait):
+                if isinstance(step, Idle):
                     now_s = self._wait(step.until_s, now_s)
                 else:
                     self._carry_out(shift, step)
@@ -235,11 +235,11 @@ class Worker(Shell):
 
     def _info(self) -> QueueInfo:
         """How the queue stands, once its store can be asked."""
-        patience = Patience()
+        endurance = Endurance()
         while True:
             try:
                 return found(self._queue.info(), self._queue.name)
             except MillstreamError as error:
-                if not patience.bears(error, is_stopping=self._stopped):
+                if not endurance.bears(error, is_stopping=self._stopped):
                     raise
             threading.Event().wait(LOOK_S)

@@ -22,16 +22,16 @@ from millstream.worker.effects import (
     Begin,
     Claim,
     Complain,
-    Done,
     Effect,
     Finish,
+    Idle,
     Look,
     Outcome,
+    Over,
     Renew,
-    Wait,
 )
 from millstream.worker.leases import Leases
-from millstream.worker.shift import Plan, Shift, reason_of
+from millstream.worker.shift import Shift, ShiftPlan, reason_of
 from tests.unit.worker.messages import message
 
 TRANSCRIPTS = sorted(Path(__file__).with_name("transcripts").glob("*.txt"))
@@ -88,13 +88,13 @@ def write_effect(effect: Effect | Renew) -> str:
             return f"{how} {written(messages)}{delay}" + (f" ({reason})" if reason else "")
         case Complain(one, error):
             return f"complain of {written([one])}: {type(error).__name__}"
-        case Wait(until_s):
+        case Idle(until_s):
             return "wait" if until_s is None else f"wait until {round(until_s, 6):g}"
         case Begin(messages) | Abandon(messages) | Renew(messages):
             return f"{type(effect).__name__.lower()} {written(messages)}"
         case Look():
             return "look whether it is empty"
-        case Done():
+        case Over():
             return "done"
 
 
@@ -103,7 +103,7 @@ class ShiftScript:
 
     def __init__(self, options: dict[str, str]) -> None:
         self.shift = Shift(
-            Plan(
+            ShiftPlan(
                 concurrency=int(options.get("concurrency", 1)),
                 batch=int(options.get("batch", 1)),
                 lease_s=float(options.get("lease", 30)),
@@ -127,7 +127,7 @@ class ShiftScript:
         return "; ".join(map(write_effect, effects)) + self._sum(effects[-1])
 
     def _sum(self, last: Effect) -> str:
-        if not isinstance(last, Done):
+        if not isinstance(last, Over):
             return ""
         stats = self.shift.stats
         names = ("done", "failed", "retried", "lost", "running")

@@ -1,4 +1,4 @@
-"""Patience: which errors a worker goes on after, and for how long."""
+"""Endurance: which errors a worker goes on after, and for how long."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def is_away(error: Exception) -> bool:
     return isinstance(error, CannotOpen) and bool(error.data.get("again"))
 
 
-class Patience:
+class Endurance:
     """How often one commit may fail. A server that is away is waited for until a stop."""
 
     def __init__(self) -> None:
