@@ -256,9 +256,14 @@ class OrderedQueueMachine(RuleBasedStateMachine):
         self.unrouted.clear()
 
     def look(self, handle: int) -> list[Message]:
-        """Peek at everything that waits; that also routes."""
+        """Peek at everything that waits; that also routes, unless a commit is in flight meanwhile."""
         queue = self.settled(handle)
         found = queue.peek(1_000)
+        for _ in range(100):
+            info = queue.info()
+            if info is None or not info.unrouted:
+                break
+            found = queue.peek(1_000)
         self.route()
         return found
 
