@@ -156,9 +156,12 @@ async def test_cancelled_before_its_handlers_have_begun(tmp_path: Path) -> None:
 
 
 async def test_cancelled_while_it_claims_it_keeps_nothing(tmp_path: Path) -> None:
+    async def handle(message: Message) -> None:
+        """Unlike a function on a thread, it can be cancelled."""
+
     async with opened(tmp_path, lease=3600) as (_, jobs):
         for n in range(20):
-            running = asyncio.create_task(jobs.worker(print).run())
+            running = asyncio.create_task(jobs.worker(handle).run())
             for _ in range(n):
                 await asyncio.sleep(0)
             running.cancel()

@@ -271,6 +271,8 @@ def test_purging_and_peeking(ms: Millstream) -> None:
     ms.log("events").truncate(before=10)
     append(ms, b"c")
     assert values(queue.peek(10)) == [b"a", b"b", b"c"]
+    while (info := queue.info()) and info.unrouted:  # a commit of the background was in flight
+        queue.peek(10)
     assert queue.purge() == 3
     append(ms, b"d")
     ms.log("events").truncate(before=20)
