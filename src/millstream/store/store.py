@@ -26,7 +26,6 @@ from millstream.store.folding import Folding
 from millstream.store.group import run_group
 from millstream.store.instance import Instance, create_instance
 from millstream.store.keeper import UPKEEP_S, Keeper
-from millstream.store.readable import PATIENCE_S
 from millstream.store.recovery import Recovery
 from millstream.store.rescue import Rescue
 from millstream.store.state import Pin, Readers
@@ -49,6 +48,9 @@ Observer = Callable[[int, float, float], None]
 
 CLOSING_FOLD_S = 1.0
 """How long closing folds; what is then unfolded stays so, and is read when the store is opened."""
+
+SLOW_S = 0.02
+"""A sync from which on it costs little, beside it, to apply each commit to the standby as well."""
 
 
 class Store(Folding):
@@ -291,7 +293,7 @@ class Store(Folding):
     def _follow(self) -> None:
         """Have the standby keep up; what was just committed stays committed."""
         try:
-            if self.standby.follow(is_slow=self._sync_s > PATIENCE_S):
+            if self.standby.follow(is_slow=self._sync_s > SLOW_S):
                 return
         except MillstreamError as error:
             self._last_failure = str(error)
