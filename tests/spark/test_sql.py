@@ -122,7 +122,7 @@ def test_a_stream_reads_a_table_and_says_where_it_writes(
 
 
 def test_a_token_is_kept_out_of_the_catalog(spark: SparkSession) -> None:
-    with pytest.raises(Exception, match="option token: would stand in the catalog") as caught:
+    with pytest.raises(Exception, match="option token: would be visible to all users") as caught:
         spark.sql(
             "CREATE TABLE orders USING millstream "
             "OPTIONS (server 'http://127.0.0.1:1', subscribe 'a', token 'tiger')"
