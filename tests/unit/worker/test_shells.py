@@ -59,13 +59,15 @@ def test_coroutines_run_side_by_side_on_one_loop(jobs: Any) -> None:
     running: list[int] = []
     together = []
     loops = set()
+    met = asyncio.Event()
 
     async def handle(message: Message) -> None:
         loops.add(id(asyncio.get_running_loop()))
         running.append(message.claim_id)
-        await asyncio.sleep(0)
         together.append(len(running))
-        await asyncio.sleep(0)
+        if len(running) > 1:
+            met.set()
+        await asyncio.wait_for(met.wait(), 60)  # alone on the loop, the first would wait in vain
         running.remove(message.claim_id)
 
     stats = jobs.worker(handle, concurrency=5).run(drain=True)
