@@ -10,7 +10,8 @@ Readers see what is durable, and wait for no commit.
 The state is changed only under `mutex`, and `mutex` is never held while a commit waits for the
 disk. From a group's first operation until its commit is durable the state is `ahead` of the disk: a
 reader that finds it so waits for `PATIENCE_S`, since most commits are over by then, and then asks the
-standby. Reads go on while writes are refused.
+standby. The next commit lets readers that have waited look first. Reads go on while writes are
+refused.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import threading
 from _thread import LockType, allocate_lock
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import sleep
 from typing import Any, TypeVar
 
 from millstream.clock import Clock
@@ -41,6 +43,10 @@ PATIENCE_S = 0.002
 
 TRIES = 2
 """How often it does so: the next commit may be in flight when it comes."""
+
+LET_READ_S = 0.00005
+LET_READ_STEPS = 20
+"""How long a commit waits for readers that the last one has made wait: each needs microseconds."""
 
 
 class Readable:
@@ -87,6 +93,8 @@ class Readable:
         """Whether the state has changes that are not durable."""
         self._patient: list[LockType] = []
         """The locks of readers that wait until the state is not ahead any more."""
+        self._promised = 0
+        """How many of them were woken, and have not looked yet."""
 
     def _make_state(self) -> State:
         return State(self._kinds, self.clock, self._pins, self._readers, views=self.views)
@@ -119,6 +127,8 @@ class Readable:
         for _ in range(TRIES):
             with self.mutex:
                 if not self._ahead:
+                    if self._promised:
+                        self._promised -= 1
                     return self._ask(question)
                 level = allocate_lock()
                 level.acquire()
@@ -172,8 +182,21 @@ class Readable:
         self._ahead = False
         if self._patient:
             patient, self._patient = self._patient, []
+            self._promised = len(patient)
             for level in patient:
                 level.release()
+
+    def _let_read(self) -> None:
+        """Before the state runs ahead again, let readers look that the last commit made wait.
+
+        A writer that commits again at once would be ahead before any of them is awake: they would
+        have to ask the standby, and each commit would be applied twice.
+        """
+        for _ in range(LET_READ_STEPS):
+            if not self._promised:
+                return
+            sleep(LET_READ_S)
+        self._promised = 0
 
     def _publish(self, state: State) -> None:
         """Let readers see what a state knows to be durable; called under the state's lock."""

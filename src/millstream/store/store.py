@@ -213,6 +213,8 @@ class Store(Folding):
             return
         refusal = None if shortage is None else shortage.error()
         began_s = 0.0 if self.on_commit is None else self.clock.seconds()
+        if self._promised:
+            self._let_read()
         with self.engine.write() as writer:
             with self.mutex:
                 self._run_ahead()
