@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 from _thread import allocate_lock
-from collections.abc import Callable
 from time import sleep
 from typing import Any, Protocol, TypeVar
 
@@ -173,14 +172,23 @@ class Transactor:
         except BaseException:
             if self._committer.settled is not group:
                 left, group = group, []
-                twice(lambda: self._put_back(left))
+                try:
+                    self._put_back(left)
+                except BaseException:  # interrupted: a second call does what is left
+                    self._put_back(left)
+                    raise
             with self._gate:
                 if own is not None:
                     self._gather.withdraw(own)
             raise
         finally:
+            # No call stands before the `try`: an interrupt at a call's entry would leave the callers
+            # of a group that was taken without an answer.
             try:
-                twice(lambda: self._answer(group))
+                self._answer(group)
+            except BaseException:  # interrupted: a second call does what is left
+                self._answer(group)
+                raise
             finally:
                 self._pass_on(len(group))
 
@@ -289,15 +297,6 @@ class Transactor:
             if self._stopping:
                 return
             self._lead()
-
-
-def twice(work: Callable[[], None]) -> None:
-    """Do work that an interrupt must not leave half done; its second run does what is left."""
-    try:
-        work()
-    except BaseException:
-        work()
-        raise
 
 
 def fresh(error: MillstreamError) -> MillstreamError:
