@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,8 +27,13 @@ import pytest
 
 import millstream
 from millstream import Millstream
+from millstream.doctor import examine
+from millstream.errors import CannotOpen
+from millstream.store.sqlite import SqliteEngine
+from millstream.store.sqlite_file import PAGE_BYTES
 from millstream.testing import Probe
 from tests.crash import appender
+from tests.crash.faulty_vfs import Fault, FaultyDisk
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
@@ -35,6 +41,24 @@ ROUNDS = 15
 CREATIONS = 60
 CLOSINGS = 40
 HANGS_S = 60
+
+
+class PictureDisk(FaultyDisk):
+    """A disk that copies a store's files before each call: what a kill there would leave."""
+
+    def __init__(self, path: Path, copies: Path) -> None:
+        super().__init__()
+        self._path, self._copies = path, copies
+        self.taken: list[Path] = []
+
+    def look(self, call: str, name: str) -> Fault | None:
+        if call != "read":
+            copy = self._copies / f"{len(self.taken)}.db"
+            for suffix in ("", "-journal", "-wal"):
+                if (file := Path(f"{self._path}{suffix}")).exists():
+                    shutil.copyfile(file, f"{copy}{suffix}")
+            self.taken.append(copy)
+        return super().look(call, name)
 
 
 @pytest.fixture
@@ -235,6 +259,27 @@ def run_killer(directory: Path, seed: int, rounds: int, what: str) -> list[str]:
     )
     assert done.returncode == 0, done.stderr[-3_000:]
     return done.stdout.splitlines()
+
+
+def test_a_file_opens_after_a_kill_before_any_write_of_its_creation(tmp_path: Path) -> None:
+    path, copies = tmp_path / "new.db", tmp_path / "copies"
+    copies.mkdir()
+    disk = PictureDisk(path, copies)
+    try:
+        engine = SqliteEngine(path, vfs=disk.name)
+        engine.close()
+    finally:
+        disk.unregister()
+    cut = [one for one in disk.taken if one.exists() and one.stat().st_size == PAGE_BYTES]
+    assert cut, "no kill came between the first page and the last"
+    for copy in cut:
+        with pytest.raises(CannotOpen, match="was being created"):
+            examine(copy)
+    for copy in disk.taken:
+        with millstream.open(copy) as ms:
+            assert ms.log("x").append(b"first") == 0
+            assert Probe(ms).store.engine.integrity() == []
+        assert not Path(f"{copy}-journal").exists(), copy.name
 
 
 def test_a_file_killed_while_it_is_created_opens_afterwards(tmp_path: Path, seed: int) -> None:

@@ -27,6 +27,7 @@ from millstream.store.sqlite_file import (
     format_of,
     is_damage,
     is_damaged_header,
+    is_half_made,
     stranger,
 )
 from millstream.store.sqlite_pages import checksum_layer, is_verified
@@ -300,6 +301,12 @@ def _inspect(path: Path) -> str:
     if not page:
         raise CannotOpen(f"{path} is empty: no store was made in it", path=str(path))
     problem = stranger(page)
+    if problem is None and is_half_made(path):
+        raise CannotOpen(
+            f"{path} was being created when its process ended: nothing is stored in it yet; "
+            "open it once, which begins anew",
+            path=str(path),
+        )
     if problem is None:
         return cut(path, page) or ""
     if is_damaged_header(page):

@@ -128,17 +128,26 @@ def is_damaged_header(page: bytes) -> bool:
 
 
 def cut(path: Path, page: bytes) -> str | None:
-    """How much is missing at the end of a file; None if nothing, or if the log has the rest."""
+    """How much is missing at the end of a file; None if nothing, or if SQLite's files have the rest."""
     page_bytes, pages = PAGE_BYTES, int.from_bytes(page[28:32], "big")
     if page[24:28] != page[92:96]:
         return None  # the count of pages is not kept up to date
-    log = Path(f"{path}-wal")
-    if log.exists() and log.stat().st_size:
-        return None  # a checkpoint may have been interrupted, and goes on from there
+    if is_half_made(path) or _has(path, "-wal"):
+        return None  # a creation or a checkpoint was interrupted: SQLite undoes or ends it
     there = path.stat().st_size
     if there >= pages * page_bytes:
         return None
     return f"the file was cut: it ends in page {there // page_bytes + 1:,} of {pages:,}"
+
+
+def is_half_made(path: Path) -> bool:
+    """Whether a creation was interrupted, or goes on: only then has a store a rollback journal."""
+    return _has(path, "-journal")
+
+
+def _has(path: Path, suffix: str) -> bool:
+    other = Path(f"{path}{suffix}")
+    return other.exists() and other.stat().st_size > 0
 
 
 def format_of(version: int) -> int:
