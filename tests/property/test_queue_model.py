@@ -220,10 +220,11 @@ class QueueMachine(RuleBasedStateMachine):
             if take:
                 self.entries.append(Entry(log, self.ends[log], value))
             self.ends[log] += 1
-        if (
-            self.delay_ms
-        ):  # else the background routes sooner or later, and a delay counts from then
-            self.queue(0).peek(0)
+        if self.delay_ms:
+            # Else the background routes sooner or later, and a delay counts from then. A peek routes
+            # for its answer alone while the keeper has a commit in flight.
+            with Probe(self.handles[0]).pause_keeper():
+                self.queue(0).peek(0)
             for entry in self.in_state("unrouted"):
                 entry.state, entry.due_ms = "available", self.now_ms + self.delay_ms
 
