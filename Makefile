@@ -16,7 +16,7 @@ SETUP  := bash tools/setup.sh
 PYTHON_PATHS := src tests tools $(if $(wildcard bench/*.py),bench) $(if $(wildcard examples/*.py),examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test generate check bench faults format clean
+.PHONY: help run setup quick test generate check bench faults format clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' \
@@ -28,6 +28,10 @@ run: ## install the light set and serve millstream.db on 127.0.0.1:8080
 
 setup: ## create .venv with everything the tests and checks need
 	@$(SETUP) $(SETUP_EXTRAS)
+
+quick: ## run the quick tests alone, on every processor
+	@$(SETUP) $(TEST_EXTRAS)
+	@$(BIN)/python tools/run_tests.py --suite unit $(ARGS)
 
 test: ## run every test, quick ones first, and print a table
 	@$(SETUP) $(TEST_EXTRAS)

@@ -4,6 +4,8 @@ Usage: run_tests.py [--suite NAME ...] [pytest arguments]
 
 A suite is a directory in tests/ that holds tests. Each runs in a pytest of its own, so one that
 dies takes no other with it, and is then counted as failed. A run in which no test ran is a failure.
+The quick suite uses every processor; the others measure, kill or drive something, and have the
+machine to themselves.
 """
 
 from __future__ import annotations
@@ -30,6 +32,10 @@ ORDER = (
     "spark",
     "browser",
 )
+QUICK = "unit"
+ALONGSIDE = ("-n", "auto", "--dist", "loadfile")
+"""How the quick suite shares the processors: each file's tests stay together, and in order."""
+
 PYTEST_OK = 0
 PYTEST_NOTHING_COLLECTED = 5
 
@@ -84,10 +90,10 @@ def read_report(suite: str, report: Path, *, seconds: float, exit_code: int) -> 
     )
 
 
-def run_suite(suite: str, arguments: Sequence[str], *, reports: Path) -> Outcome:
-    """Runs one suite to its end, with its output on ours."""
+def run_suite(suite: str, arguments: Sequence[str], *, reports: Path, place: str) -> Outcome:
+    """Runs one suite to its end, with its output on ours; `place` says how far the run is."""
     report = reports / f"{suite}.xml"
-    print(f"\n── {suite} ──", flush=True)
+    print(f"\n── {suite} ({place}) ──", flush=True)
     started = time.perf_counter()
     done = subprocess.run(
         [
@@ -97,6 +103,7 @@ def run_suite(suite: str, arguments: Sequence[str], *, reports: Path) -> Outcome
             "-q",
             f"--junitxml={report}",
             f"tests/{suite}",
+            *(ALONGSIDE if suite == QUICK else ()),
             *arguments,
         ],
         cwd=ROOT,
@@ -122,7 +129,10 @@ def main() -> int:
     options, arguments = parser.parse_known_args()
     suites = [s for s in find_suites(TESTS) if options.suite is None or s in options.suite]
     with tempfile.TemporaryDirectory(prefix="millstream-tests-") as reports:
-        outcomes = [run_suite(s, arguments, reports=Path(reports)) for s in suites]
+        outcomes = [
+            run_suite(s, arguments, reports=Path(reports), place=f"{n} of {len(suites)}")
+            for n, s in enumerate(suites, 1)
+        ]
     passed = sum(o.passed for o in outcomes)
     failed = sum(o.failed for o in outcomes)
     skipped = sum(o.skipped for o in outcomes)
