@@ -7,7 +7,6 @@ anything; after a reboot it advances by what the wall clock says has passed, nev
 
 from __future__ import annotations
 
-import sys
 import time
 from functools import cache
 from pathlib import Path
@@ -39,7 +38,7 @@ class SystemClock:
 
     def boot_ms(self) -> int:
         """Milliseconds since boot."""
-        return _boot_ns() // 1_000_000
+        return time.clock_gettime_ns(_BOOT_CLOCK) // 1_000_000
 
     def boot_id(self) -> str:
         """The kernel's name of this boot."""
@@ -50,14 +49,8 @@ class SystemClock:
         return time.monotonic()
 
 
-if sys.platform == "linux":
-
-    def _boot_ns() -> int:
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-else:
-
-    def _boot_ns() -> int:
-        return time.monotonic_ns()
+_BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Linux has a clock that also counts while the machine sleeps; elsewhere the monotonic one does."""
 
 
 @cache

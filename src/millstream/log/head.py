@@ -181,6 +181,7 @@ class Head(Entity, array_like=True):
     """Offsets below `start` that never held a record, half-open, in order, apart from each other."""
 
     changes: ClassVar = Change
+    computed: ClassVar = (Appended,)
 
     def apply(self, change: Change) -> None:
         """Move to the next state."""

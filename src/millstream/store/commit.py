@@ -15,6 +15,8 @@ import weakref
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from msgspec import Struct
+
 from millstream.errors import WriteFailed
 
 Row = tuple[bytes, bytes]
@@ -96,7 +98,7 @@ class Rows:
             yield key, loaded(value)
 
 
-class Commit:
+class Commit(Struct, frozen=True):
     """Which rows go, and which rows are put after that.
 
     `rows` has each key once, and can be iterated again. `deletes` are single keys and `ranges`
@@ -104,14 +106,6 @@ class Commit:
     walks through a range in steps.
     """
 
-    __slots__ = ("deletes", "ranges", "rows")
-
-    def __init__(
-        self,
-        rows: Collection[Row] = (),
-        deletes: Collection[bytes] = (),
-        ranges: Collection[tuple[bytes, bytes]] = (),
-    ) -> None:
-        self.rows = rows
-        self.deletes = deletes
-        self.ranges = ranges
+    rows: Collection[Row] = ()
+    deletes: Collection[bytes] = ()
+    ranges: Collection[tuple[bytes, bytes]] = ()

@@ -57,7 +57,7 @@ class Draft:
     _spool: Spool | None = None
 
     def __init__(self, stored: Snapshot, folder: Path | None = None) -> None:
-        self._stored = stored
+        self.stored = stored
         self._folder = folder
         self._values: dict[bytes, Value] = {}
 
@@ -66,16 +66,16 @@ class Draft:
     def get(self, key: bytes) -> bytes | None:
         """The value of a key, or None."""
         if self.is_blank:
-            return self._stored.get(key)
+            return self.stored.get(key)
         value = self._values.get(key)
         if value is not None:
             return loaded(value)
-        return None if self._is_dropped(key) else self._stored.get(key)
+        return None if self._is_dropped(key) else self.stored.get(key)
 
     def scan(self, start: bytes, stop: bytes, *, limit: int) -> list[Row]:
         """Up to `limit` rows with start <= key < stop, in key order."""
         if self.is_blank:
-            return self._stored.scan(start, stop, limit=limit)
+            return self.stored.scan(start, stop, limit=limit)
         rows = self._surviving(start, stop, limit=limit)
         own = self._own_keys(start, stop)
         if not own:
@@ -86,11 +86,11 @@ class Draft:
 
     def last_seq(self) -> int:
         """The sequence of the newest delta that is stored."""
-        return self._stored.last_seq()
+        return self.stored.last_seq()
 
     def first_seq(self) -> int:
         """The sequence of the oldest delta that is stored."""
-        return self._stored.first_seq()
+        return self.stored.first_seq()
 
     # Writing.
 
@@ -142,11 +142,11 @@ class Draft:
         self._starts, self._stops = joined(self._ranges)
         self.is_blank = False
 
-    def finish(self, *last: Row) -> Commit:
-        """Everything that was written, with `last` rows, as one value; the draft is over then."""
+    def finish(self, last: Row | None = None) -> Commit:
+        """Everything that was written, with one `last` row, as a value; the draft is over then."""
         values = self._values
-        for key, value in last:
-            values[key] = value
+        if last is not None:
+            values[last[0]] = last[1]
         if self.is_blank:
             return Commit(values.items())  # type: ignore[arg-type]  # nothing is spooled
         rows: Any = values.items() if self._spool is None else Rows(values)
@@ -191,11 +191,11 @@ class Draft:
     def _surviving(self, start: bytes, stop: bytes, *, limit: int) -> list[Row]:
         """Up to `limit` stored rows that the draft does not drop; it may put some of them anew."""
         if self._deleted is None and not self._ranges:
-            return self._stored.scan(start, stop, limit=limit)
+            return self.stored.scan(start, stop, limit=limit)
         kept: list[Row] = []
         begin, ask = self._beyond(self._skip(start)), limit
         while len(kept) < limit and begin < stop:
-            rows = self._stored.scan(begin, stop, limit=ask)
+            rows = self.stored.scan(begin, stop, limit=ask)
             kept += [row for row in rows if not self._is_dropped(row[0])]
             if len(rows) < ask:
                 break

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, cast
+from typing import Any, Literal, NamedTuple, Protocol
 
 from millstream.errors import DiskFull
 from millstream.store.commit import Commit, Row
@@ -155,8 +155,3 @@ class Engine(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """Facts for `stats`, for people to read: kind, sizes, durability."""
-
-
-def application_tables(engine: Engine, writer: Writer) -> SqlWriter | None:
-    """The application's own tables inside a write; None if the engine has no SQL."""
-    return cast(SqlWriter, writer) if "sql" in engine.abilities else None

@@ -173,10 +173,6 @@ class Readable:
             self._publish(self.state)
             self._fall_level()
 
-    def _run_ahead(self) -> None:
-        """From now on the state is ahead of the disk; called under the mutex."""
-        self._ahead = True
-
     def _fall_level(self) -> None:
         """The state is what is on disk, or stale; called under the mutex."""
         self._ahead = False
@@ -209,12 +205,16 @@ class Readable:
 
     def _advance(self, snapshot: Snapshot) -> bool:
         """Bring the state up to a snapshot; if that fails half-way, the next one starts over."""
-        stale, self._stale = self._stale, True
+        state, stale = self.state, self._stale
+        if not stale and snapshot.last_seq() == state.seq:
+            return False
+        self._stale = True
         if stale:
-            self.state.load(snapshot)
-        advanced = stale or self.state.advance(snapshot)
+            state.load(snapshot)
+        else:
+            state.advance(snapshot)
         self._stale = False
-        return advanced
+        return True
 
     def _check_usable(self) -> None:
         if self._pid != os.getpid():

@@ -267,9 +267,6 @@ class SqliteEngine:
             return WriteFailed(f"{self.path}: {error}", path=str(self.path))
         return self._damaged(error)
 
-    def _committed(self) -> None:
-        self.commits += 1
-
     def _wal_file_bytes(self) -> int:
         try:
             return os.stat(f"{self.path}-wal").st_size
@@ -289,11 +286,12 @@ class SqliteEngine:
         sync_folder(self.path)  # SQLite has made the log by now, if there was none
         self._page_bytes = int(connection.pragma("page_size"))
         connection.set_wal_hook(self._on_wal)
-        return SqliteWriter(connection, refused=self._refused, after_commit=self._committed)
+        return SqliteWriter(connection, refused=self._refused)
 
     def _on_wal(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
-        self._checkpoints.committed(pages * self._page_bytes)
-        if self.on_upkeep_due is not None and self._checkpoints.is_due():
+        self.commits += 1
+        due = self._checkpoints.committed(pages * self._page_bytes)
+        if due and self.on_upkeep_due is not None:
             self.on_upkeep_due()
         return apsw.SQLITE_OK
 

@@ -35,11 +35,12 @@ class Checkpoints:
         """Whether the log has grown enough to be copied."""
         return self.wal_bytes - self._copied_bytes >= self._copy_from_bytes
 
-    def committed(self, wal_bytes: int) -> None:
-        """A commit of this process has left the log with so many bytes."""
+    def committed(self, wal_bytes: int) -> bool:
+        """A commit of this process has left the log with so many bytes; True if a copy is due."""
         if wal_bytes < self.wal_bytes:
             self._copied_bytes = 0
         self.wal_bytes = wal_bytes
+        return wal_bytes - self._copied_bytes >= self._copy_from_bytes
 
     def notice(self, file_bytes: int) -> None:
         """The file of the log has so many bytes: other processes may have left them, and be gone."""

@@ -150,15 +150,10 @@ class SqliteWriter(SqliteReader):
     """A connection to write on: entered, it is a transaction, until commit or rollback."""
 
     def __init__(
-        self,
-        connection: apsw.Connection,
-        *,
-        refused: Callable[[apsw.Error], MillstreamError],
-        after_commit: Callable[[], None],
+        self, connection: apsw.Connection, *, refused: Callable[[apsw.Error], MillstreamError]
     ) -> None:
         super().__init__(connection)
         self._refused = refused
-        self._after_commit = after_commit
         self._newest: int | None = None
         """The sequence of the newest delta in the file, if it is known."""
         self._version = 0
@@ -209,7 +204,8 @@ class SqliteWriter(SqliteReader):
 
     def commit(self, commit: Commit) -> None:
         """Write everything, and make it durable."""
-        self._check_undamaged()
+        if self._damage is not None:
+            raise CorruptionError(self._damage.message, **self._damage.data)
         try:
             if commit.deletes:
                 self._delete(commit.deletes)
@@ -218,7 +214,17 @@ class SqliteWriter(SqliteReader):
             newest = self._put(commit.rows)
         except apsw.Error as error:
             raise self._not_written(error) from error
-        self._sync(newest)
+        try:
+            self._execute("COMMIT")
+        except apsw.Error as error:
+            raise OutcomeUnknown(
+                f"the commit failed and may or may not be durable: {error}; look whether it is "
+                "there, or repeat it under a producer's sequence",
+                cause=str(error),
+            ) from error
+        if newest is not None:
+            self._newest = newest
+        self._version = self.connection.data_version()  # last: if interrupted, it is looked for
 
     def _put(self, rows: Iterable[Row]) -> int | None:
         """Put rows, a bounded part of them at a time; answers the last delta among them."""
@@ -311,20 +317,6 @@ class SqliteWriter(SqliteReader):
             raise
         self._execute("RELEASE operation")
 
-    def _sync(self, newest: int | None) -> None:
-        try:
-            self._execute("COMMIT")
-        except apsw.Error as error:
-            raise OutcomeUnknown(
-                f"the commit failed and may or may not be durable: {error}; look whether it is "
-                "there, or repeat it under a producer's sequence",
-                cause=str(error),
-            ) from error
-        if newest is not None:
-            self._newest = newest
-        self._version = self.connection.data_version()  # last: if interrupted, it is looked for
-        self._after_commit()
-
     def _not_written(self, error: apsw.Error) -> MillstreamError:
         """Why a write failed. One that met damage may have left a part: nothing is committed then."""
         if is_damage(error):
@@ -338,10 +330,6 @@ class SqliteWriter(SqliteReader):
 
     def _folder(self) -> str:
         return os.path.dirname(os.path.realpath(self.connection.filename))
-
-    def _check_undamaged(self) -> None:
-        if self._damage is not None:
-            raise CorruptionError(self._damage.message, **self._damage.data)
 
 
 _NOT_BYTES = (TypeError, UnicodeDecodeError)

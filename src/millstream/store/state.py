@@ -57,7 +57,8 @@ class State:
         views: Views | None = None,
     ) -> None:
         self._kinds = kinds
-        self._computed = frozenset(change for kind in kinds.values() for change in kind.computed)
+        self._computed = frozenset(c for kind in kinds.values() for c in kind.computed) | {bytes}
+        """The types of changes, and of rows, that are certain to be readable once they are written."""
         self.pins = pins
         self.readers = readers
         self.clock = clock
@@ -214,7 +215,9 @@ class State:
 
     def check(self, delta: deltas.Delta, data: bytes) -> None:
         """Refuse a delta that could not be read again: nothing that is written may be unreadable."""
-        if not delta.puts and {type(change) for _, change in delta.changes} <= self._computed:
+        kinds = {type(change) for _, change in delta.changes}
+        kinds.update([type(value) for _, value in delta.puts])
+        if kinds <= self._computed:
             return
         for key, raw in deltas.decode(delta.seq, data).changes:
             self._kinds[key[1]].decode(raw)
@@ -222,13 +225,7 @@ class State:
     def publish(self) -> set[bytes]:
         """Once a commit is durable: let readers see what it changed; answers which watchers to wake."""
         changed, self.touched = self.touched, set()
-        views = {}
-        for key in changed:
-            entity = self.entities.get(key)
-            view = None if entity is None else entity.view()
-            if view is not None:
-                views[key] = view
-        self.views.replace(views, seq=self.seq)
+        self.views.replace(changed, self.entities, self.seq)
         for follower in self.followers.values():
             changed = changed.union(follower.changed(changed))
         return changed

@@ -18,9 +18,8 @@ from millstream.format import keys
 from millstream.limits import Limits
 from millstream.store import forking
 from millstream.store.caches import Caches
-from millstream.store.commit import Commit
 from millstream.store.draft import Draft
-from millstream.store.engine import Engine, application_tables
+from millstream.store.engine import Engine
 from millstream.store.entity import Kind, Kinds
 from millstream.store.folding import Folding
 from millstream.store.group import run_group
@@ -42,9 +41,6 @@ If a call goes round several logs or queues, it ends early once the store `is_cl
 
 Condition = Literal["usable", "disk_full", "recovering", "poisoned", "closed"]
 """What a handle can do; with a full disk and while it recovers, it can read."""
-
-Observer = Callable[[int, float, float], None]
-"""Told of each group that was committed: its operations, its time and that of its sync, in seconds."""
 
 CLOSING_FOLD_S = 1.0
 """How long closing folds; what is then unfolded stays so, and is read when the store is opened."""
@@ -80,13 +76,12 @@ class Store(Folding):
         self._operations = 0
         self._last_failure: str | None = None
         self._kept = False
-        self._sending: tuple[list[Ticket[Any]] | None, int, bytes] | None = None
+        self._has_sql = "sql" in engine.abilities
+        self._sending: tuple[list[Ticket[Any]], int, bytes] | None = None
         """The group whose delta was written last, its sequence, and its bytes."""
         self.settled: list[Ticket[Any]] | None = None
         """The last group whose tickets all have their result or their error."""
         self.caches = Caches()
-        self.on_commit: Observer | None = None
-        """Called by the thread that commits, before its callers are answered: it must be quick."""
         self.is_closing = False
         """Whether upkeep shall leave the rest to the next one that opens the store."""
         self.on_poisoned: Callable[[MillstreamError], None] | None = None
@@ -215,29 +210,33 @@ class Store(Folding):
         began_s = 0.0 if self.on_commit is None else self.clock.seconds()
         if self._promised:
             self._let_read()
+        state, limits = self.state, self.limits
         with self.engine.write() as writer:
             with self.mutex:
-                self._run_ahead()
+                self._ahead = True
                 self._advance(writer)
                 transaction = Transaction(
-                    self.state,
+                    state,
                     Draft(writer, self._folder),
-                    self.limits,
+                    limits,
                     refusal=refusal,
-                    tables=application_tables(self.engine, writer),
+                    has_sql=self._has_sql,
                 )
                 run_group(transaction, group)
-                commit = self._finish(transaction, group)
+                commit = transaction.finish()
             # Readers have the mutex while the disk is waited for. The seam for pipelining: the next
             # group may run on this state from here on, if it is answered after this commit.
             if commit is not None:
+                self._sending = (group, transaction.delta.seq, transaction.encoded)
                 self._sync(writer, commit)
             with self.mutex:
                 if commit is not None:
                     self._committed(transaction)
-                self._publish(self.state)
-                self.state.evict(self.limits.entities_cached_max, self.limits.entities_weight_max)
-                self._fall_level()
+                self._publish(state)
+                state.evict(limits.entities_cached_max, limits.entities_weight_max)
+                self._ahead = False
+                if self._patient:
+                    self._fall_level()
         self._operations += len(group)
         if self.on_commit is not None and self._sent:
             self.on_commit(len(group), self.clock.seconds() - began_s, self._sync_s)
@@ -262,13 +261,6 @@ class Store(Folding):
             if found is None and snapshot.first_seq() > seq:
                 raise OutcomeUnknown("the commit was interrupted, and then folded by others")
         return found == data
-
-    def _finish(self, transaction: Transaction, group: list[Ticket[Any]] | None) -> Commit | None:
-        """What a group does to the rows; None if that is nothing."""
-        commit = transaction.finish()
-        if commit is not None:
-            self._sending = (group, transaction.delta.seq, transaction.encoded)
-        return commit
 
     def _committed(self, transaction: Transaction) -> None:
         delta = transaction.delta
@@ -428,7 +420,7 @@ class Store(Folding):
             if self.state.seq == 0:
                 transaction = Transaction(self.state, Draft(writer), self.limits)
                 transaction.run(create_instance)
-                commit = self._finish(transaction, None)
+                commit = transaction.finish()
                 assert commit is not None
                 self._sync(writer, commit)
                 self._committed(transaction)

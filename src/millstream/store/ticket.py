@@ -60,12 +60,6 @@ class Ticket(Struct, Generic[T], eq=False):
             except RuntimeError:  # another thread has woken it just now
                 pass
 
-    def answer(self) -> T:
-        """The result, or the error raised anew."""
-        if self.error is not None:
-            raise self.error
-        return self.result  # type: ignore[return-value]
-
 
 def finish(group: list[Ticket[Any]]) -> Ticket[Any] | None:
     """Answer every caller of a group; a second call does what an interrupted first left undone.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from millstream.errors import CorruptionError, DiskFull, InvalidInput, Overloaded, WriteFailed
 from millstream.format import ids, keys
@@ -42,12 +42,11 @@ class Transaction:
         "_wrote",
         "delta",
         "encoded",
+        "has_sql",
         "limits",
         "refusal",
         "state",
         "store_ms",
-        "tables",
-        "view",
         "wall_ms",
         "writer",
     )
@@ -59,18 +58,16 @@ class Transaction:
         limits: Limits,
         *,
         refusal: DiskFull | None = None,
-        tables: SqlWriter | None = None,
+        has_sql: bool = False,
     ) -> None:
         self.state = state
         self.writer = writer
         """What is stored, and over it what this commit writes."""
-        self.view = View(state, writer)
-        """What was there before this operation, for rules that only look."""
         self.limits = limits
         self.refusal = refusal
         """What an operation that publishes is refused with; it alone, not the rest of its group."""
-        self.tables = tables
-        """The application's own tables, where the engine has SQL."""
+        self.has_sql = has_sql
+        """Whether the engine has the ability `sql`: then the application has tables of its own."""
         self._wrote = False
         """Whether statements on the application's tables were run."""
         self.encoded = b""
@@ -95,6 +92,11 @@ class Transaction:
         )
 
     # What operations use.
+
+    @property
+    def view(self) -> View:
+        """What was there before this operation, for rules that only look."""
+        return View(self.state, self.writer)
 
     def get(self, key: bytes) -> bytes | None:
         """A row, wherever it lies, as this operation leaves it."""
@@ -210,18 +212,25 @@ class Transaction:
         return self._tables().savepoint()
 
     def _tables(self) -> SqlWriter:
-        if self.tables is None:
+        if not self.has_sql:
             raise InvalidInput(
                 "tx.sql needs an engine with SQL, and this store's has none: open a store in a file "
                 "(SQLite), or keep the application's own tables elsewhere"
             )
-        return self.tables
+        return cast(SqlWriter, self.writer.stored)
 
     # What the transactor uses.
 
     def run(self, operation: Operation[T]) -> T:
         """Run one operation; if it raises, the transaction is as if it had never begun."""
-        self._begin()
+        delta = self.delta
+        self._first_change = len(delta.changes)
+        self._next_id, self._next_log = delta.next_id, delta.next_log
+        self._inline: dict[bytes, bytes] = {}
+        if self._rows:
+            self._rows = {}
+        if self._drops:
+            self._drops, self._dropped = [], set()
         try:
             result = operation(self)
         except BaseException:
@@ -251,17 +260,6 @@ class Transaction:
         data = self.encoded = encode(delta)
         state.check(delta, data)
         return writer.finish((keys.delta(delta.seq), data))
-
-    def _begin(self) -> None:
-        delta = self.delta
-        self._first_change = len(delta.changes)
-        self._next_id = delta.next_id
-        self._next_log = delta.next_log
-        self._inline: dict[bytes, bytes] = {}
-        if self._rows:
-            self._rows = {}
-        if self._drops:
-            self._drops, self._dropped = [], set()
 
     def _accept(self) -> None:
         """Take over what the operation put and dropped: drops first, in the replay as well."""

@@ -78,7 +78,9 @@ class Transactor:
             if not isinstance(error, MillstreamError):
                 self._interrupted(ticket)
             raise
-        return ticket.answer()
+        if ticket.error is not None:
+            raise ticket.error
+        return ticket.result  # type: ignore[return-value]
 
     def _run(self, ticket: Ticket[Any]) -> None:
         with self._gate:
@@ -105,6 +107,8 @@ class Transactor:
         with self._gate:
             self._admit(len(tickets))
             effect = self._gather.arrive_all(tickets)
+            if effect is None:
+                return
             self._wake(effect)
         self._use_thread(effect)
 
@@ -221,6 +225,8 @@ class Transactor:
         with self._gate:
             effect = self._gather.committed(answered)
             self._leader = None
+            if effect is None:
+                return
             self._wake(effect)
         self._use_thread(effect)
 
@@ -274,15 +280,15 @@ class Transactor:
 
     # What the gather asks for.
 
-    def _wake(self, effect: Effect | None) -> None:
+    def _wake(self, effect: Effect) -> None:
         """Wake the caller that leads or gathers next; called under the gate."""
-        if effect is not None and effect.ticket is not None:
+        if effect.ticket is not None:
             if effect.kind == "wake to lead":
                 effect.ticket.lead = True
             effect.ticket.wake()
 
-    def _use_thread(self, effect: Effect | None) -> None:
-        if effect is None or effect.kind != "use thread":
+    def _use_thread(self, effect: Effect) -> None:
+        if effect.kind != "use thread":
             return
         if self._thread is None:
             self._thread = threading.Thread(

@@ -7,7 +7,10 @@ here, the store's own and the standby's; the one that is behind the other change
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import Any
+
+from millstream.store.entity import Entity
 
 
 class Views:
@@ -26,11 +29,15 @@ class Views:
         """The view of an entity, or None."""
         return self._found.get(key)
 
-    def replace(self, found: dict[bytes, Any], *, seq: int) -> None:
-        """Show what a state has published, up to its commit `seq`."""
+    def replace(self, changed: Iterable[bytes], entities: dict[bytes, Entity], seq: int) -> None:
+        """Show what has changed of a state's entities, up to its commit `seq`."""
         with self._lock:
             if seq >= self.seq:
-                self._found.update(found)
+                for key in changed:
+                    entity = entities.get(key)
+                    view = None if entity is None else entity.view()
+                    if view is not None:
+                        self._found[key] = view
                 self.seq = seq
 
     def add(self, key: bytes, view: Any, *, seq: int) -> None:

@@ -61,12 +61,12 @@ def test_neighbours_of_one_kind_run_together_and_the_order_is_kept(store: Store)
     kinds = ["a", "a", "b", "a", "a", "a", None, None]
     tickets = commit(store, [Counting(ran, joins) for joins in kinds])
     assert ran == [2, 1, 3, 1, 1]
-    first = tickets[0].answer()
-    assert [ticket.answer() for ticket in tickets] == list(range(first, first + 8))
+    first = tickets[0].result
+    assert [ticket.result for ticket in tickets] == list(range(first, first + 8))
 
 
 def test_those_who_know_of_no_others_run_alone(store: Store) -> None:
-    assert len({ticket.answer() for ticket in commit(store, [lambda tx: tx.take_ids(1)] * 3)}) == 3
+    assert len({ticket.result for ticket in commit(store, [lambda tx: tx.take_ids(1)] * 3)}) == 3
 
 
 def test_one_that_fails_takes_nobody_along_and_leaves_nothing_behind(store: Store) -> None:
@@ -74,7 +74,7 @@ def test_one_that_fails_takes_nobody_along_and_leaves_nothing_behind(store: Stor
     good, bad, last = commit(store, [Counting(ran), Counting(ran, bad=True), Counting(ran)])
     assert ran == [3, 1, 1, 1]
     assert isinstance(bad.error, InvalidInput)
-    assert last.answer() == good.answer() + 1
+    assert last.result == good.result + 1
 
 
 def test_if_it_is_not_possible_each_runs_alone(

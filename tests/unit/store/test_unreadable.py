@@ -8,7 +8,7 @@ import pytest
 
 import millstream
 from millstream.embedded import EmbeddedSession
-from millstream.errors import WriteFailed
+from millstream.errors import MillstreamError, WriteFailed
 from millstream.format import keys
 from millstream.log.head import Truncated
 from millstream.store.transaction import Transaction
@@ -26,5 +26,22 @@ def test_a_change_that_could_not_be_read_again_is_refused(tmp_path: Path) -> Non
         with pytest.raises(WriteFailed):
             session.store.run(mistaken)
         assert ms.log("a").append(b"goes on") == 1
+    with millstream.open(tmp_path / "store.db") as ms:
+        assert [record.value for record in ms.log("a").read()] == [b"kept", b"goes on"]
+
+
+def test_a_row_that_could_not_be_read_again_is_refused(tmp_path: Path) -> None:
+    with millstream.open(tmp_path / "store.db") as ms:
+        log = ms.log("a")
+        log.append(b"kept")
+        session = ms.session
+        assert isinstance(session, EmbeddedSession)
+
+        def mistaken(tx: Transaction) -> None:
+            tx.put(keys.payload(7), "text")  # type: ignore[arg-type]
+
+        with pytest.raises(MillstreamError):
+            session.store.run(mistaken)
+        assert log.append(b"goes on") == 1
     with millstream.open(tmp_path / "store.db") as ms:
         assert [record.value for record in ms.log("a").read()] == [b"kept", b"goes on"]
