@@ -46,7 +46,7 @@ from millstream.queue.service.passing import queue_past, queues_passed
 from millstream.queue.service.withdrawing import set_queues_back
 from millstream.replica import commands as r
 from millstream.replica import metadata, owner
-from millstream.replica.copies import adopting, copying, marks, parcel, roster, truncation
+from millstream.replica.copies import adopting, copying, marks, parcel
 from millstream.replica.forks import aside, fork
 from millstream.replica.sync import following
 from millstream.store import forking
@@ -91,6 +91,7 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[Transaction, Any], Any]] = {
     c.TakeOver: owner.take_over,
     r.StartReplica: adopting.start_replica,
     r.AdoptOwner: adopting.adopt_owner,
+    r.AdoptStart: adopting.adopt_start,
     r.AdoptMetadata: metadata.adopt_metadata,
     r.AdoptTimestamp: adopting.adopt_timestamp,
     r.SetAside: lambda tx, command: aside.set_aside(tx, command, queue_past, set_queues_back),
@@ -99,7 +100,6 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[Transaction, Any], Any]] = {
     c.Acknowledge: cursors.acknowledge,
     c.MoveCursor: cursors.move_cursor,
     c.DeleteCursor: cursors.delete_cursor,
-    truncation.AdoptStart: truncation.adopt_start,
     q.SpecifyQueue: queues.specify,
     q.DeleteQueue: queues.delete,
     q.PauseQueue: queues.pause,
@@ -115,8 +115,7 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[Transaction, Any], Any]] = {
 _PROCEDURES: dict[type[Procedure[Any]], Callable[[Store, Any], Any]] = {
     c.EnforceRetention: queries.enforce_retention,
     c.MergeFork: lambda store, query: fork.merge_fork(store, query, queue_past),
-    r.AdoptBlocks: adopting.adopt_blocks,
-    parcel.AdoptParcel: parcel.adopt_parcel,
+    r.AdoptParcel: adopting.adopt_parcel,
     assigning.AssignMessages: assigning.assign_messages,
     q.PutForLater: consuming.put_later,
     q.ClaimMessages: waiting.claim_messages,
@@ -138,13 +137,11 @@ _READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
     r.GetStoreId: copying.get_store_id,
     r.SummarizeLogs: copying.summarize_logs,
     r.SummarizeLog: copying.summarize_log,
-    r.GetMarks: copying.get_marks,
     r.GetChain: copying.get_chain,
     r.DigestRange: copying.digest_range,
-    r.TransferBlocks: copying.transfer_blocks,
     r.GetStampedMetadata: metadata.stamped_metadata,
-    roster.SummarizeNamed: roster.summarize_named,
-    parcel.SendBlocks: parcel.send_blocks,
+    r.SummarizeNamed: copying.summarize_named,
+    r.SendBlocks: parcel.send_blocks,
     scanning.ListAttempts: scanning.list_attempts,
     scanning.ListUnrouted: scanning.list_unrouted,
     standing.ListStandings: standing.list_standings,

@@ -51,18 +51,16 @@ def the_same_names_in_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aside.secrets, "token_hex", lambda _: "0" * 8)
 
 
-def origin() -> tuple[list[Any], bytes]:
+def origin() -> r.Parcel:
     """Blocks of another store, and the hash with them."""
     with memory_store(clock=SimulatedClock(7_000)) as ms:
         log = ms.log("copy")
         log.append(b"0")
         log.append_many([b"1", LARGE, b"3"])
-        session = ms.session
-        blocks = session.execute(r.TransferBlocks("copy", 0, 99, 10**6))
-        return blocks, session.execute(r.GetChain("copy", 4))
+        return ms.session.execute(r.SendBlocks("copy", 0, 99, 10**6))
 
 
-BLOCKS, DIGEST = origin()
+PARCEL = origin()
 
 
 def store_of(ms: Millstream) -> Store:
@@ -118,7 +116,7 @@ WORKLOAD: list[Do] = [
     lambda ms: ms.log("a").truncate(before=5),
     drop_bytes,
     asked(r.StartReplica("copy", Mark(0, ZERO), "elsewhere", 2)),
-    asked(r.AdoptBlocks("copy", BLOCKS, 0, DIGEST, 2)),
+    asked(r.AdoptParcel("copy", PARCEL, 0, 2)),
     lambda ms: ms.log("b").hand_over("elsewhere"),
     lambda ms: ms.log("copy").take_over(),
     appended("copy", b"4"),
@@ -164,8 +162,8 @@ def check_hashes(ms: Millstream) -> None:
         assert found is not None
         chain = Chain(found.base)
         while chain.end < found.end:
-            command = r.TransferBlocks(info.name, chain.end, found.end, 10**6)
-            for block in ms.session.execute(command):
+            command = r.SendBlocks(info.name, chain.end, found.end, 10**6)
+            for block in ms.session.execute(command).blocks:
                 chain.extend(block)
         assert chain.digest() == found.digest
 

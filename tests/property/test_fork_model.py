@@ -274,8 +274,8 @@ class Forks(RuleBasedStateMachine):
         assert found is not None
         whole = Chain(found.base)
         while whole.end < found.end:
-            ask = r.TransferBlocks(log.name, whole.end, found.end, 10**6)
-            for block in self.ms.session.execute(ask):
+            ask = r.SendBlocks(log.name, whole.end, found.end, 10**6)
+            for block in self.ms.session.execute(ask).blocks:
                 whole.extend(block)
         assert whole.digest() == found.digest
 

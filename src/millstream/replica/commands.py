@@ -6,9 +6,12 @@ from msgspec import Struct
 
 from millstream.command import Operation, Procedure, Read, Traits, on_copy
 from millstream.log.block import Block
-from millstream.log.metadata import Meta, Stamp
+from millstream.log.metadata import Meta
 from millstream.record import SetBackReader
 from millstream.replica.chain import Mark
+
+NAMES_MAX = 1_000
+"""Logs that one question may name."""
 
 
 class Summary(Struct, frozen=True, array_like=True):
@@ -25,10 +28,8 @@ class Summary(Struct, frozen=True, array_like=True):
     """The id of the store that may append."""
     epoch: int
     timestamp_ms: int
-    stamp: Stamp | None
-    """The newest of the metadata's entries, deleted ones included."""
     metadata: bytes = b""
-    """A digest of all of them; empty if there are none."""
+    """A digest of the metadata's entries, deleted ones included; empty if there are none."""
 
 
 class GetStoreId(Read[str], frozen=True):
@@ -47,23 +48,20 @@ class SummarizeLogs(Read[list[Summary]], frozen=True):
     pattern: str = "*"
 
 
+class SummarizeNamed(Read[list[Summary]], frozen=True):
+    """How the logs of these names stand; those that do not exist are left out."""
+
+    traits = Traits(needs="seen")
+
+    names: list[str]
+
+
 class SummarizeLog(Read[Summary | None], frozen=True):
     """How a log stands; None if there is none."""
 
     traits = Traits(needs=(on_copy("read"),))
 
     log: str
-
-
-class GetMarks(Read[list[Mark]], frozen=True):
-    """The marks with start <= offset < stop, ascending, at most so many; the base is the first."""
-
-    traits = Traits(needs=(on_copy("read"),), page="limit")
-
-    log: str
-    start: int
-    stop: int
-    limit: int
 
 
 class GetChain(Read[bytes], frozen=True):
@@ -85,8 +83,32 @@ class DigestRange(Read[bytes], frozen=True):
     stop: int
 
 
-class TransferBlocks(Read[list[Block]], frozen=True):
-    """Some of the records in [start, stop), from the first on; also below the start of the log."""
+class Parcel(Struct, frozen=True, array_like=True):
+    """Blocks up to an offset, and the running hash there: what is sent of a log at once."""
+
+    end: int
+    digest: bytes
+    blocks: list[Block] = []
+    packed: bytes = b""
+    """The blocks as MessagePack and zstd, in place of `blocks`."""
+    size: int = 0
+    """Bytes of what is packed."""
+
+    def weight(self) -> int:
+        """Bytes that travel."""
+        return len(self.packed) or sum(map(weight, self.blocks))
+
+
+def weight(block: Block) -> int:
+    """Bytes of a block that travel."""
+    return len(block.payload) + len(block.metadata)
+
+
+class SendBlocks(Read[Parcel], frozen=True):
+    """Some of the records in [start, stop), from the first on, with the running hash at their end.
+
+    Also below the start of the log.
+    """
 
     traits = Traits(needs=(on_copy("read"),), bytes="bytes_max", is_large=True)
 
@@ -94,6 +116,7 @@ class TransferBlocks(Read[list[Block]], frozen=True):
     start: int
     stop: int
     bytes_max: int
+    compress: bool = False
 
 
 class GetStampedMetadata(Read[dict[str, Meta]], frozen=True):
@@ -118,19 +141,18 @@ class StartReplica(Operation[bool], frozen=True):
     epoch: int
 
 
-class AdoptBlocks(Procedure[int], frozen=True):
-    """Append blocks as another copy has them, in one commit; answers the new end.
+class AdoptParcel(Procedure[int], frozen=True):
+    """Take a parcel over, in one commit; answers the log's new end.
 
-    Everything is checked before, outside of the write lock: that is why it is no operation.
+    It is checked outside the write lock, hence no operation. Repeated, it changes nothing: the
+    log no longer ends at `expect_end`.
     """
 
     traits = Traits(needs=(on_copy("write"),), repeat="harmless")
 
     log: str
-    blocks: list[Block]
+    parcel: Parcel
     expect_end: int
-    digest: bytes
-    """The running hash that the log has with these blocks."""
     epoch: int
 
 
@@ -144,6 +166,15 @@ class AdoptOwner(Operation[bool], frozen=True):
     epoch: int
     expect_end: int | None = None
     """If given, only if the log ends there: records beyond would belong to no owner."""
+
+
+class AdoptStart(Operation[int], frozen=True):
+    """Begin where another copy begins, if that is later; answers how many records went."""
+
+    traits = Traits(needs=(on_copy("write"),), is_step=True, tidies=True)
+
+    log: str
+    start: int
 
 
 class AdoptTimestamp(Operation[bool], frozen=True):

@@ -18,7 +18,7 @@ from millstream.format.packing import TIMESTAMP_MS_MAX
 from millstream.log.metadata import Meta, Stamp
 from millstream.log.names import check_integer, check_name, check_text
 
-__all__ = ["Entries", "Meta", "Stamp", "check_entries", "join", "news", "newer", "summary"]
+__all__ = ["Entries", "Meta", "Stamp", "check_entries", "digest_of", "join", "news", "newer"]
 
 COUNTER_MAX = 2**53
 """Entries set within one millisecond: far beyond what a writer reaches, far below what overflows."""
@@ -26,7 +26,7 @@ COUNTER_MAX = 2**53
 WRITER_CHARS_MAX = 255
 
 DIGEST_BYTES = 8
-"""Of a summary: it tells copies apart that differ by accident; entries themselves are compared."""
+"""Of a digest: it tells copies apart that differ by accident; entries themselves are compared."""
 
 Entries = Mapping[str, Meta]
 """Metadata by key, deleted entries included."""
@@ -56,12 +56,9 @@ def news(own: Entries, other: Entries) -> dict[str, Meta]:
     return found
 
 
-def summary(entries: Entries) -> tuple[Stamp | None, bytes]:
-    """The newest stamp, and a digest that is the same for the same entries; b"" for none."""
-    if not entries:
-        return None, b""
-    packed = _encode(dict(entries))
-    return max(meta.stamp for meta in entries.values()), sha256(packed).digest()[:DIGEST_BYTES]
+def digest_of(entries: Entries) -> bytes:
+    """A digest that is the same for the same entries; b"" for none."""
+    return sha256(_encode(dict(entries))).digest()[:DIGEST_BYTES] if entries else b""
 
 
 def check_entries(entries: Entries) -> None:

@@ -27,7 +27,7 @@ from millstream.log.block import Block
 from millstream.log.names import NUMBER_MAX, check_integer, check_name
 from millstream.queue import commands as queues
 from millstream.queue.model.spec import PRIORITY_MAX, QueueSpec
-from millstream.replica.copies.parcel import Parcel
+from millstream.replica.commands import Parcel
 from millstream.server.settings import Settings
 
 PAGE_MAX = 10_000

@@ -12,9 +12,8 @@ from millstream.command import Command, Operation, waits
 from millstream.errors import Denied
 from millstream.log.commands import GetParent, ListLogs
 from millstream.queue.commands import ClaimMessages, ListQueues
-from millstream.replica.commands import SummarizeLogs, Summary
+from millstream.replica.commands import NAMES_MAX, SummarizeLogs, SummarizeNamed, Summary
 from millstream.replica.copies.pattern import takes
-from millstream.replica.copies.roster import NAMES_MAX, SummarizeNamed
 from millstream.server.auth.access import (
     Principal,
     copyable,

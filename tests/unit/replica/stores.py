@@ -9,7 +9,10 @@ from millstream.command import Command
 from millstream.format import keys
 from millstream.log import retention
 from millstream.log.block import Block
+from millstream.log.head import Name
 from millstream.replica import commands as r
+from millstream.replica.chain import Mark
+from millstream.replica.copies.marks import read_marks
 from millstream.store.store import Store
 from millstream.testing import Probe
 from millstream.threads.log import Log
@@ -74,14 +77,21 @@ def summary(ms: Millstream, log: str = "a") -> r.Summary:
 
 def blocks(ms: Millstream, start: int = 0, stop: int = 2**40, size: int = 2**20) -> list[Block]:
     """Some blocks of log "a", as another copy would get them."""
-    return ms.session.execute(r.TransferBlocks("a", start, stop, size))
+    return ms.session.execute(r.SendBlocks("a", start, stop, size)).blocks
 
 
 def adopt(
     ms: Millstream, found: list[Block], *, digest: bytes, end: int = 0, epoch: int = 0
 ) -> int:
     """Take blocks over."""
-    return ms.session.execute(r.AdoptBlocks("a", found, end, digest, epoch))
+    stop = found[-1].offsets.stop if found else end
+    return ms.session.execute(r.AdoptParcel("a", r.Parcel(stop, digest, found), end, epoch))
+
+
+def marks_of(ms: Millstream) -> list[Mark]:
+    """The marks of log "a", ascending."""
+    log_id = store_of(ms).view(lambda view: view.entity(keys.log_name("a"), Name).log_id)
+    return store_of(ms).view(lambda view: list(read_marks(view, log_id)))
 
 
 def start(source: Millstream, target: Millstream) -> r.Summary:

@@ -12,9 +12,8 @@ from millstream import Item, Millstream
 from millstream.errors import ForkDetected, InvalidInput, NotOwner, TooLarge, Truncated
 from millstream.limits import Limits
 from millstream.log.metadata import Meta, Stamp
-from millstream.replica.commands import AdoptMetadata, GetStampedMetadata
+from millstream.replica.commands import AdoptMetadata, GetStampedMetadata, SendBlocks
 from millstream.replica.copies import parcel
-from millstream.replica.copies.parcel import SendBlocks
 from millstream.replica.sync import converge
 from millstream.replica.sync.outcome import Progress
 from millstream.testing import SimulatedClock, memory_store

@@ -17,12 +17,15 @@ from millstream.log.block import Block
 from millstream.log.metadata import Meta, Stamp
 from millstream.replica.chain import Mark
 from millstream.replica.commands import (
+    AdoptParcel,
     GetStampedMetadata,
     GetStoreId,
+    Parcel,
+    SendBlocks,
     SummarizeLogs,
     Summary,
 )
-from millstream.replica.copies.parcel import AdoptParcel, Parcel, SendBlocks, unpacked
+from millstream.replica.copies.parcel import unpacked
 from tests.unit.replica.copies import records, seen, through
 
 Tamper = Callable[[Parcel], Parcel]

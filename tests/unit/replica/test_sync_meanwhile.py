@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from millstream import Millstream
-from millstream.replica.commands import SummarizeLogs
-from millstream.replica.copies.parcel import SendBlocks
+from millstream.replica.commands import SendBlocks, SummarizeLogs
 from millstream.replica.sync import converge
 from tests.unit.replica.copies import records, through, values
 

@@ -14,8 +14,7 @@ import millstream
 from millstream import Millstream
 from millstream.errors import Conflict, Fenced, ForkDetected, NotOwner
 from millstream.replica.chain import Mark
-from millstream.replica.commands import SummarizeLogs
-from millstream.replica.copies.parcel import AdoptParcel
+from millstream.replica.commands import AdoptParcel, SummarizeLogs
 from tests.unit.replica.copies import records, seen, store_id, through, values
 
 

@@ -22,8 +22,7 @@ from millstream.queue.service.standing import ListStandings
 from millstream.record import Retention
 from millstream.replica import commands as copies
 from millstream.replica.chain import ZERO, Mark
-from millstream.replica.copies.parcel import AdoptParcel, Parcel, SendBlocks
-from millstream.replica.copies.truncation import AdoptStart
+from millstream.replica.commands import AdoptParcel, AdoptStart, Parcel, SendBlocks
 from millstream.server.auth.access import (
     ANYONE_HERE,
     Denied,
@@ -105,14 +104,11 @@ TABLE: list[tuple[Any, str]] = [
     (logs.GetOwner("orders"), "log:read:orders"),
     (logs.GetParent("orders"), "log:read:orders"),
     (copies.SummarizeLog("orders"), "replica:read:orders"),
-    (copies.GetMarks("orders", 0, 1, 1), "replica:read:orders"),
     (copies.GetChain("orders", 0), "replica:read:orders"),
     (copies.DigestRange("orders", 0, 1), "replica:read:orders"),
-    (copies.TransferBlocks("orders", 0, 1, 1), "replica:read:orders"),
     (copies.GetStampedMetadata("orders"), "replica:read:orders"),
     (SendBlocks("orders", 0, 1, 1), "replica:read:orders"),
     (copies.StartReplica("orders", MARK, "s", 0), "replica:write:orders"),
-    (copies.AdoptBlocks("orders", [], 0, b"", 0), "replica:write:orders"),
     (copies.AdoptOwner("orders", "s", 1), "replica:write:orders"),
     (copies.AdoptMetadata("orders", {}), "replica:write:orders"),
     (copies.SetAside("orders", 0, 0), "replica:write:orders"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from millstream.replica.copies.parcel import Parcel
+from millstream.replica.commands import Parcel
 from tests.unit.server.asking import Rest, served, serving
 
 MSGPACK = {"content-type": "application/msgpack"}

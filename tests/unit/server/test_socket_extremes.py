@@ -44,8 +44,7 @@ from millstream.queue.model.slots import Mark
 from millstream.queue.model.spec import QueueSpec
 from millstream.queue.service.assigning import Assignment, AssignMessages
 from millstream.record import Producer, Retention
-from millstream.replica.commands import DigestRange, GetMarks, TransferBlocks
-from millstream.replica.copies.parcel import SendBlocks
+from millstream.replica.commands import DigestRange, SendBlocks
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from tests.unit.samples import offered, required, sample
@@ -101,9 +100,7 @@ SOUND: dict[type, list[Any]] = {
         ClaimMessages("a", 2, 1_000, "c", None, RUNS),
         ClaimMessages("a", 2, None, "c", None, [], True),
     ],
-    GetMarks: [GetMarks("a", 0, 5, 5)],
     DigestRange: [DigestRange("a", 0, 5)],
-    TransferBlocks: [TransferBlocks("a", 0, 5, 100)],
     SendBlocks: [SendBlocks("a", 0, 5, 100)],
     Transact: [
         Transact([Append("a", single(b"x")), FinishClaims("a", RUNS, "nack", 5)]),

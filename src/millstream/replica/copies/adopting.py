@@ -18,13 +18,15 @@ from millstream.format.checking import check_stored
 from millstream.format.packing import check_timestamp
 from millstream.limits import Limits
 from millstream.log.block import Block
+from millstream.log.commands import Truncate
 from millstream.log.head import Appended, Head, Owned, Placed, Touched, Truncated
 from millstream.log.names import check_integer, check_name
-from millstream.log.operations import check_free, find_log, make_log, need_log
+from millstream.log.operations import check_free, find_log, make_log, need_log, truncate_log
 from millstream.replica import commands as c
 from millstream.replica.chain import DIGEST_BYTES, Mark, Parsed, parse
 from millstream.replica.copies.copying import Standing, advance, chains_of
 from millstream.replica.copies.marks import add_marks, begin_marks, last_mark
+from millstream.replica.copies.parcel import unpacked
 from millstream.store.instance import instance_id
 from millstream.store.store import Store
 from millstream.store.supposing import Reading
@@ -80,8 +82,8 @@ def _own(tx: Transaction, log_id: int, owner: str, epoch: int) -> None:
         tx.change(keys.head(log_id), Owned(short, epoch))
 
 
-def adopt_blocks(store: Store, command: c.AdoptBlocks) -> int:
-    """Check blocks of another copy and append them; the new end."""
+def adopt_parcel(store: Store, command: c.AdoptParcel) -> int:
+    """Check the blocks of a parcel and append them; the new end."""
     found = check_blocks(command, store.limits)
     standing, chain = advance(Reading(store, waits=True), command.log)
     if standing.end != command.expect_end:
@@ -89,10 +91,11 @@ def adopt_blocks(store: Store, command: c.AdoptBlocks) -> int:
     marks: list[Mark] = []
     for one in found:
         marks += chain.extend(one)
-    if chain.digest() != command.digest:
+    digest = command.parcel.digest
+    if chain.digest() != digest:
         raise CorruptionError(
             f"log {command.log!r}: with the blocks that came, its hash at {chain.end} would be "
-            f"{chain.digest().hex()[:16]}…, and the other copy has {command.digest.hex()[:16]}…: "
+            f"{chain.digest().hex()[:16]}…, and the other copy has {digest.hex()[:16]}…: "
             "they are not of the same log, or were damaged on their way; nothing was taken over",
             what="chain",
             where=command.expect_end,
@@ -103,17 +106,16 @@ def adopt_blocks(store: Store, command: c.AdoptBlocks) -> int:
     return end
 
 
-def check_blocks(command: c.AdoptBlocks, limits: Limits) -> list[Parsed]:
-    """Take blocks apart, and refuse what could not have been stored here."""
+def check_blocks(command: c.AdoptParcel, limits: Limits) -> list[Parsed]:
+    """Take the blocks of a parcel apart, and refuse what could not have been stored here."""
+    blocks = unpacked(command.parcel, limits)
     check_integer("an epoch", command.epoch)
-    check_integer("an offset", command.expect_end)
-    if len(command.digest) != DIGEST_BYTES:
-        raise InvalidInput(f"a hash of {len(command.digest)} bytes, not {DIGEST_BYTES}")
-    if not 0 < len(command.blocks) <= BLOCKS_MAX:
-        raise InvalidInput(f"{len(command.blocks)} blocks; from 1 to {BLOCKS_MAX:,} can be adopted")
+    check_mark(Mark(command.expect_end, command.parcel.digest))
+    if not 0 < len(blocks) <= BLOCKS_MAX:
+        raise InvalidInput(f"{len(blocks)} blocks; from 1 to {BLOCKS_MAX:,} can be adopted")
     found: list[Parsed] = []
     position = command.expect_end
-    for one in command.blocks:
+    for one in blocks:
         if one.first_offset != position or one.count < 1:
             raise InvalidInput(
                 f"a block at offset {one.first_offset} where {position} was expected"
@@ -122,6 +124,8 @@ def check_blocks(command: c.AdoptBlocks, limits: Limits) -> list[Parsed]:
         check_stored(parsed.metadata, parsed.payload, limits)
         found += _pieces(parsed, limits)
         position = parsed.stop
+    if position != command.parcel.end:
+        raise InvalidInput(f"a parcel up to {command.parcel.end} holds records up to {position}")
     return found
 
 
@@ -158,7 +162,7 @@ def _parsed(block: Block, log: str) -> Parsed:
 def _adopt(
     tx: Transaction,
     *,
-    command: c.AdoptBlocks,
+    command: c.AdoptParcel,
     standing: Standing,
     found: list[Parsed],
     marks: list[Mark],
@@ -178,6 +182,12 @@ def _adopt(
     if marks:
         add_marks(tx, log_id, marks)
     return tx.entity(keys.head(log_id), Head).end
+
+
+def adopt_start(tx: Transaction, command: c.AdoptStart) -> int:
+    """Truncations travel: a copy, which must be there, forgets what another one has forgotten."""
+    need_log(tx, command.log)
+    return truncate_log(tx, Truncate(command.log, command.start))
 
 
 def adopt_timestamp(tx: Transaction, command: c.AdoptTimestamp) -> bool:
@@ -239,7 +249,7 @@ def _check_owner(owner: str, epoch: int) -> None:
     check_integer("an epoch", epoch)
 
 
-def _end_moved(command: c.AdoptBlocks | c.AdoptOwner, end: int) -> EndMoved:
+def _end_moved(command: c.AdoptParcel | c.AdoptOwner, end: int) -> EndMoved:
     return EndMoved(
         f"log {command.log!r} ends at {end}, not at {command.expect_end}",
         log=command.log,

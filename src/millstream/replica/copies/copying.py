@@ -13,13 +13,13 @@ from functools import partial
 from threading import Lock
 from typing import NamedTuple
 
-from millstream.errors import CorruptionError, NotFound, OutOfRange, Truncated
+from millstream.errors import CorruptionError, NotFound, OutOfRange, TooLarge, Truncated
 from millstream.format import keys
 from millstream.log.ancestry import fork_of
 from millstream.log.block import Block
 from millstream.log.head import Head, Name
 from millstream.log.metadata import MetadataState
-from millstream.log.names import check_integer
+from millstream.log.names import check_integer, check_name
 from millstream.log.reader import fetch_blocks
 from millstream.replica import commands as c
 from millstream.replica.chain import ZERO, Chain, Mark, Run
@@ -32,7 +32,7 @@ from millstream.replica.copies.marks import (
     read_marks,
 )
 from millstream.replica.copies.pattern import takes
-from millstream.replica.stamp import summary
+from millstream.replica.stamp import digest_of
 from millstream.store.instance import Instance
 from millstream.store.rows import View
 from millstream.store.store import Store
@@ -45,7 +45,6 @@ READ_BYTES = 4 * 1024 * 1024
 MARKS_PER_COMMIT = 1_024
 CHAINS_KEPT = 1_000
 NAMES_PER_STEP = 1_000
-MARKS_LISTED_MAX = 10_000
 TRIES = 100
 """How often a chain is computed again while its log is set back, truncated or deleted."""
 
@@ -270,6 +269,18 @@ def summarize_logs(store: Store, query: c.SummarizeLogs) -> list[c.Summary]:
     return found
 
 
+def summarize_named(store: Store, query: c.SummarizeNamed) -> list[c.Summary]:
+    """How the logs of given names stand, for a side that gives or takes only these."""
+    if len(query.names) > c.NAMES_MAX:
+        raise TooLarge(
+            f"{len(query.names):,} names; the limit is {c.NAMES_MAX:,}",
+            size=len(query.names),
+            limit=c.NAMES_MAX,
+        )
+    found = (summarize_log(store, c.SummarizeLog(check_name(name))) for name in query.names)
+    return [one for one in found if one is not None]
+
+
 def _names(view: View, *, after: str, limit: int) -> list[str]:
     start = keys.log_name(after) + (b"\x00" if after else b"")
     page = view.find(start, keys.after(keys.prefix(keys.NAME)), limit=limit)
@@ -284,40 +295,17 @@ def _summary(view: View, *, standing: Standing, digest: bytes) -> c.Summary | No
         return None
     metadata = view.entity(keys.metadata(standing.log_id), MetadataState)
     store = view.entity(keys.STORE_KEY, Instance)
-    stamp, known = summary(metadata.entries)
-    owner = head.owner or store.id
     return c.Summary(
         name=head.name,
         start=head.start,
         end=standing.end,
         base=base,
         digest=digest,
-        owner=owner,
+        owner=head.owner or store.id,
         epoch=head.epoch,
         timestamp_ms=head.timestamp_ms,
-        stamp=stamp,
-        metadata=known,
+        metadata=digest_of(metadata.entries),
     )
-
-
-def get_marks(store: Store, query: c.GetMarks) -> list[Mark]:
-    """Some of a log's marks, from its base on."""
-    check_integer("an offset", query.start)
-    limit = min(query.limit, MARKS_LISTED_MAX)
-    reading = Reading(store)
-    standing, _ = advance(reading, query.log)
-
-    def ask(view: View) -> list[Mark]:
-        anchor = mark_at(view, standing.log_id, standing.start)
-        start = query.start if anchor is None else max(query.start, anchor.offset)
-        found: list[Mark] = []
-        for mark in read_marks(view, standing.log_id, start=start):
-            if mark.offset >= query.stop or len(found) >= limit:
-                break
-            found.append(mark)
-        return found
-
-    return reading.view(ask)
 
 
 def get_chain(store: Store, query: c.GetChain) -> bytes:
@@ -345,7 +333,7 @@ def digest_range(store: Store, query: c.DigestRange) -> bytes:
     return run.digest()
 
 
-def transfer_blocks(store: Store, query: c.TransferBlocks) -> list[Block]:
+def transfer_blocks(store: Store, query: c.SendBlocks) -> list[Block]:
     """Blocks for another copy, as they are stored."""
     reading = Reading(store)
     standing = need_standing(reading, query.log)

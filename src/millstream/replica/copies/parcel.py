@@ -12,16 +12,14 @@ from itertools import accumulate
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
-from millstream.command import Procedure, Read, Traits, on_copy
 from millstream.errors import CorruptionError, InvalidInput, TooLarge
 from millstream.format import block as blocks
 from millstream.limits import Limits
 from millstream.log.block import Block, Columns, pack
 from millstream.log.names import check_integer
-from millstream.replica.commands import AdoptBlocks, GetChain, TransferBlocks
-from millstream.replica.copies import adopting, copying
+from millstream.replica.commands import GetChain, Parcel, SendBlocks, weight
+from millstream.replica.copies import copying
 from millstream.store.store import Store
 
 LEVEL = 3
@@ -37,56 +35,11 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Block]).decode
 
 
-class Parcel(Struct, frozen=True, array_like=True):
-    """Blocks up to an offset, and the running hash there."""
-
-    end: int
-    digest: bytes
-    blocks: list[Block] = []
-    packed: bytes = b""
-    """The blocks as MessagePack and zstd, in place of `blocks`."""
-    size: int = 0
-    """Bytes of what is packed."""
-
-    def weight(self) -> int:
-        """Bytes that travel."""
-        return len(self.packed) or sum(map(weight, self.blocks))
-
-
-class SendBlocks(Read[Parcel], frozen=True):
-    """Some of the records in [start, stop), from the first on, with the running hash at their end."""
-
-    traits = Traits(needs=(on_copy("read"),), bytes="bytes_max", is_large=True)
-
-    log: str
-    start: int
-    stop: int
-    bytes_max: int
-    compress: bool = False
-
-
-class AdoptParcel(Procedure[int], frozen=True):
-    """Take a parcel over, in one commit; answers the log's new end.
-
-    It is checked outside the write lock, hence no operation. Repeated, it changes nothing: the
-    log no longer ends at `expect_end`.
-    """
-
-    traits = Traits(needs=(on_copy("write"),), repeat="harmless")
-
-    log: str
-    parcel: Parcel
-    expect_end: int
-    epoch: int
-
-
 def send_blocks(store: Store, query: SendBlocks) -> Parcel:
     """Read blocks for another copy."""
     if query.compress:
         _zstd()
-    found = copying.transfer_blocks(
-        store, TransferBlocks(query.log, query.start, query.stop, query.bytes_max)
-    )
+    found = copying.transfer_blocks(store, query)
     if not found:
         return Parcel(query.start, b"")
     found = _fitting(found)
@@ -97,11 +50,6 @@ def send_blocks(store: Store, query: SendBlocks) -> Parcel:
     data = _encode(found)
     packed: bytes = _zstd().ZstdCompressor(level=LEVEL).compress(data)
     return Parcel(end, digest, [], packed, len(data))
-
-
-def weight(block: Block) -> int:
-    """Bytes of a block that travel."""
-    return len(block.payload) + len(block.metadata)
 
 
 def _fitting(found: list[Block]) -> list[Block]:
@@ -132,19 +80,6 @@ def _first_of(block: Block) -> Block:
             metadata.timestamps(block.skip, count),
             metadata.appended(block.skip, count),
         ),
-    )
-
-
-def adopt_parcel(store: Store, command: AdoptParcel) -> int:
-    """Check a parcel and take it over."""
-    parcel = command.parcel
-    found = unpacked(parcel, store.limits)
-    end = found[-1].offsets.stop if found else command.expect_end
-    if end != parcel.end:
-        raise InvalidInput(f"a parcel up to {parcel.end} holds records up to {end}")
-    return adopting.adopt_blocks(
-        store,
-        AdoptBlocks(command.log, found, command.expect_end, parcel.digest, command.epoch),
     )
 
 

@@ -21,16 +21,18 @@ from millstream.log.commands import MergeFork
 from millstream.replica.commands import (
     AdoptMetadata,
     AdoptOwner,
+    AdoptParcel,
+    AdoptStart,
     AdoptTimestamp,
     GetStampedMetadata,
+    Parcel,
+    SendBlocks,
     SetAside,
     StartReplica,
     SummarizeLog,
     Summary,
 )
 from millstream.replica.copies.checking import check_aside, check_summary
-from millstream.replica.copies.parcel import AdoptParcel, Parcel, SendBlocks
-from millstream.replica.copies.truncation import AdoptStart
 from millstream.replica.stamp import news
 from millstream.replica.sync.compare import Copies, compare
 from millstream.replica.sync.outcome import LogOutcome, Options, Progress, SetBack, Tell
@@ -112,10 +114,10 @@ class Convergence:
             raise Conflict(f"log {self.log!r} came to exist meanwhile; sync again", log=self.log)
         if before is not None:
             self.outcome.truncated += before.end - before.start
-        made = Summary(
-            self.log, base.offset, base.offset, base, base.digest, owner, epoch, 0, None, b""
-        )
-        self._copies[side] = made if before is None else _with_metadata_of(made, before)
+        made = Summary(self.log, base.offset, base.offset, base, base.digest, owner, epoch, 0, b"")
+        if before is not None:
+            made = replace(made, metadata=before.metadata, timestamp_ms=before.timestamp_ms)
+        self._copies[side] = made
 
     def _meet(self) -> Steps[bool]:
         """Where one copy ends before the other begins, it has to begin there too.
@@ -425,13 +427,4 @@ def _same(own: Summary, peer: Summary) -> bool:
             own.metadata == peer.metadata,
             own.timestamp_ms == peer.timestamp_ms,
         )
-    )
-
-
-def _with_metadata_of(made: Summary, before: Summary) -> Summary:
-    return replace(
-        made,
-        stamp=before.stamp,
-        metadata=before.metadata,
-        timestamp_ms=before.timestamp_ms,
     )

@@ -10,9 +10,8 @@ from collections import deque
 from typing import NamedTuple
 
 from millstream.errors import InvalidInput
-from millstream.replica.commands import SummarizeLogs, Summary
+from millstream.replica.commands import NAMES_MAX, SummarizeLogs, SummarizeNamed, Summary
 from millstream.replica.copies.pattern import takes
-from millstream.replica.copies.roster import NAMES_MAX, SummarizeNamed
 from millstream.replica.sync.outcome import Options
 from millstream.replica.sync.steps import Ask, Side, Steps, ask
 

@@ -12,9 +12,7 @@ from typing import Any
 import msgspec
 
 from millstream.command import Command
-from millstream.log.block import Block
-from millstream.replica.commands import AdoptBlocks
-from millstream.replica.copies.parcel import AdoptParcel, Parcel
+from millstream.replica.commands import AdoptParcel, Parcel
 
 BLOCK_BYTES = 24
 """About what a block takes beside its bytes."""
@@ -45,14 +43,8 @@ class Meter:
 
 def weight(value: Any) -> int:
     """Bytes that a value takes on a wire; blocks are not encoded only to be counted."""
-    if isinstance(value, AdoptBlocks):
-        return _weight_of(value.blocks) + len(value.log) + 64
     if isinstance(value, AdoptParcel):
         return weight(value.parcel) + len(value.log) + 64
     if isinstance(value, Parcel):
-        return len(value.packed) + _weight_of(value.blocks) + 64
+        return value.weight() + BLOCK_BYTES * len(value.blocks) + 64
     return len(msgspec.msgpack.encode(value))
-
-
-def _weight_of(blocks: list[Block]) -> int:
-    return sum(len(block.payload) + len(block.metadata) + BLOCK_BYTES for block in blocks)

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from millstream.errors import CorruptionError, InvalidInput, NotFound
 from millstream.replica import commands as c
 from millstream.replica.chain import DIGEST_BYTES, Mark
-from millstream.replica.copies.parcel import AdoptParcel, Parcel, SendBlocks
+from millstream.replica.commands import AdoptParcel, Parcel, SendBlocks
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Answer, Endpoint, Reply
 from millstream.server.rest.forks import Name
