@@ -53,6 +53,7 @@ from millstream.store import forking
 from millstream.store.engine import Engine
 from millstream.store.engines import open_engine
 from millstream.store.entity import Kind, Kinds
+from millstream.store.rows import View
 from millstream.store.sleep import Waiting, wait
 from millstream.store.store import Store
 from millstream.store.transaction import Transaction
@@ -126,20 +127,12 @@ _READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
     c.GetBounds: queries.get_bounds,
     c.GetExtent: queries.get_extent,
     c.ReadBlocks: queries.read_blocks,
-    c.GetMetadata: queries.get_metadata,
-    c.DescribeLog: queries.describe_log,
-    c.ListLogs: queries.list_logs,
-    c.DescribeCursor: queries.describe_cursor,
-    c.ListCursors: queries.list_cursors,
     publishing.FindPublished: publishing.find_published,
-    c.GetOwner: owner.get_owner,
-    c.GetParent: fork.get_parent,
     r.GetStoreId: copying.get_store_id,
     r.SummarizeLogs: copying.summarize_logs,
     r.SummarizeLog: copying.summarize_log,
     r.GetChain: copying.get_chain,
     r.DigestRange: copying.digest_range,
-    r.GetStampedMetadata: metadata.stamped_metadata,
     r.SummarizeNamed: copying.summarize_named,
     r.SendBlocks: parcel.send_blocks,
     scanning.ListAttempts: scanning.list_attempts,
@@ -153,6 +146,18 @@ _READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
     base.Stats: lambda store, _: store.stats(),
 }
 
+_VIEWS: dict[type[Read[Any]], Callable[[View, Any], Any]] = {
+    c.GetMetadata: queries.get_metadata,
+    c.DescribeLog: queries.describe_log,
+    c.ListLogs: queries.list_logs,
+    c.DescribeCursor: queries.describe_cursor,
+    c.ListCursors: queries.list_cursors,
+    c.GetOwner: owner.get_owner,
+    c.GetParent: fork.get_parent,
+    r.GetStampedMetadata: metadata.stamped_metadata,
+}
+"""Reads that one look at the entities answers."""
+
 WAITS: dict[type[Read[Any]], Callable[[Store, Any], Waiting[Any]]] = {
     c.WaitForOffset: queries.wait_for_offset,
     following.WaitForChange: following.wait_for_change,
@@ -165,9 +170,15 @@ COMMANDS: tuple[type[Command[Any]], ...] = (
     *_OPERATIONS,
     *_PROCEDURES,
     *_READS,
+    *_VIEWS,
     *WAITS,
 )
 """Every command that there is: one that is not here has no rule, and is refused everywhere."""
+
+
+def _viewing(rule: Callable[[View, Any], T]) -> Callable[[Store, Any], T]:
+    """The rule of a read that looks at the entities once."""
+    return lambda store, command: store.view(lambda view: rule(view, command))
 
 
 def _sleeping(rule: Callable[[Store, Any], Waiting[T]]) -> Callable[[Store, Any], T]:
@@ -178,6 +189,7 @@ def _sleeping(rule: Callable[[Store, Any], Waiting[T]]) -> Callable[[Store, Any]
 _ANSWERS: dict[type, Callable[[Store, Any], Any]] = {
     **_PROCEDURES,
     **_READS,
+    **{kind: _viewing(rule) for kind, rule in _VIEWS.items()},
     **{kind: _sleeping(rule) for kind, rule in WAITS.items()},
 }
 

@@ -158,6 +158,11 @@ def log_name(name: str) -> bytes:
     return _NAME_PREFIX + name.encode()
 
 
+def log_names(after_name: str) -> tuple[bytes, bytes]:
+    """The range of all names of logs behind one; behind an empty one lie all."""
+    return log_name(after_name) + (b"\x00" if after_name else b""), after(_NAME_PREFIX)
+
+
 def head(log_id: int) -> bytes:
     """The key of a log's head."""
     return _NUMBERED.pack(VERSION, HEAD, log_id)

@@ -40,21 +40,15 @@ class Tail(NamedTuple):
     aside_id: int
 
 
-def fork_of(view: Rows, log_id: int) -> Fork | None:
+def fork_of(view: Rows | Transaction, log_id: int) -> Fork | None:
     """Where a log's first records lie, if it is a fork."""
     found = view.get(keys.fork(log_id))
     return None if found is None else decode_fork(found)
 
 
-def find_fork(tx: Transaction, log_id: int) -> Fork | None:
-    """Where a log's first records lie, as an operation in progress sees it."""
-    found = tx.get(keys.fork(log_id))
-    return None if found is None else decode_fork(found)
-
-
 def put_fork(tx: Transaction, log_id: int, fork: Fork) -> None:
     """Say where a fork's first records lie."""
-    before = find_fork(tx, log_id)
+    before = fork_of(tx, log_id)
     if before is not None and before.parent_id != fork.parent_id:
         tx.erase(keys.forks(before.parent_id, log_id))
     if before is None or before.parent_id != fork.parent_id:
@@ -62,13 +56,13 @@ def put_fork(tx: Transaction, log_id: int, fork: Fork) -> None:
     tx.put(keys.fork(log_id), encode_fork(fork))
 
 
-def children(tx: Transaction, log_id: int) -> Iterator[tuple[int, Fork]]:
-    """The forks of a log, as an operation in progress sees them; it may change each in turn."""
+def children(view: Rows | Transaction, log_id: int) -> Iterator[tuple[int, Fork]]:
+    """The forks of a log; an operation may change each in turn."""
     start, stop = keys.of_log(keys.FORKS, log_id)
-    while rows := tx.scan(start, stop, limit=FORKS_PER_STEP):
+    while rows := view.scan(start, stop, limit=FORKS_PER_STEP):
         for key, _ in rows:
             child_id = keys.pair(key)[1]
-            found = find_fork(tx, child_id)
+            found = fork_of(view, child_id)
             if found is not None:
                 yield child_id, found
         start = rows[-1][0] + b"\x00"
@@ -76,7 +70,7 @@ def children(tx: Transaction, log_id: int) -> Iterator[tuple[int, Fork]]:
 
 def release(tx: Transaction, log_id: int) -> bool:
     """A log is removed for good: its forks become its parent's; True if there is more to do."""
-    own = find_fork(tx, log_id)
+    own = fork_of(tx, log_id)
     found = list(islice(children(tx, log_id), FORKS_PER_STEP + 1))
     for child_id, fork in found[:FORKS_PER_STEP]:
         if own is not None:
@@ -125,16 +119,8 @@ def set_back_to(view: Rows, log_id: int, known: int) -> int | None:
 
 def pin(view: View, log_id: int) -> list[tuple[int, int]]:
     """The offsets of a log that its forks need, for themselves and for forks and queues of theirs."""
-    needed: list[tuple[int, int]] = []
-    start, stop = keys.of_log(keys.FORKS, log_id)
-    while rows := view.scan(start, stop, limit=FORKS_PER_STEP):
-        for key, _ in rows:
-            child_id = keys.pair(key)[1]
-            fork = fork_of(view, child_id)
-            if fork is not None:
-                needed += _needed_by(view, child_id, fork.point)
-        start = rows[-1][0] + b"\x00"
-    return needed
+    found = children(view, log_id)
+    return [one for child_id, fork in found for one in _needed_by(view, child_id, fork.point)]
 
 
 def _needed_by(view: View, child_id: int, point: int) -> list[tuple[int, int]]:

@@ -14,6 +14,7 @@ from millstream.errors import (
     Locked,
     MetadataConflict,
     NotFound,
+    NotOwner,
     TooLarge,
 )
 from millstream.format import block, entries, keys
@@ -34,19 +35,19 @@ from millstream.log.head import (
 )
 from millstream.log.metadata import Meta, MetadataState, Set
 from millstream.log.names import check_integer, check_name
-from millstream.log.ownership import not_owner
 from millstream.log.producer import Produced, ProducerState
 from millstream.record import Producer, moment
 from millstream.store.instance import instance_id
+from millstream.store.rows import View
 from millstream.store.transaction import Transaction
 
 FOUND_PER_STEP = 1_000
 
 
-def find_log(tx: Transaction, name: str) -> tuple[int, Head] | None:
+def find_log(view: Transaction | View, name: str) -> tuple[int, Head] | None:
     """The log that a name stands for."""
-    log_id = tx.entity(keys.log_name(name), Name).log_id
-    return (log_id, tx.entity(keys.head(log_id), Head)) if log_id else None
+    log_id = view.entity(keys.log_name(name), Name).log_id
+    return (log_id, view.entity(keys.head(log_id), Head)) if log_id else None
 
 
 def make_log(tx: Transaction, name: str) -> tuple[int, Head]:
@@ -60,9 +61,9 @@ def make_log(tx: Transaction, name: str) -> tuple[int, Head]:
     return log_id, tx.entity(keys.head(log_id), Head)
 
 
-def need_log(tx: Transaction, name: str) -> tuple[int, Head]:
+def need_log(view: Transaction | View, name: str) -> tuple[int, Head]:
     """The log that a name stands for; there must be one."""
-    found = find_log(tx, name)
+    found = find_log(view, name)
     if found is None:
         raise NotFound(f"there is no log {name!r}", name=name)
     return found
@@ -109,6 +110,17 @@ def append(tx: Transaction, command: c.Append) -> int:
         size = _put_batch(tx, log_id, end, records)
     tx.change(keys.head(log_id), Appended(count, size, tx.wall_ms))
     return end
+
+
+def not_owner(head: Head) -> NotOwner:
+    """The error for an append to a copy: a log is written by one store, its owner."""
+    return NotOwner(
+        f"log {head.name!r} is a copy: it is written by the store {head.owner} (epoch {head.epoch}); "
+        "append there, or take the log over (log.take_over, `millstream log owner --take-over`)",
+        log=head.name,
+        owner=head.owner,
+        epoch=head.epoch,
+    )
 
 
 def _check_producer(producer: Producer) -> None:

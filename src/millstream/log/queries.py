@@ -16,6 +16,7 @@ from millstream.log.cursor_operations import cursor_info
 from millstream.log.cursor_state import CursorState
 from millstream.log.head import Head, Name
 from millstream.log.metadata import MetadataState
+from millstream.log.operations import find_log
 from millstream.record import CursorInfo, Extent, LogInfo, moment
 from millstream.store.rows import View
 from millstream.store.sleep import Sleep, Waiting
@@ -91,81 +92,50 @@ def past_offset(store: Store, query: c.WaitForOffset) -> bool:
     return bounds.end > query.offset or went_back
 
 
-def get_metadata(store: Store, query: c.GetMetadata) -> dict[str, Any]:
-    """The metadata map."""
-
-    def ask(view: View) -> dict[str, Any]:
-        log_id = _log_id(view, query.log)
-        if not log_id:
-            return {}
-        found = view.entity(keys.metadata(log_id), MetadataState)
-        return _copied(found.values())
-
-    return store.view(ask)
-
-
-def _copied(values: dict[str, Any]) -> dict[str, Any]:
-    """A copy, so that callers cannot change what the store holds."""
+def get_metadata(view: View, query: c.GetMetadata) -> dict[str, Any]:
+    """The metadata map: a copy, so that callers cannot change what the store holds."""
+    found = find_log(view, query.log)
+    if found is None:
+        return {}
+    values = view.entity(keys.metadata(found[0]), MetadataState).values()
     copy: dict[str, Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(values))
     return copy
 
 
-def describe_log(store: Store, query: c.DescribeLog) -> LogInfo | None:
+def describe_log(view: View, query: c.DescribeLog) -> LogInfo | None:
     """What is known of a log."""
-
-    def ask(view: View) -> LogInfo | None:
-        log_id = _log_id(view, query.log)
-        return _log_info(_head(view, log_id)) if log_id else None
-
-    return store.view(ask)
+    found = find_log(view, query.log)
+    return None if found is None else _log_info(found[1])
 
 
-def list_logs(store: Store, query: c.ListLogs) -> list[LogInfo]:
+def list_logs(view: View, query: c.ListLogs) -> list[LogInfo]:
     """Logs in the order of their names."""
-
-    def ask(view: View) -> list[LogInfo]:
-        start = keys.log_name(query.after) + (b"\x00" if query.after else b"")
-        stop = keys.after(keys.prefix(keys.NAME))
-        found = []
-        for key in view.find(start, stop, limit=query.limit):
-            name = view.entity(key, Name)
-            found.append(_log_info(_head(view, name.log_id)))
-        return found
-
-    return store.view(ask)
+    found = []
+    for key in view.find(*keys.log_names(query.after), limit=query.limit):
+        log_id = view.entity(key, Name).log_id
+        found.append(_log_info(view.entity(keys.head(log_id), Head)))
+    return found
 
 
-def describe_cursor(store: Store, query: c.DescribeCursor) -> CursorInfo | None:
+def describe_cursor(view: View, query: c.DescribeCursor) -> CursorInfo | None:
     """How a cursor stands."""
-
-    def ask(view: View) -> CursorInfo | None:
-        log_id = _log_id(view, query.log)
-        if not log_id:
-            return None
-        found = view.entity(keys.cursor(log_id, query.cursor), CursorState)
-        if not found.present:
-            return None
-        return cursor_info(query.cursor, found, _head(view, log_id))
-
-    return store.view(ask)
+    found = find_log(view, query.log)
+    if found is None:
+        return None
+    cursor = view.entity(keys.cursor(found[0], query.cursor), CursorState)
+    return cursor_info(query.cursor, cursor, found[1]) if cursor.present else None
 
 
-def list_cursors(store: Store, query: c.ListCursors) -> list[CursorInfo]:
+def list_cursors(view: View, query: c.ListCursors) -> list[CursorInfo]:
     """The cursors of a log."""
-
-    def ask(view: View) -> list[CursorInfo]:
-        log_id = _log_id(view, query.log)
-        if not log_id:
-            return []
-        head = _head(view, log_id)
-        start, stop = keys.range_of(keys.cursor(log_id, ""))
-        found = []
-        for key in view.find(start, stop, limit=CURSORS_LISTED_MAX):
-            cursor = view.entity(key, CursorState)
-            found.append(cursor_info(keys.trailing_name(key), cursor, head))
-        return found
-
-    return store.view(ask)
+    found = find_log(view, query.log)
+    if found is None:
+        return []
+    page = view.find(*keys.range_of(keys.cursor(found[0], "")), limit=CURSORS_LISTED_MAX)
+    return [
+        cursor_info(keys.trailing_name(key), view.entity(key, CursorState), found[1])
+        for key in page
+    ]
 
 
 def enforce_retention(store: Store, query: c.EnforceRetention) -> int:
@@ -179,15 +149,6 @@ def enforce_retention(store: Store, query: c.EnforceRetention) -> int:
     while retention.tend(store, log_id):
         pass
     return gone
-
-
-def _log_id(view: View, name: str) -> int:
-    found = view.entity(keys.log_name(name), Name)
-    return found.log_id
-
-
-def _head(view: View, log_id: int) -> Head:
-    return view.entity(keys.head(log_id), Head)
 
 
 def _log_info(head: Head) -> LogInfo:

@@ -8,12 +8,10 @@ import msgspec
 
 from millstream.errors import TooLarge
 from millstream.format import keys
-from millstream.log.head import Name
 from millstream.log.metadata import TOMBSTONES_MAX, Meta, MetadataState, Set
-from millstream.log.operations import need_log
+from millstream.log.operations import find_log, need_log
 from millstream.replica.stamp import check_entries, join, news
 from millstream.store.rows import View
-from millstream.store.store import Store
 from millstream.store.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -52,14 +50,9 @@ def _check_size(tx: Transaction, log: str, entries: dict[str, Meta]) -> None:
             )
 
 
-def stamped_metadata(store: Store, query: GetStampedMetadata) -> dict[str, Meta]:
+def stamped_metadata(view: View, query: GetStampedMetadata) -> dict[str, Meta]:
     """Every entry with its stamp, deleted ones included; none if there is no such log."""
-
-    def ask(view: View) -> dict[str, Meta]:
-        name = view.entity(keys.log_name(query.log), Name)
-        if not name.log_id:
-            return {}
-        found = view.entity(keys.metadata(name.log_id), MetadataState)
-        return dict(found.entries)
-
-    return store.view(ask)
+    found = find_log(view, query.log)
+    if found is None:
+        return {}
+    return dict(view.entity(keys.metadata(found[0]), MetadataState).entries)

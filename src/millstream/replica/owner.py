@@ -7,32 +7,22 @@ the higher epoch does.
 
 from __future__ import annotations
 
-from millstream.errors import InvalidInput, NotFound
+from millstream.errors import InvalidInput
 from millstream.format import keys
 from millstream.log import commands as c
-from millstream.log.head import Head, Name, Owned
+from millstream.log.head import Head, Owned
 from millstream.log.names import check_name
-from millstream.log.operations import check_free, need_log
-from millstream.log.ownership import not_owner
+from millstream.log.operations import check_free, need_log, not_owner
 from millstream.record import Owner
-from millstream.store.instance import Instance, instance_id
+from millstream.store.instance import instance_id
 from millstream.store.rows import View
-from millstream.store.store import Store
 from millstream.store.transaction import Transaction
 
 
-def get_owner(store: Store, query: c.GetOwner) -> Owner:
+def get_owner(view: View, query: c.GetOwner) -> Owner:
     """Who owns a log."""
-
-    def ask(view: View) -> Owner:
-        name = view.entity(keys.log_name(query.log), Name)
-        if not name.log_id:
-            raise NotFound(f"there is no log {query.log!r}", name=query.log)
-        head = view.entity(keys.head(name.log_id), Head)
-        here = view.entity(keys.STORE_KEY, Instance)
-        return _owner(head, here.id)
-
-    return store.view(ask)
+    _, head = need_log(view, query.log)
+    return _owner(head, instance_id(view))
 
 
 def hand_over(tx: Transaction, command: c.HandOver) -> Owner:

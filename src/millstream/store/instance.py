@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from millstream.format.keys import STORE_KEY
 from millstream.store.entity import Entity
+from millstream.store.rows import View
 from millstream.store.transaction import Transaction
 
 
@@ -41,6 +42,6 @@ def create_instance(tx: Transaction) -> None:
     tx.change(STORE_KEY, Born(secrets.token_hex(8), tx.wall_ms))
 
 
-def instance_id(tx: Transaction) -> str:
-    """The name of the store that a transaction runs in."""
-    return tx.entity(STORE_KEY, Instance).id
+def instance_id(view: Transaction | View) -> str:
+    """The name of the store that is looked at."""
+    return view.entity(STORE_KEY, Instance).id

@@ -17,9 +17,10 @@ from millstream.errors import CorruptionError, NotFound, OutOfRange, TooLarge, T
 from millstream.format import keys
 from millstream.log.ancestry import fork_of
 from millstream.log.block import Block
-from millstream.log.head import Head, Name
+from millstream.log.head import Head
 from millstream.log.metadata import MetadataState
 from millstream.log.names import check_integer, check_name
+from millstream.log.operations import find_log
 from millstream.log.reader import fetch_blocks
 from millstream.replica import commands as c
 from millstream.replica.chain import ZERO, Chain, Mark, Run
@@ -56,7 +57,6 @@ class Standing(NamedTuple):
     name: str
     start: int
     end: int
-    dropped: int
     setbacks: int
     last: Mark | None
     """The last mark; None if the log has no chain."""
@@ -101,17 +101,14 @@ def find_standing(reading: Reading, name: str) -> Standing | None:
     """Where a log stands now; None if there is none."""
 
     def ask(view: View) -> Standing | None:
-        found = view.entity(keys.log_name(name), Name)
-        return standing_of(view, found.log_id) if found.log_id else None
+        found = find_log(view, name)
+        if found is None:
+            return None
+        log_id, head = found
+        last = last_mark(view, log_id)
+        return Standing(log_id, head.name, head.start, head.end, head.setbacks, last)
 
     return reading.view(ask)
-
-
-def standing_of(view: View, log_id: int) -> Standing:
-    """Where a log stands, by its id."""
-    head = view.entity(keys.head(log_id), Head)
-    last = last_mark(view, log_id)
-    return Standing(log_id, head.name, head.start, head.end, head.dropped, head.setbacks, last)
 
 
 def need_standing(reading: Reading, name: str) -> Standing:
@@ -282,9 +279,7 @@ def summarize_named(store: Store, query: c.SummarizeNamed) -> list[c.Summary]:
 
 
 def _names(view: View, *, after: str, limit: int) -> list[str]:
-    start = keys.log_name(after) + (b"\x00" if after else b"")
-    page = view.find(start, keys.after(keys.prefix(keys.NAME)), limit=limit)
-    return [key[2:].decode() for key in page]
+    return [key[2:].decode() for key in view.find(*keys.log_names(after), limit=limit)]
 
 
 def _summary(view: View, *, standing: Standing, digest: bytes) -> c.Summary | None:

@@ -14,7 +14,7 @@ from millstream.errors import AlreadyExists, Conflict, Fenced, OutOfRange, Trunc
 from millstream.format import keys
 from millstream.format.lineage import Fork
 from millstream.limits import NAME_CHARS_MAX
-from millstream.log.ancestry import FORK_NAME, Tail, children, find_fork, put_fork
+from millstream.log.ancestry import FORK_NAME, Tail, children, fork_of, put_fork
 from millstream.log.cursor_state import CursorState, SetBack
 from millstream.log.head import Created, Head, Named, Placed, Touched
 from millstream.log.names import check_integer, check_name
@@ -74,7 +74,7 @@ def set_tail_aside(tx: Transaction, log_id: int, at: int, name: str) -> Tail:
         )
     check_free(tx, head, "")
     aside_id = make_fork(tx, log_id, name)
-    own = find_fork(tx, log_id)
+    own = fork_of(tx, log_id)
     for child_id, fork in list(children(tx, log_id)):
         if child_id != aside_id and fork.point > at:
             put_fork(tx, child_id, fork._replace(parent_id=aside_id))

@@ -17,16 +17,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from millstream.errors import Conflict, ForkDetected, InvalidInput, NotFound
+from millstream.errors import Conflict, ForkDetected, InvalidInput
 from millstream.format import keys
 from millstream.format.lineage import Fork
 from millstream.log import commands as c
-from millstream.log.ancestry import find_fork, fork_of, put_fork
-from millstream.log.head import Head, Name, Truncated
+from millstream.log.ancestry import fork_of, put_fork
+from millstream.log.head import Head, Truncated
 from millstream.log.metadata import MetadataState, Set
 from millstream.log.names import check_name
-from millstream.log.operations import check_free, need_log
-from millstream.log.ownership import not_owner
+from millstream.log.operations import check_free, need_log, not_owner
 from millstream.log.reader import fetch_blocks
 from millstream.record import Merged
 from millstream.replica.chain import Parsed, parse
@@ -61,20 +60,11 @@ def fork_log(tx: Transaction, command: c.ForkLog) -> str:
     return name
 
 
-def get_parent(store: Store, query: c.GetParent) -> str | None:
+def get_parent(view: View, query: c.GetParent) -> str | None:
     """What a log was forked from, also if that was deleted since."""
-
-    def ask(view: View) -> str | None:
-        found = view.entity(keys.log_name(query.log), Name)
-        if not found.log_id:
-            raise NotFound(f"there is no log {query.log!r}", name=query.log)
-        fork = fork_of(view, found.log_id)
-        if fork is None:
-            return None
-        parent = view.entity(keys.head(fork.parent_id), Head)
-        return parent.name or None
-
-    return store.view(ask)
+    log_id, _ = need_log(view, query.log)
+    fork = fork_of(view, log_id)
+    return None if fork is None else view.entity(keys.head(fork.parent_id), Head).name or None
 
 
 class Step(NamedTuple):
@@ -174,17 +164,14 @@ class Merging:
 
 
 def _sides(view: View, name: str) -> Sides:
-    found = view.entity(keys.log_name(name), Name)
-    if not found.log_id:
-        raise NotFound(f"there is no log {name!r}", name=name)
-    fork = fork_of(view, found.log_id)
+    log_id, own = need_log(view, name)
+    fork = fork_of(view, log_id)
     if fork is None:
         raise InvalidInput(f"log {name!r} is no fork: there is nothing to merge it into")
-    own = view.entity(keys.head(found.log_id), Head)
     parent = view.entity(keys.head(fork.parent_id), Head)
     _check_parent(name, parent)
     return Sides(
-        fork_id=found.log_id,
+        fork_id=log_id,
         name=name,
         fork=fork,
         own_start=own.start,
@@ -217,7 +204,7 @@ def _is_as_seen(tx: Transaction, sides: Sides) -> bool:
         raise not_owner(parent)
     check_free(tx, parent, "")
     return (
-        find_fork(tx, sides.fork_id) == sides.fork
+        fork_of(tx, sides.fork_id) == sides.fork
         and (own.setbacks, parent.setbacks) == sides.setbacks
         and not own.deleted
     )
@@ -231,7 +218,7 @@ def _adopt(tx: Transaction, *, sides: Sides) -> Step:
     own, moved = tx.entity(keys.head(sides.fork_id), Head), 0
     if sides.fork.point < own.end:
         moved = raise_point(tx, sides.fork_id, sides.fork)
-    fork = find_fork(tx, sides.fork_id)
+    fork = fork_of(tx, sides.fork_id)
     assert fork is not None
     return Step(moved, _join(tx, sides) if fork.point >= own.end else None)
 
