@@ -107,10 +107,10 @@ def decoded(
                 states["in_flight"] |= {one.claim_id: one.attempts for one in in_flight}
                 assert all(one.metadata for one in (*available, *in_flight))
             case rfc.RecordType.DONE:
-                done = rfc.decode_done(record.value)
+                done = rfc.decode_finished(record.value)
                 states["done"] |= {one.claim_id: one.attempts for one in done}
             case rfc.RecordType.FAILED:
-                failed = rfc.decode_failed(record.value)
+                failed = rfc.decode_finished(record.value)
                 states["failed"] |= {one.claim_id: one.attempts for one in failed}
             case rfc.RecordType.ATTEMPTS:
                 made = rfc.decode_attempts(record.value)

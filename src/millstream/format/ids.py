@@ -77,7 +77,7 @@ def encode_seq_block(block: SeqBlock) -> bytes:
     return _LAYOUT.pack(block.base, block.size)
 
 
-def decode_seq_block(value: bytes | memoryview) -> SeqBlock:
+def decode_seq_block(value: bytes) -> SeqBlock:
     """Decode the value of a SeqBlock record."""
     reader = Reader(value, "SeqBlock")
     block = SeqBlock(*reader.unpack(_LAYOUT))

@@ -27,16 +27,13 @@ from msgspec.structs import astuple
 
 from millstream.errors import InvalidInput, TooLarge
 from millstream.format.encodings import (
+    VERSION,
     Reader,
     encode_array,
-    encode_array_count,
     encode_i64,
-    encode_key_prefix,
     encode_key_u64,
     encode_terminated_bytes,
-    encode_u64,
     encode_utf8,
-    encode_var_bytes,
 )
 from millstream.format.ids import (
     CAPACITY_EXPONENT_MAX,
@@ -61,102 +58,39 @@ class RecordType(IntEnum):
 # ---- keys
 
 
-def payload_key(message_id: int) -> bytes:
-    """Return the key of one message's payload."""
-    return encode_key_prefix(RecordType.PAYLOAD) + encode_key_u64(message_id)
-
-
-def active_key(queue: bytes, bucket: int) -> bytes:
-    """Return the key of a bucket of available and in-flight messages."""
-    return _bucket_key(RecordType.ACTIVE, queue, bucket)
-
-
-def done_key(queue: bytes, bucket: int) -> bytes:
-    """Return the key of a bucket of done messages."""
-    return _bucket_key(RecordType.DONE, queue, bucket)
-
-
-def failed_key(queue: bytes, bucket: int) -> bytes:
-    """Return the key of a bucket of failed messages."""
-    return _bucket_key(RecordType.FAILED, queue, bucket)
+def bucket_key(record: RecordType, queue: bytes, bucket: int) -> bytes:
+    """Return the key of a bucket's record: of its active, done or failed messages."""
+    if bucket_of(bucket) != bucket:
+        raise InvalidInput(f"{bucket:#x} is not the id of a bucket", id=bucket)
+    return queue_prefix(record, queue) + encode_key_u64(bucket)
 
 
 def attempts_key(queue: bytes, message_id: int) -> bytes:
     """Return the key of the attempts at one message in one queue."""
-    return attempts_prefix(queue) + encode_key_u64(message_id)
-
-
-def attempts_prefix(queue: bytes) -> bytes:
-    """Return what the keys of all attempts in one queue start with; the message id follows."""
-    return queue_prefix(RecordType.ATTEMPTS, queue)
+    return queue_prefix(RecordType.ATTEMPTS, queue) + encode_key_u64(message_id)
 
 
 def queue_spec_key(queue: bytes) -> bytes:
     """Return the key of a queue's specification."""
-    return encode_key_prefix(RecordType.QUEUE_SPEC) + queue
+    return bytes((VERSION, RecordType.QUEUE_SPEC)) + queue
 
 
 def queue_prefix(record: RecordType, queue: bytes) -> bytes:
     """Return what all keys of one queue start with, and no others, for types 0x02 to 0x05."""
     if not RecordType.ACTIVE <= record <= RecordType.ATTEMPTS:
         raise InvalidInput(f"type {record:#04x} has no keys under a queue", type=record)
-    return encode_key_prefix(record) + encode_terminated_bytes(queue)
+    return bytes((VERSION, record)) + encode_terminated_bytes(queue)
 
 
-def parse_payload_key(key: bytes | memoryview) -> int:
-    """Return the message id in a payload key."""
-    reader = Reader(key, "payload key")
-    reader.key_prefix(RecordType.PAYLOAD)
-    message_id = reader.key_u64()
-    reader.finish()
-    return message_id
-
-
-def parse_active_key(key: bytes | memoryview) -> tuple[bytes, int]:
-    """Return queue and bucket id in the key of an active bucket."""
-    return _parse_bucket_key(RecordType.ACTIVE, key)
-
-
-def parse_done_key(key: bytes | memoryview) -> tuple[bytes, int]:
-    """Return queue and bucket id in the key of a done bucket."""
-    return _parse_bucket_key(RecordType.DONE, key)
-
-
-def parse_failed_key(key: bytes | memoryview) -> tuple[bytes, int]:
-    """Return queue and bucket id in the key of a failed bucket."""
-    return _parse_bucket_key(RecordType.FAILED, key)
-
-
-def parse_attempts_key(key: bytes | memoryview) -> tuple[bytes, int]:
-    """Return queue and message id in the key of an attempts record."""
-    reader = Reader(key, "attempts key")
-    reader.key_prefix(RecordType.ATTEMPTS)
-    queue, message_id = reader.terminated_bytes(), reader.key_u64()
-    reader.finish()
-    return queue, message_id
-
-
-def parse_queue_spec_key(key: bytes | memoryview) -> bytes:
-    """Return the queue in the key of a queue's specification."""
-    reader = Reader(key, "queue spec key")
-    reader.key_prefix(RecordType.QUEUE_SPEC)
-    return reader.rest()
-
-
-def _bucket_key(record: RecordType, queue: bytes, bucket: int) -> bytes:
-    if bucket_of(bucket) != bucket:
-        raise InvalidInput(f"{bucket:#x} is not the id of a bucket", id=bucket)
-    return queue_prefix(record, queue) + encode_key_u64(bucket)
-
-
-def _parse_bucket_key(record: RecordType, key: bytes | memoryview) -> tuple[bytes, int]:
+def parse_key(record: RecordType, key: bytes) -> tuple[bytes, int]:
+    """Return the queue in a key of types 0x02 to 0x05, and the id of its bucket or message."""
     reader = Reader(key, f"{record.name.lower()} key")
     reader.key_prefix(record)
-    queue, bucket = reader.terminated_bytes(), reader.key_u64()
+    queue, number = reader.terminated_bytes(), reader.key_u64()
     reader.finish()
-    if bucket >= CLAIM_ID_END or bucket_of(bucket) != bucket:
-        raise reader.corrupt(f"{bucket:#x} is not the id of a bucket", where=len(reader.data) - 8)
-    return queue, bucket
+    if record != RecordType.ATTEMPTS and (number >= CLAIM_ID_END or bucket_of(number) != number):
+        raise reader.corrupt(f"{number:#x} is not the id of a bucket", where=len(key) - 8)
+    return queue, number
 
 
 # ---- values
@@ -182,22 +116,12 @@ class InFlightMessage(Struct, frozen=True, gc=False):
     metadata: bytes
 
 
-class DoneMessage(Struct, frozen=True, gc=False):
-    """A message that a consumer has acknowledged."""
+class FinishedMessage(Struct, frozen=True, gc=False):
+    """A message that a consumer has acknowledged, or that has no attempts left."""
 
     message_id: int
     claim_id: int
-    done_at_ms: int
-    attempts: int
-    metadata: bytes
-
-
-class FailedMessage(Struct, frozen=True, gc=False):
-    """A message that has no attempts left."""
-
-    message_id: int
-    claim_id: int
-    failed_at_ms: int
+    finished_at_ms: int
     attempts: int
     metadata: bytes
 
@@ -207,13 +131,6 @@ class Attempt(Struct, frozen=True, gc=False):
 
     claimed_at_ms: int
     consumer_id: str
-
-
-class MessageMetadata(Struct, frozen=True, gc=False):
-    """What the metadata log says of one message; the metadata itself is opaque here."""
-
-    message_id: int
-    metadata: bytes
 
 
 class QueueSpecRecord(Struct, frozen=True, gc=False):
@@ -237,29 +154,22 @@ class _MessageArray(Generic[M]):
         self.layout = struct.Struct(layout)
 
     def encode(self, messages: Sequence[M]) -> bytes:
-        pack = self.layout.pack
-        parts = [encode_array_count(len(messages))]
+        pack, found = self.layout.pack, []
         try:
             for message in messages:
-                fields = astuple(message)
+                *fields, metadata = astuple(message)
                 if fields[1] >= CLAIM_ID_END:
                     raise InvalidInput(f"{fields[1]:#x} is not a claim id", id=fields[1])
-                metadata = fields[-1]
-                parts += (pack(*fields[:-1], len(metadata)), metadata)
+                found.append(pack(*fields, len(metadata)) + metadata)
         except struct.error as error:
             raise InvalidInput(f"{type(message).__name__} cannot be encoded: {error}") from None
-        return b"".join(parts)
+        return encode_array(found)
 
     def read(self, reader: Reader) -> list[M]:
-        make, data = self.make, reader.data
-        return [make(*fields[:-1], data[a:b]) for fields, a, b in self._walk(reader)]
-
-    def _walk(self, reader: Reader) -> list[tuple[tuple[int, ...], int, int]]:
-        """Of each message: the fixed fields, and where the metadata starts and stops."""
         unpack_from, width = self.layout.unpack_from, self.layout.size
         count = reader.array_count(element_bytes_min=width)
         data, end, at = reader.data, len(reader.data), reader.position
-        found: list[tuple[tuple[int, ...], int, int]] = []
+        found: list[M] = []
         # No call of our own per message: a bucket holds thousands of them.
         for _ in range(count):
             start = at + width
@@ -271,22 +181,15 @@ class _MessageArray(Generic[M]):
                 raise reader.corrupt(f"{stop - at} bytes expected, {end - at} left", where=at)
             if fields[1] >= CLAIM_ID_END:
                 raise reader.corrupt(f"{fields[1]:#x} is not a claim id", where=at + 8)
-            found.append((fields, start, stop))
+            found.append(self.make(*fields[:-1], data[start:stop]))
             at = stop
         reader.position = at
         return found
 
-    def decode(self, value: bytes | memoryview, what: str) -> list[M]:
-        reader = Reader(value, what)
-        messages = self.read(reader)
-        reader.finish()
-        return messages
-
 
 _AVAILABLE = _MessageArray(AvailableMessage, "<QQHI")
 _IN_FLIGHT = _MessageArray(InFlightMessage, "<QQqqHI")
-_DONE = _MessageArray(DoneMessage, "<QQqHI")
-_FAILED = _MessageArray(FailedMessage, "<QQqHI")
+_FINISHED = _MessageArray(FinishedMessage, "<QQqHI")
 _SPEC_FIXED = struct.Struct("<HIB")
 
 
@@ -298,7 +201,7 @@ def encode_active(
 
 
 def decode_active(
-    value: bytes | memoryview,
+    value: bytes,
 ) -> tuple[list[AvailableMessage], list[InFlightMessage]]:
     """Decode a bucket of available and in-flight messages."""
     reader = Reader(value, "active value")
@@ -307,24 +210,17 @@ def decode_active(
     return available, in_flight
 
 
-def encode_done(messages: Sequence[DoneMessage]) -> bytes:
-    """Encode a bucket of done messages."""
-    return _DONE.encode(messages)
+def encode_finished(messages: Sequence[FinishedMessage]) -> bytes:
+    """Encode a bucket of done or of failed messages."""
+    return _FINISHED.encode(messages)
 
 
-def decode_done(value: bytes | memoryview) -> list[DoneMessage]:
-    """Decode a bucket of done messages."""
-    return _DONE.decode(value, "done value")
-
-
-def encode_failed(messages: Sequence[FailedMessage]) -> bytes:
-    """Encode a bucket of failed messages."""
-    return _FAILED.encode(messages)
-
-
-def decode_failed(value: bytes | memoryview) -> list[FailedMessage]:
-    """Decode a bucket of failed messages."""
-    return _FAILED.decode(value, "failed value")
+def decode_finished(value: bytes) -> list[FinishedMessage]:
+    """Decode a bucket of done or of failed messages."""
+    reader = Reader(value, "done or failed value")
+    messages = _FINISHED.read(reader)
+    reader.finish()
+    return messages
 
 
 def encode_attempts(attempts: Sequence[Attempt]) -> bytes:
@@ -343,30 +239,15 @@ def _encode_attempt(attempt: Attempt) -> bytes:
     return encode_i64(attempt.claimed_at_ms) + consumer
 
 
-def decode_attempts(value: bytes | memoryview) -> list[Attempt]:
+def decode_attempts(value: bytes) -> list[Attempt]:
     """Decode the attempts at one message."""
     reader = Reader(value, "attempts value")
-    attempts = reader.array(
-        lambda: Attempt(reader.i64(), reader.utf8(bytes_max=CONSUMER_BYTES_MAX)),
-        element_bytes_min=10,
-    )
+    attempts = [
+        Attempt(reader.i64(), reader.utf8(bytes_max=CONSUMER_BYTES_MAX))
+        for _ in range(reader.array_count(element_bytes_min=10))
+    ]
     reader.finish()
     return attempts
-
-
-def encode_message_metadata(entries: Sequence[MessageMetadata]) -> bytes:
-    """Encode the value of a record of the metadata log."""
-    return encode_array([encode_u64(e.message_id) + encode_var_bytes(e.metadata) for e in entries])
-
-
-def decode_message_metadata(value: bytes | memoryview) -> list[MessageMetadata]:
-    """Decode the value of a record of the metadata log."""
-    reader = Reader(value, "message metadata")
-    entries = reader.array(
-        lambda: MessageMetadata(reader.u64(), reader.var_bytes()), element_bytes_min=12
-    )
-    reader.finish()
-    return entries
 
 
 def encode_queue_spec(spec: QueueSpecRecord) -> bytes:
@@ -379,7 +260,7 @@ def encode_queue_spec(spec: QueueSpecRecord) -> bytes:
     return encode_utf8(spec.filter) + fixed + encode_utf8(spec.description)
 
 
-def decode_queue_spec(value: bytes | memoryview) -> QueueSpecRecord:
+def decode_queue_spec(value: bytes) -> QueueSpecRecord:
     """Decode a queue's specification."""
     reader = Reader(value, "queue spec value")
     text = reader.utf8()
@@ -403,26 +284,21 @@ class Record(Struct, frozen=True, array_like=True):
     def describe(self) -> str:
         """What it holds, in one line."""
         kind = RecordType(self.key[1])
-        match kind:
-            case RecordType.ATTEMPTS:
-                _, message_id = parse_attempts_key(self.key)
-                made = decode_attempts(self.value)
-                consumers = ", ".join(f"{one.consumer_id!r} at {one.claimed_at_ms}" for one in made)
-                return f"attempts at message {message_id}: {consumers}"
-            case RecordType.QUEUE_SPEC:
-                spec = decode_queue_spec(self.value)
-                kept = f"{spec.done_retention_s} s" if spec.done_retention_s else "without limit"
-                return (
-                    f"spec: filter {spec.filter!r}, {spec.max_attempts} attempts, done kept {kept}, "
-                    f"buckets of {10**spec.capacity_exponent:,}, {spec.description!r}"
-                )
-            case RecordType.ACTIVE:
-                available, in_flight = decode_active(self.value)
-                what = f"{len(available)} available, {len(in_flight)} in flight"
-                return f"active: {what} in bucket {parse_active_key(self.key)[1]:#x}"
-            case RecordType.DONE:
-                count, bucket_id = len(decode_done(self.value)), parse_done_key(self.key)[1]
-                return f"done: {count} in bucket {bucket_id:#x}"
-            case _:
-                count = len(decode_failed(self.value))
-                return f"failed: {count} in bucket {parse_failed_key(self.key)[1]:#x}"
+        if kind == RecordType.QUEUE_SPEC:
+            spec = decode_queue_spec(self.value)
+            kept = f"{spec.done_retention_s} s" if spec.done_retention_s else "without limit"
+            return (
+                f"spec: filter {spec.filter!r}, {spec.max_attempts} attempts, done kept {kept}, "
+                f"buckets of {10**spec.capacity_exponent:,}, {spec.description!r}"
+            )
+        _, number = parse_key(kind, self.key)
+        if kind == RecordType.ATTEMPTS:
+            made = decode_attempts(self.value)
+            consumers = ", ".join(f"{one.consumer_id!r} at {one.claimed_at_ms}" for one in made)
+            return f"attempts at message {number}: {consumers}"
+        if kind == RecordType.ACTIVE:
+            available, in_flight = decode_active(self.value)
+            what = f"{len(available)} available, {len(in_flight)} in flight"
+        else:
+            what = str(len(decode_finished(self.value)))
+        return f"{kind.name.lower()}: {what} in bucket {number:#x}"

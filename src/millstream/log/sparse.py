@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from millstream.errors import CorruptionError
 from millstream.format import block as blocks
-from millstream.format import entries, keys, rfc
+from millstream.format import entries, keys
 from millstream.log.ancestry import release
 from millstream.log.head import Dropped, Head
 from millstream.store.commit import Row
@@ -226,9 +226,8 @@ def bytes_below(view: Rows, row: Row, offset: int) -> int:
     """What the records of an array count for that lie below an offset."""
     first, _ = entries.extent(*row)
     size = 0
-    for message in rfc.decode_message_metadata(row[1])[: max(0, offset - first)]:
-        key = keys.payload(message.message_id)
-        size += len(message.metadata) + len(view.get(key) or b"")
+    for message_id, metadata in entries.metadata_of(row[1])[: max(0, offset - first)]:
+        size += len(metadata) + len(view.get(keys.payload(message_id)) or b"")
     return size
 
 

@@ -15,16 +15,9 @@ from millstream.format.encodings import Reader
 FORMAT_MD = Path(__file__).parents[3] / "docs" / "FORMAT.md"
 
 GOLDEN: list[tuple[Callable[..., bytes], object, str, str]] = [
-    (encodings.encode_u8, 0xAB, "u8", "ab"),
-    (encodings.encode_u16, 0x0102, "u16", "02 01"),
-    (encodings.encode_u32, 0x01020304, "u32", "04 03 02 01"),
     (encodings.encode_u64, 258, "u64", "02 01 00 00 00 00 00 00"),
     (encodings.encode_i64, -2, "i64", "fe ff ff ff ff ff ff ff"),
-    (encodings.encode_key_u16, 0x0102, "key_u16", "01 02"),
-    (encodings.encode_key_u32, 0x01020304, "key_u32", "01 02 03 04"),
     (encodings.encode_key_u64, 258, "key_u64", "00 00 00 00 00 00 01 02"),
-    (encodings.encode_key_i64, -2, "key_i64", "7f ff ff ff ff ff ff fe"),
-    (encodings.encode_key_i64, 258, "key_i64", "80 00 00 00 00 00 01 02"),
     (
         encodings.encode_terminated_bytes,
         b"a\x00\x01\xff",
@@ -33,7 +26,6 @@ GOLDEN: list[tuple[Callable[..., bytes], object, str, str]] = [
     ),
     (encodings.encode_terminated_bytes, b"", "terminated_bytes", "00"),
     (encodings.encode_utf8, "é", "utf8", "02 00 c3 a9"),
-    (encodings.encode_var_bytes, b"\x00m", "var_bytes", "02 00 00 00 00 6d"),
 ]
 
 
@@ -60,28 +52,19 @@ def test_an_array_is_a_count_and_its_elements() -> None:
     assert encodings.encode_array(elements).hex(" ") == golden
 
     reader = Reader(bytes.fromhex(golden), "array")
-    assert reader.array(reader.utf8, element_bytes_min=2) == ["a", "bc"]
+    count = reader.array_count(element_bytes_min=2)
+    assert [reader.utf8() for _ in range(count)] == ["a", "bc"]
     reader.finish()
     assert f"`{golden}`" in FORMAT_MD.read_text()
-
-
-def test_every_key_starts_with_version_and_type() -> None:
-    assert encodings.encode_key_prefix(0x06) == b"\x01\x06"
 
 
 @pytest.mark.parametrize(
     ("encode", "value"),
     [
-        (encodings.encode_u8, 256),
-        (encodings.encode_u16, 1 << 16),
-        (encodings.encode_u32, 1 << 32),
         (encodings.encode_u64, 1 << 64),
         (encodings.encode_u64, -1),
         (encodings.encode_i64, 1 << 63),
         (encodings.encode_key_u64, -1),
-        (encodings.encode_key_i64, 1 << 63),
-        (encodings.encode_key_i64, -(1 << 63) - 1),
-        (encodings.encode_key_prefix, 256),
     ],
 )
 def test_a_number_out_of_range_is_refused(encode: Callable[[int], bytes], value: int) -> None:
@@ -124,8 +107,8 @@ def test_an_error_says_what_was_read_and_where() -> None:
     reader = Reader(b"\x01\x00\x00", "spec")
     reader.u8()
 
-    with pytest.raises(CorruptionError, match="spec: 4 bytes expected, 2 left at byte 1") as error:
-        reader.u32()
+    with pytest.raises(CorruptionError, match="spec: 8 bytes expected, 2 left at byte 1") as error:
+        reader.u64()
 
     assert (error.value.what, error.value.where) == ("spec", 1)
 
@@ -153,19 +136,12 @@ def test_bytes_after_the_end_are_refused() -> None:
         reader.finish()
 
 
-def test_a_negative_size_is_refused() -> None:
-    with pytest.raises(CorruptionError):
-        Reader(b"ab", "bytes").take(-1)
-
-
 def test_a_claimed_length_allocates_nothing() -> None:
     tracemalloc.start()
     try:
-        with pytest.raises(CorruptionError):
-            Reader(b"\xff\xff\xff\xff", "bytes").var_bytes()
         reader = Reader(b"\xff\xff\x00", "array")
         with pytest.raises(CorruptionError, match="array of 65535 elements in 1 bytes at byte 0"):
-            reader.array(reader.u8, element_bytes_min=1)
+            reader.array_count(element_bytes_min=1)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -179,10 +155,3 @@ def test_an_unknown_version_or_another_type_is_refused(key: str, where: int) -> 
         Reader(bytes.fromhex(key), "key").key_prefix(0x06)
 
     assert error.value.where == where
-
-
-def test_a_memoryview_reads_like_bytes() -> None:
-    reader = Reader(memoryview(b"\x00\x02\x00hi")[1:], "view")
-
-    assert reader.utf8() == "hi"
-    assert reader.rest() == b""

@@ -3,60 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from millstream.errors import CorruptionError, InvalidInput, TooLarge
-from millstream.format import rfc
+from millstream.format import entries, rfc
 from millstream.format.ids import make_bucket_id, make_claim_id
+from millstream.format.rfc import RecordType
 
 FORMAT_MD = Path(__file__).parents[3] / "docs" / "FORMAT.md"
 
 BUCKET = make_bucket_id(2, 300)
 AVAILABLE = rfc.AvailableMessage(258, make_claim_id(2, 301), 1, b"m")
 IN_FLIGHT = rfc.InFlightMessage(259, make_claim_id(2, 302), 1_000, 31_000, 2, b"mm")
-DONE = rfc.DoneMessage(259, make_claim_id(2, 302), 2_000, 2, b"m")
-FAILED = rfc.FailedMessage(259, make_claim_id(2, 302), -1, 3, b"mm")
+DONE = rfc.FinishedMessage(259, make_claim_id(2, 302), 2_000, 2, b"m")
+FAILED = rfc.FinishedMessage(259, make_claim_id(2, 302), -1, 3, b"mm")
 SPEC = rfc.QueueSpecRecord("a = 1", 5, 604_800, 3, "é")
 
 KEYS: dict[str, tuple[bytes, Callable[[bytes], Any], Any, str]] = {
-    "payload": (
-        rfc.payload_key(258),
-        rfc.parse_payload_key,
-        258,
-        "01 01 00 00 00 00 00 00 01 02",
-    ),
     "active": (
-        rfc.active_key(b"mail", BUCKET),
-        rfc.parse_active_key,
+        rfc.bucket_key(RecordType.ACTIVE, b"mail", BUCKET),
+        partial(rfc.parse_key, RecordType.ACTIVE),
         (b"mail", BUCKET),
         "01 02 6d 61 69 6c 00 20 00 00 00 00 00 01 2c",
     ),
     "done": (
-        rfc.done_key(b"mail", BUCKET),
-        rfc.parse_done_key,
+        rfc.bucket_key(RecordType.DONE, b"mail", BUCKET),
+        partial(rfc.parse_key, RecordType.DONE),
         (b"mail", BUCKET),
         "01 03 6d 61 69 6c 00 20 00 00 00 00 00 01 2c",
     ),
     "failed": (
-        rfc.failed_key(b"mail", BUCKET),
-        rfc.parse_failed_key,
+        rfc.bucket_key(RecordType.FAILED, b"mail", BUCKET),
+        partial(rfc.parse_key, RecordType.FAILED),
         (b"mail", BUCKET),
         "01 04 6d 61 69 6c 00 20 00 00 00 00 00 01 2c",
     ),
     "attempts": (
         rfc.attempts_key(b"mail", 258),
-        rfc.parse_attempts_key,
+        partial(rfc.parse_key, RecordType.ATTEMPTS),
         (b"mail", 258),
         "01 05 6d 61 69 6c 00 00 00 00 00 00 00 01 02",
-    ),
-    "queue spec": (
-        rfc.queue_spec_key(b"mail"),
-        rfc.parse_queue_spec_key,
-        b"mail",
-        "01 06 6d 61 69 6c",
     ),
 }
 
@@ -81,8 +71,8 @@ VALUES: dict[str, tuple[bytes, Callable[[bytes], Any], Any, str]] = {
         """,
     ),
     "done": (
-        rfc.encode_done([DONE]),
-        rfc.decode_done,
+        rfc.encode_finished([DONE]),
+        rfc.decode_finished,
         [DONE],
         """
         01 00
@@ -94,8 +84,8 @@ VALUES: dict[str, tuple[bytes, Callable[[bytes], Any], Any, str]] = {
         """,
     ),
     "failed": (
-        rfc.encode_failed([FAILED]),
-        rfc.decode_failed,
+        rfc.encode_finished([FAILED]),
+        rfc.decode_finished,
         [FAILED],
         """
         01 00
@@ -129,9 +119,9 @@ VALUES: dict[str, tuple[bytes, Callable[[bytes], Any], Any, str]] = {
         """,
     ),
     "metadata": (
-        rfc.encode_message_metadata([rfc.MessageMetadata(258, b"mm")]),
-        rfc.decode_message_metadata,
-        [rfc.MessageMetadata(258, b"mm")],
+        entries.encode_single(258, b"mm"),
+        entries.metadata_of,
+        [(258, b"mm")],
         """
         01 00
         02 01 00 00 00 00 00 00
@@ -166,10 +156,17 @@ def test_the_format_document_shows_the_same_values(name: str) -> None:
     assert any(shown[at : at + len(lines)] == lines for at in range(len(shown)))
 
 
+def test_the_key_of_a_spec_ends_with_the_queue() -> None:
+    golden = "01 06 6d 61 69 6c"
+
+    assert rfc.queue_spec_key(b"mail").hex(" ") == golden
+    assert f"`{golden}`" in FORMAT_MD.read_text()
+
+
 def test_empty_arrays_are_their_counts() -> None:
     assert rfc.encode_active([], []) == bytes(4)
     assert rfc.decode_active(bytes(4)) == ([], [])
-    assert rfc.decode_done(rfc.encode_done([])) == []
+    assert rfc.decode_finished(rfc.encode_finished([])) == []
 
 
 @pytest.mark.parametrize("name", KEYS)
@@ -184,7 +181,7 @@ def test_a_key_of_another_version_or_type_is_refused(name: str) -> None:
             parse(bytes((1, kind)) + key[2:])
 
 
-@pytest.mark.parametrize("name", [name for name in KEYS if name != "queue spec"])
+@pytest.mark.parametrize("name", KEYS)
 def test_a_key_cut_short_or_continued_is_refused(name: str) -> None:
     key, parse, _, _ = KEYS[name]
 
@@ -203,27 +200,27 @@ def test_a_value_cut_anywhere_or_continued_is_refused(name: str) -> None:
 
 
 def test_the_prefix_of_a_queue_starts_its_keys_and_no_others() -> None:
-    prefix = rfc.queue_prefix(rfc.RecordType.ACTIVE, b"mail")
+    prefix = rfc.queue_prefix(RecordType.ACTIVE, b"mail")
 
-    assert rfc.active_key(b"mail", 0).startswith(prefix)
-    assert not rfc.active_key(b"mail2", 0).startswith(prefix)
-    assert not rfc.active_key(b"mail\x00", 0).startswith(prefix)
-    for record in (rfc.RecordType.PAYLOAD, rfc.RecordType.QUEUE_SPEC):
+    assert rfc.bucket_key(RecordType.ACTIVE, b"mail", 0).startswith(prefix)
+    assert not rfc.bucket_key(RecordType.ACTIVE, b"mail2", 0).startswith(prefix)
+    assert not rfc.bucket_key(RecordType.ACTIVE, b"mail\x00", 0).startswith(prefix)
+    for record in (RecordType.PAYLOAD, RecordType.QUEUE_SPEC):
         with pytest.raises(InvalidInput):
             rfc.queue_prefix(record, b"mail")
 
 
 @pytest.mark.parametrize("bucket", [-1, 5 << 60, 1 << 64, make_claim_id(2, 301)])
 def test_a_key_needs_the_id_of_a_bucket(bucket: int) -> None:
-    for key in (rfc.active_key, rfc.done_key, rfc.failed_key):
+    for record in (RecordType.ACTIVE, RecordType.DONE, RecordType.FAILED):
         with pytest.raises(InvalidInput):
-            key(b"mail", bucket)
+            rfc.bucket_key(record, b"mail", bucket)
 
 
 @pytest.mark.parametrize("bucket", ["50 00 00 00 00 00 00 00", "20 00 00 00 00 00 01 2d"])
 def test_a_key_with_something_else_than_a_bucket_is_corrupt(bucket: str) -> None:
     with pytest.raises(CorruptionError, match="not the id of a bucket") as error:
-        rfc.parse_active_key(bytes.fromhex("01 02 6d 00" + bucket))
+        rfc.parse_key(RecordType.ACTIVE, bytes.fromhex("01 02 6d 00" + bucket))
 
     assert error.value.where == 4
 
@@ -255,7 +252,7 @@ def test_a_field_out_of_range_is_refused(message: rfc.AvailableMessage) -> None:
 
 def test_a_bucket_with_more_than_its_count_can_say_is_refused() -> None:
     with pytest.raises(TooLarge):
-        rfc.encode_done([DONE] * 65_536)
+        rfc.encode_finished([DONE] * 65_536)
 
 
 def test_a_full_bucket_of_the_largest_capacity_round_trips() -> None:

@@ -67,7 +67,7 @@ def test_a_bucket_is_written_as_active_done_and_failed_records(
     bucket = make_bucket_id(1, 0)
     plain = metadata(None, {})
     ((key, value),) = rows(ms, rfc.RecordType.ACTIVE).items()
-    assert rfc.parse_active_key(key) == (b"jobs", bucket)
+    assert rfc.parse_key(rfc.RecordType.ACTIVE, key) == (b"jobs", bucket)
     available, in_flight = rfc.decode_active(value)
     assert available == [
         rfc.AvailableMessage(2, ids[2], 1, plain),
@@ -75,13 +75,13 @@ def test_a_bucket_is_written_as_active_done_and_failed_records(
     ]
     assert in_flight == [rfc.InFlightMessage(3, ids[3], 1_000, 11_000, 1, plain)]
     ((key, value),) = rows(ms, rfc.RecordType.DONE).items()
-    assert rfc.parse_done_key(key) == (b"jobs", bucket)
-    assert rfc.decode_done(value) == [
-        rfc.DoneMessage(0, ids[0], 3_000, 1, metadata(b"k", {})),
+    assert rfc.parse_key(rfc.RecordType.DONE, key) == (b"jobs", bucket)
+    assert rfc.decode_finished(value) == [
+        rfc.FinishedMessage(0, ids[0], 3_000, 1, metadata(b"k", {})),
     ]
     ((key, value),) = rows(ms, rfc.RecordType.FAILED).items()
-    assert rfc.parse_failed_key(key) == (b"jobs", bucket)
-    assert rfc.decode_failed(value) == [rfc.FailedMessage(1, ids[1], 3_000, 1, plain)]
+    assert rfc.parse_key(rfc.RecordType.FAILED, key) == (b"jobs", bucket)
+    assert rfc.decode_finished(value) == [rfc.FinishedMessage(1, ids[1], 3_000, 1, plain)]
 
 
 @pytest.mark.parametrize("folded", [False, True])
@@ -107,7 +107,7 @@ def test_every_claimed_message_has_its_attempts_record(
     found = rows(ms, 5)
     assert list(found) == sorted(found)
     told = {
-        rfc.parse_attempts_key(key)[1]: [
+        rfc.parse_key(rfc.RecordType.ATTEMPTS, key)[1]: [
             (one.claimed_at_ms, one.consumer_id) for one in rfc.decode_attempts(value)
         ]
         for key, value in found.items()
@@ -123,9 +123,9 @@ def test_every_claimed_message_has_its_attempts_record(
 def test_a_new_queue_has_empty_records(ms: Millstream) -> None:
     ms.queue("jobs", bucket_exponent=2)
     bucket = make_bucket_id(2, 0)
-    assert rows(ms, 2) == {rfc.active_key(b"jobs", bucket): bytes(4)}
-    assert rows(ms, 3) == {rfc.done_key(b"jobs", bucket): bytes(2)}
-    assert rows(ms, 4) == {rfc.failed_key(b"jobs", bucket): bytes(2)}
+    assert rows(ms, 2) == {rfc.bucket_key(rfc.RecordType.ACTIVE, b"jobs", bucket): bytes(4)}
+    assert rows(ms, 3) == {rfc.bucket_key(rfc.RecordType.DONE, b"jobs", bucket): bytes(2)}
+    assert rows(ms, 4) == {rfc.bucket_key(rfc.RecordType.FAILED, b"jobs", bucket): bytes(2)}
     assert rows(ms, 5) == {}
     assert list(rows(ms, 6)) == [b"\x01\x06jobs"]
 
@@ -136,13 +136,17 @@ def test_full_buckets_have_records_of_their_own(ms: Millstream) -> None:
     queue.ack(queue.claim(13))
     fold_all(ms)
     done = {
-        rfc.parse_done_key(key)[1]: rfc.decode_done(value) for key, value in rows(ms, 3).items()
+        rfc.parse_key(rfc.RecordType.DONE, key)[1]: rfc.decode_finished(value)
+        for key, value in rows(ms, 3).items()
     }
     assert {key: len(found) for key, found in done.items() if found} == {
         make_bucket_id(1, 0): 10,
         make_bucket_id(1, 10): 3,
     }
-    active = {rfc.parse_active_key(k)[1]: rfc.decode_active(v) for k, v in rows(ms, 2).items()}
+    active = {
+        rfc.parse_key(rfc.RecordType.ACTIVE, k)[1]: rfc.decode_active(v)
+        for k, v in rows(ms, 2).items()
+    }
     assert [len(active[make_bucket_id(1, n)][0]) for n in (0, 10, 20)] == [0, 7, 5]
 
 
@@ -153,7 +157,7 @@ def test_metadata_of_done_messages_is_empty_once_their_log_has_let_go_of_it(ms: 
     log.append(b"c", headers={"n": 3})
     queue.ack(queue.claim(3))
     (value,) = rows(ms, 3).values()
-    assert [message.metadata for message in rfc.decode_done(value)] == [
+    assert [message.metadata for message in rfc.decode_finished(value)] == [
         metadata(b"x", {"n": 1}),
         metadata(b"y", {"n": 2}),
         metadata(None, {"n": 3}),
@@ -161,12 +165,12 @@ def test_metadata_of_done_messages_is_empty_once_their_log_has_let_go_of_it(ms: 
     log.truncate(before=2)
     log.enforce_retention()
     (value,) = rows(ms, 3).values()
-    assert [message.metadata for message in rfc.decode_done(value)] == [
+    assert [message.metadata for message in rfc.decode_finished(value)] == [
         b"",
         b"",
         metadata(None, {"n": 3}),
     ]
-    assert [message.attempts for message in rfc.decode_done(value)] == [1, 1, 1]
+    assert [message.attempts for message in rfc.decode_finished(value)] == [1, 1, 1]
 
 
 def test_records_come_in_the_order_of_their_keys_whatever_the_page(ms: Millstream) -> None:
@@ -218,8 +222,8 @@ def test_a_queue_is_named_in_keys_by_its_bytes(ms: Millstream) -> None:
     ms.queue(queue, lease=30).put(b"a")
     ms.queue(queue).claim()
     found = list(ms.queue(queue).records())
-    assert rfc.parse_active_key(found[0].key)[0] == queue.encode()
-    assert rfc.parse_attempts_key(found[3].key) == (queue.encode(), 0)
+    assert rfc.parse_key(rfc.RecordType.ACTIVE, found[0].key)[0] == queue.encode()
+    assert rfc.parse_key(rfc.RecordType.ATTEMPTS, found[3].key) == (queue.encode(), 0)
 
 
 def test_everything_is_as_before_after_a_fold_and_a_reopen(

@@ -39,31 +39,32 @@ def active_record(
         )
         for slot, message_id, claim_id, metadata in _each(bucket, bucket_id, IN_FLIGHT, metadata_of)
     ]
-    return rfc.Record(rfc.active_key(name, bucket_id), rfc.encode_active(available, in_flight))
+    key = rfc.bucket_key(rfc.RecordType.ACTIVE, name, bucket_id)
+    return rfc.Record(key, rfc.encode_active(available, in_flight))
 
 
 def done_record(name: bytes, bucket_id: int, bucket: Bucket, metadata_of: MetadataOf) -> rfc.Record:
     """What of a bucket is done."""
-    done = [
-        rfc.DoneMessage(
-            message_id, claim_id, bucket.until_ms[slot], bucket.attempts[slot], metadata
-        )
-        for slot, message_id, claim_id, metadata in _each(bucket, bucket_id, DONE, metadata_of)
-    ]
-    return rfc.Record(rfc.done_key(name, bucket_id), rfc.encode_done(done))
+    key = rfc.bucket_key(rfc.RecordType.DONE, name, bucket_id)
+    return rfc.Record(key, _finished(bucket, bucket_id, DONE, metadata_of))
 
 
 def failed_record(
     name: bytes, bucket_id: int, bucket: Bucket, metadata_of: MetadataOf
 ) -> rfc.Record:
     """What of a bucket has failed."""
-    failed = [
-        rfc.FailedMessage(
+    key = rfc.bucket_key(rfc.RecordType.FAILED, name, bucket_id)
+    return rfc.Record(key, _finished(bucket, bucket_id, FAILED, metadata_of))
+
+
+def _finished(bucket: Bucket, bucket_id: int, state: int, metadata_of: MetadataOf) -> bytes:
+    found = [
+        rfc.FinishedMessage(
             message_id, claim_id, bucket.until_ms[slot], bucket.attempts[slot], metadata
         )
-        for slot, message_id, claim_id, metadata in _each(bucket, bucket_id, FAILED, metadata_of)
+        for slot, message_id, claim_id, metadata in _each(bucket, bucket_id, state, metadata_of)
     ]
-    return rfc.Record(rfc.failed_key(name, bucket_id), rfc.encode_failed(failed))
+    return rfc.encode_finished(found)
 
 
 BUCKET_RECORDS: dict[int, Callable[[bytes, int, Bucket, MetadataOf], rfc.Record]] = {
