@@ -11,7 +11,7 @@ from typing import Any
 
 import millstream
 from millstream import aio
-from millstream.worker.tasks import TaskWorker
+from millstream.aio.worker import Worker
 
 SURFACES = ("threads", "coroutines")
 NOUNS = (
@@ -22,7 +22,7 @@ NOUNS = (
     aio.Queue,
     aio.Stage,
     aio.Transaction,
-    TaskWorker,
+    Worker,
 )
 
 

@@ -24,7 +24,7 @@ from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath, existing_que
 
 if TYPE_CHECKING:
     from millstream.queue.model.message import Message
-    from millstream.worker.worker import WorkerStats
+    from millstream.worker.shift import WorkerStats
 
 EXIT_REJECTED = 100
 REASON_BYTES = 4_096

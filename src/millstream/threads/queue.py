@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -21,10 +21,12 @@ from millstream.queue.model.spec import QueueSpec, no_queue
 from millstream.queue.putting import Wishes, put_batch, put_one
 from millstream.queue.runs import Messages, runs_of
 from millstream.record import Headers, Producer, Seconds, to_ms
-from millstream.threads.working import Working
+from millstream.threads.worker import Worker
+from millstream.worker.options import WorkerOptions
+from millstream.worker.shift import WorkerStats
 
 
-class Queue(Working):
+class Queue:
     """Messages to be worked on, each by one consumer at a time."""
 
     def __init__(self, session: Session, name: str) -> None:
@@ -197,6 +199,34 @@ class Queue(Working):
             c.RenewClaims(self.name, runs_of(messages, self.name), lease_ms)
         )
         return end.until
+
+    def worker(
+        self,
+        handler: Callable[..., Any],
+        *,
+        concurrency: int = 1,
+        batch: int | None = None,
+        lease: Seconds | None = None,
+        time_limit: Seconds | None = None,
+        on_error: Callable[[Message, BaseException], None] | None = None,
+        on_progress: Callable[[WorkerStats], None] | None = None,
+    ) -> Worker:
+        """A worker that runs a handler, `handler(message)` or `handler(message, tx)`, on messages.
+
+        It claims as many as can begin at once, or up to `batch`. A task over its `time_limit` is
+        cancelled; a function on a thread cannot be stopped, so its lease is let go and its result
+        is dropped.
+        """
+        options = WorkerOptions(
+            handler=handler,
+            concurrency=concurrency,
+            batch=batch,
+            lease=lease,
+            time_limit=time_limit,
+            on_error=on_error,
+            on_progress=on_progress,
+        )
+        return Worker(self, self._session, options)
 
     # Looking after it.
 

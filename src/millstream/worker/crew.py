@@ -18,8 +18,9 @@ from millstream.command import Transact
 from millstream.limits import Limits
 from millstream.queue.model.message import Message
 from millstream.worker.effects import Outcome
-from millstream.worker.handler import Handler, HandlerTransaction, wants_transaction
+from millstream.worker.handler import HandlerTransaction, wants_transaction
 from millstream.worker.leases import ClaimKey, claim_of
+from millstream.worker.options import WorkerOptions
 from millstream.worker.shift import TimeLimitExceeded
 
 CLOSE_S = 5.0
@@ -47,18 +48,19 @@ class ThreadCrew:
     """Runs a plain function on so many threads; none of them keeps the process alive."""
 
     def __init__(
-        self, handler: Handler, *, limits: Limits, commit: Commit, size: int, report: Report
+        self, options: WorkerOptions, limits: Limits, *, commit: Commit, report: Report
     ) -> None:
-        self._handler = handler
-        self._transacts = wants_transaction(handler)
+        self._handler = options.handler
+        self._transacts = wants_transaction(options.handler)
         self._limits = limits
         self._commit = commit
         self._report = report
-        self._size = size
+        self._size = options.concurrency
+        self._is_closed = False
         self._lock = threading.Lock()
         self._abandoned: set[ClaimKey] = set()
         self._waiting: SimpleQueue[Message | None] = SimpleQueue()
-        for _ in range(size):
+        for _ in range(self._size):
             self._add_thread()
 
     def begin(self, message: Message) -> None:
@@ -73,7 +75,8 @@ class ThreadCrew:
         self._add_thread()
 
     def close(self) -> None:
-        """Let the threads end when they are free."""
+        """Let the threads end when they are free; what they have not committed is dropped."""
+        self._is_closed = True
         for _ in range(self._size):
             self._waiting.put(None)
 
@@ -97,7 +100,7 @@ class ThreadCrew:
             tx = HandlerTransaction(self._limits)
             _refuse_coroutine(self._handler(message, tx))
             with self._lock:
-                if claim_of(message) in self._abandoned:
+                if self._is_closed or claim_of(message) in self._abandoned:
                     return Outcome(message)  # dropped, with what it has gathered
             tx.committed(self._commit(tx.closing(message)))
             return Outcome(message, committed=True)
@@ -109,19 +112,13 @@ class Tasks:
     """Runs a coroutine function as tasks of the event loop in which it is called."""
 
     def __init__(
-        self,
-        handler: Handler,
-        *,
-        limits: Limits,
-        commit: AsyncCommit,
-        limit_s: float | None,
-        report: Report,
+        self, options: WorkerOptions, limits: Limits, *, commit: AsyncCommit, report: Report
     ) -> None:
-        self._handler = handler
-        self._transacts = wants_transaction(handler)
+        self._handler = options.handler
+        self._transacts = wants_transaction(options.handler)
         self._limits = limits
         self._commit = commit
-        self._limit_s = limit_s
+        self._limit_s = options.limit_s
         self._report = report
         self._tasks: dict[ClaimKey, asyncio.Task[Outcome]] = {}
 
@@ -179,20 +176,10 @@ class LoopCrew:
     """Runs a coroutine function as tasks of an event loop that has a thread of its own."""
 
     def __init__(
-        self,
-        handler: Handler,
-        *,
-        limits: Limits,
-        commit: Commit,
-        limit_s: float | None,
-        report: Report,
+        self, options: WorkerOptions, limits: Limits, *, commit: Commit, report: Report
     ) -> None:
         self._tasks = Tasks(
-            handler,
-            limits=limits,
-            commit=lambda steps: asyncio.to_thread(commit, steps),
-            limit_s=limit_s,
-            report=report,
+            options, limits, commit=lambda steps: asyncio.to_thread(commit, steps), report=report
         )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="millstream-handlers", daemon=True)

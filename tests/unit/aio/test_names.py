@@ -10,8 +10,8 @@ import pytest
 
 import millstream
 from millstream import aio
-from millstream.worker.tasks import TaskWorker
-from millstream.worker.worker import Worker
+from millstream.aio import worker as tasks
+from millstream.threads.worker import Worker
 
 pytestmark = pytest.mark.embedded
 
@@ -22,7 +22,7 @@ TWINS = [
     (millstream.Cursor, aio.Cursor),
     (millstream.Stage, aio.Stage),
     (millstream.Queue, aio.Queue),
-    (Worker, TaskWorker),
+    (Worker, tasks.Worker),
 ]
 NOT_AWAITED = {
     (aio.Millstream, "log"),
@@ -30,10 +30,10 @@ NOT_AWAITED = {
     (aio.Millstream, "transaction"),
     (aio.Log, "metadata"),
     (aio.Queue, "worker"),
-    (TaskWorker, "start"),
-    (TaskWorker, "stats"),
-    (TaskWorker, "stop"),
-    (TaskWorker, "stopping"),
+    (tasks.Worker, "start"),
+    (tasks.Worker, "stats"),
+    (tasks.Worker, "stop"),
+    (tasks.Worker, "stopping"),
 }
 
 
@@ -77,6 +77,6 @@ def test_opening_takes_the_same_parameters() -> None:
 
 
 def test_context_managers_are_async() -> None:
-    for kind in (aio.Millstream, aio.Transaction, aio.Stage, TaskWorker):
+    for kind in (aio.Millstream, aio.Transaction, aio.Stage, tasks.Worker):
         assert not hasattr(kind, "__enter__")
         assert hasattr(kind, "__aenter__")

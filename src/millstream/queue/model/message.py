@@ -284,6 +284,11 @@ class QueueInfo(Struct, frozen=True, kw_only=True):
     withdrawn: int = 0
     """Messages that it had not finished and that went with these ends; the forks have them."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits, is delayed, or is in flight anywhere."""
+        return not (self.available or self.unrouted or self.delayed or self.in_flight)
+
 
 class Reject(Exception):  # not one of our errors: handlers raise it
     """Raised by a handler: the message can never be worked on, so it fails at once."""

@@ -1,0 +1,315 @@
+# Generated from src/millstream/aio/worker.py by `make generate`: change that file, not this one.
+
+"""A worker: carries out what its shift decides, in the thread that calls `run`.
+
+Handlers run elsewhere (`millstream.worker.crew`). A worker that dies has acknowledged nothing that it
+had not finished: the lease ends, and another worker gets the message. So a handler may run twice,
+but one acknowledgement is accepted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from types import TracebackType
+from typing import Protocol, Self
+
+from millstream.command import Session
+from millstream.errors import InvalidInput, MillstreamError, OutcomeUnknown
+from millstream.queue.model.message import Message, QueueInfo
+from millstream.queue.model.spec import no_queue
+from millstream.record import Seconds, to_ms
+from millstream.threads.working import Aside, Bell, make_crew, work_through
+from millstream.worker.effects import (
+    PAUSES,
+    Abandon,
+    Begin,
+    Claim,
+    Complain,
+    Effect,
+    Finish,
+    Idle,
+    Look,
+    Outcome,
+    Over,
+)
+from millstream.worker.endurance import Endurance
+from millstream.worker.options import WorkerOptions
+from millstream.worker.shift import LOOK_S, Shift, WorkerStats
+from millstream.worker.speaking import log_failure
+
+
+class Supply(Protocol):
+    """What a worker needs of a queue; the noun of this surface is one."""
+
+    name: str
+
+    def info(self) -> QueueInfo | None:
+        """How the queue stands; None if there is no such queue."""
+
+    def claim(
+        self, n: int, *, lease: Seconds, wait: Seconds | None, ack: Sequence[Message]
+    ) -> list[Message]:
+        """Claim up to `n` messages for a while; acknowledges `ack` in the same commit."""
+
+    def finish_each(
+        self, messages: Sequence[Message], outcome: str, *, delay: Seconds | None, reason: str
+    ) -> list[Message]:
+        """End attempts whose lease still holds; answers the messages whose lease was lost."""
+
+    def renew(self, messages: Sequence[Message], *, lease: Seconds) -> datetime:
+        """Prolong leases; until when."""
+
+
+class Worker:
+    """Runs a handler on the messages of a queue, until it is stopped. It is started once."""
+
+    def __init__(self, queue: Supply, session: Session, options: WorkerOptions) -> None:
+        self._queue = queue
+        self._session = session
+        self._clock = session.clock
+        self._options = options
+        self._started: Aside | None = None
+        self._shift: Shift | None = None
+        self._stopped = self._runs = self._sleeps = False
+        self._told = WorkerStats()
+        self._outcomes: deque[Outcome] = deque()
+        self._lock = threading.Lock()
+        """Guards the shift and its leases."""
+
+    @property
+    def stats(self) -> WorkerStats:
+        """How it goes, at this moment."""
+        return WorkerStats() if self._shift is None else self._shift.stats
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to stop; a long handler may look, and end early with `Retry`."""
+        return self._stopped
+
+    # Beginning and ending.
+
+    def run(self, *, drain: bool = False) -> WorkerStats:
+        """Work until `stop`; with `drain` until the queue is empty.
+
+        Empty is a queue in which nothing waits, is delayed, or is in flight anywhere. How signals
+        and a cancelled caller end it is described in `docs/QUEUES.md`.
+        """
+        if self._runs:
+            raise InvalidInput("this worker runs already; make another")
+        self._happened = Bell()
+        """Rung when a handler has ended, or the worker is to stop."""
+        self._held = Bell()
+        """Rung when there are leases again to be kept."""
+        self._runs = True
+        try:
+            plan = self._options.plan(self._info().spec, drain=drain)
+            self._lease_s = plan.lease_s
+            self._shift = shift = Shift(plan, self.stats)
+            self._run(shift)
+        finally:
+            self._runs = False
+        if shift.error is not None:
+            raise shift.error
+        return shift.stats
+
+    def stop(self) -> None:
+        """Claim no more; what runs is finished and acknowledged. Does not wait: see `join`."""
+        self._stopped = True
+        if self._runs:
+            self._happened.ring()
+
+    def start(self, *, drain: bool = False) -> Self:
+        """Run beside its caller."""
+        if self._started is not None:
+            raise InvalidInput("a worker runs once; make another")
+        self._started = Aside(partial(self.run, drain=drain), name="millstream-worker")
+        return self
+
+    def join(self, timeout: Seconds | None = None) -> bool:
+        """Wait until a started worker has ended, and raise what ended it; False if it still runs."""
+        if self._started is None:
+            return True
+        if not self._started.ends(None if timeout is None else to_ms(timeout) / 1000):
+            return False
+        error = self._started.take_error()
+        if error is not None:
+            raise error
+        return True
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+        if self._started is not None:
+            self._started.wind_up(error)
+        self.join()
+
+    def _run(self, shift: Shift) -> None:
+        """Work and keep leases."""
+        self._crew = make_crew(self._options, self._session, self._report)
+        keeping = Aside(partial(self._keep, shift), name="millstream-leases")
+        try:
+            work_through(partial(self._work, shift), stop=self.stop, cancel=self._cancel)
+        finally:
+            self._crew.close()
+            self._runs = False
+            self._held.ring()
+            keeping.close()
+
+    # What others say, on any thread.
+
+    def _report(self, outcome: Outcome) -> None:
+        self._outcomes.append(outcome)
+        self._happened.ring()
+
+    def _cancel(self) -> None:
+        """Have everything given back, and end."""
+        assert self._shift is not None
+        with self._lock:
+            self._shift.cancel()
+        self.stop()
+
+    def _break(self, shift: Shift, error: Exception) -> None:
+        """Tell the shift of an error that is none of its commits'."""
+        with self._lock:
+            shift.broke(error)
+        self._happened.ring()
+
+    # Working.
+
+    def _work(self, shift: Shift) -> None:
+        """Ask the shift what to do, until it is done; an error of a hook is told to it too."""
+        now_s = self._clock.seconds()
+        while True:
+            ended = self._take_outcomes()
+            with self._lock:
+                if ended:
+                    shift.ended(ended, now_s=now_s)
+                if self._stopped:
+                    shift.stop()
+                step = shift.next(now_s)
+            try:
+                if isinstance(step, PAUSES):
+                    self._tell(shift)
+                if isinstance(step, Over):
+                    return
+                if isinstance(step, Idle):
+                    now_s = self._wait(self._happened, step.until_s, now_s)
+                else:
+                    self._carry_out(shift, step)
+                    now_s = self._clock.seconds()
+            except Exception as error:
+                self._break(shift, error)
+
+    def _take_outcomes(self) -> list[Outcome]:
+        """All that have come: the shift knows of them before it looks at the time."""
+        self._happened.clear()
+        return [self._outcomes.popleft() for _ in range(len(self._outcomes))]
+
+    def _carry_out(self, shift: Shift, step: Effect) -> None:
+        if isinstance(step, Begin):
+            for message in step.messages:
+                self._crew.begin(message)
+        elif isinstance(step, Claim | Finish | Look):
+            self._ask(shift, step)
+        elif isinstance(step, Complain):
+            log_failure(step.message, step.error)
+            if self._options.on_error is not None and shift.error is None:
+                self._options.on_error(step.message, step.error)
+        elif isinstance(step, Abandon):
+            for message in step.messages:
+                self._crew.abandon(message)
+
+    def _tell(self, shift: Shift) -> None:
+        """Tell how it goes, unless an error of a hook may be what ends the worker."""
+        hook = self._options.on_progress
+        if hook is not None and shift.error is None and shift.stats != self._told:
+            self._told = shift.stats
+            hook(self._told)
+
+    def _ask(self, shift: Shift, step: Claim | Finish | Look) -> None:
+        """Ask the queue, and tell the shift what it answered."""
+        try:
+            if isinstance(step, Claim):
+                claimed = self._queue.claim(
+                    step.n, lease=self._lease_s, wait=step.wait_s, ack=step.acks
+                )
+                with self._lock:
+                    shift.claimed(claimed, now_s=self._clock.seconds())
+                    if self._sleeps:
+                        self._held.ring()
+            elif isinstance(step, Finish):
+                lost = self._queue.finish_each(
+                    step.messages, step.how, delay=step.delay_s, reason=step.reason
+                )
+                with self._lock:
+                    shift.finished(lost)
+            else:
+                info = self._find_queue()
+                with self._lock:
+                    shift.looked(is_empty=info.is_empty)
+        except Exception as error:
+            with self._lock:
+                shift.failed(error, now_s=self._clock.seconds())
+        except BaseException:
+            unknown = OutcomeUnknown("broken off before the answer came")
+            with self._lock:
+                shift.failed(unknown, now_s=self._clock.seconds())
+            raise
+
+    def _wait(self, bell: Bell, until_s: float | None, now_s: float) -> float:
+        """Wait for a bell, or for a time at most; the time then."""
+        if bell.wait(None if until_s is None else max(0, until_s - now_s)):
+            return self._clock.seconds()
+        return max(until_s or now_s, self._clock.seconds())
+
+    def _keep(self, shift: Shift) -> None:
+        """Prolong leases beside everything else, for as long as the worker runs."""
+        leases, now_s = shift.leases, self._clock.seconds()
+        while self._runs:
+            self._held.clear()
+            with self._lock:
+                step = leases.next(now_s)
+                self._sleeps = isinstance(step, Idle) and step.until_s is None
+            if isinstance(step, Idle):
+                now_s = self._wait(self._held, step.until_s, now_s)
+                continue
+            try:
+                self._queue.renew(step.messages, lease=self._lease_s)
+            except Exception as error:
+                with self._lock:
+                    may_pass = leases.refused(step.messages, error, now_s=self._clock.seconds())
+                if not may_pass:
+                    self._break(shift, error)
+                    return
+            else:
+                with self._lock:
+                    leases.renewed(step.messages, since_s=now_s)
+            now_s = self._clock.seconds()
+
+    def _info(self) -> QueueInfo:
+        """How the queue stands, once its store can be asked."""
+        endurance = Endurance()
+        while True:
+            try:
+                return self._find_queue()
+            except MillstreamError as error:
+                if not endurance.bears(error, is_stopping=self._stopped):
+                    raise
+            self._happened.wait(LOOK_S)
+
+    def _find_queue(self) -> QueueInfo:
+        info = self._queue.info()
+        if info is None:
+            raise no_queue(self._queue.name)
+        return info
