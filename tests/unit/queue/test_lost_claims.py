@@ -48,12 +48,30 @@ def test_what_is_done_is_told(queue: Queue, held: Message, ending: str) -> None:
     assert counts(queue) == {"done": 1}
 
 
-@pytest.mark.parametrize("ending", ["ack", "renew"])
+@pytest.mark.parametrize("ending", ["ack", "nack", "renew"])
 def test_what_has_failed_is_told(queue: Queue, held: Message, ending: str) -> None:
     queue.fail(held)
     error = refused(queue, ending, held)
     assert "failed already" in str(error)
     assert error.why == ["failed"]
+
+
+@pytest.mark.parametrize("outcome", ["ack", "nack"])
+def test_of_each_what_has_failed_is_lost(queue: Queue, held: Message, outcome: str) -> None:
+    queue.fail(held)
+    assert queue.finish_each(held, outcome) == [held]
+    assert queue.finish_each(held, "fail") == []
+    assert counts(queue) == {"failed": 1}
+
+
+def test_giving_back_the_last_attempt_again_is_a_success(ms: Millstream) -> None:
+    queue = ms.create_queue("once", lease=10, max_attempts=1)
+    queue.put(b"x")
+    (last,) = queue.claim()
+    for _ in range(2):
+        queue.nack(last)
+        assert queue.finish_each(last, "nack") == []
+    assert counts(queue) == {"failed": 1}
 
 
 @pytest.mark.parametrize("ending", ["ack", "fail", "renew"])
@@ -71,6 +89,15 @@ def test_a_claim_that_never_was_is_told(queue: Queue, held: Message, ending: str
         assert "not known" in str(error)
         assert error.why == ["unknown"]
     queue.ack(held)
+
+
+def test_a_lease_that_ended_after_an_attempt_was_given_back_is_told(
+    queue: Queue, held: Message, clock: SimulatedClock
+) -> None:
+    queue.nack(held)
+    (again,) = queue.claim()
+    clock.advance(10)
+    assert refused(queue, "ack", again).why == ["expired"]
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

@@ -146,7 +146,8 @@ def end_attempts(
     lost: list[Lost] = []
     for bucket_id, slots, attempt in parts_of(claims):
         bucket = ledger.bucket(bucket_id)
-        for start, stop, verdict in _judged(bucket, slots, attempt, state, now_ms):
+        is_last = attempt >= queue.spec.max_attempts
+        for start, stop, verdict in _judged(bucket, slots, attempt, state, now_ms, is_last=is_last):
             if verdict == HELD:
                 good.append((bucket_id, (start, stop), attempt))
             elif verdict != REPEATED:
@@ -176,9 +177,17 @@ def _lease_lost(queue: str, lost: Sequence[Lost]) -> LeaseLost:
 
 
 def _judged(
-    bucket: Bucket, slots: Slots, attempt: int, state: int, now_ms: int
+    bucket: Bucket, slots: Slots, attempt: int, state: int, now_ms: int, *, is_last: bool = False
 ) -> Iterator[tuple[int, int, str]]:
-    """Slots by what an attempt's end meets: it is held, repeated, or what became of the message."""
+    """Slots by what an attempt's end meets: it is held, repeated, or what became of the message.
+
+    A last attempt that is given back has failed: to give it back again is a repeat too.
+    """
+    ended = {
+        DONE: (DONE, FORGOTTEN),
+        FAILED: (FAILED,),
+        AVAILABLE: (AVAILABLE, FAILED) if is_last else (AVAILABLE,),
+    }.get(state, ())
     start, stop = slots
     same = bucket.attempts[start:stop].count(attempt) == stop - start and stop <= len(bucket.states)
     if (
@@ -193,9 +202,7 @@ def _judged(
             yield slot, slot + 1, _fate(bucket, slot, attempt)
         elif bucket.states[slot] == IN_FLIGHT and bucket.until_ms[slot] > now_ms:
             yield slot, slot + 1, HELD
-        elif (state == DONE and bucket.states[slot] in (DONE, FORGOTTEN)) or _was_given_up(
-            bucket, slot, state
-        ):
+        elif bucket.states[slot] in ended and (state == DONE or _was_given_up(bucket, slot)):
             yield slot, slot + 1, REPEATED
         else:
             yield slot, slot + 1, _fate(bucket, slot, attempt)
@@ -214,14 +221,11 @@ def _fate(bucket: Bucket, slot: int, attempt: int) -> str:
         return "failed"
     if bucket.attempts[slot] > attempt:
         return "claimed_again"
-    return "given_back" if _was_given_up(bucket, slot, AVAILABLE) else "expired"
+    return "given_back" if state == AVAILABLE and _was_given_up(bucket, slot) else "expired"
 
 
-def _was_given_up(bucket: Bucket, slot: int, state: int) -> bool:
-    """Whether a nack or fail is repeated: its consumer ended the attempt, not its lease."""
-    ended = {FAILED: (FAILED,), AVAILABLE: (AVAILABLE, FAILED)}.get(state, ())
-    if bucket.states[slot] not in ended:
-        return False
+def _was_given_up(bucket: Bucket, slot: int) -> bool:
+    """Whether its consumer ended the last attempt at a message, not its lease."""
     last = [end for end in bucket.ends if end.start <= slot < end.stop]
     return bool(last) and last[-1].reason != EXPIRED
 
