@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from millstream.server.docs.endpoints import DOCUMENTED
+from millstream.server.docs.endpoints import ENDPOINTS
 from millstream.server.serving import Serving
 
 pytestmark = [pytest.mark.browser, pytest.mark.requires("browser")]
@@ -32,7 +32,7 @@ def test_it_loads_without_a_complaint_and_asks_nobody_else(page: Any, server: Se
 def test_every_operation_is_there_and_opens(page: Any, server: Serving) -> None:
     page.goto(f"{server.url}/docs")
     shown = visible(page, "details.operation")
-    assert sorted(shown) == sorted(endpoint.name for endpoint in DOCUMENTED)
+    assert sorted(shown) == sorted(endpoint.name for endpoint in ENDPOINTS)
     page.locator("nav a[href='#claimMessages']").click()
     details = page.locator("#claimMessages")
     assert details.get_attribute("open") is not None
@@ -53,7 +53,7 @@ def test_it_is_searched_by_words_of_any_part(page: Any, server: Serving) -> None
     assert page.locator("#none").is_visible()
     assert visible(page, "main section") == []
     page.keyboard.press("Escape")
-    assert len(visible(page, "details.operation")) == len(DOCUMENTED)
+    assert len(visible(page, "details.operation")) == len(ENDPOINTS)
 
 
 def test_a_link_to_what_is_filtered_out_shows_it(page: Any, server: Serving) -> None:

@@ -71,7 +71,7 @@ def put_one(
     if spec is None or not wishes.later:
         return Append(inbox_of(queue), record, producer=producer)
     if producer is not None:
-        raise InvalidInput("a message for later cannot name a producer; use dedup")
+        raise _for_later_by_producer()
     return PutForLater(queue, record, [marked(spec, key, headers, wishes.times())])
 
 
@@ -84,6 +84,7 @@ def put_batch(
     headers: Sequence[Headers | None] | None,
     wishes: Wishes,
     limits: Limits,
+    producer: Producer | None = None,
 ) -> tuple[Command[int] | None, int]:
     """The command that puts a batch, and how many messages it has; None for an empty one."""
     rows = values if isinstance(values, str | bytes | bytearray | memoryview) else list(values)
@@ -92,7 +93,9 @@ def put_batch(
         return None, 0
     count = records.count if isinstance(records, Batch) else 1
     if spec is None or not wishes.later:
-        return Append(inbox_of(queue), records), count
+        return Append(inbox_of(queue), records, producer=producer), count
+    if producer is not None:
+        raise _for_later_by_producer()
     times = wishes.times()
     items = [row for row in rows if isinstance(row, Item)]
     if items:
@@ -102,6 +105,10 @@ def put_batch(
         for i in range(count)
     ]
     return PutForLater(queue, records, marks), count
+
+
+def _for_later_by_producer() -> InvalidInput:
+    return InvalidInput("a message for later cannot name a producer; use dedup")
 
 
 def marked(spec: QueueSpec, key: bytes | str | None, headers: Headers | None, times: Mark) -> Mark:

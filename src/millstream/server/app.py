@@ -14,19 +14,12 @@ from millstream.server import problems
 from millstream.server.core import Core
 from millstream.server.docs.endpoints import routes
 from millstream.server.http.guard import Guard
-from millstream.server.observe import health, metrics
-from millstream.server.rest.routing import Paths
 from millstream.server.socket.socket import SocketRoute
 
 
 def make_app(core: Core) -> ASGIApp:
     """Everything that one port answers."""
-    joined: list[BaseRoute] = [
-        SocketRoute(core),
-        Paths(routes(core)),
-        *metrics.routes(core),
-        *health.routes(core),
-    ]
+    joined: list[BaseRoute] = [SocketRoute(core), *routes(core)]
     answers: dict[Any, Any] = {
         HTTPException: problems.on_http_exception,
         MillstreamError: problems.on_millstream_error,

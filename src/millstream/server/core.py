@@ -26,6 +26,7 @@ from millstream.server.auth.tokens import Tokens
 from millstream.server.auth.turns import Turns
 from millstream.server.bounds import bounded, check_command
 from millstream.server.holdings import Holdings
+from millstream.server.observe.health import Checkup
 from millstream.server.observe.meter import Meter
 from millstream.server.observe.tracing import Tracer, traced
 from millstream.server.settings import Settings
@@ -57,6 +58,7 @@ class Core:
         """What bulk writers have staged."""
         self.meter = Meter()
         store.on_commit = self.meter.committed
+        self.checkup = Checkup(self.session, settings)
         self.tracer = Tracer()
         self._holdings: dict[str, Holdings] = {}
         """What the requests of each token have claimed; a socket has holdings of its own."""

@@ -21,9 +21,8 @@ from millstream.embedded import EmbeddedSession, open_store
 from millstream.server.auth.tokens import WAIT_S, create_token
 from millstream.server.core import Core
 from millstream.server.http.guard import Guard
-from millstream.server.observe import health, metrics
-from millstream.server.rest import tickets
-from millstream.server.rest.routing import routes_of
+from millstream.server.rest import store, tickets
+from millstream.server.rest.routing import Paths
 from millstream.server.settings import Settings
 from millstream.store.memory import MemoryEngine
 from millstream.store.sqlite import SqliteEngine
@@ -56,9 +55,7 @@ class Guarded:
         ]
         joined = [
             *own,
-            *routes_of(core, tickets.ENDPOINTS),
-            *metrics.routes(core),
-            *health.routes(core),
+            Paths(core, [*tickets.endpoint, *store.endpoint]),
             *extra,
         ]
         self.app = Guard(Starlette(routes=joined), core)

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 from starlette.applications import Starlette
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import WebSocketRoute
 
 from millstream.server.app import make_app
 from millstream.server.auth.tokens import revoke_token
-from millstream.server.core import Core
 from millstream.server.http.guard import Guard
 from millstream.server.rest.routing import Paths
 from millstream.server.settings import Settings
@@ -44,33 +43,23 @@ BODIES: dict[tuple[str, str], Any] = {
 """Bodies that are right, where a wrong one would be refused before the right to send it."""
 
 
-def all_routes(core: Core) -> list[Route | WebSocketRoute]:
-    """What the application serves."""
-    guard = make_app(core)
-    assert isinstance(guard, Guard)
-    assert isinstance(guard.app, Starlette)
-    found: list[Any] = []
-    for route in guard.app.routes:
-        found += route.routes if isinstance(route, Paths) else [route]
-    return found
-
-
 def guard_all(at: Guarded) -> None:
-    """Let the guard stand before all of it."""
-    routes = all_routes(at.core)
-    at.app = Guard(Starlette(routes=routes), at.core)
-    at.routes = routes  # type: ignore[attr-defined]
+    """Let the guard stand before all that the application serves."""
+    at.app = make_app(at.core)  # type: ignore[assignment]
+    assert isinstance(at.app, Guard)
 
 
 def asked(at: Guarded) -> Iterator[tuple[str, str, str]]:
     """Each method and path, and an address that it answers."""
-    for route in at.routes:  # type: ignore[attr-defined]
-        address = re.sub(r"\{(\w+)(:\w+)?\}", _example, route.path)
+    assert isinstance(at.app.app, Starlette)
+    for route in at.app.app.routes:
         if isinstance(route, WebSocketRoute):
-            yield "SOCKET", route.path, address
+            yield "SOCKET", route.path, route.path
         else:
-            for method in sorted((route.methods or set()) - {"HEAD"}):
-                yield method, route.path, address
+            assert isinstance(route, Paths)
+            for endpoint in route.endpoints:
+                address = re.sub(r"\{(\w+)\}", _example, endpoint.path)
+                yield endpoint.method, endpoint.path, address
 
 
 def _example(place: re.Match[str]) -> str:

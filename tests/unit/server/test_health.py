@@ -80,7 +80,11 @@ def test_a_store_that_takes_no_writes_is_critical_and_says_why() -> None:
             assert (await store_check(at)).status == "healthy"
 
     async def store_check(at: Any) -> Check:
-        (found,) = [one for one in (await Checkup(at.core).health()).checks if one.name == "store"]
+        (found,) = [
+            one
+            for one in (await Checkup(at.core.session, at.core.settings).health()).checks
+            if one.name == "store"
+        ]
         return found
 
     in_loop(test)
@@ -90,7 +94,7 @@ def test_a_finding_is_kept_for_a_second() -> None:
     async def test() -> None:
         clock = SimulatedClock()
         async with guarded(Settings(), clock=clock) as at:
-            checkup = Checkup(at.core)
+            checkup = Checkup(at.core.session, at.core.settings)
             first = await checkup.health()
             clock.advance(0.9)
             assert await checkup.health() is first
@@ -105,7 +109,7 @@ def test_a_message_that_waits_for_long_is_a_warning_if_asked_for() -> None:
         clock = SimulatedClock()
         async with guarded(Settings(queue_age_s_max=60), clock=clock) as at:
             at.ms.queue("mail", max_attempts=3).put(b"x")
-            checkup = Checkup(at.core)
+            checkup = Checkup(at.core.session, at.core.settings)
             assert statuses(await checkup.health())["queues"] == "healthy"
             clock.advance(61)
             found = await checkup.health()
@@ -127,10 +131,14 @@ def test_a_disk_that_fills_up_is_told(tmp_path: Path, free: int, status: str) ->
             return free
 
         async with guarded(Settings(), path=tmp_path / "a.db") as at:
-            found = await Checkup(at.core, disk_free=disk_free).health()
+            found = await Checkup(at.core.session, at.core.settings, disk_free=disk_free).health()
             assert found.status == statuses(found)["disk"] == status
             assert asked == [tmp_path]
-            assert (await Checkup(at.core).health()).status in ("healthy", "warning", "critical")
+            assert (await Checkup(at.core.session, at.core.settings).health()).status in (
+                "healthy",
+                "warning",
+                "critical",
+            )
 
     in_loop(test)
     assert check_disk(free).status == status

@@ -28,7 +28,6 @@ from millstream.embedded import open_store
 from millstream.server.auth.access import ANYONE_HERE
 from millstream.server.core import Core
 from millstream.server.docs.endpoints import document, routes
-from millstream.server.observe import health, metrics
 from millstream.server.settings import Settings
 from millstream.store.memory import MemoryEngine
 from tests.unit.server.asking import AsSomebody
@@ -62,8 +61,6 @@ class ServerThread(threading.Thread):
             Starlette(
                 routes=[
                     *routes(core),
-                    *health.routes(core),
-                    *metrics.routes(core),
                 ]
             ),
             ANYONE_HERE,

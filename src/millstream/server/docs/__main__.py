@@ -8,9 +8,9 @@ import sys
 import msgspec
 
 from millstream.server.docs import openapi
-from millstream.server.docs.endpoints import DOCUMENTED
+from millstream.server.docs.endpoints import ENDPOINTS
 
-made = msgspec.json.encode(openapi.document(DOCUMENTED))
+made = msgspec.json.encode(openapi.document(ENDPOINTS))
 sys.stdout.buffer.write(msgspec.json.format(made, indent=1) + b"\n")
 sys.stdout.flush()
 os._exit(0)  # see `endpoints`: the interpreter's last collection may crash

@@ -15,20 +15,19 @@ from typing import Any
 
 import msgspec
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute
 
 from millstream.server.core import Core
 from millstream.server.docs import pages
-from millstream.server.observe.health import Health
 from millstream.server.rest import ENDPOINTS as REST
 from millstream.server.rest.ask import Ask
-from millstream.server.rest.endpoint import JSON, Answer, Endpoint
-from millstream.server.rest.routing import routes_of
+from millstream.server.rest.endpoint import JSON, Endpoints
+from millstream.server.rest.routing import Paths
 
 
-def routes(core: Core) -> list[Route]:
+def routes(core: Core) -> list[BaseRoute]:
     """Everything that REST answers, the document included."""
-    return routes_of(core, ENDPOINTS)
+    return [Paths(core, ENDPOINTS)]
 
 
 @cache
@@ -51,57 +50,21 @@ def page() -> pages.Page:
     return pages.build(document())
 
 
-async def _get_document(ask: Ask) -> Response:
+endpoint = Endpoints("about")
+
+
+@endpoint("GET /openapi.json")
+async def get_open_api(ask: Ask) -> dict[str, Any] | Response:
+    """This description, for machines."""
     return Response(await asyncio.to_thread(document_bytes), media_type=JSON)
 
 
-async def _get_page(ask: Ask) -> Response:
+@endpoint("GET /docs", media_types=("text/html",))
+async def get_docs(ask: Ask) -> Response:
+    """This description, for people."""
     found = await asyncio.to_thread(page)
     return Response(found.html, media_type="text/html", headers=found.headers)
 
 
-ENDPOINTS: tuple[Endpoint, ...] = (
-    *REST,
-    Endpoint(
-        method="GET",
-        path="/openapi.json",
-        name="getOpenApi",
-        summary="This description, for machines",
-        run=_get_document,
-        tag="about",
-        answers=(Answer(dict[str, Any]),),
-    ),
-    Endpoint(
-        method="GET",
-        path="/docs",
-        name="getDocs",
-        summary="This description, for people",
-        run=_get_page,
-        tag="about",
-        answers=(Answer(None, media_types=("text/html",)),),
-    ),
-)
-
-DOCUMENTED: tuple[Endpoint, ...] = (
-    *ENDPOINTS,
-    Endpoint(
-        method="GET",
-        path="/health",
-        name="getHealth",
-        summary="Whether the server can do its work: healthy, warning or critical",
-        detail="Needs no token; the checks are shown to tokens that may read the store.",
-        run=None,
-        tag="store",
-        answers=(Answer(Health), Answer(Health, "Critical", status=503)),
-    ),
-    Endpoint(
-        method="GET",
-        path="/metrics",
-        name="getMetrics",
-        summary="How the server, its store and its queues stand, for Prometheus",
-        run=None,
-        tag="store",
-        answers=(Answer(None, media_types=("text/plain", "application/openmetrics-text")),),
-    ),
-)
-"""What the document describes: also what has a route of its own."""
+ENDPOINTS = (*REST, *endpoint)
+"""Everything that a server answers, but for the socket."""

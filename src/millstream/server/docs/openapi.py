@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from http import HTTPStatus
@@ -39,9 +38,6 @@ TAGS = {
     "access": "Rights for browsers, which cannot keep a token",
     "about": "About this interface",
 }
-
-_NUMBERS = {"offset", "claim_id"}
-"""Parameters in paths that are numbers; all others are names."""
 
 _STATUS_WORDS = {
     400: "The request cannot be read",
@@ -148,9 +144,9 @@ def _operation(
 
 
 def _path_parameters(endpoint: Endpoint) -> Iterator[dict[str, Any]]:
-    for name in re.findall(r"\{(\w+)\}", endpoint.path):
+    for name, kind in endpoint.path_types.items():
         schema: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 255}
-        if name in _NUMBERS:
+        if kind is int:
             schema = {"type": "string", "pattern": "^[0-9]{1,19}$"}
         yield {"name": name, "in": "path", "required": True, "schema": schema}
 

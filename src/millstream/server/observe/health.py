@@ -10,25 +10,20 @@ import asyncio
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-import msgspec
 from msgspec import Struct
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
+from millstream.aio.session import AsyncEmbeddedSession
 from millstream.command import Stats
 from millstream.errors import MillstreamError
 from millstream.limits import Limits, MiB
 from millstream.log.commands import GetBounds
 from millstream.queue.commands import ListQueues
 from millstream.queue.model.message import QueueInfo
-from millstream.server.auth.access import RESERVED, Need
+from millstream.server.auth.access import RESERVED
+from millstream.server.settings import Settings
 from millstream.store.store import Store
-
-if TYPE_CHECKING:
-    from millstream.server.core import Core
 
 Status = Literal["healthy", "warning", "critical"]
 
@@ -69,7 +64,7 @@ class Check(Struct, frozen=True):
     detail: str = ""
 
 
-class Health(Struct, frozen=True):
+class Health(Struct, frozen=True, omit_defaults=True):
     """The worst of all checks, and the checks."""
 
     status: Status
@@ -81,9 +76,14 @@ class Checkup:
     """Looks after one server; belongs to its event loop."""
 
     def __init__(
-        self, core: Core, *, disk_free: Callable[[Path], int] = lambda p: shutil.disk_usage(p).free
+        self,
+        session: AsyncEmbeddedSession,
+        settings: Settings,
+        *,
+        disk_free: Callable[[Path], int] = lambda p: shutil.disk_usage(p).free,
     ) -> None:
-        self._core = core
+        self._session = session
+        self._queue_age_s_max = settings.queue_age_s_max
         self._disk_free = disk_free
         self._found: Health | None = None
         self._looked_s = 0.0
@@ -91,7 +91,7 @@ class Checkup:
 
     async def health(self) -> Health:
         """How the server is, as of a second ago at most."""
-        clock = self._core.store.clock
+        clock = self._session.clock
         async with self._lock:
             if self._found is None or clock.seconds() - self._looked_s >= KEPT_S:
                 checks = await self._look()
@@ -100,23 +100,23 @@ class Checkup:
             return self._found
 
     async def _look(self) -> list[Check]:
-        core = self._core
+        session, store = self._session, self._session.store
         checks = [check_lag(await loop_lag_s())]
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
-                await core.session.execute(GetBounds(f"{RESERVED}health"))
-                stats = await core.session.execute(Stats())
-                checks += [check_store(core.store), *check_stats(stats, core.store.limits)]
-                if core.settings.queue_age_s_max:
-                    queues = await core.session.execute(ListQueues("", QUEUES_LOOKED_AT))
-                    checks.append(check_ages(queues, core.settings.queue_age_s_max))
+                await session.execute(GetBounds(f"{RESERVED}health"))
+                stats = await session.execute(Stats())
+                checks += [check_store(store), *check_stats(stats, store.limits)]
+                if self._queue_age_s_max:
+                    queues = await session.execute(ListQueues("", QUEUES_LOOKED_AT))
+                    checks.append(check_ages(queues, self._queue_age_s_max))
         except (MillstreamError, OSError) as error:
             text = getattr(error, "message", "") or str(error)
             return [*checks, Check("store", "critical", text)]
         except TimeoutError:
             text = f"no answer within {ANSWER_S_MAX:g} s: something holds the write lock"
             return [*checks, Check("store", "critical", text)]
-        folder = core.store.engine.folder()
+        folder = store.engine.folder()
         if folder is not None:
             free = await asyncio.to_thread(self._disk_free, folder)
             checks.append(check_disk(free))
@@ -175,22 +175,3 @@ def check_ages(queues: list[QueueInfo], age_s_max: float) -> Check:
     detail = f"{worst.name!r} has a message that waits for {worst.oldest_s:.0f} s"
     more = f", and {len(late) - 1} more queues" if len(late) > 1 else ""
     return Check("queues", "warning", detail + more)
-
-
-def routes(core: Core) -> list[Route]:
-    """`GET /health`."""
-    checkup = Checkup(core)
-
-    async def health(request: Request) -> Response:
-        """200 while it works, 503 when it does not."""
-        found = await checkup.health()
-        may_see = request.state.principal.allows(Need("store", "read", ""))
-        body: Any = found if may_see else {"status": found.status}
-        return Response(
-            msgspec.json.encode(body),
-            status_code=503 if found.status == "critical" else 200,
-            headers={"cache-control": "no-store"},
-            media_type="application/json",
-        )
-
-    return [Route("/health", health, methods=["GET"])]

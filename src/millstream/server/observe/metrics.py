@@ -7,32 +7,24 @@ import sys
 from collections.abc import Iterable, Iterator
 from heapq import nlargest
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from millstream import __version__
 from millstream.command import Stats
-from millstream.errors import MillstreamError
 from millstream.format import keys
 from millstream.log.commands import ListLogs
 from millstream.queue.commands import ListQueues
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.model.state import QueueState
 from millstream.record import LogInfo
-from millstream.server.auth.access import Need
+from millstream.server.core import Core
 from millstream.server.observe.health import loop_lag_s
-from millstream.server.problems import respond
 from millstream.store.rows import View
 from millstream.store.store import Store
-
-if TYPE_CHECKING:
-    from millstream.server.core import Core
 
 NAMES_MAX = 1_000
 """Logs and queues that have metrics of their own: each is a few time series."""
@@ -58,34 +50,22 @@ _TOTALS = {
 }
 
 
-class _Collected:
-    """What was last asked of the store, in the place of a collector."""
+class _Scrape:
+    """What one scrape found, in the place of a registry."""
 
-    def __init__(self) -> None:
-        self.families: list[Metric] = []
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
 
     def collect(self) -> Iterable[Metric]:
-        """The families of the last scrape."""
-        return self.families
+        """All families."""
+        return self._families
 
 
-def routes(core: Core) -> list[Route]:
-    """`GET /metrics`."""
-    collected = _Collected()
-    core.meter.registry.register(collected)
-
-    async def metrics(request: Request) -> Response:
-        """Everything, for clients that may read the store."""
-        try:
-            request.state.principal.require(Need("store", "read", ""))
-            families = await _families(core)
-        except MillstreamError as error:
-            return respond(error)
-        collected.families = families
-        encode, media_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(core.meter.registry), headers={"content-type": media_type})
-
-    return [Route("/metrics", metrics, methods=["GET"])]
+async def exposition(core: Core, accept: str) -> tuple[bytes, str]:
+    """Everything, in a form that the client accepts, and the name of that form."""
+    encode, media_type = choose_encoder(accept)
+    found = _Scrape([*core.meter.registry.collect(), *await _families(core)])
+    return encode(found), media_type
 
 
 async def _families(core: Core) -> list[Metric]:

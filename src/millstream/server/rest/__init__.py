@@ -16,23 +16,22 @@ from millstream.server.rest import (
     records,
     replica,
     staging,
-    stats,
+    store,
     tickets,
     transactions,
 )
-from millstream.server.rest.endpoint import Endpoint
 
-ENDPOINTS: tuple[Endpoint, ...] = (
-    *logs.ENDPOINTS,
-    *forks.ENDPOINTS,
-    *records.ENDPOINTS,
-    *cursors.ENDPOINTS,
-    *queues.ENDPOINTS,
-    *messages.ENDPOINTS,
-    *claims.ENDPOINTS,
-    *transactions.ENDPOINTS,
-    *staging.ENDPOINTS,
-    *replica.ENDPOINTS,
-    *stats.ENDPOINTS,
-    *tickets.ENDPOINTS,
+ENDPOINTS = (
+    *logs.endpoint,
+    *forks.endpoint,
+    *records.endpoint,
+    *cursors.endpoint,
+    *queues.endpoint,
+    *messages.endpoint,
+    *claims.endpoint,
+    *transactions.endpoint,
+    *staging.endpoint,
+    *replica.endpoint,
+    *store.endpoint,
+    *tickets.endpoint,
 )

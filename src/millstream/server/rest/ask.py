@@ -6,7 +6,7 @@ Every command goes through `Core.execute`, which checks what the asker may do.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import unquote_to_bytes
 
 from starlette.requests import Request
@@ -20,9 +20,6 @@ from millstream.server.core import Core
 from millstream.server.observe.tracing import traceparent_of
 
 T = TypeVar("T")
-
-DURATION_S_MAX = 1e12
-"""Beyond all bounds that the store has for durations, and within what it can count."""
 
 
 class PrincipalSession:
@@ -46,30 +43,13 @@ class PrincipalSession:
 class Ask:
     """One request, read and decoded."""
 
-    def __init__(self, core: Core, request: Request, *, path: dict[str, str]) -> None:
+    def __init__(self, core: Core, request: Request) -> None:
         self.core = core
         self.request = request
         self.principal: Principal = request.state.principal
         self.session = PrincipalSession(core, self.principal, traceparent_of(request.scope))
-        self.query: Any = None
-        self.body: Any = None
-        """The struct that a JSON body was decoded into."""
-        self.raw: bytes | None = None
-        """The body as it came, if it was not JSON."""
         self.data = b""
         """The body as it came."""
-        self._path = path
-
-    def name(self, parameter: str) -> str:
-        """A name in the path, decoded and checked."""
-        return check_name(self._path[parameter], parameter)
-
-    def number(self, parameter: str) -> int:
-        """A number in the path."""
-        text = self._path[parameter]
-        if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > NUMBER_MAX:
-            raise InvalidInput(f"{parameter} is a whole number up to 2^63 - 1, not {text[:40]!r}")
-        return int(text)
 
     async def execute(self, command: Command[T]) -> T:
         """Answer a command, if the asker may ask it."""
@@ -79,9 +59,7 @@ class Ask:
         """How long to wait: what was asked for, within the server's most; no wait while it stops."""
         if wait_s is None or self.core.closing.is_set():
             return 0
-        if wait_s < 0:
-            raise InvalidInput(f"a wait is 0 s or longer, not {wait_s}")
-        return min(milliseconds(wait_s), self.core.settings.wait_ms_max)
+        return min(to_ms(wait_s), self.core.settings.wait_ms_max)
 
     async def unless_over(self, command: Command[T]) -> T | None:
         """Answer a command that waits; None if the server stops or the client leaves meanwhile."""
@@ -105,16 +83,14 @@ async def _left(request: Request) -> None:
         pass
 
 
-def milliseconds(seconds: float) -> int:
-    """A duration in milliseconds; one that cannot be counted is refused."""
-    if not -DURATION_S_MAX <= seconds <= DURATION_S_MAX:
-        raise InvalidInput(f"a duration of {seconds} s is out of bounds")
-    return to_ms(seconds)
-
-
-def decoded_segment(raw: bytes) -> str:
-    """A part of a path, percent-decoded; `%2F` is a slash within a name."""
+def checked_segment(parameter: str, raw: bytes, kind: type) -> str | int:
+    """A part of a path as a name, or as a number; `%2F` is a slash within a name."""
     try:
-        return unquote_to_bytes(raw).decode()
+        text = unquote_to_bytes(raw).decode()
     except UnicodeDecodeError as error:
         raise InvalidName("a name in a path is percent-encoded UTF-8") from error
+    if kind is not int:
+        return check_name(text, parameter)
+    if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > NUMBER_MAX:
+        raise InvalidInput(f"{parameter} is a whole number up to 2^63 - 1, not {text[:40]!r}")
+    return int(text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -16,10 +16,11 @@ from millstream.errors import InvalidInput, LeaseLost
 from millstream.queue import commands as c
 from millstream.queue.model.message import messages_of
 from millstream.queue.rules.claims import CLAIM_MAX
-from millstream.server.rest.ask import Ask, milliseconds
-from millstream.server.rest.endpoint import Answer, Endpoint
-from millstream.server.rest.messages import Delay, MessagePage
-from millstream.server.rest.payload import show_message
+from millstream.record import to_ms
+from millstream.server.rest.ask import Ask
+from millstream.server.rest.endpoint import Endpoints
+from millstream.server.rest.messages import MessagePage
+from millstream.server.rest.payload import Delay, Wait, show_message
 
 CLAIMS_MAX = 10_000
 """Claims that one request names."""
@@ -29,7 +30,6 @@ _TOKEN = re.compile(r"([0-9]{1,20}):([0-9]{1,10})")
 Token = Annotated[str, Meta(pattern=f"^{_TOKEN.pattern}$")]
 Tokens = Token | list[Token]
 Count = Annotated[int, Meta(ge=1, le=CLAIM_MAX)]
-Wait = Annotated[float, Meta(ge=0, le=1e6)]
 Lease = Annotated[float, Meta(gt=0, le=1e12)]
 
 
@@ -94,28 +94,28 @@ class Renewed(Struct, kw_only=True):
     lost: list[str]
 
 
-async def claim(ask: Ask) -> MessagePage:
-    """Claim messages for a while."""
-    body: ClaimBody = ask.body
-    consumer = body.consumer if body.consumer is not None else ask.principal.name
+endpoint = Endpoints("claims")
+
+
+@endpoint("POST /queues/{queue}/claims", body_optional=True, errors=(404, 409, 410))
+async def claim_messages(ask: Ask, queue: str, body: ClaimBody) -> MessagePage:
+    """Claim messages for a while, waiting for the first if asked."""
     command = c.ClaimMessages(
-        ask.name("queue"),
+        queue,
         body.n,
-        _ms(body.lease),
-        consumer,
+        optional_ms(body.lease),
+        ask.principal.name if body.consumer is None else body.consumer,
         ask.wait_ms(body.wait) or None,
         runs_of(body.ack),
     )
     return await _messages(ask, command)
 
 
-async def pop(ask: Ask) -> MessagePage:
-    """Claim and acknowledge in one: each message at most once."""
-    body: PopBody = ask.body
+@endpoint("POST /queues/{queue}/pop", body_optional=True, errors=(404, 410))
+async def pop_messages(ask: Ask, queue: str, body: PopBody) -> MessagePage:
+    """Claim and acknowledge in one commit: each message at most once."""
     wait_ms = ask.wait_ms(body.wait) or None
-    command = c.ClaimMessages(
-        ask.name("queue"), body.n, None, ask.principal.name, wait_ms, [], pop=True
-    )
+    command = c.ClaimMessages(queue, body.n, None, ask.principal.name, wait_ms, [], pop=True)
     return await _messages(ask, command)
 
 
@@ -127,42 +127,45 @@ async def _messages(ask: Ask, command: c.ClaimMessages) -> MessagePage:
     return MessagePage(messages=[show_message(message) for message in messages_of(found)])
 
 
-async def ack(ask: Ask) -> Finished:
-    """The work is done."""
-    return await _finish(ask, "ack")
+@endpoint("POST /queues/{queue}/ack", errors=(404, 409))
+async def ack_claims(ask: Ask, queue: str, body: AckBody) -> Finished:
+    """The work is done.
 
-
-async def nack(ask: Ask) -> Finished:
-    """Try again."""
-    return await _finish(ask, "nack", delay_ms=_ms(ask.body.delay), reason=ask.body.reason)
-
-
-async def fail(ask: Ask) -> Finished:
-    """Give up."""
-    return await _finish(ask, "fail", reason=ask.body.reason)
-
-
-async def _finish(
-    ask: Ask, outcome: str, *, delay_ms: int | None = None, reason: str = ""
-) -> Finished:
-    body: AckBody = ask.body
-    claims = claims_of(body.claims)
+    Repeating it is a success; coming late is `LeaseLost`.
+    """
     runs = runs_of(body.claims)
-    lost = await ask.execute(
-        c.FinishClaims(ask.name("queue"), runs, outcome, delay_ms, reason, body.each)
+    return await _finish(ask, c.FinishClaims(queue, runs, "ack", each=body.each))
+
+
+@endpoint("POST /queues/{queue}/nack", errors=(404, 409))
+async def nack_claims(ask: Ask, queue: str, body: NackBody) -> Finished:
+    """Try again, after the queue's backoff or a delay; or fail, at last."""
+    runs = runs_of(body.claims)
+    return await _finish(
+        ask, c.FinishClaims(queue, runs, "nack", optional_ms(body.delay), body.reason, body.each)
     )
-    gone = tokens_of(lost)
-    return Finished(count=len(set(claims)) - len(gone), lost=gone)
 
 
-async def renew(ask: Ask) -> Renewed:
+@endpoint("POST /queues/{queue}/fail", errors=(404, 409))
+async def fail_claims(ask: Ask, queue: str, body: FailBody) -> Finished:
+    """Give up on messages, whatever attempts are left."""
+    runs = runs_of(body.claims)
+    return await _finish(ask, c.FinishClaims(queue, runs, "fail", None, body.reason, body.each))
+
+
+async def _finish(ask: Ask, command: c.FinishClaims) -> Finished:
+    lost = tokens_of(await ask.execute(command))
+    return Finished(count=sum(count for _, count, _ in command.claims) - len(lost), lost=lost)
+
+
+@endpoint("POST /queues/{queue}/renew", errors=(404, 409))
+async def renew_claims(ask: Ask, queue: str, body: RenewBody) -> Renewed:
     """Prolong leases."""
-    queue, body = ask.name("queue"), ask.body
-    runs, lease_ms = runs_of(body.claims), _ms(body.lease)
+    runs, lease_ms = runs_of(body.claims), optional_ms(body.lease)
     if not body.each:
         end = await ask.execute(c.RenewClaims(queue, runs, lease_ms))
         return Renewed(until=end.until, lost=[])
-    claims = sorted(set(claims_of(body.claims)))
+    claims = claims_of(body.claims)
     answers = await asyncio.gather(
         *(
             ask.execute(c.RenewClaims(queue, [(claim_id, 1, attempt)], lease_ms))
@@ -182,11 +185,11 @@ async def renew(ask: Ask) -> Renewed:
 
 
 def claims_of(tokens: str | list[str]) -> list[tuple[int, int]]:
-    """Claim ids and attempts from their tokens."""
+    """Claim ids and attempts from their tokens, each once, in order."""
     chosen = [tokens] if isinstance(tokens, str) else tokens
     if len(chosen) > CLAIMS_MAX:
         raise InvalidInput(f"a request names up to {CLAIMS_MAX:,} claims, not {len(chosen):,}")
-    return [_claim_of(token) for token in chosen]
+    return sorted({_claim_of(token) for token in chosen})
 
 
 def _claim_of(token: str) -> tuple[int, int]:
@@ -199,7 +202,7 @@ def _claim_of(token: str) -> tuple[int, int]:
 def runs_of(tokens: str | list[str]) -> list[c.Run]:
     """Claims as the fewest runs: adjacent claim ids of the same attempt."""
     runs: list[c.Run] = []
-    for claim_id, attempt in sorted(set(claims_of(tokens))):
+    for claim_id, attempt in claims_of(tokens):
         if runs:
             first, count, before = runs[-1]
             if claim_id == first + count and attempt == before:
@@ -214,70 +217,6 @@ def tokens_of(runs: list[c.Run]) -> list[str]:
     return [f"{first + i}:{attempt}" for first, count, attempt in runs for i in range(count)]
 
 
-def _ms(seconds: float | None) -> int | None:
-    return None if seconds is None else milliseconds(seconds)
-
-
-def _endpoint(**about: Any) -> Endpoint:
-    return Endpoint(tag="claims", method="POST", **about)
-
-
-ENDPOINTS = (
-    _endpoint(
-        path="/queues/{queue}/claims",
-        name="claimMessages",
-        summary="Claim messages for a while, waiting for the first if asked",
-        run=claim,
-        body=ClaimBody,
-        body_optional=True,
-        answers=(Answer(MessagePage),),
-        errors=(404, 409, 410),
-    ),
-    _endpoint(
-        path="/queues/{queue}/pop",
-        name="popMessages",
-        summary="Claim and acknowledge in one commit: each message at most once",
-        run=pop,
-        body=PopBody,
-        body_optional=True,
-        answers=(Answer(MessagePage),),
-        errors=(404, 410),
-    ),
-    _endpoint(
-        path="/queues/{queue}/ack",
-        name="ackClaims",
-        summary="The work is done",
-        detail="Repeating it is a success; coming late is `LeaseLost`.",
-        run=ack,
-        body=AckBody,
-        answers=(Answer(Finished),),
-        errors=(404, 409),
-    ),
-    _endpoint(
-        path="/queues/{queue}/nack",
-        name="nackClaims",
-        summary="Try again, after the queue's backoff or a delay; or fail, at last",
-        run=nack,
-        body=NackBody,
-        answers=(Answer(Finished),),
-        errors=(404, 409),
-    ),
-    _endpoint(
-        path="/queues/{queue}/fail",
-        name="failClaims",
-        summary="Give up on messages, whatever attempts are left",
-        run=fail,
-        body=FailBody,
-        answers=(Answer(Finished),),
-        errors=(404, 409),
-    ),
-    _endpoint(
-        path="/queues/{queue}/renew",
-        name="renewClaims",
-        summary="Prolong leases",
-        run=renew,
-        body=RenewBody,
-        answers=(Answer(Renewed),),
-        errors=(404, 409),
-    ),
-)
+def optional_ms(seconds: float | None) -> int | None:
+    """A duration in milliseconds, if there is one."""
+    return None if seconds is None else to_ms(seconds)

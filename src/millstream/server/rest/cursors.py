@@ -12,13 +12,13 @@ from msgspec import Meta, Struct
 
 from millstream.errors import CorruptionError, InvalidInput, NotFound, Truncated
 from millstream.log import commands as c
-from millstream.log.marks import joined
+from millstream.log.marks import Range, joined
 from millstream.log.progress import SECTION, Progress
 from millstream.record import CursorInfo, Record
 from millstream.server.rest.ask import Ask
-from millstream.server.rest.endpoint import Answer, Endpoint, Reply
+from millstream.server.rest.endpoint import Endpoints, Reply
 from millstream.server.rest.logs import Existed
-from millstream.server.rest.payload import Position, ReadRecord, show_record
+from millstream.server.rest.payload import Position, ReadRecord, Wait, show_record
 from millstream.server.rest.records import READ_MAX, read_blocks
 
 
@@ -43,7 +43,7 @@ class TakeBody(Struct, forbid_unknown_fields=True, kw_only=True):
     n: Annotated[int, Meta(ge=1, le=READ_MAX)] = 1
     position: Position | None = None
     """The position that the take before answered; without one, the floor."""
-    wait: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    wait: Wait = 0.0
     """Seconds to wait for the first record, if there is none yet."""
 
 
@@ -75,38 +75,52 @@ class Floor(Struct, kw_only=True):
     floor: int
 
 
-async def list_cursors(ask: Ask) -> CursorList:
-    """How each cursor stands."""
-    return CursorList(cursors=await ask.execute(c.ListCursors(ask.name("log"))))
+endpoint = Endpoints("cursors")
 
 
-async def get_cursor(ask: Ask) -> CursorInfo:
+@endpoint("GET /logs/{log}/cursors")
+async def list_cursors(ask: Ask, log: str) -> CursorList:
+    """How each cursor of a log stands."""
+    return CursorList(cursors=await ask.execute(c.ListCursors(log)))
+
+
+@endpoint("GET /logs/{log}/cursors/{cursor}", errors=(404,))
+async def get_cursor(ask: Ask, log: str, cursor: str) -> CursorInfo:
     """How a cursor stands."""
-    log, cursor = ask.name("log"), ask.name("cursor")
     info = await ask.execute(c.DescribeCursor(log, cursor))
     if info is None:
         raise NotFound(f"log {log!r} has no cursor {cursor!r}", name=cursor)
     return info
 
 
-async def open_cursor(ask: Ask) -> Reply:
+@endpoint(
+    "PUT /logs/{log}/cursors/{cursor}",
+    description="It existed",
+    also={201: "It was made"},
+    body_optional=True,
+    errors=(416,),
+)
+async def open_cursor(ask: Ask, log: str, cursor: str, body: CursorBody) -> Reply[CursorInfo]:
     """Make a durable cursor, unless there is one."""
-    log, cursor, body = ask.name("log"), ask.name("cursor"), ask.body
     before = await ask.execute(c.DescribeCursor(log, cursor))
     info = await ask.execute(c.OpenCursor(log, cursor, body.start, body.section, True))
     return Reply(info, 201 if before is None else 200)
 
 
-async def delete_cursor(ask: Ask) -> Existed:
+@endpoint("DELETE /logs/{log}/cursors/{cursor}")
+async def delete_cursor(ask: Ask, log: str, cursor: str) -> Existed:
     """Forget a cursor."""
-    command = c.DeleteCursor(ask.name("log"), ask.name("cursor"))
-    return Existed(deleted=await ask.execute(command))
+    return Existed(deleted=await ask.execute(c.DeleteCursor(log, cursor)))
 
 
-async def take(ask: Ask) -> Taken:
-    """The next unacknowledged records."""
-    log, body = ask.name("log"), ask.body
-    progress = Progress(await get_cursor(ask))
+@endpoint("POST /logs/{log}/cursors/{cursor}/take", body_optional=True, errors=(404,))
+async def take_records(ask: Ask, log: str, cursor: str, body: TakeBody) -> Taken:
+    """The next unacknowledged records, waiting for the first if asked.
+
+    Nothing is reserved: two takes at the same position answer the same records. Hand in the
+    `position` of the answer before to go on.
+    """
+    progress = Progress(await get_cursor(ask, log, cursor))
     if body.position is not None:
         progress.position = max(progress.position, body.position)
     _, end = await ask.execute(c.GetBounds(log))  # before: what comes meanwhile ends the wait
@@ -145,105 +159,23 @@ async def _take(ask: Ask, log: str, progress: Progress, n: int) -> list[Record]:
     return found
 
 
-async def acknowledge(ask: Ask) -> Floor:
-    """Mark records as worked on."""
-    log, cursor, body = ask.name("log"), ask.name("cursor"), ask.body
-    ranges = joined(body.offsets) + body.ranges
-    if body.up_to:
-        ranges.append((0, body.up_to))
+@endpoint("POST /logs/{log}/cursors/{cursor}/ack", errors=(404, 416))
+async def acknowledge_records(ask: Ask, log: str, cursor: str, body: CursorAckBody) -> Floor:
+    """Mark records as worked on, in any order."""
+    ranges = ranges_of(body)
     if not ranges:
         if body.up_to is None and not body.offsets:
             raise InvalidInput("an acknowledgement names 'offsets', 'ranges' or 'up_to'")
-        return Floor(floor=(await get_cursor(ask)).floor)
+        return Floor(floor=(await get_cursor(ask, log, cursor)).floor)
     return Floor(floor=await ask.execute(c.Acknowledge(log, cursor, ranges)))
 
 
-async def seek(ask: Ask) -> Floor:
-    """Set the floor."""
-    command = c.MoveCursor(ask.name("log"), ask.name("cursor"), ask.body.offset)
-    return Floor(floor=await ask.execute(command))
+def ranges_of(body: CursorAckBody) -> list[Range]:
+    """What is acknowledged."""
+    return [*joined(body.offsets), *body.ranges, *([(0, body.up_to)] if body.up_to else [])]
 
 
-_CURSOR = "/logs/{log}/cursors/{cursor}"
-
-ENDPOINTS = (
-    Endpoint(
-        method="GET",
-        path="/logs/{log}/cursors",
-        name="listCursors",
-        summary="How each cursor of a log stands",
-        run=list_cursors,
-        tag="cursors",
-        answers=(Answer(CursorList),),
-    ),
-    Endpoint(
-        method="GET",
-        path=_CURSOR,
-        name="getCursor",
-        summary="How a cursor stands",
-        run=get_cursor,
-        tag="cursors",
-        answers=(Answer(CursorInfo),),
-        errors=(404,),
-    ),
-    Endpoint(
-        method="PUT",
-        path=_CURSOR,
-        name="openCursor",
-        summary="Make a durable cursor, unless there is one",
-        run=open_cursor,
-        tag="cursors",
-        body=CursorBody,
-        body_optional=True,
-        answers=(
-            Answer(CursorInfo, "It existed"),
-            Answer(CursorInfo, "It was made", status=201),
-        ),
-        errors=(416,),
-    ),
-    Endpoint(
-        method="DELETE",
-        path=_CURSOR,
-        name="deleteCursor",
-        summary="Forget a cursor",
-        run=delete_cursor,
-        tag="cursors",
-        answers=(Answer(Existed),),
-    ),
-    Endpoint(
-        method="POST",
-        path=f"{_CURSOR}/take",
-        name="takeRecords",
-        summary="The next unacknowledged records, waiting for the first if asked",
-        detail="Nothing is reserved: two takes at the same position answer the same records. "
-        "Hand in the `position` of the answer before to go on.",
-        run=take,
-        tag="cursors",
-        body=TakeBody,
-        body_optional=True,
-        answers=(Answer(Taken),),
-        errors=(404,),
-    ),
-    Endpoint(
-        method="POST",
-        path=f"{_CURSOR}/ack",
-        name="acknowledgeRecords",
-        summary="Mark records as worked on, in any order",
-        run=acknowledge,
-        tag="cursors",
-        body=CursorAckBody,
-        answers=(Answer(Floor),),
-        errors=(404, 416),
-    ),
-    Endpoint(
-        method="POST",
-        path=f"{_CURSOR}/seek",
-        name="seekCursor",
-        summary="Set a cursor's floor, forwards or back",
-        run=seek,
-        tag="cursors",
-        body=SeekBody,
-        answers=(Answer(Floor),),
-        errors=(404, 416),
-    ),
-)
+@endpoint("POST /logs/{log}/cursors/{cursor}/seek", errors=(404, 416))
+async def seek_cursor(ask: Ask, log: str, cursor: str, body: SeekBody) -> Floor:
+    """Set a cursor's floor, forwards or back."""
+    return Floor(floor=await ask.execute(c.MoveCursor(log, cursor, body.offset)))

@@ -1,21 +1,37 @@
 """Endpoints: what each address takes and answers, as values.
 
-The table of endpoints builds the routes and the OpenAPI document, so that they cannot differ.
+The table of endpoints builds the routes and the OpenAPI document, so that they cannot differ. An
+endpoint is the coroutine that answers it: its name, docstring, parameters and return type say what
+the table needs to know.
+
+    endpoint = Endpoints("logs")
+
+    @endpoint("POST /logs/{log}/truncate", errors=(409, 423))
+    async def truncate_log(ask: Ask, log: str, body: TruncateBody) -> Removed:
+        '''Forget the records before an offset.'''
+
+Parameters that the path names are handed over checked: text as a name, `int` as a number. `query`
+and `body` are structs; a `body` that may be None is one of another type, to be read from `ask`.
 """
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import NoneType, UnionType
+from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
-if TYPE_CHECKING:
-    from millstream.server.rest.ask import Ask
+from starlette.responses import Response
 
 JSON = "application/json"
 ANY = "*/*"
 ARROW = "application/vnd.apache.arrow.stream"
 BATCH = "application/x-millstream-batch"
+
+T = TypeVar("T")
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +54,14 @@ class Header:
     description: str
 
 
+@dataclass(frozen=True, slots=True)
+class Reply(Generic[T]):
+    """An answer with a status of its own."""
+
+    value: T
+    status: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """One method of one address."""
@@ -47,10 +71,12 @@ class Endpoint:
     name: str
     """Unique among all: the operation's id for code generators."""
     summary: str
-    run: Callable[[Ask], Awaitable[Any]] | None
-    """Answers a value of the first answer's type, a `Reply`, or a response; None: a route of its
-    own answers, and only the document needs the endpoint."""
+    detail: str
     tag: str
+    run: Callable[..., Awaitable[Any]]
+    """Answers a value of the first answer's type, a `Reply`, or a response."""
+    path_types: dict[str, Any]
+    """The names in the path: text, or numbers."""
     query: Any = None
     """A struct of what may follow the question mark."""
     body: Any = None
@@ -62,7 +88,6 @@ class Endpoint:
     answers: tuple[Answer, ...] = ()
     errors: tuple[int, ...] = ()
     """Statuses beyond those that every endpoint may answer."""
-    detail: str = ""
 
     @property
     def takes_body(self) -> bool:
@@ -79,9 +104,63 @@ class Endpoint:
         return sorted(found)
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """An answer with a status of its own."""
+class Endpoints(list[Endpoint]):
+    """The endpoints of one noun; calling it enters the coroutine that follows."""
 
-    value: Any
-    status: int
+    def __init__(self, tag: str) -> None:
+        super().__init__()
+        self._tag = tag
+
+    def __call__(
+        self,
+        asked: str,
+        *,
+        status: int = 200,
+        description: str = "",
+        also: dict[int, str] | None = None,
+        media_types: tuple[str, ...] = (),
+        **about: Any,
+    ) -> Callable[[Handler], Handler]:
+        """Enter an endpoint; `also` are other statuses with which it answers the same."""
+        method, path = asked.split()
+
+        def enter(run: Handler) -> Handler:
+            hints = get_type_hints(run, include_extras=True)
+            kind = _shown(hints["return"])
+            answers = [Answer(kind, description, status, media_types)]
+            answers += [Answer(kind, text, other) for other, text in (also or {}).items()]
+            summary, _, detail = (inspect.getdoc(run) or "").partition("\n\n")
+            self.append(
+                Endpoint(
+                    method=method,
+                    path=path,
+                    name=_camel(run.__name__),
+                    summary=" ".join(summary.split()).removesuffix("."),
+                    detail=" ".join(detail.split()),
+                    tag=self._tag,
+                    run=run,
+                    path_types={name: hints[name] for name in re.findall(r"\{(\w+)\}", path)},
+                    query=hints.get("query"),
+                    body=_shown(hints.get("body")),
+                    answers=tuple(answers),
+                    **about,
+                )
+            )
+            return run
+
+        return enter
+
+
+def _shown(hint: Any) -> Any:
+    """The struct of a hint: of several types, the one that is neither None nor a response."""
+    if get_origin(hint) is Reply:
+        return get_args(hint)[0]
+    if get_origin(hint) in (Union, UnionType):
+        (hint,) = (one for one in get_args(hint) if one not in (NoneType, Response))
+    return None if hint is Response else hint
+
+
+def _camel(name: str) -> str:
+    """`append_records` as `appendRecords`."""
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)

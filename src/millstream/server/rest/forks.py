@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from millstream.log import commands as c
 from millstream.record import Merged, Owner
 from millstream.server.rest.ask import Ask
-from millstream.server.rest.endpoint import Answer, Endpoint, Reply
+from millstream.server.rest.endpoint import Endpoints
 
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 
@@ -42,74 +42,33 @@ class Forked(Struct, kw_only=True):
     """Its name."""
 
 
-async def fork_log(ask: Ask) -> Reply:
-    """Fork a log."""
-    body: ForkBody = ask.body
-    return Reply(Forked(fork=await ask.execute(c.ForkLog(ask.name("log"), body.name))), 201)
+endpoint = Endpoints("logs")
 
 
-async def merge_fork(ask: Ask) -> Merged:
-    """Merge a fork."""
-    return await ask.execute(c.MergeFork(ask.name("log"), ask.body.on_fork))
+@endpoint("POST /logs/{log}/fork", status=201, description="It was made", errors=(404, 409))
+async def fork_log(ask: Ask, log: str, body: ForkBody) -> Forked:
+    """Make a log that begins as this one is now; nothing is copied."""
+    return Forked(fork=await ask.execute(c.ForkLog(log, body.name)))
 
 
-async def get_owner(ask: Ask) -> Owner:
-    """Who may append."""
-    return await ask.execute(c.GetOwner(ask.name("log")))
+@endpoint("POST /logs/{log}/merge", errors=(404, 409, 423))
+async def merge_fork(ask: Ask, log: str, body: MergeBody) -> Merged:
+    """Bring a fork's records into the log that it was forked from.
+
+    If both have gone on meanwhile it is refused, unless the body says what to do.
+    """
+    return await ask.execute(c.MergeFork(log, body.on_fork))
 
 
-async def set_owner(ask: Ask) -> Owner:
-    """Hand a log over, or take it over."""
-    body: OwnerBody = ask.body
-    log = ask.name("log")
+@endpoint("GET /logs/{log}/owner", errors=(404,))
+async def get_owner(ask: Ask, log: str) -> Owner:
+    """Which store may append to a log."""
+    return await ask.execute(c.GetOwner(log))
+
+
+@endpoint("PUT /logs/{log}/owner", errors=(404, 409, 423))
+async def set_owner(ask: Ask, log: str, body: OwnerBody) -> Owner:
+    """Hand a log over to another store, or take it over."""
     if body.store is None:
         return await ask.execute(c.TakeOver(log))
     return await ask.execute(c.HandOver(log, body.store))
-
-
-ENDPOINTS = (
-    Endpoint(
-        method="POST",
-        path="/logs/{log}/fork",
-        name="forkLog",
-        summary="Make a log that begins as this one is now; nothing is copied",
-        run=fork_log,
-        tag="logs",
-        body=ForkBody,
-        answers=(Answer(Forked, "It was made", status=201),),
-        errors=(404, 409),
-    ),
-    Endpoint(
-        method="POST",
-        path="/logs/{log}/merge",
-        name="mergeFork",
-        summary="Bring a fork's records into the log that it was forked from",
-        detail="If both have gone on meanwhile it is refused, unless the body says what to do.",
-        run=merge_fork,
-        tag="logs",
-        body=MergeBody,
-        answers=(Answer(Merged),),
-        errors=(404, 409, 423),
-    ),
-    Endpoint(
-        method="GET",
-        path="/logs/{log}/owner",
-        name="getOwner",
-        summary="Which store may append to a log",
-        run=get_owner,
-        tag="logs",
-        answers=(Answer(Owner),),
-        errors=(404,),
-    ),
-    Endpoint(
-        method="PUT",
-        path="/logs/{log}/owner",
-        name="setOwner",
-        summary="Hand a log over to another store, or take it over",
-        run=set_owner,
-        tag="logs",
-        body=OwnerBody,
-        answers=(Answer(Owner),),
-        errors=(404, 409, 423),
-    ),
-)

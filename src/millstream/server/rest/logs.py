@@ -11,9 +11,9 @@ from millstream.errors import InvalidInput, NotFound
 from millstream.format.packing import check_json
 from millstream.log import commands as c
 from millstream.record import LogInfo, Retention, retention_of
-from millstream.server.rest.ask import Ask, milliseconds
-from millstream.server.rest.endpoint import Answer, Endpoint, Reply
-from millstream.server.rest.payload import Position
+from millstream.server.rest.ask import Ask
+from millstream.server.rest.endpoint import Endpoints, Reply
+from millstream.server.rest.payload import Delay, Position
 
 PAGE_MAX = 1_000
 
@@ -43,7 +43,7 @@ class TruncateBody(Struct, forbid_unknown_fields=True, kw_only=True):
 class RetentionBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """What a log may forget: a record goes as soon as one rule lets it go. Empty keeps all."""
 
-    age: Annotated[float, Meta(ge=0, le=1e12)] | None = None
+    age: Delay | None = None
     """Seconds."""
     bytes: Position | None = None
     count: Position | None = None
@@ -69,11 +69,14 @@ class Existed(Struct, kw_only=True):
     deleted: bool
 
 
-async def list_logs(ask: Ask) -> LogPage:
-    """A page of logs."""
-    page: Page = ask.query
-    found = await ask.execute(c.ListLogs(checked_after(page.after), page.limit))
-    return LogPage(logs=found, after=found[-1].name if len(found) == page.limit else None)
+endpoint = Endpoints("logs")
+
+
+@endpoint("GET /logs")
+async def list_logs(ask: Ask, query: Page) -> LogPage:
+    """List logs in the order of their names."""
+    found = await ask.execute(c.ListLogs(checked_after(query.after), query.limit))
+    return LogPage(logs=found, after=found[-1].name if len(found) == query.limit else None)
 
 
 def checked_after(name: str) -> str:
@@ -85,193 +88,82 @@ def checked_after(name: str) -> str:
     return name
 
 
-async def get_log(ask: Ask) -> LogInfo:
+@endpoint("GET /logs/{log}", errors=(404,))
+async def get_log(ask: Ask, log: str) -> LogInfo:
     """How a log stands."""
-    name = ask.name("log")
-    info = await ask.execute(c.DescribeLog(name))
+    info = await ask.execute(c.DescribeLog(log))
     if info is None:
-        raise NotFound(f"there is no log {name!r}", name=name)
+        raise NotFound(f"there is no log {log!r}", name=log)
     return info
 
 
-async def create_log(ask: Ask) -> Reply:
-    """Make a log, unless there is one."""
-    made = await ask.execute(c.CreateLog(ask.name("log")))
-    return Reply(await get_log(ask), 201 if made else 200)
+@endpoint("PUT /logs/{log}", description="It existed", also={201: "It was made"}, errors=(404,))
+async def create_log(ask: Ask, log: str) -> Reply[LogInfo]:
+    """Make an empty log, unless there is one.
+
+    A log also comes to exist with its first append.
+    """
+    made = await ask.execute(c.CreateLog(log))
+    return Reply(await get_log(ask, log), 201 if made else 200)
 
 
-async def delete_log(ask: Ask) -> Existed:
-    """Forget a log."""
-    return Existed(deleted=await ask.execute(c.DeleteLog(ask.name("log"))))
+@endpoint("DELETE /logs/{log}", errors=(409, 423))
+async def delete_log(ask: Ask, log: str) -> Existed:
+    """Forget a log, its cursors and its metadata."""
+    return Existed(deleted=await ask.execute(c.DeleteLog(log)))
 
 
-async def truncate_log(ask: Ask) -> Removed:
-    """Forget records from the front."""
-    return Removed(count=await ask.execute(c.Truncate(ask.name("log"), ask.body.before)))
+@endpoint("POST /logs/{log}/truncate", errors=(409, 423))
+async def truncate_log(ask: Ask, log: str, body: TruncateBody) -> Removed:
+    """Forget the records before an offset."""
+    return Removed(count=await ask.execute(c.Truncate(log, body.before)))
 
 
-async def get_metadata(ask: Ask) -> dict[str, Any]:
-    """Every entry."""
-    return await ask.execute(c.GetMetadata(ask.name("log")))
+@endpoint("GET /logs/{log}/metadata")
+async def get_metadata(ask: Ask, log: str) -> dict[str, Any]:
+    """A log's metadata: a small map of JSON values."""
+    return await ask.execute(c.GetMetadata(log))
 
 
-async def set_metadata(ask: Ask) -> dict[str, Any]:
-    """Set one entry; answers all."""
-    body: MetadataBody = ask.body
+@endpoint("PUT /logs/{log}/metadata/{key}", description="All entries", errors=(409,))
+async def set_metadata(ask: Ask, log: str, key: str, body: MetadataBody) -> dict[str, Any]:
+    """Set one metadata entry, if it is as expected."""
     most = ask.session.limits.metadata_bytes_max
     expect = UNSET if body.expect is UNSET else msgspec.json.decode(body.expect)
     command = c.SetMetadata(
-        ask.name("log"),
-        ask.name("key"),
+        log,
+        key,
         check_json(body.value, bytes_max=most),
         expect=None if expect is UNSET else check_json(expect, bytes_max=most),
         compare=expect is not UNSET,
     )
     await ask.execute(command)
-    return await get_metadata(ask)
+    return await get_metadata(ask, log)
 
 
-async def delete_metadata(ask: Ask) -> dict[str, Any]:
-    """Delete one entry, if it is there; answers the others."""
-    await ask.execute(c.SetMetadata(ask.name("log"), ask.name("key"), delete=True))
-    return await get_metadata(ask)
+@endpoint("DELETE /logs/{log}/metadata/{key}", description="The other entries")
+async def delete_metadata(ask: Ask, log: str, key: str) -> dict[str, Any]:
+    """Delete one metadata entry."""
+    await ask.execute(c.SetMetadata(log, key, delete=True))
+    return await get_metadata(ask, log)
 
 
-async def get_retention(ask: Ask) -> Retention:
+@endpoint("GET /logs/{log}/retention")
+async def get_retention(ask: Ask, log: str) -> Retention:
     """What a log may forget."""
-    info = await ask.execute(c.DescribeLog(ask.name("log")))
+    info = await ask.execute(c.DescribeLog(log))
     return Retention() if info is None else info.retention
 
 
-async def set_retention(ask: Ask) -> Retention:
+@endpoint("PUT /logs/{log}/retention")
+async def set_retention(ask: Ask, log: str, body: RetentionBody) -> Retention:
     """Say what a log may forget."""
-    body: RetentionBody = ask.body
-    rules = retention_of(
-        age=None if body.age is None else milliseconds(body.age) / 1000,
-        bytes=body.bytes,
-        count=body.count,
-        consumed=body.consumed,
-    )
-    await ask.execute(c.SetRetention(ask.name("log"), rules))
+    rules = retention_of(**msgspec.structs.asdict(body))
+    await ask.execute(c.SetRetention(log, rules))
     return rules
 
 
-async def enforce_retention(ask: Ask) -> Removed:
-    """Forget now what may be forgotten."""
-    return Removed(count=await ask.execute(c.EnforceRetention(ask.name("log"))))
-
-
-ENDPOINTS = (
-    Endpoint(
-        method="GET",
-        path="/logs",
-        name="listLogs",
-        summary="List logs in the order of their names",
-        run=list_logs,
-        tag="logs",
-        query=Page,
-        answers=(Answer(LogPage),),
-    ),
-    Endpoint(
-        method="GET",
-        path="/logs/{log}",
-        name="getLog",
-        summary="How a log stands",
-        run=get_log,
-        tag="logs",
-        answers=(Answer(LogInfo),),
-        errors=(404,),
-    ),
-    Endpoint(
-        method="PUT",
-        path="/logs/{log}",
-        name="createLog",
-        summary="Make an empty log, unless there is one",
-        detail="A log also comes to exist with its first append.",
-        run=create_log,
-        tag="logs",
-        answers=(
-            Answer(LogInfo, "It existed"),
-            Answer(LogInfo, "It was made", status=201),
-        ),
-        errors=(404,),
-    ),
-    Endpoint(
-        method="DELETE",
-        path="/logs/{log}",
-        name="deleteLog",
-        summary="Forget a log, its cursors and its metadata",
-        run=delete_log,
-        tag="logs",
-        answers=(Answer(Existed),),
-        errors=(409, 423),
-    ),
-    Endpoint(
-        method="POST",
-        path="/logs/{log}/truncate",
-        name="truncateLog",
-        summary="Forget the records before an offset",
-        run=truncate_log,
-        tag="logs",
-        body=TruncateBody,
-        answers=(Answer(Removed),),
-        errors=(409, 423),
-    ),
-    Endpoint(
-        method="GET",
-        path="/logs/{log}/metadata",
-        name="getMetadata",
-        summary="A log's metadata: a small map of JSON values",
-        run=get_metadata,
-        tag="logs",
-        answers=(Answer(dict[str, Any]),),
-    ),
-    Endpoint(
-        method="PUT",
-        path="/logs/{log}/metadata/{key}",
-        name="setMetadata",
-        summary="Set one metadata entry, if it is as expected",
-        run=set_metadata,
-        tag="logs",
-        body=MetadataBody,
-        answers=(Answer(dict[str, Any], "All entries"),),
-        errors=(409,),
-    ),
-    Endpoint(
-        method="DELETE",
-        path="/logs/{log}/metadata/{key}",
-        name="deleteMetadata",
-        summary="Delete one metadata entry",
-        run=delete_metadata,
-        tag="logs",
-        answers=(Answer(dict[str, Any], "The other entries"),),
-    ),
-    Endpoint(
-        method="GET",
-        path="/logs/{log}/retention",
-        name="getRetention",
-        summary="What a log may forget",
-        run=get_retention,
-        tag="logs",
-        answers=(Answer(Retention),),
-    ),
-    Endpoint(
-        method="PUT",
-        path="/logs/{log}/retention",
-        name="setRetention",
-        summary="Say what a log may forget",
-        run=set_retention,
-        tag="logs",
-        body=RetentionBody,
-        answers=(Answer(Retention),),
-    ),
-    Endpoint(
-        method="POST",
-        path="/logs/{log}/retention/enforce",
-        name="enforceRetention",
-        summary="Forget now what may be forgotten, rather than in the background",
-        run=enforce_retention,
-        tag="logs",
-        answers=(Answer(Removed),),
-    ),
-)
+@endpoint("POST /logs/{log}/retention/enforce")
+async def enforce_retention(ask: Ask, log: str) -> Removed:
+    """Forget now what may be forgotten, rather than in the background."""
+    return Removed(count=await ask.execute(c.EnforceRetention(log)))

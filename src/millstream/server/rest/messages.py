@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta, Struct
-from msgspec.structs import replace
 
 from millstream.command import Command
 from millstream.errors import InvalidInput
-from millstream.format.packing import Batch, pack_many
-from millstream.limits import Limits
-from millstream.log.commands import Append
 from millstream.queue import commands as c
 from millstream.queue.model.message import Try, messages_of
-from millstream.queue.model.spec import QueueSpec
-from millstream.queue.putting import Wishes, addressed, marked
-from millstream.queue.rules.sources import inbox_of
+from millstream.queue.putting import Wishes, addressed, put_batch
 from millstream.record import Item, Producer
-from millstream.server.rest.ask import Ask, milliseconds
-from millstream.server.rest.endpoint import ANY, Answer, Endpoint
+from millstream.server.rest.ask import Ask
+from millstream.server.rest.endpoint import ANY, Endpoints
 from millstream.server.rest.payload import (
+    Delay,
     NewRecord,
     Position,
     ReadMessage,
@@ -37,7 +31,6 @@ from millstream.server.rest.records import RAW_HEADERS, Appended, ProducerBody, 
 PEEK_MAX = 1_000
 
 Priority = Annotated[int, Meta(ge=0, le=9)]
-Delay = Annotated[float, Meta(ge=0, le=1e12)]
 
 
 class NewMessage(NewRecord, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -48,10 +41,21 @@ class NewMessage(NewRecord, forbid_unknown_fields=True, kw_only=True, omit_defau
     dedup: str | None = None
 
 
-class PutBody(NewMessage, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+Addressed = tuple[Item, Wishes]
+"""A message, and what the queue is to know of it."""
+
+_NONE = NewMessage()
+
+
+class NewMessages(NewMessage, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """One message, or several under `messages`: all of them, or none."""
 
     messages: list[NewMessage] | None = None
+
+
+class PutBody(NewMessages, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """One message, or several under `messages`: all of them, or none."""
+
     delay: Delay | None = None
     """Seconds until they can be claimed."""
     at: Timestamp | datetime | None = None
@@ -90,123 +94,80 @@ class Attempts(Struct, kw_only=True):
     attempts: list[Try]
 
 
-async def put(ask: Ask) -> Appended:
-    """Put one message or several straight to a queue."""
-    spec = (await get_queue(ask)).spec
-    if ask.raw is not None:
-        query: PutQuery = ask.query
-        item = item_of_raw(ask.raw, dict(ask.request.headers))
-        messages = [(item, _wishes(query))]
+endpoint = Endpoints("messages")
+
+
+@endpoint(
+    "POST /queues/{queue}/messages",
+    status=201,
+    description="Its offset in the queue's own log",
+    raw=(ANY,),
+    headers=RAW_HEADERS,
+    errors=(404, 409, 423),
+)
+async def put_messages(ask: Ask, queue: str, query: PutQuery, body: PutBody | None) -> Appended:
+    """Put one message or a batch straight to a queue, past its filter.
+
+    A JSON body holds one message (`value` or `base64`) or several (`messages`). A body of any other
+    type is one message as it is, with its content type.
+    """
+    if body is None:
+        item = item_of_raw(ask.data, dict(ask.request.headers))
         when, producer = Wishes(delay=query.delay, at=query.at), None
+        messages = [(item, _wishes(query))]
     else:
-        if ask.query != PutQuery():
+        if query != PutQuery():
             raise InvalidInput("beside a JSON body, everything stands in the body")
-        body: PutBody = ask.body
-        messages, when = new_messages_of(body), Wishes(delay=body.delay, at=body.at)
-        producer = producer_of(body.producer)
-    command, count = put_command(
-        ask.name("queue"), spec, messages, when, producer, ask.session.limits
-    )
+        when, producer = Wishes(delay=body.delay, at=body.at), producer_of(body.producer)
+        messages = new_messages_of(body)
+    command, count = await put_command(ask, queue, messages, when, producer)
     first = 0 if command is None else await ask.execute(command)
     return Appended(offset=first, count=count)
 
 
-def new_messages_of(body: PutBody) -> list[tuple[Item, Wishes]]:
+def new_messages_of(body: NewMessages) -> list[Addressed]:
     """The messages of a body: the one that it is, or those that it lists."""
     if body.messages is None:
         return [(item_of(body), _wishes(body))]
-    empty = replace(body, messages=None, delay=None, at=None, producer=None)
-    if msgspec.structs.asdict(empty) != msgspec.structs.asdict(PutBody()):
+    if any(getattr(body, name) != getattr(_NONE, name) for name in NewMessage.__struct_fields__):
         raise InvalidInput("a body is one message, or has 'messages'; not both")
-    return [
-        (item_of(message, f"messages[{i}]: "), _wishes(message))
-        for i, message in enumerate(body.messages)
-    ]
+    return [(item_of(one, f"messages[{i}]: "), _wishes(one)) for i, one in enumerate(body.messages)]
 
 
 def _wishes(given: NewMessage | PutQuery) -> Wishes:
     return Wishes(priority=given.priority, group=given.group, dedup=given.dedup)
 
 
-def put_command(
-    queue: str,
-    spec: QueueSpec,
-    messages: list[tuple[Item, Wishes]],
-    when: Wishes,
-    producer: Producer | None,
-    limits: Limits,
+async def put_command(
+    ask: Ask, queue: str, messages: list[Addressed], when: Wishes, producer: Producer | None
 ) -> tuple[Command[int] | None, int]:
     """The command that puts messages, and how many they are; None if there are none."""
+    spec = (await get_queue(ask, queue)).spec
     items = []
     for item, wishes in messages:
         key, headers = addressed(queue, spec, item.key, item.headers, wishes)
         items.append(Item(item.value, key, headers, item.timestamp))
-    packed = pack_many(items, keys=None, headers=None, timestamps=None, limits=limits)
-    if packed is None:
-        return None, 0
-    count = packed.count if isinstance(packed, Batch) else 1
-    if not when.later:
-        return Append(inbox_of(queue), packed, producer=producer), count
-    if producer is not None:
-        raise InvalidInput("a message for later cannot name a producer; use dedup")
-    if when.delay is not None:
-        when = replace(when, delay=milliseconds(when.delay) / 1000)  # type: ignore[arg-type]
-    times = when.times()
-    marks = [marked(spec, item.key, item.headers, times) for item in items]
-    return c.PutForLater(queue, packed, marks), count
+    return put_batch(
+        queue,
+        spec,
+        items,
+        keys=None,
+        headers=None,
+        wishes=when,
+        limits=ask.session.limits,
+        producer=producer,
+    )
 
 
-async def peek(ask: Ask) -> MessagePage:
-    """Messages in a state, without claiming them."""
-    query: PeekQuery = ask.query
+@endpoint("GET /queues/{queue}/messages", errors=(404, 410))
+async def peek_messages(ask: Ask, queue: str, query: PeekQuery) -> MessagePage:
+    """Look at messages in a state, without claiming them."""
     after = -1 if query.after is None else query.after
-    found = await ask.execute(c.PeekMessages(ask.name("queue"), query.state, query.limit, after))
+    found = await ask.execute(c.PeekMessages(queue, query.state, query.limit, after))
     return MessagePage(messages=[show_message(message) for message in messages_of(found)])
 
 
-async def attempts(ask: Ask) -> Attempts:
+@endpoint("GET /queues/{queue}/messages/{claim_id}/attempts", errors=(404,))
+async def get_attempts(ask: Ask, queue: str, claim_id: int) -> Attempts:
     """How the attempts at a message went."""
-    command = c.GetAttempts(ask.name("queue"), ask.number("claim_id"))
-    return Attempts(attempts=await ask.execute(command))
-
-
-def _endpoint(**about: Any) -> Endpoint:
-    return Endpoint(tag="messages", **about)
-
-
-ENDPOINTS = (
-    _endpoint(
-        method="POST",
-        path="/queues/{queue}/messages",
-        name="putMessages",
-        summary="Put one message or a batch straight to a queue, past its filter",
-        detail="A JSON body holds one message (`value` or `base64`) or several (`messages`). A "
-        "body of any other type is one message as it is, with its content type.",
-        run=put,
-        query=PutQuery,
-        body=PutBody,
-        raw=(ANY,),
-        headers=RAW_HEADERS,
-        answers=(Answer(Appended, "Its offset in the queue's own log", status=201),),
-        errors=(404, 409, 423),
-    ),
-    _endpoint(
-        method="GET",
-        path="/queues/{queue}/messages",
-        name="peekMessages",
-        summary="Look at messages in a state, without claiming them",
-        run=peek,
-        query=PeekQuery,
-        answers=(Answer(MessagePage),),
-        errors=(404, 410),
-    ),
-    _endpoint(
-        method="GET",
-        path="/queues/{queue}/messages/{claim_id}/attempts",
-        name="getAttempts",
-        summary="How the attempts at a message went",
-        run=attempts,
-        answers=(Answer(Attempts),),
-        errors=(404,),
-    ),
-)
+    return Attempts(attempts=await ask.execute(c.GetAttempts(queue, claim_id)))

@@ -22,6 +22,9 @@ from millstream.record import Headers, Item, Record
 
 Position = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Timestamp = Annotated[int, Meta(ge=0, le=TIMESTAMP_MS_MAX)]
+Wait = Annotated[float, Meta(ge=0, le=1e6)]
+Delay = Annotated[float, Meta(ge=0, le=1e12)]
+"""Durations are seconds; these are beyond all bounds that the store has."""
 
 _TYPE = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,250}")
 _json_type = re.compile(r"application/(?:[\w.-]+\+)?json(?:\s*;.*)?", re.I)

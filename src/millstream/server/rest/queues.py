@@ -13,7 +13,7 @@ from millstream.queue.model.backoff import Backoff
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.model.spec import QueueSpec, no_queue
 from millstream.server.rest.ask import Ask
-from millstream.server.rest.endpoint import Answer, Endpoint, Reply
+from millstream.server.rest.endpoint import Endpoints, Reply
 from millstream.server.rest.logs import Existed, Page, Removed, checked_after
 
 
@@ -56,173 +56,91 @@ class RedriveBody(Struct, forbid_unknown_fields=True, kw_only=True):
     dry_run: bool = False
 
 
-async def list_queues(ask: Ask) -> QueuePage:
-    """A page of queues."""
-    page: Page = ask.query
-    found = await ask.execute(c.ListQueues(checked_after(page.after), page.limit))
-    return QueuePage(queues=found, after=found[-1].name if len(found) == page.limit else None)
+endpoint = Endpoints("queues")
 
 
-async def get_queue(ask: Ask) -> QueueInfo:
-    """How a queue stands."""
-    name = ask.name("queue")
-    info = await ask.execute(c.DescribeQueue(name))
+@endpoint("GET /queues")
+async def list_queues(ask: Ask, query: Page) -> QueuePage:
+    """List queues in the order of their names."""
+    found = await ask.execute(c.ListQueues(checked_after(query.after), query.limit))
+    return QueuePage(queues=found, after=found[-1].name if len(found) == query.limit else None)
+
+
+@endpoint("GET /queues/{queue}", errors=(404,))
+async def get_queue(ask: Ask, queue: str) -> QueueInfo:
+    """How a queue stands: its spec and its counts."""
+    info = await ask.execute(c.DescribeQueue(queue))
     if info is None:
-        raise no_queue(name)
+        raise no_queue(queue)
     return info
 
 
-async def specify_queue(ask: Ask) -> Reply:
-    """Make a queue, or make it what the body says."""
-    spec = QueueSpec(**_given(ask))
-    made = await Queue(ask.session, ask.name("queue")).specify(spec)
-    return Reply(await get_queue(ask), 201 if made else 200)
+@endpoint(
+    "PUT /queues/{queue}",
+    description="It existed, and is now what the body says",
+    also={201: "It was made"},
+    body_optional=True,
+    errors=(404, 409),
+)
+async def specify_queue(ask: Ask, queue: str, body: SpecBody) -> Reply[QueueInfo]:
+    """Make a queue, or make it what the body says.
+
+    The body is the whole spec: what it does not name has its default. A queue that exists with
+    another spec is altered; if a field differs that cannot be altered now, it is a conflict, and
+    `fields` has both values of each. PATCH changes single fields. A filter that does not parse is
+    told by line and column.
+    """
+    made = await Queue(ask.session, queue).specify(QueueSpec(**_given(ask, body)))
+    return Reply(await get_queue(ask, queue), 201 if made else 200)
 
 
-async def alter_queue(ask: Ask) -> QueueInfo:
+@endpoint("PATCH /queues/{queue}", errors=(404, 409))
+async def alter_queue(ask: Ask, queue: str, body: ChangesBody) -> QueueInfo:
     """Change some fields of a queue's spec."""
-    await Queue(ask.session, ask.name("queue")).alter(**_given(ask))
-    return await get_queue(ask)
+    await Queue(ask.session, queue).alter(**_given(ask, body))
+    return await get_queue(ask, queue)
 
 
-def _given(ask: Ask) -> dict[str, Any]:
+def _given(ask: Ask, body: SpecBody) -> dict[str, Any]:
     """The fields that the body names, of the types that a spec has."""
     named = msgspec.json.decode(ask.data, type=dict[str, Raw]) if ask.data else {}
-    given = {name: getattr(ask.body, name) for name in named}
+    given = {name: getattr(body, name) for name in named}
     if "backoff" in given:
         given["backoff"] = Backoff(**msgspec.structs.asdict(given["backoff"]))
     return given
 
 
-async def delete_queue(ask: Ask) -> Existed:
-    """Forget a queue and its inbox; its sources stay."""
-    return Existed(deleted=await ask.execute(c.DeleteQueue(ask.name("queue"))))
+@endpoint("DELETE /queues/{queue}")
+async def delete_queue(ask: Ask, queue: str) -> Existed:
+    """Forget a queue, its messages and its inbox; its sources stay."""
+    return Existed(deleted=await ask.execute(c.DeleteQueue(queue)))
 
 
-async def pause_queue(ask: Ask) -> QueueInfo:
-    """Hold claims back."""
-    await ask.execute(c.PauseQueue(ask.name("queue"), True))
-    return await get_queue(ask)
+@endpoint("POST /queues/{queue}/pause", errors=(404,))
+async def pause_queue(ask: Ask, queue: str) -> QueueInfo:
+    """Hold claims back; messages keep arriving."""
+    await ask.execute(c.PauseQueue(queue, True))
+    return await get_queue(ask, queue)
 
 
-async def resume_queue(ask: Ask) -> QueueInfo:
+@endpoint("POST /queues/{queue}/resume", errors=(404,))
+async def resume_queue(ask: Ask, queue: str) -> QueueInfo:
     """Let messages be claimed again."""
-    await ask.execute(c.PauseQueue(ask.name("queue"), False))
-    return await get_queue(ask)
+    await ask.execute(c.PauseQueue(queue, False))
+    return await get_queue(ask, queue)
 
 
-async def purge_queue(ask: Ask) -> Removed:
-    """Forget what is available, or failed."""
-    return Removed(count=await ask.execute(c.PurgeQueue(ask.name("queue"), ask.body.state)))
+@endpoint("POST /queues/{queue}/purge", body_optional=True, errors=(404,))
+async def purge_queue(ask: Ask, queue: str, body: PurgeBody) -> Removed:
+    """Forget all messages that are available, or failed."""
+    return Removed(count=await ask.execute(c.PurgeQueue(queue, body.state)))
 
 
-async def redrive_queue(ask: Ask) -> Removed:
-    """Make failed messages available again."""
-    body: RedriveBody = ask.body
-    await get_queue(ask)
-    count = await Queue(ask.session, ask.name("queue")).redrive(
+@endpoint("POST /queues/{queue}/redrive", body_optional=True, errors=(404,))
+async def redrive_queue(ask: Ask, queue: str, body: RedriveBody) -> Removed:
+    """Make failed messages available again, under new claim ids."""
+    await get_queue(ask, queue)
+    count = await Queue(ask.session, queue).redrive(
         body.where, limit=body.limit, rate=body.rate, dry_run=body.dry_run
     )
     return Removed(count=count)
-
-
-def _endpoint(**about: Any) -> Endpoint:
-    return Endpoint(tag="queues", **about)
-
-
-ENDPOINTS = (
-    _endpoint(
-        method="GET",
-        path="/queues",
-        name="listQueues",
-        summary="List queues in the order of their names",
-        run=list_queues,
-        query=Page,
-        answers=(Answer(QueuePage),),
-    ),
-    _endpoint(
-        method="GET",
-        path="/queues/{queue}",
-        name="getQueue",
-        summary="How a queue stands: its spec and its counts",
-        run=get_queue,
-        answers=(Answer(QueueInfo),),
-        errors=(404,),
-    ),
-    _endpoint(
-        method="PUT",
-        path="/queues/{queue}",
-        name="specifyQueue",
-        summary="Make a queue, or make it what the body says",
-        detail="The body is the whole spec: what it does not name has its default. A queue that "
-        "exists with another spec is altered; if a field differs that cannot be altered now, it is "
-        "a conflict, and `fields` has both values of each. PATCH changes single fields. A filter "
-        "that does not parse is told by line and column.",
-        run=specify_queue,
-        body=SpecBody,
-        body_optional=True,
-        answers=(
-            Answer(QueueInfo, "It existed, and is now what the body says"),
-            Answer(QueueInfo, "It was made", status=201),
-        ),
-        errors=(404, 409),
-    ),
-    _endpoint(
-        method="PATCH",
-        path="/queues/{queue}",
-        name="alterQueue",
-        summary="Change some fields of a queue's spec",
-        run=alter_queue,
-        body=ChangesBody,
-        answers=(Answer(QueueInfo),),
-        errors=(404, 409),
-    ),
-    _endpoint(
-        method="DELETE",
-        path="/queues/{queue}",
-        name="deleteQueue",
-        summary="Forget a queue, its messages and its inbox; its sources stay",
-        run=delete_queue,
-        answers=(Answer(Existed),),
-    ),
-    _endpoint(
-        method="POST",
-        path="/queues/{queue}/pause",
-        name="pauseQueue",
-        summary="Hold claims back; messages keep arriving",
-        run=pause_queue,
-        answers=(Answer(QueueInfo),),
-        errors=(404,),
-    ),
-    _endpoint(
-        method="POST",
-        path="/queues/{queue}/resume",
-        name="resumeQueue",
-        summary="Let messages be claimed again",
-        run=resume_queue,
-        answers=(Answer(QueueInfo),),
-        errors=(404,),
-    ),
-    _endpoint(
-        method="POST",
-        path="/queues/{queue}/purge",
-        name="purgeQueue",
-        summary="Forget all messages that are available, or failed",
-        run=purge_queue,
-        body=PurgeBody,
-        body_optional=True,
-        answers=(Answer(Removed),),
-        errors=(404,),
-    ),
-    _endpoint(
-        method="POST",
-        path="/queues/{queue}/redrive",
-        name="redriveQueue",
-        summary="Make failed messages available again, under new claim ids",
-        run=redrive_queue,
-        body=RedriveBody,
-        body_optional=True,
-        answers=(Answer(Removed),),
-        errors=(404,),
-    ),
-)

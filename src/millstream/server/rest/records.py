@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Meta, Struct
 from starlette.responses import Response
 
+from millstream.aio.log import Log
 from millstream.errors import InvalidInput, NotFound, Truncated
-from millstream.format.packing import Single, pack_many
 from millstream.log import commands as c
 from millstream.log.block import Block
 from millstream.log.names import NUMBER_MAX
@@ -18,11 +18,12 @@ from millstream.record import Item, Producer, Record
 from millstream.server.problems import NotAcceptable
 from millstream.server.rest import arrow
 from millstream.server.rest.ask import Ask
-from millstream.server.rest.endpoint import ANY, ARROW, JSON, Answer, Endpoint, Header
+from millstream.server.rest.endpoint import ANY, ARROW, JSON, Endpoints, Header
 from millstream.server.rest.payload import (
     NewRecord,
     Position,
     ReadRecord,
+    Wait,
     item_of,
     item_of_raw,
     media_type_of,
@@ -83,7 +84,7 @@ class ReadQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     """Before this offset."""
     limit: Annotated[int, Meta(ge=1, le=NUMBER_MAX)] | None = None
     """How many at most. JSON has 1,000 by default and up to 10,000; Arrow has no bound."""
-    wait: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    wait: Wait = 0.0
     """Seconds to wait for the first record, if there is none yet."""
 
 
@@ -97,31 +98,31 @@ class RecordPage(Struct, kw_only=True):
     end_offset: int
 
 
-async def append(ask: Ask) -> Appended:
-    """Append one record or several."""
-    if ask.raw is not None:
-        query: AppendQuery = ask.query
-        items = [item_of_raw(ask.raw, dict(ask.request.headers))]
+endpoint = Endpoints("records")
+
+
+@endpoint(
+    "POST /logs/{log}/records", status=201, raw=(ANY,), headers=RAW_HEADERS, errors=(409, 423)
+)
+async def append_records(
+    ask: Ask, log: str, query: AppendQuery, body: AppendBody | None
+) -> Appended:
+    """Append one record or a batch; answered once it is durable.
+
+    A JSON body holds one record (`value` or `base64`) or several (`records`). A body of any other
+    type is one record as it is, with its content type.
+    """
+    if body is None:
+        items = [item_of_raw(ask.data, dict(ask.request.headers))]
         expect_end, producer = query.expect_end, _raw_producer(query)
     else:
-        body: AppendBody = ask.body
-        if ask.query != AppendQuery():
+        if query != AppendQuery():
             raise InvalidInput("beside a JSON body, expect_end and producer stand in the body")
         items, expect_end, producer = items_of(body), body.expect_end, producer_of(body.producer)
-    return await append_items(ask, items, expect_end=expect_end, producer=producer)
-
-
-async def append_items(
-    ask: Ask, items: list[Item], *, expect_end: int | None, producer: Producer | None
-) -> Appended:
-    """Append what was read; nothing at all answers the log's end."""
-    log = ask.name("log")
-    packed = pack_many(items, keys=None, headers=None, timestamps=None, limits=ask.session.limits)
-    if packed is None:
-        _, end = await ask.execute(c.GetBounds(log))
-        return Appended(offset=end, count=0)
-    first = await ask.execute(c.Append(log, packed, expect_end, producer))
-    return Appended(offset=first, count=1 if isinstance(packed, Single) else packed.count)
+    offsets = await Log(ask.session, log).append_many(
+        items, expect_end=expect_end, producer=producer
+    )
+    return Appended(offset=offsets.start, count=len(offsets))
 
 
 def items_of(body: AppendBody) -> list[Item]:
@@ -147,9 +148,14 @@ def _raw_producer(query: AppendQuery) -> Producer | None:
     return Producer(query.producer, query.sequence, query.epoch)
 
 
-async def read(ask: Ask) -> RecordPage | Response:
-    """Read a range, as JSON or as Arrow."""
-    log, query = ask.name("log"), ask.query
+@endpoint("GET /logs/{log}/records", media_types=(ARROW,), errors=(404, 406, 410))
+async def read_records(ask: Ask, log: str, query: ReadQuery) -> RecordPage | Response:
+    """Read a range of records, waiting for the first if asked.
+
+    An answer holds up to `limit` records and about 4 MiB; go on at `next`. A log that does not
+    exist reads as empty. With `Accept: application/vnd.apache.arrow.stream` the answer is a stream
+    of Arrow record batches.
+    """
     wanted = accepted(ask.request.headers.get("accept", ""), (JSON, ARROW))
     if wanted == ARROW:
         arrow.check_installed()
@@ -182,9 +188,14 @@ async def read_blocks(
     )
 
 
-async def get_record(ask: Ask) -> ReadRecord | Response:
-    """One record: its value as it is, or all of it as JSON."""
-    log, offset = ask.name("log"), ask.number("offset")
+@endpoint("GET /logs/{log}/records/{offset}", media_types=(ANY,), errors=(404, 406, 410))
+async def get_record(ask: Ask, log: str, offset: int) -> ReadRecord | Response:
+    """One record: its value as the body, or all of it as JSON.
+
+    With `Accept: application/json` the answer is JSON; else it is the value itself, with its content
+    type, and `Millstream-Offset`, `-Timestamp`, `-Key` (percent-encoded) and `-Headers` (JSON) beside
+    it.
+    """
     wanted = accepted(ask.request.headers.get("accept", ""), (ANY, JSON))
     try:
         blocks = await read_blocks(ask, log, offset, min(offset + 1, 2**63 - 1))
@@ -251,50 +262,3 @@ def accepted(accept: str, offered: tuple[str, ...]) -> str:
     raise NotAcceptable(
         f"the answer is {' or '.join(offered)}; ask for one of them", offered=list(offered)
     )
-
-
-ENDPOINTS = (
-    Endpoint(
-        method="POST",
-        path="/logs/{log}/records",
-        name="appendRecords",
-        summary="Append one record or a batch; answered once it is durable",
-        detail="A JSON body holds one record (`value` or `base64`) or several (`records`). A body "
-        "of any other type is one record as it is, with its content type.",
-        run=append,
-        tag="records",
-        query=AppendQuery,
-        body=AppendBody,
-        raw=(ANY,),
-        headers=RAW_HEADERS,
-        answers=(Answer(Appended, status=201),),
-        errors=(409, 423),
-    ),
-    Endpoint(
-        method="GET",
-        path="/logs/{log}/records",
-        name="readRecords",
-        summary="Read a range of records, waiting for the first if asked",
-        detail="An answer holds up to `limit` records and about 4 MiB; go on at `next`. A log "
-        f"that does not exist reads as empty. With `Accept: {ARROW}` the answer is a stream of "
-        "Arrow record batches.",
-        run=read,
-        tag="records",
-        query=ReadQuery,
-        answers=(Answer(RecordPage, media_types=(ARROW,)),),
-        errors=(404, 406, 410),
-    ),
-    Endpoint(
-        method="GET",
-        path="/logs/{log}/records/{offset}",
-        name="getRecord",
-        summary="One record: its value as the body, or all of it as JSON",
-        detail=f"With `Accept: {JSON}` the answer is JSON; else it is the value itself, with its "
-        "content type, and `Millstream-Offset`, `-Timestamp`, `-Key` (percent-encoded) and "
-        "`-Headers` (JSON) beside it.",
-        run=get_record,
-        tag="records",
-        answers=(Answer(ReadRecord, media_types=(ANY,)),),
-        errors=(404, 406, 410),
-    ),
-)

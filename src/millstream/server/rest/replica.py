@@ -17,7 +17,7 @@ from millstream.replica import commands as c
 from millstream.replica.chain import DIGEST_BYTES, Mark
 from millstream.replica.commands import AdoptParcel, Parcel, SendBlocks
 from millstream.server.rest.ask import Ask
-from millstream.server.rest.endpoint import Answer, Endpoint, Reply
+from millstream.server.rest.endpoint import Endpoints, Reply
 from millstream.server.rest.forks import Name
 from millstream.server.rest.logs import PAGE_MAX, checked_after
 from millstream.server.rest.payload import Position
@@ -141,138 +141,74 @@ def _shown(found: c.Summary) -> Copy:
     )
 
 
-async def list_copies(ask: Ask) -> CopyPage:
-    """A page of copies."""
-    page: CopyQuery = ask.query
+endpoint = Endpoints("replica")
+
+
+@endpoint("GET /replica/logs")
+async def list_copies(ask: Ask, query: CopyQuery) -> CopyPage:
+    """How copies of logs stand, in the order of their names."""
     found = await ask.execute(
-        c.SummarizeLogs(checked_after(page.after), page.limit, checked_after(page.pattern))
+        c.SummarizeLogs(checked_after(query.after), query.limit, checked_after(query.pattern))
     )
-    after = found[-1].name if len(found) == page.limit else None
+    after = found[-1].name if len(found) == query.limit else None
     return CopyPage(copies=[_shown(one) for one in found], after=after)
 
 
-async def get_copy(ask: Ask) -> Copy:
-    """How one copy stands."""
-    name = ask.name("log")
-    found = await ask.execute(c.SummarizeLog(name))
+@endpoint("GET /replica/logs/{log}", errors=(404,))
+async def get_copy(ask: Ask, log: str) -> Copy:
+    """How a copy of a log stands."""
+    found = await ask.execute(c.SummarizeLog(log))
     if found is None:
-        raise NotFound(f"there is no log {name!r}", name=name)
+        raise NotFound(f"there is no log {log!r}", name=log)
     return _shown(found)
 
 
-async def start_copy(ask: Ask) -> Reply:
-    """Make an empty copy, unless there is a log."""
-    body: StartBody = ask.body
+@endpoint(
+    "PUT /replica/logs/{log}",
+    description="There is one that goes on from there",
+    also={201: "It was made, or begins anew"},
+    errors=(404, 409, 423),
+)
+async def start_copy(ask: Ask, log: str, body: StartBody) -> Reply[Copy]:
+    """Make an empty copy of a log of another store.
+
+    It begins where the other one can be read from. A copy that ends before begins anew there.
+    """
     base = Mark(body.base_offset, bytes.fromhex(body.base_hash))
-    made = await ask.execute(
-        c.StartReplica(ask.name("log"), base, checked_after(body.owner), body.epoch)
-    )
-    return Reply(await get_copy(ask), 201 if made else 200)
+    made = await ask.execute(c.StartReplica(log, base, checked_after(body.owner), body.epoch))
+    return Reply(await get_copy(ask, log), 201 if made else 200)
 
 
-async def get_hash(ask: Ask) -> HashAt:
+@endpoint("GET /replica/logs/{log}/hash", errors=(404, 410, 416))
+async def get_hash(ask: Ask, log: str, query: HashQuery) -> HashAt:
     """The running hash at an offset."""
-    offset: int = ask.query.offset
-    found = await ask.execute(c.GetChain(ask.name("log"), offset))
-    return HashAt(offset=offset, hash=found.hex())
+    found = await ask.execute(c.GetChain(log, query.offset))
+    return HashAt(offset=query.offset, hash=found.hex())
 
 
-async def get_blocks(ask: Ask) -> Response:
-    """Some of the records, as they are stored."""
-    query: BlocksQuery = ask.query
+@endpoint("GET /replica/logs/{log}/blocks", media_types=(MSGPACK,), errors=(404, 410, 416))
+async def get_blocks(ask: Ask, log: str, query: BlocksQuery) -> Response:
+    """Some records as they are stored, with the running hash behind them.
+
+    The answer is a parcel of about 4 MiB; go on where it ends.
+    """
     most = ask.session.limits.read_bytes_max
-    parcel = await ask.execute(
-        SendBlocks(ask.name("log"), query.start, query.stop, most, query.compress)
-    )
+    parcel = await ask.execute(SendBlocks(log, query.start, query.stop, most, query.compress))
     return Response(_encode(parcel), media_type=MSGPACK)
 
 
-async def adopt_blocks(ask: Ask) -> Adopted:
-    """Take records over."""
-    query: AdoptQuery = ask.query
-    assert ask.raw is not None
+@endpoint("POST /replica/logs/{log}/blocks", raw=(MSGPACK,), errors=(404, 409, 423))
+async def adopt_blocks(ask: Ask, log: str, query: AdoptQuery) -> Adopted:
+    """Take a parcel over, in one commit.
+
+    Checksums, limits and the running hash are checked before anything is stored.
+    """
     try:
-        parcel = _parcel.decode(ask.raw)
+        parcel = _parcel.decode(ask.data)
     except (msgspec.MsgspecError, ValueError) as error:
         raise InvalidInput(f"this is no parcel: {error}") from error
     try:
-        end = await ask.execute(AdoptParcel(ask.name("log"), parcel, query.expect_end, query.epoch))
+        end = await ask.execute(AdoptParcel(log, parcel, query.expect_end, query.epoch))
     except CorruptionError as error:  # of what was sent, not of what is stored
         raise InvalidInput(error.message, **error.data) from error
     return Adopted(end_offset=end)
-
-
-ENDPOINTS = (
-    Endpoint(
-        method="GET",
-        path="/replica/logs",
-        name="listCopies",
-        summary="How copies of logs stand, in the order of their names",
-        run=list_copies,
-        tag="replica",
-        query=CopyQuery,
-        answers=(Answer(CopyPage),),
-    ),
-    Endpoint(
-        method="GET",
-        path="/replica/logs/{log}",
-        name="getCopy",
-        summary="How a copy of a log stands",
-        run=get_copy,
-        tag="replica",
-        answers=(Answer(Copy),),
-        errors=(404,),
-    ),
-    Endpoint(
-        method="PUT",
-        path="/replica/logs/{log}",
-        name="startCopy",
-        summary="Make an empty copy of a log of another store",
-        detail="It begins where the other one can be read from. A copy that ends before begins anew "
-        "there.",
-        run=start_copy,
-        tag="replica",
-        body=StartBody,
-        answers=(
-            Answer(Copy, "There is one that goes on from there"),
-            Answer(Copy, "It was made, or begins anew", status=201),
-        ),
-        errors=(404, 409, 423),
-    ),
-    Endpoint(
-        method="GET",
-        path="/replica/logs/{log}/hash",
-        name="getHash",
-        summary="The running hash at an offset",
-        run=get_hash,
-        tag="replica",
-        query=HashQuery,
-        answers=(Answer(HashAt),),
-        errors=(404, 410, 416),
-    ),
-    Endpoint(
-        method="GET",
-        path="/replica/logs/{log}/blocks",
-        name="getBlocks",
-        summary="Some records as they are stored, with the running hash behind them",
-        detail="The answer is a parcel of about 4 MiB; go on where it ends.",
-        run=get_blocks,
-        tag="replica",
-        query=BlocksQuery,
-        answers=(Answer(None, media_types=(MSGPACK,)),),
-        errors=(404, 410, 416),
-    ),
-    Endpoint(
-        method="POST",
-        path="/replica/logs/{log}/blocks",
-        name="adoptBlocks",
-        summary="Take a parcel over, in one commit",
-        detail="Checksums, limits and the running hash are checked before anything is stored.",
-        run=adopt_blocks,
-        tag="replica",
-        query=AdoptQuery,
-        raw=(MSGPACK,),
-        answers=(Answer(Adopted),),
-        errors=(404, 409, 423),
-    ),
-)

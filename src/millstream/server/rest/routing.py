@@ -1,4 +1,4 @@
-"""Routing: endpoints become Starlette routes, one for each path with all of its methods.
+"""Routing: all endpoints as one Starlette route.
 
 Paths are matched as they were sent, before percent-decoding: so a name may contain a slash, sent
 as `%2F`.
@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from itertools import groupby
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match, Route
+from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
 from millstream.errors import MillstreamError
 from millstream.server import problems
 from millstream.server.auth.quota import SMALL_BYTES
 from millstream.server.core import Core
-from millstream.server.rest.ask import Ask, decoded_segment
+from millstream.server.rest.ask import Ask, checked_segment
 from millstream.server.rest.body import (
     BODY_S,
     JSON_INLINE_BYTES_MAX,
@@ -37,85 +36,31 @@ from millstream.server.rest.endpoint import JSON, Endpoint, Reply
 
 _encode = msgspec.json.Encoder().encode
 
-
-def routes_of(core: Core, endpoints: Iterable[Endpoint]) -> list[Route]:
-    """A route for each path; fixed paths go before those with names in their place."""
-    ordered = sorted(endpoints, key=lambda one: (_rank(one.path), one.method))
-    return [
-        PathRoute(core, path, {endpoint.method: endpoint for endpoint in found})
-        for path, found in groupby(ordered, key=lambda one: one.path)
-    ]
+Methods = dict[str, Endpoint]
 
 
 class Paths(BaseRoute):
-    """Many paths as one route, found by their first part and their length."""
+    """Every path, found by its first part and its length, with the endpoint of each method."""
 
-    def __init__(self, routes: list[Route]) -> None:
-        self.routes = routes
-        self._by_shape: dict[tuple[bytes, int], list[Route]] = {}
-        for route in routes:
-            self._by_shape.setdefault(_shape(route.path.encode()), []).append(route)
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Whether a request is for one of the paths."""
-        if scope["type"] != "http":
-            return Match.NONE, {}
-        for route in self._by_shape.get(_shape(_sent_path(scope)), ()):
-            match, found = route.matches(scope)
-            if match is Match.FULL:
-                return match, {**found, "path_route": route}
-        return Match.NONE, {}
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer by the path that matched."""
-        await scope["path_route"].handle(scope, receive, send)
-
-
-def _shape(path: bytes) -> tuple[bytes, int]:
-    """The first part of a path, and how many there are."""
-    return path[1:].partition(b"/")[0], path.count(b"/")
-
-
-def _sent_path(scope: Scope) -> bytes:
-    """The path as it came, before percent-decoding."""
-    sent: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
-    return sent
-
-
-def _rank(path: str) -> tuple[str, ...]:
-    """Sorts `/a/b` before `/a/{name}`."""
-    return tuple("~" + part if part.startswith("{") else part for part in path.split("/"))
-
-
-class PathRoute(Route):
-    """One path, and what each of its methods does."""
-
-    def __init__(self, core: Core, path: str, endpoints: dict[str, Endpoint]) -> None:
-        super().__init__(path, self._unused, methods=[*endpoints])
+    def __init__(self, core: Core, endpoints: Sequence[Endpoint]) -> None:
+        self.endpoints = endpoints
         self._core = core
-        self._endpoints = endpoints
-        if "GET" in endpoints:
-            self._endpoints = {**endpoints, "HEAD": endpoints["GET"]}
-        parts = re.split(r"\{(\w+)\}", path)
-        names = parts[1::2]
-        pattern = "".join(
-            f"(?P<{part}>[^/]+)" if i % 2 else re.escape(part) for i, part in enumerate(parts)
-        )
-        assert len(set(names)) == len(names)
-        self._pattern = re.compile(pattern.encode())
-
-    async def _unused(self, request: Request) -> Response:
-        """Starlette wants to wrap a function; `handle` does the work."""
-        raise AssertionError("handle() answers")
+        self._by_shape: dict[tuple[bytes, int], dict[re.Pattern[bytes], Methods]] = {}
+        for endpoint in sorted(endpoints, key=lambda one: _rank(one.path)):
+            alike = self._by_shape.setdefault(_shape(endpoint.path.encode()), {})
+            methods = alike.setdefault(_pattern(endpoint.path), {})
+            methods[endpoint.method] = endpoint
+            if endpoint.method == "GET":
+                methods["HEAD"] = endpoint
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Whether a request is for this path, whatever its method."""
-        if scope["type"] != "http":
-            return Match.NONE, {}
-        found = self._pattern.fullmatch(_sent_path(scope))
-        if found is None:
-            return Match.NONE, {}
-        return Match.FULL, {"endpoint": self.endpoint, "path_params": found.groupdict()}
+        """Whether a request is for one of the paths, whatever its method."""
+        if scope["type"] == "http":
+            sent: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+            for pattern, methods in self._by_shape.get(_shape(sent), {}).items():
+                if found := pattern.fullmatch(sent):
+                    return Match.FULL, {"methods": methods, "path_params": found.groupdict()}
+        return Match.NONE, {}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; an error is answered as a problem document."""
@@ -139,25 +84,47 @@ class PathRoute(Route):
             await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
-        endpoint = self._endpoints.get(request.method)
-        if endpoint is None or endpoint.run is None:
-            allow = sorted(self._endpoints)
+        methods: Methods = request.scope["methods"]
+        endpoint = methods.get(request.method)
+        if endpoint is None:
+            allow = sorted(methods)
             raise problems.NotAllowed(
                 f"{request.method} is not possible here; {', '.join(allow)} are", allow=allow
             )
-        path = {
-            name: decoded_segment(segment) for name, segment in request.scope["path_params"].items()
-        }
-        ask = Ask(self._core, request, path=path)
-        given = request.query_params.multi_items() if request.scope["query_string"] else []
-        ask.query = decode_query(given, endpoint.query)
-        if not endpoint.takes_body or _is_small(request):
-            if endpoint.takes_body:
-                await _read(ask, endpoint)
-            return _written(await endpoint.run(ask), endpoint)
-        with self._core.quota.receiving(request.state.principal) as grow:
-            await _read(ask, endpoint, grow)
-            return _written(await endpoint.run(ask), endpoint)
+        with ExitStack() as held:
+            return await self._run(Ask(self._core, request), endpoint, held)
+
+    async def _run(self, ask: Ask, endpoint: Endpoint, held: ExitStack) -> Response:
+        request, given = ask.request, {}
+        pairs = request.query_params.multi_items() if request.scope["query_string"] else []
+        query = decode_query(pairs, endpoint.query)
+        if endpoint.query is not None:
+            given["query"] = query
+        if endpoint.takes_body:
+            grow = None
+            if not _is_small(request):
+                grow = held.enter_context(self._core.quota.receiving(request.state.principal))
+            body = await _read(ask, endpoint, grow)
+            if endpoint.body is not None:
+                given["body"] = body
+        for name, segment in request.path_params.items():
+            given[name] = checked_segment(name, segment, endpoint.path_types[name])
+        return _written(await endpoint.run(ask, **given), endpoint)
+
+
+def _shape(path: bytes) -> tuple[bytes, int]:
+    """The first part of a path, and how many there are."""
+    return path[1:].partition(b"/")[0], path.count(b"/")
+
+
+def _rank(path: str) -> tuple[str, ...]:
+    """Sorts `/a/b` before `/a/{name}`."""
+    return tuple("~" + part if part.startswith("{") else part for part in path.split("/"))
+
+
+def _pattern(path: str) -> re.Pattern[bytes]:
+    named = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", re.escape(path))
+    return re.compile(named.encode())
 
 
 def _is_small(request: Request) -> bool:
@@ -166,8 +133,8 @@ def _is_small(request: Request) -> bool:
     return told.isascii() and told.isdigit() and len(told) <= 6 and int(told) <= SMALL_BYTES
 
 
-async def _read(ask: Ask, endpoint: Endpoint, grow: Callable[[int], None] | None = None) -> None:
-    """Read the body, as JSON or as it is."""
+async def _read(ask: Ask, endpoint: Endpoint, grow: Callable[[int], None] | None) -> Any:
+    """Read the body: the struct that its JSON holds; None if it is to be taken as it is."""
     request = ask.request
     kind = (header(request.scope, b"content-type") or "").partition(";")[0].strip().lower()
     is_json = kind == JSON or (not kind and not endpoint.raw)
@@ -185,15 +152,13 @@ async def _read(ask: Ask, endpoint: Endpoint, grow: Callable[[int], None] | None
         request, bytes_max=ask.core.settings.body_bytes_max, seconds=BODY_S, grow=grow
     )
     ask.data = data
-    if is_json:
-        if not data and endpoint.body_optional:
-            data = b"{}"
-        if len(data) <= JSON_INLINE_BYTES_MAX:
-            ask.body = decode_json(data, endpoint.body)
-        else:
-            ask.body = await asyncio.to_thread(decode_json, data, endpoint.body)
-    else:
-        ask.raw = data
+    if not is_json:
+        return None
+    if not data and endpoint.body_optional:
+        data = b"{}"
+    if len(data) <= JSON_INLINE_BYTES_MAX:
+        return decode_json(data, endpoint.body)
+    return await asyncio.to_thread(decode_json, data, endpoint.body)
 
 
 def _written(answer: Any, endpoint: Endpoint) -> Response:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from hashlib import blake2b
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
@@ -25,7 +25,7 @@ from millstream.log.names import check_name
 from millstream.log.publishing import FindPublished, Published, PublishParts
 from millstream.server.auth.access import Principal
 from millstream.server.rest.ask import Ask
-from millstream.server.rest.endpoint import BATCH, Answer, Endpoint
+from millstream.server.rest.endpoint import BATCH, Endpoints
 from millstream.server.rest.logs import Existed
 from millstream.server.rest.payload import NewRecord, item_of
 from millstream.server.shelf import PARTS_MAX, Part, Shelf, Staged
@@ -94,20 +94,29 @@ class Committed(Struct, kw_only=True):
     """Whether it had been committed before; then this is the answer of that time."""
 
 
-async def stage(ask: Ask) -> StagedPart:
-    """Keep a part until the commit."""
+endpoint = Endpoints("staging")
+
+
+@endpoint("POST /staging/{txn}/{part}", status=201, raw=(BATCH, "application/msgpack"))
+async def stage_part(
+    ask: Ask, txn: str, part: str, query: PartQuery, body: PartBody | None
+) -> StagedPart:
+    """Stage one part of a bulk write.
+
+    The body is a packed block (MessagePack, with its checksums), or JSON records. Parts are kept
+    until the commit, for 15 idle minutes, or until the server stops.
+    """
     _check_writes_logs(ask.principal)
-    txn, part, query = _txn(ask), ask.name("part"), ask.query
-    limits = ask.session.limits
-    if ask.raw is not None:
-        packed = _unpacked(ask.raw)
+    _check_txn(txn)
+    limits, data = ask.session.limits, ask.data
+    packed: Single | Batch | None
+    if body is None:
+        packed = _unpacked(data)
         await asyncio.to_thread(check_packed, packed, limits)
-        data = ask.raw
     else:
-        items = [item_of(one, f"records[{i}]: ") for i, one in enumerate(ask.body.records)]
-        found = pack_many(items, keys=None, headers=None, timestamps=None, limits=limits)
-        assert found is not None
-        packed = found
+        items = [item_of(one, f"records[{i}]: ") for i, one in enumerate(body.records)]
+        packed = pack_many(items, keys=None, headers=None, timestamps=None, limits=limits)
+        assert packed is not None
         data = _pack(packed)
     crc = checksum(ask.data)
     if query.crc is not None and query.crc != crc:
@@ -133,18 +142,22 @@ def _check_writes_logs(principal: Principal) -> None:
         raise Denied(f"{principal.name} may not write any log", noun="log", action="write", name="")
 
 
-def _txn(ask: Ask) -> str:
-    name = ask.name("txn")
+def _check_txn(name: str) -> None:
     if len(name) > TXN_CHARS_MAX:
         raise InvalidInput(
             f"a staged transaction's name has up to {TXN_CHARS_MAX} characters, not {len(name):,}"
         )
-    return name
 
 
-async def commit(ask: Ask) -> Committed:
-    """Publish staged parts in one commit; once, however often it is asked."""
-    txn, body = _txn(ask), ask.body
+@endpoint("POST /staging/{txn}/commit", errors=(409, 423))
+async def commit_staged(ask: Ask, txn: str, body: CommitBody) -> Committed:
+    """Publish staged parts atomically, and once.
+
+    All parts are appended in one commit, in the order in which they are listed. A repeat by the same
+    token, within a week, answers what the first commit answered; other content under the same name is
+    a conflict (409), and so is a part that is not there any more: stage it again.
+    """
+    _check_txn(txn)
     log = check_name(body.log)
     ask.principal.check(c.Append(log, _NOTHING))
     core, shelf, key = ask.core, ask.core.shelf, (ask.principal.name, txn)
@@ -229,49 +242,8 @@ def _load(staged: Staged, parts: list[Part], limits: Limits) -> list[Single | Ba
     return found
 
 
-async def abandon(ask: Ask) -> Existed:
+@endpoint("DELETE /staging/{txn}")
+async def abandon_staged(ask: Ask, txn: str) -> Existed:
     """Forget what was staged."""
-    return Existed(deleted=ask.core.shelf.drop((ask.principal.name, _txn(ask))))
-
-
-def _endpoint(**about: Any) -> Endpoint:
-    return Endpoint(tag="staging", **about)
-
-
-ENDPOINTS = (
-    _endpoint(
-        method="POST",
-        path="/staging/{txn}/{part}",
-        name="stagePart",
-        summary="Stage one part of a bulk write",
-        detail="The body is a packed block (MessagePack, with its checksums), or JSON records. "
-        "Parts are kept until the commit, for 15 idle minutes, or until the server stops.",
-        run=stage,
-        query=PartQuery,
-        body=PartBody,
-        raw=(BATCH, "application/msgpack"),
-        answers=(Answer(StagedPart, status=201),),
-    ),
-    _endpoint(
-        method="POST",
-        path="/staging/{txn}/commit",
-        name="commitStaged",
-        summary="Publish staged parts atomically, and once",
-        detail="All parts are appended in one commit, in the order in which they are listed. A "
-        "repeat by the same token, within a week, answers what the first commit answered; other "
-        "content under the same name is a conflict (409), and so is a part that is not there any "
-        "more: stage it again.",
-        run=commit,
-        body=CommitBody,
-        answers=(Answer(Committed),),
-        errors=(409, 423),
-    ),
-    _endpoint(
-        method="DELETE",
-        path="/staging/{txn}",
-        name="abandonStaged",
-        summary="Forget what was staged",
-        run=abandon,
-        answers=(Answer(Existed),),
-    ),
-)
+    _check_txn(txn)
+    return Existed(deleted=ask.core.shelf.drop((ask.principal.name, txn)))

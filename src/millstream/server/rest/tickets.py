@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from millstream.server.auth.tickets import Asked, Ticket, make_ticket
+from millstream.server.auth import tickets
+from millstream.server.auth.tickets import Asked, Ticket
 from millstream.server.rest.ask import Ask
-from millstream.server.rest.endpoint import Answer, Endpoint
+from millstream.server.rest.endpoint import Endpoints
+
+endpoint = Endpoints("access")
 
 
-async def _make_ticket(ask: Ask) -> Ticket:
+@endpoint("POST /tickets", status=201)
+async def make_ticket(ask: Ask, body: Asked) -> Ticket:
+    """Make a ticket: some of a token's rights, for up to an hour.
+
+    For browsers, which send it as `?ticket=` when they open a socket or `GET`.
+    """
     wall_ms = ask.core.store.clock.wall_ms()
-    return await make_ticket(ask.core.tokens, ask.principal, ask.body, wall_ms=wall_ms)
-
-
-ENDPOINTS = (
-    Endpoint(
-        method="POST",
-        path="/tickets",
-        name="makeTicket",
-        summary="Make a ticket: some of a token's rights, for up to an hour",
-        detail="For browsers, which send it as `?ticket=` when they open a socket or `GET`.",
-        run=_make_ticket,
-        tag="access",
-        body=Asked,
-        answers=(Answer(Ticket, status=201),),
-    ),
-)
+    return await tickets.make_ticket(ask.core.tokens, ask.principal, body, wall_ms=wall_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Union
 
 from msgspec import Meta, Struct
@@ -10,64 +11,62 @@ from millstream.command import Transact
 from millstream.errors import InvalidInput
 from millstream.format.packing import check_json, pack_many
 from millstream.log import commands as logs
-from millstream.log.marks import joined
 from millstream.log.names import check_name
 from millstream.queue import commands as queues
-from millstream.queue.model.spec import no_queue
 from millstream.queue.putting import Wishes
-from millstream.server.rest.ask import Ask, milliseconds
-from millstream.server.rest.claims import Tokens, runs_of
-from millstream.server.rest.endpoint import Answer, Endpoint
-from millstream.server.rest.messages import Delay, NewMessage, PutBody, new_messages_of, put_command
-from millstream.server.rest.payload import NewRecord, Position
-from millstream.server.rest.records import AppendBody, ProducerBody, items_of, producer_of
+from millstream.server.rest.ask import Ask
+from millstream.server.rest.claims import Tokens, optional_ms, runs_of
+from millstream.server.rest.cursors import CursorAckBody, SeekBody, ranges_of
+from millstream.server.rest.endpoint import Endpoints
+from millstream.server.rest.logs import TruncateBody
+from millstream.server.rest.messages import NewMessages, new_messages_of, put_command
+from millstream.server.rest.payload import Delay
+from millstream.server.rest.records import AppendBody, items_of, producer_of
 
 OPERATIONS_MAX = 1_000
 """Operations in one transaction: they run under the write lock."""
 
 
-class AppendOperation(
-    NewRecord, forbid_unknown_fields=True, kw_only=True, tag_field="op", tag="append"
-):
-    """Append one record, or several under `records`; answers the first offset."""
-
-    log: str
-    records: list[NewRecord] | None = None
-    expect_end: Position | None = None
-    producer: ProducerBody | None = None
+def _tag(name: str) -> str:
+    """`CreateLogOperation` is `create_log`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.removesuffix("Operation")).lower()
 
 
-class PutOperation(NewMessage, forbid_unknown_fields=True, kw_only=True, tag_field="op", tag="put"):
-    """Put one message, or several under `messages`; answers the first offset."""
-
-    queue: str
-    messages: list[NewMessage] | None = None
-
-
-class _Operation(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="op"):
+class _Operation(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="op", tag=_tag):
     pass
 
 
-class CreateLogOperation(_Operation, tag="create_log"):
+class AppendOperation(AppendBody, _Operation, kw_only=True):
+    """Append one record, or several under `records`; answers the first offset."""
+
+    log: str
+
+
+class PutOperation(NewMessages, _Operation, kw_only=True):
+    """Put one message, or several under `messages`; answers the first offset."""
+
+    queue: str
+
+
+class CreateLogOperation(_Operation):
     """Make a log; answers whether there was none."""
 
     log: str
 
 
-class DeleteLogOperation(_Operation, tag="delete_log"):
+class DeleteLogOperation(_Operation):
     """Forget a log; answers whether there was one."""
 
     log: str
 
 
-class TruncateOperation(_Operation, tag="truncate"):
+class TruncateOperation(TruncateBody, _Operation, kw_only=True):
     """Forget the records before an offset; answers how many went."""
 
     log: str
-    before: Position
 
 
-class SetMetadataOperation(_Operation, tag="set_metadata"):
+class SetMetadataOperation(_Operation):
     """Set a metadata entry; answers null."""
 
     log: str
@@ -75,44 +74,37 @@ class SetMetadataOperation(_Operation, tag="set_metadata"):
     value: Any
 
 
-class CursorAckOperation(_Operation, tag="cursor_ack"):
+class CursorAckOperation(CursorAckBody, _Operation, kw_only=True):
     """Acknowledge on a cursor; answers its floor."""
 
     log: str
     cursor: str
-    offsets: list[Position] = []
-    ranges: list[tuple[Position, Position]] = []
 
 
-class CursorSeekOperation(_Operation, tag="cursor_seek"):
+class CursorSeekOperation(SeekBody, _Operation, kw_only=True):
     """Set a cursor's floor; answers it."""
 
     log: str
     cursor: str
-    offset: Position
 
 
-class AckOperation(_Operation, tag="ack"):
+class AckOperation(_Operation):
     """Acknowledge claims; a lost lease undoes the whole transaction. Answers null."""
 
     queue: str
     claims: Tokens
 
 
-class NackOperation(_Operation, tag="nack"):
+class NackOperation(AckOperation):
     """Give claims back, to be tried again. Answers null."""
 
-    queue: str
-    claims: Tokens
     delay: Delay | None = None
     reason: str = ""
 
 
-class FailOperation(_Operation, tag="fail"):
+class FailOperation(AckOperation):
     """Give up on claims. Answers null."""
 
-    queue: str
-    claims: Tokens
     reason: str = ""
 
 
@@ -143,89 +135,56 @@ class Results(Struct, kw_only=True):
     results: list[Any]
 
 
-async def transact(ask: Ask) -> Results:
-    """Carry out operations in one commit."""
-    body: TransactionBody = ask.body
+endpoint = Endpoints("transactions")
+
+
+@endpoint("POST /transactions", errors=(404, 409, 416, 423))
+async def transact(ask: Ask, body: TransactionBody) -> Results:
+    """Several operations in one commit: all of them, or none."""
     steps = [await _step(ask, operation) for operation in body.operations]
     results = await ask.execute(Transact(steps))
     return Results(results=[None if isinstance(one, list) else one for one in results])
 
 
 async def _step(ask: Ask, operation: Operation) -> Any:
-    if isinstance(operation, AppendOperation):
-        return _append(ask, operation)
-    if isinstance(operation, PutOperation):
-        return await _put(ask, operation)
-    if isinstance(operation, AckOperation | NackOperation | FailOperation):
-        return _finish(operation)
-    log = check_name(operation.log)
-    if isinstance(operation, CreateLogOperation):
-        return logs.CreateLog(log)
-    if isinstance(operation, DeleteLogOperation):
-        return logs.DeleteLog(log)
-    if isinstance(operation, TruncateOperation):
-        return logs.Truncate(log, operation.before)
-    if isinstance(operation, SetMetadataOperation):
-        key = check_name(operation.key, "metadata")
-        return logs.SetMetadata(log, key, check_json(operation.value))
-    cursor = check_name(operation.cursor, "cursor")
-    if isinstance(operation, CursorSeekOperation):
-        return logs.MoveCursor(log, cursor, operation.offset)
-    return logs.Acknowledge(log, cursor, joined(operation.offsets) + operation.ranges)
+    """The command of an operation."""
+    match operation:
+        case AppendOperation():
+            return _append(ask, operation)
+        case PutOperation():
+            return await _put(ask, operation)
+        case CreateLogOperation(log=log):
+            return logs.CreateLog(log)
+        case DeleteLogOperation(log=log):
+            return logs.DeleteLog(log)
+        case TruncateOperation(log=log, before=before):
+            return logs.Truncate(log, before)
+        case SetMetadataOperation(log=log, key=key, value=value):
+            return logs.SetMetadata(log, key, check_json(value))
+        case CursorAckOperation(log=log, cursor=cursor):
+            return logs.Acknowledge(log, cursor, ranges_of(operation))
+        case CursorSeekOperation(log=log, cursor=cursor, offset=offset):
+            return logs.MoveCursor(log, cursor, offset)
+        case NackOperation(queue=queue, claims=claims, delay=delay, reason=reason):
+            return queues.FinishClaims(queue, runs_of(claims), "nack", optional_ms(delay), reason)
+        case FailOperation(queue=queue, claims=claims, reason=reason):
+            return queues.FinishClaims(queue, runs_of(claims), "fail", reason=reason)
+    return queues.FinishClaims(operation.queue, runs_of(operation.claims), "ack")
 
 
 def _append(ask: Ask, operation: AppendOperation) -> logs.Append:
-    items = items_of(
-        AppendBody(
-            **{name: getattr(operation, name) for name in NewRecord.__struct_fields__},
-            records=operation.records,
-        )
+    packed = pack_many(
+        items_of(operation), keys=None, headers=None, timestamps=None, limits=ask.session.limits
     )
-    packed = pack_many(items, keys=None, headers=None, timestamps=None, limits=ask.session.limits)
     if packed is None:
         raise InvalidInput("an append of a transaction has at least one record")
     producer = producer_of(operation.producer)
-    return logs.Append(check_name(operation.log), packed, operation.expect_end, producer)
+    return logs.Append(operation.log, packed, operation.expect_end, producer)
 
 
 async def _put(ask: Ask, operation: PutOperation) -> Any:
     queue = check_name(operation.queue, "queue")
-    info = await ask.execute(queues.DescribeQueue(queue))
-    if info is None:
-        raise no_queue(queue)
-    body = PutBody(
-        **{name: getattr(operation, name) for name in NewMessage.__struct_fields__},
-        messages=operation.messages,
-    )
-    command, _ = put_command(
-        queue, info.spec, new_messages_of(body), Wishes(), None, ask.session.limits
-    )
+    command, _ = await put_command(ask, queue, new_messages_of(operation), Wishes(), None)
     if command is None:
         raise InvalidInput("a put of a transaction has at least one message")
     return command
-
-
-def _finish(operation: AckOperation | NackOperation | FailOperation) -> queues.FinishClaims:
-    delay = operation.delay if isinstance(operation, NackOperation) else None
-    return queues.FinishClaims(
-        check_name(operation.queue, "queue"),
-        runs_of(operation.claims),
-        {AckOperation: "ack", NackOperation: "nack"}.get(type(operation), "fail"),
-        None if delay is None else milliseconds(delay),
-        "" if isinstance(operation, AckOperation) else operation.reason,
-    )
-
-
-ENDPOINTS = (
-    Endpoint(
-        method="POST",
-        path="/transactions",
-        name="transact",
-        summary="Several operations in one commit: all of them, or none",
-        run=transact,
-        tag="transactions",
-        body=TransactionBody,
-        answers=(Answer(Results),),
-        errors=(404, 409, 416, 423),
-    ),
-)
