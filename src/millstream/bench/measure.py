@@ -1,4 +1,4 @@
-"""Measuring: alternate between a limit and the thing itself, and compare.
+"""Measuring: what a workload did in which time, what that is compared with, and what is required.
 
 Machines are noisy, so nothing is compared across runs: each workload takes turns with its limit,
 in short slices, in the same directory, and only the ratio is worth quoting.
@@ -6,7 +6,9 @@ in short slices, in the same directory, and only the ratio is worth quoting.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
@@ -14,7 +16,7 @@ from msgspec import UNSET, Struct, UnsetType
 from millstream.clock import SystemClock
 
 seconds = SystemClock().seconds
-SLICE_S = 0.25
+PAYLOAD_BYTES = 100
 
 Step = Callable[[], int]
 """Does a piece of work and answers how many messages that was."""
@@ -23,14 +25,14 @@ Step = Callable[[], int]
 class Row(Struct, kw_only=True, omit_defaults=True):
     """One line of a report."""
 
-    workload: str
+    workload: str = ""
     payload_bytes: int = 0
     batch: int = 1
     per_second: float = 0.0
     p50_ms: float = 0.0
     p99_ms: float = 0.0
-    limit_per_second: float | UnsetType = UNSET
-    reference_per_second: float | UnsetType = UNSET
+    beside_per_second: float | UnsetType = UNSET
+    """Of the limit or the peer that took turns with it."""
     ratio: float | UnsetType = UNSET
     sync_delay_ms: float = 0.0
     required: str = ""
@@ -38,6 +40,21 @@ class Row(Struct, kw_only=True, omit_defaults=True):
     void: str = ""
     """Why this run proves nothing; empty if it does."""
     details: dict[str, Any] = {}
+
+    def require(self, wanted: str, reached: bool) -> Row:
+        """Ask for one thing more; a row that reaches all of them has passed."""
+        self.required = f"{self.required} and {wanted}" if self.required else wanted
+        self.passed = reached and self.passed is not False
+        return self
+
+    def require_rate(self, per_second: int) -> Row:
+        """Ask for so many messages per second."""
+        return self.require(f"≥ {per_second:,}/s", self.per_second >= per_second)
+
+    def require_ratio(self, least: float) -> Row:
+        """Ask for so large a part of what the limit or peer reached."""
+        assert self.ratio is not UNSET
+        return self.require(f"ratio ≥ {least:g}", self.ratio >= least)
 
 
 class Meter:
@@ -69,15 +86,29 @@ class Meter:
         ordered = sorted(self.step_s)
         return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))] * 1000, 4)
 
+    def row(self, *, beside: Meter | None = None, **more: Any) -> Row:
+        """A line of what was measured, and how it compares with what took turns with it."""
+        reached = 0.0 if beside is None else beside.per_second()
+        if beside is not None:
+            more["beside_per_second"] = round(reached)
+            more["ratio"] = round(self.per_second() / reached, 3) if reached else 0.0
+        return Row(
+            payload_bytes=PAYLOAD_BYTES,
+            per_second=round(self.per_second()),
+            p50_ms=self.percentile_ms(0.5),
+            p99_ms=self.percentile_ms(0.99),
+            **more,
+        )
 
-def take_turns(steps: list[Step], total_s: float) -> list[Meter]:
-    """Run several steps in turns of a quarter of a second each; one meter per step."""
-    meters = [Meter() for _ in steps]
-    rounds = max(2, round(total_s / SLICE_S))
-    for step in steps:
-        step()
-    for turn in range(rounds):
-        order = range(len(steps)) if turn % 2 == 0 else reversed(range(len(steps)))
-        for index in order:
-            meters[index].run(steps[index], SLICE_S)
-    return meters
+
+def payloads(count: int, size: int = PAYLOAD_BYTES) -> list[bytes]:
+    """Values that never repeat."""
+    noise = os.urandom(size * count)
+    return [noise[i : i + size] for i in range(0, len(noise), size)]
+
+
+def memory_mib(process: int | None = None) -> float:
+    """Memory of a process, or of this one, that no file backs."""
+    status = Path(f"/proc/{process or os.getpid()}/status").read_text(encoding="ascii")
+    (kib,) = (line.split()[1] for line in status.splitlines() if line.startswith("RssAnon:"))
+    return int(kib) / 1024

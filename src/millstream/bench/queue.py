@@ -6,24 +6,16 @@ slices; what our slices leave to be folded is folded inside them.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from millstream.bench.measure import Meter, Row, Step, seconds
+from millstream.bench.measure import Meter, Row, Step, memory_mib
 from millstream.bench.reference import ReferenceQueue
 from millstream.bench.slow import open_slow_engine
-from millstream.bench.turns import (
-    PAYLOAD_BYTES,
-    ROUTED_QUEUES,
-    Backlog,
-    Side,
-    alternate,
-)
+from millstream.bench.suite import Suite
+from millstream.bench.turns import ROUTED_QUEUES, Backlog, Crowd, Side, alternate
 from millstream.embedded import EmbeddedSession, open_store
 from millstream.queue.commands import PlaceRouted
 from millstream.queue.model.message import Message
@@ -58,10 +50,15 @@ class Bench:
     """One workload: a directory of its own, a store and the reference in it."""
 
     def __init__(
-        self, directory: Path, *, seconds_each: float, sync_delay_ms: float, sizes: Sizes
+        self,
+        directory: Path,
+        *,
+        seconds_each: float,
+        sync_delay_ms: float,
+        sizes: Sizes | None = None,
     ) -> None:
         self.seconds = seconds_each
-        self.sizes = sizes
+        self.sizes = sizes or Sizes()
         self.delay_s = sync_delay_ms / 1000
         engine = open_slow_engine(directory / "bench.db", sync_delay_s=self.delay_s)
         self.raw_store: Store = open_store(engine)
@@ -83,7 +80,7 @@ class Bench:
             queue.ack(claims)
             return backlog.took(len(claims))
 
-        return Side(step, backlog.fill, lambda: None)
+        return Side(step, backlog.fill)
 
     def filled(
         self, name: str, *, size: int, options: dict[str, Any] | None = None
@@ -107,26 +104,13 @@ class Bench:
         """Ours: whatever is left unfolded is folded before the clock stops."""
         return Side(step, backlog.fill, self.store.fold)
 
-    def row(self, workload: str, *, batch: int, reference: Meter, meter: Meter) -> Row:
+    def row(self, *, batch: int, reference: Meter, meter: Meter) -> Row:
         """A report line of a workload that took turns with the reference."""
+        row = meter.row(beside=reference, batch=batch, sync_delay_ms=self.delay_s * 1000)
         reached = reference.per_second()
-        least = REFERENCE_MIN[batch]
-        return Row(
-            workload=workload,
-            payload_bytes=PAYLOAD_BYTES,
-            batch=batch,
-            per_second=round(meter.per_second()),
-            p50_ms=meter.percentile_ms(0.5),
-            p99_ms=meter.percentile_ms(0.99),
-            reference_per_second=round(reached),
-            ratio=round(meter.per_second() / reached, 3) if reached else 0.0,
-            sync_delay_ms=self.delay_s * 1000,
-            void=(
-                f"the reference reached only {reached:,.0f} messages/s by {batch}"
-                if not self.delay_s and reached < least
-                else ""
-            ),
-        )
+        if not self.delay_s and reached < REFERENCE_MIN[batch]:
+            row.void = f"the reference reached only {reached:,.0f} messages/s by {batch}"
+        return row
 
 
 class Worker:
@@ -152,22 +136,20 @@ def claim_batch(bench: Bench) -> Row:
         queue.ack(messages)
         return backlog.took(len(messages))
 
-    return _beside_reference(bench, "claim_batch", step, backlog, batch=BATCH, ratio_min=1.3)
+    return _beside_reference(bench, step, backlog, batch=BATCH).require_ratio(1.3)
 
 
 def work_batch(bench: Bench) -> Row:
     """The worker's way, in batches."""
     step, backlog = _working(bench, "work", batch=BATCH)
-    row = _beside_reference(bench, "work_batch", step, backlog, batch=BATCH, ratio_min=2.0)
-    row.required += " and ≥ 200,000/s"
-    row.passed = bool(row.passed) and row.per_second >= 200_000
-    return row
+    row = _beside_reference(bench, step, backlog, batch=BATCH)
+    return row.require_ratio(2).require_rate(200_000)
 
 
 def claim_one(bench: Bench) -> Row:
     """The worker's way, one at a time."""
     step, backlog = _working(bench, "one", batch=1)
-    return _beside_reference(bench, "claim_one", step, backlog, batch=1, ratio_min=1.5)
+    return _beside_reference(bench, step, backlog, batch=1).require_ratio(1.5)
 
 
 def _working(bench: Bench, name: str, *, batch: int) -> tuple[Step, Backlog]:
@@ -176,37 +158,32 @@ def _working(bench: Bench, name: str, *, batch: int) -> tuple[Step, Backlog]:
     return lambda: backlog.took(worker.step()), backlog
 
 
-def _beside_reference(
-    bench: Bench, name: str, step: Step, backlog: Backlog, *, batch: int, ratio_min: float
-) -> Row:
+def _beside_reference(bench: Bench, step: Step, backlog: Backlog, *, batch: int) -> Row:
     reference, meter = alternate(
         [bench.reference(batch), bench.side(step, backlog)],
         bench.seconds,
         slice_s=bench.sizes.slice_s,
     )
-    row = bench.row(name, batch=batch, reference=reference, meter=meter)
-    row.required = f"ratio ≥ {ratio_min:g}"
-    row.passed = row.ratio >= ratio_min  # type: ignore[operator]
-    return row
+    return bench.row(batch=batch, reference=reference, meter=meter)
 
 
 def claim_threads(bench: Bench) -> Row:
     """Many threads, each claiming one at a time, beside one thread alone."""
     one, one_backlog = _working(bench, "alone", batch=1)
     queue, backlog = bench.filled("threads", size=bench.sizes.backlog)
-    crew = Crew(queue)
+    crowd = Crowd([Worker(queue, 1).step for _ in range(THREADS)])
     reference, alone, together = alternate(
         [
             bench.reference(1),
             bench.side(one, one_backlog),
-            bench.side(lambda: backlog.took(crew.step(bench.sizes.slice_s)), backlog),
+            bench.side(lambda: backlog.took(crowd.step(bench.sizes.slice_s)), backlog),
         ],
         bench.seconds,
         slice_s=bench.sizes.slice_s,
     )
-    crew.close()
-    row = bench.row("claim_threads", batch=1, reference=reference, meter=together)
-    row.p50_ms, row.p99_ms = crew.meter.percentile_ms(0.5), crew.meter.percentile_ms(0.99)
+    single = crowd.close()
+    row = bench.row(batch=1, reference=reference, meter=together)
+    row.p50_ms, row.p99_ms = single.percentile_ms(0.5), single.percentile_ms(0.99)
     least = 8.0 if bench.delay_s else 2.5
     times = together.per_second() / alone.per_second()
     row.details = {
@@ -214,37 +191,7 @@ def claim_threads(bench: Bench) -> Row:
         "one_thread_per_second": round(alone.per_second()),
         "times_one_thread": round(times, 2),
     }
-    row.required = f"≥ {least:g} times one thread"
-    row.passed = times >= least
-    return row
-
-
-class Crew:
-    """Workers in threads of their own, which all work while a step lasts."""
-
-    def __init__(self, queue: Queue) -> None:
-        self.meter = Meter()
-        self._workers = [Worker(queue, 1) for _ in range(THREADS)]
-        self._pool = ThreadPoolExecutor(THREADS)
-
-    def step(self, length_s: float) -> int:
-        """Let all of them work for a while; how many messages they claimed."""
-        until = seconds() + length_s
-        return sum(self._pool.map(lambda worker: self._work(worker, until), self._workers))
-
-    def close(self) -> None:
-        """End the threads."""
-        self._pool.shutdown()
-
-    def _work(self, worker: Worker, until: float) -> int:
-        count = 0
-        now = seconds()
-        while now < until:
-            count += worker.step()
-            after = seconds()
-            self.meter.step_s.append(after - now)
-            now = after
-        return count
+    return row.require(f"≥ {least:g} times one thread", times >= least)
 
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -273,9 +220,8 @@ def claim_deep(bench: Bench) -> Row:
         rows.append(row)
     row = rows[0]
     row.details = details
-    row.required = "≥ 0.8 of the rate at the shallow backlog, memory < 100 MiB, for each kind"
-    row.passed = worst >= 0.8 and growth < 100
-    return row
+    row.require("≥ 0.8 of the rate at the shallow backlog", worst >= 0.8)
+    return row.require("memory < 100 MiB, for each kind", growth < 100)
 
 
 def _deep(bench: Bench, kind: str, options: dict[str, Any]) -> tuple[float, float, float, Row]:
@@ -294,7 +240,7 @@ def _deep(bench: Bench, kind: str, options: dict[str, Any]) -> tuple[float, floa
         bench.seconds / len(KINDS),
         slice_s=sizes.short_slice_s,
     )
-    row = bench.row("claim_deep", batch=BATCH, reference=reference, meter=many)
+    row = bench.row(batch=BATCH, reference=reference, meter=many)
     return few.per_second(), many.per_second(), growth, row
 
 
@@ -305,15 +251,8 @@ def _memory_growth_mib(shallow: Side, deep: Side) -> float:
         side.fill()
         side.step()
         side.settle()
-        found.append(_memory_mib())
+        found.append(memory_mib())
     return found[1] - found[0]
-
-
-def _memory_mib() -> float:
-    """Memory of this process that no file backs."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    (kib,) = (line.split()[1] for line in lines if line.startswith("RssAnon:"))
-    return int(kib) / 1024
 
 
 def route_many(bench: Bench) -> Row:
@@ -333,19 +272,12 @@ def route_many(bench: Bench) -> Row:
         before, routed = routed, min(_route(bench.raw_store, name) for name in names)
         return backlog.took(routed - before)
 
-    reference, meter = alternate(
-        [bench.reference(BATCH), bench.side(step, backlog)],
-        bench.seconds,
-        slice_s=bench.sizes.slice_s,
-    )
-    row = bench.row("route_many", batch=BATCH, reference=reference, meter=meter)
+    row = _beside_reference(bench, step, backlog, batch=BATCH)
     row.details = {
         "queues": ROUTED_QUEUES,
-        "evaluations_per_second": round(meter.per_second() * ROUTED_QUEUES),
+        "evaluations_per_second": round(row.per_second * ROUTED_QUEUES),
     }
-    row.required = "≥ 40,000/s"
-    row.passed = row.per_second >= 40_000
-    return row
+    return row.require_rate(40_000)
 
 
 def _route(store: Store, name: str) -> int:
@@ -358,39 +290,13 @@ def _route(store: Store, name: str) -> int:
     return routed[0].stop if routed else facts.sources[0].position
 
 
-WORKLOADS: dict[str, Callable[[Bench], Row]] = {
-    "claim_batch": claim_batch,
-    "work_batch": work_batch,
-    "claim_one": claim_one,
-    "claim_threads": claim_threads,
-    "claim_deep": claim_deep,
-    "route_many": route_many,
-}
-
-
-def run(
-    names: list[str],
-    *,
-    directory: Path | None,
-    seconds_each: float,
-    sync_delay_ms: float,
-    started: Callable[[str], None],
-    sizes: Sizes | None = None,
-) -> Iterator[Row]:
-    """Run workloads one after the other, each in new files; `started` is told the name of each."""
-    with tempfile.TemporaryDirectory(prefix="millstream-bench-", dir=directory) as found:
-        for name in names:
-            started(name)
-            place = Path(found) / name
-            place.mkdir()
-            bench = Bench(
-                place,
-                seconds_each=seconds_each,
-                sync_delay_ms=sync_delay_ms,
-                sizes=sizes or Sizes(),
-            )
-            try:
-                yield WORKLOADS[name](bench)
-            finally:
-                bench.close()
-                shutil.rmtree(place)
+SUITE = Suite(
+    Bench,
+    claim_batch,
+    work_batch,
+    claim_one,
+    claim_threads,
+    claim_deep,
+    route_many,
+    apart=True,
+)

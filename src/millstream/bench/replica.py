@@ -5,18 +5,14 @@ Everything that is taken over is checked against the running hash and durable wh
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import millstream
-from millstream.bench.measure import Meter, Row, seconds
+from millstream.bench.measure import Meter, Row, payloads, seconds
+from millstream.bench.suite import Suite
 from millstream.threads.database import Millstream
 
-PAYLOAD_BYTES = 100
 BATCH = 1_000
-RECORDS = 1_000_000
 LOGS = 100
 """Beside the large one, of one record each: what a first look at many costs."""
 
@@ -30,7 +26,7 @@ class Bench:
         self.records = records
         self._made = 0
         self.source: Millstream = millstream.open(directory / "source.db")
-        values = [os.urandom(PAYLOAD_BYTES) for _ in range(BATCH)]
+        values = payloads(BATCH)
         log = self.source.log("large")
         for first in range(0, records, BATCH):
             log.append_many(values[: min(BATCH, records - first)])
@@ -60,18 +56,8 @@ def sync_full(bench: Bench) -> Row:
         meter.elapsed_s += took
         meter.step_s.append(took)
         carried = outcome.bytes
-    row = Row(
-        workload="sync_full",
-        payload_bytes=PAYLOAD_BYTES,
-        batch=BATCH,
-        per_second=round(meter.per_second()),
-        p50_ms=meter.percentile_ms(0.5),
-        p99_ms=meter.percentile_ms(0.99),
-        required="≥ 500,000/s",
-        details={"records": bench.records, "bytes_per_record": round(carried / bench.records, 1)},
-    )
-    row.passed = row.per_second >= 500_000
-    return row
+    details = {"records": bench.records, "bytes_per_record": round(carried / bench.records, 1)}
+    return meter.row(batch=BATCH, details=details).require_rate(500_000)
 
 
 def sync_nothing(bench: Bench) -> Row:
@@ -83,22 +69,16 @@ def sync_nothing(bench: Bench) -> Row:
             bench.source.log(f"small/{number}").append(b"x")
         target.sync(bench.source)
         many, many_bytes = _idle(bench, target, bench.seconds / 2)
-    row = Row(
-        workload="sync_nothing",
-        payload_bytes=PAYLOAD_BYTES,
-        per_second=round(meter.per_second()),
-        p50_ms=meter.percentile_ms(0.5),
-        p99_ms=meter.percentile_ms(0.99),
-        required="p99 < 50 ms, < 1,000 bytes per log",
+    row = meter.row(
         details={
             "bytes_per_log": round(bytes_per_log),
             "logs": LOGS + 1,
             "logs_p50_ms": many.percentile_ms(0.5),
             "logs_bytes_per_log": round(many_bytes),
-        },
+        }
     )
-    row.passed = row.p99_ms < 50 and bytes_per_log < 1_000
-    return row
+    row.require("p99 < 50 ms", row.p99_ms < 50)
+    return row.require("< 1,000 bytes per log", bytes_per_log < 1_000)
 
 
 def _idle(bench: Bench, target: Millstream, total_s: float) -> tuple[Meter, float]:
@@ -118,26 +98,4 @@ def _idle(bench: Bench, target: Millstream, total_s: float) -> tuple[Meter, floa
     return meter, said
 
 
-WORKLOADS: dict[str, Callable[[Bench], Row]] = {
-    "sync_full": sync_full,
-    "sync_nothing": sync_nothing,
-}
-
-
-def run(
-    names: list[str],
-    *,
-    directory: Path | None,
-    seconds_each: float,
-    started: Callable[[str], None],
-    records: int = RECORDS,
-) -> Iterator[Row]:
-    """Run workloads one after the other on one store; `started` is told the name of each."""
-    with tempfile.TemporaryDirectory(prefix="millstream-bench-", dir=directory) as found:
-        bench = Bench(Path(found), seconds_each=seconds_each, records=int(records))
-        try:
-            for name in names:
-                started(name)
-                yield WORKLOADS[name](bench)
-        finally:
-            bench.close()
+SUITE = Suite(Bench, sync_full, sync_nothing)

@@ -11,8 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from time import sleep
 
@@ -22,11 +21,11 @@ import millstream
 from millstream import aio
 from millstream.aio.database import Millstream as AsyncMillstream
 from millstream.aio.queue import Queue
-from millstream.bench.measure import Meter, Row, seconds
+from millstream.bench.measure import PAYLOAD_BYTES, Meter, Row, memory_mib, payloads, seconds
 from millstream.bench.rawfile import RawFile
+from millstream.bench.suite import Suite
 from millstream.threads.database import Millstream
 
-PAYLOAD_BYTES = 100
 PUBLISH_BATCH = 1_000
 CLAIM_BATCH = 100
 CONSUMERS = 4
@@ -62,9 +61,7 @@ class Bench:
 
     def server_mib(self) -> float:
         """Memory of the server that no file backs."""
-        status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii")
-        (kib,) = (line.split()[1] for line in status.splitlines() if line.startswith("RssAnon:"))
-        return int(kib) / 1024
+        return memory_mib(self._process.pid)
 
     def _wait_until_ready(self) -> None:
         deadline = seconds() + READY_S
@@ -88,7 +85,7 @@ def _free_port() -> int:
 
 def socket_publish_batch(bench: Bench) -> Row:
     """Batches over the socket, a few in flight."""
-    values = [os.urandom(PAYLOAD_BYTES) for _ in range(PUBLISH_BATCH)]
+    values = payloads(PUBLISH_BATCH)
 
     async def work(ms: AsyncMillstream) -> Meter:
         log = ms.log("batches")
@@ -98,13 +95,12 @@ def socket_publish_batch(bench: Bench) -> Row:
 
         return await _side_by_side(step, tasks=4, total_s=bench.seconds)
 
-    row = _row("socket_publish_batch", _in_loop(bench, work), batch=PUBLISH_BATCH)
-    return _judged(row, "≥ 300,000/s", row.per_second >= 300_000)
+    return _in_loop(bench, work).row(batch=PUBLISH_BATCH).require_rate(300_000)
 
 
 def socket_claim_batch(bench: Bench) -> Row:
     """A few consumers over the socket: each acknowledges its last batch and claims the next."""
-    values = [os.urandom(PAYLOAD_BYTES) for _ in range(PUBLISH_BATCH)]
+    values = payloads(PUBLISH_BATCH)
 
     async def work(ms: AsyncMillstream) -> Meter:
         queue = await ms.create_queue("claims", lease=3_600)
@@ -118,9 +114,8 @@ def socket_claim_batch(bench: Bench) -> Row:
             total.step_s += meter.step_s
         return total
 
-    row = _row("socket_claim_batch", _in_loop(bench, work), batch=CLAIM_BATCH)
-    row.details = {"consumers": CONSUMERS}
-    return _judged(row, "≥ 100,000/s", row.per_second >= 100_000)
+    row = _in_loop(bench, work).row(batch=CLAIM_BATCH, details={"consumers": CONSUMERS})
+    return row.require_rate(100_000)
 
 
 async def _emptied(queue: Queue) -> Meter:
@@ -158,9 +153,8 @@ def socket_publish_inflight(bench: Bench) -> Row:
 
         return await _side_by_side(step, tasks=IN_FLIGHT, total_s=bench.seconds)
 
-    row = _row("socket_publish_inflight", _in_loop(bench, work), batch=1)
-    row.details = {"in_flight": IN_FLIGHT}
-    return _judged(row, "≥ 10,000/s", row.per_second >= 10_000)
+    row = _in_loop(bench, work).row(details={"in_flight": IN_FLIGHT})
+    return row.require_rate(10_000)
 
 
 def rest_publish(bench: Bench) -> Row:
@@ -191,9 +185,8 @@ def rest_publish(bench: Bench) -> Row:
             for _, writer in connections:
                 writer.close()
 
-    row = _row("rest_publish", uvloop.run(work()), batch=1)
-    row.details = {"connections": CONNECTIONS}
-    return _judged(row, "≥ 3,000/s", row.per_second >= 3_000)
+    row = uvloop.run(work()).row(details={"connections": CONNECTIONS})
+    return row.require_rate(3_000)
 
 
 def _length(head: bytes) -> int:
@@ -235,11 +228,10 @@ def delivery_latency(bench: Bench) -> Row:
         await other.close()
         return meter
 
-    row = _row("delivery_latency", _in_loop(bench, work), batch=1)
+    row = _in_loop(bench, work).row(details={"sync_ms": sync_ms})
     row.p50_ms = round(max(0.0, row.p50_ms - sync_ms), 4)
     row.p99_ms = round(max(0.0, row.p99_ms - sync_ms), 4)
-    row.details = {"sync_ms": sync_ms}
-    return _judged(row, "p50 ≤ 2 ms, p99 ≤ 20 ms", row.p50_ms <= 2 and row.p99_ms <= 20)
+    return row.require("p50 ≤ 2 ms", row.p50_ms <= 2).require("p99 ≤ 20 ms", row.p99_ms <= 20)
 
 
 def idle_sockets(bench: Bench) -> Row:
@@ -256,8 +248,8 @@ def idle_sockets(bench: Bench) -> Row:
         return after - before
 
     growth = uvloop.run(work())
-    row = Row(workload="idle_sockets", per_second=0, details={"memory_mib": round(growth, 1)})
-    return _judged(row, f"{IDLE:,} sockets in < 100 MiB", growth < 100)
+    row = Row(details={"memory_mib": round(growth, 1)})
+    return row.require(f"{IDLE:,} sockets in < 100 MiB", growth < 100)
 
 
 async def _side_by_side(step: Callable[[], Awaitable[int]], *, tasks: int, total_s: float) -> Meter:
@@ -289,45 +281,12 @@ def _in_loop(bench: Bench, work: Callable[[AsyncMillstream], Awaitable[Meter]]) 
     return uvloop.run(run())
 
 
-def _row(workload: str, meter: Meter, *, batch: int) -> Row:
-    return Row(
-        workload=workload,
-        payload_bytes=PAYLOAD_BYTES,
-        batch=batch,
-        per_second=round(meter.per_second()),
-        p50_ms=meter.percentile_ms(0.5),
-        p99_ms=meter.percentile_ms(0.99),
-    )
-
-
-def _judged(row: Row, required: str, passed: bool) -> Row:
-    row.required, row.passed = required, passed
-    return row
-
-
-WORKLOADS: dict[str, Callable[[Bench], Row]] = {
-    "socket_publish_batch": socket_publish_batch,
-    "socket_claim_batch": socket_claim_batch,
-    "socket_publish_inflight": socket_publish_inflight,
-    "rest_publish": rest_publish,
-    "delivery_latency": delivery_latency,
-    "idle_sockets": idle_sockets,
-}
-
-
-def run(
-    names: list[str],
-    *,
-    directory: Path | None,
-    seconds_each: float,
-    started: Callable[[str], None],
-) -> Iterator[Row]:
-    """Run workloads one after the other on one server; `started` is told the name of each."""
-    with tempfile.TemporaryDirectory(prefix="millstream-bench-", dir=directory) as found:
-        bench = Bench(Path(found), seconds_each=seconds_each)
-        try:
-            for name in names:
-                started(name)
-                yield WORKLOADS[name](bench)
-        finally:
-            bench.close()
+SUITE = Suite(
+    Bench,
+    socket_publish_batch,
+    socket_claim_batch,
+    socket_publish_inflight,
+    rest_publish,
+    delivery_latency,
+    idle_sockets,
+)

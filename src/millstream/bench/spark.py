@@ -6,15 +6,15 @@ Payloads are random and all different: Parquet would keep one of repeated ones, 
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import millstream
-from millstream.bench.measure import Row, seconds
+from millstream.bench.measure import PAYLOAD_BYTES, Row, payloads, seconds
+from millstream.bench.suite import Suite
+from millstream.record import Headers
 from millstream.spark.session import local_session
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 MASTER = "local[2]"
 MEMORY = "2g"
-RECORDS = 1_000_000
 FILL_BATCH = 10_000
 PER_TRIGGER = 100_000
 WARM_TURNS, WARM_S = 12, 15.0
@@ -31,13 +30,14 @@ TURNS_MIN, TURNS_MAX = 3, 9
 ROUTED_QUEUES = 50
 SCALED_PARTITIONS = 4
 
+Work = Callable[[], object]
+
 
 class Bench:
     """One session, one store, and the logs and files that workloads share."""
 
     def __init__(self, directory: Path, *, seconds_each: float, records: int) -> None:
         self.seconds = seconds_each
-        self.turns_min = TURNS_MIN if seconds_each >= 1 else 1
         self.records = records
         self.directory = directory
         self.store = str(directory / "bench.db")
@@ -57,15 +57,16 @@ class Bench:
         self._made += 1
         return f"{kind}-{self._made}"
 
-    def filled(self, payload_bytes: int) -> str:
-        """The log that holds as many records as are measured, each of that size."""
-        log = self.client.log(f"filled-{payload_bytes}")
+    def filled(self, size: int = PAYLOAD_BYTES, *, routed: bool = False) -> str:
+        """The log that holds as many records as are measured; with headers, if it is routed."""
+        log = self.client.log("routed" if routed else f"filled-{size}")
         while (have := log.end_offset()) < self.records:
-            count = min(FILL_BATCH, self.records - have)
-            noise = os.urandom(payload_bytes * count)
-            log.append_many(
-                [noise[i : i + payload_bytes] for i in range(0, len(noise), payload_bytes)]
-            )
+            numbers = range(have, min(have + FILL_BATCH, self.records))
+            headers: list[Headers | None] = [
+                {"region": f"r{number % ROUTED_QUEUES}", "amount": number // 7 % 1_000}
+                for number in numbers
+            ]
+            log.append_many(payloads(len(numbers), size), headers=headers if routed else None)
         self.client.fold()
         return log.name
 
@@ -80,30 +81,30 @@ class Bench:
 
 def spark_read(bench: Bench) -> Row:
     """Batch reads, beside the same rows in uncompressed Parquet files."""
-    return _read(bench, "spark_read", payload_bytes=100)
+    return _read(bench, PAYLOAD_BYTES)
 
 
 def spark_read_1k(bench: Bench) -> Row:
     """The same with larger records."""
-    return _read(bench, "spark_read_1k", payload_bytes=1_000)
+    return _read(bench, 1_000)
 
 
-def _read(bench: Bench, workload: str, *, payload_bytes: int) -> Row:
-    log = bench.filled(payload_bytes)
-    files = str(bench.directory / f"read-{payload_bytes}.parquet")
+def _read(bench: Bench, size: int) -> Row:
+    log = bench.filled(size)
+    files = str(bench.directory / f"read-{size}.parquet")
     bench.reading(log).write.option("compression", "uncompressed").parquet(files)
-    return _beside(
-        Row(workload=workload, payload_bytes=payload_bytes),
+    row = _measured(
         bench,
         lambda: _discard(bench.reading(log)),
         lambda: _discard(bench.spark.read.parquet(files)),
-        ratio_min=0.6,
     )
+    row.payload_bytes = size
+    return row.require_ratio(0.6)
 
 
 def spark_stream(bench: Bench) -> Row:
     """A stream over all there is, in batches, until nothing is left."""
-    log = bench.filled(100)
+    log = bench.filled()
 
     def run() -> None:
         reader = bench.spark.readStream.format("millstream").option("path", bench.store)
@@ -118,14 +119,12 @@ def spark_stream(bench: Bench) -> Row:
         )
         query.awaitTermination()
 
-    (took_s,) = _turns(bench, [run])
-    row = Row(workload="spark_stream", payload_bytes=100, batch=PER_TRIGGER)
-    return _at_least(_timed(row, bench, took_s), 150_000)
+    return _measured(bench, run, batch=PER_TRIGGER).require_rate(150_000)
 
 
 def spark_write(bench: Bench) -> Row:
     """Batch writes of rows that lie in Spark's memory, beside writing them to Parquet."""
-    rows = bench.reading(bench.filled(100)).select("value").cache()
+    rows = bench.reading(bench.filled()).select("value").cache()
     _discard(rows)
 
     def ours() -> None:
@@ -135,8 +134,7 @@ def spark_write(bench: Bench) -> Row:
     def peer() -> None:
         rows.write.parquet(str(bench.directory / bench.name("written.parquet")))
 
-    row = Row(workload="spark_write", payload_bytes=100)
-    _beside(row, bench, ours, peer, ratio_min=0.5)
+    row = _measured(bench, ours, peer).require_ratio(0.5)
     rows.unpersist()
     return row
 
@@ -145,7 +143,7 @@ def spark_route(bench: Bench) -> Row:
     """The pipeline `route` with many queues, each with a filter of its own."""
     from millstream.spark.pipelines.route import route
 
-    log = _routed(bench)
+    log = bench.filled(routed=True)
     names: list[str] = []
     assigned: list[int] = []
 
@@ -160,43 +158,22 @@ def spark_route(bench: Bench) -> Row:
     def run() -> None:
         assigned.append(route(bench.spark, bench.store, queues=names).assigned)
 
-    (took_s,) = _turns(bench, [run], prepare=prepare)
-    row = Row(workload="spark_route", payload_bytes=100, batch=ROUTED_QUEUES)
-    _at_least(_timed(row, bench, took_s), 50_000)
+    row = _measured(bench, run, prepare=prepare, batch=ROUTED_QUEUES)
     row.details["assigned"] = assigned[-1]
     if not assigned[-1] or len(set(assigned)) > 1:
         row.void = "runs over the same records did not assign the same"
-    return row
-
-
-def _routed(bench: Bench) -> str:
-    """A log whose records have the headers that filters ask for."""
-    log = bench.client.log("routed")
-    while (have := log.end_offset()) < bench.records:
-        count = min(FILL_BATCH, bench.records - have)
-        noise = os.urandom(100 * count)
-        log.append_many(
-            [noise[i : i + 100] for i in range(0, len(noise), 100)],
-            headers=[
-                {"region": f"r{number % ROUTED_QUEUES}", "amount": number // 7 % 1_000}
-                for number in range(have, have + count)
-            ],
-        )
-    bench.client.fold()
-    return log.name
+    return row.require_rate(50_000)
 
 
 def spark_scale(bench: Bench) -> Row:
     """One log read in four partitions, beside in one."""
-    log = bench.filled(100)
-    row = Row(workload="spark_scale", payload_bytes=100)
-    return _beside(
-        row,
+    log = bench.filled()
+    row = _measured(
         bench,
         lambda: _discard(bench.reading(log, minPartitions=SCALED_PARTITIONS)),
         lambda: _discard(bench.reading(log, minPartitions=1)),
-        ratio_min=1.15,
     )
+    return row.require_ratio(1.15)
 
 
 def _discard(frame: DataFrame) -> None:
@@ -204,35 +181,33 @@ def _discard(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def _beside(
-    row: Row, bench: Bench, ours: Callable[[], None], peer: Callable[[], None], *, ratio_min: float
-) -> Row:
-    """Ours and a peer in turns: how many records per second, and how the medians compare."""
-    ours_s, peer_s = _turns(bench, [ours, peer])
-    ratio = round(median(peer_s) / median(ours_s), 3)
-    row.reference_per_second = round(bench.records / median(peer_s))
-    row.ratio = ratio
-    row.required, row.passed = f"ratio ≥ {ratio_min:g}", ratio >= ratio_min
-    return _timed(row, bench, ours_s)
-
-
-def _turns(
-    bench: Bench, sides: list[Callable[[], None]], *, prepare: Callable[[], None] | None = None
-) -> list[list[float]]:
-    """The times that each side took in turns, once Java has compiled what it runs."""
+def _measured(bench: Bench, *sides: Work, prepare: Work | None = None, **more: Any) -> Row:
+    """Ours, in turns with a peer if there is one: records per second, and how medians compare."""
+    least = 1
     if bench.seconds >= 1:
         _repeat(sides, prepare, turns=(1, WARM_TURNS), total_s=WARM_S)
-    return _repeat(sides, prepare, turns=(bench.turns_min, TURNS_MAX), total_s=bench.seconds)
+        least = TURNS_MIN
+    took_s, *beside_s = _repeat(sides, prepare, turns=(least, TURNS_MAX), total_s=bench.seconds)
+    row = Row(
+        payload_bytes=PAYLOAD_BYTES,
+        per_second=round(bench.records / median(took_s)),
+        p50_ms=round(median(took_s) * 1000, 1),
+        p99_ms=round(max(took_s) * 1000, 1),
+        details={"records": bench.records, "turns": len(took_s)},
+        **more,
+    )
+    for peer_s in beside_s:
+        row.beside_per_second = round(bench.records / median(peer_s))
+        row.ratio = round(median(peer_s) / median(took_s), 3)
+    if len(took_s) < TURNS_MIN:
+        row.void = f"{len(took_s)} turns are too few; give it a second or more"
+    return row
 
 
 def _repeat(
-    sides: list[Callable[[], None]],
-    prepare: Callable[[], None] | None,
-    *,
-    turns: tuple[int, int],
-    total_s: float,
+    sides: tuple[Work, ...], prepare: Work | None, *, turns: tuple[int, int], total_s: float
 ) -> list[list[float]]:
-    """Let sides take turns until the time is over; at least and at most so many."""
+    """Let sides take turns until the time is over, at least and at most so many; their times."""
     took_s: list[list[float]] = [[] for _ in sides]
     least, most = turns
     began = seconds()
@@ -249,45 +224,4 @@ def _repeat(
     return took_s
 
 
-def _timed(row: Row, bench: Bench, took_s: list[float]) -> Row:
-    row.per_second = round(bench.records / median(took_s))
-    row.p50_ms = round(median(took_s) * 1000, 1)
-    row.p99_ms = round(max(took_s) * 1000, 1)
-    row.details = {"records": bench.records, "turns": len(took_s)}
-    if len(took_s) < TURNS_MIN:
-        row.void = f"{len(took_s)} turns are too few; give it a second or more"
-    return row
-
-
-def _at_least(row: Row, per_second: int) -> Row:
-    row.required, row.passed = f"≥ {per_second:,}/s", row.per_second >= per_second
-    return row
-
-
-WORKLOADS: dict[str, Callable[[Bench], Row]] = {
-    "spark_read": spark_read,
-    "spark_read_1k": spark_read_1k,
-    "spark_stream": spark_stream,
-    "spark_write": spark_write,
-    "spark_route": spark_route,
-    "spark_scale": spark_scale,
-}
-
-
-def run(
-    names: list[str],
-    *,
-    directory: Path | None,
-    seconds_each: float,
-    started: Callable[[str], None],
-    records: float = RECORDS,
-) -> Iterator[Row]:
-    """Run workloads one after the other in one session; `started` is told the name of each."""
-    with tempfile.TemporaryDirectory(prefix="millstream-bench-", dir=directory) as found:
-        bench = Bench(Path(found), seconds_each=seconds_each, records=int(records))
-        try:
-            for name in names:
-                started(name)
-                yield WORKLOADS[name](bench)
-        finally:
-            bench.close()
+SUITE = Suite(Bench, spark_read, spark_read_1k, spark_stream, spark_write, spark_route, spark_scale)

@@ -1,17 +1,17 @@
-"""Turns: sides that work on backlogs one after the other; filling up again is not timed."""
+"""Turns: sides that work one after the other, in short slices; filling up again is not timed."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from millstream.bench.measure import Meter, Step, seconds
+from millstream.bench.measure import Meter, Step, payloads, seconds
 from millstream.record import Headers
 
-PAYLOAD_BYTES = 100
 FILL_BATCH = 1_000
 ROUTED_QUEUES = 20
+SLICE_S = 0.25
 
 
 class Backlog:
@@ -28,14 +28,11 @@ class Backlog:
     def fill(self) -> None:
         """Put batches until it is as deep as it should be."""
         while self._left < self._size:
-            noise = os.urandom(PAYLOAD_BYTES * FILL_BATCH)
-            values = [noise[i : i + PAYLOAD_BYTES] for i in range(0, len(noise), PAYLOAD_BYTES)]
-            numbers = range(self._filled, self._filled + FILL_BATCH)
             headers: list[Headers] = [
                 {"region": f"r{number % ROUTED_QUEUES}", "amount": number % 1_000}
-                for number in numbers
+                for number in range(self._filled, self._filled + FILL_BATCH)
             ]
-            self._put(values, headers)
+            self._put(payloads(FILL_BATCH), headers)
             self._filled += FILL_BATCH
             self._left += FILL_BATCH
 
@@ -45,16 +42,20 @@ class Backlog:
         return count
 
 
+def _nothing() -> None:
+    """For sides that need no filling, or leave nothing to be settled."""
+
+
 @dataclass(frozen=True, slots=True)
 class Side:
     """One of those that take turns: filled before each slice, settled at its end."""
 
     step: Step
-    fill: Callable[[], None]
-    settle: Callable[[], object]
+    fill: Callable[[], None] = _nothing
+    settle: Callable[[], object] = _nothing
 
 
-def alternate(sides: list[Side], total_s: float, *, slice_s: float) -> list[Meter]:
+def alternate(sides: list[Side], total_s: float, *, slice_s: float = SLICE_S) -> list[Meter]:
     """Let sides work in turns until one has worked for so long; only filling is not timed."""
     meters = [Meter() for _ in sides]
     for side in sides:
@@ -71,3 +72,25 @@ def alternate(sides: list[Side], total_s: float, *, slice_s: float) -> list[Mete
             meter.elapsed_s += seconds() - began
         order.reverse()
     return meters
+
+
+class Crowd:
+    """Steps in threads of their own, which all repeat theirs as fast as they can for a while."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self._steps = steps
+        self._meters = [Meter() for _ in steps]
+        self._pool = ThreadPoolExecutor(len(steps))
+
+    def step(self, length_s: float) -> int:
+        """Let all of them work for a while; how many messages that was."""
+        before = sum(meter.messages for meter in self._meters)
+        list(self._pool.map(lambda m, step: m.run(step, length_s), self._meters, self._steps))
+        return sum(meter.messages for meter in self._meters) - before
+
+    def close(self) -> Meter:
+        """End the threads; how long the steps of all of them took."""
+        self._pool.shutdown()
+        whole = Meter()
+        whole.step_s = [took_s for meter in self._meters for took_s in meter.step_s]
+        return whole

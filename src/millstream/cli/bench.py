@@ -104,8 +104,8 @@ def _run(
     **more: float,
 ) -> None:
     """Run the workloads of a module that were asked for, and report them."""
-    names = _chosen(only, workloads.WORKLOADS)
-    rows = workloads.run(
+    names = _chosen(only, workloads.SUITE.workloads)
+    rows = workloads.SUITE.run(
         names, directory=directory, seconds_each=seconds, started=_progress, **more
     )
     _report(rows, json=json)
@@ -143,9 +143,7 @@ def _show(rows: Sequence[Row]) -> None:
     table.add_column("required")
     table.add_column("reached")
     for row in rows:
-        beside = row.reference_per_second
-        if beside is UNSET:
-            beside = row.limit_per_second
+        beside = row.beside_per_second
         table.add_row(
             row.workload,
             str(row.batch),

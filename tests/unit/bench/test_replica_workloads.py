@@ -14,8 +14,8 @@ from millstream.cli import app
 
 def test_every_workload_reports_the_documented_fields(tmp_path: Path) -> None:
     started: list[str] = []
-    names = list(workloads.WORKLOADS)
-    rows = workloads.run(
+    names = list(workloads.SUITE.workloads)
+    rows = workloads.SUITE.run(
         names, directory=tmp_path, seconds_each=0.05, started=started.append, records=2_500
     )
     found = {row["workload"]: row for row in map(msgspec.to_builtins, rows)}

@@ -9,13 +9,13 @@ import pytest
 
 from millstream.bench import server as workloads
 
-QUICK = [name for name in workloads.WORKLOADS if name != "idle_sockets"]
+QUICK = [name for name in workloads.SUITE.workloads if name != "idle_sockets"]
 
 
 @pytest.mark.embedded
 def test_every_workload_reports_the_documented_fields(tmp_path: Path) -> None:
     started: list[str] = []
-    rows = workloads.run(QUICK, directory=tmp_path, seconds_each=0.1, started=started.append)
+    rows = workloads.SUITE.run(QUICK, directory=tmp_path, seconds_each=0.1, started=started.append)
     found = [msgspec.to_builtins(row) for row in rows]
     assert started == QUICK == [row["workload"] for row in found]
     for row in found:
