@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import millstream
+from millstream.server.auth.tokens import create_token
 from millstream.server.docs.endpoints import ENDPOINTS
-from millstream.server.serving import Serving
+from millstream.server.serving import Serving, running
+from millstream.server.settings import Settings
 
 pytestmark = [pytest.mark.browser, pytest.mark.requires("browser")]
+
+
+def go(page: Any, server: Serving) -> None:
+    """Open the page, and wait until it shows the document."""
+    page.goto(f"{server.url}/docs")
+    page.wait_for_selector("#errors")
 
 
 def visible(page: Any, selector: str) -> list[str]:
@@ -22,27 +32,28 @@ def test_it_loads_without_a_complaint_and_asks_nobody_else(page: Any, server: Se
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
-    page.goto(f"{server.url}/docs")
+    go(page, server)
     page.locator("summary").first.click()
     page.locator("#theme").click()
     assert complaints == []
-    assert {url for url in asked if not url.endswith("/favicon.ico")} == {f"{server.url}/docs"}
+    wanted = {f"{server.url}/docs", f"{server.url}/openapi.json"}
+    assert {url for url in asked if not url.endswith("/favicon.ico")} == wanted
 
 
 def test_every_operation_is_there_and_opens(page: Any, server: Serving) -> None:
-    page.goto(f"{server.url}/docs")
+    go(page, server)
     shown = visible(page, "details.operation")
     assert sorted(shown) == sorted(endpoint.name for endpoint in ENDPOINTS)
     page.locator("nav a[href='#claimMessages']").click()
     details = page.locator("#claimMessages")
     assert details.get_attribute("open") is not None
-    example = details.locator("pre").inner_text()
+    example = details.locator(".example pre").inner_text()
     assert example.startswith(f"curl {server.url}/queues/invoices/claims")
     assert details.locator("text=Seconds to wait for the first message").is_visible()
 
 
 def test_it_is_searched_by_words_of_any_part(page: Any, server: Serving) -> None:
-    page.goto(f"{server.url}/docs")
+    go(page, server)
     page.keyboard.press("/")
     page.keyboard.type("POST /logs/{log}/truncate")
     assert "truncateLog" in visible(page, "details.operation")
@@ -57,7 +68,7 @@ def test_it_is_searched_by_words_of_any_part(page: Any, server: Serving) -> None
 
 
 def test_a_link_to_what_is_filtered_out_shows_it(page: Any, server: Serving) -> None:
-    page.goto(f"{server.url}/docs")
+    go(page, server)
     page.fill("#search", "prolong")
     page.evaluate("location.hash = '#error-LeaseLost'")
     assert page.locator("#error-LeaseLost").is_visible()
@@ -69,7 +80,7 @@ def test_it_follows_the_systems_colours_until_told_otherwise(
 ) -> None:
     context = browser.new_context(color_scheme=scheme)
     page = context.new_page()
-    page.goto(f"{server.url}/docs")
+    go(page, server)
 
     def brightness() -> int:
         colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -86,17 +97,65 @@ def test_it_follows_the_systems_colours_until_told_otherwise(
 def test_nothing_is_wider_than_the_screen(browser: Any, server: Serving, width: int) -> None:
     context = browser.new_context(viewport={"width": width, "height": 800})
     page = context.new_page()
-    page.goto(f"{server.url}/docs")
+    go(page, server)
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     context.close()
 
 
-def test_it_can_be_read_without_scripts(browser: Any, server: Serving) -> None:
+def test_without_scripts_it_says_where_the_document_is(browser: Any, server: Serving) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(f"{server.url}/docs")
-    page.locator("#appendRecords summary").click()
-    assert page.locator("#appendRecords pre").is_visible()
-    assert not page.locator("#search").is_visible()
+    assert "openapi.json" in page.locator("noscript").inner_text()
+    context.close()
+
+
+def test_a_call_is_tried_out(page: Any, server: Serving) -> None:
+    go(page, server)
+    page.locator("nav a[href='#appendRecords']").click()
+    form = page.locator("#appendRecords form")
+    form.locator("input[aria-label=log]").fill("tried/out")
+    form.locator("textarea").fill('{"value": "<b>bold</b>"}')
+    form.locator("button").click()
+    page.wait_for_selector("#appendRecords .result:not([hidden])")
+    assert '{"offset":0,"count":1}' in form.locator(".result").inner_text()
+    page.locator("nav a[href='#readRecords']").click()
+    form = page.locator("#readRecords form")
+    form.locator("input[aria-label=log]").fill("tried/out")
+    form.locator("button").click()
+    page.wait_for_selector("#readRecords .result:not([hidden])")
+    assert "<b>bold</b>" in form.locator(".result").inner_text()
+    assert page.locator("#readRecords .result b").count() == 0
+
+
+def test_where_tokens_are_needed_it_asks_for_one_and_sends_it(browser: Any, tmp_path: Path) -> None:
+    with millstream.open(tmp_path / "a.db") as ms:
+        _, text = create_token(ms, "reader", ["log:read:orders"])
+        ms.log("orders").append("here")
+    context = browser.new_context()
+    with running(tmp_path / "a.db", Settings(port=0, auth="on")) as server:
+        page = context.new_page()
+        page.goto(f"{server.url}/docs")
+        page.wait_for_selector("#asked:has-text('wants a token')")
+        assert page.locator("details").count() == 0
+        page.fill("#token", "ms_wrong_token")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#asked:has-text('not valid')")
+        assert page.locator("details").count() == 0
+        page.fill("#token", text)
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#errors")
+        assert page.locator("#token").input_value() == ""
+        page.reload()
+        page.wait_for_selector("#errors")
+        page.locator("nav a[href='#readRecords']").click()
+        page.locator("#readRecords form button").click()
+        page.wait_for_selector("#readRecords .result:has-text('here')")
+        assert page.evaluate("localStorage.length") == 0
+        assert page.evaluate("document.cookie") == ""
+        assert text not in page.content()
+        other = context.new_page()
+        other.goto(f"{server.url}/docs")
+        other.wait_for_selector("#asked:has-text('wants a token')")
     context.close()

@@ -21,7 +21,7 @@ from millstream.server.settings import Settings
 from millstream.testing import SimulatedClock
 from tests.unit.server.guarded import Guarded, guarded, in_loop
 
-WITHOUT_TOKEN = {("GET", "/health")}
+WITHOUT_TOKEN = {("GET", "/health"), ("GET", "/docs")}
 FOR_ANY_TOKEN = {
     ("GET", "/health"): "only the status",
     ("GET", "/logs"): "an empty listing",

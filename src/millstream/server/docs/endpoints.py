@@ -8,9 +8,12 @@ without one.
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import subprocess
 import sys
 from functools import cache
+from importlib import resources
 from typing import Any
 
 import msgspec
@@ -18,7 +21,6 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from millstream.server.core import Core
-from millstream.server.docs import pages
 from millstream.server.rest import ENDPOINTS as REST
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import JSON, Endpoints
@@ -45,9 +47,31 @@ def document() -> dict[str, Any]:
 
 
 @cache
-def page() -> pages.Page:
-    """The readable page of it."""
-    return pages.build(document())
+def page() -> tuple[str, dict[str, str]]:
+    """The page that shows the document, and the headers that keep it to itself.
+
+    It is the same for every client, and asks for the document, and for the token that it takes. The
+    policy lets in its own style and script, by their hashes, and lets it ask this server alone.
+    """
+    folder = resources.files(__package__)
+    html, style, script = (
+        folder.joinpath(f"docs.{kind}").read_text(encoding="utf-8")
+        for kind in ("html", "css", "js")
+    )
+    policy = (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return html.replace("/* docs.css */", style).replace("/* docs.js */", script), {
+        "content-security-policy": policy,
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+    }
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
 
 
 endpoint = Endpoints("about")
@@ -61,9 +85,12 @@ async def get_open_api(ask: Ask) -> dict[str, Any] | Response:
 
 @endpoint("GET /docs", media_types=("text/html",))
 async def get_docs(ask: Ask) -> Response:
-    """This description, for people."""
-    found = await asyncio.to_thread(page)
-    return Response(found.html, media_type="text/html", headers=found.headers)
+    """This description, for people.
+
+    Needs no token: the page asks for one, and sends it when it asks for the description.
+    """
+    html, headers = page()
+    return Response(html, media_type="text/html", headers=headers)
 
 
 ENDPOINTS = (*REST, *endpoint)

@@ -7,7 +7,7 @@ import inspect
 import textwrap
 from collections.abc import Iterable, Iterator
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -16,12 +16,8 @@ from millstream.errors import MillstreamError
 from millstream.server import problems
 from millstream.server.docs import examples, glossary
 from millstream.server.problems import Problem
+from millstream.server.rest.endpoint import ANY, JSON, Answer, Endpoint
 
-if TYPE_CHECKING:
-    from millstream.server.rest.endpoint import Answer, Endpoint
-
-JSON = "application/json"
-ANY = "*/*"
 _REFERENCE = "#/components/schemas/{name}"
 
 TAGS = {
@@ -89,6 +85,7 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
         "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
         "security": [{"token": []}, {}],
         "paths": paths,
+        "x-errors": _error_table(),
         "components": {
             "schemas": dict(sorted(schemas.items())),
             "securitySchemes": {
@@ -102,12 +99,18 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     }
 
 
-def error_table() -> list[tuple[str, int, str]]:
+def _error_table() -> list[dict[str, Any]]:
     """Every error by name: its status, and what it means."""
-    kinds = [kind for kind in _errors(MillstreamError) if kind.__doc__]
-    return sorted(
-        (kind.__name__, problems.status_of(kind("")), inspect.getdoc(kind) or "") for kind in kinds
-    )
+    kinds = sorted(_errors(MillstreamError), key=lambda kind: kind.__name__)
+    return [
+        {
+            "name": kind.__name__,
+            "status": problems.status_of(kind("")),
+            "description": inspect.getdoc(kind),
+        }
+        for kind in kinds
+        if kind.__doc__
+    ]
 
 
 def _errors(root: type[MillstreamError]) -> Iterator[type[MillstreamError]]:
@@ -148,20 +151,18 @@ def _path_parameters(endpoint: Endpoint) -> Iterator[dict[str, Any]]:
         schema: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 255}
         if kind is int:
             schema = {"type": "string", "pattern": "^[0-9]{1,19}$"}
-        yield {"name": name, "in": "path", "required": True, "schema": schema}
+        shown = examples.NAMES[name]
+        yield {"name": name, "in": "path", "required": True, "schema": schema, "example": shown}
 
 
 def _other_parameters(endpoint: Endpoint, schemas: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if endpoint.query is not None:
         for name, schema in schemas[endpoint.query.__name__]["properties"].items():
             plain = _without_null(schema)
-            text = plain.pop("description", "")
-            yield {
-                "name": name,
-                "in": "query",
-                "schema": plain,
-                **({"description": text} if text else {}),
-            }
+            found = {"name": name, "in": "query", "description": plain.pop("description", "")}
+            if shown := examples.QUERIES.get(endpoint.name, {}).get(name):
+                found["example"] = shown
+            yield {**found, "schema": plain}
     for header in endpoint.headers:
         yield {
             "name": header.name,

@@ -33,7 +33,7 @@ from millstream.server.problems import MEDIA_TYPE, Problem, respond
 if TYPE_CHECKING:
     from millstream.server.core import Core
 
-PUBLIC = frozenset({"/health"})
+PUBLIC = frozenset({"/health", "/docs"})
 """Paths that need no token; handlers see the principal `NOBODY`."""
 
 REQUEST_ID = b"x-request-id"
