@@ -10,46 +10,58 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from millstream.errors import CorruptionError
 from millstream.format import block, entries, keys
 from millstream.format.block import METADATA, PAYLOAD, Block
-from millstream.log.block import Columns, pack
+from millstream.log.block import pack
 
 I64 = st.integers(-(2**63), 2**63 - 1)
 BYTES = st.binary(max_size=12)
 VALUES = st.lists(BYTES, min_size=1, max_size=20)
+Found = tuple[entries.Entry, list[bytes]]
 HEADERS = st.just(b"") | st.just(b"\x81\xa1h\x01")
 
 
 @st.composite
-def columns(draw: st.DrawFn) -> Columns:
+def columns(draw: st.DrawFn) -> Found:
     count = draw(st.integers(1, 20))
 
     def column(values: st.SearchStrategy) -> list:  # type: ignore[type-arg]
         return draw(st.lists(values, min_size=count, max_size=count))
 
-    return Columns(
-        column(BYTES), column(st.none() | BYTES), column(HEADERS), column(I64), column(I64)
+    entry = entries.Entry(
+        ids=range(count),
+        keys=column(st.none() | BYTES),
+        headers=column(HEADERS),
+        timestamps=column(I64),
+        appended=column(I64),
+        packed=False,
     )
+    return entry, column(BYTES)
 
 
 @given(found=columns(), first_offset=st.integers(0, 2**62))
-def test_records_come_back(found: Columns, first_offset: int) -> None:
-    packed = pack("log", first_offset, found)
+def test_records_come_back(found: Found, first_offset: int) -> None:
+    packed = pack("log", first_offset, *found)
     records = packed.records()
+    entry, values = found
 
-    assert [r.offset - first_offset for r in records] == [*range(len(found.values))]
-    assert [r.value for r in records] == packed.values() == list(found.values)
-    assert [r.key for r in records] == packed.keys() == list(found.keys)
-    assert [r.timestamp for r in records] == packed.timestamps() == list(found.timestamps)
-    assert [r.appended for r in records] == list(found.appended)
-    assert [dict(r.headers) for r in records] == [{"h": 1} if h else {} for h in found.headers]
+    assert [r.offset - first_offset for r in records] == [*range(len(values))]
+    assert [r.value for r in records] == packed.values() == values
+    assert [r.key for r in records] == packed.keys() == entry.keys
+    assert [r.timestamp for r in records] == packed.timestamps() == entry.timestamps
+    assert [r.appended for r in records] == entry.appended
+    assert [dict(r.headers) for r in records] == [{"h": 1} if h else {} for h in entry.headers]
+    assert pack("log", first_offset, entry, None).bare_records() == [
+        replace(r, value=b"") for r in records
+    ]
 
 
 @given(found=columns(), data=st.data())
-def test_any_part_of_the_records_comes_back(found: Columns, data: st.DataObject) -> None:
-    whole = pack("log", 0, found)
+def test_any_part_of_the_records_comes_back(found: Found, data: st.DataObject) -> None:
+    whole = pack("log", 0, *found)
     skip = data.draw(st.integers(0, len(whole) - 1))
     count = data.draw(st.integers(1, len(whole) - skip))
     part = type(whole)("log", skip, skip, count, whole.metadata, whole.payload)
@@ -75,8 +87,8 @@ def test_each_value_is_found_alone(values: list[bytes]) -> None:
 
 
 @given(found=columns(), data=st.data())
-def test_a_part_of_the_bytes_is_refused(found: Columns, data: st.DataObject) -> None:
-    whole = pack("log", 0, found)
+def test_a_part_of_the_bytes_is_refused(found: Found, data: st.DataObject) -> None:
+    whole = pack("log", 0, *found)
     for value, kind in ((whole.metadata, METADATA), (whole.payload, PAYLOAD)):
         size = data.draw(st.integers(0, len(value) - 1))
         for wrong in (value[:size], value + b"\x00" * (size + 1), value[size + 1 :]):
@@ -85,8 +97,8 @@ def test_a_part_of_the_bytes_is_refused(found: Columns, data: st.DataObject) -> 
 
 
 @given(found=columns(), data=st.data())
-def test_a_flipped_bit_is_refused(found: Columns, data: st.DataObject) -> None:
-    whole = pack("log", 0, found)
+def test_a_flipped_bit_is_refused(found: Found, data: st.DataObject) -> None:
+    whole = pack("log", 0, *found)
     for value, kind in ((whole.metadata, METADATA), (whole.payload, PAYLOAD)):
         bit = data.draw(st.integers(0, 8 * len(value) - 1))
         wrong = bytearray(value)

@@ -119,14 +119,14 @@ def place(
     *,
     kind: int,
     count: int,
-    first_id: int,
     columns: int,
-    body_crc: int,
+    first_id: int = 0,
+    body_crc: int | None = None,
     appended_ms: int = 0,
     timestamp_ms: int = 0,
     payload_bytes: int = 0,
 ) -> bytes:
-    """The whole block: a body behind its header."""
+    """The whole block: a body behind its header. A checksum that is known is not computed again."""
     head = _HEADER.pack(
         MARK,
         VERSION,
@@ -140,9 +140,18 @@ def place(
         len(body),
         payload_bytes,
         0,
-        body_crc,
+        checksum(body) if body_crc is None else body_crc,
     )
     return b"".join((head, _CRC.pack(checksum(head)), body))
+
+
+def place_values(
+    body: bytes, *, count: int, first_id: int = 0, body_crc: int | None = None
+) -> bytes:
+    """The whole payload block."""
+    return place(
+        body, kind=PAYLOAD, count=count, columns=VALUE, first_id=first_id, body_crc=body_crc
+    )
 
 
 def is_block(value: bytes) -> bool:

@@ -124,7 +124,7 @@ def _check_absent_keys(metadata: block.Block) -> None:
 def _place(body: bytes, crc: int, count: int, kind: int, columns: int) -> block.Block:
     if not 0 <= crc <= _U32_MAX:
         raise InvalidInput(f"a checksum has 32 bits, not {crc}")
-    whole = block.place(body, kind=kind, count=count, first_id=0, columns=columns, body_crc=crc)
+    whole = block.place(body, kind=kind, count=count, columns=columns, body_crc=crc)
     try:
         return block.Block(whole, kind=kind)
     except CorruptionError as error:

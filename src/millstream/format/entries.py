@@ -37,40 +37,24 @@ _ELEMENT = struct.Struct("<QI")
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Places:
+class Places(Struct, kw_only=True):
     """Which payloads the records of one entry have, and when these were appended."""
 
-    __slots__ = ("appended", "ids", "packed")
-
-    def __init__(self, *, ids: Sequence[int], appended: Sequence[int], packed: bool) -> None:
-        self.ids = ids
-        self.appended = appended
-        self.packed = packed
-        """Whether the payloads lie together in one block, keyed by the first id."""
+    ids: Sequence[int]
+    appended: Sequence[int]
+    packed: bool
+    """Whether the payloads lie together in one block, keyed by the first id."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
-class Entry(Places):
+class Entry(Places, kw_only=True):
     """All metadata of the records that one entry covers, as columns."""
 
-    __slots__ = ("headers", "keys", "timestamps")
-
-    def __init__(
-        self,
-        *,
-        ids: Sequence[int],
-        keys: Sequence[bytes | None],
-        headers: Sequence[bytes],
-        timestamps: Sequence[int],
-        appended: Sequence[int],
-        packed: bool,
-    ) -> None:
-        super().__init__(ids=ids, appended=appended, packed=packed)
-        self.keys = keys
-        self.headers = headers
-        self.timestamps = timestamps
+    keys: Sequence[bytes | None]
+    headers: Sequence[bytes]
+    timestamps: Sequence[int]
 
 
 def encode_metadata(
@@ -87,7 +71,7 @@ def metadata_of(value: bytes) -> list[tuple[int, bytes]]:
     """The message id and the metadata, as `encode_metadata` gives it, of each record of an entry."""
     if not block.is_block(value):
         return [(message_id, value[start:stop]) for message_id, start, stop in _elements(value)]
-    found = _decode_block(value)
+    found = decode(value)
     columns = zip(
         found.ids, found.keys, found.timestamps, found.headers, found.appended, strict=True
     )
@@ -121,9 +105,20 @@ def extent(key: bytes, value: bytes) -> tuple[int, int]:
     return stop - count(value), stop
 
 
-def decode(value: bytes) -> Entry:
-    """Read an entry, of either form."""
-    return _decode_block(value) if block.is_block(value) else _decode_array(value)
+def decode(value: bytes, start: int = 0, stop: int | None = None) -> Entry:
+    """Read an entry, of either form; or only its records [start, stop), counted from its first."""
+    if not block.is_block(value):
+        return _decode_array(value, start, stop)
+    found = block.Block(value, kind=block.METADATA)
+    total, first = (found.count if stop is None else stop) - start, found.header.first_id + start
+    return Entry(
+        ids=range(first, first + total),
+        keys=found.keys(start, total),
+        headers=found.column(block.HEADERS, start, total) or [NO_HEADERS] * total,
+        timestamps=found.timestamps(start, total),
+        appended=found.appended(start, total),
+        packed=True,
+    )
 
 
 def decode_places(value: bytes) -> Places:
@@ -133,34 +128,6 @@ def decode_places(value: bytes) -> Places:
     found = block.Block(value, kind=block.METADATA)
     first = found.header.first_id
     return Places(ids=range(first, first + found.count), appended=found.appended(), packed=True)
-
-
-def _decode_block(value: bytes) -> Entry:
-    found = block.Block(value, kind=block.METADATA)
-    total, first = found.count, found.header.first_id
-    return Entry(
-        ids=range(first, first + total),
-        keys=found.keys(),
-        headers=found.column(block.HEADERS) or [NO_HEADERS] * total,
-        timestamps=found.timestamps(),
-        appended=found.appended(),
-        packed=True,
-    )
-
-
-def decode_some(value: bytes, start: int, stop: int) -> Entry:
-    """Read the records [start, stop) of an entry, counted from its first."""
-    if not block.is_block(value):
-        return _decode_array(value, start, stop)
-    whole = _decode_block(value)
-    return Entry(
-        ids=whole.ids[start:stop],
-        keys=whole.keys[start:stop],
-        headers=whole.headers[start:stop],
-        timestamps=whole.timestamps[start:stop],
-        appended=whole.appended[start:stop],
-        packed=True,
-    )
 
 
 def head_of(value: bytes, count: int) -> bytes:
@@ -200,10 +167,8 @@ def _block_of(value: bytes, start: int, stop: int) -> bytes:
         count=some,
         first_id=head.first_id + start,
         columns=columns,
-        body_crc=block.checksum(body),
         appended_ms=head.appended_ms,
         timestamp_ms=head.timestamp_ms,
-        payload_bytes=0,
     )
 
 
@@ -226,15 +191,7 @@ def with_payload(value: bytes, payload: bytes, start: int = 0) -> tuple[bytes, b
         timestamp_ms=head.timestamp_ms,
         payload_bytes=len(values),
     )
-    placed = block.place(
-        values,
-        kind=block.PAYLOAD,
-        count=head.count,
-        first_id=head.first_id,
-        columns=block.VALUE,
-        body_crc=block.checksum(values),
-    )
-    return metadata, placed
+    return metadata, block.place_values(values, count=head.count, first_id=head.first_id)
 
 
 def _decode_array(value: bytes, start: int = 0, stop: int | None = None) -> Entry:

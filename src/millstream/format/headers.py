@@ -29,7 +29,6 @@ def _added_to_batch(batch: Batch, name: str, value: str, limits: Limits) -> Batc
         batch.metadata,
         kind=block.METADATA,
         count=batch.count,
-        first_id=0,
         columns=batch.columns,
         body_crc=batch.metadata_crc,
     )

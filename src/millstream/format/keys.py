@@ -42,6 +42,8 @@ their numbers do. Types 0x01 to 0x06 are the RFC's (see `rfc`); ours start at 0x
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from functools import partial
 
 from millstream.errors import CorruptionError
 from millstream.format.encodings import encode_terminated_bytes
@@ -82,6 +84,9 @@ _NUMBERED = struct.Struct(">BBQ")
 _ENTRY = struct.Struct(">BBQQ")
 _RETRY = struct.Struct(">BBQQQ")
 _READY = struct.Struct(">BBQBQQ")
+_TWO = struct.Struct(">2xQQ")
+_DUE = struct.Struct(">10xQQ")
+_FOUR = struct.Struct(">2xQBQQ")
 
 _NAME_PREFIX = bytes((VERSION, NAME))
 _QUEUE_PREFIX = bytes((VERSION, QUEUE))
@@ -90,6 +95,57 @@ ID_BLOCK_KEY = bytes((VERSION, ID_BLOCK))
 STORE_KEY = bytes((VERSION, STORE))
 FOLD_KEY = bytes((VERSION, FOLD))
 CLAIMS_KEY = bytes((VERSION, CLAIMS))
+
+
+def _of_one(kind: int) -> Callable[[int], bytes]:
+    """Makes the keys of a type that are one number; without a call of our own for each."""
+    return partial(_NUMBERED.pack, VERSION, kind)
+
+
+def _of_two(kind: int) -> Callable[[int, int], bytes]:
+    """Makes the keys of a type that are two numbers."""
+    return partial(_ENTRY.pack, VERSION, kind)
+
+
+payload = _of_one(PAYLOAD)
+"""Message id → the key of a payload that was published alone."""
+
+payload_block = _of_one(PAYLOAD_BLOCK)
+"""First message id → the key of the payloads of a batch."""
+
+delta = _of_one(DELTA)
+"""Sequence → the key of one commit's delta."""
+
+head = _of_one(HEAD)
+"""Log id → the key of a log's head."""
+
+metadata = _of_one(METADATA)
+"""Log id → the key of a log's metadata."""
+
+fork = _of_one(FORK)
+"""Log id → the key of what says where a fork's first records lie."""
+
+set_back = _of_one(SET_BACK)
+"""Log id → the key of how often a log's end went back."""
+
+entry = _of_two(ENTRY)
+"""Log id, last offset → the key of the entry whose last record has this offset.
+
+So the entry that covers an offset is the first whose key is at or above that of the offset."""
+
+bucket = _of_two(BUCKET)
+"""Queue id, bucket id → the key of a bucket's companion record."""
+
+letter = _of_two(LETTER)
+"""Queue id, claim id → the key of a dead letter that is still to be written."""
+
+forks = _of_two(FORKS)
+"""Parent's id, log id → the key under which a log's fork is listed."""
+
+marks = _of_two(MARKS)
+"""Log id, last offset → the key of a row of marks: the last offset before the first mark of the next.
+
+So the row that holds the last mark at or below an offset is the first at or above that key."""
 
 
 def prefix(kind: int) -> bytes:
@@ -115,21 +171,6 @@ def after(prefix_bytes: bytes) -> bytes:
     return trimmed[:-1] + bytes((trimmed[-1] + 1,))
 
 
-def payload(message_id: int) -> bytes:
-    """The key of a payload that was published alone."""
-    return _NUMBERED.pack(VERSION, PAYLOAD, message_id)
-
-
-def payload_block(first_id: int) -> bytes:
-    """The key of the payloads of a batch."""
-    return _NUMBERED.pack(VERSION, PAYLOAD_BLOCK, first_id)
-
-
-def delta(seq: int) -> bytes:
-    """The key of one commit's delta."""
-    return _NUMBERED.pack(VERSION, DELTA, seq)
-
-
 def number(key: bytes) -> int:
     """The number in a key that is a prefix and a u64."""
     if len(key) != _NUMBERED.size:
@@ -137,19 +178,12 @@ def number(key: bytes) -> int:
     return int.from_bytes(key[2:], "big")
 
 
-def entry(log_id: int, last: int) -> bytes:
-    """The key of the entry whose last record has this offset.
-
-    So the entry that covers an offset is the first whose key is at or above that of the offset.
-    """
-    return _ENTRY.pack(VERSION, ENTRY, log_id, last)
-
-
 def pair(key: bytes) -> tuple[int, int]:
     """The two numbers in a key that has just these: of an entry, the log and its last offset."""
-    if len(key) != _ENTRY.size:
-        raise CorruptionError(f"a key of {len(key)} bytes, not 18", what="key", where=len(key))
-    _, _, first, second = _ENTRY.unpack(key)
+    try:
+        first, second = _TWO.unpack(key)
+    except struct.error as error:
+        raise _cut(key, error) from None
     return first, second
 
 
@@ -161,16 +195,6 @@ def log_name(name: str) -> bytes:
 def log_names(after_name: str) -> tuple[bytes, bytes]:
     """The range of all names of logs behind one; behind an empty one lie all."""
     return log_name(after_name) + (b"\x00" if after_name else b""), after(_NAME_PREFIX)
-
-
-def head(log_id: int) -> bytes:
-    """The key of a log's head."""
-    return _NUMBERED.pack(VERSION, HEAD, log_id)
-
-
-def metadata(log_id: int) -> bytes:
-    """The key of a log's metadata."""
-    return _NUMBERED.pack(VERSION, METADATA, log_id)
 
 
 def cursor(log_id: int, name: str) -> bytes:
@@ -193,16 +217,6 @@ def queue(name: str) -> bytes:
     return _QUEUE_PREFIX + name.encode()
 
 
-def bucket(queue_id: int, bucket_id: int) -> bytes:
-    """The key of a bucket's companion record."""
-    return _ENTRY.pack(VERSION, BUCKET, queue_id, bucket_id)
-
-
-def letter(queue_id: int, claim_id: int) -> bytes:
-    """The key of a dead letter that is still to be written."""
-    return _ENTRY.pack(VERSION, LETTER, queue_id, claim_id)
-
-
 def retry(queue_id: int, due_ms: int, claim_id: int) -> bytes:
     """The key under which a message waits for its next attempt: by due time, then claim number."""
     return _RETRY.pack(VERSION, RETRY, queue_id, due_ms, _turned(claim_id))
@@ -215,11 +229,10 @@ def schedule(queue_id: int, due_ms: int, claim_id: int) -> bytes:
 
 def due_claim(key: bytes) -> tuple[int, int]:
     """When a waiting message is due, and its claim id."""
-    if len(key) != _RETRY.size:
-        raise CorruptionError(
-            f"a retry key of {len(key)} bytes, not {_RETRY.size}", what="key", where=len(key)
-        )
-    _, _, _, due_ms, turned = _RETRY.unpack(key)
+    try:
+        due_ms, turned = _DUE.unpack(key)
+    except struct.error as error:
+        raise _cut(key, error) from None
     return due_ms, _claim_of(turned)
 
 
@@ -230,11 +243,7 @@ def ready(queue_id: int, rank: tuple[int, int], claim_id: int) -> bytes:
 
 def ready_claim(key: bytes) -> tuple[tuple[int, int], int]:
     """The class and rank of a message that may be claimed, and its claim id."""
-    if len(key) != _READY.size:
-        raise CorruptionError(
-            f"a ready key of {len(key)} bytes, not {_READY.size}", what="key", where=len(key)
-        )
-    _, _, _, order, rank, turned = _READY.unpack(key)
+    _, order, rank, turned = _placed(key)
     return (order, rank), _claim_of(turned)
 
 
@@ -274,29 +283,6 @@ def seen_time(key: bytes) -> int:
     return int.from_bytes(key[10:18], "big")
 
 
-def fork(log_id: int) -> bytes:
-    """The key of what says where a fork's first records lie."""
-    return _NUMBERED.pack(VERSION, FORK, log_id)
-
-
-def forks(parent_id: int, log_id: int) -> bytes:
-    """The key under which a log's fork is listed."""
-    return _ENTRY.pack(VERSION, FORKS, parent_id, log_id)
-
-
-def marks(log_id: int, last: int) -> bytes:
-    """The key of a row of marks: the last offset before the first mark of the next row.
-
-    So the row that holds the last mark at or below an offset is the first at or above that key.
-    """
-    return _ENTRY.pack(VERSION, MARKS, log_id, last)
-
-
-def set_back(log_id: int) -> bytes:
-    """The key of how often a log's end went back."""
-    return _NUMBERED.pack(VERSION, SET_BACK, log_id)
-
-
 def aging(queue_id: int, stage: int, at_ms: int, bucket_id: int) -> bytes:
     """The key under which a bucket is listed for aging, by stage and time."""
     return _READY.pack(VERSION, AGING, queue_id, stage, at_ms, bucket_id)
@@ -304,12 +290,7 @@ def aging(queue_id: int, stage: int, at_ms: int, bucket_id: int) -> bytes:
 
 def aging_bucket(key: bytes) -> tuple[int, int, int, int]:
     """The queue, stage, time and bucket in the key of an aging bucket."""
-    if len(key) != _READY.size:
-        raise CorruptionError(
-            f"an aging key of {len(key)} bytes, not {_READY.size}", what="key", where=len(key)
-        )
-    _, _, queue_id, stage, at_ms, bucket_id = _READY.unpack(key)
-    return queue_id, stage, at_ms, bucket_id
+    return _placed(key)
 
 
 def remains(queue_id: int) -> bytes:
@@ -325,6 +306,18 @@ def of_log(kind: int, log_id: int) -> tuple[bytes, bytes]:
 def of_queue(kind: int, queue_id: int) -> tuple[bytes, bytes]:
     """The range of all records of a type that belong to one queue."""
     return _NUMBERED.pack(VERSION, kind, queue_id), _NUMBERED.pack(VERSION, kind, queue_id + 1)
+
+
+def _placed(key: bytes) -> tuple[int, int, int, int]:
+    try:
+        queue_id, order, rank, last = _FOUR.unpack(key)
+    except struct.error as error:
+        raise _cut(key, error) from None
+    return queue_id, order, rank, last
+
+
+def _cut(key: bytes, error: struct.error) -> CorruptionError:
+    return CorruptionError(f"a key of {len(key)} bytes: {error}", what="key", where=len(key))
 
 
 def _turned(claim_id: int) -> int:

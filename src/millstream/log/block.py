@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from millstream.format import block as blocks
+from millstream.format.entries import Entry
 from millstream.record import NO_HEADERS, Headers, Record
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -62,19 +63,26 @@ class Block(Struct, frozen=True, array_like=True, gc=False):
 
     def headers(self) -> list[Headers]:
         """Every record's headers."""
-        return self._headers(self._metadata())
+        return headers_of(self._metadata(), self.skip, self.count)
 
     def records(self) -> list[Record]:
         """The records, as objects."""
+        return self._records(self.values())
+
+    def bare_records(self) -> list[Record]:
+        """The records of a block that was read without values, with empty ones."""
+        return self._records([b""] * self.count)
+
+    def _records(self, values: list[bytes]) -> list[Record]:
         metadata, log = self._metadata(), self.log
         return [
             Record(log, offset, value, timestamp, key, header, appended)
             for offset, value, timestamp, key, header, appended in zip(
                 self.offsets,
-                self.values(),
+                values,
                 metadata.timestamps(self.skip, self.count),
                 metadata.keys(self.skip, self.count),
-                self._headers(metadata),
+                headers_of(metadata, self.skip, self.count),
                 metadata.appended(self.skip, self.count),
                 strict=True,
             )
@@ -82,9 +90,6 @@ class Block(Struct, frozen=True, array_like=True, gc=False):
 
     def _metadata(self) -> blocks.Block:
         return blocks.Block(self.metadata, kind=blocks.METADATA)
-
-    def _headers(self, metadata: blocks.Block) -> list[Headers]:
-        return headers_of(metadata, self.skip, self.count)
 
 
 def headers_of(metadata: blocks.Block, first: int, count: int) -> list[Headers]:
@@ -115,16 +120,20 @@ def unpack_headers(packed: bytes) -> list[Headers]:
     return _decode_many(packed)  # type: ignore[return-value]
 
 
-def pack(log: str, first_offset: int, columns: Columns) -> Block:
-    """Records that were stored apart, as one block."""
-    payload = blocks.encode_values(columns.values)
+def pack(log: str, first_offset: int, entry: Entry, values: Sequence[bytes] | None) -> Block:
+    """Records that were stored apart, as one block: as many as there are values.
+
+    With None it holds all of them without values.
+    """
+    count = len(entry) if values is None else len(values)
+    payload = b"" if values is None else blocks.encode_values(values)
+    keys, headers = entry.keys[:count], entry.headers[:count]
     bitmap, metadata = blocks.encode_metadata(
-        timestamps=columns.timestamps,
-        keys=columns.keys if any(key is not None for key in columns.keys) else None,
-        headers=columns.headers if any(columns.headers) else None,
-        appended=columns.appended,
+        timestamps=entry.timestamps[:count],
+        keys=keys if any(key is not None for key in keys) else None,
+        headers=headers if any(headers) else None,
+        appended=entry.appended[:count],
     )
-    count = len(columns.values)
     return Block(
         log,
         first_offset,
@@ -134,41 +143,8 @@ def pack(log: str, first_offset: int, columns: Columns) -> Block:
             metadata,
             kind=blocks.METADATA,
             count=count,
-            first_id=0,
             columns=bitmap,
-            body_crc=blocks.checksum(metadata),
             payload_bytes=len(payload),
         ),
-        blocks.place(
-            payload,
-            kind=blocks.PAYLOAD,
-            count=count,
-            first_id=0,
-            columns=blocks.VALUE,
-            body_crc=blocks.checksum(payload),
-        ),
+        b"" if values is None else blocks.place_values(payload, count=count),
     )
-
-
-def pack_metadata(
-    log: str,
-    first_offset: int,
-    keys: Sequence[bytes | None],
-    headers: Sequence[bytes],
-    timestamps: Sequence[int],
-    appended: Sequence[int],
-) -> Block:
-    """The metadata of records that were stored apart, without their values."""
-    values = [b""] * len(keys)
-    found = pack(log, first_offset, Columns(values, keys, headers, timestamps, appended))
-    return Block(log, first_offset, 0, len(keys), found.metadata, b"")
-
-
-class Columns(Struct):
-    """The columns of records that were stored apart."""
-
-    values: Sequence[bytes]
-    keys: Sequence[bytes | None]
-    headers: Sequence[bytes]
-    timestamps: Sequence[int]
-    appended: Sequence[int]

@@ -180,13 +180,8 @@ def _put_single(tx: Transaction, log_id: int, offset: int, record: Single) -> in
 
 def _put_batch(tx: Transaction, log_id: int, offset: int, batch: Batch) -> int:
     first_id = tx.take_ids(batch.count)
-    payload = block.place(
-        batch.payload,
-        kind=block.PAYLOAD,
-        count=batch.count,
-        first_id=first_id,
-        columns=block.VALUE,
-        body_crc=batch.payload_crc,
+    payload = block.place_values(
+        batch.payload, count=batch.count, first_id=first_id, body_crc=batch.payload_crc
     )
     metadata = block.place(
         batch.metadata,

@@ -8,17 +8,16 @@ has an overlay and a snapshot of the same commit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from millstream.errors import CorruptionError, Truncated
 from millstream.format import block as blocks
 from millstream.format import entries, keys
 from millstream.format.lineage import Fork
 from millstream.log.ancestry import fork_of
-from millstream.log.block import Block, Columns, pack, pack_metadata
+from millstream.log.block import Block, pack
 from millstream.log.damage import gone, located, next_entry
 from millstream.log.head import Bounds, Head
-from millstream.record import Record
 from millstream.store.commit import Row
 from millstream.store.engine import Snapshot
 from millstream.store.rows import Rows
@@ -77,8 +76,9 @@ def read_blocks(
                 offset=start,
                 start=bounds.start,
             )
-        log = _Log(rows, bounds.name, log_id)
-        return _read(log, start, end, bytes_max, values=values)
+        return find_blocks(
+            rows, log_id, bounds.name, start=start, stop=end, bytes_max=bytes_max, values=values
+        )
 
     try:
         return with_rows(store, log_id, read)
@@ -102,45 +102,16 @@ def with_rows(store: Store, log_id: int, read: Callable[[Bounds, Rows], T]) -> T
     return store.view(lambda view: read(view.entity(keys.head(log_id), Head).view(), view))
 
 
-def read_records(view: Rows, log_id: int, name: str, *, start: int, stop: int) -> list[Record]:
-    """The records in [start, stop) of a log, also below its start while their bytes are there."""
-    found: list[Record] = []
-    while start < stop:
-        some = read_sound(view, log_id, name, start=start, stop=stop)
-        for block in some:
-            found += block.records()
-        start = some[-1].offsets.stop
-    return found
-
-
 def read_sound(
-    view: Rows,
-    log_id: int,
-    name: str,
-    *,
-    start: int,
-    stop: int,
-    values: bool = True,
+    view: Rows, log_id: int, name: str, *, start: int, stop: int, values: bool = True
 ) -> list[Block]:
     """Blocks from `start` on, up to `stop` or to where damage begins; damage at `start` raises."""
     try:
-        rows = _Log(view, name, log_id)
-        return _read(rows, start, stop, bytes_max=2**62, values=values)
+        return find_blocks(
+            view, log_id, name, start=start, stop=stop, bytes_max=2**62, values=values
+        )
     except RowMoved as moved:
         raise gone(name, start, moved.stop) from None
-
-
-def find_blocks(
-    view: Rows,
-    log_id: int,
-    name: str,
-    *,
-    start: int,
-    stop: int,
-    bytes_max: int,
-) -> list[Block]:
-    """Blocks from `start` on as a snapshot has them; `RowMoved` if the first is not there."""
-    return _read(_Log(view, name, log_id), start, stop, bytes_max)
 
 
 def fetch_blocks(
@@ -156,7 +127,9 @@ def fetch_blocks(
     """Blocks from `start` on, whatever the log's start."""
 
     def read(_: Bounds, rows: Rows) -> list[Block]:
-        return _read(_Log(rows, name, log_id), start, stop, bytes_max=bytes_max, values=values)
+        return find_blocks(
+            rows, log_id, name, start=start, stop=stop, bytes_max=bytes_max, values=values
+        )
 
     try:
         return with_rows(store, log_id, read)
@@ -164,17 +137,20 @@ def fetch_blocks(
         raise gone(name, start, moved.stop) from None
 
 
-class _Log(NamedTuple):
-    """A log, and where its rows are looked for."""
+def find_blocks(
+    view: Rows,
+    log_id: int,
+    name: str,
+    *,
+    start: int,
+    stop: int,
+    bytes_max: int,
+    values: bool = True,
+) -> list[Block]:
+    """Blocks from `start` on, as far as they are sound; if the first is not, this raises.
 
-    view: Rows
-    name: str
-    log_id: int
-
-
-def _read(rows: _Log, start: int, stop: int, bytes_max: int, *, values: bool = True) -> list[Block]:
-    """Blocks from `start` on, as far as they are sound; if the first is not, this raises."""
-    view, name, log_id = rows
+    `RowMoved` if the first is not there, as the snapshot has it.
+    """
     found: list[Block] = []
     position, size = start, 0
     behind: int | None = None
@@ -185,12 +161,12 @@ def _read(rows: _Log, start: int, stop: int, bytes_max: int, *, values: bool = T
             wanted = range(position - first, min(stop, end) - first)
             whole = blocks.is_block(value)
             behind = end if whole or not values else position + 1
-            if not values:
-                made = _bare_block(name, first, wanted, value)
-            elif whole:
-                made = _stored_block(view, name, first, wanted, value)
+            if whole:
+                made = _stored_block(view, name, first, wanted, value, values=values)
             else:
-                made = _packed_block(rows, first, wanted, value, bytes_max - size)
+                entry = entries.decode(value, wanted.start, wanted.stop)
+                payloads = _payloads(view, entry.ids, bytes_max - size) if values else None
+                made = pack(name, position, entry, payloads)
             found.append(made)
             position, behind = made.offsets.stop, None
             size += len(made.payload if values else made.metadata)
@@ -204,15 +180,6 @@ def _read(rows: _Log, start: int, stop: int, bytes_max: int, *, values: bool = T
         if not found:
             raise RowMoved(behind or next_entry(view, log_id, None, position, stop)) from None
     return found
-
-
-def _bare_block(name: str, first: int, wanted: range, value: bytes) -> Block:
-    """Metadata without values."""
-    begin = first + wanted.start
-    if blocks.is_block(value):
-        return Block(name, begin, wanted.start, len(wanted), value, b"")
-    entry = entries.decode_some(value, wanted.start, wanted.stop)
-    return pack_metadata(name, begin, entry.keys, entry.headers, entry.timestamps, entry.appended)
 
 
 def entries_of(view: Rows, log_id: int, *, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
@@ -274,29 +241,19 @@ def _covering(snapshot: Snapshot, log_id: int, position: int) -> list[Row]:
     return snapshot.scan(keys.entry(log_id, position), last, limit=1)
 
 
-def _stored_block(view: Rows, name: str, first: int, wanted: range, value: bytes) -> Block:
-    header = blocks.decode_header(value, kind=blocks.METADATA)
-    key = keys.payload_block(header.first_id)
-    payload = view.get(key)
-    if payload is None:
-        raise RowMoved
-    if not header.payload_bytes:  # a fork has only the first records of this block
-        value, payload = entries.with_payload(value, payload)
+def _stored_block(
+    view: Rows, name: str, first: int, wanted: range, value: bytes, *, values: bool
+) -> Block:
+    payload = b""
+    if values:
+        header = blocks.decode_header(value, kind=blocks.METADATA)
+        stored = view.get(keys.payload_block(header.first_id))
+        if stored is None:
+            raise RowMoved
+        payload = stored
+        if not header.payload_bytes:  # a fork has only the first records of this block
+            value, payload = entries.with_payload(value, stored)
     return Block(name, first + wanted.start, wanted.start, len(wanted), value, payload)
-
-
-def _packed_block(rows: _Log, first: int, wanted: range, value: bytes, bytes_max: int) -> Block:
-    entry = entries.decode_some(value, wanted.start, wanted.stop)
-    values = _payloads(rows.view, entry.ids, bytes_max)
-    count = len(values)
-    columns = Columns(
-        values,
-        entry.keys[:count],
-        entry.headers[:count],
-        entry.timestamps[:count],
-        entry.appended[:count],
-    )
-    return pack(rows.name, first + wanted.start, columns)
 
 
 def _payloads(view: Rows, ids: Sequence[int], bytes_max: int) -> list[bytes]:

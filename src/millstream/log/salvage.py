@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from millstream.errors import CorruptionError
-from millstream.log.block import Block
 from millstream.log.reader import read_sound
 from millstream.record import NO_HEADERS, Record
 from millstream.store.rows import Rows
@@ -57,24 +56,9 @@ def _bare(view: Rows, log_id: int, name: str, start: int, stop: int) -> list[Rec
             start = end
             continue
         for block in blocks:
-            found += valueless(block)
+            found += block.bare_records()
         start = blocks[-1].offsets.stop
     return found
-
-
-def valueless(block: Block) -> list[Record]:
-    """The records of a block that was read without values."""
-    return [
-        Record(block.log, offset, b"", timestamp, key, headers, appended)
-        for offset, timestamp, key, headers, appended in zip(
-            block.offsets,
-            block.timestamps(),
-            block.keys(),
-            block.headers(),
-            block.appended(),
-            strict=True,
-        )
-    ]
 
 
 def nothing_of(log: str, offset: int) -> Record:

@@ -10,8 +10,9 @@ import pytest
 from millstream import Millstream
 from millstream.errors import CorruptionError
 from millstream.format import keys
+from millstream.format.entries import Entry
 from millstream.log import reader, recent
-from millstream.log.block import Columns, pack, unpack_headers
+from millstream.log.block import pack, unpack_headers
 from millstream.record import NO_HEADERS, Headers
 from millstream.store.store import Store
 from millstream.testing import Probe
@@ -46,8 +47,15 @@ def rows(ms: Millstream, name: str, start: int, stop: int) -> list[Row]:
 
 def add(cache: recent.RecentBlocks, first: int, values: list[bytes], log_id: int = 1) -> Any:
     count = len(values)
-    columns = Columns(values, [None] * count, [b""] * count, [0] * count, [0] * count)
-    return cache.add(log_id, pack("a", first, columns))
+    entry = Entry(
+        ids=range(count),
+        appended=[0] * count,
+        packed=False,
+        keys=[None] * count,
+        headers=[b""] * count,
+        timestamps=[0] * count,
+    )
+    return cache.add(log_id, pack("a", first, entry, values))
 
 
 def test_every_column_is_read_across_blocks_and_single_records(ms: Millstream) -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from millstream.errors import CorruptionError, InvalidInput
 from millstream.format import block as blocks
-from millstream.log.block import Block, Columns, pack
+from millstream.format.entries import Entry
+from millstream.log.block import Block, pack
 from millstream.replica.chain import (
     PIECE_BYTES_MAX,
     PIECE_RECORDS_MAX,
@@ -40,7 +41,15 @@ rows_of = st.lists(
 
 def packed(rows: Rows, first: int = 0) -> Block:
     values, keys, headers, timestamps, appended = map(list, zip(*rows, strict=True))
-    return pack("a", first, Columns(values, keys, headers, timestamps, appended))
+    entry = Entry(
+        ids=range(len(rows)),
+        appended=appended,
+        packed=False,
+        keys=keys,
+        headers=headers,
+        timestamps=timestamps,
+    )
+    return pack("a", first, entry, values)
 
 
 def plain(count: int, size: int = 1) -> Rows:

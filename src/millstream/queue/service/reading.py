@@ -18,7 +18,7 @@ from millstream.log.block import pack_headers
 from millstream.log.head import Head
 from millstream.log.reader import fetch_blocks
 from millstream.log.recent import Columns, is_at_hand, recent_columns, recent_rows
-from millstream.log.salvage import behind, nothing_of, salvage, valueless
+from millstream.log.salvage import behind, nothing_of, salvage
 from millstream.queue import commands as c
 from millstream.queue.model.message import Label, Lot
 from millstream.queue.rules.endings import finish
@@ -178,7 +178,7 @@ def _without_values(store: Store, queue: str, grant: c.Grant, reason: str) -> li
             for block in fetch_blocks(
                 store, grant.log_id, log, start=start, stop=stop, values=False
             ):
-                records += valueless(block)
+                records += block.bare_records()
         except CorruptionError as error:
             end = behind(error, start, stop)
             records += [nothing_of(log, offset) for offset in range(start, end)]

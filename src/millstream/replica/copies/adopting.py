@@ -210,30 +210,28 @@ def put_records(tx: Transaction, log_id: int, offset: int, records: Parsed, *, a
     head = metadata.header
     if count == metadata.count:
         values, body, columns = payload.body(), metadata.body(), head.columns
-        value_crc, body_crc = payload.header.body_crc, head.body_crc
+        value_crc: int | None = payload.header.body_crc
+        body_crc: int | None = head.body_crc
     else:
         cells = payload.column(blocks.VALUE, records.skip, count)
         assert cells is not None
         values = blocks.encode_values(cells)
         columns, body = entries.encode_some(metadata, records.skip, count)
-        value_crc, body_crc = blocks.checksum(values), blocks.checksum(body)
-    placed = partial(blocks.place, count=count, first_id=first_id)
-    tx.put(
-        keys.payload_block(first_id),
-        placed(values, kind=blocks.PAYLOAD, columns=blocks.VALUE, body_crc=value_crc),
+        value_crc = body_crc = None
+    placed = blocks.place_values(values, count=count, first_id=first_id, body_crc=value_crc)
+    entry = blocks.place(
+        body,
+        kind=blocks.METADATA,
+        count=count,
+        columns=columns,
+        first_id=first_id,
+        body_crc=body_crc,
+        appended_ms=head.appended_ms,
+        timestamp_ms=head.timestamp_ms,
+        payload_bytes=len(values),
     )
-    tx.put(
-        keys.entry(log_id, offset + count - 1),
-        placed(
-            body,
-            kind=blocks.METADATA,
-            columns=columns,
-            body_crc=body_crc,
-            appended_ms=head.appended_ms,
-            timestamp_ms=head.timestamp_ms,
-            payload_bytes=len(values),
-        ),
-    )
+    tx.put(keys.payload_block(first_id), placed)
+    tx.put(keys.entry(log_id, offset + count - 1), entry)
     tx.change(keys.head(log_id), Appended(count, len(values) + len(body), at_ms))
 
 

@@ -15,8 +15,9 @@ import msgspec
 
 from millstream.errors import CorruptionError, InvalidInput, TooLarge
 from millstream.format import block as blocks
+from millstream.format import entries
 from millstream.limits import Limits
-from millstream.log.block import Block, Columns, pack
+from millstream.log.block import Block, pack
 from millstream.log.names import check_integer
 from millstream.replica.commands import GetChain, Parcel, SendBlocks, weight
 from millstream.replica.copies import copying
@@ -63,24 +64,12 @@ def _fitting(found: list[Block]) -> list[Block]:
 def _first_of(block: Block) -> Block:
     """As many of a large block's first records as fit well into a frame; at least one."""
     payload = blocks.Block(block.payload, kind=blocks.PAYLOAD)
-    metadata = blocks.Block(block.metadata, kind=blocks.METADATA)
     values = payload.column(blocks.VALUE, block.skip, block.count) or []
-    headers = metadata.column(blocks.HEADERS, block.skip, block.count) or [b""] * block.count
-    keys = metadata.keys(block.skip, block.count)
-    columns = zip(values, headers, keys, strict=True)
+    entry = entries.decode(block.metadata, block.skip, block.skip + block.count)
+    columns = zip(values, entry.headers, entry.keys, strict=True)
     sizes = accumulate(len(value) + len(maps) + len(key or b"") for value, maps, key in columns)
     count = max(1, sum(size <= BLOCK_BYTES_MAX // 2 for size in sizes))
-    return pack(
-        block.log,
-        block.first_offset,
-        Columns(
-            values[:count],
-            keys[:count],
-            headers[:count],
-            metadata.timestamps(block.skip, count),
-            metadata.appended(block.skip, count),
-        ),
-    )
+    return pack(block.log, block.first_offset, entry, values[:count])
 
 
 def unpacked(parcel: Parcel, limits: Limits) -> list[Block]:
