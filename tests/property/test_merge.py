@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from millstream.errors import ForkDetected
 from millstream.replica import Meta, Stamp
-from millstream.testing.lattice import Entry, LogState, OnFork, Run, merge
+from millstream.testing.lattice import Entry, LogState, OnFork, merge
 
 stamps = st.builds(Stamp, st.integers(0, 3), st.integers(0, 2), st.sampled_from("ab"))
 metas = st.one_of(
@@ -29,7 +29,7 @@ def shared_entry(offset: int) -> Entry:
 def replicas(draw: st.DrawFn) -> LogState:
     """A copy of one log, from one writer, however far it came."""
     start, count = draw(st.integers(0, 8)), draw(st.integers(0, 8))
-    entries = Run(shared_entry(start + i) for i in range(count))
+    entries = tuple(shared_entry(start + i) for i in range(count))
     return LogState(entries, draw(metadata), draw(st.integers(0, 5)), start)
 
 
@@ -37,7 +37,7 @@ def replicas(draw: st.DrawFn) -> LogState:
 def any_states(draw: st.DrawFn) -> LogState:
     """Any state, also one that no single writer can have made."""
     values = draw(st.lists(st.sampled_from([b"a", b"b", b"c"]), max_size=5))
-    entries = Run(Entry(value) for value in values)
+    entries = tuple(Entry(value) for value in values)
     return LogState(entries, draw(metadata), draw(st.integers(0, 5)), draw(st.integers(0, 4)))
 
 
@@ -108,7 +108,7 @@ def test_growing_and_truncating_only_ever_go_up(a: LogState, b: LogState, cuts: 
 
 def test_every_small_state_of_one_log_joins() -> None:
     found = [
-        LogState(Run(shared_entry(s + i) for i in range(n)), meta, ts, s)
+        LogState(tuple(shared_entry(s + i) for i in range(n)), meta, ts, s)
         for s, n, ts, meta in product(
             range(3),
             range(3),
@@ -128,7 +128,7 @@ def test_every_small_state_of_one_log_joins() -> None:
 
 def test_every_small_state_joins_by_the_longest() -> None:
     runs = [run for n in range(3) for run in product((b"a", b"b"), repeat=n)]
-    found = [LogState(Run(map(Entry, run)), start=s) for s in range(3) for run in runs]
+    found = [LogState(tuple(map(Entry, run)), start=s) for s in range(3) for run in runs]
 
     def join(one: LogState, other: LogState) -> LogState:
         return merge(one, other, on_fork="longest")

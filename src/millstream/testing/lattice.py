@@ -1,8 +1,7 @@
 """The lattice of log states: what copies of a log converge to, as values and one pure function.
 
 A model to compare with: a sync of stores must end where `merge` of their states does. A state never
-changes; `append`, `truncate` and `set` give the next one. States that grew from one another share
-their entries, so neither growing nor comparing them costs what is the same.
+changes; `appended`, `truncated` and `with_metadata` give the next one.
 
 `merge` makes one state that has what either has:
 
@@ -19,8 +18,6 @@ then the same is chosen by both sides, so that this is a join as well.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Iterator
 from types import MappingProxyType
 from typing import Any, Literal, overload
 
@@ -37,8 +34,6 @@ from millstream.replica.stamp import Entries, Meta, Stamp, check_entries, join
 OnFork = Literal["refuse", "longest"]
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
-_growing = threading.Lock()
-"""Two threads may grow one run, and only one of them may have the shared list."""
 
 
 class Entry(Struct, frozen=True, gc=False):
@@ -62,91 +57,14 @@ class Entry(Struct, frozen=True, gc=False):
         return _encode((self.key, self.value, self.timestamp, dict(self.headers)))
 
 
-class Run:
-    """Entries in a row: a stretch of a list that only ever grows, and that runs share."""
-
-    __slots__ = ("_first", "_shared", "_stop")
-
-    def __init__(self, entries: Iterable[Entry] = ()) -> None:
-        shared = list(entries)
-        for entry in shared:
-            if not isinstance(entry, Entry):
-                raise InvalidInput(f"a log holds entries, not {type(entry).__name__}")
-        self._shared = shared
-        self._first, self._stop = 0, len(shared)
-
-    def __len__(self) -> int:
-        return self._stop - self._first
-
-    def __iter__(self) -> Iterator[Entry]:
-        shared = self._shared
-        return (shared[i] for i in range(self._first, self._stop))
-
-    @overload
-    def __getitem__(self, index: int) -> Entry: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Entry]: ...
-    def __getitem__(self, index: int | slice) -> Entry | list[Entry]:
-        places = range(self._first, self._stop)[index]
-        if isinstance(places, int):
-            return self._shared[places]
-        return [self._shared[i] for i in places]
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Run):
-            return NotImplemented
-        return len(self) == len(other) and self.difference(other) is None
-
-    def __hash__(self) -> int:
-        return hash((len(self), self[0].value if len(self) else b""))
-
-    def __repr__(self) -> str:
-        return f"Run({list(self)!r})"
-
-    def grown(self, entries: Iterable[Entry]) -> Run:
-        """This run and more; the list is shared, unless it has grown another way already."""
-        more = Run(entries)._shared
-        with _growing:
-            if self._stop == len(self._shared):
-                self._shared.extend(more)
-                return self._part(self._first, self._stop + len(more))
-        return Run([*self, *more])
-
-    def trimmed(self, count: int) -> Run:
-        """Without its first entries; nothing is copied."""
-        return self._part(min(self._first + count, self._stop), self._stop) if count > 0 else self
-
-    def difference(self, other: Run) -> int | None:
-        """The first place at which both have an entry and not the same; None if there is none."""
-        if self._shared is other._shared and self._first == other._first:
-            return None
-        for index in range(min(len(self), len(other))):
-            one, two = self[index], other[index]
-            if one is not two and one.packed() != two.packed():
-                return index
-        return None
-
-    def is_above(self, other: Run) -> bool:
-        """Of two of the same length: whether the last entry in which they differ is greater here.
-
-        From the end, so that trimming both alike never turns it round.
-        """
-        for index in range(len(self) - 1, -1, -1):
-            one, two = self[index].packed(), other[index].packed()
-            if one != two:
-                return one > two
-        return True
-
-    def _part(self, first: int, stop: int) -> Run:
-        made = object.__new__(Run)
-        made._shared, made._first, made._stop = self._shared, first, stop
-        return made
+Run = tuple[Entry, ...]
+"""Entries in a row."""
 
 
 class LogState(Struct, frozen=True):
     """One copy of a log: `entries[i]` is at the offset `start + i`. The empty one is the least."""
 
-    entries: Run = Run()
+    entries: Run = ()
     metadata: Entries = {}
     timestamp: int = 0
     """Of the last change, in ms."""
@@ -154,8 +72,9 @@ class LogState(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Refuse a state that cannot be."""
-        if not isinstance(self.entries, Run):
-            raise InvalidInput("the entries of a state are a Run: LogState(Run([Entry(...), ...]))")
+        entries: Any = self.entries
+        if type(entries) is not tuple or not all(isinstance(one, Entry) for one in entries):
+            raise InvalidInput("the entries of a state are a tuple: LogState((Entry(...), ...))")
         check_entries(self.metadata)
         check_timestamp(self.timestamp)
         check_integer("a start", self.start)
@@ -175,14 +94,14 @@ class LogState(Struct, frozen=True):
     def appended(self, *entries: Entry, timestamp: int = 0) -> LogState:
         """With more entries at the end."""
         latest = max([self.timestamp, timestamp, *(entry.timestamp for entry in entries)])
-        return replace(self, entries=self.entries.grown(entries), timestamp=latest)
+        return replace(self, entries=self.entries + entries, timestamp=latest)
 
     def truncated(self, before: int) -> LogState:
         """Without what lies before an offset; past the end, both ends move. Never backwards."""
         check_integer("an offset", before)
         if before <= self.start:
             return self
-        return replace(self, entries=self.entries.trimmed(before - self.start), start=before)
+        return replace(self, entries=self.entries[before - self.start :], start=before)
 
     def with_metadata(self, key: str, value: Any, stamp: Stamp) -> LogState:
         """With one entry set."""
@@ -216,25 +135,32 @@ def merge(
     if own is None or other is None or own is other:
         return own if other is None else other
     start = max(own.start, other.start)
-    mine, theirs = (
-        own.entries.trimmed(start - own.start),
-        other.entries.trimmed(start - other.start),
-    )
-    where = mine.difference(theirs)
+    mine, theirs = (side.entries[start - side.start :] for side in (own, other))
+    where = _difference(mine, theirs)
     if where is not None and on_fork == "refuse":
         raise ForkDetected(
             f"the two copies differ at offset {start + where}, below both ends",
             offset=start + where,
         )
     return LogState(
-        _longer(mine, theirs, differ=where is not None),
+        max(mine, theirs, key=_rank),
         join(own.metadata, other.metadata),
         max(own.timestamp, other.timestamp),
         start,
     )
 
 
-def _longer(mine: Run, theirs: Run, *, differ: bool) -> Run:
-    if len(mine) != len(theirs):
-        return mine if len(mine) > len(theirs) else theirs
-    return theirs if differ and theirs.is_above(mine) else mine
+def _difference(mine: Run, theirs: Run) -> int | None:
+    """The first place at which both have an entry and not the same; None if there is none."""
+    for index, (one, two) in enumerate(zip(mine, theirs, strict=False)):
+        if one is not two and one.packed() != two.packed():
+            return index
+    return None
+
+
+def _rank(run: Run) -> tuple[int, list[bytes]]:
+    """The greater is the longer; of equally long ones, that whose last different entry is greater.
+
+    From the end, so that trimming both alike never turns it round.
+    """
+    return len(run), [entry.packed() for entry in reversed(run)]
