@@ -15,9 +15,10 @@ from millstream.doctor.logs import LogExamination
 from millstream.doctor.queues import QueueExamination
 from millstream.doctor.replay import Replay
 from millstream.doctor.rows import Progress, Rows
-from millstream.doctor.wal import check_wal
 from millstream.errors import CorruptionError
 from millstream.format import ids, keys
+from millstream.store.sqlite_file import PAGE_BYTES
+from millstream.store.sqlite_wal import find_break
 
 __all__ = ["Problem", "Progress", "Report", "examine"]
 
@@ -33,10 +34,20 @@ def examine(path: str | os.PathLike[str], *, progress: Progress | None = None) -
     rows = Rows(place, findings, progress or _silent)
     try:
         rows.enter("write-ahead log")
-        check_wal(Path(f"{place}-wal"), findings, sound_frames=rows.sound_frames())
+        _check_log(Path(f"{place}-wal"), rows, findings)
         return _examine(rows, findings)
     finally:
         rows.close()
+
+
+def _check_log(wal: Path, rows: Rows, findings: Findings) -> None:
+    """Report commits that SQLite ignores, since its write-ahead log is damaged before them.
+
+    It is looked at behind the frames that SQLite has found in order.
+    """
+    found = find_break(wal, page_bytes=PAGE_BYTES, sound_frames=rows.sound_frames())
+    if found is not None:
+        findings.add("file", str(found))
 
 
 def _examine(rows: Rows, findings: Findings) -> Report:
@@ -62,7 +73,7 @@ def _examine(rows: Rows, findings: Findings) -> Report:
     rows.enter("payloads")
     logs.check_payloads()
     rows.enter("queues")
-    queues = QueueExamination(rows, replay, findings, logs)
+    queues = QueueExamination(replay, findings, logs)
     queues.check_messages()
     rows.enter("hashes")
     logs.check_marks()

@@ -1,41 +1,27 @@
-"""Coverage: which offsets of a log are sound, as few ranges; they are added by where they stop."""
+"""Coverage: which offsets of a log are sound, as few ranges."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator
 
+from millstream.log.marks import Marks, Range
 
-class Coverage:
+
+class Coverage(Marks):
     """Ranges of offsets that have their entry and their payload."""
 
-    __slots__ = ("_starts", "_stops")
+    __slots__ = ()
 
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._stops: list[int] = []
-
-    def add(self, start: int, stop: int) -> None:
-        """Note sound offsets, which stop at or behind those that were added before."""
-        while self._stops and start <= self._stops[-1]:
-            stop = max(stop, self._stops.pop())
-            start = min(start, self._starts.pop())
-        self._starts.append(start)
-        self._stops.append(stop)
-
-    def up_to(self, stop: int) -> Iterator[tuple[int, int]]:
+    def up_to(self, stop: int) -> Iterator[Range]:
         """The sound ranges below an offset."""
-        for start, end in zip(self._starts, self._stops, strict=True):
-            if start < stop:
+        for start, end in [(0, self.floor), *self.ranges()]:
+            if start < min(end, stop):
                 yield start, min(end, stop)
 
-    def missing(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    def missing(self, start: int, stop: int) -> Iterator[Range]:
         """The parts of [start, stop) that are not sound."""
-        at = bisect_right(self._starts, start) - 1
         while start < stop:
-            if at >= 0:
-                start = max(start, self._stops[at])
-            end = self._starts[at + 1] if at + 1 < len(self._starts) else stop
-            if start < min(stop, end):
-                yield start, min(stop, end)
-            start, at = max(start, min(stop, end)), at + 1
+            first, end = self.next_gap(start)
+            start = stop if end < 0 else min(end, stop)
+            if first < start:
+                yield first, start

@@ -72,6 +72,10 @@ class Findings:
         self._settle()
         self._list(Problem(kind=kind, message=message, **facts))
 
+    def of_log(self, log: str, message: str) -> None:
+        """Note that something is wrong with a log."""
+        self.add("log", message, log=log)
+
     def lose(self, kind: str, why: str, *, log: str, start: int, stop: int) -> None:
         """Note that the records in [start, stop) of a log cannot be read."""
         self.report.records_lost += stop - start

@@ -6,12 +6,10 @@ running hash are computed again from the records, as far as these are sound.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from millstream.doctor.coverage import Coverage
 from millstream.doctor.findings import Findings
 from millstream.doctor.replay import Replay
-from millstream.doctor.rows import Found, Rows
+from millstream.doctor.rows import Rows
 from millstream.errors import CorruptionError, InvalidInput
 from millstream.format import keys
 from millstream.format.lineage import Fork, decode_marks, decode_set_back
@@ -30,7 +28,6 @@ class Lineage:
     """What is known of forks and marks."""
 
     def __init__(self, rows: Rows, replay: Replay, findings: Findings) -> None:
-        self._rows = rows
         self._replay = replay
         self._stored = Stored(replay.overlay, rows)
         self._findings = findings
@@ -43,17 +40,17 @@ class Lineage:
             try:
                 fork = fork_of(self._stored, log_id)
             except CorruptionError as error:
-                self._findings.add("log", f"where it was forked from: {error}", log=head.name)
+                self._findings.of_log(head.name, f"where it was forked from: {error}")
                 continue
             if fork is not None:
                 found[log_id] = fork
                 self._check_fork(log_id, head, fork, heads)
-        for parent_id, child_id in self._listed():
+        for row in self._replay.sound_rows(keys.FORKS, key_bytes=18):
+            parent_id, child_id = keys.pair(row.key)
             if child_id in heads and found.get(child_id, Fork(0, 0)).parent_id != parent_id:
-                self._findings.add(
-                    "log",
+                self._findings.of_log(
+                    heads[child_id].name,
                     f"it is listed as a fork of log {parent_id}, and does not say so itself",
-                    log=heads[child_id].name,
                 )
         return found
 
@@ -61,32 +58,29 @@ class Lineage:
         """Head and row agree on how often the end went back."""
         key = keys.set_back(log_id)
         try:
-            row = self._replay.overlay.get(key) or self._rows.get(key)
+            row = self._stored.get(key)
             told = decode_set_back(row)[-1][0] if row else 0
         except CorruptionError as error:
-            self._findings.add("log", f"how far its end went back: {error}", log=head.name)
+            self._findings.of_log(head.name, f"how far its end went back: {error}")
             return
         if told != head.setbacks and not self._replay.broken_at:
-            self._findings.add(
-                "log",
+            self._findings.of_log(
+                head.name,
                 f"its end went back {head.setbacks} times, and where to is known of {told}",
-                log=head.name,
             )
 
     def _check_fork(self, log_id: int, head: Head, fork: Fork, heads: dict[int, Head]) -> None:
         if fork.point > head.end or fork.merged > head.end:
-            self._findings.add(
-                "log",
+            self._findings.of_log(
+                head.name,
                 f"its fork point is {fork.point}, merged up to {fork.merged}, and it ends at "
                 f"{head.end}",
-                log=head.name,
             )
         key = keys.forks(fork.parent_id, log_id)
-        if self._replay.overlay.get(key) is None and not self._is_stored(key):
-            self._findings.add(
-                "log",
+        if not self._is_stored(key):
+            self._findings.of_log(
+                head.name,
                 f"log {fork.parent_id} does not know that it is a fork of it: what it needs may go",
-                log=head.name,
             )
         if fork.parent_id not in heads and head.dropped < fork.point:
             self._findings.lose(
@@ -99,27 +93,9 @@ class Lineage:
 
     def _is_stored(self, key: bytes) -> bool:
         try:
-            return self._rows.get(key) is not None
+            return self._stored.get(key) is not None
         except CorruptionError:
             return True  # reported with the other rows
-
-    def _sound(self, start: bytes, stop: bytes) -> Iterator[Found]:
-        """The rows of a range whose checksum fits; the others are reported."""
-        for row in self._rows.walk(start, stop):
-            if row.problem:
-                self._replay.report_row(row.key, row.problem)
-            else:
-                yield row
-
-    def _listed(self) -> Iterator[tuple[int, int]]:
-        start, stop = keys.range_of(keys.prefix(keys.FORKS))
-        listed = {row.key for row in self._sound(start, stop)}
-        listed.update(self._replay.overlay.keys(start, stop))
-        for key in sorted(listed):
-            try:
-                yield keys.pair(key)
-            except CorruptionError as error:
-                self._findings.add("row", f"a fork is listed under a damaged key: {error}")
 
     def check_prefixes(
         self, heads: dict[int, Head], forks: dict[int, Fork], sound: dict[int, Coverage]
@@ -152,19 +128,14 @@ class Lineage:
 
     def check_marks(self, heads: dict[int, Head], sound: dict[int, Coverage]) -> None:
         """The marks of each log, computed again."""
-        start, stop = keys.range_of(keys.prefix(keys.MARKS))
-        stored = {row.key: row.value for row in self._sound(start, stop)}
-        held = self._replay.overlay
-        stored.update((key, held.get(key) or b"") for key in held.keys(start, stop))
         marks: dict[int, list[Mark]] = {}
-        for key, value in sorted(stored.items()):
+        for row in self._replay.sound_rows(keys.MARKS, key_bytes=18):
             try:
-                log_id, _ = keys.pair(key)
-                found = [Mark(*one) for one in decode_marks(value)]
+                found = [Mark(*one) for one in decode_marks(row.value)]
             except CorruptionError as error:
-                self._findings.add("row", f"the marks {key.hex()}: {error}")
+                self._findings.add("row", f"the marks {row.key.hex()}: {error}")
                 continue
-            marks.setdefault(log_id, []).extend(found)
+            marks.setdefault(keys.pair(row.key)[0], []).extend(found)
         for log_id, found in marks.items():
             head = heads.get(log_id)
             if head is None:
@@ -175,11 +146,10 @@ class Lineage:
     def _check_chain(self, log_id: int, head: Head, marks: list[Mark], sound: Coverage) -> None:
         known = [mark for mark in marks if mark.offset >= head.dropped]
         if not known or known[-1].offset > head.end:
-            self._findings.add(
-                "log",
+            self._findings.of_log(
+                head.name,
                 f"its marks reach from {marks[0].offset} to {marks[-1].offset}, the log from "
                 f"{head.dropped} to {head.end}",
-                log=head.name,
             )
             return
         base, last = known[0], known[-1]
@@ -188,13 +158,12 @@ class Lineage:
         try:
             wrong = self._first_wrong(log_id, head, base, known[1:])
         except (CorruptionError, RowMoved, InvalidInput) as error:
-            self._findings.add("log", f"its hash cannot be computed: {error}", log=head.name)
+            self._findings.of_log(head.name, f"its hash cannot be computed: {error}")
             return
         if wrong is not None:
-            self._findings.add(
-                "log",
+            self._findings.of_log(
+                head.name,
                 f"its records up to offset {wrong} are not those whose hash was kept there",
-                log=head.name,
             )
 
     def _first_wrong(self, log_id: int, head: Head, base: Mark, marks: list[Mark]) -> int | None:

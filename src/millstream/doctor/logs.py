@@ -7,7 +7,6 @@ themselves what they miss.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
@@ -74,11 +73,8 @@ class LogExamination:
 
     def check_entries(self) -> None:
         """Entries cover each log from its start to its end, and each payload is there."""
-        held = self._replay.overlay
-        start, stop = keys.range_of(keys.prefix(keys.ENTRY))
-        unfolded = (Found(key, held.get(key) or b"") for key in sorted(held.keys(start, stop)))
-        found = heapq.merge(self._rows.walk(start, stop), unfolded, key=lambda row: row.key)
         checked = set()
+        found = self._replay.rows(keys.ENTRY)
         for log_id, group in groupby(found, key=lambda row: _log_id(row.key)):
             checked.add(log_id)
             head = self._heads.get(log_id)
@@ -170,18 +166,16 @@ class LogExamination:
                 "name", f"log {head.name!r} is there, but its name leads nowhere", log=head.name
             )
         if not 0 <= head.dropped <= head.start <= head.end:
-            self._findings.add(
-                "log",
+            self._findings.of_log(
+                head.name,
                 f"the head is out of order: dropped {head.dropped}, start {head.start}, "
                 f"end {head.end}",
-                log=head.name,
             )
         edges = [edge for gap in head.gaps for edge in gap]
         if edges != sorted(set(edges)) or max(edges, default=0) > head.start:
-            self._findings.add(
-                "log",
+            self._findings.of_log(
+                head.name,
                 f"the gaps {head.gaps} are not in order, or not below the start {head.start}",
-                log=head.name,
             )
 
     def heads(self) -> Iterator[tuple[int, Head]]:
@@ -219,11 +213,10 @@ class LogExamination:
             doubtful = True
             self._findings.lose("log", why, log=head.name, start=position, stop=head.end)
         if not doubtful and (size, kept) != (head.bytes, head.kept) and not self._replay.broken_at:
-            self._findings.add(
-                "log",
+            self._findings.of_log(
+                head.name,
                 f"the head counts {head.bytes:,} bytes, {head.kept:,} of them below what was "
                 f"dropped; there are {size:,} and {kept:,}",
-                log=head.name,
             )
 
     def _follow(
@@ -233,13 +226,11 @@ class LogExamination:
         if first > position:
             self._findings.lose("log", why, log=head.name, start=position, stop=first)
         elif first < position and position > head.start:
-            self._findings.add(
-                "log", f"two entries cover offset {first}: one of them is wrong", log=head.name
+            self._findings.of_log(
+                head.name, f"two entries cover offset {first}: one of them is wrong"
             )
         if stop > head.end:
-            self._findings.add(
-                "log", f"an entry reaches to {stop}, past the end {head.end}", log=head.name
-            )
+            self._findings.of_log(head.name, f"an entry reaches to {stop}, past the end {head.end}")
         return max(position, stop), "the entry is missing"
 
     def _check_payloads_of(
@@ -312,11 +303,10 @@ class LogExamination:
             self._note_id(message_id)
             self._seen[keys.PAYLOAD_BLOCK if entry.packed else keys.PAYLOAD].add(message_id)
         if not self._replay.broken_at:
-            self._findings.add(
-                "log",
+            self._findings.of_log(
+                head.name,
                 f"an entry for offsets {first} to {stop - 1} lies outside of the log, which has "
                 f"{head.start} to {head.end - 1}",
-                log=head.name,
             )
 
     def _without_head(self, log_id: int, rows: Iterable[Found]) -> None:
@@ -348,7 +338,7 @@ class LogExamination:
     # Readers.
 
     def _owner(self, key: bytes, what: str) -> Head | None:
-        log_id = int.from_bytes(key[2:10], "big")
+        log_id = _log_id(key)
         head = self._heads.get(log_id)
         if head is None or head.deleted:
             name = f" {_text(key[10:])!r}" if key[10:] else ""

@@ -7,15 +7,13 @@ each message with the attempts that are told of it, and the list of those that w
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
-from collections.abc import Iterator
+from typing import Any
 
 from millstream.doctor.coverage import Coverage
 from millstream.doctor.findings import Findings
 from millstream.doctor.logs import LogExamination
 from millstream.doctor.replay import Replay
-from millstream.doctor.rows import Found, Rows
 from millstream.format import keys
 from millstream.format.ids import bucket_of, split_id
 from millstream.log.head import Head, without
@@ -35,10 +33,7 @@ REMAINS_BYTES = 18
 class QueueExamination:
     """Looks at everything that belongs to queues."""
 
-    def __init__(
-        self, rows: Rows, replay: Replay, findings: Findings, logs: LogExamination
-    ) -> None:
-        self._rows = rows
+    def __init__(self, replay: Replay, findings: Findings, logs: LogExamination) -> None:
         self._replay = replay
         self._findings = findings
         self._report = findings.report
@@ -48,7 +43,8 @@ class QueueExamination:
             assert isinstance(entity, QueueState)
             self._queues[entity.queue_id] = entity
         self._report.queues = len(self._queues)
-        self._leaving = set(self._deleted())
+        deleted = replay.sound_rows(keys.REMAINS, key_bytes=REMAINS_BYTES)
+        self._leaving = {keys.pair(row.key)[1] for row in deleted}
         """Queues that are deleted, and whose last rows go in the background."""
 
     def check_messages(self) -> None:
@@ -62,9 +58,7 @@ class QueueExamination:
             queue = self._queues.get(queue_id)
             if queue is None:
                 if queue_id not in self._leaving:
-                    self._findings.add(
-                        "queue", f"bucket {bucket_id:#x} belongs to queue {queue_id}, which is gone"
-                    )
+                    self._wrong(f"bucket {bucket_id:#x} belongs to queue {queue_id}, which is gone")
                 continue
             for state in STATES:
                 counts[queue_id][state] += entity.states.count(state)
@@ -76,21 +70,22 @@ class QueueExamination:
             self._check_waiting(queue, bucket_id, entity, waiting.pop((queue_id, bucket_id), []))
             self._check_attempts(queue, bucket_id, entity)
             if entity.any_are(DONE) and (queue_id, bucket_id) not in aging:
-                self._findings.add(
-                    "queue",
+                self._wrong(
                     f"queue {queue.name!r}, bucket {bucket_id:#x}: what is done there is not listed, "
                     "and would never be forgotten",
                 )
         for (queue_id, bucket_id), slots in waiting.items():
             if queue_id in self._queues:
-                self._findings.add(
-                    "queue",
+                self._wrong(
                     f"{len(slots)} messages of bucket {bucket_id:#x}, which is gone, are listed as "
                     f"waiting in queue {self._queues[queue_id].name!r}",
                 )
         if not self._replay.broken_at:
             self._check_counts(counts, alive)
             self._check_positions()
+
+    def _wrong(self, message: str, **facts: Any) -> None:
+        self._findings.add("queue", message, **facts)
 
     # What is held.
 
@@ -107,8 +102,7 @@ class QueueExamination:
                         claim_id = queue.claim_id(bucket_id, slot)
                         self._miss(queue, STATES[state], claim_id, span.log_id, (first, last))
                 if seen < stop - start:
-                    self._findings.add(
-                        "queue",
+                    self._wrong(
                         f"queue {queue.name!r}, bucket {bucket_id:#x}: nothing says where "
                         f"{stop - start - seen} messages came from",
                     )
@@ -117,8 +111,7 @@ class QueueExamination:
         """Each claim of a message is recorded, and each but the one it is in flight for has ended."""
         size, states = len(bucket.states), bucket.states
         if len(bucket.attempts) != size or len(bucket.until_ms) != size:
-            self._findings.add(
-                "queue",
+            self._wrong(
                 f"queue {queue.name!r}, bucket {bucket_id:#x}: its columns differ in length",
             )
             return
@@ -136,8 +129,7 @@ class QueueExamination:
             )
         ]
         if wrong:
-            self._findings.add(
-                "queue",
+            self._wrong(
                 f"queue {queue.name!r}, bucket {bucket_id:#x}: the attempts at {len(wrong):,} "
                 f"messages, claim {queue.claim_id(bucket_id, wrong[0])} the first, are not all told",
             )
@@ -149,8 +141,7 @@ class QueueExamination:
         self._report.payloads_missing += count
         name = self._logs.name_of(log_id)
         claims = str(claim_id) if count == 1 else f"{claim_id} to {claim_id + count - 1}"
-        self._findings.add(
-            "queue",
+        self._wrong(
             f"missing payload: queue {queue.name!r}, claim {claims}, {state.replace('_', ' ')}, "
             f"of log {name!r}, offset {offsets[0]}",
             log=name,
@@ -164,14 +155,12 @@ class QueueExamination:
             for state, name in STATES.items():
                 counted, there = getattr(queue.counts, name), counts[queue_id][state]
                 if counted != there:
-                    self._findings.add(
-                        "queue",
+                    self._wrong(
                         f"queue {queue.name!r} counts {counted:,} messages as "
                         f"{name.replace('_', ' ')}, there are {there:,}",
                     )
             if queue.alive != alive[queue_id]:
-                self._findings.add(
-                    "queue",
+                self._wrong(
                     f"queue {queue.name!r} is wrong about which buckets have messages to work on",
                 )
 
@@ -185,8 +174,7 @@ class QueueExamination:
                 if not takes(queue.name, queue.spec, head.name):
                     continue
                 if not 0 <= position <= head.end:
-                    self._findings.add(
-                        "queue",
+                    self._wrong(
                         f"queue {queue.name!r} stands at offset {position} of log {head.name!r}, "
                         f"which ends at {head.end}: it would pass over what is appended",
                         log=head.name,
@@ -199,8 +187,7 @@ class QueueExamination:
         sound = self._logs.sound.get(log_id, Coverage())
         for low, high in without(head.gaps, head.next_at(position), head.start):
             for first, last in sound.missing(low, high):
-                self._findings.add(
-                    "queue",
+                self._wrong(
                     f"queue {queue.name!r} stands at offset {position} of log {head.name!r}: the "
                     f"records from {first} to {last - 1}, which it has not looked at, are missing",
                     log=head.name,
@@ -213,27 +200,22 @@ class QueueExamination:
         """The slots that are listed as waiting for their next attempt, by queue and bucket."""
         found: dict[tuple[int, int], list[int]] = {}
         counts: Counter[int] = Counter()
-        for row in self._listed(keys.RETRY):
-            if row.problem or len(row.key) != RETRY_BYTES:
-                self._replay.report_row(row.key, row.problem or "its key is cut")
-                continue
-            queue_id, turned = (int.from_bytes(row.key[at : at + 8], "big") for at in (2, 18))
-            bucket_id = bucket_of((turned & 15) << 60 | turned >> 4)
-            slot = (turned >> 4) - split_id(bucket_id)[1]
+        for row in self._replay.sound_rows(keys.RETRY, key_bytes=RETRY_BYTES):
+            queue_id, (_, claim_id) = keys.number(row.key[:10]), keys.due_claim(row.key)
+            bucket_id = bucket_of(claim_id)
+            slot = split_id(claim_id)[1] - split_id(bucket_id)[1]
             found.setdefault((queue_id, bucket_id), []).append(slot)
             counts[queue_id] += 1
         for queue_id, queue in self._queues.items():
             if counts[queue_id] != queue.counts.waiting and not self._replay.broken_at:
-                self._findings.add(
-                    "queue",
+                self._wrong(
                     f"queue {queue.name!r} counts {queue.counts.waiting:,} messages as waiting, "
                     f"{counts[queue_id]:,} are listed",
                 )
         known = self._queues.keys() | self._leaving
         strangers = sum(count for queue_id, count in counts.items() if queue_id not in known)
         if strangers:
-            self._findings.add(
-                "queue",
+            self._wrong(
                 f"{strangers:,} waiting messages belong to queues that are gone",
                 severity="waste",
             )
@@ -242,15 +224,11 @@ class QueueExamination:
     def _aging(self) -> set[tuple[int, int]]:
         """The buckets that are listed as having done messages, by queue."""
         found = set()
-        for row in self._listed(keys.AGING):
-            if row.problem or len(row.key) != AGING_BYTES:
-                self._replay.report_row(row.key, row.problem or "its key is cut")
-                continue
+        for row in self._replay.sound_rows(keys.AGING, key_bytes=AGING_BYTES):
             queue_id, stage, _, bucket_id = keys.aging_bucket(row.key)
             known = queue_id in self._queues or queue_id in self._leaving
             if not known and not self._replay.broken_at:
-                self._findings.add(
-                    "queue",
+                self._wrong(
                     f"a bucket of queue {queue_id}, which is gone, is listed as aging",
                     severity="waste",
                 )
@@ -258,32 +236,13 @@ class QueueExamination:
                 found.add((queue_id, bucket_id))
         return found
 
-    def _deleted(self) -> Iterator[int]:
-        for row in self._listed(keys.REMAINS):
-            if row.problem or len(row.key) != REMAINS_BYTES:
-                self._replay.report_row(row.key, row.problem or "its key is cut")
-            else:
-                yield keys.pair(row.key)[1]
-
-    def _listed(self, kind: int) -> Iterator[Found]:
-        """The rows of a list, wherever they lie."""
-        held = self._replay.overlay
-        start, stop = keys.range_of(keys.prefix(kind))
-        unfolded = (Found(key, held.get(key) or b"") for key in sorted(held.keys(start, stop)))
-        last = b""
-        for row in heapq.merge(self._rows.walk(start, stop), unfolded, key=lambda row: row.key):
-            if row.key != last:
-                yield row
-            last = row.key
-
     def _check_waiting(
         self, queue: QueueState, bucket_id: int, bucket: Bucket, slots: list[int]
     ) -> None:
         states = bucket.states
         wrong = [slot for slot in slots if slot >= len(states) or states[slot] != AVAILABLE]
         if wrong:
-            self._findings.add(
-                "queue",
+            self._wrong(
                 f"claim {queue.claim_id(bucket_id, wrong[0])} of queue {queue.name!r} is listed as "
                 "waiting, but it is not available",
             )

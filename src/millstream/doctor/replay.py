@@ -6,7 +6,10 @@ cannot be opened then, and what the later commits say of logs is kept to tell wh
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
+from itertools import groupby
+from operator import attrgetter
 
 import msgspec
 
@@ -76,6 +79,23 @@ class Replay:
             entity = self._entities.pop(key)
             if entity is not None and entity.exists():
                 yield key, entity
+
+    def rows(self, kind: int) -> Iterator[Found]:
+        """Every row of a type in the order of the keys, wherever it lies; what is not folded counts."""
+        start, stop = keys.range_of(keys.prefix(kind))
+        held, key_of = self.overlay, attrgetter("key")
+        unfolded = (Found(key, held.get(key) or b"") for key in sorted(held.keys(start, stop)))
+        found = heapq.merge(unfolded, self._rows.walk(start, stop), key=key_of)
+        for _, same in groupby(found, key=key_of):
+            yield next(same)
+
+    def sound_rows(self, kind: int, *, key_bytes: int) -> Iterator[Found]:
+        """Those with a checksum that fits and a key that is whole; the others are reported."""
+        for row in self.rows(kind):
+            if row.problem or len(row.key) != key_bytes:
+                self.report_row(row.key, row.problem or "its key is cut")
+            else:
+                yield row
 
     def report_row(self, key: bytes, problem: str) -> None:
         """Note a damaged record, in the words of what it was for."""
@@ -159,33 +179,34 @@ class Replay:
                     )
 
 
+_NAMED = {keys.NAME: "the name {!r}", keys.QUEUE: "the queue {!r}"}
+_NUMBERED = {
+    keys.HEAD: "the head of log {}",
+    keys.METADATA: "the metadata of log {}",
+    keys.FORK: "the fork point of log {}",
+}
+_TRAILING = {keys.CURSOR: "the cursor {!r} of log {}", keys.PRODUCER: "the producer {!r} of log {}"}
+_PAIRS = {
+    keys.FORKS: "the fork {1} in the list of log {0}",
+    keys.MARKS: "marks of log {0}",
+    keys.REMAINS: "the note that queue {1}, which is deleted, has rows left",
+    keys.BUCKET: "bucket {1:#x} of queue {0}",
+}
+_ALONE = {keys.ID_BLOCK_KEY: "the id counter", keys.STORE_KEY: "the store's own record"}
+
+
 def describe(key: bytes) -> str:
     """A record's key in words."""
     try:
         kind = keys.kind_of(key)
-        if kind == keys.NAME:
-            return f"the name {key[2:].decode()!r}"
-        if kind == keys.HEAD:
-            return f"the head of log {keys.number(key)}"
-        if kind == keys.METADATA:
-            return f"the metadata of log {keys.number(key)}"
-        if kind in (keys.CURSOR, keys.PRODUCER):
-            what = "cursor" if kind == keys.CURSOR else "producer"
-            return f"the {what} {keys.trailing_name(key)!r} of log {keys.number(key[:10])}"
-        if kind == keys.FORK:
-            return f"the fork point of log {keys.number(key)}"
-        if kind == keys.FORKS:
-            return f"the fork {keys.pair(key)[1]} in the list of log {keys.number(key[:10])}"
-        if kind == keys.MARKS:
-            return f"marks of log {keys.number(key[:10])}"
-        if kind == keys.QUEUE:
-            return f"the queue {key[2:].decode()!r}"
-        if kind == keys.REMAINS:
-            return f"the note that queue {keys.pair(key)[1]}, which is deleted, has rows left"
-        if kind == keys.BUCKET:
-            return f"bucket {int.from_bytes(key[10:], 'big'):#x} of queue {keys.number(key[:10])}"
+        if kind in _NAMED:
+            return _NAMED[kind].format(key[2:].decode())
+        if kind in _NUMBERED:
+            return _NUMBERED[kind].format(keys.number(key))
+        if kind in _TRAILING:
+            return _TRAILING[kind].format(keys.trailing_name(key), keys.number(key[:10]))
+        if kind in _PAIRS:
+            return _PAIRS[kind].format(*keys.pair(key))
     except (CorruptionError, UnicodeDecodeError):
         pass  # a damaged key has no better name than its bytes
-    return {keys.ID_BLOCK_KEY: "the id counter", keys.STORE_KEY: "the store's own record"}.get(
-        key, f"the record {key.hex()}"
-    )
+    return _ALONE.get(key, f"the record {key.hex()}")
