@@ -38,11 +38,9 @@ from millstream.queue.service import (
     peeking,
     recording,
     scanning,
-    standing,
     waiting,
 )
-from millstream.queue.service.keeping import QueueUpkeep, pin
-from millstream.queue.service.passing import queue_past, queues_passed
+from millstream.queue.service.keeping import QueueUpkeep, pin, queue_past, queues_passed
 from millstream.queue.service.withdrawing import set_queues_back
 from millstream.replica import commands as r
 from millstream.replica import metadata, owner
@@ -137,7 +135,7 @@ _READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
     r.SendBlocks: parcel.send_blocks,
     scanning.ListAttempts: scanning.list_attempts,
     scanning.ListUnrouted: scanning.list_unrouted,
-    standing.ListStandings: standing.list_standings,
+    scanning.ListPositions: scanning.list_positions,
     q.PeekMessages: peeking.peek_messages,
     q.GetAttempts: consuming.get_attempts,
     q.ListRecords: recording.list_records,

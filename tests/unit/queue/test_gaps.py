@@ -9,8 +9,7 @@ import pytest
 import millstream
 from millstream import Millstream
 from millstream.queue.service.assigning import Assignment, AssignMessages
-from millstream.queue.service.scanning import ListUnrouted
-from millstream.queue.service.standing import ListStandings
+from millstream.queue.service.scanning import ListPositions, ListUnrouted
 from millstream.threads.queue import Queue
 
 from .conftest import Reopen, counts, fold_all, upkeep, values
@@ -299,7 +298,7 @@ def test_messages_that_somebody_else_assigns(ms: Millstream) -> None:
     append(ms, b"a", b"b", b"c")
     ms.log("events").truncate(before=10)
     append(ms, b"d", b"e")
-    (standing,) = session.execute(ListStandings("jobs"))
+    (standing,) = session.execute(ListPositions("jobs"))
     assert (standing.position, standing.start, standing.end) == (0, 10, 12)
     assert session.execute(ListUnrouted("jobs")) == []
     whole = Assignment("jobs", "events", 0, 12, [(1, 10)], gapless=True)
@@ -307,7 +306,7 @@ def test_messages_that_somebody_else_assigns(ms: Millstream) -> None:
     assert counts(queue) == {"available": 3}
     ms.log("events").truncate(before=20)
     append(ms, b"f")
-    (standing,) = session.execute(ListStandings("jobs"))
+    (standing,) = session.execute(ListPositions("jobs"))
     assert (standing.position, standing.end) == (20, 21)
     behind = Assignment("jobs", "events", 20, 21, [(20, 1)], gapless=True)
     assert session.execute(AssignMessages([behind])) == 1

@@ -11,7 +11,7 @@ from millstream import Limits, Millstream
 from millstream.format import keys
 from millstream.queue.rules import sources
 from millstream.queue.rules.sources import facts_of
-from millstream.queue.service.standing import ListStandings
+from millstream.queue.service.scanning import ListPositions
 from millstream.store.state import State
 from millstream.testing import Probe
 from millstream.threads.queue import Queue
@@ -61,7 +61,7 @@ def test_every_log_is_found(reopen: Reopen, kind: str) -> None:
     ms.log("dev.000000").append(b"-2")
     ms.log("other").append(b"")
     assert drain(queue) == [b"-1", b"-2"] or kind != "plain"
-    assert len(ms.session.execute(ListStandings("jobs"))) == MANY + 1
+    assert len(ms.session.execute(ListPositions("jobs"))) == MANY + 1
     queue = reopen().queue("jobs")
     assert drain(queue) == []
     assert counts(queue) == {"done": MANY + 2}

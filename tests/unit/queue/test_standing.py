@@ -11,7 +11,7 @@ import millstream
 from millstream import Millstream
 from millstream.errors import NotFound
 from millstream.queue.service.assigning import Assignment, AssignMessages
-from millstream.queue.service.standing import ListStandings, Standing
+from millstream.queue.service.scanning import ListPositions, SourcePosition
 
 
 @pytest.fixture
@@ -27,14 +27,14 @@ def test_a_queue_says_where_it_stands(store: Millstream) -> None:
     store.queue("work", sources=["orders", "ret*"], start="earliest", router="spark").put("own")
     store.log("orders").truncate(before=2)
     session = store.session
-    assert session.execute(ListStandings("work")) == [
-        Standing("orders", 0, 2, 10),
-        Standing("returns", 0, 0, 1),
+    assert session.execute(ListPositions("work")) == [
+        SourcePosition("orders", 0, 2, 10),
+        SourcePosition("returns", 0, 0, 1),
     ]
     session.execute(AssignMessages([Assignment("work", "orders", 0, 7, [(3, 2)])]))
-    assert session.execute(ListStandings("work"))[0] == Standing("orders", 7, 2, 10)
+    assert session.execute(ListPositions("work"))[0] == SourcePosition("orders", 7, 2, 10)
     with pytest.raises(NotFound, match="no queue 'none'"):
-        session.execute(ListStandings("none"))
+        session.execute(ListPositions("none"))
 
 
 def test_runs_are_found_whatever_entries_they_lie_in(store: Millstream) -> None:

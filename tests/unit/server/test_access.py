@@ -17,8 +17,7 @@ from millstream.log import commands as logs
 from millstream.queue import commands as queues
 from millstream.queue.model.spec import QueueSpec
 from millstream.queue.service.assigning import Assignment, AssignMessages
-from millstream.queue.service.scanning import ListAttempts, ListUnrouted
-from millstream.queue.service.standing import ListStandings
+from millstream.queue.service.scanning import ListAttempts, ListPositions, ListUnrouted
 from millstream.record import Retention
 from millstream.replica import commands as copies
 from millstream.replica.chain import ZERO, Mark
@@ -94,7 +93,7 @@ TABLE: list[tuple[Any, str]] = [
     (queues.DescribeQueue("mail"), "queue:read:mail"),
     (ListAttempts("mail", 1), "queue:read:mail"),
     (ListUnrouted("mail"), "queue:read:mail"),
-    (ListStandings("mail"), "queue:read:mail"),
+    (ListPositions("mail"), "queue:read:mail"),
     (logs.Append("queue:mail", ONE), "queue:write:mail"),
     (logs.ReadBlocks("queue-later:mail", 0, 1, 1), "queue:read:mail"),
     (logs.Truncate("queue:mail", 1), "queue:admin:mail"),

@@ -13,12 +13,13 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 from copy import copy
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from millstream.format.ids import CAPACITIES
@@ -121,21 +122,36 @@ Change = Placed | Claimed | Ended | Renewed | Removed | Strode | Forgot | Withdr
 """What can happen to a bucket."""
 
 
+class Shorts(array):  # type: ignore[type-arg]  # which it takes from Python 3.12 on
+    """Numbers of two bytes."""
+
+
+class Times(array):  # type: ignore[type-arg]
+    """Numbers of eight bytes, with a sign."""
+
+
+def _array(kind: type[Shorts | Times], data: bytes = b"") -> Any:
+    return kind("H" if kind is Shorts else "q", data)
+
+
+_encode = msgspec.msgpack.Encoder(enc_hook=array.tobytes).encode
+
+
 class Bucket(Entity):
     """The messages of one bucket."""
 
-    states: Any = None
+    states: bytearray = field(default_factory=bytearray)
     """One byte per slot."""
-    attempts: Any = None
-    until_ms: Any = None
+    attempts: Shorts = field(default_factory=partial(_array, Shorts))
+    until_ms: Times = field(default_factory=partial(_array, Times))
     """Per slot: the end of the lease in flight, the due time when available, else when it ended; of
     what is gone, 0."""
-    spans: Any = None
-    tries: Any = None
-    ends: Any = None
+    spans: list[Span] = field(default_factory=list)
+    tries: list[Attempt] = field(default_factory=list)
+    ends: list[End] = field(default_factory=list)
     lane: int = 0
-    marks: Any = None
-    past: Any = None
+    marks: dict[int, SlotMark] = field(default_factory=dict)
+    past: dict[int, list[Trial]] = field(default_factory=dict)
     """Slots and the attempts at their messages before these were driven again."""
 
     weight: ClassVar[int] = 250
@@ -193,8 +209,7 @@ class Bucket(Entity):
                     self._lose_past(start, stop)
             if skip:
                 yield replace(span, count=skip)
-            place = change.to_id, span.offset + skip, span.message_id + skip
-            yield Span(slot, count, *place, span.at_ms)
+            yield replace(span.cut(skip, count, slot), log_id=change.to_id)
 
     def _stride(self, change: Strode) -> None:
         at_ms, claimed = change.at_ms, change.claimed
@@ -255,7 +270,7 @@ class Bucket(Entity):
 
     def all_are(self, start: int, stop: int, state: int) -> bool:
         """Whether every slot of a range has this state."""
-        return bool(self.states[start:stop] == FILL[state] * (stop - start))
+        return self.states[start:stop] == FILL[state] * (stop - start)
 
     def holds(self, start: int, stop: int, attempt: int, now_ms: int) -> bool:
         """Whether all of these slots are in flight, plain ones, claimed for this attempt."""
@@ -325,33 +340,21 @@ class Bucket(Entity):
             if last - first == span.count:
                 yield span
             elif first < last:
-                skip = first - span.slot
-                yield Span(
-                    first,
-                    last - first,
-                    span.log_id,
-                    span.offset + skip,
-                    span.message_id + skip,
-                    span.at_ms,
-                )
+                yield span.cut(first - span.slot, last - first, first)
 
     def mark(self, slot: int) -> SlotMark:
         """The priority and the group of a message."""
-        found: SlotMark | None = self.marks.get(slot)
-        return (max(self.lane, 0), "") if found is None else found
+        return self.marks.get(slot) or (max(self.lane, 0), "")
 
     def arrived_ms(self, slot: int) -> int:
         """When a message was appended."""
-        at = bisect_right(self.spans, slot, key=_slot_of) - 1
-        found: Span = self.spans[at]
-        return found.at_ms
-
-    def history(self, slot: int) -> list[Trial]:
-        """The attempts at a message, the first one first, those before it was driven again too."""
-        return self.histories(slot, slot + 1)[0]
+        return self.spans[bisect_right(self.spans, slot, key=_slot_of) - 1].at_ms
 
     def histories(self, start: int, stop: int) -> list[list[Trial]]:
-        """The attempts at the message of each slot of a range; none where the message is gone."""
+        """The attempts at the message of each slot of a range, those before it was driven again too.
+
+        The first one is the first; there are none where the message is gone.
+        """
         ended: list[list[End]] = [[] for _ in range(start, stop)]
         for end in self.ends:
             for slot in range(max(start, end.start), min(stop, end.stop)):
@@ -382,54 +385,15 @@ class Bucket(Entity):
         return made
 
     @classmethod
-    def blank(cls) -> Self:
-        """A bucket without slots."""
-        return cls(
-            states=bytearray(),
-            attempts=array("H"),
-            until_ms=array("q"),
-            spans=[],
-            tries=[],
-            ends=[],
-            marks={},
-            past={},
-        )
-
-    @classmethod
     def decode(cls, data: bytes) -> Self:
         """Read it from the bytes of its record."""
-        stored = msgspec.msgpack.decode(data, type=_Stored)
-        attempts, until_ms = array("H"), array("q")
-        attempts.frombytes(stored.attempts)
-        until_ms.frombytes(stored.until_ms)
-        return cls(
-            lsn=stored.lsn,
-            states=bytearray(stored.states),
-            attempts=attempts,
-            until_ms=until_ms,
-            spans=stored.spans,
-            tries=stored.tries,
-            ends=stored.ends,
-            lane=stored.lane,
-            marks=stored.marks,
-            past=stored.past,
-        )
+        return msgspec.msgpack.decode(data, type=cls, dec_hook=_array)
 
     def encode(self) -> bytes:
         """The bytes of its record, without the attempts at messages that are gone."""
-        stored = _Stored(
-            self.lsn,
-            bytes(self.states),
-            self.attempts.tobytes(),
-            self.until_ms.tobytes(),
-            self.spans,
-            self._of_present(self.tries),
-            self._of_present(self.ends),
-            self.lane,
-            self.marks,
-            self.past,
-        )
-        return msgspec.msgpack.encode(stored)
+        lean = copy(self)
+        lean.tries, lean.ends = self._of_present(self.tries), self._of_present(self.ends)
+        return _encode(lean)
 
     def _of_present(self, ranges: list[R]) -> list[R]:
         states = self.states
@@ -455,16 +419,3 @@ def _trial(claim: Attempt, end: End | None) -> Trial:
     if end is None:
         return Trial(claim.at_ms, claim.consumer)
     return Trial(claim.at_ms, claim.consumer, end.at_ms, end.state, end.reason)
-
-
-class _Stored(Struct, array_like=True):
-    lsn: int
-    states: bytes
-    attempts: bytes
-    until_ms: bytes
-    spans: list[Span]
-    tries: list[Attempt]
-    ends: list[End]
-    lane: int = 0
-    marks: dict[int, SlotMark] = {}
-    past: dict[int, list[Trial]] = {}

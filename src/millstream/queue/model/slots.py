@@ -27,6 +27,11 @@ class Span(Struct, array_like=True, frozen=True, gc=False):
     at_ms: int = 0
     """When they were appended."""
 
+    def cut(self, skip: int, count: int, slot: int = 0) -> Span:
+        """So many of them behind the first few, at another slot."""
+        offset, message_id = self.offset + skip, self.message_id + skip
+        return Span(slot, count, self.log_id, offset, message_id, self.at_ms)
+
 
 class Mark(Struct, array_like=True, frozen=True, gc=False):
     """A routing mark: what routing found out about one message besides that it matches."""

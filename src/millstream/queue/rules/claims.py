@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Iterator, Sequence
 
 from millstream.errors import InvalidInput
-from millstream.format.ids import bucket_of, split_id
+from millstream.format.ids import bucket_of
 from millstream.format.packing import Single, check_timestamp
 from millstream.limits import CONSUMER_BYTES_MAX
 from millstream.log.commands import Append
@@ -193,7 +193,7 @@ class _Chosen:
 
     def add_claim(self, claim_id: int) -> None:
         bucket_id = bucket_of(claim_id)
-        slot = split_id(claim_id)[1] - split_id(bucket_id)[1]
+        slot = claim_id - bucket_id
         self.add(bucket_id, slot, slot + 1)
 
     def add_front(self, lane: int, most: int) -> None:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from millstream.errors import InvalidInput, LeaseLost, TooLarge
-from millstream.format.ids import bucket_of, split_id
+from millstream.format.ids import CAPACITIES, NUMBER_BITS, bucket_of
 from millstream.log.names import check_text
 from millstream.queue import commands as c
 from millstream.queue.model.bucket import Bucket, Ended, Renewed
@@ -104,8 +104,7 @@ def _equal_runs(bucket: Bucket, start: int, stop: int) -> Iterator[Slots]:
 
 def earliest(bucket: Bucket) -> int:
     """When the first lease in a bucket ends; 0 if nothing is in flight there."""
-    ends = [min(bucket.until_ms[start:stop]) for start, stop in bucket.runs(IN_FLIGHT)]
-    return int(min(ends, default=0))
+    return bucket.first_ms(IN_FLIGHT) or 0
 
 
 def finish(tx: Transaction, command: c.FinishClaims) -> list[c.Run]:
@@ -311,8 +310,7 @@ def parts_of(runs: Iterable[c.Run]) -> Iterator[Part]:
         end[attempt] = max(last, end.get(attempt, 0))
         while claim_id < last:
             bucket_id = bucket_of(claim_id)
-            exponent, number = split_id(claim_id)
-            slot = number - split_id(bucket_id)[1]
-            some = min(last - claim_id, 10**exponent - slot)
+            slot = claim_id - bucket_id
+            some = min(last - claim_id, CAPACITIES[claim_id >> NUMBER_BITS] - slot)
             yield bucket_id, (slot, slot + some), attempt
             claim_id += some

@@ -130,7 +130,7 @@ class Index:
         self._tx.erase(key)
         claim_id = keys.due_claim(key)[1]
         bucket_id = bucket_of(claim_id)
-        slot = split_id(claim_id)[1] - split_id(bucket_id)[1]
+        slot = claim_id - bucket_id
         bucket = self._tx.entity(keys.bucket(self._queue.queue_id, bucket_id), Bucket)
         priority, name = bucket.mark(slot)
         rank = self.rank(priority, bucket.arrived_ms(slot))

@@ -11,7 +11,7 @@ from msgspec.structs import fields, replace
 from millstream.errors import Conflict, InvalidInput
 from millstream.format import keys
 from millstream.format.encodings import encode_u64
-from millstream.format.ids import bucket_of, capacity_of, split_id
+from millstream.format.ids import bucket_of, capacity_of
 from millstream.log import operations as logs
 from millstream.log.commands import DeleteLog
 from millstream.log.head import Head
@@ -24,6 +24,7 @@ from millstream.queue.model.slots import AVAILABLE, FAILED, Slots, Trial
 from millstream.queue.model.spec import RATE_MAX, RATE_MIN, QueueSpec
 from millstream.queue.model.state import Counts, Moved, Paused, QueueState, Specified
 from millstream.queue.rules.aging import note_removed
+from millstream.queue.rules.finding import all_keys
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.placing import Arrival, admit
 from millstream.queue.rules.sources import find_sources, later_of, own_logs
@@ -42,7 +43,6 @@ _INDEXES = (
     keys.LETTER,
     keys.AGING,
 )
-GROUPS_PER_STEP = 1_000
 BUCKETS_PER_DELETION = 100
 ROWS_PER_DELETION = 1_000
 """What one commit deletes of a queue, of each type of row."""
@@ -243,14 +243,11 @@ def purge(tx: Transaction, command: c.PurgeQueue) -> int:
 
 def _empty_groups(tx: Transaction, queue: QueueState) -> None:
     """Nothing waits in any group any more; what is in flight stays so."""
-    start, stop = keys.of_queue(keys.GROUP, queue.queue_id)
-    while page := tx.view.find(start, stop, limit=GROUPS_PER_STEP):
-        for group_key in page:
-            now = tx.entity(group_key, Group).standing
-            empty = Standing(in_flight=now.in_flight, paid_until_ms=now.paid_until_ms)
-            if now != empty:
-                tx.change(group_key, empty)
-        start = page[-1] + b"\x00"
+    for group_key in all_keys(tx.view, *keys.of_queue(keys.GROUP, queue.queue_id)):
+        now = tx.entity(group_key, Group).standing
+        empty = Standing(in_flight=now.in_flight, paid_until_ms=now.paid_until_ms)
+        if now != empty:
+            tx.change(group_key, empty)
 
 
 def _with(tx: Transaction, queue: QueueState, state: int) -> Iterator[tuple[int, list[Slots]]]:
@@ -270,7 +267,7 @@ def redrive(tx: Transaction, command: c.RedriveClaims) -> int:
     histories: dict[int, list[list[Trial]]] = {}
     for claim_id in command.claims:
         bucket_id = bucket_of(claim_id)
-        slot = split_id(claim_id)[1] - split_id(bucket_id)[1]
+        slot = claim_id - bucket_id
         bucket = ledger.bucket(bucket_id)
         if bucket_id not in histories:
             histories[bucket_id] = bucket.histories(0, len(bucket.states))

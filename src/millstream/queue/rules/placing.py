@@ -108,14 +108,14 @@ def _fill(ledger: Ledger, lane: int, found: list[Arrival]) -> int:
                 assert left is not None
                 some = min(left.span.count, end - slot)
                 span = left.span
-                _append(spans, _cut(span, slot, 0, some))
+                _append(spans, span.cut(0, some, slot))
                 if left.past:
                     past[slot] = list(left.past)
                 if lane == APART:
                     _enter(ledger, bucket_id, slot, some, left, marks)
                 slot += some
                 more = span.count - some
-                left = left._replace(span=_cut(span, 0, some, more)) if more else next(rest, None)
+                left = left._replace(span=span.cut(some, more)) if more else next(rest, None)
             ledger.change_bucket(bucket_id, Placed(spans, lane, marks, past))
     ledger.counts.available += count
     placed = []
@@ -127,10 +127,6 @@ def _fill(ledger: Ledger, lane: int, found: list[Arrival]) -> int:
     moved = Moved(tx.store_ms, counts, next=allotted.next, free=free, placed=placed)
     tx.change(ledger.key, moved)
     return count
-
-
-def _cut(span: Span, slot: int, skip: int, count: int) -> Span:
-    return Span(slot, count, span.log_id, span.offset + skip, span.message_id + skip, span.at_ms)
 
 
 def _append(spans: list[Span], span: Span) -> None:
@@ -193,7 +189,7 @@ def _arrivals(
     for at_ms, span in times:
         for skip in range(span.count):
             mark = next(marks)
-            one = _cut(span, 0, skip, 1)
+            one = span.cut(skip, 1)
             arrival = Arrival(one, mark.priority, mark.group, digest=mark.digest)
             yield at_ms, _due(tx, queue, arrival, mark)
 

@@ -7,7 +7,7 @@ a claim looks at what changed since the one before, however many logs there are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Set
 from functools import partial
 
 from msgspec import Struct
@@ -17,6 +17,7 @@ from millstream.log.ancestry import FORK_NAME
 from millstream.log.head import Head, Name, without
 from millstream.queue.model.spec import QueueSpec
 from millstream.queue.model.state import QueueState
+from millstream.queue.rules.finding import all_keys
 from millstream.store.rows import View
 from millstream.store.state import State
 from millstream.store.store import Store
@@ -122,18 +123,11 @@ def find_sources(view: View, queue: str, spec: QueueSpec) -> list[int]:
         literal = _literal(source)
         start = keys.log_name(literal)
         pattern = literal != source
-        for key in _names(view, start) if pattern else (start,):
+        for key in all_keys(view, *keys.range_of(start)) if pattern else (start,):
             name = view.entity(key, Name)
             if name.log_id and (not pattern or may_match(key[2:].decode(), spec)):
                 found[name.log_id] = None
     return list(found)
-
-
-def _names(view: View, prefix: bytes) -> Iterator[bytes]:
-    start, stop = prefix, keys.after(prefix)
-    while page := view.find(start, stop, limit=NAMES_PER_STEP):
-        yield from page
-        start = page[-1] + b"\x00"
 
 
 # What is new.

@@ -26,8 +26,8 @@ from millstream.log.names import check_integer, check_text
 from millstream.log.reader import RowMoved, bounds_of, entries_of, log_id_of
 from millstream.queue.commands import Routed
 from millstream.queue.model.slots import Mark, Span
-from millstream.queue.model.spec import DELAY_MS_MAX, PRIORITY_MAX, QueueSpec, no_queue
-from millstream.queue.model.state import QueueState
+from millstream.queue.model.spec import DELAY_MS_MAX, PRIORITY_MAX, QueueSpec
+from millstream.queue.rules.finding import need_queue
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.placing import place
 from millstream.queue.rules.sources import may_match
@@ -127,7 +127,7 @@ class _Entries:
 def _look_up(
     store: Store, assignment: Assignment, read: dict[tuple[int, int, bool], _Entries]
 ) -> _Found:
-    spec = store.view(partial(_spec, name=assignment.queue))
+    spec = store.view(partial(need_queue, name=assignment.queue)).spec
     _check(assignment, spec)
     log_id = log_id_of(store, assignment.log)
     bounds = bounds_of(store, log_id)
@@ -152,13 +152,6 @@ def _look_up(
             store.refresh()
             bounds = bounds_of(store, log_id)
     raise Conflict(f"log {assignment.log!r} was truncated meanwhile; assign again")
-
-
-def _spec(view: View, name: str) -> QueueSpec:
-    queue = view.entity(keys.queue(name), QueueState)
-    if not queue.exists():
-        raise no_queue(name)
-    return queue.spec
 
 
 def _gone(view: View, log_id: int) -> list[tuple[int, int]]:
@@ -337,14 +330,5 @@ def _from(one: _Found, position: int) -> tuple[list[Span], list[Mark] | None]:
         skip = min(max(0, position - span.offset), span.count)
         passed += skip
         if skip < span.count:
-            spans.append(
-                Span(
-                    0,
-                    span.count - skip,
-                    span.log_id,
-                    span.offset + skip,
-                    span.message_id + skip,
-                    span.at_ms,
-                )
-            )
+            spans.append(span.cut(skip, span.count - skip))
     return spans, None if one.marks is None else one.marks[passed:]

@@ -12,16 +12,15 @@ from functools import partial
 from msgspec.structs import replace
 
 from millstream.format import keys
-from millstream.format.ids import bucket_of, split_id
+from millstream.format.ids import bucket_of
 from millstream.log.head import Name
 from millstream.log.names import check_integer
 from millstream.queue import commands as c
-from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.message import Lot, Try, tries_of
 from millstream.queue.model.spec import no_queue
-from millstream.queue.model.state import QueueState
 from millstream.queue.rules.claims import Claiming, claim, place_later, place_routed
 from millstream.queue.rules.endings import finish
+from millstream.queue.rules.finding import find_bucket, find_queue, need_queue
 from millstream.queue.rules.sources import Facts, find_facts, named_logs
 from millstream.queue.service.info import change_in_s
 from millstream.queue.service.reading import (
@@ -149,7 +148,7 @@ def route_to_end(store: Store, facts: Facts) -> Facts:
 
 def route_some(store: Store, name: str) -> bool:
     """Place a stretch of what waits in the logs of an indexed queue; True if more is left."""
-    if not store.view(lambda view: _is_indexed(view, name)):
+    if not store.view(lambda view: find_queue(view, name).spec.indexed):
         return False
     facts = find_facts(store, name)
     if facts is None or not _behind(facts):
@@ -159,12 +158,6 @@ def route_some(store: Store, name: str) -> bool:
     ends = {source.log_id: source.end for source in facts.sources}
     done = sum(found.stop >= ends[found.log_id] for found in routed)
     return done < len(ends) and any(found.stop > found.start for found in routed)
-
-
-def _is_indexed(view: View, name: str) -> bool:
-    """Whether a queue is one that is routed to the end of its logs."""
-    queue = view.entity(keys.queue(name), QueueState)
-    return queue.exists() and queue.spec.indexed
 
 
 def _behind(facts: Facts) -> int:
@@ -234,21 +227,8 @@ def get_attempts(store: Store, query: c.GetAttempts) -> list[Try]:
     def ask(view: View) -> list[Try]:
         queue = need_queue(view, query.queue)
         bucket_id = bucket_of(query.claim_id)
-        slot = split_id(query.claim_id)[1] - split_id(bucket_id)[1]
-        bucket = find_bucket(view, queue, bucket_id)
-        return tries_of(bucket.histories(slot, slot + 1)[0], view.state.time.epoch_ms())
+        slot = query.claim_id - bucket_id
+        history = find_bucket(view, queue, bucket_id).histories(slot, slot + 1)[0]
+        return tries_of(history, view.state.time.epoch_ms())
 
     return store.view(ask)
-
-
-def need_queue(view: View, name: str) -> QueueState:
-    """A queue; there must be one."""
-    queue = view.entity(keys.queue(name), QueueState)
-    if not queue.exists():
-        raise no_queue(name)
-    return queue
-
-
-def find_bucket(view: View, queue: QueueState, bucket_id: int) -> Bucket:
-    """One of a queue's buckets."""
-    return view.entity(keys.bucket(queue.queue_id, bucket_id), Bucket)

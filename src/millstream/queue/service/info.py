@@ -10,10 +10,10 @@ from millstream.log.head import Head
 from millstream.log.reader import RowMoved, entries_of
 from millstream.queue import commands as c
 from millstream.queue.model import pace
-from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.message import QueueInfo, Skipped
 from millstream.queue.model.slots import AVAILABLE
 from millstream.queue.model.state import QueueState
+from millstream.queue.rules.finding import find_bucket, find_queue
 from millstream.queue.rules.sources import Facts, Source, facts_of
 from millstream.record import moment
 from millstream.store.rows import View
@@ -50,7 +50,7 @@ def list_queues(store: Store, query: c.ListQueues) -> list[QueueInfo]:
 
 def change_in_s(view: View, name: str, *, unrouted: bool) -> float | None:
     """How long until time alone can let a message be claimed; 0: it can be now, None: never."""
-    queue = _queue(view, name)
+    queue = find_queue(view, name)
     free_s = _free_in_s(view.state, queue)
     counts = queue.counts
     if free_s == 0.0 and (unrouted or counts.fresh or counts.ready):
@@ -77,13 +77,9 @@ def _free_in_s(state: State, queue: QueueState) -> float | None:
     return 0.0
 
 
-def _queue(view: View, name: str) -> QueueState:
-    return view.entity(keys.queue(name), QueueState)
-
-
 def _info(view: View, name: str) -> QueueInfo | Facts | None:
     """How a queue stands; facts, if more logs are to be looked at first."""
-    queue = _queue(view, name)
+    queue = find_queue(view, name)
     facts = facts_of(view, name, whole=True, anyone=True)
     if facts is None or facts.partial:
         return facts
@@ -106,7 +102,8 @@ def _info(view: View, name: str) -> QueueInfo | Facts | None:
         lost=counts.lost,
         damaged=queue.damaged,
         skipped=[
-            Skipped(_log_name(view, log_id), start, stop) for log_id, start, stop in queue.skipped
+            Skipped(view.entity(keys.head(log_id), Head).name, start, stop)
+            for log_id, start, stop in queue.skipped
         ],
         letters=queue.letters,
         paused=queue.paused,
@@ -119,11 +116,6 @@ def _info(view: View, name: str) -> QueueInfo | Facts | None:
         set_back=queue.set_back,
         withdrawn=queue.withdrawn,
     )
-
-
-def _log_name(view: View, log_id: int) -> str:
-    head = view.entity(keys.head(log_id), Head)
-    return head.name
 
 
 def _due(view: View, queue: QueueState, now_ms: int) -> int:
@@ -149,11 +141,11 @@ def _oldest_ms(view: View, queue: QueueState, unrouted: list[Source]) -> int | N
     found: list[int] = []
     for ranges in queue.lanes.values():
         for bucket_id, (slot, _) in queue.pieces(*ranges[0]):
-            found.append(_bucket(view, queue, bucket_id).arrived_ms(slot))
+            found.append(find_bucket(view, queue, bucket_id).arrived_ms(slot))
             break
     if queue.counts.available > queue.counts.fresh:
         for bucket_id in sorted(queue.alive, key=lambda one: one & ((1 << 60) - 1)):
-            bucket = _bucket(view, queue, bucket_id)
+            bucket = find_bucket(view, queue, bucket_id)
             waits = next(bucket.runs(AVAILABLE), None)
             if waits is not None:
                 found.append(bucket.arrived_ms(waits[0]))
@@ -164,7 +156,3 @@ def _oldest_ms(view: View, queue: QueueState, unrouted: list[Source]) -> int | N
             for first, value in entries_of(view, source.log_id, start=at, stop=at + 1):
                 found.append(entries.decode_places(value).appended[at - first])
     return min(found, default=None)
-
-
-def _bucket(view: View, queue: QueueState, bucket_id: int) -> Bucket:
-    return view.entity(keys.bucket(queue.queue_id, bucket_id), Bucket)

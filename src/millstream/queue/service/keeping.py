@@ -2,11 +2,13 @@
 
 The bytes of a log stay until every queue on it has passed them: until they are routed and the
 messages are done. Done messages are forgotten after their retention (`aging`). What was put straight
-to a queue and is done is truncated from its inbox.
+to a queue and is done is truncated from its inbox. A log that forgets what was consumed asks of every
+queue up to where it has finished.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from millstream.format import keys
@@ -18,6 +20,7 @@ from millstream.queue.model.state import QueueState
 from millstream.queue.rules.aging import forget, is_due
 from millstream.queue.rules.dead_letter import send_owed
 from millstream.queue.rules.endings import expire
+from millstream.queue.rules.finding import all_keys, all_queues, find_queue
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.operations import delete_remains, has_remains
 from millstream.queue.rules.sources import own_logs, takes
@@ -27,8 +30,6 @@ from millstream.store.state import NO_END
 from millstream.store.store import Store
 from millstream.store.transaction import Transaction
 
-QUEUES_MAX = 10_000
-BUCKETS_MAX = 1_000_000
 REST_S = 5.0
 """How long an inbox that was looked at is left alone while consumers go on."""
 
@@ -42,17 +43,10 @@ LIVE_LOOKED_AT = 10_000
 Range = tuple[int, int]
 """Offsets of a log, half-open."""
 
-_HELD = (AVAILABLE, IN_FLIGHT, FAILED)
-
 
 def pin(view: View, log_id: int) -> list[Range]:
     """The offsets of a log that some queue still needs; the end of a range may be `NO_END`."""
-    start = keys.prefix(keys.QUEUE)
-    needed: list[Range] = []
-    for key in view.find(start, keys.after(start), limit=QUEUES_MAX):
-        queue = view.entity(key, QueueState)
-        needed += needed_by(view, queue, log_id)
-    return needed
+    return [found for queue in all_queues(view) for found in needed_by(view, queue, log_id)]
 
 
 def needed_by(view: View, queue: QueueState, log_id: int) -> list[Range]:
@@ -61,18 +55,25 @@ def needed_by(view: View, queue: QueueState, log_id: int) -> list[Range]:
     needed: list[Range] = []
     if goes_on_in(queue, head) and not queue.spec.lossy:
         needed.append((head.next_at(queue.positions.get(log_id, 0)), NO_END))
-    if log_id not in queue.positions:
-        return needed
-    for key, states in _buckets(view, queue).items():
-        bucket = view.entity(key, Bucket)
-        for one in states:
-            for run in bucket.runs(one):
-                needed += [
-                    (span.offset, span.offset + span.count)
-                    for span in bucket.sources(*run)
-                    if span.log_id == log_id
-                ]
+    if log_id in queue.positions:
+        done = (DONE,) if queue.spec.keep_payloads else ()
+        needed += _held(view, queue, log_id, (AVAILABLE, IN_FLIGHT, FAILED, *done))
     return needed
+
+
+def _held(view: View, queue: QueueState, log_id: int, states: Iterable[int]) -> Iterator[Range]:
+    """The offsets of a log whose messages are in one of these states."""
+    if DONE in states:
+        found: Iterable[bytes] = all_keys(view, *keys.of_queue(keys.BUCKET, queue.queue_id))
+    else:
+        found = [keys.bucket(queue.queue_id, bucket_id) for bucket_id in queue.alive]
+    for key in found:
+        bucket = view.entity(key, Bucket)
+        for state in states:
+            for run in bucket.runs(state):
+                for span in bucket.sources(*run):
+                    if span.log_id == log_id:
+                        yield span.offset, span.offset + span.count
 
 
 def goes_on_in(queue: QueueState, head: Head) -> bool:
@@ -82,13 +83,32 @@ def goes_on_in(queue: QueueState, head: Head) -> bool:
     return takes(queue.name, queue.spec, head.name)
 
 
-def _buckets(view: View, queue: QueueState) -> dict[bytes, tuple[int, ...]]:
-    """The buckets with messages that need their log, and in which states these are."""
-    if queue.spec.keep_payloads:
-        start, stop = keys.bucket(queue.queue_id, 0), keys.bucket(queue.queue_id + 1, 0)
-        whole = view.find(start, stop, limit=BUCKETS_MAX)
-        return dict.fromkeys(whole, (*_HELD, DONE))
-    return {keys.bucket(queue.queue_id, bucket_id): _HELD for bucket_id in queue.alive}
+def queue_past(tx: Transaction, log_id: int, offset: int) -> str | None:
+    """A queue that was routed beyond an offset of a log, in words; None if there is none."""
+    for queue in all_queues(tx.view):
+        if queue.positions.get(log_id, 0) > offset:
+            return f"queue {queue.name!r}"
+    return None
+
+
+def queues_passed(view: View, log_id: int) -> list[int]:
+    """Up to where each queue on a log has passed it: what lies before is routed, and done or failed.
+
+    A failed message does not hold its log: the queue keeps its bytes for as long as it needs them.
+    """
+    head = view.entity(keys.head(log_id), Head)
+    floors = []
+    for queue in all_queues(view):
+        floor = NO_END
+        if goes_on_in(queue, head):
+            floor = max(queue.positions.get(log_id, 0), head.start)
+        if floor > head.start and log_id in queue.positions:
+            for start, stop in _held(view, queue, log_id, (AVAILABLE, IN_FLIGHT)):
+                if stop > head.start:
+                    floor = min(floor, max(start, head.start))
+        if floor < NO_END:
+            floors.append(floor)
+    return floors
 
 
 class QueueUpkeep:
@@ -103,7 +123,7 @@ class QueueUpkeep:
     def __call__(self, store: Store) -> bool:
         """Look after every queue; True if one of them has more to do right now."""
         more = store.view(has_remains) and store.run(delete_remains)
-        names = store.view(_names)
+        names = store.view(lambda view: [queue.name for queue in all_queues(view)])
         for known in (self._rests, self._owed):
             for gone in known.keys() - set(names):
                 known.pop(gone, None)
@@ -118,7 +138,7 @@ class QueueUpkeep:
 
     def wants(self, view: View, name: str) -> bool:
         """Whether a lease has ended, or something is to be forgotten."""
-        queue = view.entity(keys.queue(name), QueueState)
+        queue = find_queue(view, name)
         if not queue.exists():
             return False
         _, now_ms = view.state.time.now()
@@ -129,7 +149,8 @@ class QueueUpkeep:
     def _send_owed(self, store: Store, name: str) -> bool:
         """Write dead letters that could not be written, now and then."""
         now_s = store.clock.seconds()
-        if not store.view(partial(_owes, name=name)) or now_s < self._owed.get(name, 0.0):
+        owed = store.view(partial(find_queue, name=name)).letters
+        if not owed or now_s < self._owed.get(name, 0.0):
             return False
         if store.run(lambda tx: send_owed(tx, name)):
             return True
@@ -149,7 +170,7 @@ class QueueUpkeep:
 
 def inbox_cuts(view: View, name: str) -> list[tuple[int, int]]:
     """The inboxes of a queue that shall begin later than they do, and where."""
-    queue = view.entity(keys.queue(name), QueueState)
+    queue = find_queue(view, name)
     found = []
     for log in own_logs(name) if queue.exists() else ():
         entry = view.entity(keys.log_name(log), Name)
@@ -195,18 +216,6 @@ def _cut_inbox(tx: Transaction, name: str) -> bool:
     for log_id, start in found:
         tx.change(keys.head(log_id), Truncated(start))
     return bool(found)
-
-
-def _owes(view: View, name: str) -> bool:
-    """Whether a queue has dead letters still to be written."""
-    queue = view.entity(keys.queue(name), QueueState)
-    return queue.letters > 0
-
-
-def _names(view: View) -> list[str]:
-    start = keys.prefix(keys.QUEUE)
-    found = view.find(start, keys.after(start), limit=QUEUES_MAX)
-    return [key[2:].decode() for key in found]
 
 
 def _keep(tx: Transaction, name: str) -> bool:

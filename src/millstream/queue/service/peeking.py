@@ -20,7 +20,8 @@ from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.message import Lot
 from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Span
 from millstream.queue.model.state import QueueState
-from millstream.queue.service.consuming import find_bucket, need_queue, route_ahead
+from millstream.queue.rules.finding import find_bucket, need_queue
+from millstream.queue.service.consuming import route_ahead
 from millstream.queue.service.reading import peek_grant, peek_singles
 from millstream.store.rows import View
 from millstream.store.store import Store

@@ -7,10 +7,11 @@ are taken under the mutex; metadata is read, and records are made, outside it.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
+from typing import TypeVar
 
 from millstream.errors import CorruptionError, InvalidInput
 from millstream.format import entries, keys, rfc
@@ -21,8 +22,7 @@ from millstream.queue import commands as c
 from millstream.queue.model import records
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.slots import Span, Trial
-from millstream.queue.model.state import QueueState
-from millstream.queue.service.consuming import need_queue
+from millstream.queue.rules.finding import need_queue
 from millstream.store.rows import Rows, View
 from millstream.store.store import Store
 
@@ -31,6 +31,9 @@ RECORDS_MAX = 10_000
 
 RECORDS_BYTES = 1024 * 1024
 """After so many bytes a page ends; one record may be larger."""
+
+T = TypeVar("T")
+_NONE = Bucket.blank()
 
 BUCKETS_PER_LOOK = 16
 BUCKETS_PER_GLANCE = 256
@@ -83,35 +86,29 @@ def _first(after: bytes, prefix: bytes) -> int | None:
 
 def _buckets(store: Store, name: str, first: int) -> Iterator[tuple[int, Bucket]]:
     """Copies of the buckets from an id on; of a queue that has none, the empty one it begins with."""
-    position = first
-    while True:
-        page = store.view(partial(_copies, name=name, first=position))
+    is_empty = first == 0
+    for found in _each(store, name, first, Bucket.copied, BUCKETS_PER_LOOK):
+        is_empty = False
+        yield found
+    if is_empty:
+        queue = store.view(partial(need_queue, name=name))
+        yield make_bucket_id(queue.spec.bucket_exponent, queue.next), Bucket.blank()
+
+
+def _each(
+    store: Store, name: str, first: int, told: Callable[[Bucket], T], step: int
+) -> Iterator[tuple[int, T]]:
+    """The ids of the buckets from one on, and what is told of each under the mutex."""
+
+    def look(view: View) -> list[tuple[int, T]]:
+        queue_id = need_queue(view, name).queue_id
+        start, stop = keys.bucket(queue_id, first), keys.bucket(queue_id + 1, 0)
+        found = view.find(start, stop, limit=step)
+        return [(keys.pair(key)[1], told(view.entity(key, Bucket))) for key in found]
+
+    while page := store.view(look):
         yield from page
-        if len(page) < BUCKETS_PER_LOOK:
-            break
-        position = page[-1][0] + 1
-    if position == 0 and not page:
-        yield store.view(lambda view: _next_bucket(need_queue(view, name))), _EMPTY
-
-
-_EMPTY = Bucket.blank()
-
-
-def _next_bucket(queue: QueueState) -> int:
-    return make_bucket_id(queue.spec.bucket_exponent, queue.next)
-
-
-def _copies(view: View, *, name: str, first: int) -> list[tuple[int, Bucket]]:
-    found = _found(view, name=name, first=first, limit=BUCKETS_PER_LOOK)
-    return [(bucket_id, bucket.copied()) for bucket_id, bucket in found]
-
-
-def _found(view: View, *, name: str, first: int, limit: int) -> Iterator[tuple[int, Bucket]]:
-    queue_id = need_queue(view, name).queue_id
-    start, stop = keys.bucket(queue_id, first), keys.bucket(queue_id + 1, 0)
-    for key in view.find(start, stop, limit=limit):
-        bucket = view.entity(key, Bucket)
-        yield keys.pair(key)[1], bucket
+        first = page[-1][0] + 1
 
 
 # Attempts, by message id.
@@ -122,10 +119,10 @@ def _attempts(store: Store, name: str, first: int) -> Iterator[tuple[int, list[T
     waiting: list[tuple[int, int, list[Trial]]] = []
     for least, bucket_id in sorted(_glances(store, name, first)):
         yield from _joined(waiting, below=least)
-        for found_id, bucket in store.view(partial(_copy, name=name, bucket_id=bucket_id)):
-            for message_id, trials in records.trials_by_message(bucket):
-                if message_id >= first:
-                    heapq.heappush(waiting, (message_id, found_id, trials))
+        found_id, bucket = next(_each(store, name, bucket_id, Bucket.copied, 1), (-1, _NONE))
+        for message_id, trials in records.trials_by_message(bucket):
+            if found_id == bucket_id and message_id >= first:
+                heapq.heappush(waiting, (message_id, found_id, trials))
     yield from _joined(waiting, below=2**64)
 
 
@@ -145,32 +142,15 @@ def _joined(
 
 def _glances(store: Store, name: str, first: int) -> Iterator[tuple[int, int]]:
     """Buckets with messages from an id on: the least message id in each, and the bucket's id."""
-    position = 0
-    while True:
-        page = store.view(partial(_extents, name=name, first=position))
-        yield from [(least, bucket_id) for bucket_id, least, most in page if most >= first]
-        if len(page) < BUCKETS_PER_GLANCE:
-            return
-        position = page[-1][0] + 1
+    for bucket_id, (least, most) in _each(store, name, 0, _extent, BUCKETS_PER_GLANCE):
+        if most >= first:
+            yield least, bucket_id
 
 
-def _extents(view: View, *, name: str, first: int) -> list[tuple[int, int, int]]:
-    """Of some buckets: the id, and the least and the greatest message id in it."""
-    found = _found(view, name=name, first=first, limit=BUCKETS_PER_GLANCE)
-    return [
-        (
-            bucket_id,
-            min([span.message_id for span in bucket.spans]),
-            max([span.message_id + span.count - 1 for span in bucket.spans]),
-        )
-        for bucket_id, bucket in found
-    ]
-
-
-def _copy(view: View, *, name: str, bucket_id: int) -> list[tuple[int, Bucket]]:
-    """A copy of one bucket, if it is still there."""
-    found = _found(view, name=name, first=bucket_id, limit=1)
-    return [(found_id, bucket.copied()) for found_id, bucket in found if found_id == bucket_id]
+def _extent(bucket: Bucket) -> tuple[int, int]:
+    """The least and the greatest message id in a bucket."""
+    least = min([span.message_id for span in bucket.spans])
+    return least, max([span.message_id + span.count - 1 for span in bucket.spans])
 
 
 # Metadata.

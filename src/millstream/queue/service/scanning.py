@@ -1,20 +1,27 @@
-"""Scanning: a queue's messages and their attempts in bulk, without changing anything.
+"""Scanning: what analytics and outside routers ask of a queue in bulk, without changing anything.
 
-For analytics.
+Messages and their attempts, what is not routed, and how far routing has come.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
 
 from msgspec import Struct
 
 from millstream.command import Read, Signed, Traits, on_queue
 from millstream.errors import InvalidInput
+from millstream.format import keys
 from millstream.format.ids import split_id
-from millstream.log.head import without
+from millstream.log.head import Head, without
 from millstream.queue.model.message import Try, tries_of
+from millstream.queue.rules.finding import need_queue
+from millstream.queue.rules.sources import find_sources, own_logs
 from millstream.queue.service.consuming import need_facts
 from millstream.queue.service.peeking import PEEK_MAX, STATES, copies_of
 from millstream.queue.service.reading import log_name
+from millstream.store.rows import View
 from millstream.store.store import Store
 from millstream.store.supposing import Reading
 
@@ -58,9 +65,42 @@ class ListUnrouted(Read[list[Unrouted]], frozen=True):
     queue: str
 
 
+class SourcePosition(Struct, frozen=True, array_like=True):
+    """Where a queue stands in one of its source logs."""
+
+    log: str
+    position: int
+    """The next offset that it looks at."""
+    start: int
+    end: int
+
+
+class ListPositions(Read[list[SourcePosition]], frozen=True):
+    """Where a queue stands in the logs that it takes from; not in those of its own."""
+
+    traits = Traits(needs=(on_queue("read"),))
+
+    queue: str
+
+
+def list_positions(store: Store, query: ListPositions) -> list[SourcePosition]:
+    """The positions, in the order of the queue's sources."""
+
+    def ask(view: View) -> list[SourcePosition]:
+        queue = need_queue(view, query.queue)
+        found = []
+        for log_id in find_sources(view, query.queue, queue.spec):
+            head = view.entity(keys.head(log_id), Head)
+            if head.name not in own_logs(query.queue):
+                position = head.next_at(queue.positions.get(log_id, 0))
+                found.append(SourcePosition(head.name, position, head.start, head.end))
+        return found
+
+    return store.view(ask)
+
+
 def list_unrouted(store: Store, query: ListUnrouted) -> list[Unrouted]:
     """The stretches that are not routed; of queues with an outside router none are given."""
-
     facts = need_facts(store, query.queue, whole=True)
     return [
         Unrouted(one.name, start, stop, one.name in facts.own)
@@ -73,25 +113,15 @@ def list_attempts(store: Store, query: ListAttempts) -> list[Attempted]:
     """A page of messages with their attempts."""
     if not 0 < query.count <= PEEK_MAX:
         raise InvalidInput(f"a page has from 1 to {PEEK_MAX:,} messages, not {query.count:,}")
-    found = _attempts(store, query)
-    names: dict[int, str] = {}
-    for _, _, log_id, *_ in found:
-        if log_id not in names:
-            names[log_id] = log_name(store, log_id)
-    return [
-        Attempted(claim_id, state, names[log_id], offset, at_ms, tries)
-        for claim_id, state, log_id, offset, at_ms, tries in found
-    ]
+    return list(islice(_attempts(store, query), query.count))
 
 
-_Row = tuple[int, str, int, int, int, list[Try]]
 _NAMES = {number: name for name, number in STATES.items()}
 
 
-def _attempts(store: Store, query: ListAttempts) -> list[_Row]:
+def _attempts(store: Store, query: ListAttempts) -> Iterator[Attempted]:
     first = 0 if query.after < 0 else split_id(query.after)[1] + 1
     epoch_ms = store.state.time.epoch_ms()
-    found: list[_Row] = []
     for bucket_id, bucket in copies_of(Reading(store), query.queue, None, first):
         low = max(0, first - split_id(bucket_id)[1])
         histories = bucket.histories(low, len(bucket.states))
@@ -102,8 +132,5 @@ def _attempts(store: Store, query: ListAttempts) -> list[_Row]:
                     continue
                 made = tries_of(histories[slot - low], epoch_ms)
                 offset = span.offset + slot - span.slot
-                claim_id = bucket_id + slot
-                found.append((claim_id, name, span.log_id, offset, span.at_ms, made))
-                if len(found) == query.count:
-                    return found
-    return found
+                log = log_name(store, span.log_id)
+                yield Attempted(bucket_id + slot, name, log, offset, span.at_ms, made)

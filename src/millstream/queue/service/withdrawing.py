@@ -26,36 +26,25 @@ from millstream.log.reader import entries_of
 from millstream.queue.model.bucket import Bucket, Withdrawn
 from millstream.queue.model.group import NOBODY, Group
 from millstream.queue.model.slots import AVAILABLE, IN_FLIGHT, Slots, Span
-from millstream.queue.model.state import QueueState, SetBack
+from millstream.queue.model.state import SetBack
 from millstream.queue.rules.aging import note_removed
 from millstream.queue.rules.dead_letter import Owed
 from millstream.queue.rules.endings import earliest
+from millstream.queue.rules.finding import all_keys, all_queues, all_rows
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.service.routing import decoded_entry, mark_of
 from millstream.record import SetBackReader
 from millstream.store.transaction import Transaction
 
-PER_STEP = 1_000
-
 
 def set_queues_back(tx: Transaction, tail: Tail) -> list[SetBackReader]:
     """Set every queue back that has passed the beginning of a tail; what became of each."""
     found = []
-    for name in list(_queues_on(tx, tail.log_id)):
+    for name in [one.name for one in all_queues(tx.view) if tail.log_id in one.positions]:
         one = _Withdrawal(tx, name, tail).run()
         if one is not None:
             found.append(one)
     return found
-
-
-def _queues_on(tx: Transaction, log_id: int) -> Iterator[str]:
-    start, stop = keys.range_of(keys.prefix(keys.QUEUE))
-    while page := tx.view.find(start, stop, limit=PER_STEP):
-        for key in page:
-            queue = tx.entity(key, QueueState)
-            if log_id in queue.positions:
-                yield queue.name
-        start = page[-1] + b"\x00"
 
 
 class _Withdrawal:
@@ -113,13 +102,10 @@ class _Withdrawal:
 
     def _buckets(self) -> Iterator[int]:
         """The buckets with messages of the tail."""
-        queue_id, tail = self._queue.queue_id, self._tail
-        start, stop = keys.bucket(queue_id, 0), keys.bucket(queue_id + 1, 0)
-        while page := self._tx.view.find(start, stop, limit=PER_STEP):
-            for key in page:
-                if any(tail_of(span, tail) for span in self._tx.entity(key, Bucket).spans):
-                    yield int.from_bytes(key[10:], "big")
-            start = page[-1] + b"\x00"
+        tx, tail = self._tx, self._tail
+        for key in all_keys(tx.view, *keys.of_queue(keys.BUCKET, self._queue.queue_id)):
+            if any(tail_of(span, tail) for span in tx.entity(key, Bucket).spans):
+                yield keys.pair(key)[1]
 
     def _withdraw(self, bucket_id: int) -> None:
         ledger, tail = self._ledger, self._tail
@@ -154,15 +140,12 @@ class _Withdrawal:
         if not self._queue.letters:
             return
         tail, tx = self._tail, self._tx
-        start, stop = keys.of_queue(keys.LETTER, self._queue.queue_id)
-        while rows := tx.scan(start, stop, limit=PER_STEP):
-            for key, value in rows:
-                owed = msgspec.msgpack.decode(value, type=Owed)
-                if owed.log_id == tail.log_id and owed.offset >= tail.at:
-                    moved = replace(owed, log_id=tail.aside_id)
-                    tx.put(key, msgspec.msgpack.encode(moved))
-                    self._kept = True
-            start = rows[-1][0] + b"\x00"
+        for key, value in all_rows(tx.scan, *keys.of_queue(keys.LETTER, self._queue.queue_id)):
+            owed = msgspec.msgpack.decode(value, type=Owed)
+            if owed.log_id == tail.log_id and owed.offset >= tail.at:
+                moved = replace(owed, log_id=tail.aside_id)
+                tx.put(key, msgspec.msgpack.encode(moved))
+                self._kept = True
 
     # What lists messages.
 
@@ -201,14 +184,11 @@ class _Withdrawal:
     def _erase(self, kind: int) -> int:
         """Erase the rows of a type that list what goes; how many."""
         erased = 0
-        start, stop = keys.of_queue(kind, self._queue.queue_id)
-        while rows := self._tx.scan(start, stop, limit=PER_STEP):
-            for key, _ in rows:
-                claim = keys.ready_claim(key) if kind == keys.READY else keys.due_claim(key)
-                if claim[1] in self._waiting:
-                    self._tx.erase(key)
-                    erased += 1
-            start = rows[-1][0] + b"\x00"
+        for key, _ in all_rows(self._tx.scan, *keys.of_queue(kind, self._queue.queue_id)):
+            claim = keys.ready_claim(key) if kind == keys.READY else keys.due_claim(key)
+            if claim[1] in self._waiting:
+                self._tx.erase(key)
+                erased += 1
         return erased
 
     def _leave_group(self, name: str, gone: set[int]) -> None:
@@ -267,14 +247,7 @@ def tail_of(span: Span, tail: Tail) -> Span | None:
     if span.log_id != tail.log_id or span.offset + span.count <= tail.at:
         return None
     skip = max(0, tail.at - span.offset)
-    return Span(
-        span.slot + skip,
-        span.count - skip,
-        tail.aside_id,
-        span.offset + skip,
-        span.message_id + skip,
-        span.at_ms,
-    )
+    return replace(span.cut(skip, span.count - skip, span.slot + skip), log_id=tail.aside_id)
 
 
 def _runs(numbers: Iterator[int]) -> Iterator[Slots]:

@@ -15,7 +15,7 @@ from millstream.log import commands as c
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.rules.sources import inbox_of
 from millstream.queue.service.assigning import Assignment, AssignMessages
-from millstream.queue.service.standing import ListStandings
+from millstream.queue.service.scanning import ListPositions
 from millstream.record import wall_ms_of
 from millstream.spark.archive import Archive
 from millstream.spark.failures import point
@@ -50,7 +50,7 @@ def backfill_queues(
         stops = {log: stop for log, stop in stops.items() if stop}
         if stops:
             copied[name] = _copy(spark, place, session, info, found, stops)
-        for one in session.execute(ListStandings(name)):
+        for one in session.execute(ListPositions(name)):
             if one.position < one.start and stops.get(one.log, 0) >= one.start:
                 passed = Assignment(name, one.log, one.position, one.start, [])
                 session.execute(AssignMessages([passed]))
@@ -70,7 +70,7 @@ def _note(session: Session, info: QueueInfo, archive: Archive) -> dict[str, int]
             "make a new queue to backfill"
         )
     stops = {}
-    for one in session.execute(ListStandings(info.name)):
+    for one in session.execute(ListPositions(info.name)):
         segments = archive.segments(one.log)
         if segments:
             stops[one.log] = min(max(one.position, one.start), segments[-1].stop)

@@ -16,7 +16,7 @@ from millstream.errors import InvalidInput, NotFound, Truncated
 from millstream.queue.commands import DescribeQueue, ListQueues
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.service.assigning import Assignment, AssignMessages
-from millstream.queue.service.standing import ListStandings
+from millstream.queue.service.scanning import ListPositions
 from millstream.spark.pipelines.backfill import backfill_queues
 from millstream.spark.pipelines.matching import matches
 from millstream.spark.pipelines.target import (
@@ -175,13 +175,13 @@ def _messages(session: Session, info: QueueInfo) -> int:
 
 def _behind(session: Session, queue: str) -> int:
     """Records of its logs that a queue has not looked at."""
-    return sum(one.end - one.position for one in session.execute(ListStandings(queue)))
+    return sum(one.end - one.position for one in session.execute(ListPositions(queue)))
 
 
 def _logs(session: Session, infos: dict[str, QueueInfo]) -> dict[str, dict[str, int]]:
     """Where each queue stands in its logs."""
     return {
-        name: {one.log: one.position for one in session.execute(ListStandings(name))}
+        name: {one.log: one.position for one in session.execute(ListPositions(name))}
         for name in infos
     }
 
@@ -192,7 +192,7 @@ def _skip_lost(
     """Move queues past what their logs have forgotten, if that is allowed; the ends of the logs."""
     ends: dict[str, int] = {}
     for name, info in infos.items():
-        for one in session.execute(ListStandings(name)):
+        for one in session.execute(ListPositions(name)):
             ends[one.log] = max(ends.get(one.log, 0), one.end)
             if one.position >= one.start:
                 continue

@@ -1,0 +1,52 @@
+"""Finding: a queue by its name, one of its buckets, and all queues of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from millstream.format import keys
+from millstream.queue.model.bucket import Bucket
+from millstream.queue.model.spec import no_queue
+from millstream.queue.model.state import QueueState
+from millstream.store.commit import Row
+from millstream.store.rows import View
+
+KEYS_PER_STEP = 1_000
+
+
+def find_queue(view: View, name: str) -> QueueState:
+    """A queue, whether there is one of that name or not."""
+    return view.entity(keys.queue(name), QueueState)
+
+
+def need_queue(view: View, name: str) -> QueueState:
+    """A queue; there must be one."""
+    queue = find_queue(view, name)
+    if not queue.exists():
+        raise no_queue(name)
+    return queue
+
+
+def all_queues(view: View) -> Iterator[QueueState]:
+    """Every queue, in the order of their names."""
+    for key in all_keys(view, *keys.range_of(keys.prefix(keys.QUEUE))):
+        yield view.entity(key, QueueState)
+
+
+def find_bucket(view: View, queue: QueueState, bucket_id: int) -> Bucket:
+    """One of a queue's buckets."""
+    return view.entity(keys.bucket(queue.queue_id, bucket_id), Bucket)
+
+
+def all_keys(view: View, start: bytes, stop: bytes) -> Iterator[bytes]:
+    """The keys of all entities of a range that exist, looked up some at a time."""
+    while page := view.find(start, stop, limit=KEYS_PER_STEP):
+        yield from page
+        start = page[-1] + b"\x00"
+
+
+def all_rows(scan: Callable[..., list[Row]], start: bytes, stop: bytes) -> Iterator[Row]:
+    """All small rows of a range, scanned some at a time."""
+    while rows := scan(start, stop, limit=KEYS_PER_STEP):
+        yield from rows
+        start = rows[-1][0] + b"\x00"
