@@ -6,10 +6,19 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+from websockets.typing import Subprotocol
 
+import millstream
+from millstream import wire
 from millstream.server import journal
+from millstream.server.auth.tokens import create_token
+from millstream.server.serving import running
+from millstream.server.settings import Settings
 from tests.unit.server.asking import Rest, served
 
 
@@ -71,3 +80,35 @@ def test_a_mistake_of_ours_is_noted_without_what_was_sent(stream: io.StringIO) -
     (line,) = lines(stream)
     assert (line["event"], line["error"]) == ("request_failed", "ZeroDivisionError")
     assert "secret" not in stream.getvalue()
+
+
+REFUSED = {
+    "bad token": ("/socket", {"Authorization": "Bearer ms_no_good"}, wire.SUBPROTOCOL, 401),
+    "no token": ("/socket", {}, wire.SUBPROTOCOL, 401),
+    "wrong path": ("/elsewhere", None, wire.SUBPROTOCOL, 403),
+    "wrong subprotocol": ("/socket", None, "chat", 400),
+    "no subprotocol": ("/socket", None, "", 400),
+}
+
+
+@pytest.mark.parametrize("log_requests", [False, True])
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_refused_socket_is_one_line_and_no_error(
+    stream: io.StringIO, tmp_path: Path, kind: str, log_requests: bool
+) -> None:
+    path, headers, subprotocol, status = REFUSED[kind]
+    with millstream.open(tmp_path / "a.db") as ms:
+        _, token = create_token(ms, "t", ["*:admin"])
+    if headers is None:
+        headers = {"Authorization": f"Bearer {token}"}
+    settings = Settings(port=0, auth="on", log_requests=log_requests)
+    with running(tmp_path / "a.db", settings) as server:
+        address = server.socket_url.removesuffix("/socket") + path
+        offered = [Subprotocol(subprotocol)] if subprotocol else None
+        with pytest.raises(InvalidStatus) as refused:
+            connect(address, additional_headers=headers, subprotocols=offered)
+    assert refused.value.response.status_code == status
+    (line,) = lines(stream)
+    assert line["event"] == ("request" if log_requests else "socket_refused")
+    assert (line["path"], line["status"]) == (path, status)
+    assert line.get("level", "info") != "error"

@@ -237,6 +237,12 @@ class SocketConnection(WebSocketsSansIOProtocol):
         self.scope["state"]["abort"] = self.transport.abort
         await super().run_asgi()
 
+    async def send(self, message: Any) -> None:
+        """Send what the application says; a handshake that it has refused is over, and no error."""
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body":
+            self.handshake_complete = True
+
     def send_keepalive_ping(self) -> None:
         """Ask whether the other side is there; remember how much it has yet to read."""
         self._unsent_at_ping = self.transport.get_write_buffer_size()

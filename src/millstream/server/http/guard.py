@@ -40,6 +40,7 @@ REQUEST_ID = b"x-request-id"
 PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 _access = logging.getLogger(ACCESS)
+_logger = logging.getLogger("millstream.server")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SAFE = ("GET", "HEAD", "OPTIONS")
 """Methods by which a page elsewhere can change nothing, and whose answer it cannot read."""
@@ -166,6 +167,9 @@ class _Watched:
         meter.requests.labels(self._status or 500).inc()
         if self._core.settings.log_requests:
             _access.info("%s", self._line())
+        elif self._is_socket and self._status != 101:
+            facts = {"path": self._path(), "status": self._status, "principal": self.principal}
+            _logger.warning("socket_refused", extra=facts)
 
     async def receive(self) -> Message:
         """What the client sends, counted."""
@@ -224,7 +228,7 @@ class _Watched:
                 "event": "request",
                 "request_id": self._id,
                 "method": "SOCKET" if self._is_socket else self._scope["method"],
-                "path": self._scope["path"].encode("utf-8", "backslashreplace").decode(),
+                "path": self._path(),
                 "status": self._status or 500,
                 "ms": round(passed_s * 1000, 3),
                 "received_bytes": self._received,
@@ -232,6 +236,9 @@ class _Watched:
                 "principal": self.principal,
             }
         ).decode()
+
+    def _path(self) -> str:
+        return str(self._scope["path"].encode("utf-8", "backslashreplace").decode())
 
 
 def _refusal(error: MillstreamError) -> Response:
