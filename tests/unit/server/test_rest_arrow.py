@@ -86,6 +86,7 @@ async def test_a_range_may_begin_and_end_within_blocks(rest: Rest) -> None:
 
 @served
 async def test_nothing_is_a_stream_without_batches(rest: Rest) -> None:
+    await rest.put("/logs/none")
     found = await table(rest, log="none")
     assert found.num_rows == 0
     assert found.schema.names == ["offset", "timestamp", "appended", "key", "value", "headers"]

@@ -65,7 +65,7 @@ async def test_what_is_no_record_is_refused(body: object) -> None:
     async with serving() as rest:
         answer = await rest.post("/logs/a/records", json=body)
         assert problem(answer, 422, answer.json()["title"])["title"].startswith("Invalid")
-        assert (await rest.get("/logs/a/records")).json()["records"] == []
+        problem(await rest.get("/logs/a/records"), 404, "NotFound")
 
 
 @served
@@ -151,6 +151,8 @@ async def test_a_long_poll_is_woken_by_an_append() -> None:
 @looped
 async def test_a_long_poll_ends_when_its_time_or_the_server_does() -> None:
     async with serving(clock=SystemClock()) as rest:
+        problem(await rest.get("/logs/a/records?wait=0.01"), 404, "NotFound")
+        await rest.put("/logs/a")
         assert (await rest.get("/logs/a/records?wait=0.01")).json()["records"] == []
         poll = asyncio.create_task(rest.get("/logs/a/records?wait=30"))
         await asyncio.sleep(0)
@@ -164,6 +166,7 @@ async def test_a_long_poll_ends_when_its_time_or_the_server_does() -> None:
 async def test_forms_that_are_not_there_are_not_acceptable(rest: Rest) -> None:
     answer = await rest.get("/logs/a/records", headers={"accept": "image/png"})
     assert problem(answer, 406, "NotAcceptable")["data"]["offered"] == ["application/json", ARROW]
+    await rest.put("/logs/a")
     browser = "text/html,application/xhtml+xml,*/*;q=0.8"
     assert (await rest.get("/logs/a/records", headers={"accept": browser})).status_code == 200
 
@@ -212,3 +215,36 @@ async def test_deep_and_dense_json_is_refused(rest: Rest) -> None:
 
 def test_httpx_sends_what_these_tests_mean() -> None:
     assert httpx.Request("GET", "http://here/a%2Fb").url.raw_path == b"/a%2Fb"
+
+
+@served
+async def test_a_log_that_does_not_exist_is_not_found(rest: Rest) -> None:
+    await rest.put("/logs/empty")
+    assert (await rest.get("/logs/empty/records")).json()["records"] == []
+    for address, accept in (
+        ("/logs/gone/records", "application/json"),
+        ("/logs/gone/records?start=5", "application/json"),
+        ("/logs/gone/records", ARROW),
+        ("/logs/gone/records/0", "application/json"),
+        ("/logs/gone/records/0", "*/*"),
+    ):
+        found = problem(await rest.get(address, headers={"accept": accept}), 404, "NotFound")
+        assert found["data"] == {"name": "gone"}
+        assert "first append" in found["detail"]
+
+
+@served
+async def test_a_log_that_is_made_meanwhile_ends_the_wait_for_it(rest: Rest) -> None:
+    waiting = asyncio.create_task(rest.get("/logs/a/records?wait=30"))
+    await asyncio.sleep(0)
+    await rest.post("/logs/a/records", json={"value": "first"})
+    (record,) = (await waiting).json()["records"]
+    assert record["value"] == "first"
+
+
+@served
+async def test_a_log_that_was_emptied_is_still_there(rest: Rest) -> None:
+    await rest.post("/logs/a/records", json={"value": 1})
+    await rest.post("/logs/a/truncate", json={"before": 1})
+    found = (await rest.get("/logs/a/records")).json()
+    assert (found["records"], found["start_offset"], found["end_offset"]) == ([], 1, 1)

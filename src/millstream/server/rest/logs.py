@@ -93,7 +93,9 @@ async def get_log(ask: Ask, log: str) -> LogInfo:
     """How a log stands."""
     info = await ask.execute(c.DescribeLog(log))
     if info is None:
-        raise NotFound(f"there is no log {log!r}", name=log)
+        raise NotFound(
+            f"there is no log {log!r}; it comes to exist with its first append, or by PUT", name=log
+        )
     return info
 
 

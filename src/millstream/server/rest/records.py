@@ -19,6 +19,7 @@ from millstream.server.problems import NotAcceptable
 from millstream.server.rest import arrow
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import ANY, ARROW, JSON, Endpoints, Header
+from millstream.server.rest.logs import get_log
 from millstream.server.rest.payload import (
     NewRecord,
     Position,
@@ -152,9 +153,8 @@ def _raw_producer(query: AppendQuery) -> Producer | None:
 async def read_records(ask: Ask, log: str, query: ReadQuery) -> RecordPage | Response:
     """Read a range of records, waiting for the first if asked.
 
-    An answer holds up to `limit` records and about 4 MiB; go on at `next`. A log that does not
-    exist reads as empty. With `Accept: application/vnd.apache.arrow.stream` the answer is a stream
-    of Arrow record batches.
+    An answer holds up to `limit` records and about 4 MiB; go on at `next`. With
+    `Accept: application/vnd.apache.arrow.stream` the answer is a stream of Arrow record batches.
     """
     wanted = accepted(ask.request.headers.get("accept", ""), (JSON, ARROW))
     if wanted == ARROW:
@@ -164,6 +164,8 @@ async def read_records(ask: Ask, log: str, query: ReadQuery) -> RecordPage | Res
     if first >= end and (wait_ms := ask.wait_ms(query.wait)):
         await ask.unless_over(c.WaitForOffset(log, first, wait_ms))
         start, end = await ask.execute(c.GetBounds(log))
+    if not end:
+        await get_log(ask, log)  # not found, if there is none
     stop = end if query.stop is None else min(end, query.stop)
     if wanted == ARROW:
         stop = stop if query.limit is None else min(stop, first + query.limit)
@@ -205,6 +207,7 @@ async def get_record(ask: Ask, log: str, offset: int) -> ReadRecord | Response:
         if offset < start:
             raise
     if not blocks:
+        await get_log(ask, log)
         raise NotFound(f"log {log!r} has no record at {offset}", name=log, offset=offset)
     record = blocks[0].records()[0]
     return show_record(record) if wanted == JSON else raw_response(record)
