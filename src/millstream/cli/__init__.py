@@ -1,11 +1,10 @@
 """The command line: each command parses, calls, and prints; nothing is decided here.
 
-Start-up is quick: what a command needs is imported when it runs.
+Start-up is quick: what only some commands need is imported when they run.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from io import TextIOWrapper
 from pathlib import Path
@@ -17,10 +16,13 @@ from typer.core import TyperGroup
 from millstream.cli.advice import EXIT_FAILED, exit_code, explain
 from millstream.cli.append import append
 from millstream.cli.bench import bench
-from millstream.cli.config import load_defaults
+from millstream.cli.command import command
+from millstream.cli.config import use_file
 from millstream.cli.demo import demo
+from millstream.cli.display import Line, silence
 from millstream.cli.doctor import doctor
 from millstream.cli.log import log
+from millstream.cli.place import CA, STORE, TOKEN
 from millstream.cli.put import put
 from millstream.cli.queue import queue
 from millstream.cli.read import read
@@ -54,7 +56,7 @@ class Commands(TyperGroup):
             self._report(ctx, explain(error))
             raise typer.Exit(exit_code(error)) from error
         except BrokenPipeError:
-            _silence_stdout()  # the reader of our output has closed the pipe
+            silence()  # the reader of our output has seen enough: what was to be done is done
             raise typer.Exit(0) from None
         except OSError as error:
             self._report(ctx, f"{error.filename or ''}: {error.strerror or error}".lstrip(": "))
@@ -67,8 +69,11 @@ class Commands(TyperGroup):
             import traceback
 
             traceback.print_exc()
-        sys.stdout.flush()
-        typer.echo(f"error: {message}", err=True)
+        try:
+            sys.stdout.flush()
+        except OSError:
+            silence()
+        Line(f"error: {message}", "red", note=True).show()
 
 
 def _hide_variables(command: Any) -> None:
@@ -82,7 +87,6 @@ def _hide_variables(command: Any) -> None:
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"auto_envvar_prefix": "MILLSTREAM", "help_option_names": ["-h", "--help"]},
@@ -99,16 +103,17 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def settings(
-    context: typer.Context,
-    store: Annotated[
-        Path | None, typer.Option("--store", "-s", metavar="PATH", help="The store's file.")
-    ] = None,
+    store: Annotated[str | None, STORE] = None,
+    secret: Annotated[str | None, TOKEN] = None,
+    ca: Annotated[str | None, CA] = None,
     config: Annotated[
         Path | None,
         typer.Option(
             metavar="PATH",
             help="A file of settings.",
             show_default="millstream.toml, if there is one",
+            callback=use_file,
+            is_eager=True,
         ),
     ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show where errors come from.")] = False,
@@ -123,29 +128,37 @@ def settings(
         ),
     ] = False,
 ) -> None:
-    """Durable logs and work queues in one file.
+    """Durable logs and work queues, in a file or behind a server.
 
     Settings come from flags, then from variables (MILLSTREAM_STORE, MILLSTREAM_APPEND_BATCH, …),
     then from millstream.toml.
     """
-    context.default_map = load_defaults(context.command, config)
 
 
-app.command()(append)
-app.command()(read)
+command(app, "append orders '{\"id\": 1}'", "append lines --batch 500 < lines.txt", create=True)(
+    append
+)
+command(
+    app,
+    "read orders --from -10",
+    "read orders --since 15m --json",
+    "read orders -s http://depot:8080",
+)(read)
 app.add_typer(log, name="log")
-app.command()(put)
+command(app, 'put mail \'{"to": "ada"}\' --priority 5', "put mail --delay 15m < lines.txt")(put)
 app.add_typer(queue, name="queue")
-app.command()(worker)
-app.command()(sync)
-app.command()(serve)
+command(
+    app, "worker mail --exec ./send.sh --concurrency 4", "worker mail --exec ./send.sh --drain"
+)(worker)
+command(app, "sync http://depot:8080 --push --logs 'device/*'", "sync backup.db --create")(sync)
+command(app, "serve orders.db", "serve --host 0.0.0.0 --certificate cert.pem --key key.pem")(serve)
 app.add_typer(token, name="token")
 app.add_typer(spark, name="spark")
-app.command()(doctor)
-app.command()(stats)
-app.command()(fold)
-app.add_typer(bench, name="bench")
-app.command()(demo)
+command(app, "doctor orders.db", "doctor --environment")(doctor)
+command(app, "stats", "stats --store http://depot:8080 --json")(stats)
+command(app, "fold")(fold)
+command(app, "bench core", "bench queue --only claim --json")(bench)
+command(app, "demo")(demo)
 
 
 def main() -> None:
@@ -154,14 +167,3 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal may not know all of Unicode
     app(prog_name="millstream")
-
-
-def _silence_stdout() -> None:
-    """Keep the interpreter from stumbling over the closed pipe once more at its end."""
-    try:
-        descriptor = sys.stdout.fileno()
-    except (OSError, ValueError):
-        return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, descriptor)
-    os.close(nowhere)

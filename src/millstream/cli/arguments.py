@@ -11,6 +11,10 @@ from typing import Any
 import msgspec
 import typer
 
+from millstream.clock import SystemClock
+from millstream.queue.model.backoff import Backoff
+from millstream.record import to_ms, wall_ms_of
+
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)?")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400, "": 1}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
@@ -56,18 +60,9 @@ def parse_json(text: str) -> Any:
         return text
 
 
-def parse_timestamp(text: str | None) -> int | None:
+def parse_timestamp(text: str) -> int:
     """Milliseconds since the epoch, or a time such as 2026-05-04T12:00:00+02:00."""
-    if text is None:
-        return None
-    if text.isdecimal():
-        return int(text)
-    try:
-        return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except (ValueError, OverflowError):
-        raise typer.BadParameter(
-            f"a time is milliseconds since the epoch or ISO 8601, not {text!r}"
-        ) from None
+    return int(text) if text.isdecimal() else wall_ms_of(parse_time(text))
 
 
 def parse_time(text: str) -> datetime:
@@ -78,6 +73,13 @@ def parse_time(text: str) -> datetime:
         raise typer.BadParameter(
             f"a time is like 2026-12-24T18:30 or 2026-12-24T18:30+01:00, not {text!r}"
         ) from None
+
+
+def parse_past(text: str) -> int:
+    """A moment, as milliseconds since the epoch: a time, or how long ago, such as 15m."""
+    if _DURATION.fullmatch(text.strip()):
+        return SystemClock().wall_ms() - to_ms(parse_duration(text))
+    return wall_ms_of(parse_time(text))
 
 
 def parse_duration(text: str) -> float:
@@ -112,3 +114,17 @@ def parse_position(text: str, *, start: int, end: int) -> int:
             f"an offset is a number, earliest, latest, or -10 for the last ten; not {text!r}"
         ) from None
     return number if number >= 0 else max(start, end + number)
+
+
+def parse_backoff(text: str) -> Backoff:
+    """A backoff from `5s`, `1s,10s,1m` or `1s*2`."""
+    first, times, factor = text.partition("*")
+    waits = tuple(to_ms(parse_duration(part)) for part in first.split(","))
+    if times:
+        try:
+            return Backoff(first_ms=waits[0], factor=float(factor))
+        except ValueError:
+            raise typer.BadParameter(f"a growing backoff is like 1s*2, not {text!r}") from None
+    if len(waits) == 1:
+        return Backoff(kind="fixed", first_ms=waits[0], jitter=0.0)
+    return Backoff(kind="list", waits_ms=waits, jitter=0.0)

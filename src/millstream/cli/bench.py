@@ -2,128 +2,90 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
+from msgspec import UNSET
+
+from millstream.cli.display import Amount, Table, note, report
 
 if TYPE_CHECKING:
     from millstream.bench.measure import Row
 
-bench = typer.Typer(help="Measure speed against a limit, in one run.", no_args_is_help=True)
+
+class Suite(StrEnum):
+    """What can be measured; each is a module of `millstream.bench`."""
+
+    CORE = "core"
+    QUEUE = "queue"
+    SERVER = "server"
+    SPARK = "spark"
+    REPLICA = "replica"
 
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object per workload.")]
-Only = Annotated[list[str] | None, typer.Option("--only", help="A workload; may be repeated.")]
-Length = Annotated[float, typer.Option("--seconds", help="Time per workload.")]
-SyncDelay = Annotated[
-    float, typer.Option("--sync-delay-ms", help="Pause after every sync, as on slow disks.")
-]
-Directory = Annotated[
-    Path | None, typer.Option("--directory", help="Where to write; default: temporary files.")
-]
+_DEFAULTS: dict[Suite, dict[str, float]] = {
+    Suite.CORE: {"seconds": 4.0, "sync_delay_ms": 0.0},
+    Suite.QUEUE: {"seconds": 20.0, "sync_delay_ms": 0.0},
+    Suite.SERVER: {"seconds": 5.0},
+    Suite.SPARK: {"seconds": 20.0, "records": 1_000_000},
+    Suite.REPLICA: {"seconds": 5.0, "records": 1_000_000},
+}
+"""What can be set of each suite."""
 
 
-@bench.command()
-def core(
-    json: Json = False,
-    only: Only = None,
-    seconds: Length = 4.0,
-    sync_delay_ms: SyncDelay = 0.0,
-    directory: Directory = None,
+def bench(
+    suite: Annotated[
+        Suite,
+        typer.Argument(
+            help="core: appends, reads and opening; queue: claims and routing; server: over "
+            "loopback; spark: source, sink and routing; replica: syncs.",
+        ),
+    ],
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="A workload; may be repeated.")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Time per workload.", show_default="4 to 20")
+    ] = None,
+    sync_delay_ms: Annotated[
+        float | None,
+        typer.Option(help="Of core and queue: pause after every sync, as on slow disks."),
+    ] = None,
+    records: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of spark and replica.", show_default="1,000,000"),
+    ] = None,
+    directory: Annotated[
+        Path | None, typer.Option(help="Where to write; default: temporary files.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object per workload.")] = False,
 ) -> None:
-    """Appends, reads and opening, beside a raw file that is synced as often."""
-    from millstream.bench import core as workloads
-
-    _run(workloads, only, json, seconds, directory, sync_delay_ms=sync_delay_ms)
-
-
-@bench.command()
-def queue(
-    json: Json = False,
-    only: Only = None,
-    seconds: Length = 20.0,
-    sync_delay_ms: SyncDelay = 0.0,
-    directory: Directory = None,
-) -> None:
-    """Claims and routing, beside a plain queue in an SQLite table."""
-    from millstream.bench import queue as workloads
-
-    _run(workloads, only, json, seconds, directory, sync_delay_ms=sync_delay_ms)
-
-
-@bench.command()
-def server(
-    json: Json = False,
-    only: Only = None,
-    seconds: Length = 5.0,
-    directory: Directory = None,
-) -> None:
-    """A server process over loopback: its socket, REST, latency and memory."""
-    from millstream.bench import server as workloads
-
-    _run(workloads, only, json, seconds, directory)
-
-
-@bench.command()
-def spark(
-    json: Json = False,
-    only: Only = None,
-    seconds: Length = 20.0,
-    records: Annotated[int, typer.Option(min=1, help="Records per workload.")] = 1_000_000,
-    directory: Directory = None,
-) -> None:
-    """Spark's source, sink and routing, beside Spark's own Parquet files."""
-    from millstream.bench import spark as workloads
-
-    _run(workloads, only, json, seconds, directory, records=records)
-
-
-@bench.command()
-def replica(
-    json: Json = False,
-    only: Only = None,
-    seconds: Length = 5.0,
-    records: Annotated[int, typer.Option(min=1, help="Records in the large log.")] = 1_000_000,
-    directory: Directory = None,
-) -> None:
-    """A sync of a large log between two files, and one with nothing new."""
-    from millstream.bench import replica as workloads
-
-    _run(workloads, only, json, seconds, directory, records=records)
-
-
-def _run(
-    workloads: Any,
-    only: list[str] | None,
-    json: bool,
-    seconds: float,
-    directory: Path | None,
-    **more: float,
-) -> None:
-    """Run the workloads of a module that were asked for, and report them."""
-    names = _chosen(only, workloads.SUITE.workloads)
-    rows = workloads.SUITE.run(
-        names, directory=directory, seconds_each=seconds, started=_progress, **more
+    """Measure speed here and now, each workload beside a limit or a peer that takes turns with it."""
+    settings = dict(_DEFAULTS[suite])
+    given = {"seconds": seconds, "sync_delay_ms": sync_delay_ms, "records": records}
+    for name, value in given.items():
+        if value is not None and name not in settings:
+            raise typer.BadParameter(f"--{name.replace('_', '-')} is not for {suite}")
+        if value is not None:
+            settings[name] = value
+    measured = import_module(f"millstream.bench.{suite}").SUITE
+    rows = measured.run(
+        _chosen(only, measured.workloads),
+        directory=directory,
+        seconds_each=settings.pop("seconds"),
+        started=lambda name: note(f"{name} …"),
+        **settings,
     )
-    _report(rows, json=json)
-
-
-def _progress(name: str) -> None:
-    print(f"{name} …", file=sys.stderr, flush=True)
-
-
-def _report(found: Iterable[Row], *, json: bool) -> None:
-    """Each row as soon as it is there; or a table of all, at the end."""
     if not json:
-        _show(list(found))
+        _table(rows).show()
         return
-    import msgspec
-
-    for row in found:
-        print(msgspec.json.encode(row).decode(), flush=True)
+    for row in rows:
+        report(msgspec.json.encode(row).decode())
 
 
 def _chosen(only: list[str] | None, known: Iterable[str]) -> list[str]:
@@ -134,33 +96,26 @@ def _chosen(only: list[str] | None, known: Iterable[str]) -> list[str]:
     return [name for name in names if not only or name in only]
 
 
-def _show(rows: Sequence[Row]) -> None:
-    from msgspec import UNSET
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("workload", "batch", "per second", "p50 ms", "p99 ms", "beside/s", "ratio")
-    table.add_column("required")
-    table.add_column("reached")
-    for row in rows:
-        beside = row.beside_per_second
-        table.add_row(
+def _table(rows: Iterable[Row]) -> Table:
+    columns = "workload", "batch", "per second", "p50 ms", "p99 ms", "beside/s", "ratio", "required"
+    cells = [
+        (
             row.workload,
-            str(row.batch),
-            f"{row.per_second:,.0f}",
-            f"{row.p50_ms:.3f}",
-            f"{row.p99_ms:.3f}",
-            "" if beside is UNSET else f"{beside:,.0f}",
-            "" if row.ratio is UNSET else f"{row.ratio:.2f}",
+            row.batch,
+            round(row.per_second),
+            Amount(f"{row.p50_ms:.3f}"),
+            Amount(f"{row.p99_ms:.3f}"),
+            None if row.beside_per_second is UNSET else round(row.beside_per_second),
+            None if row.ratio is UNSET else Amount(f"{row.ratio:.2f}"),
             row.required,
             _reached(row),
         )
-    Console().print(table)
+        for row in rows
+    ]
+    return Table((*columns, "reached"), cells)
 
 
 def _reached(row: Row) -> str:
-    from msgspec import UNSET
-
     details = ", ".join(_details(row.details))
     if row.void:
         verdict = "void: " + row.void

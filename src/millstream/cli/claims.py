@@ -6,36 +6,51 @@ A claim is written CLAIM_ID:ATTEMPT, as `claim` prints it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
+from msgspec.structs import asdict
 
-from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath, existing_queue, opened
+from millstream import Message, Millstream
+from millstream.cli.arguments import parse_duration
+from millstream.cli.display import (
+    Answer,
+    Table,
+    json_text,
+    plural,
+    safe,
+    say,
+    silence,
+    span,
+    time_of,
+)
+from millstream.cli.names import QueueName
+from millstream.cli.output import Output
+from millstream.cli.place import existing_queue
+from millstream.errors import MillstreamError
+from millstream.queue.model.message import named_message
+from millstream.record import wall_ms_of
 
-if TYPE_CHECKING:
-    from millstream.queue.model.message import Message
-
-QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.")]
 Claims = Annotated[
     list[str], typer.Argument(metavar="CLAIM...", help="CLAIM_ID:ATTEMPT, as `claim` prints them.")
 ]
 Count = Annotated[int, typer.Option("--count", "-n", metavar="N", min=0, help="At most so many.")]
-MessagesJson = Annotated[bool, typer.Option("--json", help="One JSON object per message.")]
-Values = Annotated[bool, typer.Option("--values", help="Values only, as they are, one per line.")]
 Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why; kept with the attempt.")]
-Duration = typer.Option(metavar="DURATION", help="Instead of what the queue says.")
+Instead = Annotated[
+    str | None, typer.Option(metavar="DURATION", help="Instead of what the queue says.")
+]
+Wait = Annotated[
+    str | None, typer.Option(metavar="DURATION", help="Wait so long for the first message.")
+]
 
 
 def claim(
     queue: QueueName,
-    store: StorePath = Path(DEFAULT_STORE),
+    ms: Millstream,
+    output: Output,
     count: Count = 1,
-    lease: Annotated[str | None, Duration] = None,
-    wait: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Wait so long for the first.")
-    ] = None,
+    lease: Instead = None,
+    wait: Wait = None,
     consumer: Annotated[
         str | None, typer.Option(metavar="NAME", help="Who claims; kept with the attempt.")
     ] = None,
@@ -43,133 +58,136 @@ def claim(
         list[str] | None,
         typer.Option("--ack", metavar="CLAIM", help="Acknowledge this in the same commit."),
     ] = None,
-    json: MessagesJson = False,
-    values: Values = False,
 ) -> None:
     """Claim messages for a while, and print them: claim, key and value."""
-    from millstream.cli.arguments import parse_duration
-
-    printer = _choose_printer(json=json, values=values)
-    finished = [parse_claim(queue, text) for text in acked or []]
-    with opened(store) as ms:
-        for message in existing_queue(ms, queue).claim(
-            count,
-            lease=None if lease is None else parse_duration(lease),
-            wait=None if wait is None else parse_duration(wait),
-            consumer=consumer,
-            ack=finished,
-        ):
-            printer(message)
+    messages = existing_queue(ms, queue).claim(
+        count,
+        lease=_seconds(lease),
+        wait=_seconds(wait),
+        consumer=consumer,
+        ack=[parse_claim(queue, text) for text in acked or []],
+    )
+    _hand_out(messages, output, "they are claimed until their lease ends")
 
 
-def ack(
-    queue: QueueName, claims: Claims, store: StorePath = Path(DEFAULT_STORE), json: AsJson = False
+def pop(
+    queue: QueueName, ms: Millstream, output: Output, count: Count = 1, wait: Wait = None
 ) -> None:
-    """The work is done: acknowledge claims, all or none."""
+    """Take messages, done at once, and print them: each is handed out at most once."""
+    messages = existing_queue(ms, queue).pop(count, wait=_seconds(wait))
+    _hand_out(messages, output, "they are done, and will not come again")
 
+
+def _hand_out(messages: list[Message], output: Output, otherwise: str) -> None:
+    """Print messages; if their reader goes away meanwhile, that is an error: they are taken."""
+    for number, message in enumerate(messages):
+        try:
+            output.print(message)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            silence()
+            unseen = plural(len(messages) - number, "message")
+            raise MillstreamError(
+                f"the output was closed before {unseen} could be printed; {otherwise}"
+            ) from None
+
+
+def ack(queue: QueueName, claims: Claims, ms: Millstream) -> Answer:
+    """The work is done: acknowledge claims, all or none."""
     chosen = [parse_claim(queue, text) for text in claims]
-    with opened(store) as ms:
-        existing_queue(ms, queue).ack(chosen)
-    _say_ended(queue, len(chosen), "acknowledged", as_json=json)
+    existing_queue(ms, queue).ack(chosen)
+    return _ended(queue, len(chosen), "acknowledged")
 
 
 def nack(
-    queue: QueueName,
-    claims: Claims,
-    store: StorePath = Path(DEFAULT_STORE),
-    delay: Annotated[str | None, Duration] = None,
-    reason: Reason = "",
-    json: AsJson = False,
-) -> None:
+    queue: QueueName, claims: Claims, ms: Millstream, delay: Instead = None, reason: Reason = ""
+) -> Answer:
     """Try claims again later; without attempts left they fail."""
-    from millstream.cli.arguments import parse_duration
-
     chosen = [parse_claim(queue, text) for text in claims]
-    delay_s = None if delay is None else parse_duration(delay)
-    with opened(store) as ms:
-        existing_queue(ms, queue).nack(chosen, delay=delay_s, reason=reason)
-    _say_ended(queue, len(chosen), "given back", as_json=json)
+    existing_queue(ms, queue).nack(chosen, delay=_seconds(delay), reason=reason)
+    return _ended(queue, len(chosen), "given back")
 
 
-def fail(
-    queue: QueueName,
-    claims: Claims,
-    store: StorePath = Path(DEFAULT_STORE),
-    reason: Reason = "",
-    json: AsJson = False,
-) -> None:
+def fail(queue: QueueName, claims: Claims, ms: Millstream, reason: Reason = "") -> Answer:
     """Give up on claims, whatever attempts are left."""
-
     chosen = [parse_claim(queue, text) for text in claims]
-    with opened(store) as ms:
-        existing_queue(ms, queue).fail(chosen, reason=reason)
-    _say_ended(queue, len(chosen), "failed", as_json=json)
+    existing_queue(ms, queue).fail(chosen, reason=reason)
+    return _ended(queue, len(chosen), "failed")
+
+
+def renew(queue: QueueName, claims: Claims, ms: Millstream, lease: Instead = None) -> Answer:
+    """Go on with claims: their lease begins again, all or none."""
+    chosen = [parse_claim(queue, text) for text in claims]
+    until = existing_queue(ms, queue).renew(chosen, lease=_seconds(lease))
+    return Answer(
+        {"queue": queue, "count": len(chosen), "until": until},
+        f"{plural(len(chosen), 'message')} renewed, until {time_of(until)}",
+    )
 
 
 def peek(
     queue: QueueName,
-    store: StorePath = Path(DEFAULT_STORE),
+    ms: Millstream,
+    output: Output,
     count: Count = 10,
     state: Annotated[str, typer.Option(help="available, in_flight, done or failed.")] = "available",
     after: Annotated[
         str | None, typer.Option(metavar="CLAIM_ID", help="Go on behind this one.")
     ] = None,
-    json: MessagesJson = False,
-    values: Values = False,
 ) -> None:
     """Print messages in a state, without claiming them."""
-
-    printer = _choose_printer(json=json, values=values)
     position = -1 if after is None else _claim_id(after)
-    with opened(store) as ms:
-        found = existing_queue(ms, queue)
-        for message in found.peek(count, state=state.replace("-", " "), after=position):
-            printer(message)
+    found = existing_queue(ms, queue)
+    for message in found.peek(count, state=state.replace("-", " "), after=position):
+        output.print(message)
 
 
 def attempts(
     queue: QueueName,
     claim: Annotated[str, typer.Argument(metavar="CLAIM_ID", help="The message.")],
-    store: StorePath = Path(DEFAULT_STORE),
-    json: AsJson = False,
-) -> None:
+    ms: Millstream,
+) -> Answer:
     """Show how the attempts at a message went."""
-    from msgspec.structs import asdict
-
-    from millstream.cli import display
-    from millstream.record import wall_ms_of
-
-    with opened(store) as ms:
-        tries = existing_queue(ms, queue).attempts(_claim_id(claim))
-    if json:
-        display.say_json([{"attempt": n, **asdict(one)} for n, one in enumerate(tries, start=1)])
-        return
-    if not tries:
-        display.note("no attempts")
-        return
-    display.say_table(
-        ("attempt", "claimed", "consumer", "took", "outcome", "reason"),
-        [
-            (
-                str(number),
-                display.time_of(one.claimed),
-                display.safe(one.consumer),
-                "-"
-                if one.ended is None
-                else display.span(wall_ms_of(one.ended) - wall_ms_of(one.claimed)),
-                one.outcome,
-                display.safe(one.reason) or "-",
-            )
-            for number, one in enumerate(tries, start=1)
-        ],
-        numbers=("attempt", "took"),
+    tries = existing_queue(ms, queue).attempts(_claim_id(claim))
+    rows = [
+        (
+            number,
+            one.claimed,
+            one.consumer,
+            one.ended and span(wall_ms_of(one.ended) - wall_ms_of(one.claimed)),
+            one.outcome,
+            one.reason,
+        )
+        for number, one in enumerate(tries, start=1)
+    ]
+    return Answer(
+        [{"attempt": number, **asdict(one)} for number, one in enumerate(tries, start=1)],
+        Table(
+            ("attempt", "claimed", "consumer", "took", "outcome", "reason"),
+            rows,
+            none="no attempts",
+        ),
     )
+
+
+def records(
+    queue: QueueName,
+    ms: Millstream,
+    json: Annotated[
+        bool, typer.Option("--json", help="One JSON object per record: key and value in hex.")
+    ] = False,
+) -> None:
+    """Print a queue as the records of OpenData-Queue's RFC: key and value in hex, and what they say."""
+    for record in existing_queue(ms, queue).records():
+        key, value, said = record.key.hex(), record.value.hex(), record.describe()
+        if json:
+            say(json_text({"key": key, "value": value, "description": said}))
+        else:
+            say(f"{key}\t{value}\t{safe(said)}")
 
 
 def parse_claim(queue: str, text: str) -> Message:
     """A claim from CLAIM_ID:ATTEMPT; enough of a message to end its attempt."""
-    from millstream.queue.model.message import named_message
-
     claim_id, colon, attempt = text.partition(":")
     if not (colon and claim_id.isdecimal() and attempt.isdecimal()):
         raise typer.BadParameter(f"a claim is CLAIM_ID:ATTEMPT, not {text!r}")
@@ -183,64 +201,10 @@ def _claim_id(text: str) -> int:
     return int(claim_id)
 
 
-def message_json(message: Message) -> dict[str, Any]:
-    """A message as one JSON object; ids are text, for they are too large for a JavaScript number."""
-    from millstream.cli.display import record_json
-    from millstream.record import Record
-
-    record = record_json(
-        Record(
-            message.log,
-            message.offset,
-            message.value,
-            message.timestamp,
-            message.key,
-            message.headers,
-        )
-    )
-    del record["appended"]
-    return {
-        "queue": message.queue,
-        "claim": f"{message.claim_id}:{message.attempt}",
-        "claim_id": str(message.claim_id),
-        "attempt": message.attempt,
-        "until": message.until,
-        "reason": message.reason,
-        **record,
-    }
+def _seconds(text: str | None) -> float | None:
+    return None if text is None else parse_duration(text)
 
 
-def _choose_printer(*, json: bool, values: bool) -> Callable[[Message], None]:
-    from millstream.cli import display
-
-    if json and values:
-        raise typer.BadParameter("--json or --values, not both")
-
-    def print_value(message: Message) -> None:
-        if sys.stdout.isatty():
-            display.say(display.safe(message.value))
-        else:
-            sys.stdout.buffer.write(message.value + b"\n")
-
-    def print_json(message: Message) -> None:
-        import msgspec
-
-        display.say(msgspec.json.encode(message_json(message)).decode())
-
-    def print_line(message: Message) -> None:
-        key = "-" if message.key is None else display.safe(message.key)
-        fields = [f"{message.claim_id}:{message.attempt}", key, display.safe(message.value)]
-        if message.reason:
-            fields.append(display.safe(message.reason))
-        display.say(("  " if sys.stdout.isatty() else "\t").join(fields))
-
-    return print_value if values else print_json if json else print_line
-
-
-def _say_ended(queue: str, count: int, how: str, *, as_json: bool) -> None:
-    from millstream.cli import display
-
-    if as_json:
-        display.say_json({"queue": queue, "count": count, "outcome": how})
-    else:
-        display.say(f"{display.plural(count, 'message')} {how}")
+def _ended(queue: str, count: int, how: str) -> Answer:
+    data = {"queue": queue, "count": count, "outcome": how}
+    return Answer(data, f"{plural(count, 'message')} {how}")

@@ -1,207 +1,256 @@
-"""`millstream demo`: every part at work on a temporary store, each step checked as it goes."""
+"""`millstream demo`: every part at work in a temporary directory, each step checked as it goes.
+
+A step is a function; its lines up to `return` are what the user is shown, so what is shown is what
+was run.
+"""
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import chdir, contextmanager
+from importlib.util import find_spec
+from textwrap import dedent
 
-import typer
+import msgspec
 
-if TYPE_CHECKING:
-    from millstream.threads.database import Millstream
+import millstream
+from millstream import Message, Producer, Retry
+from millstream.cli.command import AsJson
+from millstream.cli.display import Line, json_text, report
+from millstream.errors import MillstreamError
 
-SINGLES = 500
-BATCH_RECORDS = 1_000
-BATCHES = 100
-KILL_AFTER_S = 0.7
-
-WRITER = "import sys; from millstream.cli.demo import write_until_killed as w; w(sys.argv[1])"
+KILL_AFTER_S = 0.5
+WRITER = "from millstream.cli.demo import write_until_killed as w; w()"
 
 
-def demo() -> None:
-    """Show everything at work, in a few seconds, on a temporary store."""
-    from millstream.cli import display
-
-    rows = []
-    with tempfile.TemporaryDirectory(prefix="millstream-demo-") as directory:
-        path = Path(directory, "demo.db")
-        for title, step in STEPS:
-            if sys.stderr.isatty():
-                sys.stderr.write(f"\r\x1b[K{title} …")
-                sys.stderr.flush()
+def demo(json: AsJson = False) -> None:
+    """Show everything at work, in a few seconds, in a temporary directory."""
+    told = []
+    with tempfile.TemporaryDirectory(prefix="millstream-demo-") as directory, chdir(directory):
+        for step in STEPS:
             started = time.perf_counter()
-            outcome = step(path)
-            rows.append((title, outcome, f"{(time.perf_counter() - started) * 1000:,.0f} ms"))
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\x1b[K")
-    display.say_table(("step", "what happened", "time"), rows, numbers=("time",))
+            is_possible = step is not server or find_spec("uvicorn") is not None
+            outcome = step() if is_possible else "left out; pip install 'millstream[server]'"
+            took_ms = round((time.perf_counter() - started) * 1000)
+            title = f"{step.__name__}: {step.__doc__}"
+            code = _code(step)
+            told.append({"step": step.__name__, "code": code, "outcome": outcome, "ms": took_ms})
+            if json:
+                continue
+            for text, style in (
+                (title, "bold"),
+                *((f"    {line}", "cyan") for line in code.splitlines()),
+                (f"  → {outcome}  ({took_ms:,} ms)", "green"),
+                ("", ""),
+            ):
+                Line(text, style).show()
+            sys.stdout.flush()
+    if json:
+        report(json_text(told))
 
 
-def write_until_killed(path: str) -> None:
-    """Append one record after the other, and say each offset once it is durable."""
-    with _open(Path(path)) as ms:
-        log = ms.log("survivor")
-        number = 0
-        while True:
-            offset = log.append({"number": number})
-            os.write(1, b"%d\n" % offset)
-            number += 1
+def _code(step: Callable[[], str]) -> str:
+    """The lines of a step, without its first two and what it returns."""
+    body = inspect.getsource(step).partition('"""\n')[2]
+    return dedent(body.partition("    return ")[0]).rstrip()
 
 
-def _append_single(path: Path) -> str:
-    with _open(path) as ms:
+def _checked(true: bool, outcome: str) -> str:
+    if not true:
+        raise MillstreamError(f"the demonstration went wrong where it should say: {outcome}")
+    return outcome
+
+
+def log() -> str:
+    """Records at offsets that never change, durable when append returns."""
+    with millstream.open("demo.db") as ms:
         orders = ms.log("orders")
-        seconds = _timed(
-            lambda: [orders.append({"id": i}, key=f"order-{i}") for i in range(SINGLES)]
-        )
-        _check(orders.end_offset() == SINGLES, "a record is missing")
-    return f"{SINGLES} records in {SINGLES} synced commits, {SINGLES / seconds:,.0f} per second"
+        offset = orders.append({"id": 1, "total": 42}, key="ada")
+        orders.append_many([{"id": n} for n in range(2, 10_001)])
+        found = orders.get(offset)
+        count = sum(1 for _ in orders.read())
+    return _checked(
+        found is not None and found.json() == {"id": 1, "total": 42} and count == 10_000,
+        f"{count:,} records in two commits; offset {offset} is {found and found.json()}",
+    )
 
 
-def _append_batches(path: Path) -> str:
-    with _open(path) as ms:
-        events = ms.log("events")
-        batch = [b"x" * 100] * BATCH_RECORDS
-        seconds = _timed(lambda: [events.append_many(batch) for _ in range(BATCHES)])
-        count = BATCHES * BATCH_RECORDS
-        _check(len(events) == count, "a batch is missing")
-    return f"{count:,} records in {BATCHES} synced commits, {count / seconds:,.0f} per second"
+def repeat() -> str:
+    """What a producer sends twice is stored once."""
+    with millstream.open("demo.db") as ms:
+        first = ms.log("orders").append({"id": 10_001}, producer=Producer("shop", 1))
+        again = ms.log("orders").append({"id": 10_001}, producer=Producer("shop", 1))
+    return _checked(first == again == 10_000, f"both times offset {first}")
 
 
-def _read(path: Path) -> str:
-    with _open(path) as ms:
-        seconds = _timed(lambda: _check(sum(1 for _ in ms.log("events").read()) > 0, "no records"))
-        order = ms.log("orders").get(7)
-        _check(order is not None and order.json() == {"id": 7}, "record 7 is not what was written")
-        count = len(ms.log("events"))
-    return f"{count:,} records, {count / seconds:,.0f} per second; offset 7 is {{'id': 7}}"
+def cursor() -> str:
+    """A reader goes on where it was, and may acknowledge in any order."""
+    with millstream.open("demo.db") as ms:
+        billing = ms.log("orders").cursor("billing")
+        records = billing.take(6)
+        billing.ack([records[4], records[1], records[0], records[5]])
+    with millstream.open("demo.db") as ms:
+        again = [record.offset for record in ms.log("orders").cursor("billing").take(4)]
+    return _checked(again == [2, 3, 6, 7], f"after reopening come offsets {again}")
 
 
-def _repeat(path: Path) -> str:
-    from millstream.record import Producer
-
-    with _open(path) as ms:
-        orders = ms.log("orders")
-        first = orders.append({"id": SINGLES}, producer=Producer("shop", 1))
-        again = orders.append({"id": SINGLES}, producer=Producer("shop", 1))
-        _check(first == again == orders.end_offset() - 1, "a repeat was stored")
-    return f"the same append twice under one sequence: both times offset {first}, stored once"
-
-
-def _acknowledge(path: Path) -> str:
-    with _open(path) as ms:
-        cursor = ms.log("orders").cursor("billing")
-        records = cursor.take(6)
-        for index in (4, 1, 0, 5):
-            cursor.ack(records[index])
-    with _open(path) as ms:
-        cursor = ms.log("orders").cursor("billing")
-        again = [record.offset for record in cursor.take(4)]
-        _check(again == [2, 3, 6, 7], f"redelivered {again}")
-    return "offsets 4, 1, 0, 5 acknowledged; after reopening come 2, 3, 6, 7"
+def queue() -> str:
+    """Each message to one consumer at a time, until it is acknowledged."""
+    with millstream.open("demo.db") as ms:
+        mail = ms.create_queue("mail", max_attempts=3, backoff=0, priority_by="priority")
+        mail.put("a newsletter")
+        mail.put("a password reset", priority=9)
+        (urgent,) = mail.claim(lease=30)
+        mail.ack(urgent)
+        (other,) = mail.claim()
+        mail.nack(other, reason="the mail server is busy")
+        info = mail.info()
+    return _checked(
+        urgent.text == "a password reset" and info is not None and info.done == 1,
+        f"first {urgent.text!r}, which is done; {other.text!r} is tried again",
+    )
 
 
-def _kill(path: Path) -> str:
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE)
-    assert writer.stdout is not None
-    heard = writer.stdout.readline()
-    time.sleep(KILL_AFTER_S)
-    writer.send_signal(signal.SIGKILL)
-    heard += writer.stdout.read()
-    writer.stdout.close()
-    writer.wait()
-    acknowledged = heard[: heard.rfind(b"\n") + 1].split()
-    with _open(path) as ms:
-        found = [record.json()["number"] for record in ms.log("survivor").read()]
-        _check(found == list(range(len(found))), "records are not in order")
-        _check(len(found) >= len(acknowledged) > 0, "an acknowledged record is lost")
-    return f"kill -9 after {len(acknowledged):,} acknowledged appends; {len(found):,} found, 0 lost"
+def worker() -> str:
+    """Runs a function for every message; one that fails is tried again."""
+    seen = []
+
+    def send(message: Message) -> None:
+        seen.append(message.text)
+        if len(seen) == 1:
+            raise Retry("still busy")
+
+    with millstream.open("demo.db") as ms:
+        stats = ms.queue("mail").worker(send).run(drain=True)
+    return _checked(stats.done == 1, f"{stats.done} done, {stats.retried} retried: {seen}")
 
 
-def _transact(path: Path) -> str:
-    with _open(path) as ms:
-        cursor = ms.log("orders").cursor("invoices")
+def transaction() -> str:
+    """Acknowledge, append and SQL in one commit: all of it, or nothing."""
+    with millstream.open("demo.db") as ms:
+        invoices = ms.log("orders").cursor("invoices")
+        (order,) = invoices.take(1)
         with ms.transaction() as tx:
             tx.sql("CREATE TABLE invoice (id INTEGER PRIMARY KEY)")
-        for record in cursor.take(3):
-            with ms.transaction() as tx:
-                tx.sql("INSERT INTO invoice VALUES (?)", [record.json()["id"]])
-                tx.append("invoices", {"order": record.json()["id"]})
-                tx.ack(cursor, record)
-        try:
-            with ms.transaction() as tx:
-                tx.sql("INSERT INTO invoice VALUES (99)")
-                tx.append("invoices", {"order": 99})
-                raise LookupError("changed my mind")
-        except LookupError:
-            pass
-        count, floor = len(ms.log("invoices")), cursor.info().floor
-        _check((count, floor) == (3, 3), "a transaction was not all or nothing")
-    return "ack, append and SQL in one commit, three times; a fourth was abandoned without trace"
+            tx.sql("INSERT INTO invoice VALUES (?)", [order.json()["id"]])
+            tx.append("invoices", {"order": order.json()["id"]})
+            tx.ack(invoices, order)
+        count, floor = len(ms.log("invoices")), invoices.info().floor
+    return _checked((count, floor) == (1, 1), "one invoice, one acknowledged order, one commit")
 
 
-def _forget(path: Path) -> str:
-    with _open(path) as ms:
-        orders, events = ms.log("orders"), ms.log("events")
-        gone = orders.truncate(before=100)
-        before = len(events)
-        events.retain(count=5_000)
-        events.enforce_retention()
-        forgotten = before - len(events)
-        _check(orders.start_offset() == 100 and len(events) == 5_000, "the wrong records are gone")
-    return f"truncated {gone}, retention of 5,000 let {forgotten:,} go; offsets stay as they were"
+def server() -> str:
+    """The same store for other machines: the same nouns over a URL."""
+    with serving("demo.db") as url, millstream.open(url) as ms:  # $ millstream serve demo.db
+        offset = ms.log("orders").append({"id": 10_002})
+        ms.queue("mail").put("a letter from afar")
+        (message,) = ms.queue("mail").pop()
+    return _checked(offset == 10_001, f"appended at offset {offset}, popped {message.text!r}")
 
 
-def _fold(path: Path) -> str:
-    with _open(path) as ms:
-        folded = ms.fold()
-        left = ms.stats()["unfolded_commits"]
-    return f"{folded:,} commits moved into their records, {left} left"
+def fork() -> str:
+    """A log that begins as another one is now; nothing is copied."""
+    with millstream.open("demo.db") as ms:
+        orders = ms.log("orders")
+        trial = orders.fork("trial")
+        trial.append({"id": "only a trial"})
+        ends = orders.end_offset(), trial.end_offset()
+        merged = trial.merge()
+    return _checked(
+        merged.adopted == 1, f"they end at {ends}; the merge brings {merged.adopted} back"
+    )
 
 
-def _examine(path: Path) -> str:
+def sync() -> str:
+    """Two stores exchange what one has and the other lacks."""
+    with millstream.open("demo.db") as ms:
+        first = ms.sync("copy.db", create=True)  # $ millstream sync copy.db --create
+        again = ms.sync("copy.db")
+    return _checked(
+        first.pushed > 10_000 and again.pushed == 0,
+        f"{first.pushed:,} records pushed; the second time {again.pushed}",
+    )
+
+
+def kill() -> str:
+    """A process dies in the middle; what it was told is durable is there."""
+    heard = killed_writer()
+    with millstream.open("demo.db") as ms:
+        found = [record.json()["number"] for record in ms.log("survivor").read()]
+    return _checked(
+        0 < len(heard) <= len(found) and found == list(range(len(found))),
+        f"kill -9 after {len(heard):,} acknowledged appends; {len(found):,} found, 0 lost",
+    )
+
+
+def truncate() -> str:
+    """Old records go, by hand or by rules; offsets stay as they were."""
+    with millstream.open("demo.db") as ms:
+        orders = ms.log("orders")
+        orders.truncate(before=100)
+        orders.retain(count=5_000)
+        orders.enforce_retention()
+        start, left = orders.start_offset(), len(orders)
+    return _checked(left == 5_000, f"{left:,} records are left, from offset {start:,} on")
+
+
+def doctor() -> str:
+    """Every checksum and every promise of the file, verified."""
     from millstream.doctor import examine
 
-    report = examine(path)
-    _check(report.healthy, "; ".join(problem.message for problem in report.problems))
-    rows = sum(report.rows.values())
-    return f"{rows:,} rows, {report.logs} logs, {report.records:,} records: healthy"
+    report = examine("demo.db")
+    return _checked(report.healthy, f"{report.records:,} records in {report.logs} logs: healthy")
 
 
-STEPS: tuple[tuple[str, Callable[[Path], str]], ...] = (
-    ("append", _append_single),
-    ("append batches", _append_batches),
-    ("read", _read),
-    ("repeat", _repeat),
-    ("cursor", _acknowledge),
-    ("kill", _kill),
-    ("transaction", _transact),
-    ("forget", _forget),
-    ("fold", _fold),
-    ("doctor", _examine),
+STEPS = (
+    log,
+    repeat,
+    cursor,
+    queue,
+    worker,
+    transaction,
+    server,
+    fork,
+    sync,
+    kill,
+    truncate,
+    doctor,
 )
 
 
-def _open(path: Path) -> Millstream:
-    import millstream
+@contextmanager
+def serving(path: str) -> Iterator[str]:
+    """A server process on any free port, and its address."""
+    command = [sys.executable, "-m", "millstream", "serve", path, "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            yield msgspec.json.decode(process.stdout.readline())["rest"]
+        finally:
+            process.terminate()
 
-    return millstream.open(path)
+
+def killed_writer() -> list[bytes]:
+    """Start a process that appends, kill it after a moment, and tell what it had acknowledged."""
+    command = [sys.executable, "-c", WRITER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        heard = writer.stdout.readline()
+        time.sleep(KILL_AFTER_S)
+        writer.send_signal(signal.SIGKILL)
+        heard += writer.stdout.read()
+    return heard[: heard.rfind(b"\n") + 1].split()
 
 
-def _timed(action: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    action()
-    return time.perf_counter() - started
-
-
-def _check(true: bool, otherwise: str) -> None:
-    if not true:
-        typer.echo(f"error: {otherwise}", err=True)
-        raise typer.Exit(1)
+def write_until_killed() -> None:
+    """Append one record after the other, and say each offset once it is durable."""
+    with millstream.open("demo.db") as ms:
+        for number in range(sys.maxsize):
+            os.write(1, b"%d\n" % ms.log("survivor").append({"number": number}))

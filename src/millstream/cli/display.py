@@ -1,27 +1,197 @@
 """How things look: tables on a terminal, tab-separated lines in a pipe, JSON where asked for.
 
-Stored text is never sent to a terminal as it is: control characters are escaped.
+Stored text is never sent to a terminal as it is: control characters are escaped. Colours are for
+terminals, and NO_COLOR turns them off.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import typer
 
-from millstream.record import CursorInfo, LogInfo, Record, Retention
+from millstream.clock import SystemClock
+from millstream.queue.model.backoff import Backoff
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _SPANS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"))
-_JSON = "application/json"
 _EMPTY = ("", "-", "0", "0.0", "no")
 """Cells that say nothing."""
+
+Tell = Callable[[str, int, int], None]
+"""Hears of progress: at which stage, how much is done, and of how much."""
+
+
+class Amount(str):
+    """Text that stands on the right of its column, as numbers do."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of text; on standard error if it is a `note`."""
+
+    text: str
+    style: str = ""
+    note: bool = False
+
+    def show(self) -> None:
+        """Print it."""
+        stream = sys.stderr if self.note else sys.stdout
+        if self.style and stream.isatty():
+            from rich.text import Text
+
+            console(stderr=self.note).print(Text(self.text, style=self.style))
+        else:
+            stream.write(self.text + "\n")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names and values, one pair per line."""
+
+    pairs: Sequence[tuple[str, Any]]
+    styles: Mapping[str, str] = field(default_factory=dict)
+    """The colours of values that say something, by their names."""
+
+    def show(self) -> None:
+        """Print them."""
+        width = max(len(name) for name, _ in self.pairs)
+        if not sys.stdout.isatty():
+            for name, value in self.pairs:
+                say(f"{name}\t{cell(value)}")
+            return
+        from rich.text import Text
+
+        screen = console()
+        for name, value in self.pairs:
+            text = cell(value)
+            style = "" if text in _EMPTY else self.styles.get(name, "")
+            parts = (f"{name:<{width}}  ", "cyan"), (text, style)
+            screen.print(Text.assemble(*parts), soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under their titles; a column of numbers stands on the right.
+
+    Where a terminal is too narrow for a table with `spare` columns, those that say nothing are left
+    out, then the spare ones; if that is not enough, each row is a block of lines instead.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    none: str = ""
+    """What is said, on standard error, if there are no rows."""
+    spare: Sequence[str] = ()
+    styles: Mapping[str, str] = field(default_factory=dict)
+    """The colours of cells that say something, by their columns."""
+
+    def show(self) -> None:
+        """Print it."""
+        cells = [[cell(value) for value in row] for row in self.rows]
+        if not cells:
+            if self.none:
+                note(self.none)
+        elif sys.stdout.isatty():
+            self._show_on_terminal(cells)
+        else:
+            for row in (self.columns, *cells):
+                say("\t".join(row))
+
+    def _show_on_terminal(self, cells: list[list[str]]) -> None:
+        from rich import box
+        from rich.table import Table as Drawn
+        from rich.text import Text
+
+        screen = console()
+        right = {
+            title
+            for index, title in enumerate(self.columns)
+            if any(_is_amount(row[index]) for row in self.rows)
+        }
+        kept = self._fitting(cells, right, screen.width)
+        if _narrowest(self.columns, cells, kept, right) > screen.width:
+            for row in self.rows:
+                Facts(list(zip(self.columns, row, strict=True)), self.styles).show()
+                say("")
+            return
+        drawn = Drawn(box=box.SIMPLE_HEAD, pad_edge=False)
+        for index in kept:
+            title = self.columns[index]
+            drawn.add_column(
+                title,
+                justify="right" if title in right else "left",
+                no_wrap=title in right,
+                overflow="fold",
+                header_style="bold",
+            )
+        for row in cells:
+            drawn.add_row(*(Text(row[index], self._style(index, row[index])) for index in kept))
+        screen.print(drawn)
+        missed = [
+            title
+            for index, title in enumerate(self.columns)
+            if index not in kept and any(row[index] not in _EMPTY for row in cells)
+        ]
+        if missed:
+            note(f"no room for {', '.join(missed)}; a wider terminal or --json shows all")
+
+    def _style(self, index: int, text: str) -> str:
+        return "" if text in _EMPTY else self.styles.get(self.columns[index], "")
+
+    def _fitting(self, cells: list[list[str]], right: set[str], width: int) -> list[int]:
+        """As many of the columns as fit, the empty ones left out first."""
+        kept = list(range(len(self.columns)))
+        if not self.spare:
+            return kept
+        empty = [i for i in kept[:0:-1] if all(row[i] in _EMPTY for row in cells)]
+        for index in dict.fromkeys([*empty, *map(self.columns.index, self.spare)]):
+            if _narrowest(self.columns, cells, kept, right) <= width:
+                break
+            kept.remove(index)
+        return kept
+
+
+def _narrowest(
+    columns: Sequence[str], cells: list[list[str]], kept: Sequence[int], right: set[str]
+) -> int:
+    """The least width at which no number and no word is broken."""
+    total = 0
+    for index in kept:
+        column = [columns[index], *(row[index] for row in cells)]
+        is_whole = columns[index] in right
+        parts = column if is_whole else [word for text in column for word in text.split()]
+        total += max(map(len, parts), default=0) + 3
+    return total
+
+
+class Answer:
+    """What a command found or did: a value for `--json`, and what people are shown instead."""
+
+    def __init__(self, data: Any, *shown: str | Line | Facts | Table, code: int = 0) -> None:
+        self.data = data
+        self._shown = [Line(one) if isinstance(one, str) else one for one in shown]
+        self._code = code
+
+    def show(self, *, as_json: bool) -> None:
+        """Print it, and end with its exit code."""
+        if as_json:
+            say(json_text(self.data))
+        else:
+            for part in self._shown:
+                part.show()
+        if self._code:
+            raise typer.Exit(self._code)
 
 
 def say(text: str) -> None:
@@ -29,14 +199,27 @@ def say(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
-def say_styled(text: str, style: str) -> None:
-    """One line on standard output, coloured on a terminal that has colours."""
-    if not sys.stdout.isatty():
-        say(text)
-        return
-    from rich.text import Text
+def report(text: str) -> None:
+    """One line on standard output, at once; if its reader has gone, nothing more is said there.
 
-    console().print(Text(text, style=style))
+    For commands that store what they are given: they go on to the end of their input.
+    """
+    try:
+        say(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        silence()
+
+
+def silence() -> None:
+    """Send standard output, whose reader has gone, nowhere: also what the interpreter still holds."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 def note(text: str) -> None:
@@ -44,10 +227,10 @@ def note(text: str) -> None:
     sys.stderr.write(text + "\n")
 
 
-def say_json(value: Any) -> None:
-    """One line of JSON on standard output; indented on a terminal."""
+def json_text(value: Any) -> str:
+    """A value as one line of JSON; indented on a terminal."""
     data = msgspec.json.encode(value)
-    say((msgspec.json.format(data, indent=2) if sys.stdout.isatty() else data).decode())
+    return (msgspec.json.format(data, indent=2) if sys.stdout.isatty() else data).decode()
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -57,108 +240,58 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=False)
 
 
-def say_table(
-    columns: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    numbers: Iterable[str] = (),
-    spare: Sequence[str] = (),
-) -> None:
-    """Rows under their titles; `numbers` names the columns that stand on the right.
-
-    Where a terminal is too narrow for a table with `spare` columns, those that say nothing are left
-    out, then the spare ones; if that is not enough, each row is a block of lines instead.
-    """
-    rows = list(rows)
-    if not sys.stdout.isatty():
-        say("\t".join(columns))
-        for row in rows:
-            say("\t".join(row))
+@contextmanager
+def progress(first: str, *, wanted: bool = True) -> Iterator[Tell | None]:
+    """A bar on standard error, if that is a terminal; `first` is what it begins with."""
+    if not wanted or not sys.stderr.isatty():
+        yield None
         return
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    screen = console()
-    right = set(numbers)
-    everything = columns, rows
-    if spare:
-        columns, rows = _fitting(columns, rows, right, spare, screen.width)
-    missed = [
-        title
-        for index, title in enumerate(everything[0])
-        if title not in columns and any(row[index] not in _EMPTY for row in everything[1])
-    ]
-    if _narrowest(columns, rows, right) > screen.width:
-        columns, rows = everything
-        for row in rows:
-            say_facts(zip(columns, row, strict=True))
-            say("")
-        return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in columns:
-        table.add_column(
-            title,
-            justify="right" if title in right else "left",
-            no_wrap=title in right,
-            overflow="fold",
-            header_style="bold",
+    columns = (
+        TextColumn("{task.description:<18}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task(first, total=None)
+        yield lambda stage, done, total: bar.update(
+            task, description=safe(stage), completed=done, total=total or None
         )
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    screen.print(table)
-    if missed:
-        note(f"no room for {', '.join(missed)}; a wider terminal or --json shows all")
 
 
-def _fitting(
-    columns: Sequence[str],
-    rows: list[Sequence[str]],
-    right: set[str],
-    spare: Sequence[str],
-    width: int,
-) -> tuple[Sequence[str], list[Sequence[str]]]:
-    """As many of the columns as fit, the empty ones left out first."""
-    empty = [
-        title
-        for index, title in enumerate(columns)
-        if index and all(row[index] in _EMPTY for row in rows)
-    ]
-    for title in dict.fromkeys([*empty[::-1], *spare]):
-        if _narrowest(columns, rows, right) <= width:
-            break
-        gone = columns.index(title)
-        columns = [*columns[:gone], *columns[gone + 1 :]]
-        rows = [[*row[:gone], *row[gone + 1 :]] for row in rows]
-    return columns, rows
+def cell(value: Any) -> str:
+    """A value as it stands in a table: digits are grouped on a terminal, and plain in a pipe."""
+    match value:
+        case None | "" | () | []:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}" if sys.stdout.isatty() else str(value)
+        case float():
+            return f"{value:,.1f}"
+        case datetime():
+            return time_of(value)
+        case list() | tuple():
+            return ", ".join(map(cell, value))
+        case _:
+            return safe(str(value))
 
 
-def _narrowest(columns: Sequence[str], rows: Sequence[Sequence[str]], right: set[str]) -> int:
-    """The least width at which no number and no word is broken."""
-    total = 0
-    for index, title in enumerate(columns):
-        cells = [title, *(row[index] for row in rows)]
-        parts = cells if title in right else [word for cell in cells for word in cell.split()]
-        total += max(map(len, parts), default=0) + 3
-    return total
+def _is_amount(value: Any) -> bool:
+    return isinstance(value, int | float | Amount) and not isinstance(value, bool)
 
 
-def say_facts(facts: Iterable[tuple[str, str]]) -> None:
-    """Names and values, one pair per line."""
-    pairs = list(facts)
-    width = max(len(name) for name, _ in pairs)
-    for name, value in pairs:
-        say(f"{name:<{width}}  {value}" if sys.stdout.isatty() else f"{name}\t{value}")
-
-
-def size(count: int) -> str:
+def size(count: int) -> Amount:
     """Bytes, in the unit that suits."""
     amount = float(count)
     for unit in _UNITS:
         if amount < 1024 or unit == _UNITS[-1]:
             break
         amount /= 1024
-    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+    return Amount(f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}")
 
 
 def time_of(time: int | datetime) -> str:
@@ -167,30 +300,28 @@ def time_of(time: int | datetime) -> str:
     return moment.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
-def when(ms: int) -> str:
+def when(ms: int) -> Amount:
     """How long ago, on a terminal; the time itself in a pipe."""
     if not sys.stdout.isatty():
-        return time_of(ms)
-    from millstream.clock import SystemClock
-
+        return Amount(time_of(ms))
     passed_ms = max(0, SystemClock().wall_ms() - ms)
-    return "now" if passed_ms < 1000 else f"{rough(passed_ms)} ago"
+    return Amount("now" if passed_ms < 1000 else f"{rough(passed_ms)} ago")
 
 
-def rough(ms: int) -> str:
+def rough(ms: float) -> Amount:
     """A duration in its largest unit, whole ones only."""
     for unit_ms, unit in _SPANS:
         if ms >= unit_ms:
-            return f"{ms // unit_ms}{unit}"
-    return "0s"
+            return Amount(f"{ms // unit_ms:.0f}{unit}")
+    return Amount("0s")
 
 
-def span(ms: int) -> str:
+def span(ms: float) -> Amount:
     """A duration in its largest whole unit."""
     for unit_ms, unit in _SPANS:
         if ms and ms % unit_ms == 0:
-            return f"{ms // unit_ms}{unit}"
-    return f"{ms}ms"
+            return Amount(f"{ms // unit_ms:.0f}{unit}")
+    return Amount(f"{ms:.0f}ms")
 
 
 def plural(count: int, word: str) -> str:
@@ -215,71 +346,15 @@ def _escape(character: str) -> str:
     return character.encode("unicode_escape", "backslashreplace").decode()
 
 
-def record_line(record: Record) -> str:
-    """A record on one line: offset, time, key, value."""
-    key = "-" if record.key is None else safe(record.key)
-    fields = str(record.offset), time_of(record.timestamp), key, safe(record.value)
-    if not sys.stdout.isatty():
-        return "\t".join(fields)
-    return f"{fields[0]:>8}  {fields[1]}  {fields[2]:<10}  {fields[3]}"
+def backoff(waits: Backoff) -> str:
+    """A backoff as it is typed, and how far it grows."""
+    if waits.kind == "list":
+        return ",".join(span(ms) for ms in waits.waits_ms)
+    if waits.kind == "fixed":
+        return span(waits.first_ms)
+    return f"{span(waits.first_ms)}*{waits.factor:g}, up to {span(waits.most_ms)}"
 
 
-def record_json(record: Record) -> dict[str, Any]:
-    """A record as one JSON object; `value_encoding` says how its value is to be read."""
-    value, encoding = _embedded(record)
-    found = {
-        "log": record.log,
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        "appended": record.appended,
-        "key": None,
-        "headers": dict(record.headers),
-        "value": value,
-        "value_encoding": encoding,
-    }
-    if record.key is not None:
-        found["key"], found["key_encoding"] = _text_or_base64(record.key)
-    return found
-
-
-def _embedded(record: Record) -> tuple[Any, str]:
-    if record.headers.get("content-type") == _JSON:
-        try:
-            return msgspec.json.decode(record.value), "json"
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            pass  # the header promises too much: show it as what it is
-    return _text_or_base64(record.value)
-
-
-def _text_or_base64(data: bytes) -> tuple[str, str]:
-    try:
-        return data.decode(), "text"
-    except UnicodeDecodeError:
-        from base64 import b64encode
-
-        return b64encode(data).decode(), "base64"
-
-
-def rules(retention: Retention) -> str:
-    """What a log may forget, on one line."""
-    found = []
-    if retention.age_ms is not None:
-        found.append(f"age {span(retention.age_ms)}")
-    if retention.bytes is not None:
-        found.append(f"bytes {size(retention.bytes)}")
-    if retention.count is not None:
-        found.append(f"count {retention.count:,}")
-    if retention.consumed:
-        found.append("consumed")
-    return ", ".join(found) or "keep all"
-
-
-def log_json(info: LogInfo) -> dict[str, Any]:
-    """A log's facts as one JSON object."""
-    return {**msgspec.to_builtins(info), "records": len(info)}
-
-
-def cursor_json(info: CursorInfo) -> dict[str, Any]:
-    """A cursor's facts as one JSON object."""
-    found: dict[str, Any] = msgspec.to_builtins(info)
-    return found
+def per_second(rate: float) -> str:
+    """A rate as it was typed: 5, not 5.0; never 1e+06."""
+    return f"{rate:,.6f}".rstrip("0").rstrip(".") + " per second"

@@ -7,7 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import msgspec
 import typer
+
+from millstream.cli.arguments import parse_headers
+from millstream.cli.display import console
+from millstream.cli.lines import batches
+from millstream.errors import InvalidInput
 
 
 @dataclass(frozen=True)
@@ -36,8 +42,6 @@ class Input:
 
     def headers(self) -> dict[str, Any]:
         """The headers for every value."""
-        from millstream.cli.arguments import parse_headers
-
         marked = {"content-type": "application/json"} if self.json_lines else {}
         return {**marked, **parse_headers(self.header or [])}
 
@@ -56,8 +60,6 @@ class Input:
     def _batches(
         self, values: list[str] | None, noun: str, *, steady: bool, quiet: bool
     ) -> Iterator[list[Any]]:
-        from millstream.cli.lines import batches
-
         if values:
             yield list(values)
             return
@@ -75,8 +77,6 @@ def _shown(batches: Iterator[list[bytes]], noun: str) -> Iterator[list[bytes]]:
     """Batches as they come, with a line of progress."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from millstream.cli.display import console
-
     words = TextColumn(f"{{task.completed:,.0f}} {noun}s")
     columns = SpinnerColumn(), words, TimeElapsedColumn()
     with Progress(*columns, console=console(stderr=True), transient=True) as progress:
@@ -88,10 +88,6 @@ def _shown(batches: Iterator[list[bytes]], noun: str) -> Iterator[list[bytes]]:
 
 def _only_json(batches: Iterator[list[Any]], noun: str) -> Iterator[list[bytes]]:
     """Batches as bytes, up to the first value that is not JSON."""
-    import msgspec
-
-    from millstream.errors import InvalidInput
-
     count = 0
     for values in batches:
         checked = []

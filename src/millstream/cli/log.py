@@ -1,4 +1,4 @@
-"""`millstream log`: what logs there are, following one, and making one forget."""
+"""`millstream log`: what logs there are, following one, and deleting records."""
 
 from __future__ import annotations
 
@@ -9,141 +9,116 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import msgspec
 import typer
 
-from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath, Yes, opened
-from millstream.cli.confirm import confirm
+from millstream import Log, Millstream, Record
+from millstream.cli.arguments import parse_duration, parse_position
+from millstream.cli.command import Consent, command
 from millstream.cli.cursors import cursors
+from millstream.cli.display import Answer, Facts, Table, note, offsets, plural, safe, size, when
 from millstream.cli.fork import fork, merge, owner
 from millstream.cli.metadata import metadata
-from millstream.cli.read import From, Limit, RecordsJson, Values, choose_printer, existing
-from millstream.cli.retention import retention
+from millstream.cli.names import LogName
+from millstream.cli.output import Output
+from millstream.cli.place import existing_log
+from millstream.cli.read import Limit, Start
+from millstream.cli.retention import retention, rules_text
+from millstream.errors import Truncated
 
-if TYPE_CHECKING:
-    from millstream.record import Record
-    from millstream.threads.log import Log
-
-log = typer.Typer(help="List, follow, trim and configure logs.", no_args_is_help=True)
-
-LogName = Annotated[str, typer.Argument(metavar="LOG", help="The log.")]
+log = typer.Typer(help="List, follow, truncate and configure logs.", no_args_is_help=True)
 
 
-@log.command("list")
+@command(log, "log list 'orders*'", name="list")
 def list_logs(
+    ms: Millstream,
     pattern: Annotated[
         str, typer.Argument(metavar="PATTERN", help="Names such as 'orders*'.")
     ] = "*",
-    store: StorePath = Path(DEFAULT_STORE),
-    json: AsJson = False,
-) -> None:
+) -> Answer:
     """List the logs of the store."""
-    from millstream.cli import display
-
-    with opened(store) as ms:
-        found = [info for info in ms.logs() if fnmatchcase(info.name, pattern)]
-    if json:
-        display.say_json([display.log_json(info) for info in found])
-        return
-    if not found:
-        display.note("no logs" if pattern == "*" else f"no logs like {pattern}")
-        return
-    display.say_table(
-        ("log", "start", "end", "records", "size", "last append", "retention"),
-        [
-            (
-                display.safe(info.name),
-                str(info.start_offset),
-                str(info.end_offset),
-                f"{len(info)}",
-                display.size(info.bytes),
-                display.when(info.timestamp),
-                display.rules(info.retention),
-            )
-            for info in found
-        ],
-        numbers=("start", "end", "records", "size", "last append"),
-    )
-
-
-@log.command()
-def info(log: LogName, store: StorePath = Path(DEFAULT_STORE), json: AsJson = False) -> None:
-    """Show everything about one log."""
-    from millstream.cli import display
-
-    with opened(store) as ms:
-        found = existing(ms, log)
-        facts = found.info()
-        assert facts is not None
-        readers = found.cursors()
-        entries = dict(found.metadata)
-        parent = found.parent()
-    if json:
-        listed = [display.cursor_json(cursor) for cursor in readers]
-        display.say_json(
-            {
-                **display.log_json(facts),
-                "parent": parent,
-                "cursors": listed,
-                "metadata": entries,
-            }
+    found = [info for info in ms.logs() if fnmatchcase(info.name, pattern)]
+    rows = [
+        (
+            info.name,
+            info.start_offset,
+            info.end_offset,
+            len(info),
+            size(info.bytes),
+            when(info.timestamp),
+            rules_text(info.retention),
         )
-        return
-    display.say_facts(
-        [
-            ("log", display.safe(facts.name)),
-            ("records", f"{len(facts):,}"),
-            ("offsets", f"{facts.start_offset} to {facts.end_offset}, the end not included"),
-            ("size", display.size(facts.bytes)),
-            ("created", display.time_of(facts.created)),
-            ("last append", display.time_of(facts.timestamp)),
-            ("retention", display.rules(facts.retention)),
-            *([("forked from", display.safe(parent))] if parent is not None else []),
-            *(
-                (f"cursor {display.safe(c.name)}", f"floor {c.floor}, {c.lag:,} behind")
-                for c in readers
-            ),
-            *(
-                (f"metadata {display.safe(key)}", display.safe(str(value)))
-                for key, value in entries.items()
-            ),
-        ]
+        for info in found
+    ]
+    return Answer(
+        [{**msgspec.to_builtins(info), "records": len(info)} for info in found],
+        Table(
+            ("log", "start", "end", "records", "size", "last append", "retention"),
+            rows,
+            none="no logs" if pattern == "*" else f"no logs like {safe(pattern)}",
+        ),
     )
 
 
-@log.command()
+@command(log, "log info orders")
+def info(log: LogName, ms: Millstream) -> Answer:
+    """Show everything about one log."""
+    found = existing_log(ms, log)
+    facts = found.info()
+    assert facts is not None
+    readers, entries, parent = found.cursors(), dict(found.metadata), found.parent()
+    data = {
+        **msgspec.to_builtins(facts),
+        "records": len(facts),
+        "parent": parent,
+        "cursors": readers,
+        "metadata": entries,
+    }
+    pairs = [
+        ("log", facts.name),
+        ("records", len(facts)),
+        ("offsets", f"{facts.start_offset} to {facts.end_offset}, the end not included"),
+        ("size", size(facts.bytes)),
+        ("created", facts.created),
+        ("last append", when(facts.timestamp)),
+        ("retention", rules_text(facts.retention)),
+        *([("forked from", parent)] if parent is not None else []),
+        *((f"cursor {safe(c.name)}", f"floor {c.floor}, {c.lag:,} behind") for c in readers),
+        *((f"metadata {safe(key)}", str(value)) for key, value in entries.items()),
+    ]
+    return Answer(data, Facts(pairs))
+
+
+@command(
+    log, "log tail orders", "log tail orders --from -10 --values", "log tail orders --since 1h"
+)
 def tail(
     log: LogName,
-    store: StorePath = Path(DEFAULT_STORE),
-    start: From = None,
+    ms: Millstream,
+    start: Start,
+    output: Output,
     limit: Limit = None,
     timeout: Annotated[
         str | None, typer.Option(metavar="DURATION", help="End after so long without a record.")
     ] = None,
-    json: RecordsJson = False,
-    values: Values = False,
 ) -> None:
     """Follow a log: print records as they arrive, until Ctrl-C.
 
     Begins at the end; `--from -10` shows the last ten first. The log need not exist yet.
     """
-    from millstream.cli.arguments import parse_duration, parse_position
-
-    printer = choose_printer(json=json, values=values)
-    with opened(store) as ms:
-        found = ms.log(log)
-        first, end = found.start_offset(), found.end_offset()
-        position = parse_position(start or "latest", start=first, end=end)
-        left = limit
-        wait_s = None if timeout is None else parse_duration(timeout)
-        with _left_by_interrupt():
-            for record in _follow(found, position, wait_s) if left != 0 else ():
-                printer(record)
-                sys.stdout.flush()
-                if left is not None and (left := left - 1) == 0:
-                    break
+    found = ms.log(log)
+    position = start.offset(found, "latest")
+    wait_s = None if timeout is None else parse_duration(timeout)
+    left = sys.maxsize if limit is None else limit
+    with _left_by_interrupt():
+        for record in _follow(found, position, wait_s) if left else ():
+            output.print(record)
+            sys.stdout.flush()
+            left -= 1
+            if not left:
+                break
 
 
 @contextmanager
@@ -161,9 +136,6 @@ def _left_by_interrupt() -> Iterator[None]:
 
 def _follow(log: Log, position: int, timeout: float | None) -> Iterator[Record]:
     """As `Log.tail`, but what was truncated meanwhile is passed over with a warning."""
-    from millstream.cli.display import note, offsets
-    from millstream.errors import Truncated
-
     while True:
         try:
             for record in log.tail(position, timeout=timeout):
@@ -175,55 +147,45 @@ def _follow(log: Log, position: int, timeout: float | None) -> Iterator[Record]:
             position = error.start
 
 
-@log.command()
+@command(log, "log truncate orders --before 1000 --yes", "log truncate orders --before -100")
 def truncate(
     log: LogName,
     before: Annotated[str, typer.Option(metavar="OFFSET", help="The first offset to keep.")],
-    store: StorePath = Path(DEFAULT_STORE),
-    yes: Yes = False,
-    json: AsJson = False,
-) -> None:
+    ms: Millstream,
+    consent: Consent,
+) -> Answer:
     """Delete the records before an offset, permanently."""
-    from millstream.cli import display
-    from millstream.cli.arguments import parse_position
-
-    with opened(store) as ms:
-        found = existing(ms, log)
-        first, end = found.start_offset(), found.end_offset()
-        target = parse_position(before, start=first, end=end)
-        going = max(0, min(target, end) - first)
-        if going:
-            what = display.offsets(first, first + going)
-            confirm(f"Forget {display.plural(going, 'record')}, {what}, of {log!r}?", yes=yes)
-        gone = found.truncate(before=target)
-        start = found.start_offset()
-    if json:
-        display.say_json({"log": log, "truncated": gone, "start_offset": start})
-    else:
-        display.say(f"{display.plural(gone, 'record')} forgotten; the log begins at {start}")
+    found = existing_log(ms, log)
+    first, end = found.start_offset(), found.end_offset()
+    target = parse_position(before, start=first, end=end)
+    going = max(0, min(target, end) - first)
+    if going:
+        what = offsets(first, first + going)
+        consent.ask(f"Delete {plural(going, 'record')}, {what}, of log {log!r}?")
+    gone = found.truncate(before=target)
+    start = found.start_offset()
+    return Answer(
+        {"log": log, "truncated": gone, "start_offset": start},
+        f"{plural(gone, 'record')} deleted; the log begins at {start}",
+    )
 
 
-@log.command()
-def delete(
-    log: LogName, store: StorePath = Path(DEFAULT_STORE), yes: Yes = False, json: AsJson = False
-) -> None:
+@command(log, "log delete orders --yes")
+def delete(log: LogName, ms: Millstream, consent: Consent) -> Answer:
     """Delete a log with its records, cursors and metadata, permanently."""
-    from millstream.cli import display
-
-    with opened(store) as ms:
-        found = existing(ms, log)
-        count = len(found)
-        confirm(f"Forget log {log!r} with {display.plural(count, 'record')}?", yes=yes)
-        gone = found.delete()
-    if json:
-        display.say_json({"log": log, "deleted": gone, "records": count})
-    else:
-        display.say(f"log {display.safe(log)} is gone, with {display.plural(count, 'record')}")
+    found = existing_log(ms, log)
+    count = len(found)
+    consent.ask(f"Delete log {log!r} with {plural(count, 'record')}?")
+    gone = found.delete()
+    return Answer(
+        {"log": log, "deleted": gone, "records": count},
+        f"log {safe(log)} deleted, with {plural(count, 'record')}",
+    )
 
 
-log.command()(retention)
-log.command()(cursors)
-log.command()(metadata)
-log.command()(fork)
-log.command()(merge)
-log.command()(owner)
+command(log, "log retention orders --age 7d --yes", "log retention orders --keep-all")(retention)
+command(log, "log cursors orders", "log cursors orders billing --seek -10 --yes")(cursors)
+command(log, "log metadata orders", "log metadata orders team blue")(metadata)
+command(log, "log fork orders trial")(fork)
+command(log, "log merge trial", "log merge trial --on-fork rebase")(merge)
+command(log, "log owner orders", "log owner orders --take-over --yes")(owner)

@@ -1,141 +1,117 @@
-"""`millstream read`: records of a log, from an offset or where a cursor stands."""
+"""`millstream read`: records of a log, from an offset or a time, or where a cursor stands."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from millstream.cli.config import DEFAULT_STORE, StorePath, opened
-
-if TYPE_CHECKING:
-    from millstream.record import Record
-    from millstream.threads.database import Millstream
-    from millstream.threads.log import Log
+from millstream import Log, Millstream, Record
+from millstream.cli.arguments import parse_past, parse_position
+from millstream.cli.names import LogName
+from millstream.cli.output import Output
+from millstream.cli.place import existing_log
+from millstream.errors import NotFound
 
 TAKEN = 500
 """Records between two acknowledgements of a cursor."""
 
-From = Annotated[
-    str | None,
-    typer.Option("--from", metavar="OFFSET", help="An offset, earliest, latest, or -10."),
-]
 Limit = Annotated[int | None, typer.Option(metavar="N", min=0, help="At most so many records.")]
-RecordsJson = Annotated[bool, typer.Option("--json", help="One JSON object per record.")]
-Values = Annotated[bool, typer.Option("--values", help="Values only, as they are, one per line.")]
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where reading begins."""
+
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="OFFSET", help="An offset, earliest, latest, or -10."),
+    ] = None
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Appended since then: ISO 8601, or how long ago: 15m."),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.start is not None and self.since is not None:
+            raise typer.BadParameter("--from or --since, not both")
+
+    def __bool__(self) -> bool:
+        """Whether it was said."""
+        return self.start is not None or self.since is not None
+
+    def offset(self, log: Log, otherwise: str = "earliest") -> int:
+        """The offset that is meant."""
+        first, end = log.start_offset(), log.end_offset()
+        if self.since is None:
+            return parse_position(self.start or otherwise, start=first, end=end)
+        past_ms = parse_past(self.since)
+        return bisect_left(range(end), past_ms, lo=first, key=lambda at: _appended(log, at))
+
+
+def _appended(log: Log, offset: int) -> int:
+    """When a record was appended; one that was truncated meanwhile is older than any other."""
+    record = log.get(offset)
+    return 0 if record is None else record.appended
 
 
 def read(
-    log: Annotated[str, typer.Argument(metavar="LOG", help="The log.")],
-    store: StorePath = Path(DEFAULT_STORE),
-    start: From = None,
+    log: LogName,
+    ms: Millstream,
+    start: Start,
+    output: Output,
     stop: Annotated[
         str | None, typer.Option("--to", metavar="OFFSET", help="Up to, not including, an offset.")
     ] = None,
     limit: Limit = None,
-    json: RecordsJson = False,
-    values: Values = False,
     cursor: Annotated[
         str | None, typer.Option(metavar="NAME", help="What this cursor has not acknowledged.")
     ] = None,
     ack: Annotated[
-        bool, typer.Option("--ack", help="Acknowledge what was printed; makes the cursor.")
+        bool, typer.Option("--ack", help="Acknowledge what was printed; creates the cursor.")
     ] = False,
 ) -> None:
     """Print the records of a log: offset, time, key and value."""
-    if json and values:
-        raise typer.BadParameter("--json or --values, not both")
     if ack and cursor is None:
         raise typer.BadParameter("--ack needs --cursor")
     if cursor is not None and stop is not None:
         raise typer.BadParameter("--to does not go with --cursor; use --limit")
-    printer = choose_printer(json=json, values=values)
-    with opened(store) as ms:
-        found = existing(ms, log)
-        if cursor is None:
-            for record in islice(_range(found, start, stop), limit):
-                printer(record)
-        else:
-            _read_by_cursor(found, cursor, start=start, limit=limit, ack=ack, printer=printer)
+    found = existing_log(ms, log)
+    if cursor is not None:
+        _read_by_cursor(found, cursor, start=start, limit=limit, ack=ack, output=output)
+        return
+    for record in islice(_range(found, start, stop), limit):
+        output.print(record)
 
 
-def existing(ms: Millstream, name: str) -> Log:
-    """The log of a name; there must be one."""
-    from millstream.errors import NotFound
-
-    log = ms.log(name)
-    if log.info() is None:
-        raise NotFound(f"there is no log {name!r}", name=name)
-    return log
-
-
-def choose_printer(*, json: bool, values: bool) -> Callable[[Record], None]:
-    """How a record is printed."""
-    from millstream.cli import display
-
-    def print_value(record: Record) -> None:
-        out = sys.stdout
-        if out.isatty():
-            display.say(display.safe(record.value))
-        else:
-            out.buffer.write(record.value + b"\n")
-
-    def print_json(record: Record) -> None:
-        import msgspec
-
-        display.say(msgspec.json.encode(display.record_json(record)).decode())
-
-    def print_line(record: Record) -> None:
-        display.say(display.record_line(record))
-
-    return print_value if values else print_json if json else print_line
-
-
-def _range(log: Log, start: str | None, stop: str | None) -> Iterator[Record]:
-    from millstream.cli.arguments import parse_position
-
+def _range(log: Log, start: Start, stop: str | None) -> Iterator[Record]:
     first, end = log.start_offset(), log.end_offset()
-    return log.read(
-        first if start is None else parse_position(start, start=first, end=end),
-        end if stop is None else parse_position(stop, start=first, end=end),
-    )
+    last = end if stop is None else parse_position(stop, start=first, end=end)
+    return log.read(start.offset(log), last)
 
 
 def _read_by_cursor(
-    log: Log,
-    name: str,
-    *,
-    start: str | None,
-    limit: int | None,
-    ack: bool,
-    printer: Callable[[Record], None],
+    log: Log, name: str, *, start: Start, limit: int | None, ack: bool, output: Output
 ) -> None:
-    from millstream.cli.arguments import parse_position
-    from millstream.errors import NotFound
-
     known = any(info.name == name for info in log.cursors())
     if not known and not ack:
-        raise NotFound(f"log {log.name!r} has no cursor {name!r}; --ack makes one", name=name)
-    if known and start is not None:
+        raise NotFound(f"log {log.name!r} has no cursor {name!r}; --ack creates one", name=name)
+    if known and start:
         raise typer.BadParameter(
             f"cursor {name!r} stands where it stands; `millstream log cursors {log.name} {name} "
             "--seek` moves it"
         )
-    first, end = log.start_offset(), log.end_offset()
-    cursor = log.cursor(name, start=parse_position(start or "earliest", start=first, end=end))
+    cursor = log.cursor(name, start=start.offset(log))
     left = sys.maxsize if limit is None else limit
     while left > 0 and (records := cursor.take(min(left, TAKEN))):
-        _print_all(records, printer)
+        for record in records:
+            output.print(record)
+        sys.stdout.flush()
         if ack:
             cursor.ack(records)
         left -= len(records)
-
-
-def _print_all(records: Iterable[Record], printer: Callable[[Record], None]) -> None:
-    for record in records:
-        printer(record)
-    sys.stdout.flush()

@@ -1,98 +1,71 @@
-"""`millstream log retention`: what a log may forget."""
+"""`millstream log retention`: which records a log deletes by itself."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import msgspec
 import typer
+from msgspec.structs import replace
 
-from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath, Yes, opened
-from millstream.cli.confirm import confirm
-from millstream.cli.read import existing
+from millstream import Millstream, Retention
+from millstream.cli.command import Consent
+from millstream.cli.declared import Declared, Fields
+from millstream.cli.display import Answer, plural, size, span
+from millstream.cli.names import LogName
+from millstream.cli.place import existing_log
 
-if TYPE_CHECKING:
-    from millstream.record import Retention
+_RULES = {
+    "age_ms": "delete what is older, such as 7d.",
+    "bytes": "keep this much, such as 1GiB.",
+    "count": "keep so many records.",
+    "consumed": "delete what every cursor and queue on it has passed.",
+}
 
 
 def retention(
-    log: Annotated[str, typer.Argument(metavar="LOG", help="The log.")],
-    store: StorePath = Path(DEFAULT_STORE),
-    age: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Forget what is older, such as 7d.")
-    ] = None,
-    bytes: Annotated[
-        str | None, typer.Option("--bytes", metavar="SIZE", help="Keep this much, such as 1GiB.")
-    ] = None,
-    count: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Keep so many records.")
-    ] = None,
-    consumed: Annotated[
-        bool | None,
-        typer.Option(
-            "--consumed/--no-consumed", help="Forget what every cursor and queue on it has passed."
-        ),
-    ] = None,
+    log: LogName,
+    ms: Millstream,
+    given: Annotated[Fields, Declared(Retention, _RULES)],
+    consent: Consent,
     keep_all: Annotated[bool, typer.Option("--keep-all", help="Drop all rules first.")] = False,
     enforce: Annotated[
-        bool, typer.Option("--enforce", help="Forget now, not within seconds.")
+        bool, typer.Option("--enforce", help="Delete now, not within seconds.")
     ] = False,
-    yes: Yes = False,
-    json: AsJson = False,
-) -> None:
-    """Show or set what a log may forget; a record goes as soon as one rule allows it.
+) -> Answer:
+    """Show or set what a log deletes by itself; a record goes as soon as one rule allows it.
 
     A rule that is given replaces the one of its kind; the others stay.
     """
-    from millstream.cli import display
-    from millstream.cli.arguments import parse_duration, parse_size
-    from millstream.record import Retention
-
-    age_s = None if age is None else parse_duration(age)
-    size = None if bytes is None else parse_size(bytes)
-    with opened(store) as ms:
-        found = existing(ms, log)
-        rules = Retention() if keep_all else found.retention()
-        rules = _changed(rules, age_s=age_s, size=size, count=count, consumed=consumed)
-        if rules != found.retention():
-            if rules:
-                confirm(f"Let {log!r} forget by the rule: {display.rules(rules)}?", yes=yes)
-            found.retain(
-                age=None if rules.age_ms is None else rules.age_ms / 1000,
-                bytes=rules.bytes,
-                count=rules.count,
-                consumed=rules.consumed,
-            )
-        gone = found.enforce_retention() if enforce else None
-    if json:
-        import msgspec
-
-        facts = {"log": log, "retention": msgspec.to_builtins(rules)}
-        display.say_json(facts if gone is None else {**facts, "forgotten": gone})
-        return
-    display.say(display.rules(rules))
-    if gone is not None:
-        display.say(f"{display.plural(gone, 'record')} forgotten")
+    found = existing_log(ms, log)
+    before = found.retention()
+    rules = replace(Retention() if keep_all else before, **given)
+    if rules != before:
+        if rules:
+            consent.ask(f"Let log {log!r} delete records by the rule: {rules_text(rules)}?")
+        found.retain(
+            age=None if rules.age_ms is None else rules.age_ms / 1000,
+            bytes=rules.bytes,
+            count=rules.count,
+            consumed=rules.consumed,
+        )
+    facts = {"log": log, "retention": msgspec.to_builtins(rules)}
+    if not enforce:
+        return Answer(facts, rules_text(rules))
+    gone = found.enforce_retention()
+    told = f"{plural(gone, 'record')} deleted"
+    return Answer({**facts, "deleted": gone}, rules_text(rules), told)
 
 
-def _changed(
-    rules: Retention,
-    *,
-    age_s: float | None,
-    size: int | None,
-    count: int | None,
-    consumed: bool | None,
-) -> Retention:
-    from msgspec.structs import replace
-
-    from millstream.record import to_ms
-
-    if age_s is not None:
-        rules = replace(rules, age_ms=to_ms(age_s))
-    if size is not None:
-        rules = replace(rules, bytes=size)
-    if count is not None:
-        rules = replace(rules, count=count)
-    if consumed is not None:
-        rules = replace(rules, consumed=consumed)
-    return rules
+def rules_text(rules: Retention) -> str:
+    """What a log deletes by itself, on one line."""
+    found = []
+    if rules.age_ms is not None:
+        found.append(f"age {span(rules.age_ms)}")
+    if rules.bytes is not None:
+        found.append(f"bytes {size(rules.bytes)}")
+    if rules.count is not None:
+        found.append(f"count {rules.count:,}")
+    if rules.consumed:
+        found.append("consumed")
+    return ", ".join(found) or "keep all"

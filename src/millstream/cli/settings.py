@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 import typer
+from msgspec.structs import replace
 
-if TYPE_CHECKING:
-    from millstream.queue.model.backoff import Backoff
-    from millstream.queue.model.spec import QueueSpec
+from millstream.cli.arguments import parse_past
+from millstream.cli.declared import Declared, Field, Fields
+from millstream.cli.display import backoff, per_second, span
+from millstream.queue.model.spec import KEY, QueueSpec
 
-_DURATIONS = ("lease", "delay", "priority_step", "dedup_window")
+_HELPS = {
+    "sources": "LOG: a log, or a pattern such as 'orders*'; may be repeated.",
+    "filter": "FILTER: only records that match.",
+    "max_attempts": "the maximum number of attempts; then a message has failed.",
+    "lease_ms": "how long a claim holds.",
+    "lease_max_ms": "the maximum that a consumer may ask for.",
+    "backoff": "WAITS: before a retry: 5s, or 1s,10s,1m, or 1s*2 to double each time.",
+    "delay_ms": "hold every message back.",
+    "priority_by": "HEADER: the header that holds a priority, 0 to 9; 9 is the soonest.",
+    "priority_step_ms": "one level of priority is worth so much waiting.",
+    "group_by": "HEADER: the header that names a message's group; _key for its key.",
+    "group_in_flight": "of one group at once: 1 keeps its order; 0 is unlimited, shared fairly.",
+    "group_rate": "claims per second of one group; 0 is unlimited.",
+    "max_in_flight": "the maximum number of messages in flight; 0 is unlimited.",
+    "rate": "claims per second; 0 is unlimited.",
+    "dedup_by": "HEADER: the header by which repeats are known and dropped; or _key.",
+    "dedup_window_ms": "how long a message is known for that.",
+    "done_retention_s": "how long what is done is known.",
+    "bucket_exponent": "10^N claims are stored together.",
+    "dead_letter": "LOG: publish failed messages there as well.",
+    "keep_payloads": "keep the payloads of what is done.",
+    "lossy": "let logs delete what it has not looked at.",
+    "description": "TEXT: what it is for.",
+    "router": "NAME: who routes it: 'spark', or '' for the queue itself.",
+}
+SETTINGS = Declared(QueueSpec, _HELPS)
+CHANGES = Declared(QueueSpec, _HELPS, show_defaults=False)
+
 _NEEDS = {
     "priority_step_ms": "priority_by",
     "group_in_flight": "group_by",
@@ -21,216 +49,61 @@ _NEEDS = {
 """Settings that mean nothing without another one."""
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What `queue create` and `queue alter` can set; None is what was not named."""
+def changes_of(spec: QueueSpec, given: Fields) -> Fields:
+    """What is to change; a field that would mean nothing is refused.
 
-    source: Annotated[
-        list[str] | None,
-        typer.Option("--source", metavar="LOG", help="A log, or a pattern such as 'orders*'."),
-    ] = None
-    filter: Annotated[
-        str | None, typer.Option("--filter", metavar="FILTER", help="Only records that match.")
-    ] = None
-    max_attempts: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="After so many it has failed.", show_default="5"),
-    ] = None
-    lease: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION", help="How long a claim holds.", show_default="30s"),
-    ] = None
-    backoff: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WAITS",
-            help="Before a retry: 5s, or 1s,10s,1m, or 1s*2 to double each time.",
-            show_default="1s*2",
-        ),
-    ] = None
-    delay: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION", help="Hold every message back.", show_default="0s"),
-    ] = None
-    priority_by: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HEADER", help="The header that holds a priority, 0 to 9; 9 is the soonest."
-        ),
-    ] = None
-    priority_step: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION",
-            help="One level of priority is worth so much waiting.",
-            show_default="1m",
-        ),
-    ] = None
-    group_by: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HEADER", help="The header that names a message's group; _key for its key."
-        ),
-    ] = None
-    group_in_flight: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="Of one group at once: 1 keeps its order; 0 is any number, shared fairly.",
-            show_default="1",
-        ),
-    ] = None
-    group_rate: Annotated[
-        float | None,
-        typer.Option(metavar="N", min=0, help="Claims per second of one group; 0 is any number."),
-    ] = None
-    max_in_flight: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=0, help="Messages in flight at once; 0 is any number."),
-    ] = None
-    rate: Annotated[
-        float | None,
-        typer.Option(metavar="N", min=0, help="Claims per second; 0 is any number."),
-    ] = None
-    dedup_by: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HEADER", help="The header by which repeats are known and dropped; or _key."
-        ),
-    ] = None
-    dedup_window: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION", help="How long a message is known for that.", show_default="5m"
-        ),
-    ] = None
-    done_retention: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION", help="How long what is done is known.", show_default="7d"),
-    ] = None
-    bucket_exponent: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=0, help="10^N claims are stored together.", show_default="3"),
-    ] = None
-    dead_letter: Annotated[
-        str | None, typer.Option(metavar="LOG", help="Publish failed messages there as well.")
-    ] = None
-    keep_payloads: Annotated[
-        bool | None,
-        typer.Option(
-            "--keep-payloads/--drop-payloads", help="Of what is done.", show_default="drop"
-        ),
-    ] = None
-    lossy: Annotated[
-        bool | None,
-        typer.Option(
-            "--lossy/--lossless",
-            help="Whether logs may forget what it has not looked at.",
-            show_default="lossless",
-        ),
-    ] = None
-    description: Annotated[str | None, typer.Option(metavar="TEXT", help="What it is for.")] = None
-    router: Annotated[
-        str | None,
-        typer.Option(metavar="WHO", help="Who routes it: 'spark', or '' for the queue itself."),
-    ] = None
-
-    def fields(self) -> dict[str, Any]:
-        """What was named, as fields of a spec."""
-        from millstream.cli.arguments import parse_duration
-        from millstream.queue.model.spec import QueueSpec
-        from millstream.record import to_ms
-
-        found = {name: value for name, value in asdict(self).items() if value is not None}
-        if "source" in found:
-            found["sources"] = tuple(filter(None, found.pop("source")))
-        for name in _DURATIONS:
-            if name in found:
-                found[f"{name}_ms"] = to_ms(parse_duration(found.pop(name)))
-        if found.get("lease_ms", 0) > QueueSpec().lease_max_ms:
-            found["lease_max_ms"] = found["lease_ms"]
-        if "done_retention" in found:
-            found["done_retention_s"] = -(
-                -to_ms(parse_duration(found.pop("done_retention"))) // 1000
-            )
-        if "backoff" in found:
-            found["backoff"] = parse_backoff(found["backoff"])
-        return found
-
-
-def changed(spec: QueueSpec, fields: dict[str, Any]) -> QueueSpec:
-    """A spec with other fields; one that would mean nothing is refused."""
-    from msgspec.structs import replace
-
-    new = replace(spec, **fields)
+    A lease that is longer than the maximum raises that, unless one is given.
+    """
+    if "lease_ms" in given:
+        given = {"lease_max_ms": max(spec.lease_max_ms, given["lease_ms"]), **given}
+    new = replace(spec, **given)
     for name, other in _NEEDS.items():
-        if name in fields and not getattr(new, other):
-            raise typer.BadParameter(f"{_option(name)} means nothing without {_option(other)}")
-    return new
+        if name in given and not getattr(new, other):
+            needed, needs = Field(name, str).flag, Field(other, str).flag
+            raise typer.BadParameter(f"{needed} means nothing without {needs}")
+    return given
 
 
-def _option(field: str) -> str:
-    return "--" + field.removesuffix("_ms").replace("_", "-")
+def parse_start(text: str) -> Fields:
+    """Where routing begins: latest, earliest, an offset, or a time."""
+    if text.isdecimal():
+        return {"start": int(text)}
+    if text in ("latest", "earliest"):
+        return {"start": text}
+    try:
+        return {"start_ms": parse_past(text)}
+    except typer.BadParameter:
+        raise typer.BadParameter(
+            f"a queue starts at latest, earliest, an offset, or a time such as 2026-12-24T18:30 or "
+            f"15m (ago), not {text!r}"
+        ) from None
 
 
-def parse_backoff(text: str) -> Backoff:
-    """A backoff from `5s`, `1s,10s,1m` or `1s*2`."""
-    from millstream.cli.arguments import parse_duration
-    from millstream.queue.model.backoff import Backoff
-    from millstream.record import to_ms
-
-    first, times, factor = text.partition("*")
-    waits = tuple(to_ms(parse_duration(part)) for part in first.split(","))
-    if times:
-        try:
-            return Backoff(first_ms=waits[0], factor=float(factor))
-        except ValueError:
-            raise typer.BadParameter(f"a growing backoff is like 1s*2, not {text!r}") from None
-    if len(waits) == 1:
-        return Backoff(kind="fixed", first_ms=waits[0], jitter=0.0)
-    return Backoff(kind="list", waits_ms=waits, jitter=0.0)
-
-
-def spec_facts(spec: QueueSpec) -> list[tuple[str, str]]:
+def spec_facts(spec: QueueSpec) -> list[tuple[str, Any]]:
     """How messages are worked on, for people."""
-    from millstream.cli.display import safe, span
-
     return [
         ("attempts", f"up to {spec.max_attempts:,}"),
-        ("lease", span(spec.lease_ms)),
-        ("backoff", _backoff_text(spec.backoff)),
-        ("delay", span(spec.delay_ms) if spec.delay_ms else "-"),
+        ("lease", f"{span(spec.lease_ms)}, up to {span(spec.lease_max_ms)}"),
+        ("backoff", backoff(spec.backoff)),
+        ("delay", span(spec.delay_ms) if spec.delay_ms else None),
         ("priorities", _priorities_text(spec)),
         ("groups", _groups_text(spec)),
         ("caps", _caps_text(spec)),
         ("repeats", _repeats_text(spec)),
         ("done retention", span(spec.done_retention_s * 1000)),
-        ("dead letters", safe(spec.dead_letter) or "-"),
+        ("dead letters", spec.dead_letter),
     ]
 
 
-def _backoff_text(backoff: Backoff) -> str:
-    from millstream.cli.display import span
-
-    if backoff.kind == "list":
-        return ",".join(span(ms) for ms in backoff.waits_ms)
-    if backoff.kind == "fixed":
-        return span(backoff.first_ms)
-    return f"{span(backoff.first_ms)}*{backoff.factor:g}, up to {span(backoff.most_ms)}"
-
-
 def _priorities_text(spec: QueueSpec) -> str:
-    from millstream.cli.display import span
-
     if not spec.priority_by:
-        return "-"
+        return ""
     return f"{_by(spec.priority_by)}, a level is worth {span(spec.priority_step_ms)} of waiting"
 
 
 def _groups_text(spec: QueueSpec) -> str:
     if not spec.group_by:
-        return "-"
+        return ""
     how = f"up to {spec.group_in_flight:,} of each in flight"
     if spec.ordered:
         how = "one of each at a time, in order"
@@ -241,29 +114,17 @@ def _groups_text(spec: QueueSpec) -> str:
 
 
 def _caps_text(spec: QueueSpec) -> str:
-    caps = []
-    if spec.max_in_flight:
-        caps.append(f"{spec.max_in_flight:,} in flight")
+    caps = [f"{spec.max_in_flight:,} in flight"] if spec.max_in_flight else []
     if spec.rate:
         caps.append(per_second(spec.rate))
-    return ", ".join(caps) or "-"
+    return ", ".join(caps)
 
 
 def _repeats_text(spec: QueueSpec) -> str:
-    from millstream.cli.display import span
-
     if not spec.dedup_by:
-        return "-"
+        return ""
     return f"{_by(spec.dedup_by)}, dropped within {span(spec.dedup_window_ms)}"
 
 
 def _by(name: str) -> str:
-    from millstream.cli.display import safe
-    from millstream.queue.model.spec import KEY
-
-    return "by key" if name == KEY else f"by header {safe(name)}"
-
-
-def per_second(rate: float) -> str:
-    """A rate as it was typed: 5, not 5.0; never 1e+06."""
-    return f"{rate:,.6f}".rstrip("0").rstrip(".") + " per second"
+    return "by key" if name == KEY else f"by header {name}"

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
-from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath
-from millstream.cli.options import takes
+from millstream.cli.arguments import parse_duration
+from millstream.cli.command import command
+from millstream.cli.display import Answer, Facts, Table, note, plural, progress, size
+from millstream.cli.place import Place
 from millstream.errors import MillstreamError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from millstream.spark.pipelines.target import Tell
-    from millstream.spark.place import Place
 
 spark = typer.Typer(help="Pipelines on Spark.", no_args_is_help=True)
 run = typer.Typer(
@@ -30,31 +30,40 @@ spark.add_typer(run, name="run")
 
 @dataclass(frozen=True)
 class Where:
-    """Which store, and which Spark."""
+    """Which Spark runs a pipeline, and what it says of its progress."""
 
-    server: Annotated[
-        str, typer.Option(metavar="URL", help="The address of a server, instead of --store.")
-    ] = ""
-    token_file: Annotated[
-        str, typer.Option(metavar="PATH", help="A file with the token for the server.")
-    ] = ""
-    ca: Annotated[
-        str, typer.Option(metavar="PATH", help="Certificates to trust, for the server.")
-    ] = ""
     master: Annotated[str, typer.Option(help="Threads of Spark on this machine.")] = "local[*]"
     memory: Annotated[str, typer.Option(help="The most that Spark's Java may use.")] = "1g"
+    progress: Annotated[
+        bool,
+        typer.Option("--progress/--no-progress", help="Say how far it is, on standard error."),
+    ] = True
 
-    def place(self, store: Path) -> Place:
-        """The store that is meant."""
-        from millstream.spark.pipelines.target import place_of
+    def run(self, pipeline: str, place: Place, *arguments: Any, **options: Any) -> Any:
+        """Run a pipeline on a store; its summary."""
+        from millstream.spark.session import check_installed
+
+        check_installed()  # before anything of Spark is imported
+        from millstream.spark.pipelines.target import Tell, place_of, quiet
         from millstream.spark.place import make_place
 
-        if not self.server:
-            return place_of(store)
-        return make_place("", server=self.server, token_file=self.token_file, ca=self.ca)
+        if place.is_server:
+            store = make_place(
+                "",
+                server=place.store,
+                token="" if place.token_file else place.secret or "",
+                token_file=place.token_file,
+                ca=place.ca or "",
+            )
+        else:
+            store = place_of(place.store)
+        function = getattr(import_module(f"millstream.spark.pipelines.{pipeline}"), pipeline)
+        with self._session() as session, progress("starting", wanted=self.progress) as bar:
+            tell: Tell = (bar or _line) if self.progress else quiet
+            return function(session, store, *arguments, progress=tell, **options)
 
     @contextmanager
-    def session(self) -> Iterator[SparkSession]:
+    def _session(self) -> Iterator[SparkSession]:
         """Spark, started for this command; what it raises becomes an error of ours."""
         from pyspark.errors import PySparkException
 
@@ -76,75 +85,24 @@ def reason_of(told: str) -> str:
     return (own or lines or ["Spark failed without a word"])[0]
 
 
-Progress = Annotated[
-    bool, typer.Option("--progress/--no-progress", help="Say how far it is, on standard error.")
-]
-
-
-@contextmanager
-def _progress(wanted: bool) -> Iterator[Tell]:
-    """A bar on a terminal; else a line whenever a stage is further."""
-    from millstream.spark.pipelines.target import quiet
-
-    if not wanted:
-        yield quiet
-        return
-    if not sys.stderr.isatty():
-        yield _line
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
-
-    from millstream.cli.display import console
-
-    columns = (
-        TextColumn("{task.description:<10}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Bar(*columns, console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=None)
-        yield lambda stage, done, total: bar.update(
-            task, description=stage, completed=done, total=total or None
-        )
-
-
 def _line(stage: str, done: int, total: int) -> None:
-    from millstream.cli import display
-
-    display.note(f"{stage}: {done:,} of {total:,}" if total else f"{stage} …")
+    note(f"{stage}: {done:,} of {total:,}" if total else f"{stage} …")
 
 
-def _report(
-    summary: Any,
-    *,
-    json: bool,
-    title: str,
-    facts: Sequence[tuple[str, str]],
-    columns: Sequence[str] = (),
-    rows: Sequence[Sequence[str]] = (),
-) -> None:
+def _summarized(
+    pipeline: str, summary: Any, facts: dict[str, Any], columns: str = "", rows: Any = ()
+) -> Answer:
     """The summary at the end: JSON, or facts and a table."""
-    from millstream.cli import display
-
-    if json:
-        import msgspec
-
-        display.say_json({"pipeline": title, **msgspec.to_builtins(summary)})
-        return
-    display.say_facts([*facts, ("took", f"{summary.seconds:,.1f} s")])
-    if rows:
-        display.say("")
-        display.say_table(columns, rows, numbers=columns[1:])
+    data = {"pipeline": pipeline, **msgspec.to_builtins(summary)}
+    pairs = [*facts.items(), ("took", f"{summary.seconds:,.1f} s")]
+    return Answer(data, Facts(pairs), Table(columns.split(), list(rows)))
 
 
-@run.command()
-@takes(Where)
+@command(run, "spark run archive /backup/orders --log orders --keep 7d")
 def archive(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The archive's directory.")],
+    place: Place,
     where: Where,
-    store: StorePath = Path(DEFAULT_STORE),
     log: Annotated[
         list[str] | None, typer.Option("--log", metavar="LOG", help="A log; may be repeated.")
     ] = None,
@@ -157,69 +115,44 @@ def archive(
         typer.Option(metavar="DURATION", help="Truncate what is archived and older, such as 7d."),
     ] = None,
     truncate: Annotated[
-        bool, typer.Option("--truncate/--no-truncate", help="Let logs forget by their retention.")
+        bool, typer.Option("--truncate/--no-truncate", help="Let logs delete by their retention.")
     ] = True,
-    compression: Annotated[str, typer.Option(help="zstd, snappy, gzip, lz4, uncompressed.")] = (
-        "zstd"
-    ),
+    compression: Annotated[
+        str, typer.Option(help="zstd, snappy, gzip, lz4, uncompressed.")
+    ] = "zstd",
     round_records: Annotated[
         int, typer.Option(metavar="N", min=1, help="Records per round.")
     ] = 1_000_000,
     allow_gaps: Annotated[
         bool, typer.Option("--allow-gaps", help="Go on where records were truncated too early.")
     ] = False,
-    progress: Progress = True,
-    json: AsJson = False,
-) -> None:
+) -> Answer:
     """Logs to Parquet files by log and date, each record once; then truncates behind them."""
-    _check_installed()
-    from millstream.cli import display
-    from millstream.cli.arguments import parse_duration
-    from millstream.spark.pipelines.archive import archive as pipeline
-
     keep_s = None if keep is None else parse_duration(keep)
-    place = where.place(store)
-    with where.session() as session, _progress(progress) as tell:
-        summary = pipeline(
-            session, place, path, logs=log or [], pattern=pattern, cursor=cursor, keep=keep_s,
-            truncate=truncate, compression=compression, round_records=round_records,
-            fail_on_data_loss=not allow_gaps, progress=tell,
-        )  # fmt: skip
-    _report(
-        summary,
-        json=json,
-        title="archive",
-        facts=[
-            ("archive", display.safe(summary.path)),
-            ("records", f"{summary.records:,}"),
-            ("files", f"{summary.files:,} ({display.size(summary.bytes)})"),
-            ("truncated", f"{summary.truncated:,}"),
-        ],
-        columns=("log", "from", "to", "records", "files", "truncated"),
-        rows=[
-            (
-                display.safe(one.log),
-                str(one.start),
-                str(one.stop),
-                f"{one.records:,}",
-                f"{one.files:,}",
-                f"{one.truncated:,}",
-            )
-            for one in summary.logs
-        ],
-    )
+    summary = where.run(
+        "archive", place, path, logs=log or [], pattern=pattern, cursor=cursor, keep=keep_s,
+        truncate=truncate, compression=compression, round_records=round_records,
+        fail_on_data_loss=not allow_gaps,
+    )  # fmt: skip
+    facts = {
+        "archive": summary.path,
+        "records": summary.records,
+        "files": f"{summary.files:,} ({size(summary.bytes)})",
+        "truncated": summary.truncated,
+    }
+    rows = [(o.log, o.start, o.stop, o.records, o.files, o.truncated) for o in summary.logs]
+    return _summarized("archive", summary, facts, "log from to records files truncated", rows)
 
 
-@run.command()
-@takes(Where)
+@command(run, "spark run replay old.parquet --to orders --checkpoint replay/")
 def replay(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="Files, or a table's name.")],
     to: Annotated[str, typer.Option("--to", metavar="LOG", help="The log.")],
-    where: Where,
     checkpoint: Annotated[
         Path, typer.Option(metavar="PATH", help="A directory of this one replay.")
     ],
-    store: StorePath = Path(DEFAULT_STORE),
+    place: Place,
+    where: Where,
     format: Annotated[str, typer.Option(help="parquet, json, csv, orc, table.")] = "parquet",
     column: Annotated[
         list[str] | None,
@@ -238,43 +171,20 @@ def replay(
     rate: Annotated[
         float | None, typer.Option(metavar="N", help="At most so many records per second.")
     ] = None,
-    progress: Progress = True,
-    json: AsJson = False,
-) -> None:
+) -> Answer:
     """Parquet, JSON, CSV or a Spark table to a log, each row once.
 
     Without a column `value` the value is the whole row as JSON. Run again with the same --checkpoint,
     a replay that was killed goes on, and a finished one appends nothing.
     """
-    _check_installed()
-    from millstream.cli import display
-    from millstream.spark.pipelines.replay import replay as pipeline
-
     columns, headers, options = (_pairs(one) for one in (column, header, option))
-    place = where.place(store)
-    with where.session() as session, _progress(progress) as tell:
-        summary = pipeline(
-            session, place, source, to, checkpoint=checkpoint, format=format, columns=columns,
-            headers=headers, options=options, where=condition, order_by=order_by, rate=rate,
-            progress=tell,
-        )  # fmt: skip
-    _report(
-        summary,
-        json=json,
-        title="replay",
-        facts=[
-            ("log", display.safe(summary.log)),
-            ("records", f"{summary.records:,} of {summary.total:,}"),
-            ("resumed", "yes" if summary.resumed else "no"),
-        ],
-    )
-
-
-def _check_installed() -> None:
-    """Say what to install before anything of Spark is imported."""
-    from millstream.spark.session import check_installed
-
-    check_installed()
+    summary = where.run(
+        "replay", place, source, to, checkpoint=checkpoint, format=format, columns=columns,
+        headers=headers, options=options, where=condition, order_by=order_by, rate=rate,
+    )  # fmt: skip
+    records = f"{summary.records:,} of {summary.total:,}"
+    facts = {"log": summary.log, "records": records, "resumed": summary.resumed}
+    return _summarized("replay", summary, facts)
 
 
 def _pairs(given: list[str] | None) -> dict[str, str]:
@@ -287,12 +197,11 @@ def _pairs(given: list[str] | None) -> dict[str, str]:
     return found
 
 
-@run.command()
-@takes(Where)
+@command(run, "spark run compact prices --to prices-now", "spark run compact prices --parquet now/")
 def compact(
     log: Annotated[str, typer.Argument(metavar="LOG", help="The log.")],
+    place: Place,
     where: Where,
-    store: StorePath = Path(DEFAULT_STORE),
     to: Annotated[str, typer.Option("--to", metavar="LOG", help="A new log.")] = "",
     parquet: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Instead: a new directory.")
@@ -306,86 +215,47 @@ def compact(
     empty_deletes: Annotated[
         bool, typer.Option("--empty-deletes", help="An empty value deletes its key.")
     ] = False,
-    progress: Progress = True,
-    json: AsJson = False,
-) -> None:
+) -> Answer:
     """The last record of each key to a new log, or to Parquet."""
-    _check_installed()
-    from millstream.cli import display
-    from millstream.spark.pipelines.compact import compact as pipeline
-
-    place = where.place(store)
-    with where.session() as session, _progress(progress) as tell:
-        summary = pipeline(
-            session, place, log, to_log=to, to_parquet=parquet or "", archive=archive or "",
-            keyless=keyless, empty_deletes=empty_deletes, progress=tell,
-        )  # fmt: skip
-    _report(
-        summary,
-        json=json,
-        title="compact",
-        facts=[
-            ("to", display.safe(summary.to)),
-            ("records", f"{summary.kept:,} kept of {summary.read:,}"),
-            ("as of offset", f"{summary.end:,}"),
-        ],
-    )
+    summary = where.run(
+        "compact", place, log, to_log=to, to_parquet=parquet or "", archive=archive or "",
+        keyless=keyless, empty_deletes=empty_deletes,
+    )  # fmt: skip
+    records = f"{summary.kept:,} kept of {summary.read:,}"
+    facts = {"to": summary.to, "records": records, "as of offset": summary.end}
+    return _summarized("compact", summary, facts)
 
 
-@run.command()
-@takes(Where)
+@command(run, "spark run report report/ --queue billing --by region")
 def report(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The report's directory.")],
+    place: Place,
     where: Where,
-    store: StorePath = Path(DEFAULT_STORE),
     queue: Annotated[
         list[str] | None, typer.Option("--queue", metavar="QUEUE", help="A queue; default: all.")
     ] = None,
     by: Annotated[
         list[str] | None, typer.Option("--by", metavar="HEADER", help="Tell apart by a header.")
     ] = None,
-    progress: Progress = True,
-    json: AsJson = False,
-) -> None:
+) -> Answer:
     """How messages fared: throughput, waiting, working, attempts, reasons; Parquet and a page."""
-    _check_installed()
-    from millstream.cli import display
+    summary = where.run("report", place, path, queues=queue or [], by=by or [])
     from millstream.spark.pipelines.charts import duration
-    from millstream.spark.pipelines.report import report as pipeline
 
-    place = where.place(store)
-    with where.session() as session, _progress(progress) as tell:
-        summary = pipeline(session, place, path, queues=queue or [], by=by or [], progress=tell)
-    _report(
-        summary,
-        json=json,
-        title="report",
-        facts=[
-            ("page", display.safe(summary.page)),
-            ("messages", f"{summary.figures.messages:,}"),
-            ("attempts", f"{summary.figures.attempts:,}"),
-        ],
-        columns=("queue", "messages", "done", "failed", "waited", "worked"),
-        rows=[
-            (
-                display.safe(one.queue),
-                f"{one.messages:,}",
-                f"{one.done:,}",
-                f"{one.failed:,}",
-                duration(one.wait.p50),
-                duration(one.work.p50),
-            )
-            for one in summary.figures.queues
-        ],
-    )
+    figures = summary.figures
+    facts = {"page": summary.page, "messages": figures.messages, "attempts": figures.attempts}
+    rows = [
+        (o.queue, o.messages, o.done, o.failed, duration(o.wait.p50), duration(o.work.p50))
+        for o in figures.queues
+    ]
+    return _summarized("report", summary, facts, "queue messages done failed waited worked", rows)
 
 
-@run.command()
-@takes(Where)
+@command(run, "spark run redrive billing --where \"reason like '%timeout%'\" --dry-run")
 def redrive(
     queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.")],
+    place: Place,
     where: Where,
-    store: StorePath = Path(DEFAULT_STORE),
     condition: Annotated[
         str, typer.Option("--where", metavar="SQL", help="Over reason, text, headers, attempt, …")
     ] = "true",
@@ -396,38 +266,24 @@ def redrive(
         float | None, typer.Option(metavar="N", help="Messages per second that become due.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
-    progress: Progress = True,
-    json: AsJson = False,
-) -> None:
+) -> Answer:
     """Failed messages, chosen by SQL, back to available."""
-    _check_installed()
-    from millstream.cli import display
-    from millstream.spark.pipelines.redrive import redrive as pipeline
-
-    place = where.place(store)
-    with where.session() as session, _progress(progress) as tell:
-        summary = pipeline(
-            session, place, queue, where=condition, limit=limit, rate=rate, dry_run=dry_run,
-            progress=tell,
-        )  # fmt: skip
-    _report(
-        summary,
-        json=json,
-        title="redrive",
-        facts=[
-            ("queue", display.safe(summary.queue)),
-            ("failed before", f"{summary.failed:,}"),
-            ("chosen", f"{summary.chosen:,}"),
-            ("redriven", "none: a dry run" if summary.dry_run else f"{summary.redriven:,}"),
-        ],
+    summary = where.run(
+        "redrive", place, queue, where=condition, limit=limit, rate=rate, dry_run=dry_run
     )
+    facts = {
+        "queue": summary.queue,
+        "failed before": summary.failed,
+        "chosen": summary.chosen,
+        "redriven": "none: a dry run" if summary.dry_run else summary.redriven,
+    }
+    return _summarized("redrive", summary, facts)
 
 
-@run.command()
-@takes(Where)
+@command(run, "spark run route", "spark run route --queue billing --backfill /backup/orders")
 def route(
+    place: Place,
     where: Where,
-    store: StorePath = Path(DEFAULT_STORE),
     queue: Annotated[
         list[str] | None,
         typer.Option("--queue", metavar="QUEUE", help="A queue; default: all that Spark routes."),
@@ -446,33 +302,16 @@ def route(
     allow_loss: Annotated[
         bool, typer.Option("--allow-loss", help="Go on where records were truncated too early.")
     ] = False,
-    progress: Progress = True,
-    json: AsJson = False,
-) -> None:
+) -> Answer:
     """Assign records to queues with router=spark: all filters in one pass of Spark SQL."""
-    _check_installed()
-    from millstream.cli import display
-    from millstream.spark.pipelines.route import route as pipeline
-
-    place = where.place(store)
-    with where.session() as session, _progress(progress) as tell:
-        summary = pipeline(
-            session, place, queues=queue or [], enrich=enrich or None, values=values,
-            backfill=backfill, round_records=round_records, fail_on_data_loss=not allow_loss,
-            progress=tell,
-        )  # fmt: skip
-    _report(
-        summary,
-        json=json,
-        title="route",
-        facts=[
-            ("records", f"{summary.records:,} in {display.plural(summary.rounds, 'round')}"),
-            ("assigned", f"{summary.assigned:,}"),
-            ("backfilled", f"{summary.backfilled:,}"),
-        ],
-        columns=("queue", "assigned", "backfilled", "behind"),
-        rows=[
-            (display.safe(one.queue), f"{one.assigned:,}", f"{one.backfilled:,}", f"{one.behind:,}")
-            for one in summary.queues
-        ],
-    )
+    summary = where.run(
+        "route", place, queues=queue or [], enrich=enrich or None, values=values,
+        backfill=backfill, round_records=round_records, fail_on_data_loss=not allow_loss,
+    )  # fmt: skip
+    facts = {
+        "records": f"{summary.records:,} in {plural(summary.rounds, 'round')}",
+        "assigned": summary.assigned,
+        "backfilled": summary.backfilled,
+    }
+    rows = [(o.queue, o.assigned, o.backfilled, o.behind) for o in summary.queues]
+    return _summarized("route", summary, facts, "queue assigned backfilled behind", rows)

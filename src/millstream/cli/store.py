@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from millstream import Millstream
+from millstream.cli.display import Answer, Facts, plural, size
 
-from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath, opened
 
-
-def stats(store: StorePath = Path(DEFAULT_STORE), json: AsJson = False) -> None:
+def stats(ms: Millstream) -> Answer:
     """Show facts and counters of the store."""
-    from millstream.cli import display
-
-    with opened(store) as ms:
-        facts = ms.stats()
-        logs = list(ms.logs())
-        facts |= {
-            "logs": len(logs),
-            "records": sum(len(info) for info in logs),
-            "bytes": sum(info.bytes for info in logs),
-        }
-    if json:
-        display.say_json(facts)
-        return
-    display.say_facts(
-        (
-            name.replace("_", " "),
-            display.size(value) if name.endswith("bytes") else display.safe(str(value)),
-        )
+    logs = list(ms.logs())
+    facts = ms.stats() | {
+        "logs": len(logs),
+        "records": sum(len(info) for info in logs),
+        "bytes": sum(info.bytes for info in logs),
+    }
+    pairs = [
+        (name.replace("_", " "), size(value) if name.endswith("bytes") else value)
         for name, value in facts.items()
         if value is not None
-    )
+    ]
+    return Answer(facts, Facts(pairs))
 
 
-def fold(store: StorePath = Path(DEFAULT_STORE), json: AsJson = False) -> None:
+def fold(ms: Millstream) -> Answer:
     """Move every commit into its records now, rather than in the background."""
-    from millstream.cli import display
-
-    with opened(store) as ms:
-        folded = ms.fold()
-    if json:
-        display.say_json({"folded": folded})
-    else:
-        display.say(f"{display.plural(folded, 'commit')} folded")
+    folded = ms.fold()
+    return Answer({"folded": folded}, f"{plural(folded, 'commit')} folded")

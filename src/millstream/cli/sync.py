@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any
 
+import msgspec
 import typer
 
-from millstream.cli.config import DEFAULT_STORE, StorePath, opened
-
-if TYPE_CHECKING:
-    from millstream.replica.sync.outcome import Outcome, Progress, SetBack
-    from millstream.threads.database import Millstream
+from millstream import Millstream
+from millstream.cli.display import Answer, Line, Table, note, plural, progress, safe, say, size
+from millstream.cli.place import Place
+from millstream.errors import CannotOpen, MillstreamError
+from millstream.replica.sync.outcome import Outcome, Progress, SetBack
+from millstream.worker.stopping import stopped_by_signals
 
 RETRY_S_MAX = 30.0
 """Between attempts to reach a peer that went away, while following."""
@@ -26,31 +26,29 @@ def sync(
     peer: Annotated[
         str, typer.Argument(metavar="PEER", help="Another store's file, or a server's address.")
     ],
-    store: StorePath = Path(DEFAULT_STORE),
+    place: Place,
+    peer_token: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="What the peer is shown, if not what --token says."),
+    ] = None,
     push: Annotated[bool, typer.Option("--push", help="Only send; change nothing here.")] = False,
     pull: Annotated[bool, typer.Option("--pull", help="Only fetch; change nothing there.")] = False,
-    logs: Annotated[
-        str, typer.Option("--logs", metavar="PATTERN", help="Names such as 'device/*'.")
-    ] = "*",
+    logs: Annotated[str, typer.Option(metavar="PATTERN", help="Names such as 'device/*'.")] = "*",
     on_fork: Annotated[
         str,
-        typer.Option(
-            "--on-fork",
-            metavar="RULE",
-            help="For copies that differ: refuse, longest or rebase.",
-        ),
+        typer.Option(metavar="RULE", help="For copies that differ: refuse, longest or rebase."),
     ] = "refuse",
     compress: Annotated[
         bool, typer.Option("--compress", help="Pack what is sent by zstd.")
     ] = False,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Forget nothing because the other side has.")
+        bool, typer.Option("--keep", help="Delete nothing because the other side has.")
     ] = False,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on: sync after every change, until Ctrl-C.")
     ] = False,
     create: Annotated[
-        bool, typer.Option("--create", help="Make the peer's file, or this store, if missing.")
+        bool, typer.Option("--create", help="Create the peer's file, or this store, if missing.")
     ] = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print JSON; with --follow one object per line.")
@@ -58,118 +56,81 @@ def sync(
 ) -> None:
     """Bring this store and another one together: records, truncations, metadata, owners.
 
-    A server is shown the token in MILLSTREAM_TOKEN. What is the same on both sides is not sent.
+    A server is shown --token, or what is in MILLSTREAM_TOKEN. What is the same on both sides is not
+    sent.
     """
     if push and pull:
         raise typer.BadParameter("--push or --pull; without either it goes both ways")
     if on_fork not in ("refuse", "longest", "rebase"):
         raise typer.BadParameter(f"--on-fork is refuse, longest or rebase, not {on_fork!r}")
-    _check_peer(peer, create=create)
-    direction: Literal["push", "pull", "both"] = "push" if push else "pull" if pull else "both"
+    there = replace(place, store=peer, secret=peer_token or place.secret)
+    if not there.is_server:
+        there = Place(peer)
+        if not create and not Path(peer).exists():
+            raise CannotOpen(f"there is no store at {peer}; --create makes one", path=peer)
+    here = place if place.is_server else Place(place.store)
     options: dict[str, Any] = {
-        "direction": direction,
+        "direction": "push" if push else "pull" if pull else "both",
         "logs": logs,
         "on_fork": on_fork,
         "compress": compress,
         "truncate": not keep,
-        "create": create,
     }
-    with opened(store, create=create) as ms:
+    with here.opened(create=create) as ms:
         if follow:
-            _follow(ms, peer, options, json=json)
+            _follow(ms, there, options, create=create, json=json)
             return
-        with _progress() as progress:
-            outcome = _once(ms, peer, {**options, "progress": progress})
-    _show(outcome, json=json)
-    if outcome.failed:
-        raise typer.Exit(1)
+        with there.opened(create=create) as other:
+            outcome = _once(ms, other, options)
+    _answer(outcome).show(as_json=json)
 
 
-def _check_peer(peer: str, *, create: bool) -> None:
-    from millstream.errors import CannotOpen
-    from millstream.remote.address import is_address
-
-    if not create and not is_address(peer) and not Path(peer).exists():
-        raise CannotOpen(f"there is no store at {peer}; --create makes one", path=peer)
-
-
-def _once(ms: Millstream, peer: str, options: dict[str, Any]) -> Outcome:
+def _once(ms: Millstream, other: Millstream, options: dict[str, Any]) -> Outcome:
     """Sync; logs that could not be brought together are part of the outcome."""
-    from millstream.errors import MillstreamError
-    from millstream.replica.sync.outcome import Outcome
+    with progress("comparing") as tell:
 
-    try:
-        return ms.sync(peer, **options)
-    except MillstreamError as error:
-        found = error.data.get("outcome")
-        if not isinstance(found, Outcome):
-            raise
-        return found
+        def heard(found: Progress) -> None:
+            if tell is not None:
+                tell(f"{found.direction} {found.log}", found.done, found.total)
+
+        try:
+            return ms.sync(other, **options, progress=heard)
+        except MillstreamError as error:
+            found = error.data.get("outcome")
+            if not isinstance(found, Outcome):
+                raise
+            return found
 
 
-def _follow(ms: Millstream, peer: str, options: dict[str, Any], *, json: bool) -> None:
-    """Sync until Ctrl-C; a peer that goes away is waited for."""
-    from millstream.cli import display
-    from millstream.errors import CannotOpen, MillstreamError
-
+def _follow(
+    ms: Millstream, there: Place, options: dict[str, Any], *, create: bool, json: bool
+) -> None:
+    """Sync until Ctrl-C, which lets the step finish; a peer that goes away is waited for."""
     pause_s = 1.0
-    with _stopped_by_interrupt() as stop:
+    stop = threading.Event()
+    with stopped_by_signals(stop.set):
         while not stop.is_set():
             try:
-                for outcome in ms.follow(peer, stop=stop, **options):
-                    pause_s = 1.0
-                    _show(outcome, json=json, line=True)
-                    sys.stdout.flush()
+                with there.opened(create=create) as other:
+                    for outcome in ms.follow(other, stop=stop, **options):
+                        pause_s = 1.0
+                        _tell(outcome, json=json)
             except MillstreamError as error:
                 lost = isinstance(error, CannotOpen) and error.data.get("again")
                 if not lost and not error.retry:
                     raise
-                display.note(f"{error.message}; again in {pause_s:.0f} s")
+                note(f"{error.message}; again in {pause_s:.0f} s")
                 stop.wait(pause_s)
                 pause_s = min(pause_s * 2, RETRY_S_MAX)
 
 
-@contextmanager
-def _stopped_by_interrupt() -> Iterator[threading.Event]:
-    """Ctrl-C ends it after the step that it is at."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    kinds = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(kind, lambda *_: stop.set()) for kind in kinds]
-    try:
-        yield stop
-    finally:
-        for kind, handler in zip(kinds, before, strict=True):
-            signal.signal(kind, handler)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[Progress], None] | None]:
-    """A bar on standard error, if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
-
-    from millstream.cli.display import console, safe
-
-    columns = (
-        TextColumn("{task.description:<24}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Bar(*columns, console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task("comparing", total=None)
-
-        def tell(found: Progress) -> None:
-            what = f"{found.direction} {safe(found.log)}"
-            bar.update(task, description=what, completed=found.done, total=found.total)
-
-        yield tell
+def _tell(outcome: Outcome, *, json: bool) -> None:
+    """One round of many: a log that failed is tried again in the next."""
+    if json:
+        say(msgspec.json.encode(outcome).decode())
+    else:
+        _answer(outcome, code=0).show(as_json=False)
+    sys.stdout.flush()
 
 
 def _set_back(one: SetBack) -> str:
@@ -178,41 +139,30 @@ def _set_back(one: SetBack) -> str:
     return f"{one.kind} {one.name} from {one.passed:,} to {one.offset:,}{gone}"
 
 
-def _show(outcome: Outcome, *, json: bool, line: bool = False) -> None:
-    from millstream.cli import display
-
-    if json:
-        import msgspec
-
-        found = msgspec.to_builtins(outcome)
-        if line:
-            display.say(msgspec.json.encode(found).decode())
-        else:
-            display.say_json(found)
-        return
+def _answer(outcome: Outcome, *, code: int = 1) -> Answer:
     rows = [
         (
-            display.safe(one.log),
-            f"{one.pulled:,}",
-            f"{one.pushed:,}",
-            f"{one.truncated:,}",
-            f"{one.metadata:,}",
-            display.safe(", ".join(one.set_aside)),
-            display.safe(", ".join(map(_set_back, one.set_back))),
-            display.safe(one.error or ""),
+            one.log,
+            one.pulled,
+            one.pushed,
+            one.truncated,
+            one.metadata,
+            one.set_aside,
+            [_set_back(reader) for reader in one.set_back],
+            one.error,
         )
         for one in outcome.logs
     ]
-    if rows:
-        display.say_table(
-            ("log", "pulled", "pushed", "truncated", "metadata", "set aside", "set back", "error"),
-            rows,
-            numbers=("pulled", "pushed", "truncated", "metadata"),
-            spare=("truncated", "metadata", "set aside", "set back", "error"),
-        )
-    done = outcome.looked_at - len(outcome.failed)
-    display.note(
-        f"{display.plural(done, 'log')} in step with {outcome.peer}: {outcome.pulled:,} pulled, "
-        f"{outcome.pushed:,} pushed, {display.size(outcome.bytes)} in {outcome.seconds:.2f} s"
-        + (f"; {display.plural(len(outcome.failed), 'log')} failed" if outcome.failed else "")
+    columns = ("log", "pulled", "pushed", "truncated", "metadata", "set aside", "set back", "error")
+    failed = f"; {plural(len(outcome.failed), 'log')} failed" if outcome.failed else ""
+    summary = (
+        f"{plural(outcome.looked_at - len(outcome.failed), 'log')} in step with "
+        f"{safe(outcome.peer)}: {outcome.pulled:,} pulled, {outcome.pushed:,} pushed, "
+        f"{size(outcome.bytes)} in {outcome.seconds:.2f} s{failed}"
+    )
+    return Answer(
+        outcome,
+        Table(columns, rows, spare=columns[3:], styles={"error": "red"}),
+        Line(summary, note=True),
+        code=code if outcome.failed else 0,
     )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath, Yes, opened
-from millstream.cli.confirm import confirm
+from millstream.cli.arguments import parse_duration
+from millstream.cli.command import Consent, command
+from millstream.cli.display import Answer, Line, Table, safe, when
+from millstream.cli.place import Place
+from millstream.clock import SystemClock
+from millstream.record import moment, to_ms
 
 if TYPE_CHECKING:
     from millstream.server.auth.register import Token
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 token = typer.Typer(no_args_is_help=True, help="Who may use a server of this store.")
 
 
-@token.command()
+@command(token, "token create billing --allow 'log:write:orders*' --allow store:read --expires 90d")
 def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="What it is known by.")],
     allow: Annotated[
@@ -28,7 +31,7 @@ def create(
             "each includes those before it. May be repeated.",
         ),
     ],
-    store: StorePath = Path(DEFAULT_STORE),
+    place: Place,
     expires: Annotated[
         str | None,
         typer.Option(
@@ -37,81 +40,69 @@ def create(
             show_default="without end",
         ),
     ] = None,
-    json: AsJson = False,
-) -> None:
-    """Make a token; its secret is shown once."""
-    from millstream.cli import display
-    from millstream.cli.arguments import parse_duration
-    from millstream.record import to_ms
+) -> Answer:
+    """Create a token; its secret is shown once."""
     from millstream.server.auth.tokens import create_token
 
+    place.file("token")
     expires_ms = None if expires is None else to_ms(parse_duration(expires))
-    with opened(store, create=True) as ms:
+    with place.opened(create=True) as ms:
         made, text = create_token(ms, name, allow, expires_ms=expires_ms)
-    if json:
-        display.say_json({**_plain(made), "token": text})
-        return
-    display.say(text)
-    display.note("keep it: it is shown only this once, and the store has no copy")
+    told = "keep it: it is shown only this once, and the store has no copy"
+    return Answer({**_plain(made), "token": text}, text, Line(told, note=True))
 
 
-@token.command("list")
-def list_(store: StorePath = Path(DEFAULT_STORE), json: AsJson = False) -> None:
+@command(token, "token list", name="list")
+def list_tokens(place: Place) -> Answer:
     """List the tokens; never their secrets."""
-    from millstream.cli import display
-    from millstream.clock import SystemClock
     from millstream.server.auth.tokens import list_tokens
 
-    with opened(store) as ms:
+    place.file("token")
+    with place.opened() as ms:
         found = list_tokens(ms)
-    if json:
-        display.say_json([_plain(one) for one in found])
-        return
-    if not found:
-        display.note("no tokens; `millstream token create` makes one")
-        return
     now_ms = SystemClock().wall_ms()
-    display.say_table(
-        ("token", "id", "may", "created", "expires"),
-        [
-            (
-                display.safe(one.name),
-                one.id,
-                display.safe(" ".join(str(permission) for permission in one.permissions)),
-                display.when(one.created),
-                _ending(one, now_ms),
-            )
-            for one in found
-        ],
+    rows = [
+        (
+            one.name,
+            one.id,
+            " ".join(str(permission) for permission in one.permissions),
+            when(one.created),
+            _ending(one, now_ms),
+        )
+        for one in found
+    ]
+    return Answer(
+        [_plain(one) for one in found],
+        Table(
+            ("token", "id", "may", "created", "expires"),
+            rows,
+            none="no tokens; `millstream token create` creates one",
+        ),
     )
 
 
-@token.command()
+@command(token, "token revoke billing --yes")
 def revoke(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name or id.")],
-    store: StorePath = Path(DEFAULT_STORE),
-    yes: Yes = False,
-    json: AsJson = False,
-) -> None:
+    place: Place,
+    consent: Consent,
+) -> Answer:
     """Revoke a token; running servers refuse it within a second."""
-    from millstream.cli import display
     from millstream.server.auth.tokens import revoke_token
 
-    with opened(store) as ms:
-        confirm(f"Revoke the token {name!r}? Clients that use it are shut out.", yes=yes)
+    place.file("token")
+    with place.opened() as ms:
+        consent.ask(f"Revoke the token {name!r}? Clients that use it are shut out.")
         gone = revoke_token(ms, name)
-    if json:
-        display.say_json({"token": gone.name, "id": gone.id, "revoked": True})
-    else:
-        display.say(f"{display.safe(gone.name)} is revoked")
+    return Answer(
+        {"token": gone.name, "id": gone.id, "revoked": True}, f"{safe(gone.name)} revoked"
+    )
 
 
-def _ending(one: Token, now_ms: int) -> str:
-    from millstream.cli import display
-
+def _ending(one: Token, now_ms: int) -> Any:
     if one.expires is None:
         return "never"
-    return "expired" if one.has_expired(now_ms) else display.time_of(one.expires)
+    return "expired" if one.has_expired(now_ms) else moment(one.expires)
 
 
 def _plain(one: Token) -> dict[str, Any]:

@@ -15,16 +15,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import IO, Annotated
 
+import msgspec
 import typer
 
-from millstream.cli.config import DEFAULT_STORE, AsJson, StorePath, existing_queue, opened
-
-if TYPE_CHECKING:
-    from millstream.queue.model.message import Message
-    from millstream.worker.shift import WorkerStats
+from millstream import Message, Reject, Retry
+from millstream.cli.arguments import parse_duration
+from millstream.cli.command import AsJson
+from millstream.cli.display import json_text, note, report, safe
+from millstream.cli.names import QueueName
+from millstream.cli.place import Place, existing_queue
+from millstream.remote.address import TOKEN_VARIABLE
 
 EXIT_REJECTED = 100
 REASON_BYTES = 4_096
@@ -33,11 +35,11 @@ _NOT_IN_NAMES = re.compile(r"[^A-Z0-9]")
 
 
 def worker(
-    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.")],
+    queue: QueueName,
     command: Annotated[
         str, typer.Option("--exec", metavar="CMD", help="A program and its arguments; no shell.")
     ],
-    store: StorePath = Path(DEFAULT_STORE),
+    place: Place,
     concurrency: Annotated[
         int, typer.Option("--concurrency", "-c", metavar="N", min=1, help="Commands at once.")
     ] = 1,
@@ -59,25 +61,35 @@ def worker(
     Exit 0: done. Exit 100: failed for good. Anything else: again later, the last line of its stderr
     is the reason. SIGTERM or Ctrl-C: no new messages, running commands finish.
     """
-    from millstream.cli import display
-    from millstream.cli.arguments import parse_duration
-
     arguments = _program(command)
     limit_s = None if time_limit is None else parse_duration(time_limit)
-    with opened(store) as ms:
-        found = existing_queue(ms, queue)
-        stats = found.worker(
-            _handler(arguments, store, limit_s, output=_error_stream() if json else None),
-            concurrency=concurrency,
-            lease=None if lease is None else parse_duration(lease),
-            on_error=_complain,
-        ).run(drain=drain)
+    where = _variables_of_place(place)
+    with place.opened() as ms:
+        stats = (
+            existing_queue(ms, queue)
+            .worker(
+                _handler(arguments, where, limit_s, output=_error_stream() if json else None),
+                concurrency=concurrency,
+                lease=None if lease is None else parse_duration(lease),
+                on_error=_complain,
+            )
+            .run(drain=drain)
+        )
+    counts = msgspec.structs.asdict(stats)
     if json:
-        from msgspec.structs import asdict
-
-        display.say_json({"queue": queue, **asdict(stats)})
+        report(json_text({"queue": queue, **counts}))
     else:
-        display.note(_summary(stats))
+        words = "done", "retried", "failed", "lost"
+        note(", ".join(f"{counts[word]:,} {word}" for word in words))
+
+
+def _variables_of_place(place: Place) -> dict[str, str]:
+    """How a command finds the store that its message is from."""
+    if not place.is_server:
+        return {"MILLSTREAM_STORE": os.path.abspath(place.store)}
+    token = place.token()
+    shown = {} if token is None else {TOKEN_VARIABLE: token}
+    return {"MILLSTREAM_STORE": place.store, **shown}
 
 
 def _program(command: str) -> list[str]:
@@ -97,27 +109,18 @@ def _error_stream() -> int:
         return subprocess.DEVNULL
 
 
-def _summary(stats: WorkerStats) -> str:
-    counts = stats.done, stats.retried, stats.failed, stats.lost
-    words = "done", "retried", "failed", "lost"
-    return ", ".join(f"{count:,} {word}" for count, word in zip(counts, words, strict=True))
-
-
 def _complain(message: Message, error: BaseException) -> None:
-    from millstream.cli import display
-
-    what = display.safe(str(error) or type(error).__name__)
-    display.note(f"{message.claim_id}:{message.attempt}: {what}")
+    what = safe(str(error) or type(error).__name__)
+    note(f"{message.claim_id}:{message.attempt}: {what}")
 
 
 def _handler(
-    arguments: list[str], store: Path, limit_s: float | None, *, output: int | None
+    arguments: list[str], where: dict[str, str], limit_s: float | None, *, output: int | None
 ) -> Callable[[Message], None]:
-    from millstream.queue.model.message import Reject, Retry
-
     def handle(message: Message) -> None:
         with tempfile.TemporaryFile() as errors:
-            code = _run(arguments, message, store, limit_s, output=output, errors=errors)
+            variables = {**os.environ, **where, **variables_of(message)}
+            code = _run(arguments, message.value, variables, limit_s, output=output, errors=errors)
             reason = _last_line(errors)
         if code is None:
             raise Retry(f"killed: it took longer than {limit_s:g} s")
@@ -131,8 +134,8 @@ def _handler(
 
 def _run(
     arguments: list[str],
-    message: Message,
-    store: Path,
+    value: bytes,
+    variables: dict[str, str],
     limit_s: float | None,
     *,
     output: int | None,
@@ -144,11 +147,11 @@ def _run(
         stdin=subprocess.PIPE,
         stdout=output,
         stderr=errors,
-        env={**os.environ, **variables_of(message, store)},
+        env=variables,
         start_new_session=True,
     ) as process:
         try:
-            process.communicate(message.value, timeout=limit_s)
+            process.communicate(value, timeout=limit_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             return None
@@ -158,13 +161,10 @@ def _run(
     return process.returncode
 
 
-def variables_of(message: Message, store: Path) -> dict[str, str]:
+def variables_of(message: Message) -> dict[str, str]:
     """What a command learns of its message besides the value; what holds a NUL is left out."""
-    import msgspec
-
     key = b"" if message.key is None else message.key
     found = {
-        "STORE": str(store.absolute()),
         "QUEUE": message.queue,
         "CLAIM": f"{message.claim_id}:{message.attempt}",
         "CLAIM_ID": str(message.claim_id),

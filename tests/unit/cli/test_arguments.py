@@ -48,7 +48,6 @@ def test_positions_count_from_the_end_and_stop_at_the_start() -> None:
 
 
 def test_times_are_milliseconds_or_iso() -> None:
-    assert parse_timestamp(None) is None
     assert parse_timestamp("1500") == 1500
     assert parse_timestamp("1970-01-01T02:00:00+02:00") == 0
 

@@ -41,21 +41,25 @@ def test_info_shows_cursors_and_metadata(cli: Any) -> None:
 
 
 def test_truncate_says_how_many_went(cli: Any) -> None:
-    assert "10 records" in cli("log", "truncate", "numbers", "--before", "10")
-    found = cli.json("log", "truncate", "numbers", "--before", "30")
+    assert "10 records" in cli("log", "truncate", "numbers", "--before", "10", "-y")
+    found = cli.json("log", "truncate", "numbers", "--before", "30", "-y")
     assert found == {"log": "numbers", "truncated": 20, "start_offset": 30}
     assert cli.json("log", "truncate", "numbers", "--before", "5")["truncated"] == 0
 
 
 def test_delete_takes_the_log(cli: Any) -> None:
-    assert cli.json("log", "delete", "orders") == {"log": "orders", "deleted": True, "records": 1}
+    assert cli.json("log", "delete", "orders", "-y") == {
+        "log": "orders",
+        "deleted": True,
+        "records": 1,
+    }
     assert [info["name"] for info in cli.json("log", "list")] == ["numbers"]
-    cli.error("log", "delete", "orders")
+    cli.error("log", "delete", "orders", "-y")
 
 
 def test_a_rule_of_retention_replaces_its_kind_and_leaves_the_others(cli: Any) -> None:
     def retention(*flags: str) -> Any:
-        return cli.json("log", "retention", "numbers", *flags)["retention"]
+        return cli.json("log", "retention", "numbers", *flags, "-y")["retention"]
 
     assert retention() == {}
     assert retention("--age", "7d", "--bytes", "1GiB") == {"age_ms": 604_800_000, "bytes": 1 << 30}
@@ -65,17 +69,21 @@ def test_a_rule_of_retention_replaces_its_kind_and_leaves_the_others(cli: Any) -
 
 
 def test_enforcing_retention_forgets_at_once(cli: Any) -> None:
-    cli("log", "retention", "numbers", "--count", "40", "--enforce")
+    cli("log", "retention", "numbers", "--count", "40", "--enforce", "-y")
     found = cli.json("log", "info", "numbers")
     assert (found["start_offset"], found["end_offset"]) == (60, 100)
 
 
 def test_a_cursor_is_moved_and_deleted(cli: Any) -> None:
     cli("read", "numbers", "--cursor", "c", "--ack", "--limit", "3")
-    assert [c["floor"] for c in cli.json("log", "cursors", "numbers", "c", "--seek", "50")] == [50]
-    assert [c["floor"] for c in cli.json("log", "cursors", "numbers", "c", "--seek", "-1")] == [99]
-    cli.error("log", "cursors", "numbers", "c", "--seek", "500")
-    assert cli.json("log", "cursors", "numbers", "c", "--delete") == []
+    assert [
+        c["floor"] for c in cli.json("log", "cursors", "numbers", "c", "--seek", "50", "-y")
+    ] == [50]
+    assert [
+        c["floor"] for c in cli.json("log", "cursors", "numbers", "c", "--seek", "-1", "-y")
+    ] == [99]
+    cli.error("log", "cursors", "numbers", "c", "--seek", "500", "-y")
+    assert cli.json("log", "cursors", "numbers", "c", "--delete", "-y") == []
     cli.error("log", "cursors", "numbers", "c")
 
 
@@ -121,7 +129,7 @@ def test_a_tail_follows_another_process_and_ends_quietly_by_control_c(
 
 
 def test_a_tail_passes_over_what_was_truncated(cli: Any) -> None:
-    cli("log", "truncate", "numbers", "--before", "98")
+    cli("log", "truncate", "numbers", "--before", "98", "--yes")
     shown = cli("log", "tail", "numbers", "--from", "5", "--values", "--timeout", "10ms")
     assert shown == "98\n99\n"
     assert "offsets 5 to 97 were truncated" in cli.stderr

@@ -65,7 +65,7 @@ def test_the_store_of_a_named_file_lies_beside_it(cli: Any) -> None:
         ('sotre = "x"', "sotre"),
         ("[append]\nbacth = 1", "bacth"),
         ("[log.nothing]\nx = 1", "log.nothing"),
-        ("store = 1", "store is a path"),
+        ("store = 1", "store is a text"),
         ("store = ", "millstream.toml"),
     ],
 )
@@ -137,8 +137,9 @@ def test_help_loads_neither_the_database_nor_tables() -> None:
 
 
 def test_the_demonstration_ends_well(cli: Any) -> None:
-    shown = cli("demo")
-    steps = [line.split("\t")[0] for line in shown.splitlines()]
-    assert steps[0] == "step"
-    assert steps[-1] == "doctor"
-    assert "0 lost" in shown
+    steps = cli.json("demo")
+    told = {one["step"]: one for one in steps}
+    assert {"log", "queue", "worker", "server", "fork", "sync", "kill"} <= set(told)
+    assert "0 lost" in told["kill"]["outcome"]
+    assert 'ms.log("orders")' in told["log"]["code"]
+    assert not any("return" in one["code"] for one in steps)

@@ -77,7 +77,7 @@ def test_a_queue_is_printed_as_the_records_of_the_rfc(jobs: Any) -> None:
 
 
 def test_a_queue_is_made_once(cli: Any) -> None:
-    assert cli("queue", "create", "mail", "--lease", "1m") == "queue mail made\n"
+    assert cli("queue", "create", "mail", "--lease", "1m") == "queue mail created\n"
     assert cli("queue", "create", "mail", "--lease", "1m") == "queue mail exists already\n"
     altered = cli("queue", "create", "mail", "--lease", "2m", "--rate", "5")
     assert altered == "queue mail altered: lease_ms, rate\n"
@@ -184,9 +184,9 @@ def test_pausing_purging_and_deleting(jobs: Any) -> None:
     assert facts(jobs)["paused"]
     jobs("queue", "resume", "jobs")
     assert len(claimed(jobs)) == 1
-    assert jobs("queue", "purge", "jobs", "--yes") == "2 messages forgotten\n"
-    assert "purged" in jobs.error("queue", "purge", "jobs", "--state", "done")
-    assert jobs.json("queue", "delete", "jobs") == {"queue": "jobs", "deleted": True}
+    assert jobs("queue", "purge", "jobs", "--yes") == "2 messages deleted\n"
+    assert "purged" in jobs.error("queue", "purge", "jobs", "--state", "done", "--yes")
+    assert jobs.json("queue", "delete", "jobs", "--yes") == {"queue": "jobs", "deleted": True}
     assert jobs.json("queue", "list") == []
 
 

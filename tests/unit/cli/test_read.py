@@ -81,7 +81,7 @@ def test_a_new_cursor_starts_where_it_is_told(cli: Any) -> None:
 
 
 def test_a_missing_cursor_is_not_made_by_looking(cli: Any) -> None:
-    assert "--ack makes one" in cli.error("read", "numbers", "--cursor", "nobody")
+    assert "--ack creates one" in cli.error("read", "numbers", "--cursor", "nobody")
     assert cli.json("log", "cursors", "numbers") == []
 
 
@@ -92,7 +92,7 @@ def test_a_missing_log_and_a_missing_store_are_told_apart(cli: Any) -> None:
 
 
 def test_a_truncated_offset_says_where_the_log_begins(cli: Any) -> None:
-    cli("log", "truncate", "numbers", "--before", "10")
+    cli("log", "truncate", "numbers", "--before", "10", "--yes")
     assert "begin at 10" in cli.error("read", "numbers", "--from", "3")
 
 

@@ -54,7 +54,7 @@ TRUNCATE = ["log", "truncate", "numbers", "--before", "10"]
 )
 def test_a_truncation_is_confirmed_first(cli: Any, typed: str, extra: list[str], left: int) -> None:
     shown, code = on_terminal(cli.directory, *TRUNCATE, *extra, typed=typed)
-    assert ("Forget 10 records, offsets 0 to 9" in shown) == (not extra)
+    assert ("Delete 10 records, offsets 0 to 9" in shown) == (not extra)
     assert code == (1 if left == 100 else 0)
     assert cli.json("log", "info", "numbers")["records"] == left
 

@@ -29,16 +29,20 @@ def test_json_holds_everything(cli: Any) -> None:
     assert made["expires"] == made["created"] + 30 * 86_400_000
     del made["token"]
     assert cli.json("token", "list") == [made]
-    assert cli.json("token", "revoke", "ci") == {"token": "ci", "id": made["id"], "revoked": True}
+    assert cli.json("token", "revoke", "ci", "-y") == {
+        "token": "ci",
+        "id": made["id"],
+        "revoked": True,
+    }
     assert cli.json("token", "list") == []
 
 
 def test_a_token_is_revoked_by_its_name_or_id(cli: Any) -> None:
     cli("token", "create", "a", "--allow", "log:read")
     found = cli.json("token", "create", "b", "--allow", "log:read")
-    assert cli("token", "revoke", "a") == "a is revoked\n"
-    assert cli("token", "revoke", found["id"]) == "b is revoked\n"
-    assert "token list" in cli.error("token", "revoke", "a")
+    assert cli("token", "revoke", "a", "-y") == "a revoked\n"
+    assert cli("token", "revoke", found["id"], "-y") == "b revoked\n"
+    assert "token list" in cli.error("token", "revoke", "a", "-y")
     cli("token", "list")
     assert "no tokens" in cli.stderr
 

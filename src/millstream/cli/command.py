@@ -1,0 +1,124 @@
+"""How a function becomes a command: options are gathered, the store is opened, the answer is shown.
+
+    @command(queue, "queue pause mail")
+    def pause(queue: QueueName, ms: Millstream) -> Answer: ...
+
+A parameter that is a `Millstream` stands for the options that name a store, and gets it open. One
+that is a dataclass stands for an option per field. One with `Declared` fields stands for options that
+are made from a struct. A command that returns an `Answer` has `--json`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+
+import typer
+
+from millstream import Millstream
+from millstream.cli.declared import Declared
+from millstream.cli.display import Answer
+from millstream.cli.place import Place
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@dataclass(frozen=True)
+class Consent:
+    """Whether the user agrees to lose something."""
+
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False
+
+    def ask(self, question: str) -> None:
+        """Go on, or end the command; without a terminal there is no one to ask."""
+        if self.yes:
+            return
+        if not sys.stdin.isatty():
+            raise typer.BadParameter(f"{question} Without a terminal, say --yes.")
+        if not typer.confirm(question, err=True):
+            typer.echo("nothing was changed", err=True)
+            raise typer.Exit(1)
+
+
+def command(
+    app: typer.Typer, *examples: str, name: str | None = None, create: bool = False
+) -> Callable[[Function], Function]:
+    """Add a function to the commands, with examples for its help; `create` may make the store."""
+
+    def decorate(function: Function) -> Function:
+        lines = "\n".join(f"  millstream {example}" for example in examples)
+        epilog = f"\b\nExamples:\n{lines}" if examples else None
+        app.command(name, epilog=epilog)(_expanded(function, create=create))
+        return function
+
+    return decorate
+
+
+def _expanded(function: Callable[..., Any], *, create: bool) -> Callable[..., None]:
+    """The function as the command line sees it: every parameter is an argument or an option."""
+    hints = get_type_hints(function, include_extras=True)
+    answers = hints.get("return") is Answer
+    shown: list[inspect.Parameter] = []
+    last: list[inspect.Parameter] = []
+    groups: dict[str, tuple[Any, list[str]]] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        hint = hints[parameter.name]
+        if (options := _options_of(hint)) is None:
+            shown.append(_keyword(parameter.name, hint, parameter.default))
+        else:
+            groups[parameter.name] = hint, [option.name for option in options]
+            (last if hint in (Millstream, Place) else shown).extend(options)
+    if answers:
+        last.append(_keyword("json", AsJson, False))
+
+    @functools.wraps(function)
+    def run(**given: Any) -> None:
+        as_json = given.pop("json") if answers else False
+        with ExitStack() as stack:
+            for name, (hint, names) in groups.items():
+                typed = {one: given.pop(one) for one in names}
+                given[name] = _value_of(hint, typed, stack, create=create)
+            answer = function(**given)
+        if answers:
+            answer.show(as_json=as_json)
+
+    run.__signature__ = inspect.Signature([*shown, *last])  # type: ignore[attr-defined]
+    return run
+
+
+def _options_of(hint: Any) -> list[inspect.Parameter] | None:
+    """The options that a parameter of this type stands for; None if it is one itself."""
+    if declared := _declared(hint):
+        return [_keyword(name, option, default) for name, option, default in declared.options()]
+    kind = Place if hint is Millstream else hint
+    return list(_of_dataclass(kind)) if is_dataclass(kind) else None
+
+
+def _value_of(hint: Any, typed: dict[str, Any], stack: ExitStack, *, create: bool) -> Any:
+    if declared := _declared(hint):
+        return declared.fields(typed)
+    if hint is Millstream:
+        return stack.enter_context(Place(**typed).opened(create=create))
+    return hint(**typed)
+
+
+def _declared(hint: Any) -> Declared | None:
+    return next((one for one in get_args(hint)[1:] if isinstance(one, Declared)), None)
+
+
+def _of_dataclass(kind: Any) -> Iterator[inspect.Parameter]:
+    hints = get_type_hints(kind, include_extras=True)
+    for field in fields(kind):
+        default = inspect.Parameter.empty if field.default is MISSING else field.default
+        yield _keyword(field.name, hints[field.name], default)
+
+
+def _keyword(name: str, hint: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=default)

@@ -1,0 +1,121 @@
+"""Options that are made from the fields of a struct: their names, types, units and defaults.
+
+A field such as `lease_ms` or `body_bytes_max` is an option `--lease` or `--body-max` that is typed
+with its unit: `30s`, `64MiB`. A field that holds several texts is an option that may be repeated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import msgspec
+import typer
+
+from millstream.cli import display
+from millstream.cli.arguments import parse_backoff, parse_duration, parse_size
+from millstream.queue.model.backoff import Backoff
+from millstream.record import to_ms
+
+_UNIT = re.compile(r"_(ms|s|bytes)(?=_max$|$)")
+_METAVARS = {"ms": "DURATION", "s": "DURATION", "bytes": "SIZE"}
+
+Fields = dict[str, Any]
+"""The fields of a struct that were named on the command line."""
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The fields of a struct as options: those that `helps` names, with what each is for.
+
+    A help may begin with the name of what is typed: `LOG: a log`.
+    """
+
+    struct: type[msgspec.Struct]
+    helps: Mapping[str, str]
+    show_defaults: bool = True
+
+    def options(self) -> Iterator[tuple[str, Any, Any]]:
+        """Name, annotation and default of each option; None is what was not named."""
+        defaults = self.struct()
+        for name, field in self._fields.items():
+            metavar, colon, help = self.helps[name].partition(": ")
+            if not colon or not metavar.isupper():
+                metavar, help = "", self.helps[name]
+            shown = field.written(getattr(defaults, name)) if self.show_defaults else ""
+            info = typer.Option(
+                field.flag + (f"/--no{field.flag[1:]}" if field.kind is bool else ""),
+                metavar=metavar or field.metavar,
+                help=help[:1].upper() + help[1:],
+                min=0 if field.typed in (int, float) else None,
+                show_default=shown or False,
+            )
+            yield field.option, Annotated[field.typed | None, info], None
+
+    def fields(self, typed: Mapping[str, Any]) -> Fields:
+        """What was typed, as values of the fields."""
+        found = ((field, typed[field.option]) for field in self._fields.values())
+        return {field.name: field.parsed(value) for field, value in found if value is not None}
+
+    @cached_property
+    def _fields(self) -> dict[str, Field]:
+        hints = get_type_hints(self.struct)
+        return {name: Field(name, hints[name]) for name in self.helps}
+
+
+class Field:
+    """One field of a struct, and how its option is typed."""
+
+    def __init__(self, name: str, hint: Any) -> None:
+        unit = _UNIT.search(name)
+        self.name = name
+        self.unit = unit[1] if unit else "bytes" if name == "bytes" else ""
+        self.is_many = get_origin(hint) is tuple
+        self.kind = hint if self.is_many else (*get_args(hint), hint)[0]
+        plain = _UNIT.sub("", name)
+        self.option = plain.removesuffix("s") if self.is_many else plain
+        """As a parameter is named: without its unit, and of several things one."""
+
+    @property
+    def flag(self) -> str:
+        """As it is typed."""
+        return f"--{self.option.replace('_', '-')}"
+
+    @property
+    def typed(self) -> Any:
+        """The type that the command line checks."""
+        if self.is_many:
+            return list[str]
+        return self.kind if not self.unit and self.kind in (int, float, bool) else str
+
+    @property
+    def metavar(self) -> str | None:
+        """What is typed behind it, in the help."""
+        return _METAVARS.get(self.unit) or ("N" if self.typed in (int, float) else None)
+
+    def parsed(self, value: Any) -> Any:
+        """What was typed, as a value of the field."""
+        if self.unit == "bytes":
+            return parse_size(value)
+        if self.unit:
+            seconds = parse_duration(value)
+            whole = to_ms(seconds) if self.unit == "ms" else -int(-seconds // 1)
+            return whole if self.kind is int else seconds
+        if self.kind is Backoff:
+            return parse_backoff(value)
+        return tuple(filter(None, value)) if self.is_many else value
+
+    def written(self, value: Any) -> str:
+        """A value as it would be typed; nothing for one that says nothing."""
+        if not value:
+            return ""
+        if self.kind is Backoff:
+            return display.backoff(value)
+        if self.unit == "bytes":
+            return display.size(value).replace(".0 ", "")
+        if self.unit:
+            return display.span(value if self.unit == "ms" else value * 1000)
+        return str(value)

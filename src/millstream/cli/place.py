@@ -1,0 +1,156 @@
+"""Where the store is: a file, or a server with a token to show it.
+
+A token is never shown: not in an error, and, where the system lets us, not in the list of processes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import millstream
+from millstream.errors import CannotOpen, NotFound
+from millstream.remote.opening import CONNECT_TIMEOUT_S, RETRY_FOR_S
+from millstream.store.place import check_file, is_address
+
+DEFAULT_STORE = "millstream.db"
+
+
+def _or_root_s(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
+    """Let `millstream --store X command` mean what `millstream command --store X` does."""
+    source = context.get_parameter_source(parameter.name or "")
+    given = context.find_root().params.get(parameter.name or "")
+    if given is not None and (source is None or source.name != "COMMANDLINE"):
+        return given
+    return value
+
+
+STORE = typer.Option(
+    "--store",
+    "-s",
+    metavar="PLACE",
+    envvar="MILLSTREAM_STORE",
+    help="The store's file, or a server at http://… or https://….",
+    callback=_or_root_s,
+    show_default=DEFAULT_STORE,
+)
+TOKEN = typer.Option(
+    "--token",
+    metavar="TEXT",
+    help="What a server is shown; @FILE reads it from there.",
+    callback=_or_root_s,
+    allow_from_autoenv=False,
+    show_default="MILLSTREAM_TOKEN",
+)
+CA = typer.Option(
+    "--ca", metavar="FILE", help="Certificates to trust, of a server.", callback=_or_root_s
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The options that name a store."""
+
+    store: Annotated[str, STORE] = DEFAULT_STORE
+    secret: Annotated[str | None, TOKEN] = None
+    """Not `token`, which is a group of commands: a file of settings could not tell them apart."""
+    ca: Annotated[str | None, CA] = None
+
+    def __post_init__(self) -> None:
+        if self.secret is not None:
+            _hide(self.secret)
+
+    @property
+    def is_server(self) -> bool:
+        """Whether the store is behind a server."""
+        return is_address(self.store)
+
+    def file(self, command: str, path: str | None = None) -> Path:
+        """The store's file, or the one of a path, for a command that works on nothing else."""
+        name = path or self.store
+        if is_address(name):
+            raise typer.BadParameter(
+                f"`millstream {command}` works on the file of a store, not over a server: run it on "
+                "the server's machine, with --store PATH"
+            )
+        return Path(name)
+
+    @property
+    def token_file(self) -> str:
+        """The file that holds the token, if it was named."""
+        return self.secret[1:] if self.secret and self.secret.startswith("@") else ""
+
+    def token(self) -> str | None:
+        """The token to show; None leaves it to MILLSTREAM_TOKEN."""
+        if not self.token_file:
+            return self.secret
+        return Path(self.token_file).read_text(encoding="utf-8").strip()
+
+    @contextmanager
+    def opened(
+        self,
+        *,
+        create: bool = False,
+        connect_timeout: float = CONNECT_TIMEOUT_S,
+        retry_for: float = RETRY_FOR_S,
+    ) -> Iterator[millstream.Millstream]:
+        """The store, open; only a command that may make a file says `create`."""
+        if self.is_server:
+            opening = millstream.open(
+                self.store,
+                token=self.token(),
+                ca=self.ca,
+                connect_timeout=connect_timeout,
+                retry_for=retry_for,
+            )
+        else:
+            if self.secret is not None or self.ca is not None:
+                raise typer.BadParameter("--token and --ca are for a server, and --store is a file")
+            check_file(self.store)
+            if not create and not Path(self.store).exists():
+                raise CannotOpen(
+                    f"there is no store at {self.store}; `millstream append` makes one, "
+                    "--store or MILLSTREAM_STORE names another",
+                    path=self.store,
+                )
+            opening = millstream.open(self.store)
+        with opening as ms:
+            yield ms
+
+
+def _hide(secret: str) -> None:
+    """Blank a secret in this process' command line, which others can see; only Linux has it so."""
+    with suppress(OSError, ValueError, IndexError):
+        facts = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+        start, end = int(facts[45]), int(facts[46])
+        with open("/proc/self/mem", "r+b", buffering=0) as memory:
+            memory.seek(start)
+            line = memory.read(end - start)
+            memory.seek(start)
+            memory.write(line.replace(os.fsencode(secret), b"*" * len(os.fsencode(secret))))
+
+
+def existing_log(ms: millstream.Millstream, name: str) -> millstream.Log:
+    """The log of a name; there must be one."""
+    log = ms.log(name)
+    if log.info() is None:
+        raise NotFound(f"there is no log {name!r}", name=name)
+    return log
+
+
+def existing_queue(ms: millstream.Millstream, name: str) -> millstream.Queue:
+    """The queue of a name; there must be one."""
+    found = ms.queue(name)
+    if found.info() is None:
+        raise NotFound(
+            f"there is no queue {name!r}; `millstream queue create` makes one, "
+            "`millstream queue list` shows what there is",
+            name=name,
+        )
+    return found
