@@ -245,7 +245,9 @@ def operation(command: Operation[T]) -> Callable[[Transaction], T]:
         return lambda tx: _transact(tx, command)  # type: ignore[arg-type, return-value]
     if kind is q.ClaimRouted:
         return claims.Claiming(command)  # type: ignore[arg-type, return-value]
-    rule = _rule(kind)
+    rule = _OPERATIONS.get(kind)
+    if rule is None:
+        raise _unknown(kind)
     return lambda tx: rule(tx, command)
 
 

@@ -112,7 +112,13 @@ class Draft:
 
     def put(self, rows: Iterable[Row]) -> None:
         """Put rows; a key that exists is overwritten."""
-        self.put_held({key: self.hold(value) for key, value in rows})
+        found = dict(rows)
+        size = sum(map(len, found.values()))
+        if self._held_bytes + size <= MEMORY_BYTES_MAX:
+            self._held_bytes += size
+            self.put_held(found)  # type: ignore[arg-type]  # nothing is spooled
+        else:
+            self.put_held({key: self.hold(value) for key, value in found.items()})
 
     def put_held(self, rows: dict[bytes, Value]) -> None:
         """Put rows whose values are held already."""
@@ -147,8 +153,6 @@ class Draft:
         values = self._values
         if last is not None:
             values[last[0]] = last[1]
-        if self.is_blank:
-            return Commit(values.items())  # type: ignore[arg-type]  # nothing is spooled
         rows: Any = values.items() if self._spool is None else Rows(values)
         return Commit(rows, sorted(self._deleted or ()), self._ranges)
 

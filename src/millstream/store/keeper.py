@@ -33,7 +33,8 @@ class Keeper:
 
     def wake(self) -> None:
         """Have the work looked at soon."""
-        self._wake.set()
+        if not self._wake.is_set():
+            self._wake.set()
         if self._thread is None:
             self._start()
 

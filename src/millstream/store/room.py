@@ -46,21 +46,15 @@ class Room:
         self._folder = folder
         self._reserve_bytes = limits.disk_free_bytes_min
         self._clock = clock
-        self._asked_bytes = 0
+        self._due_bytes = 0
         self._due_s = 0.0
-        self._is_short = False
 
     def shortage(self, written_bytes: int) -> Shortage | None:
         """What is missing, given how much is in the write-ahead log; None if nothing is."""
-        if (
-            not self._is_short
-            and written_bytes - self._asked_bytes < ASKED_BYTES
-            and self._clock.seconds() < self._due_s
-        ):
+        if written_bytes < self._due_bytes and self._clock.seconds() < self._due_s:
             return None
         found = self._ask() if self._reserve_bytes else None
-        self._is_short = found is not None
-        self._asked_bytes = written_bytes
+        self._due_bytes = 0 if found else written_bytes + ASKED_BYTES
         self._due_s = self._clock.seconds() + ASKED_S
         return found
 

@@ -7,7 +7,7 @@ with an index by key. Statements are few and fixed, so that SQLite compiles each
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -47,6 +47,9 @@ _PUT_NUMBERED = {
     kind: f"INSERT OR REPLACE INTO {table} (id, value, crc) VALUES (?, ?, ?)"
     for kind, table in NUMBERED.items()
 }
+Bindings = tuple[bytes | int, bytes, int]
+"""A row as its table has it: the key or its number, the value, the checksum."""
+
 _DELETE_RECORD = f"DELETE FROM {RECORD} WHERE key = ?"
 _DELETE_NUMBERED = {kind: f"DELETE FROM {table} WHERE id = ?" for kind, table in NUMBERED.items()}
 _LAST = f"SELECT max(id) FROM {NUMBERED[keys.DELTA]}"
@@ -226,24 +229,20 @@ class SqliteWriter(SqliteReader):
             self._newest = newest
         self._version = self.connection.data_version()  # last: if interrupted, it is looked for
 
-    def _put(self, rows: Iterable[Row]) -> int | None:
+    def _put(self, rows: Collection[Row]) -> int | None:
         """Put rows, a bounded part of them at a time; answers the last delta among them."""
-        tables: dict[str, list[tuple[bytes | int, bytes, int]]] = {}
+        if len(rows) == 1:  # as most commits have: the delta
+            ((key, value),) = rows
+            statement, bindings = _bound(key, value)
+            self._execute(statement, bindings)
+            return bindings[0] if key[1] == keys.DELTA else None  # type: ignore[return-value]
         newest, size = None, 0
+        tables: dict[str, list[Bindings]] = {}
         for key, value in rows:
-            statement = _PUT_NUMBERED.get(key[1])
-            found: bytes | int = key
-            if statement is None:
-                statement = _PUT_RECORD
-            else:
-                found = keys.number(key)
-                if key[1] == keys.DELTA:
-                    newest = found
-            bindings = (found, value, row_checksum(key, value))
-            if statement in tables:
-                tables[statement].append(bindings)
-            else:
-                tables[statement] = [bindings]
+            statement, bindings = _bound(key, value)
+            tables.setdefault(statement, []).append(bindings)
+            if key[1] == keys.DELTA:
+                newest = keys.number(key)
             size += len(value)
             if size > PUT_BYTES_MAX:
                 self._execute_all(tables)
@@ -251,12 +250,9 @@ class SqliteWriter(SqliteReader):
         self._execute_all(tables)
         return newest
 
-    def _execute_all(self, tables: dict[str, list[tuple[bytes | int, bytes, int]]]) -> None:
+    def _execute_all(self, tables: dict[str, list[Bindings]]) -> None:
         for statement, many in tables.items():
-            if len(many) == 1:
-                self._execute(statement, many[0])
-            else:
-                self.connection.executemany(statement, many)
+            self.connection.executemany(statement, many)
 
     def _delete(self, found: Iterable[bytes]) -> None:
         tables: dict[str, list[tuple[bytes | int]]] = {}
@@ -330,6 +326,14 @@ class SqliteWriter(SqliteReader):
 
     def _folder(self) -> str:
         return os.path.dirname(os.path.realpath(self.connection.filename))
+
+
+def _bound(key: bytes, value: bytes) -> tuple[str, Bindings]:
+    """The statement that puts a row, and what is bound to it."""
+    statement = _PUT_NUMBERED.get(key[1])
+    if statement is None:
+        return _PUT_RECORD, (key, value, row_checksum(key, value))
+    return statement, (keys.number(key), value, row_checksum(key, value))
 
 
 _NOT_BYTES = (TypeError, UnicodeDecodeError)

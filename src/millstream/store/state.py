@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Set
+from operator import itemgetter
 from typing import Any, Protocol
 
 import msgspec
@@ -35,6 +36,9 @@ Pin = Callable[..., list[tuple[int, int]]]
 
 Readers = Callable[..., list[int]]
 """Called alike where a log forgets what was consumed: up to where each reader has passed it."""
+
+
+_SECOND = itemgetter(1)
 
 
 class Follower(Protocol):
@@ -215,9 +219,8 @@ class State:
 
     def check(self, delta: deltas.Delta, data: bytes) -> None:
         """Refuse a delta that could not be read again: nothing that is written may be unreadable."""
-        kinds = {type(change) for _, change in delta.changes}
-        kinds.update([type(value) for _, value in delta.puts])
-        if kinds <= self._computed:
+        found = {*map(type, map(_SECOND, delta.changes)), *map(type, map(_SECOND, delta.puts))}
+        if found <= self._computed:
             return
         for key, raw in deltas.decode(delta.seq, data).changes:
             self._kinds[key[1]].decode(raw)
@@ -226,8 +229,9 @@ class State:
         """Once a commit is durable: let readers see what it changed; answers which watchers to wake."""
         changed, self.touched = self.touched, set()
         self.views.replace(changed, self.entities, self.seq)
-        for follower in self.followers.values():
-            changed = changed.union(follower.changed(changed))
+        if self.followers:
+            for follower in self.followers.values():
+                changed = changed.union(follower.changed(changed))
         return changed
 
     def show(self, key: bytes, entity: Entity) -> Any:

@@ -231,7 +231,9 @@ class Store(Folding):
                 self._sync(writer, commit)
             with self.mutex:
                 if commit is not None:
-                    self._committed(transaction)
+                    state.committed(transaction.delta, len(transaction.encoded))
+                    self._own_seq = state.seq
+                    self._groups += 1
                 self._publish(state)
                 state.evict(limits.entities_cached_max, limits.entities_weight_max)
                 self._ahead = False
@@ -261,12 +263,6 @@ class Store(Folding):
             if found is None and snapshot.first_seq() > seq:
                 raise OutcomeUnknown("the commit was interrupted, and then folded by others")
         return found == data
-
-    def _committed(self, transaction: Transaction) -> None:
-        delta = transaction.delta
-        self.state.committed(delta, len(transaction.encoded))
-        self._own_seq = delta.seq
-        self._groups += 1
 
     def _after_commit(self) -> None:
         state, limits = self.state, self.limits
@@ -423,7 +419,8 @@ class Store(Folding):
                 commit = transaction.finish()
                 assert commit is not None
                 self._sync(writer, commit)
-                self._committed(transaction)
+                self.state.committed(transaction.delta, len(transaction.encoded))
+                self._own_seq = self._groups = self.state.seq
             self._publish(self.state)
 
     def before_fork(self) -> None:

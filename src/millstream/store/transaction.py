@@ -70,12 +70,6 @@ class Transaction:
         """Whether the engine has the ability `sql`: then the application has tables of its own."""
         self._wrote = False
         """Whether statements on the application's tables were run."""
-        self.encoded = b""
-        """The delta as it is written, once the transaction is finished."""
-        self._rows: dict[bytes, Value] = {}
-        self._drops: list[tuple[bytes, bytes]] = []
-        self._dropped: set[bytes] = set()
-        """Of these, single rows."""
         self.wall_ms = state.clock.wall_ms()
         boot_ms, self.store_ms = state.time.now()
         self.delta = Delta(
@@ -227,10 +221,10 @@ class Transaction:
         self._first_change = len(delta.changes)
         self._next_id, self._next_log = delta.next_id, delta.next_log
         self._inline: dict[bytes, bytes] = {}
-        if self._rows:
-            self._rows = {}
-        if self._drops:
-            self._drops, self._dropped = [], set()
+        self._rows: dict[bytes, Value] = {}
+        self._drops: list[tuple[bytes, bytes]] = []
+        self._dropped: set[bytes] = set()
+        """Of these, single rows."""
         try:
             result = operation(self)
         except BaseException:
@@ -247,7 +241,10 @@ class Transaction:
         return result
 
     def finish(self) -> Commit | None:
-        """Everything that the group does to the rows, as one value; None if that is nothing."""
+        """Everything that the group does to the rows, as one value; None if that is nothing.
+
+        `encoded` is from then on its delta as it is written.
+        """
         delta, state, writer = self.delta, self.state, self.writer
         if delta.next_id == state.next_id:
             changed = delta.changes or delta.puts or delta.drops or self._wrote
@@ -259,7 +256,8 @@ class Transaction:
             state.id_limit = block.end
         data = self.encoded = encode(delta)
         state.check(delta, data)
-        return writer.finish((keys.delta(delta.seq), data))
+        row = keys.delta(delta.seq), data
+        return Commit((row,)) if writer.is_blank else writer.finish(row)
 
     def _accept(self) -> None:
         """Take over what the operation put and dropped: drops first, in the replay as well."""

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from millstream.clock import Clock
 from millstream.errors import MillstreamError, OutcomeUnknown, Overloaded, WriteFailed
-from millstream.store.gather import Effect, Gather
+from millstream.store.gather import LEAD_ALONE, WAIT, Effect, Gather
 from millstream.store.ticket import Ticket, finish
 from millstream.store.transaction import Operation
 
@@ -86,16 +86,16 @@ class Transactor:
         with self._gate:
             if self._closed is not None or len(self._gather.waiting) >= self._waiting_max:
                 self._admit(1)
-            effect = self._gather.arrive(ticket).kind
-            if effect == "wait":
-                ticket.prepare_to_wait()
-            elif effect == "lead alone":
+            effect = self._gather.arrive(ticket)
+            if effect is LEAD_ALONE:
                 self._leader = ticket
-        lead = effect == "lead"
-        if effect == "lead alone":
+            elif effect is WAIT:
+                ticket.prepare_to_wait()
+        if effect is LEAD_ALONE:
             self._commit_alone(ticket)
-        elif effect == "wait":
-            lead = self._await(ticket)  # also if it is done by now: it wakes its successor
+            return
+        # Also if it is done by now: it wakes its successor.
+        lead = effect is not WAIT or self._await(ticket)
         while not ticket.done:
             if lead:
                 self._lead(ticket)

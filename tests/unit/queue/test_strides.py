@@ -155,7 +155,7 @@ def claiming(count: int = 1, *, acked: list[Run] | None = None, consumer: str = 
 def granted(tickets: list[Ticket[Granted]]) -> list[list[Run]]:
     assert all(ticket.error is None for ticket in tickets)
     return [
-        [(grant.claim_id, grant.count, grant.attempt) for grant in ticket.answer().grants]
+        [(grant.claim_id, grant.count, grant.attempt) for grant in ticket.result.grants]
         for ticket in tickets
     ]
 
@@ -287,7 +287,7 @@ def two_logs() -> Millstream:
 
 def read_of(ms: Millstream, tickets: list[Ticket[Granted]], read: Any) -> list[list[Message]]:
     store = Probe(ms).store
-    return [messages_of(read(store, "q", ticket.answer())) for ticket in tickets]
+    return [messages_of(read(store, "q", ticket.result)) for ticket in tickets]
 
 
 @pytest.mark.parametrize("sizes", [[1] * 16, [1, 1], [3, 1, 4], [1, 2, 1], [9, 7]])
@@ -295,7 +295,7 @@ def test_what_is_read_together_is_what_each_would_read(
     two_logs: Millstream, sizes: list[int]
 ) -> None:
     tickets = ask_at_once(two_logs, [claiming(size) for size in sizes])
-    assert {ticket.answer().deal for ticket in tickets} == {tickets[0].answer().deal} != {None}
+    assert {ticket.result.deal for ticket in tickets} == {tickets[0].result.deal} != {None}
     each = read_of(
         two_logs, tickets, lambda store, queue, one: read_grants(store, queue, one.grants)
     )
@@ -324,7 +324,7 @@ def test_who_cannot_read_does_not_keep_the_others_from_reading(
     monkeypatch.setattr(reading, "recent_rows", none)
     store = Probe(two_logs).store
     for index in (0, 2):
-        (message,) = messages_of(read_granted(store, "q", tickets[index].answer()))
+        (message,) = messages_of(read_granted(store, "q", tickets[index].result))
         assert message.text == f"a{index}"
-    assert read_granted(store, "q", tickets[1].answer()) == []
+    assert read_granted(store, "q", tickets[1].result) == []
     assert [message.offset for message in two_logs.queue("q").failed()] == [1]

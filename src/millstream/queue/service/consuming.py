@@ -53,7 +53,7 @@ def claim_now(
     `grants` are those that a claim of what was routed has got already; `query` asks for the rest.
     """
     acked, count = query.acked, query.count
-    until_s = store.clock.seconds() + DAMAGED_S_MAX
+    until_s = 0.0
     found = read_grants(store, query.queue, grants) if grants else []
     overtaken = 0
     while True:
@@ -77,8 +77,11 @@ def claim_now(
         if granted.is_overtaken:
             overtaken += 1
             continue
-        if granted.grants and not read and store.clock.seconds() < until_s:
-            continue  # all of these were damaged, and have failed
+        if granted.grants and not read:  # all of these were damaged, and have failed
+            now_s = store.clock.seconds()
+            until_s = until_s or now_s + DAMAGED_S_MAX
+            if now_s < until_s:
+                continue
         count -= granted.count
         if count > 0:
             moved = granted.expired or any(some.stop > some.start for some in routed)

@@ -170,9 +170,10 @@ def _tell_threads(duties: Sequence[tuple[_Thread, Duty]]) -> None:
 
 def claim_messages(store: Store, query: ClaimMessages) -> list[Lot]:
     """Claim messages, waiting for the first if asked; their payloads are read afterwards."""
-    until_s = store.clock.seconds() + (query.wait_ms or 0) / 1000
+    wait_ms = query.wait_ms
+    until_s = store.clock.seconds() + wait_ms / 1000 if wait_ms else 0.0
     found, _ = consuming.claim_now(store, query)
-    if found or not query.count or store.clock.seconds() >= until_s:
+    if found or not (wait_ms and query.count) or store.clock.seconds() >= until_s:
         return found
     return _claim_in_line(store, consuming.without_acks(query), until_s)
 
