@@ -118,7 +118,7 @@ class Millstream:
         return await self.create_queue(name, **settings) if settings else Queue(self._session, name)
 
     async def create_queue(self, name: str, **settings: Any) -> Queue:
-        """Make a queue, or make it what the settings say (`spec_of` lists them).
+        """Make a queue, or make it what the settings say (docs/QUEUES.md lists them).
 
         What is not named has its default, also if the queue was altered since. So it can be said at
         every start, by any number of processes at once. A setting that differs and cannot be altered

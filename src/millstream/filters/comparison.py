@@ -44,17 +44,17 @@ def always(row: Row) -> bool:
     return True
 
 
-def comparison(symbol: ComparisonOperator, left: Value, right: Value) -> Test:
-    """A test that is true exactly when the comparison is."""
+def comparison(symbol: ComparisonOperator, left: Value, right: Value) -> tuple[Test, Test]:
+    """Two tests: that the comparison is true; and that it is false: both sides are there, yet it fails."""
     if isinstance(left, Constant) and not isinstance(right, Constant):
         left, right, symbol = right, left, MIRRORED[symbol]
     if isinstance(left, tree.Header | tree.Field) and isinstance(right, Constant):
-        return _name_to_constant(symbol, _row_key(left), right.value)
-    return _any_to_any(symbol, getter(left), getter(right))
-
-
-def _row_key(name: tree.Name) -> str | int:
-    return name.name if isinstance(name, tree.Header) else FIELD_KEYS[name.name]
+        key = left.name if isinstance(left, tree.Header) else FIELD_KEYS[left.name]
+        holds = _name_to_constant(symbol, key, right.value)
+        return holds, _name_refuted(symbol, key, right.value, holds)
+    first, second = getter(left), getter(right)
+    holds = _any_to_any(symbol, first, second)
+    return holds, lambda row: is_there(first(row)) and is_there(second(row)) and not holds(row)
 
 
 def _any_to_any(symbol: ComparisonOperator, left: Getter, right: Getter) -> Test:
@@ -114,17 +114,6 @@ def _name_to_number(symbol: ComparisonOperator, key: Any, constant: int | float)
             return lambda row: type(found := row.get(key)) in NUMBERS and compares(found, constant)
 
 
-def refutation(symbol: ComparisonOperator, left: Value, right: Value) -> Test:
-    """A test that is true exactly when the comparison is false: both sides are there, yet it fails."""
-    if isinstance(left, Constant) and not isinstance(right, Constant):
-        left, right, symbol = right, left, MIRRORED[symbol]
-    holds = comparison(symbol, left, right)
-    if isinstance(left, tree.Header | tree.Field) and isinstance(right, Constant):
-        return _name_refuted(symbol, _row_key(left), right.value, holds)
-    first, second = getter(left), getter(right)
-    return lambda row: is_there(first(row)) and is_there(second(row)) and not holds(row)
-
-
 def _name_refuted(symbol: ComparisonOperator, key: Any, constant: Any, holds: Test) -> Test:
     if symbol == "=" and constant not in (0, 1):
         return lambda row: (
@@ -138,8 +127,13 @@ def is_there(found: Any) -> bool:
     return found is not None and bool(found == found)
 
 
-def membership(value: Value, items: tuple[Constant, ...]) -> Test:
-    """A test that is true exactly when `value IN (items)` is: one look-up, however many items."""
+def membership(value: Value, items: tuple[Constant, ...]) -> tuple[Test, Test]:
+    """Tests that `value IN (items)` is true, and that it is false: one look-up, however many items."""
+    get, contains = getter(value), _contains(items)
+    return _is_member(value, items), lambda row: is_there(found := get(row)) and not contains(found)
+
+
+def _is_member(value: Value, items: tuple[Constant, ...]) -> Test:
     kinds, members, booleans = _members(items)
     if isinstance(value, tree.Header) and not booleans:
         key = value.name
@@ -148,12 +142,6 @@ def membership(value: Value, items: tuple[Constant, ...]) -> Test:
         return lambda row: type(found := row.get(key)) in kinds and found in members
     get, contains = getter(value), _contains(items)
     return lambda row: contains(get(row))
-
-
-def exclusion(value: Value, items: tuple[Constant, ...]) -> Test:
-    """A test that is true exactly when `value IN (items)` is false."""
-    get, contains = getter(value), _contains(items)
-    return lambda row: (found := get(row)) is not None and found == found and not contains(found)
 
 
 def _contains(items: tuple[Constant, ...]) -> Callable[[Any], bool]:

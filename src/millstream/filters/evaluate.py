@@ -15,77 +15,51 @@ from millstream.filters.comparison import (
     Test,
     always,
     comparison,
-    exclusion,
     is_there,
     membership,
     never,
-    refutation,
 )
 from millstream.filters.like import compile_pattern
-from millstream.filters.tree import Compare, Condition
+from millstream.filters.tree import Condition
 
 
-def holds(node: Condition) -> Test:
-    """A test that is true exactly when the condition is."""
+def tests(node: Condition) -> tuple[Test, Test]:
+    """Two tests: one is true exactly when the condition is, the other exactly when it is false."""
     match node:
         case tree.Not(operand=operand):
-            return fails(operand)
+            holds, fails = tests(operand)
+            return fails, holds
         case tree.And(operands=operands):
-            return _all_of([holds(operand) for operand in operands])
+            pairs = [tests(operand) for operand in operands]
+            return _all_of([one for one, _ in pairs]), _any_of([other for _, other in pairs])
         case tree.Or(operands=operands):
-            return _any_of([holds(operand) for operand in operands])
-        case tree.Between():
-            return _all_of([holds(bound) for bound in _bounds(node)])
+            pairs = [tests(operand) for operand in operands]
+            return _any_of([one for one, _ in pairs]), _all_of([other for _, other in pairs])
+        case tree.Between(at=at, value=value, low=low, high=high):
+            bounds = tree.Compare(at, ">=", value, low), tree.Compare(at, "<=", value, high)
+            return tests(tree.And(at, bounds))
         case tree.Compare(operator=symbol, left=left, right=right):
             return comparison(symbol, left, right)
         case tree.In(value=value, items=items):
             return membership(value, items)
         case tree.Like(value=value, pattern=pattern):
             get, fits = getter(value), compile_pattern(pattern)
-            return lambda row: type(text := get(row)) is str and fits(text)
+            return (
+                lambda row: type(text := get(row)) is str and fits(text),
+                lambda row: not fits(text) if type(text := get(row)) is str else is_there(text),
+            )
         case tree.IsNull(value=value):
             get = getter(value)
-            return lambda row: get(row) is None
+            return lambda row: get(row) is None, lambda row: get(row) is not None
         case tree.Header(name=name):
-            return lambda row: row.get(name) is True
-        case tree.Constant(value=constant):
-            return always if constant is True else never
-
-
-def fails(node: Condition) -> Test:
-    """A test that is true exactly when the condition is false."""
-    match node:
-        case tree.Not(operand=operand):
-            return holds(operand)
-        case tree.And(operands=operands):
-            return _any_of([fails(operand) for operand in operands])
-        case tree.Or(operands=operands):
-            return _all_of([fails(operand) for operand in operands])
-        case tree.Between():
-            return _any_of([fails(bound) for bound in _bounds(node)])
-        case tree.Compare(operator=symbol, left=left, right=right):
-            return refutation(symbol, left, right)
-        case tree.In(value=value, items=items):
-            return exclusion(value, items)
-        case tree.Like(value=value, pattern=pattern):
-            get, fits = getter(value), compile_pattern(pattern)
-            return lambda row: not fits(text) if type(text := get(row)) is str else is_there(text)
-        case tree.IsNull(value=value):
-            get = getter(value)
-            return lambda row: get(row) is not None
-        case tree.Header(name=name):
-            return lambda row: (
-                (found := row.get(name)) is False or (found is not True and is_there(found))
+            return (
+                lambda row: row.get(name) is True,
+                lambda row: (
+                    (found := row.get(name)) is False or (found is not True and is_there(found))
+                ),
             )
         case tree.Constant(value=constant):
-            return always if constant is False else never
-
-
-def _bounds(node: tree.Between) -> tuple[Compare, Compare]:
-    return (
-        Compare(node.at, ">=", node.value, node.low),
-        Compare(node.at, "<=", node.value, node.high),
-    )
+            return (always, never) if constant is True else (never, always)
 
 
 def _all_of(tests: Sequence[Test]) -> Test:

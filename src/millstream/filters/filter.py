@@ -43,8 +43,9 @@ class Filter:
         object.__setattr__(self, "tree", root)
         object.__setattr__(self, "names", headers)
         object.__setattr__(self, "fields", fields)
-        object.__setattr__(self, "_holds", evaluate.holds(root))
-        object.__setattr__(self, "_fails", evaluate.fails(root))
+        holds, fails = evaluate.tests(root)
+        object.__setattr__(self, "_holds", holds)
+        object.__setattr__(self, "_fails", fails)
 
     def matches(
         self,
@@ -97,11 +98,6 @@ class Filter:
         """For how many messages that do not match the condition is not false either."""
         columns = zip(headers, keys, timestamps, strict=True)
         return sum(self.evaluate(each, key, at, log) is None for each, key, at in columns)
-
-    @property
-    def matcher(self) -> Callable[[Mapping[str, Scalar]], bool]:
-        """The bare test over headers, for tight loops; the record's own fields are NULL to it."""
-        return self._holds
 
     def spark_sql(
         self,

@@ -54,6 +54,18 @@ def test_a_backoff_that_is_refused_says_what_was_given(backoff: Backoff, told: s
         spec_of(backoff=backoff).check()
 
 
+@pytest.mark.parametrize("name", ["retries", "lease_ms", "done_retention_s"])
+def test_a_setting_that_there_is_not_is_refused(name: str) -> None:
+    with pytest.raises(TypeError, match=f"no setting '{name}'"):
+        spec_of(**{name: 1})
+
+
+def test_a_longer_lease_raises_the_most() -> None:
+    day = 24 * 3600
+    assert spec_of(lease=day).lease_max_ms == day * 1000
+    assert spec_of(lease=10, lease_max=20).lease_max_ms == 20_000
+
+
 def test_a_spec_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(InvalidInput, match="max_attempts"):
         checked(spec_of(max_attempts=0))

@@ -41,7 +41,7 @@ class Line(Generic[W]):
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def __contains__(self, waiter: W) -> bool:
+    def __contains__(self, waiter: W | None) -> bool:
         return waiter in self._waiting
 
     def watches(self, waiter: W) -> bool:

@@ -10,8 +10,10 @@ import re
 from collections.abc import Iterable, Sequence
 from fnmatch import translate
 from functools import cached_property, lru_cache
+from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from millstream.errors import InvalidInput, NotFound
 from millstream.format.ids import CAPACITY_EXPONENT_MAX
@@ -163,32 +165,19 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
 def spec_of(
     *,
     sources: str | Iterable[str] = (),
-    filter: str = "",
-    start: str | int = "latest",
-    start_ms: int | None = None,
-    max_attempts: int = 5,
-    lease: Seconds = 30,
-    lease_max: Seconds = 12 * 3600,
     backoff: Backoff | Seconds | Sequence[Seconds] | None = None,
-    delay: Seconds = 0,
-    priority_by: str = "",
-    priority_step: Seconds = 60,
-    group_by: str = "",
-    group_in_flight: int = 1,
-    group_rate: float = 0.0,
-    max_in_flight: int = 0,
-    rate: float = 0.0,
-    dedup_by: str = "",
-    dedup_window: Seconds = 300,
-    done_retention: Seconds = 7 * 24 * 3600,
-    keep_payloads: bool = False,
-    bucket_exponent: int = 3,
-    dead_letter: str = "",
-    lossy: bool = False,
-    description: str = "",
-    router: str = "",
+    done_retention: Seconds = 7 * DAY_S,
+    **settings: Any,
 ) -> QueueSpec:
-    """A spec from what users say: durations in seconds, one source or several."""
+    """A spec from what users say: durations in seconds, one source or several.
+
+    The other settings are fields of `QueueSpec`, with `lease` for `lease_ms` and so on.
+    """
+    said: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name not in _SETTINGS:
+            raise TypeError(f"a queue has no setting {name!r}; docs/QUEUES.md lists them")
+        said[_SETTINGS[name]] = to_ms(value) if name in _DURATIONS else value
     if backoff is None:
         backoff = Backoff()
     elif isinstance(backoff, Sequence):
@@ -196,33 +185,20 @@ def spec_of(
         backoff = Backoff(kind="list", waits_ms=waits, jitter=0.0)
     elif not isinstance(backoff, Backoff):
         backoff = Backoff(kind="fixed", first_ms=to_ms(backoff), jitter=0.0)
-    return QueueSpec(
+    spec = QueueSpec(
         sources=(sources,) if isinstance(sources, str) else tuple(sources),
-        filter=filter,
-        start=start,
-        start_ms=start_ms,
-        max_attempts=max_attempts,
-        lease_ms=to_ms(lease),
-        lease_max_ms=max(to_ms(lease_max), to_ms(lease)),
         backoff=backoff,
-        delay_ms=to_ms(delay),
-        priority_by=priority_by,
-        priority_step_ms=to_ms(priority_step),
-        group_by=group_by,
-        group_in_flight=group_in_flight,
-        group_rate=group_rate,
-        max_in_flight=max_in_flight,
-        rate=rate,
-        dedup_by=dedup_by,
-        dedup_window_ms=to_ms(dedup_window),
         done_retention_s=-(-to_ms(done_retention) // 1000),
-        keep_payloads=keep_payloads,
-        bucket_exponent=bucket_exponent,
-        dead_letter=dead_letter,
-        lossy=lossy,
-        description=description,
-        router=router,
+        **said,
     )
+    return replace(spec, lease_max_ms=max(spec.lease_max_ms, spec.lease_ms))
+
+
+_DURATIONS = {"lease", "lease_max", "delay", "priority_step", "dedup_window"}
+_SETTINGS = {one: one for one in QueueSpec.__struct_fields__ if one != "done_retention_s"}
+for _name in _DURATIONS:
+    _SETTINGS[_name] = _SETTINGS.pop(f"{_name}_ms")
+"""What users say, and the field that it is."""
 
 
 def no_queue(name: str) -> NotFound:

@@ -22,7 +22,7 @@ from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Spa
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.finding import find_bucket, need_queue
 from millstream.queue.service.consuming import route_ahead
-from millstream.queue.service.reading import peek_grant, peek_singles
+from millstream.queue.service.reading import peek_grant, read_singles
 from millstream.store.rows import View
 from millstream.store.store import Store
 from millstream.store.supposing import Reading
@@ -139,7 +139,7 @@ def _read(store: Store, queue: str, found: list[Shown], *, is_done: bool) -> lis
     """What a peek shows, with payloads; single messages that lie side by side are read together."""
     lots: list[Lot] = []
     for run in _runs(found):
-        together = peek_singles(store, queue, run) if len(run) > 1 else []
+        together = read_singles(store, queue, run) if len(run) > 1 else []
         lots += together or [
             lot
             for grant, reason in run

@@ -23,7 +23,6 @@ from millstream.queue import commands as c
 from millstream.queue.model.message import Label, Lot
 from millstream.queue.rules.endings import finish
 from millstream.record import Record
-from millstream.store.rows import View
 from millstream.store.store import Store
 from millstream.store.transaction import Transaction
 
@@ -72,12 +71,8 @@ def _give_up(store: Store, queue: str, damaged: list[Damaged], *, others: bool) 
 def fail_damaged(tx: Transaction, *, queue: str, damaged: Iterable[Damaged]) -> None:
     """Fail messages that cannot be read, unless their lease has ended meanwhile."""
     for grant, reason in damaged:
-        finish(tx, c.FinishClaims(queue, [run_of(grant)], "fail", reason=reason, each=True))
-
-
-def run_of(grant: c.Grant) -> c.Run:
-    """What was granted, as it is finished."""
-    return grant.claim_id, grant.count, grant.attempt
+        run = grant.claim_id, grant.count, grant.attempt
+        finish(tx, c.FinishClaims(queue, [run], "fail", reason=reason, each=True))
 
 
 def _read_deal(store: Store, queue: str, deal: c.Deal) -> list[list[Lot]]:
@@ -87,15 +82,7 @@ def _read_deal(store: Store, queue: str, deal: c.Deal) -> list[list[Lot]]:
     places = [(one.log_id, one.offset - at) for at, (one, *_) in enumerate(deal.grants)]
     if places.count(place) < count or any(len(own) > 1 or own[0].count > 1 for own in deal.grants):
         return []
-    log, stop = log_name(store, first.log_id), first.offset + count
-    rows = recent_rows(store, first.log_id, log, start=first.offset, stop=stop)
-    if len(rows) < count:
-        return []  # some are damaged: each claimant reads its own
-    epoch_ms = store.state.time.epoch_ms()
-    return [
-        [_lot(queue, log, own[0], row, epoch_ms)]
-        for own, row in zip(deal.grants, rows, strict=True)
-    ]
+    return [[lot] for lot in read_singles(store, queue, [(own[0], "") for own in deal.grants])]
 
 
 class Damaged(NamedTuple):
@@ -190,23 +177,17 @@ def _lot_of(
     queue: str, grant: c.Grant, records: Sequence[Record], epoch_ms: int, reason: str = ""
 ) -> Lot:
     """Messages of a grant, from record objects."""
-    label = Label(
-        queue,
-        records[0].log,
-        grant.claim_id,
-        grant.offset,
-        grant.attempt,
+    columns = Columns(
+        range(grant.offset, grant.offset + len(records)),
+        [record.value for record in records],
         [record.timestamp for record in records],
         [record.key for record in records],
         pack_headers([record.headers for record in records]),
-        grant.until_ms,
-        reason,
-        epoch_ms,
     )
-    return Lot(label, [record.value for record in records])
+    return _lot(queue, records[0].log, grant, columns, epoch_ms, reason)
 
 
-def peek_singles(store: Store, queue: str, grants: Sequence[tuple[c.Grant, str]]) -> list[Lot]:
+def read_singles(store: Store, queue: str, grants: Sequence[tuple[c.Grant, str]]) -> list[Lot]:
     """Single messages that are neighbours in a log, each with its reason, read in one go.
 
     Nothing is given if one of them is damaged or gone: each is then looked at by itself.
@@ -261,10 +242,6 @@ def log_name(store: Store, log_id: int) -> str:
     names = store.caches.of(LogNames)
     name = names.get(log_id)
     if name is None:
-        name = names[log_id] = store.view(lambda view: _name(view, log_id))
+        name = store.view(lambda view: view.entity(keys.head(log_id), Head)).name
+        names[log_id] = name
     return name
-
-
-def _name(view: View, log_id: int) -> str:
-    head = view.entity(keys.head(log_id), Head)
-    return head.name

@@ -36,53 +36,37 @@ class Lines(Generic[W]):
 
     def join(self, queue: str, waiter: W, wanted: int) -> None:
         """Stand at the end of a queue's line, for at least one message."""
-        with self._lock:
-            duties = self._line(queue).join(waiter, wanted)
-        self._tell(duties)
+        self._do(queue, lambda line: line.join(waiter, wanted))
 
     def change(self, queue: str) -> None:
         """There may be something to claim."""
-        with self._lock:
-            duties = self._line(queue).change()
-            self._forget_if_empty(queue)
-        if duties:
-            self._tell(duties)
+        self._do(queue, lambda line: line.change())
 
     def served(self, queue: str, waiter: W, left: int = 0) -> None:
         """A waiter got messages, or an error, and goes; so many messages were left behind."""
-        with self._lock:
-            duties = self._line(queue).served(waiter, left)
-            self._forget_if_empty(queue)
-        self._tell(duties)
+        self._do(queue, lambda line: line.served(waiter, left))
 
     def in_vain(self, queue: str, waiter: W) -> bool:
         """A waiter has looked and got nothing; answers whether it waits on."""
-        with self._lock:
-            line = self._line(queue)
-            duties = line.in_vain(waiter)
-            waits = waiter in line
-            self._forget_if_empty(queue)
-        self._tell(duties)
-        return waits
+        return self._do(queue, lambda line: line.in_vain(waiter), waiter)
 
     def leave(self, queue: str, waiter: W) -> bool:
         """Wait no longer; answers whether that is so at once, as it is unless the waiter looks."""
-        with self._lock:
-            line = self._line(queue)
+
+        def leave(line: Line[W]) -> list[tuple[W, Duty]]:
             self._stop_watching(waiter)
-            duties = line.leave(waiter)
-            is_gone = waiter not in line
-            self._forget_if_empty(queue)
-        self._tell(duties)
-        return is_gone
+            return line.leave(waiter)
+
+        return not self._do(queue, leave, waiter)
 
     def watch(self, queue: str, waiter: W) -> float | None:
         """Watch the queue for its line; None if that is not the waiter's duty any more.
 
         Answers in how many seconds time alone may bring something: 0 if there is something now.
         """
-        if not self._is_first(queue, waiter):
-            return None  # many that leave at once cost no look each
+        with self._lock:
+            if not self._watches(queue, waiter):
+                return None  # many that leave at once cost no look each
         keys = consuming.watched_keys(self._store, queue)
         wake = partial(self.change, queue)
         with self._lock:
@@ -109,10 +93,6 @@ class Lines(Generic[W]):
         with self._lock:
             self._stop_watching(waiter)
 
-    def _is_first(self, queue: str, waiter: W) -> bool:
-        with self._lock:
-            return self._watches(queue, waiter)
-
     def _watches(self, queue: str, waiter: W) -> bool:
         line = self._lines.get(queue)
         return line is not None and line.watches(waiter)
@@ -123,15 +103,22 @@ class Lines(Generic[W]):
             for key in found[0]:
                 self._store.watch.remove(key, found[1])
 
-    def _line(self, queue: str) -> Line[W]:
-        found = self._lines.get(queue)
-        if found is None:
-            found = self._lines[queue] = Line()
-        return found
+    def _do(
+        self, queue: str, act: Callable[[Line[W]], list[tuple[W, Duty]]], waiter: W | None = None
+    ) -> bool:
+        """Have something happen to a queue's line, and tell what follows.
 
-    def _forget_if_empty(self, queue: str) -> None:
-        if not self._lines[queue]:
-            del self._lines[queue]
+        Answers whether a waiter is in line afterwards.
+        """
+        with self._lock:
+            line = self._lines.setdefault(queue, Line())
+            duties = act(line)
+            is_in_line = waiter in line
+            if not line:
+                del self._lines[queue]
+        if duties:
+            self._tell(duties)
+        return is_in_line
 
 
 class _Thread:
