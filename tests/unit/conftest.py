@@ -18,7 +18,7 @@ from millstream.testing import SimulatedClock
 
 Reopen = Callable[..., Millstream]
 
-SHARED = {"log", "queue", "queue_worker", "aio"}
+SHARED = {"log", "queue", "worker", "aio"}
 OPENING = {"ms", "reopen", "real", "tmp_path"}
 """Fixtures by which a test comes to a store."""
 TABLES = {"rows"}

@@ -223,7 +223,7 @@ class Worker:
         elif isinstance(step, Claim | Finish | Look):
             self._ask(shift, step)
         elif isinstance(step, Complain):
-            log_failure(step.message, step.error)
+            log_failure(step)
             if self._options.on_error is not None and shift.error is None:
                 self._options.on_error(step.message, step.error)
         elif isinstance(step, Abandon):

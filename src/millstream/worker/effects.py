@@ -59,6 +59,8 @@ class Complain(Struct, frozen=True):
 
     message: Message
     error: BaseException
+    then: str
+    """What becomes of the message, in one word."""
 
 
 class Idle(Struct, frozen=True):

@@ -245,7 +245,7 @@ class Shift:
         late = [m for m, begun_s in self._running.values() if self._now_s >= begun_s + limit_s]
         self._let_go(late)
         error = TimeLimitExceeded(f"took longer than {limit_s:g} s")
-        self._complaints.extend(Complain(message, error) for message in late)
+        self._complaints.extend(Complain(one, error, "back_when_lease_ends") for one in late)
         return late
 
     def _let_go(self, messages: Sequence[Message]) -> None:
@@ -326,9 +326,13 @@ class Shift:
             if self._running.pop(claim_of(message), None) is None:
                 continue
             if error is not None:
-                ended.setdefault(self._ending(error), []).append(message)
+                how, reason, delay_s = self._ending(error)
+                ended.setdefault((how, reason, delay_s), []).append(message)
                 if not (self._is_cancelled and isinstance(error, CancelledError)):
-                    self._complaints.append(Complain(message, error))
+                    then = "backoff" if delay_s is None else f"{delay_s:g}s"
+                    is_failed = how == "fail" or self._is_last(message)
+                    then = "failed" if is_failed else f"retry_after_{then}"
+                    self._complaints.append(Complain(message, error, then))
             elif outcome.committed:
                 done.append(message)
             else:

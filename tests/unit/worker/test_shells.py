@@ -4,35 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from millstream import Message, Reject, Retry
 from millstream.worker.shift import TimeLimitExceeded, WorkerStats
-from tests.unit.surfaces import SURFACES, Surface, bare, surface_of
+from tests.unit.surfaces import bare
 
 PATIENCE_S = 60
-
-
-@pytest.fixture(params=SURFACES)
-def surface(request: pytest.FixtureRequest) -> Iterator[Surface]:
-    with surface_of(request.param) as found:
-        yield found
-
-
-@pytest.fixture
-def ms(surface: Surface, tmp_path: Path) -> Iterator[Any]:
-    with surface.open(tmp_path / "a.db", durability="relaxed") as store:
-        yield store
-
-
-@pytest.fixture
-def jobs(ms: Any) -> Any:
-    return ms.queue("jobs", max_attempts=3, backoff=0)
 
 
 def counts(queue: Any) -> dict[str, int]:

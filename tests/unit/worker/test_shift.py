@@ -86,8 +86,8 @@ def write_effect(effect: Effect | Renew) -> str:
         case Finish(messages, how, reason, delay_s):
             delay = "" if delay_s is None else f" delay {delay_s:g}"
             return f"{how} {written(messages)}{delay}" + (f" ({reason})" if reason else "")
-        case Complain(one, error):
-            return f"complain of {written([one])}: {type(error).__name__}"
+        case Complain(one, error, then):
+            return f"complain of {written([one])}: {type(error).__name__}, {then}"
         case Idle(until_s):
             return "wait" if until_s is None else f"wait until {round(until_s, 6):g}"
         case Begin(messages) | Abandon(messages) | Renew(messages):

@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import threading
 from typing import Any
 
 import pytest
 
-from millstream import Message, Millstream, Queue
-from millstream.clock import SystemClock
+from millstream import Message, Reject, Retry
 from millstream.errors import InvalidInput
-from millstream.queue.model.message import Reject, Retry
-from millstream.testing import memory_store
-
-
-@pytest.fixture
-def ms() -> Iterator[Millstream]:
-    with memory_store(clock=SystemClock()) as store:
-        yield store
-
-
-@pytest.fixture
-def jobs(ms: Millstream) -> Queue:
-    return ms.queue("jobs", max_attempts=2, backoff=0)
 
 
 @pytest.fixture
@@ -33,7 +19,7 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 def test_a_failed_handler_is_logged_with_its_traceback(
-    jobs: Queue, log: pytest.LogCaptureFixture
+    jobs: Any, log: pytest.LogCaptureFixture
 ) -> None:
     jobs.put("a payload of ours", key="a key of ours", headers={"kind": "a header of ours"})
 
@@ -44,11 +30,13 @@ def test_a_failed_handler_is_logged_with_its_traceback(
         deep_inside()
 
     jobs.worker(handle).run(drain=True)
-    assert [(r.name, r.levelname) for r in log.records] == [("millstream.worker", "ERROR")] * 2
+    assert [(r.name, r.levelname) for r in log.records] == [("millstream.worker", "ERROR")] * 3
+    (failed,) = jobs.failed()
+    where = f"handler_failed queue=jobs claim_id={failed.claim_id}"
     assert log.messages == [
-        f"handler_failed queue=jobs claim_id={r.claim_id} attempt={n}"
-        for r in jobs.failed()
-        for n in (1, 2)
+        f"{where} attempt=1 next=retry_after_backoff",
+        f"{where} attempt=2 next=retry_after_backoff",
+        f"{where} attempt=3 next=failed",
     ]
     assert "in deep_inside" in log.text
     assert "ValueError: no luck" in log.text
@@ -56,10 +44,15 @@ def test_a_failed_handler_is_logged_with_its_traceback(
 
 
 @pytest.mark.parametrize(
-    ("error", "words"), [(Reject("no"), "handler_rejected"), (Retry("later"), "handler_retried")]
+    ("error", "words", "then"),
+    [
+        (Reject("no"), "handler_rejected", "failed"),
+        (Retry("later"), "handler_retried", "retry_after_backoff"),
+        (Retry("later", after=0.001), "handler_retried", "retry_after_0.001s"),
+    ],
 )
 def test_what_a_handler_decides_is_no_failure(
-    jobs: Queue, log: pytest.LogCaptureFixture, error: Exception, words: str
+    jobs: Any, log: pytest.LogCaptureFixture, error: Exception, words: str, then: str
 ) -> None:
     jobs.put("work")
 
@@ -71,10 +64,27 @@ def test_what_a_handler_decides_is_no_failure(
     (record,) = log.records
     assert (record.levelname, record.exc_info) == ("INFO", None)
     assert record.getMessage().startswith(f"{words} queue=jobs claim_id=")
+    assert record.getMessage().endswith(f" attempt=1 next={then}")
+
+
+def test_a_thread_over_its_time_is_said_to_come_back_with_its_lease(
+    jobs: Any, log: pytest.LogCaptureFixture
+) -> None:
+    jobs.put("stuck")
+    release = threading.Event()
+
+    def handle(message: Message) -> None:
+        if message.attempt == 1:
+            release.wait(60)
+
+    jobs.worker(handle, lease=0.6, time_limit=0.3).run(drain=True)
+    release.set()
+    (record,) = log.records
+    assert record.getMessage().endswith(" attempt=1 next=back_when_lease_ends")
 
 
 def test_a_handler_is_logged_also_if_the_hook_raises(
-    jobs: Queue, log: pytest.LogCaptureFixture
+    jobs: Any, log: pytest.LogCaptureFixture
 ) -> None:
     jobs.put("work")
 
@@ -89,12 +99,12 @@ def test_a_handler_is_logged_also_if_the_hook_raises(
     assert "ValueError: no luck" in log.text
 
 
-def test_a_handler_with_a_wrong_number_of_parameters_is_refused(jobs: Queue) -> None:
+def test_a_handler_with_a_wrong_number_of_parameters_is_refused(jobs: Any) -> None:
     with pytest.raises(InvalidInput, match="takes 3 parameters"):
         jobs.worker(lambda message, tx, more: None)
 
 
-def test_a_function_that_only_makes_a_coroutine_has_not_worked(jobs: Queue) -> None:
+def test_a_function_that_only_makes_a_coroutine_has_not_worked(jobs: Any) -> None:
     jobs.put("work")
 
     async def work(message: Message) -> None: ...

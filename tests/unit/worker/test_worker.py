@@ -18,6 +18,8 @@ from millstream.queue.model.message import Reject
 from millstream.testing import Faults, MemoryEngine, memory_store
 from millstream.worker.shift import WorkerStats
 
+pytestmark = pytest.mark.embedded
+
 PATIENCE_S = 60
 
 
