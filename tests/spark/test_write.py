@@ -214,7 +214,7 @@ def test_a_listed_block_must_be_what_was_staged(store: Millstream) -> None:
         commit(store, good)
     assert store.log("to").end_offset() == 0
 
-    assert commit(store, staged_file(store)).count == 2
+    assert commit(store, staged_file(store)) == 2
     assert values(store, "to") == [1, 2]
 
 
@@ -253,6 +253,6 @@ def test_more_than_memory_should_hold_is_one_commit(
     monkeypatch.setattr(draft, "MEMORY_BYTES_MAX", 1)
     monkeypatch.setattr(draft, "SPOOLED_BYTES_MIN", 1)
     before = store.stats()["sequence"]
-    assert commit(store, staged_file(store), staged_file(store)).count == 4
+    assert commit(store, staged_file(store), staged_file(store)) == 4
     assert store.stats()["sequence"] == before + 1
     assert values(store, "to") == [1, 1, 2, 2]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -46,6 +46,8 @@ TIMESTAMP_MS_MAX = 253_402_300_799_999
 
 class Single(Struct, frozen=True, array_like=True, gc=False, tag=1):
     """One record, ready to be stored."""
+
+    count: ClassVar[int] = 1
 
     value: bytes
     key: bytes | None

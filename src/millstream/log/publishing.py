@@ -69,7 +69,7 @@ def publish_parts(tx: Transaction, command: PublishParts) -> Published | None:
         if noted.repeated(Producer(command.name, 0), now_ms=tx.store_ms) is not None:
             return None
     offsets = [append(tx, Append(command.log, part)) for part in command.parts]
-    count = sum(part.count if isinstance(part, Batch) else 1 for part in command.parts)
+    count = sum(part.count for part in command.parts)
     published = Published(command.log, offsets[0], count, command.digest)
     entry = Single(msgspec.json.encode(published), None, b"", None)
     append(tx, Append(command.book, entry, producer=Producer(command.name, 0)))

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from millstream.command import Command
 from millstream.errors import InvalidInput
-from millstream.format.packing import Batch, pack_many, pack_single
+from millstream.format.packing import pack_many, pack_single
 from millstream.limits import Limits
 from millstream.log.commands import Append
 from millstream.queue.commands import PutForLater
@@ -91,7 +91,7 @@ def put_batch(
     records = pack_many(rows, keys=keys, headers=headers, timestamps=None, limits=limits)
     if records is None:
         return None, 0
-    count = records.count if isinstance(records, Batch) else 1
+    count = records.count
     if spec is None or not wishes.later:
         return Append(inbox_of(queue), records, producer=producer), count
     if producer is not None:

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Struct
 from pyarrow import parquet
 
 from millstream.errors import CannotOpen, Conflict, InvalidInput, NotFound
@@ -24,33 +22,23 @@ from millstream.spark.columns import ROWS_PER_BATCH, header_column
 from millstream.spark.options import EARLIEST, LATEST, Positions, ReadOptions
 from millstream.spark.planning import Range, find_logs, lost
 from millstream.spark.reading import Choice
+from millstream.spark.rows import headers_of
 
 if TYPE_CHECKING:
     from millstream.command import Session
     from millstream.record import LogInfo
-    from millstream.spark.pushdown import Pushed
 
 
-class Piece(Struct, frozen=True):
-    """Offsets [start, stop) of one archived file."""
+class Piece(Range, frozen=True):
+    """Offsets that are read from one archived file."""
 
-    archive: str
-    file: str
-    start: int
-    stop: int
+    path: str
 
 
-class Plan(Struct):
-    """What is read from files, and what from logs."""
-
-    pieces: list[tuple[str, Piece]]
-    """With the log of each."""
-    ranges: list[Range]
-    infos: dict[str, LogInfo]
-
-
-def plan_archived(session: Session, options: ReadOptions) -> Plan:
-    """Plan a read of logs whose beginnings are in an archive."""
+def plan_archived(
+    session: Session, options: ReadOptions
+) -> tuple[list[Piece], list[Range], dict[str, LogInfo]]:
+    """What is read from files and what from logs, where the beginnings of logs are archived."""
     archive = Archive(options.archive)
     archive.check()
     for positions, side in ((options.starting, "starting"), (options.ending, "ending")):
@@ -60,7 +48,7 @@ def plan_archived(session: Session, options: ReadOptions) -> Plan:
                 "appendTimestamp instead"
             )
     infos = find_logs(session, options)
-    plan = Plan([], [], infos)
+    planned: list[Range] = []
     for name in dict.fromkeys((*options.logs, *infos)):
         segments = archive.segments(name)
         info = infos.get(name)
@@ -70,18 +58,18 @@ def plan_archived(session: Session, options: ReadOptions) -> Plan:
                 "archive; with failOnDataLoss=false it is taken for an empty one",
                 name=name,
             )
-        _plan_log(plan, archive, segments, name, info, options)
-    return plan
+        planned += _plan_log(archive, segments, name, info, options)
+    pieces = [one for one in planned if isinstance(one, Piece)]
+    return pieces, [one for one in planned if not isinstance(one, Piece)], infos
 
 
 def _plan_log(
-    plan: Plan,
     archive: Archive,
     segments: list[Segment],
     name: str,
     info: LogInfo | None,
     options: ReadOptions,
-) -> None:
+) -> Iterator[Range]:
     if info is not None and segments and segments[-1].created != wall_ms_of(info.created):
         raise Conflict(
             f"option archive: {archive.path} holds another log {name!r}, which was deleted since; "
@@ -98,11 +86,11 @@ def _plan_log(
         for file in segment.files:
             low, high = max(start, file.start), min(stop, file.stop)
             if low < high:
-                plan.pieces.append((name, Piece(str(archive.path), file.path, low, high)))
+                yield Piece(name, low, high, str(archive.path / file.path))
     if info is not None:
         live = Range(name, max(start, seam, info.start_offset), min(stop, info.end_offset))
         if live.start < live.stop:
-            plan.ranges.append(live)
+            yield live
 
 
 def _bound(positions: Positions, name: str, *, earliest: int, latest: int) -> int:
@@ -127,81 +115,55 @@ def _check_whole(
         raise lost(name, at, min(later, default=stop), stop, "option archive")
 
 
-def kept_pieces(plan: Plan, pushed: Pushed) -> Iterator[tuple[str, Piece]]:
-    """Of the archived files, what Spark's filters may keep."""
-    for log, piece in plan.pieces:
-        if pushed.topics is not None and log not in pushed.topics:
-            continue
-        start, stop = pushed.cut(piece.start, piece.stop)
-        if start < stop:
-            yield log, Piece(piece.archive, piece.file, start, stop)
-
-
-def read_piece(
-    piece: Piece, schema: pa.Schema, log: str, choice: Choice
-) -> Iterator[pa.RecordBatch]:
+def read_piece(piece: Piece, schema: pa.Schema, choice: Choice) -> Iterator[pa.RecordBatch]:
     """The rows of one archived file as record batches."""
-    path = Path(piece.archive) / piece.file
     wanted = [name for name in schema.names if name not in ("topic", "partition")]
     needed = dict.fromkeys((*wanted, "offset"))
     if choice.filter:
         needed |= dict.fromkeys(("key", "timestamp", "headers"))
     try:
-        with parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(piece.path) as file:
             for batch in file.iter_batches(batch_size=ROWS_PER_BATCH, columns=list(needed)):
-                found = _kept(batch, piece, log, choice)
+                found = _kept(batch, piece, choice)
                 if found.num_rows:
-                    yield _as(found, schema, log)
+                    yield _as(found, schema, piece.log)
     except OSError as error:
         raise CannotOpen(
-            f"option archive: {path} cannot be read on {platform.node()}: {error}; every machine "
-            "that runs tasks needs the archive under the same path",
-            path=str(path),
+            f"option archive: {piece.path} cannot be read on {platform.node()}: {error}; every "
+            "machine that runs tasks needs the archive under the same path",
+            path=piece.path,
         ) from None
 
 
-def _kept(batch: pa.RecordBatch, piece: Piece, log: str, choice: Choice) -> pa.RecordBatch:
-    offsets = batch.column(batch.schema.names.index("offset"))
+def _kept(batch: pa.RecordBatch, piece: Piece, choice: Choice) -> pa.RecordBatch:
+    offsets = batch.column("offset")
     ends: Any = pc.min_max(offsets)
     if ends["min"].as_py() < piece.start or ends["max"].as_py() >= piece.stop:
         inside = pc.and_(pc.greater_equal(offsets, piece.start), pc.less(offsets, piece.stop))
         batch = batch.filter(inside)
     if not choice.filter or not batch.num_rows:
         return batch
-    times = batch.column(batch.schema.names.index("timestamp")).cast(pa.timestamp("ms"))
+    times = batch.column("timestamp").cast(pa.timestamp("ms"))
     matched = parse(choice.filter).match_many(
-        _headers(batch.column(batch.schema.names.index("headers"))),
-        keys=batch.column(batch.schema.names.index("key")).to_pylist(),
+        headers_of(batch.column("headers")),
+        keys=batch.column("key").to_pylist(),
         timestamps=times.cast(pa.int64()).to_pylist(),
-        log=log,
+        log=piece.log,
     )
     return batch.filter(pa.array([bool(one) for one in matched]))
 
 
-def _headers(column: pa.Array) -> list[dict[str, Any]]:
-    """Typed headers as the values that they are."""
-    found = []
-    for pairs in column.to_pylist():
-        found.append(
-            {
-                name: next((v for v in (value or {}).values() if v is not None), None)
-                for name, value in pairs or ()
-            }
-        )
-    return found
-
-
 def _as(batch: pa.RecordBatch, schema: pa.Schema, log: str) -> pa.RecordBatch:
     """The columns that Spark asks for, of the types that it asks for."""
-    names, columns = batch.schema.names, []
+    columns = []
     for field in schema:
         if field.name == "topic":
             columns.append(pa.repeat(pa.scalar(log, field.type), batch.num_rows))
         elif field.name == "partition":
             columns.append(pa.repeat(pa.scalar(0, field.type), batch.num_rows))
         else:
-            column = batch.column(names.index(field.name))
+            column = batch.column(field.name)
             if field.name == "headers" and not pa.types.is_map(field.type):
-                column = header_column(_headers(column), field.type)
+                column = header_column(headers_of(column), field.type)
             columns.append(column if column.type == field.type else column.cast(field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)

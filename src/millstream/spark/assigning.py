@@ -15,6 +15,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -54,8 +55,8 @@ class Gathered(WriterCommitMessage):
     """Of each log, the first and the last offset that was looked at."""
 
 
-class _Assigner:
-    """What both kinds of writers share."""
+class Assigner(DataSourceArrowWriter, DataSourceStreamArrowWriter):
+    """Assigns, in a batch or in the batches of a stream."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._options = options
@@ -67,37 +68,40 @@ class _Assigner:
                 "its offset"
             )
 
-    def _gather(self, rows: Iterator[pa.RecordBatch]) -> Gathered:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Gathered:
+        """Gather the rows of one task."""
         found = Gathered()
         offsets: dict[tuple[str, str], array[int]] = defaultdict(lambda: array("q"))
-        for batch in rows:
+        for batch in iterator:
             _gather(batch.rename_columns(self._names), offsets, found)
         found.offsets = {key: some.tobytes() for key, some in offsets.items()}
         point("write")
         return found
 
-    def _assign(self, messages: Sequence[WriterCommitMessage | None]) -> int:
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: N803
+        """Assign what the tasks gathered."""
         found = [one for one in messages if isinstance(one, Gathered)]
         point("before commit")
-        total = 0
         if any(one.edges for one in found):
             with writing(self._options.place) as session:
                 for some in _commands(session, found, self._options.queues):
-                    total += session.execute(AssignMessages(some))
+                    session.execute(AssignMessages(some))
         point("after commit")
-        return total
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: N803
+        """Nothing was handed in."""
 
 
 def _gather(
     batch: pa.RecordBatch, offsets: dict[tuple[str, str], array[int]], found: Gathered
 ) -> None:
     names = batch.schema.names
-    logs, numbers = batch.column(names.index("log")), batch.column(names.index("offset"))
+    logs, numbers = batch.column("log"), batch.column("offset")
     if logs.null_count or numbers.null_count:
         raise InvalidInput("a row names no log or no offset; only the queue may be null")
-    queues = batch.column(names.index("queue")).to_pylist()
+    queues = batch.column("queue").to_pylist()
     wished = [name for name in WISHES if name in names]
-    columns = [batch.column(names.index(name)).to_pylist() for name in wished]
+    columns = [batch.column(name).to_pylist() for name in wished]
     for at, (log, number, queue) in enumerate(
         zip(logs.to_pylist(), numbers.to_pylist(), queues, strict=True)
     ):
@@ -202,44 +206,6 @@ def _cut(
 
 def runs_of(numbers: Sequence[int]) -> list[tuple[int, int]]:
     """Ascending numbers as runs of neighbours: (first, how many)."""
-    runs: list[tuple[int, int]] = []
-    first = last = -2
-    for number in numbers:
-        if number != last + 1:
-            if first >= 0:
-                runs.append((first, last + 1 - first))
-            first = number
-        last = number
-    if first >= 0:
-        runs.append((first, last + 1 - first))
-    return runs
-
-
-class BatchAssigner(_Assigner, DataSourceArrowWriter):
-    """Assigns in a batch."""
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Gathered:
-        """Gather the rows of one task."""
-        return self._gather(iterator)
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Assign what the tasks gathered."""
-        self._assign(messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing was handed in."""
-
-
-class StreamAssigner(_Assigner, DataSourceStreamArrowWriter):
-    """Assigns the batches of a stream."""
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Gathered:
-        """Gather the rows of one task."""
-        return self._gather(iterator)
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Assign what the tasks gathered."""
-        self._assign(messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing was handed in."""
+    together = groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    runs = ([number for _, number in some] for _, some in together)
+    return [(run[0], len(run)) for run in runs]

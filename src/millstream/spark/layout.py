@@ -7,51 +7,59 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
+
 from millstream.errors import InvalidInput
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
     from millstream.spark.options import ReadOptions
 
-KAFKA_HEADERS = "array<struct<key: string, value: binary>>"
-TYPED_HEADERS = "map<string, struct<s: string, i: bigint, d: double, b: boolean>>"
-
-SINK = "key binary, value binary, timestamp timestamp"
-"""The columns of a table that is written to."""
-
+_LOG = (
+    "key binary, value binary, topic string, partition integer, offset long, timestamp timestamp, "
+    "appendTimestamp timestamp"
+)
 _QUEUE = (
-    "queue string, state string, claimId string, attempt int, key binary, value binary, "
-    "topic string, offset bigint, timestamp timestamp, reason string"
+    "queue string, state string, claimId string, attempt integer, key binary, value binary, "
+    "topic string, offset long, timestamp timestamp, reason string"
 )
 _ATTEMPTS = (
-    "queue string, state string, claimId string, attempt int, topic string, offset bigint, "
-    "appendedAt timestamp, "
-    "consumer string, claimedAt timestamp, endedAt timestamp, outcome string, reason string"
+    "queue string, state string, claimId string, attempt integer, topic string, offset long, "
+    "appendedAt timestamp, consumer string, claimedAt timestamp, endedAt timestamp, "
+    "outcome string, reason string"
 )
 
 
-def schema_of(options: ReadOptions) -> str:
-    """The columns of a read, as Spark's DDL."""
-    if options.queue:
-        found = _ATTEMPTS if options.state == "attempts" else _QUEUE
-        if options.state == "attempts":
-            return found
-        columns = found.split(", ")
-        if not options.values:
-            columns.remove("value binary")
-        return ", ".join(columns) + _headers(options)
-    value = "value binary, " if options.values else ""
-    return (
-        f"key binary, {value}topic string, partition int, offset bigint, timestamp timestamp, "
-        f"appendTimestamp timestamp{_headers(options)}"
-    )
+def _columns(text: str) -> StructType:
+    """Columns by their names and types; Spark's own parser of such texts needs its Java."""
+    made = StructType()
+    for one in text.split(", "):
+        name, kind = one.split()
+        made.add(name, kind)
+    return made
 
 
-def _headers(options: ReadOptions) -> str:
-    forms = {"": "", "kafka": f", headers {KAFKA_HEADERS}", "typed": f", headers {TYPED_HEADERS}"}
-    return forms[options.headers]
+def sink_schema() -> StructType:
+    """The columns of a table that is written to."""
+    return _columns("key binary, value binary, timestamp timestamp")
+
+
+def schema_of(options: ReadOptions) -> StructType:
+    """The columns of a read."""
+    if options.state == "attempts":
+        return _columns(_ATTEMPTS)
+    found = _columns(_QUEUE if options.queue else _LOG)
+    made = StructType([one for one in found if one.name != "value" or options.values])
+    if options.headers:
+        made.add("headers", _headers(options.headers))
+    return made
+
+
+def _headers(form: str) -> DataType:
+    if form == "kafka":
+        return ArrayType(_columns("key string, value binary"))
+    return MapType(StringType(), _columns("s string, i long, d double, b boolean"))
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -64,10 +72,9 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 def check_schema(schema: StructType, options: ReadOptions) -> None:
     """Refuse columns that a read cannot give, or not of that type."""
-    known = types_of(schema_of(options))
+    known = {one.name: one.dataType.simpleString() for one in schema_of(options)}
     for field in schema.fields:
-        wanted = known.get(field.name)
-        found = field.dataType.simpleString().replace(" ", "")
+        wanted, found = known.get(field.name), field.dataType.simpleString()
         if wanted is None:
             raise InvalidInput(
                 f"there is no column {field.name!r} in this read; expected some of "
@@ -75,15 +82,3 @@ def check_schema(schema: StructType, options: ReadOptions) -> None:
             )
         if found != wanted:
             raise InvalidInput(f"column {field.name!r} is {wanted}, not {found}")
-
-
-def types_of(ddl: str) -> dict[str, str]:
-    """Columns and their types, of DDL, without blanks; commas inside brackets belong to a type."""
-    found, depth, start = {}, 0, 0
-    for at, letter in enumerate(ddl + ","):
-        depth += (letter == "<") - (letter == ">")
-        if letter == "," and not depth:
-            name, _, kind = ddl[start:at].strip().partition(" ")
-            found[name] = kind.replace(" ", "")
-            start = at + 1
-    return found

@@ -11,6 +11,7 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,20 +114,6 @@ def check_here(place: Place) -> None:
 
 
 @contextmanager
-def reading(place: Place) -> Iterator[Session]:
-    """A session that only reads: for tasks, and for planning."""
-    with _opened(place, read_only=True) as session:
-        yield session
-
-
-@contextmanager
-def writing(place: Place) -> Iterator[Session]:
-    """A session that may write: for the driver alone."""
-    with _opened(place, read_only=False) as session:
-        yield session
-
-
-@contextmanager
 def _opened(place: Place, *, read_only: bool) -> Iterator[Session]:
     session = open_session(place, read_only=read_only)
     try:
@@ -134,6 +121,13 @@ def _opened(place: Place, *, read_only: bool) -> Iterator[Session]:
     finally:
         session.close()
         settle()
+
+
+reading = partial(_opened, read_only=True)
+"""A session that only reads: for tasks, and for planning."""
+
+writing = partial(_opened, read_only=False)
+"""A session that may write: for the driver alone."""
 
 
 def open_session(place: Place, *, read_only: bool) -> Session:

@@ -6,15 +6,20 @@ is left out that a filter would keep. A filter that is not understood leaves out
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 from pyspark.sql import datasource as ds
+
+from millstream.spark.planning import Range
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMES = ("timestamp", "appendTimestamp")
+
+R = TypeVar("R", bound=Range)
 
 Bounds = tuple[int | None, int | None]
 """The least and the greatest number that may be kept, both included."""
@@ -38,12 +43,15 @@ class Pushed(Struct):
         found = {name: getattr(self, name) for name in _TIMES}
         return {name: bounds for name, bounds in found.items() if bounds != (None, None)}
 
-    def cut(self, start: int, stop: int) -> tuple[int, int]:
-        """Of a range of offsets, what may be kept."""
+    def kept(self, ranges: Iterable[R]) -> Iterator[R]:
+        """Of ranges of offsets, what may be kept."""
         low, high = self.offset
-        start = start if low is None else max(start, low)
-        stop = stop if high is None else min(stop, high + 1)
-        return (start, stop) if start < stop and not self.never else (start, start)
+        for one in ranges:
+            start = one.start if low is None else max(one.start, low)
+            stop = one.stop if high is None else min(one.stop, high + 1)
+            is_read = self.topics is None or one.log in self.topics
+            if start < stop and is_read and not self.never:
+                yield replace(one, start=start, stop=stop)
 
 
 def push(filters: Iterable[ds.Filter]) -> Pushed:

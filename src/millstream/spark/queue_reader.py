@@ -7,7 +7,7 @@ routed yet: such rows have no claim id.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import compress, islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,7 +18,6 @@ from millstream.filters import parse
 from millstream.log import commands as c
 from millstream.queue.commands import DescribeQueue, PeekMessages
 from millstream.queue.model.message import Message, messages_of
-from millstream.queue.model.spec import QueueSpec
 from millstream.queue.service.scanning import Attempted, ListAttempts, ListUnrouted
 from millstream.record import Record, wall_ms_of
 from millstream.spark.columns import header_column
@@ -84,30 +83,32 @@ def _batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def _row(one: Message | Record, queue: str, state: str) -> Row:
+    """A message of the queue, or a record that it will find; the latter was not claimed yet."""
+    claim = one if isinstance(one, Message) else None
+    return {
+        "queue": queue,
+        "state": state,
+        "claimId": None if claim is None else str(claim.claim_id),
+        "attempt": 0 if claim is None else claim.attempt,
+        "key": one.key,
+        "value": one.value,
+        "topic": one.log,
+        "offset": one.offset,
+        "timestamp": one.timestamp,
+        "reason": "" if claim is None else claim.reason,
+        "headers": one.headers,
+    }
+
+
 def _peeked(session: Session, options: ReadOptions) -> Iterator[Row]:
     after = -1
     while lots := session.execute(
         PeekMessages(options.queue, options.state, PAGE, after=after, route=False)
     ):
         page = messages_of(lots)
-        yield from (_message(one, options.state) for one in page)
+        yield from (_row(one, options.queue, options.state) for one in page)
         after = page[-1].claim_id
-
-
-def _message(one: Message, state: str) -> Row:
-    return {
-        "queue": one.queue,
-        "state": state,
-        "claimId": str(one.claim_id),
-        "attempt": one.attempt,
-        "key": one.key,
-        "value": one.value,
-        "topic": one.log,
-        "offset": one.offset,
-        "timestamp": one.timestamp,
-        "reason": one.reason,
-        "headers": one.headers,
-    }
 
 
 def _unrouted(session: Session, name: str) -> Iterator[Row]:
@@ -116,14 +117,13 @@ def _unrouted(session: Session, name: str) -> Iterator[Row]:
     if info is None:
         return
     for one in session.execute(ListUnrouted(name)):
-        spec = QueueSpec() if one.own else info.spec
-        yield from _matching(session, name, spec, one.log, one.start, one.stop)
+        wanted = "" if one.own else info.spec.filter
+        for record in _matching(session, wanted, one.log, one.start, one.stop):
+            yield _row(record, name, "available")
 
 
-def _matching(
-    session: Session, name: str, spec: QueueSpec, log: str, start: int, stop: int
-) -> Iterator[Row]:
-    condition = parse(spec.filter) if spec.filter else None
+def _matching(session: Session, wanted: str, log: str, start: int, stop: int) -> Iterator[Record]:
+    condition = parse(wanted) if wanted else None
     start = max(start, session.execute(c.GetBounds(log))[0])
     while start < stop:
         found = session.execute(c.ReadBlocks(log, start, stop, session.limits.read_bytes_max))
@@ -135,26 +135,8 @@ def _matching(
                 matched = condition.match_many(
                     block.headers(), keys=block.keys(), timestamps=block.timestamps(), log=log
                 )
-            for record, yes in zip(block.records(), matched, strict=True):
-                if yes:
-                    yield _waiting(record, name)
+            yield from compress(block.records(), matched)
             start = block.offsets.stop
-
-
-def _waiting(record: Record, queue: str) -> Row:
-    return {
-        "queue": queue,
-        "state": "available",
-        "claimId": None,
-        "attempt": 0,
-        "key": record.key,
-        "value": record.value,
-        "topic": record.log,
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        "reason": "",
-        "headers": record.headers,
-    }
 
 
 def _attempts(session: Session, name: str) -> Iterator[Row]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from millstream.spark.archived import Piece, kept_pieces, plan_archived, read_piece
+from millstream.spark.archived import Piece, plan_archived, read_piece
 from millstream.spark.layout import arrow_schema, check_schema
 from millstream.spark.options import ReadOptions
 from millstream.spark.place import reading
@@ -18,35 +18,6 @@ from millstream.spark.reading import Choice, Task, read_range
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
-
-
-class RangePartition(InputPartition):
-    """One piece of a read: one task's work."""
-
-    def __init__(self, wanted: Range) -> None:
-        super().__init__((wanted.log, wanted.start, wanted.stop))
-
-    @property
-    def range(self) -> Range:
-        """The offsets to be read."""
-        return Range(*self.value)
-
-
-class ArchivePartition(InputPartition):
-    """One archived file: one task's work."""
-
-    def __init__(self, log: str, piece: Piece) -> None:
-        super().__init__((log, piece.archive, piece.file, piece.start, piece.stop))
-
-    @property
-    def log(self) -> str:
-        """The log that the file is of."""
-        return str(self.value[0])
-
-    @property
-    def piece(self) -> Piece:
-        """The file, and what to read of it."""
-        return Piece(*self.value[1:])
 
 
 def task_of(options: ReadOptions, pushed: Pushed | None = None) -> Task:
@@ -71,32 +42,24 @@ class LogReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """The pieces that tasks read."""
         options, pushed = self._options, self._pushed
-        archived: list[ArchivePartition] = []
+        archived: list[Piece] = []
         with reading(options.place) as session:
             if options.archive:
-                plan = plan_archived(session, options)
-                ranges, infos = plan.ranges, plan.infos
-                archived = [ArchivePartition(*one) for one in kept_pieces(plan, pushed)]
+                archived, ranges, infos = plan_archived(session, options)
             else:
                 ranges, infos = plan_batch(session, options)
-        if pushed.topics is not None:
-            ranges = [one for one in ranges if one.log in pushed.topics]
-        cut = [Range(one.log, *pushed.cut(one.start, one.stop)) for one in ranges]
-        pieces = split([one for one in cut if len(one)], infos, options.min_partitions)
+        live = split(list(pushed.kept(ranges)), infos, options.min_partitions)
         # Spark takes no pieces at all for one that says nothing.
-        live = [RangePartition(one) for one in pieces]
-        return [*archived, *live] or [RangePartition(Range("", 0, 0))]
+        pieces = [*pushed.kept(archived), *live] or [Range("", 0, 0)]
+        return [InputPartition(one) for one in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One piece, as record batches."""
-        if isinstance(partition, ArchivePartition):
-            choice = task_of(self._options, self._pushed).choice
-            return read_piece(partition.piece, arrow_schema(self._schema), partition.log, choice)
-        assert isinstance(partition, RangePartition)
-        wanted = partition.range
-        if not len(wanted):
-            return iter(())
-        return read_range(task_of(self._options, self._pushed), wanted, arrow_schema(self._schema))
+        wanted, schema = partition.value, arrow_schema(self._schema)
+        task = task_of(self._options, self._pushed)
+        if isinstance(wanted, Piece):
+            return read_piece(wanted, schema, task.choice)
+        return read_range(task, wanted, schema) if len(wanted) else iter(())
 
 
 class PushingLogReader(LogReader):

@@ -6,7 +6,7 @@ Columns have Kafka's names: `value` (bytes or text), and where wanted `key`, `he
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -89,8 +89,7 @@ def _single(batch: Batch) -> Single:
 
 
 def _packed(batch: pa.RecordBatch) -> Batch:
-    names = batch.schema.names
-    values = batch.column(names.index("value"))
+    values = batch.column("value")
     if values.null_count:
         at = pc.index(pc.is_null(values), True).as_py()
         raise InvalidInput(
@@ -130,10 +129,9 @@ def _packed(batch: pa.RecordBatch) -> Batch:
 
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
     """A column that is there and says anything."""
-    names = batch.schema.names
-    if name not in names:
+    if name not in batch.schema.names:
         return None
-    found = batch.column(names.index(name))
+    found = batch.column(name)
     return None if found.null_count == len(found) else found
 
 
@@ -190,10 +188,15 @@ def _times(found: pa.Array) -> bytes:
 
 def pack_headers(found: pa.Array) -> list[bytes]:
     """Headers as MessagePack maps: from Kafka's pairs, a map of texts, or a map of typed values."""
-    return [_encode(_headers(one)) if one else b"" for one in found.to_pylist()]
+    return [_encode(one) if one else b"" for one in headers_of(found)]
 
 
-def _headers(pairs: list[Any]) -> dict[str, Any]:
+def headers_of(found: pa.Array) -> list[dict[str, Any]]:
+    """Headers as the values that they are, in whichever of these forms they are."""
+    return [_headers(one or ()) for one in found.to_pylist()]
+
+
+def _headers(pairs: Iterable[Any]) -> dict[str, Any]:
     headers = {}
     for pair in pairs:
         name, value = (pair["key"], pair["value"]) if isinstance(pair, dict) else pair

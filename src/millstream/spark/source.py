@@ -13,22 +13,19 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
+from millstream.errors import InvalidInput
 from millstream.spark.installed import check_source, check_streams
 from millstream.spark.options import read_options, write_options
-from millstream.spark.table import (
-    columns_of,
-    is_table,
-    options_of,
-    reading_of,
-    table_schema,
-    target_of,
-)
+from millstream.spark.table import check_target, columns_of, reading_of
 from millstream.spark.worker import settle
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
     from pyspark.sql.types import StructType
+
+    from millstream.spark.assigning import Assigner
+    from millstream.spark.writer import Writer
 
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
@@ -38,18 +35,16 @@ class MillstreamSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         check_source()
-        super().__init__(options)
+        super().__init__({name.lower(): value for name, value in options.items()})
 
     @classmethod
     def name(cls) -> str:
         """As it is written in `format(…)` and `USING …`."""
         return "millstream"
 
-    def schema(self) -> str | StructType:
+    def schema(self) -> StructType:
         """The columns of a read, or of a table of SQL: the first that Spark asks for."""
         settle()
-        if is_table(self.options):
-            return table_schema(self.options)
         return columns_of(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -57,7 +52,7 @@ class MillstreamSource(DataSource):
         from millstream.spark.queue_reader import QueueReader
         from millstream.spark.reader import LogReader, PushingLogReader
 
-        options = read_options(self._reading(schema), streaming=False)
+        options = read_options(reading_of(self.options, schema), streaming=False)
         if options.queue:
             return QueueReader(options, schema)
         kind = PushingLogReader if _takes_filters() else LogReader
@@ -68,30 +63,33 @@ class MillstreamSource(DataSource):
         check_streams()
         from millstream.spark.stream import LogStreamReader
 
-        return LogStreamReader(read_options(self._reading(schema), streaming=True), schema)
-
-    def _reading(self, schema: StructType) -> dict[str, str]:
-        return reading_of(options_of(self.options, schema))
+        options = read_options(reading_of(self.options, schema), streaming=True)
+        return LogStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch write."""
-        from millstream.spark.assigning import BatchAssigner
-        from millstream.spark.writer import BatchWriter, refuse_overwrite
-
-        refuse_overwrite(overwrite)
-        options = write_options(target_of(self.options))
-        return BatchAssigner(options, schema) if options.assigns else BatchWriter(options, schema)
+        check_target(self.options)
+        return self._writer(schema, overwrite, streaming=False)
 
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
         """A stream's writes."""
-        from millstream.spark.assigning import StreamAssigner
-        from millstream.spark.writer import StreamWriter, refuse_overwrite
+        return self._writer(schema, overwrite, streaming=True)
 
-        refuse_overwrite(overwrite)
+    def _writer(self, schema: StructType, overwrite: bool, *, streaming: bool) -> Assigner | Writer:
+        from millstream.spark.assigning import Assigner
+        from millstream.spark.writer import Writer
+
+        if overwrite:
+            raise InvalidInput(
+                'a log or queue cannot be overwritten: write with .mode("append"); to forget old '
+                "records truncate the log"
+            )
         options = write_options(self.options)
-        return StreamAssigner(options, schema) if options.assigns else StreamWriter(options, schema)
+        if options.assigns:
+            return Assigner(options, schema)
+        return Writer(options, schema, streaming=streaming)
 
 
 def _takes_filters() -> bool:

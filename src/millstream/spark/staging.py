@@ -81,8 +81,7 @@ def stage(path: str, stamp: Stamp, found: Iterable[Single | Batch], limits: Limi
                 check_packed(packed, limits)
                 data = _encode(packed)
                 file.write(data)
-                count = packed.count if isinstance(packed, Batch) else 1
-                listed.append(StagedBlock(len(data), count, checksum(data)))
+                listed.append(StagedBlock(len(data), packed.count, checksum(data)))
     except OSError as error:
         raise WriteFailed(f"{directory / name}: cannot be staged: {error.strerror}") from error
     return StagedFile(name, stamp, listed)
@@ -109,15 +108,6 @@ def load(path: str, staged: StagedFile) -> Iterator[Single | Batch]:
 
     Tasks check what they pack; here it only has to be the same bytes.
     """
-    for block, data in _pieces(path, staged):
-        packed = _decode(data)
-        count = packed.count if isinstance(packed, Batch) else 1
-        if count != block.count:
-            raise _other(staged, f"a block of {count} records, not {block.count}")
-        yield packed
-
-
-def _pieces(path: str, staged: StagedFile) -> Iterator[tuple[StagedBlock, bytes]]:
     file_path = directory_of(path, staged.stamp.txn) / staged.name
     head = _head(staged.stamp)
     try:
@@ -128,7 +118,10 @@ def _pieces(path: str, staged: StagedFile) -> Iterator[tuple[StagedBlock, bytes]
                 data = file.read(block.size)
                 if len(data) != block.size or checksum(data) != block.crc:
                     raise _other(staged, "a block whose bytes are not what was staged")
-                yield block, data
+                packed = _decode(data)
+                if packed.count != block.count:
+                    raise _other(staged, f"a block of {packed.count} records, not {block.count}")
+                yield packed
     except FileNotFoundError:
         raise Conflict(
             f"what task {staged.stamp.partition} staged is gone ({file_path}): it lay there longer "
@@ -148,12 +141,6 @@ def discard(path: str, txn: str) -> None:
     """Forget what was staged for a transaction, and what others left behind long ago."""
     shutil.rmtree(directory_of(path, txn), ignore_errors=True)
     sweep(path)
-
-
-def drop(path: str, staged: StagedFile) -> None:
-    """Forget one file."""
-    with suppress(OSError):
-        (directory_of(path, staged.stamp.txn) / staged.name).unlink()
 
 
 def sweep(path: str, *, now_ms: int | None = None) -> None:

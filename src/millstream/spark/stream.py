@@ -33,7 +33,7 @@ from millstream.spark.planning import (
     split,
     starting_offset,
 )
-from millstream.spark.reader import RangePartition, task_of
+from millstream.spark.reader import task_of
 from millstream.spark.reading import read_range
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 ranges.append(Range(name, first, min(stop, info.end_offset)))
         least = self._options.min_partitions
         pieces = split(ranges, infos, least, records=RECORDS_PER_PARTITION)
-        return [RangePartition(one) for one in pieces]
+        return [InputPartition(one) for one in pieces]
 
     def commit(self, end: Position) -> None:
         """Everything before was processed: move the cursor there."""
@@ -148,8 +148,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One piece, as record batches."""
-        assert isinstance(partition, RangePartition)
-        return read_range(task_of(self._options), partition.range, arrow_schema(self._schema))
+        return read_range(task_of(self._options), partition.value, arrow_schema(self._schema))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_session": None}

@@ -11,122 +11,76 @@ options handed over in both directions.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from millstream.errors import InvalidInput
-from millstream.spark.layout import SINK, schema_of, types_of
+from millstream.spark.layout import schema_of, sink_schema
 from millstream.spark.options import NAMES, read_options, write_options
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
 
 NOTE = "millstream.options"
 _MADE_BY_SQL = ("provider", "owner")
 
-
-def is_table(options: Mapping[str, str]) -> bool:
-    """Whether a table of SQL is being made."""
-    return all(name in options for name in _MADE_BY_SQL)
+Options = Mapping[str, str]
+"""Options as Spark hands them over, their names in small letters."""
 
 
-def table_schema(options: Mapping[str, str]) -> StructType:
-    """The columns of a table, with its options noted at the first."""
-    from pyspark.sql.types import StructField, StructType
-
-    kept = {name: options[name] for name in NAMES if options.get(name)}
+def columns_of(options: Options) -> StructType:
+    """The columns of a read, or of what can be written; a table of SQL has its options noted."""
+    if not all(name in options for name in _MADE_BY_SQL):
+        return _columns_of(options)
+    kept = {name: value for name in NAMES if (value := options.get(name.lower()))}
     if "token" in kept:
         raise InvalidInput(
             "option token: would be visible to all users of the catalog; name a file that holds "
             "it in the option tokenFile"
         )
-    found = [(name, _type(kind)) for name, kind in types_of(columns_of(kept)).items()]
-    note = {NOTE: msgspec.json.encode(kept).decode()}
-    return StructType(
-        [
-            StructField(name, kind, nullable=True, metadata=None if at else note)
-            for at, (name, kind) in enumerate(found)
-        ]
-    )
+    found = _columns_of({name.lower(): value for name, value in kept.items()})
+    found.fields[0].metadata = {NOTE: msgspec.json.encode(kept).decode()}
+    return found
 
 
-def columns_of(options: Mapping[str, str]) -> str:
-    """The columns of a table or view, as Spark's DDL: of a read, or of what can be written."""
-    found = {name.lower(): value for name, value in options.items()}
-    writes = found.get("log") or found.get("topic")
-    puts = found.get("queue") and not found.get("state")
-    if (writes or puts) and not found.get("subscribe") and not found.get("subscribepattern"):
-        write_options(found)
-        return SINK
-    return schema_of(read_options(found))
+def _columns_of(options: Options) -> StructType:
+    writes = options.get("log") or options.get("topic")
+    puts = options.get("queue") and not options.get("state")
+    if (writes or puts) and not _subscribes(options):
+        write_options(options)
+        return sink_schema()
+    return schema_of(read_options(options))
 
 
-def options_of(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
-    """The options of a table that is read, and those of this use of it, which come first."""
-    given = {name.lower(): value for name, value in options.items()}
-    if given.get("path") or given.get("server"):
-        return given
-    merged = {name.lower(): value for name, value in _noted(schema).items()} | given
-    return merged or _refuse()
+def _subscribes(options: Options) -> bool:
+    return bool(options.get("subscribe") or options.get("subscribepattern"))
 
 
-def target_of(options: Mapping[str, str]) -> dict[str, str]:
-    """The options of a write; a table has none of its own."""
-    given = {name.lower(): value for name, value in options.items()}
-    if not given:
+def reading_of(options: Options, schema: StructType) -> dict[str, str]:
+    """The options of a read: its table's, and those of this use of it, which come first."""
+    found = dict(options)
+    if not (found.get("path") or found.get("server")):
+        noted = next((one.metadata[NOTE] for one in schema.fields if NOTE in one.metadata), "{}")
+        kept = msgspec.json.decode(noted, type=dict[str, str])
+        found = {name.lower(): value for name, value in kept.items()} | found
+    if not found:
+        raise InvalidInput(
+            "Spark hands no options over: of a table that was made with a list of columns it "
+            "forgets them. Make it without the list, or say them with each use: "
+            "SELECT … FROM t WITH (path = '…', subscribe = '…')"
+        )
+    log = found.pop("log", "") or found.pop("topic", "")
+    if log and not _subscribes(found):
+        found["subscribe"] = log  # a table that is written to is read too
+    return found
+
+
+def check_target(options: Options) -> None:
+    """Refuse a write without options; a table has none of its own."""
+    if not options:
         raise InvalidInput(
             "Spark hands the options of a table to no write: say INSERT INTO t WITH (`path` = '…', "
             "`log` = '…') …, or insert into a temporary view, which keeps them"
         )
-    return given
-
-
-def _noted(schema: StructType) -> dict[str, str]:
-    noted = next((field.metadata[NOTE] for field in schema.fields if NOTE in field.metadata), "{}")
-    return msgspec.json.decode(noted, type=dict[str, str])
-
-
-def _refuse() -> NoReturn:
-    raise InvalidInput(
-        "Spark hands no options over: of a table that was made with a list of columns it forgets "
-        "them. Make it without the list, or say them with each use: "
-        "SELECT … FROM t WITH (path = '…', subscribe = '…')"
-    )
-
-
-def reading_of(options: Mapping[str, str]) -> dict[str, str]:
-    """The options to read with: of a table that is written to, its log."""
-    found = {name.lower(): value for name, value in options.items()}
-    log = found.pop("log", "") or found.pop("topic", "")
-    if log and not found.get("subscribe") and not found.get("subscribepattern"):
-        found["subscribe"] = log
-    return found
-
-
-def _type(kind: str) -> DataType:
-    from pyspark.sql import types as t
-
-    plain: dict[str, DataType] = {
-        "binary": t.BinaryType(),
-        "string": t.StringType(),
-        "int": t.IntegerType(),
-        "bigint": t.LongType(),
-        "double": t.DoubleType(),
-        "boolean": t.BooleanType(),
-        "timestamp": t.TimestampType(),
-    }
-    if kind in plain:
-        return plain[kind]
-    outer = re.fullmatch(r"(array|map|struct)<(.*)>", kind)
-    assert outer is not None, kind
-    what, inside = outer.groups()
-    if what == "array":
-        return t.ArrayType(_type(inside))
-    if what == "map":
-        key, _, value = inside.partition(",")
-        return t.MapType(_type(key), _type(value))
-    fields = [one.split(":") for one in inside.split(",")]
-    return t.StructType([t.StructField(name, _type(one)) for name, one in fields])

@@ -7,7 +7,7 @@ import json
 import ssl
 import threading
 from collections.abc import Iterable
-from typing import Any
+from contextlib import closing
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
@@ -28,7 +28,6 @@ PAUSE_S = 1.0
 TRIES = 3
 """How often a part is sent: a repeat replaces it."""
 
-_SCHEMES = {"ws": "http", "wss": "https"}
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -45,39 +44,36 @@ def send(
     place: Place, txn: str, found: Iterable[Single | Batch], *, partition: int, attempt: int
 ) -> list[SentPart]:
     """Stage blocks, each a part of its own."""
-    sent = []
-    with Caller(place) as server:
-        for number, packed in enumerate(found):
-            data = _encode(packed)
-            part, crc = f"{partition}-{number}", checksum(data)
-            query = urlencode({"attempt": attempt, "crc": crc})
-            path = f"/staging/{quote(txn, safe='')}/{part}?{query}"
-            server.ask("POST", path, data, MEDIA_TYPE)
-            count = packed.count if isinstance(packed, Batch) else 1
-            sent.append(SentPart(part, attempt, count, crc))
+    sent, server = [], _Server(place)
+    for number, packed in enumerate(found):
+        data = _encode(packed)
+        part, crc = f"{partition}-{number}", checksum(data)
+        query = urlencode({"attempt": attempt, "crc": crc})
+        server.ask("POST", f"{_staging(txn)}/{part}?{query}", data, MEDIA_TYPE)
+        sent.append(SentPart(part, attempt, packed.count, crc))
     return sent
 
 
-def commit(place: Place, txn: str, log: str, parts: list[SentPart]) -> dict[str, Any]:
+def commit(place: Place, txn: str, log: str, parts: list[SentPart]) -> None:
     """Publish parts in the order in which they are listed; once, however often it is asked.
 
     A batch that Spark runs again is the same batch, though its tasks may pack its rows otherwise.
     """
     body = msgspec.json.encode({"log": log, "parts": parts, "any_content": True})
-    with Caller(place) as server:
-        return server.ask(
-            "POST", f"/staging/{quote(txn, safe='')}/commit", body, "application/json"
-        )
+    _Server(place).ask("POST", f"{_staging(txn)}/commit", body, "application/json")
 
 
 def abandon(place: Place, txn: str) -> None:
     """Forget what was staged."""
-    with Caller(place) as server:
-        server.ask("DELETE", f"/staging/{quote(txn, safe='')}", b"", "")
+    _Server(place).ask("DELETE", _staging(txn))
 
 
-class Caller:
-    """One kept-alive connection to a server."""
+def _staging(txn: str) -> str:
+    return f"/staging/{quote(txn, safe='')}"
+
+
+class _Server:
+    """A server, asked over a connection for each request: most of them carry megabytes."""
 
     def __init__(self, place: Place) -> None:
         self._address: Address = parse_address(place.url, token=place.secret(), ca=place.ca or None)
@@ -85,50 +81,34 @@ class Caller:
         self._base = parts.path.removesuffix("/socket")
         self._host, self._port = parts.hostname or "", parts.port
         self._secure = parts.scheme == "wss"
-        self._connection: http.client.HTTPConnection | None = None
 
-    def __enter__(self) -> Caller:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
-
-    def _close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def ask(self, method: str, path: str, body: bytes, media_type: str) -> dict[str, Any]:
+    def ask(self, method: str, path: str, body: bytes = b"", media_type: str = "") -> None:
         """Ask, again where the connection was lost; raises our errors."""
         for left in reversed(range(TRIES)):
             try:
-                return self._ask(method, path, body, media_type)
+                self._ask(method, path, body, media_type)
+                return
             except Overloaded:
                 if not left:
                     raise
                 threading.Event().wait(PAUSE_S)
             except (OSError, http.client.HTTPException) as error:
-                self._close()
                 if not left:
                     raise CannotOpen(
                         f"{self._address.shown} cannot be reached: {type(error).__name__}: {error}",
                         path=self._address.shown,
                     ) from None
-        raise AssertionError
 
-    def _ask(self, method: str, path: str, body: bytes, media_type: str) -> dict[str, Any]:
-        if self._connection is None:
-            self._connection = self._connect()
+    def _ask(self, method: str, path: str, body: bytes, media_type: str) -> None:
         headers = {**self._address.headers(), "Accept": "application/json"}
         if media_type:
             headers["Content-Type"] = media_type
-        self._connection.request(method, self._base + path, body=body, headers=headers)
-        answer = self._connection.getresponse()
-        data = answer.read()
+        with closing(self._connect()) as connection:
+            connection.request(method, self._base + path, body=body, headers=headers)
+            answer = connection.getresponse()
+            data = answer.read()
         if answer.status >= 300:
             raise _problem(answer.status, data)
-        found: dict[str, Any] = json.loads(data) if data else {}
-        return found
 
     def _connect(self) -> http.client.HTTPConnection:
         if not self._secure:

@@ -7,7 +7,7 @@ Spark repeats it, and so is a batch write that names `txnAppId` and `txnVersion`
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -48,51 +48,55 @@ class Staged(WriterCommitMessage):
     """What one task staged, and for which transaction."""
 
     txn: str
-    app: str
+    version: Version | None
     files: list[StagedFile]
     parts: list[SentPart]
 
 
-def refuse_overwrite(overwrite: bool) -> None:
-    """A log is only ever added to."""
-    if overwrite:
-        raise InvalidInput(
-            'a log or queue cannot be overwritten: write with .mode("append"); to forget old '
-            "records truncate the log"
-        )
+class Writer(DataSourceArrowWriter, DataSourceStreamArrowWriter):
+    """A batch write, or a stream's writes: each batch is a transaction of its query."""
 
-
-class _Writer:
-    """What both kinds of writers share."""
-
-    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+    def __init__(self, options: WriteOptions, schema: StructType, *, streaming: bool) -> None:
         self._options = options
         self._names = schema.fieldNames()
+        self._streaming = streaming
+        self._job = f"job:{secrets.token_hex(8)}"
         check_columns(self._names, (*COLUMNS, *ASSIGNED), ("value",))
         if options.queue:
             _check_queue(options)
+        if streaming and options.version is not None:
+            raise InvalidInput(
+                "options txnAppId and txnVersion: are for batch writes; a stream's batches are "
+                "known by their query and number"
+            )
 
-    def _stage(self, txn: str, app: str, rows: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage the rows of one task."""
-        options, context = self._options, TaskContext.get()
+        context = TaskContext.get()
         assert context is not None
+        version = _batch_of(context) if self._streaming else self._wished()
+        txn = self._txn(version)
         partition, attempt = context.partitionId(), context.taskAttemptId()
         packed = (
-            block for batch in rows for block in blocks_of(_named(batch, self._names), Limits())
+            block for batch in iterator for block in blocks_of(_named(batch, self._names), Limits())
         )
-        place = options.place
+        staged = Staged(txn, version, [], [])
+        place = self._options.place
         if place.is_server:
-            parts = uploading.send(place, txn, packed, partition=partition, attempt=attempt)
-            point("write")
-            return Staged(txn, app, [], parts)
-        check_here(place)
-        stamp = Stamp(txn, partition, attempt)
-        staged = staging.stage(place.url, stamp, packed, Limits())
-        settle()
+            staged.parts = uploading.send(place, txn, packed, partition=partition, attempt=attempt)
+        else:
+            check_here(place)
+            stamp = Stamp(txn, partition, attempt)
+            staged.files = [staging.stage(place.url, stamp, packed, Limits())]
+            settle()
         point("write")
-        return Staged(txn, app, [staged], [])
+        return staged
 
-    def _publish(self, found: Sequence[Staged], version: Version | None) -> None:
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: N803
+        """Publish what the tasks staged, unless it was published before."""
+        found = [message for message in messages if isinstance(message, Staged)]
+        if len(found) != len(messages):
+            raise InvalidInput("a task sent no list of what it staged; nothing was published")
         if not found:
             return
         options, txn = self._options, found[0].txn
@@ -105,23 +109,40 @@ class _Writer:
         elif files:
             with writing(options.place) as session:
                 assert isinstance(session, EmbeddedSession)
-                publish(session, options.place.url, log, files, version)
+                publish(session, options.place.url, log, files, found[0].version)
         point("after commit")
         if not options.place.is_server:
             staging.discard(options.place.url, txn)
 
-    def _forget(self, found: Sequence[WriterCommitMessage | None]) -> None:
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: N803
         """A job failed: what its tasks staged is of no use."""
         place = self._options.place
-        for message in found:
-            if not isinstance(message, Staged):
+        txns = {message.txn for message in messages if isinstance(message, Staged)}
+        if not self._streaming:
+            txns.add(self._txn(self._wished()))
+        for txn in txns:
+            if not place.is_server:
+                staging.discard(place.url, txn)
                 continue
-            for one in message.files:
-                staging.drop(place.url, one)
-            if message.parts:
-                with suppress(MillstreamError):  # the server forgets it by itself, later
-                    uploading.abandon(place, message.txn)
-                return
+            with suppress(MillstreamError):  # the server forgets it by itself, later
+                uploading.abandon(place, txn)
+
+    def _wished(self) -> Version | None:
+        """Which transaction a batch write is, if its options say so."""
+        number = self._options.version
+        return None if number is None else Version(self._options.app_id, number)
+
+    def _txn(self, version: Version | None) -> str:
+        return self._job if version is None else f"{version.app}:{version.number}"
+
+
+def _batch_of(context: TaskContext) -> Version:
+    """Which batch of which query a task works for."""
+    query = context.getLocalProperty("sql.streaming.queryId")
+    batch = context.getLocalProperty("streaming.sql.batchId")
+    if not query or batch is None:
+        raise InvalidInput("Spark does not say which query and batch this is")
+    return Version(query, int(batch))
 
 
 def _named(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
@@ -143,72 +164,3 @@ def _check_queue(options: WriteOptions) -> None:
                 "known what becomes of its messages",
                 name=options.queue,
             )
-
-
-class BatchWriter(_Writer, DataSourceArrowWriter):
-    """A batch write."""
-
-    def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        super().__init__(options, schema)
-        self._job = secrets.token_hex(8)
-        version = options.version
-        self._version = None if version is None else Version(options.app_id, version)
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """Stage the rows of one task."""
-        return self._stage(self._txn(), self._options.app_id, iterator)
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish what the tasks staged."""
-        self._publish(_all(messages), self._version)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Forget what the tasks staged."""
-        self._forget(messages)
-        if not self._options.place.is_server:
-            staging.discard(self._options.place.url, self._txn())
-
-    def _txn(self) -> str:
-        if self._version is None:
-            return f"job:{self._job}"
-        return f"{self._version.app}:{self._version.number}"
-
-
-class StreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """A stream's writes: each batch is a transaction of its query."""
-
-    def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        super().__init__(options, schema)
-        if options.version is not None:
-            raise InvalidInput(
-                "options txnAppId and txnVersion: are for batch writes; a stream's batches are "
-                "known by their query and number"
-            )
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """Stage the rows of one task of one batch."""
-        context = TaskContext.get()
-        assert context is not None
-        query = context.getLocalProperty("sql.streaming.queryId")
-        batch = context.getLocalProperty("streaming.sql.batchId")
-        if not query or batch is None:
-            raise InvalidInput("Spark does not say which query and batch this is")
-        return self._stage(f"{query}:{batch}", query, iterator)
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Publish a batch, unless it was published before."""
-        found = _all(messages)
-        if found:
-            self._publish(found, Version(found[0].app, batchId))
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Forget what the tasks of a batch staged."""
-        self._forget(messages)
-
-
-def _all(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
-    """Spark commits only when every task has answered."""
-    found = [message for message in messages if isinstance(message, Staged)]
-    if len(found) != len(messages):
-        raise InvalidInput("a task sent no list of what it staged; nothing was published")
-    return found
