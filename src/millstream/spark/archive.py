@@ -162,13 +162,9 @@ class Archive:
         """Write the manifest's entry of a segment: from now on it counts."""
         folder = self.path / MANIFEST / directory_of(segment.log)
         folder.mkdir(parents=True, exist_ok=True)
-        entry = folder / f"{segment.start:020}.json"
-        draft = folder / f".{entry.name}.tmp"
-        draft.write_bytes(msgspec.json.format(msgspec.json.encode(segment), indent=1))
-        _sync(draft)
-        draft.rename(entry)
-        for one in (folder, folder.parent):
-            _sync(one)
+        text = msgspec.json.format(msgspec.json.encode(segment), indent=1)
+        store_whole(folder / f"{segment.start:020}.json", text)
+        _sync(folder.parent)
 
 
 def _segment(entry: Path) -> Segment:
@@ -184,6 +180,15 @@ def _segment(entry: Path) -> Segment:
             path=str(entry),
         )
     return found
+
+
+def store_whole(path: Path, data: bytes) -> None:
+    """Write a small file so that it is there as a whole or not at all, also after a power cut."""
+    draft = path.with_name(f".{path.name}.tmp")
+    draft.write_bytes(data)
+    _sync(draft)
+    draft.rename(path)
+    _sync(path.parent)
 
 
 def _sync(path: Path) -> None:

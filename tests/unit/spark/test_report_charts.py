@@ -43,12 +43,11 @@ def test_every_chart_is_well_formed_also_with_nothing_in_it() -> None:
     gaps = Series(name="<b>", style="wait", values=[1.0, None, 2.0, None, None])
     none = Series(name="none", style="done", values=[None] * 5)
     for drawn in (
-        charts.lines(steps, 60_000, [gaps, none], width=500),
-        charts.stacked(steps, 60_000, [none], gaps, width=500),
-        charts.columns([], "tries", width=500),
-        charts.columns([("1 & more", 12_345.0)], "tries", width=500),
-        charts.bars([], width=500),
-        charts.bars([("<i>" * 50, [("failed", 0.0)], "0")], width=500),
+        charts.along_time(steps, 60_000, lines=[gaps, none], width=500),
+        charts.along_time(steps, 60_000, lines=[gaps], stack=[none], show=charts.count, width=500),
+        charts.along_time([], 60_000, lines=[], width=500),
+        charts.bars([], width=500, names=40),
+        charts.bars([("<i>" * 50, [("failed", 0.0)], "1 & more")], width=500, names=230),
     ):
         ElementTree.fromstring(drawn)
-    assert charts.lines(steps, 60_000, [gaps], width=500).count("<circle") == 2
+    assert charts.along_time(steps, 60_000, lines=[gaps], width=500).count("<circle") == 2

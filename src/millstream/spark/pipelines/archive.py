@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from millstream.clock import SystemClock
 from millstream.errors import Conflict, CorruptionError, InvalidInput, NotFound, Truncated
@@ -22,15 +23,13 @@ from millstream.spark.archive import STAGING, Archive, ArchivedFile, Segment
 from millstream.spark.failures import point
 from millstream.spark.options import read_options
 from millstream.spark.pipelines.target import (
-    Stopwatch,
+    PARQUET_TIMES,
+    Job,
     Target,
     Tell,
     check_names,
-    configured,
     options_of,
-    place_of,
     quiet,
-    read,
     subscription,
 )
 from millstream.spark.place import Place, writing
@@ -46,24 +45,20 @@ ROUND_RECORDS = 1_000_000
 CURSOR = "archive"
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "uncompressed")
 
-_SETTINGS = {
-    # What every reader of Parquet takes for a time.
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.sources.partitionOverwriteMode": "static",
-}
+_SETTINGS = {**PARQUET_TIMES, "spark.sql.sources.partitionOverwriteMode": "static"}
 _DATE = "date_add(DATE'1970-01-01', cast(floor(unix_seconds(appendTimestamp) / 86400) as int))"
 
 
-class ArchivedLog(Struct, frozen=True, kw_only=True):
+class ArchivedLog(Struct, kw_only=True):
     """What became of one log."""
 
     log: str
     start: int
     stop: int
     """Offsets [start, stop) were archived by this run."""
-    files: int
-    bytes: int
-    truncated: int
+    files: int = 0
+    bytes: int = 0
+    truncated: int = 0
     """Records that the log forgot meanwhile, because they are archived and its retention says so."""
 
     @property
@@ -84,17 +79,6 @@ class ArchiveSummary(Struct, frozen=True, kw_only=True):
     """Files of a killed run that were removed."""
     seconds: float
     logs: list[ArchivedLog]
-
-
-class _Book(Struct, kw_only=True):
-    """How far a log is archived."""
-
-    info: LogInfo
-    start: int
-    at: int
-    files: int = 0
-    bytes: int = 0
-    truncated: int = 0
 
 
 def archive(
@@ -119,7 +103,7 @@ def archive(
     archived and older than that. Records that were truncated before they could be archived raise
     `Truncated`; with `fail_on_data_loss` off the archive has a gap there.
     """
-    watch, place, into = Stopwatch(), place_of(store), Archive(path)
+    job, into = Job(spark, store, progress), Archive(path)
     if bool(logs) == bool(pattern):
         raise InvalidInput("expected either names of logs or a pattern, to say what to archive")
     if compression not in COMPRESSIONS:
@@ -127,35 +111,46 @@ def archive(
     if round_records < 1:
         raise InvalidInput(f"a round has at least 1 record, not {round_records}")
     names = check_names(logs)
-    with into.writing(), writing(place) as session:
-        infos = _infos(session, place, names, pattern)
-        books, left_over = {}, 0
+    with into.writing(), writing(job.place) as session:
+        infos = _infos(session, job.place, names, pattern)
+        found, left_over = {}, 0
         for name, info in infos.items():
             segments = into.segments(name)
             left_over += into.clean(name, segments)
-            books[name] = _book(info, segments, into, fail_on_data_loss=fail_on_data_loss)
-            _follow(session, books[name], cursor)
-        total = sum(book.info.end_offset - book.at for book in books.values())
+            at = _begin(info, segments, into, fail_on_data_loss=fail_on_data_loss)
+            found[name] = ArchivedLog(log=name, start=at, stop=at)
+            _follow(session, name, at, cursor)
+        total = sum(info.end_offset - found[name].stop for name, info in infos.items())
         done = 0
         progress("archive", 0, total)
         while done < total:
-            backlog = {name: book.info.end_offset - book.at for name, book in books.items()}
+            backlog = {name: info.end_offset - found[name].stop for name, info in infos.items()}
             taken = {n: count for n, count in shares(backlog, round_records).items() if count}
-            ranges = [Range(n, books[n].at, books[n].at + count) for n, count in taken.items()]
-            for segment in _round(spark, place, into, ranges, infos, compression):
+            ranges = [Range(n, found[n].stop, found[n].stop + count) for n, count in taken.items()]
+            for segment in _round(job, into, ranges, infos, compression):
                 into.add(segment)
                 point("archive noted")
-                book = books[segment.log]
-                book.at = segment.stop
-                book.files += len(segment.files)
-                book.bytes += sum(file.bytes for file in segment.files)
+                one = found[segment.log]
+                one.stop = segment.stop
+                one.files += len(segment.files)
+                one.bytes += sum(file.bytes for file in segment.files)
                 done += segment.stop - segment.start
                 session.execute(c.MoveCursor(segment.log, cursor, segment.stop, forward=True))
             progress("archive", done, total)
         if truncate:
-            for book in books.values():
-                book.truncated = _truncate(session, book, keep)
-    return _summary(into.path, books, left_over, watch.seconds)
+            for one in found.values():
+                one.truncated = _truncate(session, infos[one.log], one.stop, keep)
+    archived = list(found.values())
+    return ArchiveSummary(
+        path=str(into.path),
+        records=sum(one.records for one in archived),
+        files=sum(one.files for one in archived),
+        bytes=sum(one.bytes for one in archived),
+        truncated=sum(one.truncated for one in archived),
+        left_over=left_over,
+        seconds=job.seconds,
+        logs=archived,
+    )
 
 
 def _infos(
@@ -169,12 +164,12 @@ def _infos(
     return found
 
 
-def _book(
+def _begin(
     info: LogInfo, segments: list[Segment], into: Archive, *, fail_on_data_loss: bool
-) -> _Book:
+) -> int:
     """Where to go on in a log."""
     if not segments:
-        return _Book(info=info, start=info.start_offset, at=info.start_offset)
+        return info.start_offset
     at = segments[-1].stop
     if segments[-1].created != wall_ms_of(info.created) or at > info.end_offset:
         raise Conflict(
@@ -191,19 +186,17 @@ def _book(
                 start=info.start_offset,
             )
         at = info.start_offset
-    return _Book(info=info, start=at, at=at)
+    return at
 
 
-def _follow(session: Session, book: _Book, cursor: str) -> None:
+def _follow(session: Session, name: str, at: int, cursor: str) -> None:
     """A cursor where the archive stands: also after a run that was killed before it moved it."""
-    name = book.info.name
-    session.execute(c.OpenCursor(name, cursor, book.at, CURSOR_SECTION, durable=True))
-    session.execute(c.MoveCursor(name, cursor, book.at, forward=True))
+    session.execute(c.OpenCursor(name, cursor, at, CURSOR_SECTION, durable=True))
+    session.execute(c.MoveCursor(name, cursor, at, forward=True))
 
 
 def _round(
-    spark: SparkSession,
-    place: Place,
+    job: Job,
     into: Archive,
     ranges: list[Range],
     infos: dict[str, LogInfo],
@@ -213,9 +206,7 @@ def _round(
     from pyspark.sql import functions as f
 
     numbers = {one.log: i for i, one in enumerate(ranges)}
-    rows = read(
-        spark,
-        place,
+    rows = job.read(
         list(numbers),
         startingOffsets={one.log: one.start for one in ranges},
         endingOffsets={one.log: one.stop for one in ranges},
@@ -223,7 +214,7 @@ def _round(
     )
     number = f.create_map(*(f.lit(part) for pair in numbers.items() for part in pair))
     staged = into.path / STAGING
-    with configured(spark, _SETTINGS):
+    with job.configured(_SETTINGS):
         (
             rows.drop("partition")
             .withColumn("number", number[f.col("topic")])
@@ -237,31 +228,26 @@ def _round(
         )
     point("archive staged")
     now_ms = SystemClock().wall_ms()
-    segments = []
-    for one in ranges:
-        files = _move(into, one, staged / f"number={numbers[one.log]}")
-        created = wall_ms_of(infos[one.log].created)
-        segments.append(
-            Segment(
-                log=one.log,
-                created=created,
-                start=one.start,
-                stop=one.stop,
-                files=files,
-                written=now_ms,
-            )
+    segments = [
+        Segment(
+            log=one.log,
+            created=wall_ms_of(infos[one.log].created),
+            start=one.start,
+            stop=one.stop,
+            files=_move(into, one, staged / f"number={numbers[one.log]}"),
+            written=now_ms,
         )
+        for one in ranges
+    ]
     point("archive moved")
     return segments
 
 
 def _move(into: Archive, wanted: Range, staged: Path) -> list[ArchivedFile]:
     """The files of one log to their places, once they hold all that they are to hold."""
-    found = sorted(
-        (_file(path) for path in staged.glob("date=*/*.parquet")), key=lambda pair: pair[1].start
-    )
-    rows = sum(file.rows for _, file in found)
-    ends = (found[0][1].start, max(file.stop for _, file in found)) if found else (0, 0)
+    found = sorted(map(_file, staged.glob("date=*/*.parquet")), key=lambda file: file.start)
+    rows = sum(file.rows for file in found)
+    ends = (found[0].start, max(file.stop for file in found)) if found else (0, 0)
     if rows != len(wanted) or ends != (wanted.start, wanted.stop):
         raise CorruptionError(
             f"Spark wrote {rows:,} rows of log {wanted.log!r}, at offsets {ends[0]} to {ends[1] - 1}, "
@@ -270,23 +256,14 @@ def _move(into: Archive, wanted: Range, staged: Path) -> list[ArchivedFile]:
             where=str(staged),
         )
     moved = []
-    for number, (path, file) in enumerate(found):
+    for number, file in enumerate(found):
         name = f"{wanted.start:020}-{wanted.stop:020}-{number}.parquet"
-        place = into.move_in(wanted.log, path, date=file.date, name=name)
-        moved.append(
-            ArchivedFile(
-                path=place,
-                date=file.date,
-                start=file.start,
-                stop=file.stop,
-                rows=file.rows,
-                bytes=file.bytes,
-            )
-        )
+        place = into.move_in(wanted.log, Path(file.path), date=file.date, name=name)
+        moved.append(replace(file, path=place))
     return moved
 
 
-def _file(path: Path) -> tuple[Path, ArchivedFile]:
+def _file(path: Path) -> ArchivedFile:
     """What a file holds, by its own account."""
     from pyarrow import compute as pc
     from pyarrow import parquet
@@ -295,7 +272,7 @@ def _file(path: Path) -> tuple[Path, ArchivedFile]:
         offsets: Any = file.read(columns=["offset"]).column("offset")
     ends: Any = pc.min_max(offsets)
     start, last = ends["min"].as_py(), ends["max"].as_py()
-    return path, ArchivedFile(
+    return ArchivedFile(
         path=str(path),
         date=path.parent.name.removeprefix("date="),
         start=start,
@@ -305,45 +282,20 @@ def _file(path: Path) -> tuple[Path, ArchivedFile]:
     )
 
 
-def _truncate(session: Session, book: _Book, keep: Seconds | None) -> int:
+def _truncate(session: Session, before: LogInfo, archived: int, keep: Seconds | None) -> int:
     """Let a log forget what its retention and `keep` allow, never what is not archived.
 
     What housekeeping took away since the run began counts too: it followed the same cursor.
     """
-    name = book.info.name
-    if book.info.retention:
+    name = before.name
+    if before.retention:
         session.execute(c.EnforceRetention(name))
     info = session.execute(c.DescribeLog(name))
     if info is None:
         return 0
-    gone = info.start_offset - book.info.start_offset
+    gone = info.start_offset - before.start_offset
     if keep is not None:
-        before = offset_at(session, info, SystemClock().wall_ms() - to_ms(keep))
-        before = min(before, book.at)
-        if before > info.start_offset:
-            gone += session.execute(c.Truncate(name, before))
+        stop = offset_at(session, info, SystemClock().wall_ms() - to_ms(keep))
+        if min(stop, archived) > info.start_offset:
+            gone += session.execute(c.Truncate(name, min(stop, archived)))
     return gone
-
-
-def _summary(path: Path, books: dict[str, _Book], left_over: int, seconds: float) -> ArchiveSummary:
-    logs = [
-        ArchivedLog(
-            log=name,
-            start=book.start,
-            stop=book.at,
-            files=book.files,
-            bytes=book.bytes,
-            truncated=book.truncated,
-        )
-        for name, book in books.items()
-    ]
-    return ArchiveSummary(
-        path=str(path),
-        records=sum(one.records for one in logs),
-        files=sum(one.files for one in logs),
-        bytes=sum(one.bytes for one in logs),
-        truncated=sum(one.truncated for one in logs),
-        left_over=left_over,
-        seconds=seconds,
-        logs=logs,
-    )

@@ -20,36 +20,28 @@ from millstream.record import wall_ms_of
 from millstream.spark.archive import Archive
 from millstream.spark.failures import point
 from millstream.spark.pipelines.matching import matches
-from millstream.spark.pipelines.target import Tell, options_of, read
+from millstream.spark.pipelines.target import Job
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from millstream.command import Session
-    from millstream.spark.place import Place
 
 NOTE = "backfilled"
 """The metadata entry of an inbox: the queue that was backfilled, and up to which offsets."""
 
 
 def backfill_queues(
-    spark: SparkSession,
-    place: Place,
-    session: Session,
-    infos: dict[str, QueueInfo],
-    archive: str | os.PathLike[str],
-    progress: Tell,
+    job: Job, session: Session, infos: dict[str, QueueInfo], archive: str | os.PathLike[str]
 ) -> dict[str, int]:
     """Copy to each new queue what it takes of the archive, before where it begins; how many."""
     found = Archive(archive)
     found.check()
     copied = {}
     for number, (name, info) in enumerate(infos.items()):
-        progress("backfill", number, len(infos))
+        job.progress("backfill", number, len(infos))
         stops = _note(session, info, found)
         stops = {log: stop for log, stop in stops.items() if stop}
         if stops:
-            copied[name] = _copy(spark, place, session, info, found, stops)
+            copied[name] = _copy(job, session, info, found, stops)
         for one in session.execute(ListPositions(name)):
             if one.position < one.start and stops.get(one.log, 0) >= one.start:
                 passed = Assignment(name, one.log, one.position, one.start, [])
@@ -80,20 +72,13 @@ def _note(session: Session, info: QueueInfo, archive: Archive) -> dict[str, int]
 
 
 def _copy(
-    spark: SparkSession,
-    place: Place,
-    session: Session,
-    info: QueueInfo,
-    archive: Archive,
-    stops: dict[str, int],
+    job: Job, session: Session, info: QueueInfo, archive: Archive, stops: dict[str, int]
 ) -> int:
     from pyspark.sql import functions as f
 
     inbox = inbox_of(info.name)
     before = session.execute(c.GetBounds(inbox))[1]
-    rows = read(
-        spark,
-        place,
+    rows = job.read(
         list(stops),
         archive=archive.path,
         endingOffsets=stops,
@@ -107,9 +92,8 @@ def _copy(
         "appendTimestamp", "topic", "offset"
     )
     point("backfill noted")
-    writer = chosen.select("key", "value", "timestamp", "headers").write.format("millstream")
-    writer = writer.mode("append").options(**options_of(place)).option("queue", info.name)
+    copies = chosen.select("key", "value", "timestamp", "headers")
     app = f"backfill:{info.name}:{wall_ms_of(info.created)}"
-    writer.option("txnAppId", app).option("txnVersion", "0").save()
+    job.append(copies, queue=info.name, txnAppId=app, txnVersion=0)
     point("backfill written")
     return int(session.execute(c.GetBounds(inbox))[1]) - before

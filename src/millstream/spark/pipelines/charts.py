@@ -5,7 +5,7 @@ A chart takes its width from the page and its colours from classes, so it is rea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from html import escape
 from math import ceil, floor, isfinite, log10
@@ -20,7 +20,6 @@ LEFT, RIGHT, TOP, BOTTOM = 56, 10, 12, 26
 TICKS = 4
 LABELS = 6
 ROW = 26
-NAME_WIDTH = 230
 NAME_CHARS = 32
 NOTE_WIDTH = 140
 
@@ -34,6 +33,8 @@ class Series(Struct, frozen=True, kw_only=True):
 
 
 Show = Callable[[float], str]
+Bar = tuple[str, Sequence[tuple[str, float]], str]
+"""A name, the bar's parts as (style, number), and a note behind it."""
 
 
 def count(number: float) -> str:
@@ -93,52 +94,40 @@ def ticks_to(most: float, *, whole: bool = False) -> list[float]:
     return [i * step * unit for i in range(number + 1)]
 
 
-def stacked(
-    steps: Sequence[int], step_ms: int, series: Sequence[Series], line: Series, *, width: int
+def along_time(
+    steps: Sequence[int],
+    step_ms: int,
+    *,
+    lines: Sequence[Series],
+    stack: Sequence[Series] = (),
+    show: Show = duration,
+    width: int,
 ) -> str:
-    """Bars on top of each other, and a line over them, along time."""
-    sums = [sum(one.values[i] or 0 for one in series) for i in range(len(steps))]
-    ticks = ticks_to(max([*sums, *(value or 0 for value in line.values)], default=0), whole=True)
-    top = ticks[-1]
-    slot = (width - LEFT - RIGHT) / max(1, len(steps))
-    parts = []
+    """Bars on top of each other and lines over them, along time; their numbers on hovering."""
+    sums = [sum(one.values[i] or 0 for one in stack) for i in range(len(steps))]
+    found = [value for one in lines for value in one.values if value is not None]
+    ticks = ticks_to(max([*sums, *found], default=0), whole=show is count)
+    top, slot = ticks[-1], (width - LEFT - RIGHT) / max(1, len(steps))
+    drawn = [*_axes(steps, step_ms, [(_y(value, top), show(value)) for value in ticks], width)]
     for i in range(len(steps)):
         base = 0.0
-        for one in series:
+        for one in stack:
             value = one.values[i] or 0
             if value:
                 y = _y(base + value, top)
                 height = max(_y(base, top) - y, 0.75)
-                x, wide = LEFT + i * slot + slot * 0.12, slot * 0.76
-                parts.append(
-                    f'<rect class="{one.style}" x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" '
-                    f'height="{height:.1f}" rx="1"/>'
-                )
-                base += value
-    parts.append(_path(line, slot, top))
-    hints = [
-        ", ".join(
-            f"{one.name} {count(one.values[i] or 0)}" for one in (line, *series) if one.values[i]
-        )
-        for i in range(len(steps))
-    ]
-    return _frame(steps, step_ms, ticks, count, parts, hints, width)
-
-
-def lines(steps: Sequence[int], step_ms: int, series: Sequence[Series], *, width: int) -> str:
-    """Lines along time, of durations."""
-    found = [value for one in series for value in one.values if value is not None]
-    ticks = ticks_to(max(found, default=0))
-    top = ticks[-1]
-    slot = (width - LEFT - RIGHT) / max(1, len(steps))
-    parts = [_path(one, slot, top) for one in series]
-    hints = [
-        ", ".join(
-            f"{one.name} {duration(one.values[i])}" for one in series if one.values[i] is not None
-        )
-        for i in range(len(steps))
-    ]
-    return _frame(steps, step_ms, ticks, duration, parts, hints, width)
+                drawn.append(_rect(one.style, LEFT + (i + 0.12) * slot, y, slot * 0.76, height))
+            base += value
+    drawn += [_path(one, slot, top) for one in lines]
+    for i, at in enumerate(steps):
+        told = [
+            f"{one.name} {show(number)}"
+            for one in (*lines, *stack)
+            if (number := one.values[i]) is not None
+        ]
+        hint = f"{full_moment(at)}: {', '.join(told) or 'nothing'}"
+        drawn.append(_rect("hover", LEFT + i * slot, TOP, slot, HEIGHT - TOP - BOTTOM, hint))
+    return _svg(drawn, width, HEIGHT)
 
 
 def _y(value: float, top: float) -> float:
@@ -147,106 +136,69 @@ def _y(value: float, top: float) -> float:
 
 def _path(one: Series, slot: float, top: float) -> str:
     """A line through the numbers that are there, with dots where a number stands alone."""
-    points = [
-        None if value is None else (LEFT + (i + 0.5) * slot, _y(value, top))
-        for i, value in enumerate(one.values)
-    ]
-    drawn, dots, broken = [], [], True
-    for i, point in enumerate(points):
-        if point is None:
-            broken = True
+    drawn = dots = ""
+    around = [None, *one.values, None]
+    for i, (before, value, after) in enumerate(zip(around, one.values, around[2:], strict=False)):
+        if value is None:
             continue
-        drawn.append(f"{'M' if broken else 'L'}{point[0]:.1f} {point[1]:.1f}")
-        after = points[i + 1] if i + 1 < len(points) else None
-        if broken and after is None:
-            dots.append(
-                f'<circle class="{one.style}" cx="{point[0]:.1f}" cy="{point[1]:.1f}" r="2.5"/>'
-            )
-        broken = False
-    return f'<path class="line {one.style}" d="{" ".join(drawn)}"/>' + "".join(dots)
+        x, y = LEFT + (i + 0.5) * slot, _y(value, top)
+        drawn += f"{'M' if before is None else 'L'}{x:.1f} {y:.1f} "
+        if before is None and after is None:
+            dots += f'<circle class="{one.style}" cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>'
+    return f'<path class="line {one.style}" d="{drawn.strip()}"/>{dots}'
 
 
-def _frame(
-    steps: Sequence[int],
-    step_ms: int,
-    ticks: Sequence[float],
-    show: Show,
-    parts: Sequence[str],
-    hints: Sequence[str],
-    width: int,
-) -> str:
-    """Axes around what was drawn, and what is said on hovering."""
-    grid = []
-    for value in ticks:
-        y = _y(value, ticks[-1])
-        grid.append(
-            f'<line class="grid" x1="{LEFT}" x2="{width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        )
-        grid.append(
-            f'<text class="tick" x="{LEFT - 8}" y="{y + 3.5:.1f}" text-anchor="end">{escape(show(value))}</text>'
-        )
+def _axes(
+    steps: Sequence[int], step_ms: int, ticks: Sequence[tuple[float, str]], width: int
+) -> Iterator[str]:
+    """Lines at the ticks, each given by its height and its text, and labels of the steps."""
+    for y, text in ticks:
+        yield f'<line class="grid" x1="{LEFT}" x2="{width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield _text("tick", LEFT - 8, y + 3.5, text, anchor="end")
     slot = (width - LEFT - RIGHT) / max(1, len(steps))
-    every = max(1, -(-len(steps) // LABELS))
-    for i in range(0, len(steps), every):
+    for i in range(0, len(steps), max(1, -(-len(steps) // LABELS))):
         x = LEFT + (i + 0.5) * slot
-        if x > width - RIGHT - 18 and i:
-            continue
-        grid.append(
-            f'<text class="tick" x="{x:.1f}" y="{HEIGHT - 8}" text-anchor="middle">'
-            f"{moment(steps[i], step_ms)}</text>"
-        )
-    over = [
-        f'<rect class="hover" x="{LEFT + i * slot:.1f}" y="{TOP}" width="{slot:.2f}" '
-        f'height="{HEIGHT - TOP - BOTTOM}"><title>{full_moment(at)}: {escape(hints[i]) or "nothing"}'
-        "</title></rect>"
-        for i, at in enumerate(steps)
-    ]
-    return (
-        f'<svg viewBox="0 0 {width} {HEIGHT}" role="img">{"".join(grid)}{"".join(parts)}'
-        f"{''.join(over)}</svg>"
-    )
+        if not i or x <= width - RIGHT - 18:
+            yield _text("tick", x, HEIGHT - 8, moment(steps[i], step_ms), anchor="middle")
 
 
-def columns(numbers: Sequence[tuple[str, float]], style: str, *, width: int) -> str:
-    """A few bars side by side, each with its number on top."""
-    top = max((value for _, value in numbers), default=0) or 1
-    slot = (width - 2 * RIGHT) / max(4, len(numbers))
-    parts = []
-    for i, (name, value) in enumerate(numbers):
-        y = TOP + 14 + (HEIGHT - TOP - 14 - BOTTOM) * (1 - value / top)
-        x, wide = RIGHT + i * slot + slot * 0.15, slot * 0.7
-        middle = x + wide / 2
-        parts.append(
-            f'<rect class="{style}" x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" '
-            f'height="{max(HEIGHT - BOTTOM - y, 1):.1f}" rx="2"><title>{escape(name)}: {value:,.0f}'
-            f'</title></rect><text class="value" x="{middle:.1f}" y="{y - 5:.1f}" '
-            f'text-anchor="middle">{count(value)}</text>'
-            f'<text class="tick" x="{middle:.1f}" y="{HEIGHT - 8}" text-anchor="middle">'
-            f"{escape(name)}</text>"
-        )
-    return f'<svg viewBox="0 0 {width} {HEIGHT}" role="img">{"".join(parts)}</svg>'
-
-
-def bars(rows: Sequence[tuple[str, Sequence[tuple[str, float]], str]], *, width: int) -> str:
-    """Names, each with a bar of parts (style, number), and a note behind it."""
+def bars(rows: Sequence[Bar], *, width: int, names: int) -> str:
+    """Names, in a column of that width, each with a bar of parts (style, number) and a note."""
     top = max((sum(value for _, value in parts) for _, parts, _ in rows), default=0) or 1
-    space = width - NAME_WIDTH - NOTE_WIDTH
+    space = width - names - NOTE_WIDTH
     drawn = []
     for i, (name, parts, note) in enumerate(rows):
-        y, x = i * ROW, float(NAME_WIDTH)
+        y, x = i * ROW, float(names)
         short = name if len(name) <= NAME_CHARS else name[: NAME_CHARS - 1] + "…"
-        drawn.append(
-            f'<text class="name" x="{NAME_WIDTH - 10}" y="{y + 17}" text-anchor="end">'
-            f"{escape(short)}<title>{escape(name)}</title></text>"
-        )
+        drawn.append(_text("name", x - 10, y + 17, short, anchor="end", hint=name))
         for style, value in parts:
             length = space * value / top
             if value:
-                drawn.append(
-                    f'<rect class="{style}" x="{x:.1f}" y="{y + 5}" width="{max(length, 1.5):.1f}" '
-                    'height="16" rx="2"/>'
-                )
+                drawn.append(_rect(style, x, y + 5, max(length, 1.5), 16))
             x += length
-        drawn.append(f'<text class="value" x="{x + 8:.1f}" y="{y + 17}">{escape(note)}</text>')
-    height = max(ROW, ROW * len(rows))
+        drawn.append(_text("value", x + 8, y + 17, note))
+    return _svg(drawn, width, max(ROW, ROW * len(rows)))
+
+
+def _svg(drawn: Sequence[str], width: int, height: int) -> str:
     return f'<svg viewBox="0 0 {width} {height}" role="img">{"".join(drawn)}</svg>'
+
+
+def _rect(style: str, x: float, y: float, width: float, height: float, hint: str = "") -> str:
+    return (
+        f'<rect class="{style}" x="{x:.1f}" y="{y:.1f}" width="{width:.2f}" height="{height:.1f}" '
+        f'rx="1">{_title(hint)}</rect>'
+    )
+
+
+def _text(
+    style: str, x: float, y: float, text: str, *, anchor: str = "start", hint: str = ""
+) -> str:
+    return (
+        f'<text class="{style}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">'
+        f"{escape(text)}{_title(hint)}</text>"
+    )
+
+
+def _title(hint: str) -> str:
+    return f"<title>{escape(hint)}</title>" if hint else ""

@@ -7,8 +7,6 @@ records in one transaction. So a run that was killed is run again with the same 
 from __future__ import annotations
 
 import os
-import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -19,17 +17,8 @@ from millstream.log.names import check_name
 from millstream.record import wall_ms_of
 from millstream.spark.archive import archive_path
 from millstream.spark.failures import point
-from millstream.spark.pipelines.target import (
-    Stopwatch,
-    Target,
-    Tell,
-    configured,
-    options_of,
-    place_of,
-    quiet,
-    read,
-)
-from millstream.spark.place import Place, writing
+from millstream.spark.pipelines.target import Job, Target, Tell, quiet
+from millstream.spark.place import writing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,13 +61,13 @@ def compact(
     record with an empty value deletes its key. `archive` names the directory with the log's
     beginning. The new log must not exist, or be empty.
     """
-    watch, place = Stopwatch(), place_of(store)
+    job = Job(spark, store, progress)
     check_name(log)
     if bool(to_log) == bool(to_parquet):
         raise InvalidInput("expected either a new log or a directory for Parquet, to compact to")
     if to_log == log:
         raise InvalidInput(f"log {log!r} cannot be compacted onto itself; name a new one")
-    with writing(place) as session:
+    with writing(job.place) as session:
         info = session.execute(c.DescribeLog(log))
         if info is None:
             raise NotFound(f"there is no log {log!r} to compact", name=log)
@@ -86,15 +75,19 @@ def compact(
         if to_log:
             end = _note(session, check_name(to_log), log, wall_ms_of(info.created), end)
     options: dict[str, Any] = {"archive": os.fspath(archive)} if archive else {}
-    rows = read(spark, place, [log], endingOffsets={log: end}, typedHeaders=True, **options)
+    rows = job.read([log], endingOffsets={log: end}, typedHeaders=True, **options)
     chosen = last_by_key(rows, keyless=keyless, empty_deletes=empty_deletes)
     progress("compact", 0, end)
     if to_log:
-        kept = _to_log(
-            spark, place, chosen, to_log, f"compact:{log}:{wall_ms_of(info.created)}:{to_log}"
-        )
+        kept = _to_log(job, chosen, to_log, f"compact:{log}:{wall_ms_of(info.created)}:{to_log}")
     else:
-        kept = _to_parquet(spark, chosen, archive_path(to_parquet))
+        path = archive_path(to_parquet)
+        if path.exists():
+            raise AlreadyExists(
+                f"{path} exists already; choose a new directory, or remove it", name=str(path)
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kept = job.write_parquet(chosen, path).count()
     progress("compact", end, end)
     first = 0 if archive else info.start_offset
     return CompactSummary(
@@ -103,7 +96,7 @@ def compact(
         read=max(0, end - first),
         kept=kept,
         end=end,
-        seconds=watch.seconds,
+        seconds=job.seconds,
     )
 
 
@@ -138,27 +131,10 @@ def _note(session: Session, name: str, log: str, created: int, end: int) -> int:
     return end
 
 
-def _to_log(spark: SparkSession, place: Place, rows: DataFrame, name: str, app: str) -> int:
+def _to_log(job: Job, rows: DataFrame, name: str, app: str) -> int:
     point("compact noted")
-    writer = rows.drop("offset").write.format("millstream").mode("append")
-    writer = writer.options(**options_of(place)).option("log", name)
-    writer.option("txnAppId", app).option("txnVersion", "0").save()
+    job.append(rows.drop("offset"), log=name, txnAppId=app, txnVersion=0)
     point("compact appended")
-    with writing(place) as session:
+    with writing(job.place) as session:
         info = session.execute(c.DescribeLog(name))
     return 0 if info is None else info.end_offset
-
-
-def _to_parquet(spark: SparkSession, rows: DataFrame, path: Path) -> int:
-    if path.exists():
-        raise AlreadyExists(
-            f"{path} exists already; choose a new directory, or remove it", name=str(path)
-        )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.partial")
-    shutil.rmtree(draft, ignore_errors=True)
-    with configured(spark, {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}):
-        rows.write.option("compression", "zstd").parquet(str(draft))
-    kept = spark.read.parquet(str(draft)).count()
-    draft.rename(path)
-    return kept

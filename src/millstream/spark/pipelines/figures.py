@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-PERCENTILES = (0.5, 0.9, 0.99)
-
 
 class Spread(Struct, frozen=True, kw_only=True):
     """How long something took, in seconds: the median, nine in ten, 99 in a hundred, the longest."""
@@ -45,35 +43,38 @@ class Reason(Struct, frozen=True, kw_only=True):
     last_ms: int
 
 
-class Slice(Struct, frozen=True, kw_only=True):
+class Counts(Struct, frozen=True, kw_only=True):
+    """How many messages were claimed at least once and are not forgotten, and what became of them."""
+
+    messages: int = 0
+    attempts: int = 0
+    done: int = 0
+    failed: int = 0
+
+
+class Fared(Counts, frozen=True, kw_only=True):
+    """How some messages fared."""
+
+    wait: Spread = Spread()
+    """From a message's append to its first claim."""
+    work: Spread = Spread()
+    """From a claim to the end of that attempt."""
+
+
+class Slice(Fared, frozen=True, kw_only=True):
     """The messages that have one value of a header; None if they lack it."""
 
     header: str
     value: str | None
-    messages: int
-    done: int
-    failed: int
-    attempts: int
-    wait: Spread
-    work: Spread
 
 
-class QueueFigures(Struct, frozen=True, kw_only=True):
+class QueueFigures(Fared, frozen=True, kw_only=True):
     """One queue."""
 
     queue: str
-    messages: int
-    """Messages that were claimed at least once and are not forgotten."""
-    attempts: int
-    done: int
-    failed: int
     in_flight: int
     available: int
     """What waits now, that which was not routed yet included."""
-    wait: Spread
-    """From a message's append to its first claim."""
-    work: Spread
-    """From a claim to the end of that attempt."""
     tries: dict[int, int]
     """How many messages took so many attempts."""
     minutes: list[Minute]
@@ -81,8 +82,8 @@ class QueueFigures(Struct, frozen=True, kw_only=True):
     slices: list[Slice]
 
 
-class Figures(Struct, frozen=True, kw_only=True):
-    """A whole report."""
+class Figures(Counts, frozen=True, kw_only=True):
+    """A whole report; its counts are those of all queues."""
 
     store: str
     made_ms: int
@@ -91,23 +92,3 @@ class Figures(Struct, frozen=True, kw_only=True):
     step_ms: int
     """How long one step of the charts over time is."""
     queues: list[QueueFigures]
-
-    @property
-    def messages(self) -> int:
-        """Messages of all queues."""
-        return sum(one.messages for one in self.queues)
-
-    @property
-    def done(self) -> int:
-        """Messages that are done, of all queues."""
-        return sum(one.done for one in self.queues)
-
-    @property
-    def failed(self) -> int:
-        """Messages that failed, of all queues."""
-        return sum(one.failed for one in self.queues)
-
-    @property
-    def attempts(self) -> int:
-        """Attempts of all queues."""
-        return sum(one.attempts for one in self.queues)

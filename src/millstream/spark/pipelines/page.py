@@ -8,11 +8,13 @@ from itertools import groupby
 
 from millstream.spark.pipelines import charts
 from millstream.spark.pipelines.charts import Series, count, duration, full_moment
-from millstream.spark.pipelines.figures import Figures, Minute, QueueFigures, Slice, Spread
+from millstream.spark.pipelines.figures import Fared, Figures, Minute, QueueFigures, Slice
 
 QUEUES_MAX = 25
 """Queues with charts of their own; of all others the page has the numbers."""
 TRIES_MAX = 10
+TRIES_WIDTH, REASONS_WIDTH = 40, 230
+"""Of the names beside bars."""
 
 _STYLE = """
 :root{color-scheme:light dark;--ground:#f6f7f9;--card:#fff;--ink:#1c2330;--soft:#5b6677;
@@ -66,7 +68,7 @@ _COLOURED = ("done", "failed", "again", "arrived", "wait", "wait99", "work", "wo
 def page_of(figures: Figures) -> str:
     """The page, as text."""
     shown = [one for one in figures.queues if one.messages][:QUEUES_MAX]
-    body = [_head(figures), _table(figures.queues, {one.queue for one in shown})]
+    body = [_head(figures), _table(figures.queues, {one.queue: i for i, one in enumerate(shown)})]
     body += [_section(figures, one, number) for number, one in enumerate(shown)]
     coloured = "".join(
         f"svg .{name}{{fill:var(--{name})}}svg .line.{name}{{stroke:var(--{name})}}"
@@ -88,15 +90,13 @@ def _head(figures: Figures) -> str:
     if figures.first_ms is not None and figures.last_ms is not None:
         spans = f", from {full_moment(figures.first_ms)} to {full_moment(figures.last_ms)} UTC"
     ended = figures.done + figures.failed
-    rate = f"{100 * figures.done / ended:.4g} %" if ended else "–"
-    waits = sum(one.available for one in figures.queues)
     cards = [
         ("messages worked on", count(figures.messages)),
         ("done", count(figures.done)),
         ("failed", count(figures.failed)),
-        ("of those ended, done", rate),
+        ("of those ended, done", f"{100 * figures.done / ended:.4g} %" if ended else "–"),
         ("attempts", count(figures.attempts)),
-        ("waiting now", count(waits)),
+        ("waiting now", count(sum(one.available for one in figures.queues))),
     ]
     return (
         f'<h1>How the queues fared</h1><p class="sub">{escape(figures.store)}{spans}</p>'
@@ -112,16 +112,13 @@ def _cards(cards: Sequence[tuple[str, str]]) -> str:
     return f'<div class="cards">{inside}</div>'
 
 
-def _table(queues: Sequence[QueueFigures], shown: set[str]) -> str:
-    numbers = {name: i for i, name in enumerate(one.queue for one in queues if one.queue in shown)}
+def _table(queues: Sequence[QueueFigures], shown: dict[str, int]) -> str:
     rows = []
     for one in queues:
         name = escape(one.queue)
-        if one.queue in numbers:
-            name = f'<a href="#q{numbers[one.queue]}">{name}</a>'
-        rows.append(
-            _row(name, one.messages, one.done, one.failed, one.attempts, one.wait, one.work)
-        )
+        if one.queue in shown:
+            name = f'<a href="#q{shown[one.queue]}">{name}</a>'
+        rows.append(_row(name, one))
     return f'<div class="panel scroll">{_numbers("queue", rows)}</div>'
 
 
@@ -137,20 +134,14 @@ def _numbers(title: str, rows: Sequence[str]) -> str:
     )
 
 
-def _row(
-    name: str, messages: int, done: int, failed: int, attempts: int, wait: Spread, work: Spread
-) -> str:
-    share = f"{100 * done / messages:.0f}" if messages else "0"
-    each = f"{attempts / messages:.2f}" if messages else "–"
+def _row(name: str, one: Fared) -> str:
+    share = f"{100 * one.done / one.messages:.0f}" if one.messages else "0"
     cells = (
-        f"{messages:,}",
-        f'{done:,}<span class="share"><i style="width:{share}%"></i></span>',
-        f"{failed:,}",
-        each,
-        duration(wait.p50),
-        duration(wait.p99),
-        duration(work.p50),
-        duration(work.p99),
+        f"{one.messages:,}",
+        f'{one.done:,}<span class="share"><i style="width:{share}%"></i></span>',
+        f"{one.failed:,}",
+        f"{one.attempts / one.messages:.2f}" if one.messages else "–",
+        *(duration(took) for two in (one.wait, one.work) for took in (two.p50, two.p99)),
     )
     return f"<tr><td>{name}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
@@ -161,12 +152,11 @@ def _section(figures: Figures, one: QueueFigures, number: int) -> str:
     steps = charts.steps_between(figures.first_ms, figures.last_ms, figures.step_ms)
     by_time = {minute.at_ms: minute for minute in one.minutes}
     found = [by_time.get(at, Minute(at_ms=at)) for at in steps]
+    step_ms = figures.step_ms
     panels = [
-        _throughput(steps, figures.step_ms, found),
-        _latency("Waiting", "from append to first claim", "wait", steps, figures.step_ms, found),
-        _latency(
-            "Working", "from claim to the attempt's end", "work", steps, figures.step_ms, found
-        ),
+        _throughput(steps, step_ms, found),
+        _latency("Waiting", "from append to first claim", "wait", steps, step_ms, found),
+        _latency("Working", "from claim to the attempt's end", "work", steps, step_ms, found),
         _tries(one),
     ]
     if one.reasons:
@@ -209,12 +199,10 @@ def _throughput(steps: Sequence[int], step_ms: int, minutes: Sequence[Minute]) -
     line = Series(name="arrived", style="arrived", values=[one.arrived for one in minutes])
     legend = _legend([(one.name, one.style) for one in (line, *series)])
     sub = f"messages that arrived and attempts that ended, per {_step(step_ms)}"
-    return _panel(
-        "Throughput",
-        sub,
-        legend + charts.stacked(steps, step_ms, series, line, width=charts.WIDE),
-        wide=True,
+    drawn = charts.along_time(
+        steps, step_ms, lines=[line], stack=series, show=count, width=charts.WIDE
     )
+    return _panel("Throughput", sub, legend + drawn, wide=True)
 
 
 def _step(step_ms: int) -> str:
@@ -229,22 +217,25 @@ def _latency(
     title: str, sub: str, kind: str, steps: Sequence[int], step_ms: int, minutes: Sequence[Minute]
 ) -> str:
     series = [
-        Series(
-            name="99 in 100", style=f"{kind}99", values=[getattr(m, f"{kind}_p99") for m in minutes]
-        ),
-        Series(name="median", style=kind, values=[getattr(m, f"{kind}_p50") for m in minutes]),
+        Series(name=name, style=style, values=[getattr(one, column) for one in minutes])
+        for name, style, column in (
+            ("99 in 100", f"{kind}99", f"{kind}_p99"),
+            ("median", kind, f"{kind}_p50"),
+        )
     ]
     legend = _legend([(one.name, one.style) for one in reversed(series)])
-    return _panel(title, sub, legend + charts.lines(steps, step_ms, series, width=charts.HALF))
+    drawn = charts.along_time(steps, step_ms, lines=series, width=charts.HALF)
+    return _panel(title, sub, legend + drawn)
 
 
 def _tries(one: QueueFigures) -> str:
-    found = {str(n): size for n, size in one.tries.items() if n < TRIES_MAX}
-    more = sum(size for n, size in one.tries.items() if n >= TRIES_MAX)
-    if more:
-        found[f"{TRIES_MAX}+"] = more
+    found: dict[str, int] = {}
+    for number, size in one.tries.items():
+        name = str(number) if number < TRIES_MAX else f"{TRIES_MAX}+"
+        found[name] = found.get(name, 0) + size
+    rows = [(name, [("tries", float(size))], count(size)) for name, size in found.items()]
     width = charts.HALF if one.reasons else charts.WIDE
-    drawn = charts.columns(list(found.items()), "tries", width=width)
+    drawn = charts.bars(rows, width=width, names=TRIES_WIDTH)
     return _panel("Attempts", "how many messages took so many", drawn, wide=not one.reasons)
 
 
@@ -258,11 +249,8 @@ def _reasons(one: QueueFigures) -> str:
         note = f"{count(reason.attempts)} ({count(reason.messages)} messages)"
         rows.append((reason.reason, parts, note))
     legend = _legend([("tried again", "again"), ("failed for good", "failed")])
-    return _panel(
-        "Why attempts went wrong",
-        "attempts by reason",
-        legend + charts.bars(rows, width=charts.HALF),
-    )
+    drawn = charts.bars(rows, width=charts.HALF, names=REASONS_WIDTH)
+    return _panel("Why attempts went wrong", "attempts by reason", legend + drawn)
 
 
 def _slices(header: str, slices: Sequence[Slice]) -> str:
@@ -271,12 +259,7 @@ def _slices(header: str, slices: Sequence[Slice]) -> str:
             "<i>without it, or forgotten by its log</i>"
             if one.value is None
             else escape(one.value or "(empty)"),
-            one.messages,
-            one.done,
-            one.failed,
-            one.attempts,
-            one.wait,
-            one.work,
+            one,
         )
         for one in slices
     ]

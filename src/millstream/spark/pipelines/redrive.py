@@ -10,18 +10,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from millstream.errors import InvalidInput, NotFound
+from millstream.errors import InvalidInput
 from millstream.log.names import check_name
-from millstream.queue.commands import REDRIVE_PER_COMMIT, DescribeQueue, RedriveClaims
+from millstream.queue.commands import REDRIVE_PER_COMMIT, RedriveClaims
 from millstream.spark.failures import point
-from millstream.spark.pipelines.target import (
-    Stopwatch,
-    Target,
-    Tell,
-    options_of,
-    place_of,
-    quiet,
-)
+from millstream.spark.pipelines.target import Job, Target, Tell, find_queues, quiet
 from millstream.spark.place import writing
 
 if TYPE_CHECKING:
@@ -57,18 +50,15 @@ def redrive(
     Its columns are those of the source with `queue`, `state=failed` and `typedHeaders`, and `text`,
     the value as text. The oldest come first. With a `rate` they become due so many per second.
     """
-    watch, place = Stopwatch(), place_of(store)
+    job = Job(spark, store, progress)
     check_name(queue, "queue")
     if limit is not None and limit < 1:
         raise InvalidInput(f"a limit is at least 1, not {limit}")
     if rate is not None and not rate > 0:
         raise InvalidInput(f"a rate is a number of messages per second above 0, not {rate!r}")
-    with writing(place) as session:
-        info = session.execute(DescribeQueue(queue))
-        if info is None:
-            raise NotFound(f"there is no queue {queue!r}", name=queue)
-        reader = spark.read.format("millstream").options(**options_of(place))
-        rows = reader.options(queue=queue, state="failed", typedHeaders="true").load()
+    with writing(job.place) as session:
+        (info,) = find_queues(session, [queue])
+        rows = job.load(queue=queue, state="failed", typedHeaders=True)
         progress("choosing", 0, info.failed)
         claims = _chosen(rows, where, limit)
         total = 0
@@ -84,7 +74,7 @@ def redrive(
         chosen=len(claims),
         redriven=total,
         dry_run=dry_run,
-        seconds=watch.seconds,
+        seconds=job.seconds,
     )
 
 

@@ -22,17 +22,9 @@ from msgspec import Struct
 
 from millstream.errors import Conflict, InvalidInput, NotFound
 from millstream.log.names import check_name
+from millstream.spark.archive import store_whole
 from millstream.spark.failures import point
-from millstream.spark.pipelines.target import (
-    Stopwatch,
-    Target,
-    Tell,
-    configured,
-    options_of,
-    place_of,
-    quiet,
-)
-from millstream.spark.place import Place
+from millstream.spark.pipelines.target import PARQUET_TIMES, Job, Target, Tell, quiet
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,7 +38,9 @@ STEP_S = 1.0
 """How long one step's records last at the wished rate."""
 
 _READ = {"csv": {"header": "true", "inferSchema": "true"}}
-_PLAN, _ROWS, _DONE = "plan.json", "rows", "done.json"
+_PLAN, _ROWS = "plan.json", "rows"
+_DONE = "done.json"
+"""How many steps are known to be appended."""
 
 
 class ReplaySummary(Struct, frozen=True, kw_only=True):
@@ -78,12 +72,6 @@ class _Plan(Struct, frozen=True, kw_only=True):
     steps: list[_Step]
 
 
-class _Done(Struct, frozen=True):
-    """How many steps are known to be appended."""
-
-    steps: int
-
-
 def replay(
     spark: SparkSession,
     store: Target,
@@ -108,7 +96,7 @@ def replay(
     `value`, the value is the whole row as JSON. `checkpoint` is a directory of this one replay: run
     again with it, a finished replay appends nothing, and one that was killed goes on.
     """
-    watch, place = Stopwatch(), place_of(store)
+    job = Job(spark, store, progress)
     check_name(log)
     if format not in FORMATS:
         raise InvalidInput(f"a format is one of {', '.join(FORMATS)}, not {format!r}")
@@ -122,7 +110,7 @@ def replay(
             f"there is no column {unknown[0]!r} in a log; expected {', '.join(COLUMNS)}"
         )
     wish = {
-        "source": os.fspath(source), "log": log, "store": place.shown, "format": format,
+        "source": os.fspath(source), "log": log, "store": job.place.shown, "format": format,
         "columns": dict(columns or {}), "headers": dict(headers or {}), "where": where,
         "order_by": order_by, "options": dict(options or {}),
     }  # fmt: skip
@@ -134,13 +122,13 @@ def replay(
         rows = _rows(spark, os.fspath(source), format, dict(options or {}))
         chosen = mapped(rows, columns or {}, headers or {}, where=where, order_by=order_by)
         each = step_records if rate is None else max(1, min(step_records, int(rate * STEP_S)))
-        plan = _prepare(spark, folder, chosen, each, wish)
+        plan = _prepare(job, folder, chosen, each, wish)
     elif plan.wish != wish:
         raise Conflict(
             f"{folder} belongs to another replay, of {plan.wish['source']} to log "
             f"{plan.wish['log']!r}; choose another directory, or remove it to begin anew"
         )
-    return _append(spark, place, folder, plan, rate, progress, watch, resumed=resumed)
+    return _append(job, folder, plan, rate, resumed=resumed)
 
 
 def _rows(spark: SparkSession, source: str, format: str, options: dict[str, str]) -> DataFrame:
@@ -226,16 +214,14 @@ def _header_map(typed: Mapping[str, str]) -> Any:
     return f.map_filter(f.create_map(*pairs), lambda _, value: value.isNotNull()).alias("headers")
 
 
-def _prepare(
-    spark: SparkSession, folder: Path, rows: DataFrame, each: int, wish: dict[str, Any]
-) -> _Plan:
+def _prepare(job: Job, folder: Path, rows: DataFrame, each: int, wish: dict[str, Any]) -> _Plan:
     """Write the rows aside and fix what is appended in which step."""
     from pyarrow import parquet
 
     files = folder / _ROWS
     shutil.rmtree(files, ignore_errors=True)  # a run was killed before it had a plan
     folder.mkdir(parents=True, exist_ok=True)
-    with configured(spark, {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}):
+    with job.configured(PARQUET_TIMES):
         rows.write.option("maxRecordsPerFile", each).parquet(str(files))
     point("replay staged")
     steps: list[_Step] = []
@@ -253,39 +239,30 @@ def _prepare(
     if waiting:
         steps.append(_Step(waiting, count))
     plan = _Plan(app=f"replay:{secrets.token_hex(16)}", wish=wish, steps=steps)
-    _store(folder / _PLAN, plan)
+    store_whole(folder / _PLAN, msgspec.json.encode(plan))
     return plan
 
 
 def _append(
-    spark: SparkSession,
-    place: Place,
-    folder: Path,
-    plan: _Plan,
-    rate: float | None,
-    progress: Tell,
-    watch: Stopwatch,
-    *,
-    resumed: bool,
+    job: Job, folder: Path, plan: _Plan, rate: float | None, *, resumed: bool
 ) -> ReplaySummary:
     """Append the steps that are left, each in a transaction of its own."""
-    before = _load(folder / _DONE, _Done) or _Done(0)
+    first: int = _load(folder / _DONE, int) or 0
     total = sum(step.rows for step in plan.steps)
-    skipped = sum(step.rows for step in plan.steps[: before.steps])
+    skipped = sum(step.rows for step in plan.steps[:first])
     log: str = plan.wish["log"]
-    done, pace = 0, Stopwatch()
-    progress("replay", skipped, total)
-    for number, step in enumerate(plan.steps[before.steps :], before.steps):
+    done, began_s = 0, job.seconds
+    job.progress("replay", skipped, total)
+    for number, step in enumerate(plan.steps[first:], first):
         # One after the other: Spark reads several files in an order of its own.
-        some = [spark.read.parquet(str(folder / _ROWS / name)) for name in step.files]
+        some = [job.spark.read.parquet(str(folder / _ROWS / name)) for name in step.files]
         rows = reduce(lambda a, b: a.union(b), some)
-        writer = rows.write.format("millstream").mode("append").options(**options_of(place))
-        writer.options(log=log, txnAppId=plan.app, txnVersion=str(number)).save()
+        job.append(rows, log=log, txnAppId=plan.app, txnVersion=number)
         point("replay appended")
-        _store(folder / _DONE, _Done(number + 1))
+        store_whole(folder / _DONE, msgspec.json.encode(number + 1))
         done += step.rows
-        progress("replay", skipped + done, total)
-        if rate is not None and (ahead_s := done / rate - pace.seconds) > 0:
+        job.progress("replay", skipped + done, total)
+        if rate is not None and (ahead_s := done / rate - (job.seconds - began_s)) > 0:
             threading.Event().wait(ahead_s)
     shutil.rmtree(folder / _ROWS, ignore_errors=True)
     return ReplaySummary(
@@ -294,7 +271,7 @@ def _append(
         total=total,
         steps=len(plan.steps),
         resumed=resumed,
-        seconds=watch.seconds,
+        seconds=job.seconds,
     )
 
 
@@ -307,18 +284,3 @@ def _load(path: Path, kind: Any) -> Any:
         raise Conflict(
             f"{path} is not what a replay left there: {error}; choose another directory"
         ) from error
-
-
-def _store(path: Path, value: Struct) -> None:
-    """Write a small file so that it is there as a whole or not at all, also after a power cut."""
-    draft = path.with_name(f".{path.name}.tmp")
-    with draft.open("wb") as file:
-        file.write(msgspec.json.encode(value))
-        file.flush()
-        os.fsync(file.fileno())
-    draft.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

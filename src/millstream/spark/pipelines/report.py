@@ -7,47 +7,28 @@ report is made anew by each run, and its page is put in place last.
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 from msgspec import Struct
 
 from millstream.clock import SystemClock
 from millstream.errors import InvalidInput, NotFound
-from millstream.queue.commands import DescribeQueue, ListQueues
 from millstream.queue.model.message import QueueInfo
 from millstream.spark.archive import archive_path
-from millstream.spark.pipelines.figures import (
-    Figures,
-    Minute,
-    QueueFigures,
-    Reason,
-    Slice,
-    Spread,
-)
+from millstream.spark.pipelines.figures import Counts, Figures, QueueFigures
 from millstream.spark.pipelines.page import page_of
-from millstream.spark.pipelines.target import (
-    Stopwatch,
-    Target,
-    Tell,
-    check_names,
-    configured,
-    options_of,
-    place_of,
-    quiet,
-    read,
-)
-from millstream.spark.place import Place, reading
+from millstream.spark.pipelines.target import Job, Target, Tell, check_names, find_queues, quiet
+from millstream.spark.place import reading
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 PAGE = "report.html"
 TABLES = ("attempts", "messages", "minutes", "spreads", "reasons")
-QUEUES_PER_PAGE = 1_000
 STEPS_MAX = 120
 """Points of a chart over time; a longer time has longer steps."""
 REASONS_MAX = 12
@@ -55,10 +36,8 @@ SLICES_MAX = 15
 """Values of each header: the most frequent ones."""
 MINUTE_MS = 60_000
 
-_SETTINGS = {
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.session.timeZone": "UTC",
-}
+Values = dict[str, Any]
+"""A row, by the names of its columns."""
 
 
 class ReportSummary(Struct, frozen=True, kw_only=True):
@@ -84,18 +63,21 @@ def report(
     `by` names headers: messages are also told apart by their values, as far as the logs still have
     them. The directory is made, or its earlier report replaced; other files in it are left alone.
     """
-    watch, place, into = Stopwatch(), place_of(store), archive_path(path)
+    job, into = Job(spark, store, progress), archive_path(path)
     headers = check_names(by, "header")
-    infos = _infos(place, check_names(queues, "queue"))
+    with reading(job.place) as session:
+        infos = find_queues(session, check_names(queues, "queue"))
+    if not infos:
+        raise NotFound("there is no queue in this store to report on")
     if into.exists() and not into.is_dir():
         raise InvalidInput(f"{into} is a file; a report is a directory")
     into.mkdir(parents=True, exist_ok=True)
     steps = len(TABLES) + 2
-    with configured(spark, _SETTINGS):
+    with job.configured({"spark.sql.session.timeZone": "UTC"}):
         progress("attempts", 0, steps)
-        attempts = _attempts(spark, place, into, infos, headers)
+        attempts = _attempts(job, into, infos, headers)
         progress("messages", 1, steps)
-        messages = _messages(spark, attempts, into)
+        messages = job.write_parquet(_messages(attempts), into / "messages")
         step_ms, ends = _step_ms(attempts)
         made = []
         for number, (name, table) in enumerate(
@@ -107,72 +89,37 @@ def report(
             2,
         ):
             progress(name, number, steps)
-            made.append(_kept(spark, table, into, name))
-        spreads, reasons = made[1].collect(), made[2].collect()
+            made.append(job.write_parquet(table, into / name))
         progress("page", steps - 2, steps)
-        coarse = minutes_of(attempts, messages, step_ms).collect()
-        tries = messages.groupBy("queue", "attempts").count().collect()
+        coarse = minutes_of(attempts, messages, step_ms)
+        tries = messages.groupBy("queue", "attempts").count().orderBy("attempts")
+        known = _Known(*(_collected(one) for one in (coarse, made[1], made[2], tries)))
+        found = [_figures(info, known, headers) for info in infos]
         figures = Figures(
-            store=place.shown,
+            store=job.place.shown,
             made_ms=SystemClock().wall_ms(),
             first_ms=ends[0],
             last_ms=ends[1],
             step_ms=step_ms,
-            queues=[_figures(info, coarse, spreads, reasons, tries, headers) for info in infos],
+            queues=found,
+            **{name: sum(getattr(one, name) for one in found) for name in Counts.__struct_fields__},
         )
     page = into / PAGE
     draft = page.with_name(f".{PAGE}.tmp")
     draft.write_text(page_of(figures), encoding="utf-8")
     draft.replace(page)
     progress("page", steps, steps)
-    return ReportSummary(path=str(into), page=str(page), seconds=watch.seconds, figures=figures)
-
-
-def _infos(place: Place, names: Sequence[str]) -> list[QueueInfo]:
-    with reading(place) as session:
-        if names:
-            found = []
-            for name in names:
-                info = session.execute(DescribeQueue(name))
-                if info is None:
-                    raise NotFound(f"there is no queue {name!r} to report on", name=name)
-                found.append(info)
-            return found
-        found, after = [], ""
-        while page := session.execute(ListQueues(after, QUEUES_PER_PAGE)):
-            found += page
-            after = page[-1].name
-    if not found:
-        raise NotFound("there is no queue in this store to report on")
-    return found
-
-
-def _kept(spark: SparkSession, table: DataFrame, into: Path, name: str) -> DataFrame:
-    """A table as Parquet files in its place, and read from there."""
-    draft, place = into / f".{name}.partial", into / name
-    shutil.rmtree(draft, ignore_errors=True)
-    table.write.option("compression", "zstd").parquet(str(draft))
-    shutil.rmtree(place, ignore_errors=True)
-    draft.rename(place)
-    return spark.read.parquet(str(place))
+    return ReportSummary(path=str(into), page=str(page), seconds=job.seconds, figures=figures)
 
 
 def _attempts(
-    spark: SparkSession,
-    place: Place,
-    into: Path,
-    infos: Sequence[QueueInfo],
-    headers: Sequence[str],
+    job: Job, into: Path, infos: Sequence[QueueInfo], headers: Sequence[str]
 ) -> DataFrame:
     """One row per attempt, with the headers that are asked for as columns `header_N`."""
     from pyspark.sql import functions as f
 
-    def of(queue: str) -> DataFrame:
-        reader = spark.read.format("millstream").options(**options_of(place))
-        return reader.options(queue=queue, state="attempts").load()
-
-    found = reduce(lambda a, b: a.unionByName(b), (of(info.name) for info in infos))
-    found = _kept(spark, found, into, "attempts")
+    each = (job.load(queue=info.name, state="attempts") for info in infos)
+    found = job.write_parquet(reduce(lambda a, b: a.unionByName(b), each), into / "attempts")
     if not headers:
         return found
     logs = [row[0] for row in found.select("topic").distinct().collect()]
@@ -180,12 +127,11 @@ def _attempts(
         return found.select(
             "*", *(f.lit(None).cast("string").alias(_column(h, headers)) for h in headers)
         )
-    records = read(
-        spark, place, logs, typedHeaders=True, metadataOnly=True, failOnDataLoss=False
-    ).select(
+    records = job.read(logs, typedHeaders=True, metadataOnly=True, failOnDataLoss=False).select(
         "topic", "offset", *(_text_of(header).alias(_column(header, headers)) for header in headers)
     )
-    return _kept(spark, found.join(records, ["topic", "offset"], "left"), into, "attempts")
+    known = found.join(records, ["topic", "offset"], "left")
+    return job.write_parquet(known, into / "attempts")
 
 
 def _column(header: str, headers: Sequence[str]) -> str:
@@ -200,7 +146,7 @@ def _text_of(header: str) -> Column:
     return f.coalesce(*(value[letter].cast("string") for letter in "sidb"))
 
 
-def _messages(spark: SparkSession, attempts: DataFrame, into: Path) -> DataFrame:
+def _messages(attempts: DataFrame) -> DataFrame:
     """One row per message: when it came, how long it waited, how many attempts it took."""
     from pyspark.sql import functions as f
 
@@ -213,7 +159,7 @@ def _messages(spark: SparkSession, attempts: DataFrame, into: Path) -> DataFrame
         f.max("attempt").alias("attempts"),
     )
     waited = _seconds("appendedAt", "claimedAt").alias("waited")
-    return _kept(spark, found.select("*", waited), into, "messages")
+    return found.select("*", waited)
 
 
 def _seconds(start: str, stop: str) -> Column:
@@ -252,44 +198,36 @@ def minutes_of(attempts: DataFrame, messages: DataFrame, step_ms: int = MINUTE_M
     """What happened per queue and minute, or longer step: counts, and how long it took."""
     from pyspark.sql import functions as f
 
-    def at(column: str) -> Column:
-        step = f.lit(step_ms)
-        return f.timestamp_millis(f.floor(f.unix_millis(column) / step) * step)
+    ended = {name: f.col("outcome") == name for name in ("done", "failed", "again")}
+    counts: dict[str, Column] = {"arrived": f.lit(True), "claimed": f.lit(True), **ended}
+    times = {"wait": f.col("waited"), "work": _worked()}
 
-    def event(
-        rows: DataFrame, column: str, *, waited: Any = None, worked: Any = None, **is_: Any
-    ) -> DataFrame:
-        names = ("arrived", "claimed", "done", "failed", "again")
-        null = f.lit(None).cast("double")
+    def events(rows: DataFrame, column: str, *told: str) -> DataFrame:
+        """What one column with times tells: some of the counts and durations, of the others none."""
+        step = f.lit(step_ms)
+        minute = f.timestamp_millis(f.floor(f.unix_millis(column) / step) * step)
+        none = f.lit(None)
         return rows.where(f.col(column).isNotNull()).select(
             "queue",
-            at(column).alias("minute"),
-            *(
-                f.coalesce(is_.get(name, f.lit(False)), f.lit(False)).cast("int").alias(name)
-                for name in names
-            ),
-            (null if waited is None else waited).alias("waited"),
-            (null if worked is None else worked).alias("worked"),
+            minute.alias("minute"),
+            *((counts[name] if name in told else none).cast("int").alias(name) for name in counts),
+            *((times[name] if name in told else none).cast("double").alias(name) for name in times),
         )
 
-    ended = {name: f.col("outcome") == name for name in ("done", "failed", "again")}
-    yes = f.lit(True)
-    events = (
-        event(messages, "appendedAt", arrived=yes)
-        .unionByName(event(messages, "claimedAt", waited=f.col("waited")))
-        .unionByName(event(attempts, "claimedAt", claimed=yes))
-        .unionByName(event(attempts, "endedAt", worked=_worked(), **ended))
+    found = (
+        events(messages, "appendedAt", "arrived"),
+        events(messages, "claimedAt", "wait"),
+        events(attempts, "claimedAt", "claimed"),
+        events(attempts, "endedAt", "work", *ended),
     )
     return (
-        events.groupBy("queue", "minute")
+        reduce(lambda a, b: a.unionByName(b), found)
+        .groupBy("queue", "minute")
         .agg(
+            *(f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in counts),
             *(
-                f.sum(name).alias(name)
-                for name in ("arrived", "claimed", "done", "failed", "again")
-            ),
-            *(
-                f.percentile(column, f.lit(share)).alias(f"{column}_p{round(share * 100)}")
-                for column in ("waited", "worked")
+                f.percentile(name, f.lit(share)).alias(f"{name}_p{round(share * 100)}")
+                for name in times
                 for share in (0.5, 0.99)
             ),
         )
@@ -324,10 +262,10 @@ def _spread(
             f.count("*").alias("messages"),
             f.sum("attempts").alias("attempts"),
             *(f.count_if(f.col("state") == s).alias(s) for s in ("done", "failed", "in_flight")),
-            *_quantiles(f.col("waited"), "wait"),
+            _quantiles(f.col("waited")).alias("wait"),
         )
     )
-    works = keyed(attempts).groupBy(*by).agg(*_quantiles(_worked(), "work"))
+    works = keyed(attempts).groupBy(*by).agg(_quantiles(_worked()).alias("work"))
     same = reduce(
         lambda a, b: a & b, (f.col(f"a.{name}").eqNullSafe(f.col(f"b.{name}")) for name in by)
     )
@@ -335,13 +273,16 @@ def _spread(
     return joined.select("a.*", *(f"b.{name}" for name in works.columns if name not in by))
 
 
-def _quantiles(column: Column, prefix: str) -> Iterable[Column]:
+def _quantiles(column: Column) -> Column:
+    """How long something took, as a `Spread`."""
     from pyspark.sql import functions as f
 
-    yield f.count(column).alias(f"{prefix}_count")
-    for share in (0.5, 0.9, 0.99):
-        yield f.percentile(column, f.lit(share)).alias(f"{prefix}_p{round(share * 100)}")
-    yield f.max(column).alias(f"{prefix}_most")
+    shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+    return f.struct(
+        f.count(column).alias("count"),
+        *(f.percentile(column, f.lit(share)).alias(name) for name, share in shares.items()),
+        f.max(column).alias("most"),
+    )
 
 
 def reasons_of(attempts: DataFrame) -> DataFrame:
@@ -364,83 +305,42 @@ def reasons_of(attempts: DataFrame) -> DataFrame:
     )
 
 
-def _figures(
-    info: QueueInfo,
-    minutes: Sequence[Row],
-    spreads: Sequence[Row],
-    reasons: Sequence[Row],
-    tries: Sequence[Row],
-    headers: Sequence[str],
-) -> QueueFigures:
-    own = [row for row in spreads if row["queue"] == info.name]
-    whole = next((row for row in own if row["header"] is None), None)
+class _Known(NamedTuple):
+    """The tables that a page is made of."""
+
+    minutes: list[Values]
+    spreads: list[Values]
+    reasons: list[Values]
+    tries: list[Values]
+
+
+def _collected(table: DataFrame) -> list[Values]:
+    """Rows by the names of their columns; times in milliseconds, under the names of figures."""
+    from pyspark.sql import functions as f
+
+    for name, figure in (("minute", "at_ms"), ("last", "last_ms")):
+        if name in table.columns:
+            table = table.withColumn(figure, f.unix_millis(name))
+    return [row.asDict(recursive=True) for row in table.collect()]
+
+
+def _figures(info: QueueInfo, known: _Known, headers: Sequence[str]) -> QueueFigures:
+    minutes, spreads, reasons, tries = (
+        [row for row in table if row["queue"] == info.name] for table in known
+    )
+    whole = next((row for row in spreads if row["header"] is None), {})
     slices = []
     for header in headers:
-        rows = sorted((r for r in own if r["header"] == header), key=lambda r: -r["messages"])
-        slices += [
-            Slice(
-                header=header,
-                value=row["value"],
-                messages=row["messages"],
-                done=row["done"],
-                failed=row["failed"],
-                attempts=row["attempts"],
-                wait=_spread_of(row, "wait"),
-                work=_spread_of(row, "work"),
-            )
-            for row in rows[:SLICES_MAX]
-        ]
-    return QueueFigures(
-        queue=info.name,
-        messages=whole["messages"] if whole else 0,
-        attempts=whole["attempts"] if whole else 0,
-        done=whole["done"] if whole else 0,
-        failed=whole["failed"] if whole else 0,
-        in_flight=info.in_flight,
-        available=info.available + info.delayed + info.unrouted,
-        wait=_spread_of(whole, "wait") if whole else Spread(),
-        work=_spread_of(whole, "work") if whole else Spread(),
-        tries={
-            row["attempts"]: row["count"]
-            for row in sorted(tries, key=lambda row: int(row["attempts"]))
-            if row["queue"] == info.name
-        },
-        minutes=[
-            Minute(
-                at_ms=round(row["minute"].timestamp() * 1000),
-                arrived=row["arrived"],
-                claimed=row["claimed"],
-                done=row["done"],
-                failed=row["failed"],
-                again=row["again"],
-                wait_p50=row["waited_p50"],
-                wait_p99=row["waited_p99"],
-                work_p50=row["worked_p50"],
-                work_p99=row["worked_p99"],
-            )
-            for row in minutes
-            if row["queue"] == info.name
-        ],
-        reasons=[
-            Reason(
-                reason=row["reason"],
-                attempts=row["attempts"],
-                messages=row["messages"],
-                failed=row["failed"],
-                last_ms=round(row["last"].timestamp() * 1000),
-            )
-            for row in reasons
-            if row["queue"] == info.name
-        ][:REASONS_MAX],
-        slices=slices,
-    )
-
-
-def _spread_of(row: Row, prefix: str) -> Spread:
-    return Spread(
-        count=row[f"{prefix}_count"] or 0,
-        p50=row[f"{prefix}_p50"],
-        p90=row[f"{prefix}_p90"],
-        p99=row[f"{prefix}_p99"],
-        most=row[f"{prefix}_most"],
-    )
+        rows = [row for row in spreads if row["header"] == header]
+        slices += sorted(rows, key=lambda row: -row["messages"])[:SLICES_MAX]
+    found = {
+        **whole,
+        "queue": info.name,
+        "in_flight": info.in_flight,
+        "available": info.available + info.delayed + info.unrouted,
+        "tries": {row["attempts"]: row["count"] for row in tries},
+        "minutes": minutes,
+        "reasons": reasons[:REASONS_MAX],
+        "slices": slices,
+    }
+    return msgspec.convert(found, QueueFigures)

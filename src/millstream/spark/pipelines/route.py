@@ -13,24 +13,13 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from millstream.errors import InvalidInput, NotFound, Truncated
-from millstream.queue.commands import DescribeQueue, ListQueues
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.service.assigning import Assignment, AssignMessages
 from millstream.queue.service.scanning import ListPositions
 from millstream.spark.pipelines.backfill import backfill_queues
 from millstream.spark.pipelines.matching import matches
-from millstream.spark.pipelines.target import (
-    Stopwatch,
-    Target,
-    Tell,
-    check_names,
-    configured,
-    options_of,
-    place_of,
-    quiet,
-    read,
-)
-from millstream.spark.place import Place, writing
+from millstream.spark.pipelines.target import Job, Target, Tell, check_names, find_queues, quiet
+from millstream.spark.place import writing
 from millstream.spark.planning import Range
 from millstream.spark.stream import shares
 
@@ -41,7 +30,6 @@ if TYPE_CHECKING:
 
 ROUND_RECORDS = 250_000
 """As many as `queue.routing` keeps decoded at once, if blocks are large: queues look one by one."""
-QUEUES_PER_PAGE = 1_000
 ROUTER = "spark"
 _SETTINGS = {
     # Java leaves larger methods to its interpreter; Spark then makes several smaller ones.
@@ -93,10 +81,10 @@ def route(
     Records that were truncated before they were looked at raise `Truncated`, unless
     `fail_on_data_loss` is off or the queue is lossy.
     """
-    watch, place = Stopwatch(), place_of(store)
+    job = Job(spark, store, progress)
     if round_records < 1:
         raise InvalidInput(f"a round has at least 1 record, not {round_records}")
-    with writing(place) as session:
+    with writing(job.place) as session:
         infos = routed_queues(session, check_names(queues, "queue"))
         if commas := [name for name in infos if "," in name]:
             raise InvalidInput(
@@ -105,15 +93,15 @@ def route(
         before = {name: _messages(session, info) for name, info in infos.items()}
         copied: dict[str, int] = {}
         if backfill:
-            copied = backfill_queues(spark, place, session, infos, backfill, progress)
+            copied = backfill_queues(job, session, infos, backfill)
         ends = _skip_lost(session, infos, fail_on_data_loss)
         done = rounds = 0
         while ranges := _next(session, infos, ends, round_records):
-            left = _left(session, infos, ends)
-            progress("route", done, done + left)
+            left = _next(session, infos, ends, sum(ends.values()) + 1)
+            progress("route", done, done + sum(map(len, left)))
             chosen = {one.log for one in ranges}
             some = [n for n, logs in _logs(session, infos).items() if chosen & logs.keys()]
-            _pass(spark, place, ranges, {name: infos[name] for name in some}, enrich, values)
+            _pass(job, ranges, {name: infos[name] for name in some}, enrich, values)
             done += sum(map(len, ranges))
             rounds += 1
         progress("route", done, done)
@@ -136,35 +124,23 @@ def route(
         assigned=sum(one.assigned for one in found),
         backfilled=sum(copied.values()),
         rounds=rounds,
-        seconds=watch.seconds,
+        seconds=job.seconds,
         queues=found,
     )
 
 
 def routed_queues(session: Session, names: Sequence[str]) -> dict[str, QueueInfo]:
     """The queues that Spark routes: these, or all there are."""
-    if not names:
-        found: dict[str, QueueInfo] = {}
-        after = ""
-        while page := session.execute(ListQueues(after, QUEUES_PER_PAGE)):
-            found |= {info.name: info for info in page if info.spec.router == ROUTER}
-            after = page[-1].name
-        if not found:
-            raise NotFound(
-                "no queue of this store is routed by Spark; specify one with router='spark'"
-            )
-        return found
-    chosen = {}
+    found = {info.name: info for info in find_queues(session, names)}
+    routed = {name: info for name, info in found.items() if info.spec.router == ROUTER}
     for name in names:
-        info = session.execute(DescribeQueue(name))
-        if info is None:
-            raise NotFound(f"there is no queue {name!r} to route to", name=name)
-        if info.spec.router != ROUTER:
+        if name not in routed:
             raise InvalidInput(
                 f"queue {name!r} routes its messages itself; specify it with router='spark'"
             )
-        chosen[name] = info
-    return chosen
+    if not routed:
+        raise NotFound("no queue of this store is routed by Spark; specify one with router='spark'")
+    return routed
 
 
 def _messages(session: Session, info: QueueInfo) -> int:
@@ -223,38 +199,29 @@ def _next(
     return [Range(log, starts[log], starts[log] + count) for log, count in taken.items() if count]
 
 
-def _left(session: Session, infos: dict[str, QueueInfo], ends: dict[str, int]) -> int:
-    """Records that are still to be looked at."""
-    return sum(map(len, _next(session, infos, ends, sum(ends.values()) + 1)))
-
-
 def _pass(
-    spark: SparkSession,
-    place: Place,
+    job: Job,
     ranges: Sequence[Range],
     infos: dict[str, QueueInfo],
     enrich: Enrich | str | None,
     values: bool,
 ) -> None:
     """Look at some records once, for all queues, and assign what matches."""
-    rows = read(
-        spark,
-        place,
+    rows = job.read(
         [one.log for one in ranges],
         startingOffsets={one.log: one.start for one in ranges},
         endingOffsets={one.log: one.stop for one in ranges},
         typedHeaders=True,
         metadataOnly=not values,
     )
-    matched = matches(enriched(spark, rows, enrich), infos, [one.log for one in ranges])
+    matched = matches(enriched(job.spark, rows, enrich), infos, [one.log for one in ranges])
     # The first and the last offset, so that every queue comes as far as this round goes.
     edges = [(one.log, at, None) for one in ranges for at in (one.start, one.stop - 1)]
     whole = matched.unionByName(
-        spark.createDataFrame(edges, "log string, offset bigint, queue string")
+        job.spark.createDataFrame(edges, "log string, offset bigint, queue string")
     )
-    writer = whole.write.format("millstream").mode("append").options(**options_of(place))
-    with configured(spark, _SETTINGS):
-        writer.option("assign", "true").option("queues", ",".join(infos)).save()
+    with job.configured(_SETTINGS):
+        job.append(whole, assign=True, queues=",".join(infos))
 
 
 def enriched(spark: SparkSession, rows: DataFrame, enrich: Enrich | str | None) -> DataFrame:

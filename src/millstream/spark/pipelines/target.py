@@ -1,29 +1,38 @@
-"""What every pipeline begins with: the store that it works on, its progress, and how long it took."""
+"""A run of a pipeline: Spark, the store that it works on, its progress, and how long it took."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millstream.clock import SystemClock
-from millstream.errors import CannotOpen, InvalidInput
+from millstream.errors import CannotOpen, InvalidInput, NotFound
 from millstream.log.names import check_name
+from millstream.queue.commands import DescribeQueue, ListQueues
+from millstream.queue.model.message import QueueInfo
 from millstream.remote.address import is_address
 from millstream.spark.place import Place, make_place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from millstream.command import Session
+
 Target = str | os.PathLike[str] | Place
 """A store: its file, the address of its server, or a place with a token."""
 
 Tell = Callable[[str, int, int], None]
 """Hears of progress: at which stage, how much is done, and of how much."""
+
+QUEUES_PER_PAGE = 1_000
+PARQUET_TIMES = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
+"""What every reader of Parquet takes for a time."""
 
 _NOT_SPLIT = re.compile(r"[^,\s](?:[^,]*[^,\s])?")
 
@@ -44,20 +53,68 @@ def place_of(store: Target) -> Place:
     return found
 
 
+class Job:
+    """One run of a pipeline, from now on."""
+
+    def __init__(self, spark: SparkSession, store: Target, progress: Tell) -> None:
+        self.spark = spark
+        self.place = place_of(store)
+        self.progress = progress
+        self._clock = SystemClock()
+        self._began = self._clock.seconds()
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken."""
+        return round(self._clock.seconds() - self._began, 3)
+
+    def read(self, logs: Sequence[str], **options: object) -> DataFrame:
+        """A batch read of logs by their names, whatever is in these."""
+        return self.load(**subscription(logs), **options)
+
+    def load(self, **options: object) -> DataFrame:
+        """A batch read."""
+        reader = self.spark.read.format("millstream").options(**options_of(self.place))
+        return reader.options(**{name: _text(value) for name, value in options.items()}).load()
+
+    def append(self, rows: DataFrame, **options: object) -> None:
+        """A batch write."""
+        writer = rows.write.format("millstream").mode("append").options(**options_of(self.place))
+        writer.options(**{name: _text(value) for name, value in options.items()}).save()
+
+    def write_parquet(self, rows: DataFrame, path: Path) -> DataFrame:
+        """Rows as Parquet files, which take their place when they are whole; read from there."""
+        draft = path.with_name(f".{path.name}.partial")
+        shutil.rmtree(draft, ignore_errors=True)
+        with self.configured(PARQUET_TIMES):
+            rows.write.option("compression", "zstd").parquet(str(draft))
+        shutil.rmtree(path, ignore_errors=True)
+        draft.rename(path)
+        return self.spark.read.parquet(str(path))
+
+    @contextmanager
+    def configured(self, settings: Mapping[str, str]) -> Iterator[None]:
+        """Spark with these settings, until the block ends."""
+        conf = self.spark.conf
+        before = {name: conf.get(name, None) for name in settings}
+        for name, value in settings.items():
+            conf.set(name, value)
+        try:
+            yield
+        finally:
+            for name, old in before.items():
+                if old is None:
+                    conf.unset(name)
+                else:
+                    conf.set(name, old)
+
+
 def options_of(place: Place) -> dict[str, str]:
     """The options of Spark's source that name a store."""
     if not place.is_server:
         return {"path": place.url}
     named = {"token": place.token, "tokenFile": place.token_file, "ca": place.ca}
     return {"server": place.url, **{name: value for name, value in named.items() if value}}
-
-
-def read(spark: SparkSession, place: Place, logs: Sequence[str], **options: object) -> DataFrame:
-    """A batch read of logs by their names, whatever is in these."""
-    reader = spark.read.format("millstream").options(**options_of(place))
-    for name, value in (*subscription(logs).items(), *options.items()):
-        reader = reader.option(name, _text(value))
-    return reader.load()
 
 
 def _text(value: object) -> str:
@@ -80,30 +137,16 @@ def check_names(logs: Sequence[str], what: str = "log") -> tuple[str, ...]:
     return tuple(dict.fromkeys(check_name(log, what) for log in logs))
 
 
-@contextmanager
-def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Spark with these settings, until the block ends."""
-    before = {name: spark.conf.get(name, None) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)
-
-
-class Stopwatch:
-    """Seconds since it was made."""
-
-    def __init__(self) -> None:
-        self._clock = SystemClock()
-        self._began = self._clock.seconds()
-
-    @property
-    def seconds(self) -> float:
-        """How long ago it was made."""
-        return round(self._clock.seconds() - self._began, 3)
+def find_queues(session: Session, names: Sequence[str]) -> list[QueueInfo]:
+    """The queues of these names, or all there are."""
+    found: list[QueueInfo] = []
+    for name in names:
+        info = session.execute(DescribeQueue(name))
+        if info is None:
+            raise NotFound(f"there is no queue {name!r}", name=name)
+        found.append(info)
+    after = ""
+    while not names and (page := session.execute(ListQueues(after, QUEUES_PER_PAGE))):
+        found += page
+        after = page[-1].name
+    return found
