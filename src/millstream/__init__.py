@@ -17,7 +17,7 @@ from millstream.log.block import Block
 from millstream.queue.model.backoff import Backoff
 from millstream.queue.model.message import Message, QueueInfo, Reject, Retry
 from millstream.queue.model.spec import QueueSpec
-from millstream.record import CursorInfo, Item, LogInfo, Producer, Record, Retention
+from millstream.record import CursorInfo, Item, LogInfo, Producer, Record, Retention, SqlResult
 from millstream.steps import Later
 from millstream.store.engine import Durability
 from millstream.store.sqlite_options import SqliteOptions
@@ -51,6 +51,7 @@ __all__ = [
     "Reject",
     "Retention",
     "Retry",
+    "SqlResult",
     "SqliteOptions",
     "Stage",
     "Transaction",

@@ -11,12 +11,15 @@ does not declare is refused: a class without traits cannot be defined.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
 from millstream.clock import Clock
+from millstream.errors import InvalidInput
 from millstream.limits import Limits
+from millstream.record import SqlResult
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -161,13 +164,33 @@ class Transact(Operation[list[Any]], frozen=True):
     steps: list[Any]
 
 
-class Sql(Operation[None], frozen=True):
+class Sql(Operation[SqlResult], frozen=True):
     """A statement on the application's own tables, in the same commit as what else is asked."""
 
     traits = Traits(needs="internal")
 
     statement: str
-    parameters: list[Any]
+    parameters: list[Any] | dict[str, Any]
+
+
+class QuerySql(Read[SqlResult], frozen=True):
+    """A look at the application's own tables."""
+
+    traits = Traits(needs="internal")
+
+    statement: str
+    parameters: list[Any] | dict[str, Any]
+
+
+def sql_parameters(given: Any) -> list[Any] | dict[str, Any]:
+    """What a statement's places are filled with: several values in order, or by their names."""
+    if isinstance(given, Mapping):
+        return dict(given)
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise InvalidInput(
+            f"the parameters of a statement are a list or a mapping, not {type(given).__name__}"
+        )
+    return list(given)
 
 
 class Stats(Read[dict[str, Any]], frozen=True):

@@ -29,7 +29,7 @@ from millstream.queue import commands as q
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.group import Group
 from millstream.queue.model.state import QueueState
-from millstream.queue.rules import claims, endings, inbox
+from millstream.queue.rules import claims, endings, inbox, putting
 from millstream.queue.rules import operations as queues
 from millstream.queue.service import (
     assigning,
@@ -42,13 +42,14 @@ from millstream.queue.service import (
 )
 from millstream.queue.service.keeping import QueueUpkeep, pin, queue_past, queues_passed
 from millstream.queue.service.withdrawing import set_queues_back
+from millstream.record import SqlResult
 from millstream.replica import commands as r
 from millstream.replica import metadata, owner
 from millstream.replica.copies import adopting, copying, marks, parcel
 from millstream.replica.forks import aside, fork
 from millstream.replica.sync import following
 from millstream.store import forking
-from millstream.store.engine import Engine
+from millstream.store.engine import Engine, query_tables
 from millstream.store.engines import open_engine
 from millstream.store.entity import Kind, Kinds
 from millstream.store.rows import View
@@ -104,7 +105,7 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[Transaction, Any], Any]] = {
     q.PauseQueue: queues.pause,
     q.PurgeQueue: queues.purge,
     q.RedriveClaims: queues.redrive,
-    q.PutLater: claims.place_later,
+    q.PutMessages: putting.put,
     q.PlaceRouted: claims.place_routed,
     q.ClaimRouted: claims.claim,
     q.FinishClaims: endings.finish,
@@ -116,10 +117,15 @@ _PROCEDURES: dict[type[Procedure[Any]], Callable[[Store, Any], Any]] = {
     c.MergeFork: lambda store, query: fork.merge_fork(store, query, queue_past),
     r.AdoptParcel: adopting.adopt_parcel,
     assigning.AssignMessages: assigning.assign_messages,
-    q.PutForLater: consuming.put_later,
     q.ClaimMessages: waiting.claim_messages,
     base.Fold: lambda store, _: store.fold(),
 }
+
+
+def _query_sql(store: Store, query: base.QuerySql) -> SqlResult:
+    store.refresh()
+    return query_tables(store.engine, query.statement, query.parameters)
+
 
 _READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
     c.GetBounds: queries.get_bounds,
@@ -142,6 +148,7 @@ _READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
     q.DescribeQueue: info.describe_queue,
     q.ListQueues: info.list_queues,
     base.Stats: lambda store, _: store.stats(),
+    base.QuerySql: _query_sql,
 }
 
 _VIEWS: dict[type[Read[Any]], Callable[[View, Any], Any]] = {
@@ -251,6 +258,15 @@ def operation(command: Operation[T]) -> Callable[[Transaction], T]:
     return lambda tx: rule(tx, command)
 
 
+def put_for_later(command: Command[Any]) -> set[str]:
+    """The queues to which a command puts messages for later: these are routed before it runs."""
+    kind = type(command)
+    if kind is not q.PutMessages and kind is not base.Transact:
+        return set()
+    steps: list[Any] = command.steps if isinstance(command, base.Transact) else [command]
+    return {one.queue for one in steps if type(one) is q.PutMessages and one.is_for_later}
+
+
 def answer(store: Store, command: Command[T]) -> T:
     """Answer what runs outside of the transactor: a read, or a procedure."""
     rule = _ANSWERS.get(type(command))
@@ -297,6 +313,8 @@ class EmbeddedSession:
     def execute(self, command: Command[T]) -> T:
         """Answer a command; what it writes is durable on return."""
         if isinstance(command, Operation):
+            if queues := put_for_later(command):
+                consuming.route_before(self.store, queues)
             result: T = self.store.run(operation(command))
             if tidies(command):
                 self.store.tend_soon()

@@ -5,7 +5,7 @@ Nothing here knows a store: a record read from a file, a server or a Spark task 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, overload
@@ -28,10 +28,25 @@ Seconds = float | timedelta
 T = TypeVar("T")
 
 
-def to_ms(duration: Seconds) -> int:
-    """A duration in whole milliseconds, rounded up so that a wait is never cut short."""
+def to_ms(duration: Seconds, what: str = "a duration") -> int:
+    """A duration in whole milliseconds, rounded up so that a wait is never cut short.
+
+    An error names `what` the duration is of.
+    """
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
-    return -int(-seconds * 1000 // 1)
+    try:
+        if type(seconds) is bool:
+            raise TypeError
+        return -int(-seconds * 1000 // 1)
+    except (TypeError, ValueError, OverflowError, ArithmeticError):
+        raise InvalidInput(
+            f"{what} is a number of seconds or a timedelta, not {duration!r:.100}"
+        ) from None
+
+
+def optional_ms(duration: Seconds | None, what: str = "a duration") -> int | None:
+    """The same, or None for none."""
+    return None if duration is None else to_ms(duration, what)
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -101,10 +116,7 @@ def retention_of(
     *, age: Seconds | None, bytes: int | None, count: int | None, consumed: bool
 ) -> Retention:
     """What a log may forget; the store checks the numbers."""
-    try:
-        age_ms = None if age is None else to_ms(age)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidInput(f"retention by age is a number of seconds, not {age!r}") from error
+    age_ms = optional_ms(age, "retention by age")
     return Retention(age_ms=age_ms, bytes=bytes, count=count, consumed=consumed)
 
 
@@ -164,6 +176,20 @@ class Producer(Struct, frozen=True):
     name: str
     sequence: int
     epoch: int = 0
+
+
+class SqlResult(Struct, frozen=True):
+    """What a statement on the application's own tables gave; iterated, it gives the rows."""
+
+    rows: list[tuple[Any, ...]]
+    changed: int = 0
+    """How many rows it inserted, updated or deleted."""
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
 
 class Owner(Struct, frozen=True, kw_only=True):

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol, overload
 
-from millstream.command import Sql
+from msgspec import convert
+
+from millstream.command import Sql, sql_parameters
 from millstream.errors import InvalidInput
 from millstream.format.packing import check_json, pack_many, pack_single
 from millstream.limits import Limits
 from millstream.log import commands as c
 from millstream.log.names import check_name
 from millstream.log.progress import Acknowledged, Progress, ranges_of
-from millstream.queue.commands import FinishClaims
-from millstream.queue.model.message import Message
-from millstream.queue.putting import Wishes, put_batch, put_one
-from millstream.queue.runs import Messages, runs_of
-from millstream.record import Headers, Producer, Record
+from millstream.queue.commands import FinishClaims, RenewClaims
+from millstream.queue.model.message import LeaseEnd
+from millstream.queue.putting import put_batch, put_one
+from millstream.queue.runs import Messages, claims_of
+from millstream.record import Headers, Producer, Record, Seconds, optional_ms
 
 
 class NamedLog(Protocol):
@@ -43,16 +46,20 @@ class NamedCursor(Protocol):
 class Later:
     """The answer of a step, there once the transaction has been committed."""
 
-    __slots__ = ("_result", "_told", "done")
+    __slots__ = ("_read", "_result", "_told", "done")
 
-    def __init__(self, told: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, told: Callable[[], None] | None = None, read: Callable[[Any], Any] | None = None
+    ) -> None:
         self.done = False
         self._told = told
+        self._read = read
         self._result: Any = None
 
     def settle(self, result: Any) -> None:
         """Put the answer in, and tell the handle that the step was about."""
-        self._result, self.done = result, True
+        self._result = result if self._read is None else self._read(result)
+        self.done = True
         if self._told is not None:
             self._told()
 
@@ -60,7 +67,10 @@ class Later:
     def result(self) -> Any:
         """The step's answer; asking before the commit is a mistake."""
         if not self.done:
-            raise RuntimeError("the transaction has not been committed yet")
+            raise RuntimeError(
+                "the transaction has not been committed: a step's answer is there after the "
+                "`with` block, if that ended without an error"
+            )
         return self._result
 
 
@@ -71,6 +81,7 @@ class Steps:
         self._limits = limits
         self._steps: list[Any] = []
         self._answers: list[Later] = []
+        self._ended = False
 
     def append(
         self,
@@ -121,20 +132,29 @@ class Steps:
         *,
         key: bytes | str | None = None,
         headers: Headers | None = None,
+        priority: int | None = None,
+        group: str | None = None,
+        dedup: str | None = None,
+        delay: Seconds | None = None,
+        at: datetime | int | None = None,
         producer: Producer | None = None,
     ) -> Later:
-        """Put one message to a queue, which must exist; the answer is its offset in the inbox."""
-        command = put_one(
-            _name(queue, "queue"),
-            None,
-            value,
-            key=key,
-            headers=headers,
-            producer=producer,
-            wishes=Wishes(),
-            limits=self._limits,
+        """Put one message, as `Queue.put` does; the answer is what that returns."""
+        return self._add(
+            put_one(
+                _name(queue, "queue"),
+                value,
+                key=key,
+                headers=headers,
+                priority=priority,
+                group=group,
+                dedup=dedup,
+                delay=delay,
+                at=at,
+                producer=producer,
+                limits=self._limits,
+            )
         )
-        return self._add(command)
 
     def put_many(
         self,
@@ -143,63 +163,87 @@ class Steps:
         *,
         keys: Sequence[bytes | str | None] | None = None,
         headers: Sequence[Headers | None] | None = None,
+        delay: Seconds | None = None,
+        at: datetime | int | None = None,
     ) -> Later:
         """Put a batch to a queue, which must exist; the answer is its first offset in the inbox."""
         command, _ = put_batch(
             _name(queue, "queue"),
-            None,
             values,
             keys=keys,
             headers=headers,
-            wishes=Wishes(),
+            delay=delay,
+            at=at,
             limits=self._limits,
         )
         return self._nothing() if command is None else self._add(command)
 
-    def done(self, messages: Messages) -> Later:
-        """Acknowledge claimed messages of one queue; a lost lease undoes the whole transaction."""
-        return self._finish(messages, "ack")
+    @overload
+    def ack(self, messages: Messages, /) -> Later: ...
+    @overload
+    def ack(self, cursor: NamedCursor, records: Acknowledged, /) -> Later: ...
+    def ack(self, named: Any, records: Any = None, /) -> Later:
+        """Acknowledge claimed messages of one queue; or, on a durable cursor, records.
 
-    def failed(self, messages: Messages, *, reason: str = "") -> Later:
-        """Give up on claimed messages of one queue."""
-        return self._finish(messages, "fail", reason)
-
-    def _finish(self, messages: Messages, outcome: str, reason: str = "") -> Later:
-        chosen = [messages] if isinstance(messages, Message) else list(messages)
-        queues = {message.queue for message in chosen}
-        if len(queues) != 1:
-            raise InvalidInput(
-                f"a step finishes messages of one queue, not of {len(queues)}: {sorted(queues)}"
-            )
-        return self._add(FinishClaims(queues.pop(), runs_of(chosen), outcome, reason=reason))
-
-    def ack(self, cursor: NamedCursor, records: Acknowledged) -> Later:
-        """Acknowledge on a durable cursor; the answer is its floor.
-
-        `Conflict` if the records were set aside since they were taken.
+        A lost lease undoes the whole transaction. So does a `Conflict`, if the records were set
+        aside since they were taken. The answer for a cursor is its floor.
         """
-        named = [records] if isinstance(records, Record | int) else list(records)
-        ranges, log, setbacks = (
-            ranges_of(named),
-            _durable(cursor).log_name,
-            cursor.progress.setbacks,
-        )
-        cursor.progress.check(log, named)
+        if records is None:
+            return self._finish(named, "ack")
+        listed = [records] if isinstance(records, Record | int) else list(records)
+        cursor, ranges = _durable(named), ranges_of(listed)
+        log, setbacks = cursor.log_name, cursor.progress.setbacks
+        cursor.progress.check(log, listed)
         step = c.Acknowledge(log, cursor.name, ranges, setbacks)
         return self._add(step, lambda: cursor.progress.acked(ranges, setbacks))
+
+    def nack(self, messages: Messages, *, delay: Seconds | None = None, reason: str = "") -> Later:
+        """Try claimed messages of one queue again, as `Queue.nack` does."""
+        delay_ms = optional_ms(delay, "delay")
+        return self._finish(messages, "nack", delay_ms, reason)
+
+    def fail(self, messages: Messages, *, reason: str = "") -> Later:
+        """Give up on claimed messages of one queue."""
+        return self._finish(messages, "fail", reason=reason)
+
+    def renew(self, messages: Messages, *, lease: Seconds | None = None) -> Later:
+        """Prolong the leases of claimed messages of one queue; the answer is until when."""
+        queue, runs = claims_of(messages)
+        if not runs:
+            return self._nothing()
+        lease_ms = optional_ms(lease, "lease")
+        return self._add(RenewClaims(queue, runs, lease_ms), read=_until)
+
+    def _finish(
+        self, messages: Messages, outcome: str, delay_ms: int | None = None, reason: str = ""
+    ) -> Later:
+        queue, runs = claims_of(messages)
+        if not runs:
+            return self._nothing()
+        return self._add(FinishClaims(queue, runs, outcome, delay_ms, reason), read=_none)
 
     def seek(self, cursor: NamedCursor, offset: int) -> Later:
         """Set a durable cursor's floor; the answer is the floor."""
         step = c.MoveCursor(_durable(cursor).log_name, cursor.name, offset)
         return self._add(step, lambda: cursor.progress.moved(offset))
 
-    def sql(self, statement: str, parameters: Sequence[Any] = ()) -> Later:
-        """Write the application's own tables, on SQLite, in the same commit."""
-        return self._add(Sql(statement, list(parameters)))
+    def sql(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> Later:
+        """Read or write the application's own tables, on SQLite, in the same commit.
 
-    def _add(self, step: Any, told: Callable[[], None] | None = None) -> Later:
+        The answer is a `SqlResult`: the rows, and how many were changed.
+        """
+        return self._add(Sql(statement, sql_parameters(parameters)))
+
+    def _add(
+        self,
+        step: Any,
+        told: Callable[[], None] | None = None,
+        read: Callable[[Any], Any] | None = None,
+    ) -> Later:
+        if self._ended:
+            raise RuntimeError("the transaction has ended: its steps are gathered inside the block")
         self._steps.append(step)
-        answer = Later(told)
+        answer = Later(told, read)
         self._answers.append(answer)
         return answer
 
@@ -214,7 +258,21 @@ class Steps:
             answer.settle(result)
 
 
+def _until(end: Any) -> datetime:
+    """When leases end; a server's answer has no type yet."""
+    return convert(end, LeaseEnd).until
+
+
+def _none(_lost: Any) -> None:
+    """Attempts that end in a transaction all end, or none does: there is nothing to tell."""
+
+
 def _durable(cursor: NamedCursor) -> NamedCursor:
+    if not hasattr(cursor, "progress"):
+        raise InvalidInput(
+            "tx.ack takes messages, or a cursor and its records: tx.ack(messages) or "
+            f"tx.ack(cursor, records); got a {type(cursor).__name__} and records"
+        )
     if not cursor.durable:
         raise InvalidInput(f"cursor {cursor.name!r} keeps its acknowledgements in memory")
     return cursor

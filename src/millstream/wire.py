@@ -113,8 +113,9 @@ def encode_requests(requests: Sequence[tuple[int, Command[Any] | Raw]]) -> bytes
 def _check_offered(command: Command[Any]) -> None:
     steps = command.steps if isinstance(command, base.Transact) else [command]
     for step in steps:
-        if isinstance(step, base.Sql):
-            raise InvalidInput("tx.sql needs the store's own file; a server does not offer it")
+        if isinstance(step, base.Sql | base.QuerySql):
+            verb = "tx.sql" if isinstance(step, base.Sql) else "ms.sql"
+            raise InvalidInput(f"{verb} needs the store's own file; a server does not offer it")
 
 
 def decode_requests(data: bytes) -> list[tuple[int, Command[Any]]]:

@@ -455,7 +455,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
         chosen = self.choose(picks)
         with self.handles[handle].transaction() as tx:
             for index, message in enumerate(chosen):
-                (tx.failed if index % 2 else tx.done)(message)
+                (tx.fail if index % 2 else tx.ack)(message)
         for index, message in enumerate(chosen):
             self.end(self.entry_of[message.value], "fail" if index % 2 else "ack", None)
 

@@ -424,7 +424,7 @@ class QueueMachine(RuleBasedStateMachine):
         def commit() -> None:
             with self.handles[handle].transaction() as tx:
                 tx.append(log, value, headers={"take": True})
-                tx.done(chosen)
+                tx.ack(chosen)
 
         if lost:
             with pytest.raises(LeaseLost):

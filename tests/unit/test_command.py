@@ -163,7 +163,7 @@ def test_what_is_internal_is_refused_to_everybody() -> None:
     internal = [kind for kind in COMMANDS if kind.traits.needs == "internal"]
     assert {kind.__name__ for kind in internal} == {
         "Sql",
-        "PutLater",
+        "QuerySql",
         "PlaceRouted",
         "ClaimRouted",
         "PublishParts",

@@ -27,8 +27,8 @@ from millstream.record import (
     Record,
     Retention,
     Seconds,
+    optional_ms,
     retention_of,
-    to_ms,
 )
 
 
@@ -155,7 +155,7 @@ class Log:
 
         With `setbacks`, as `extent` tells it, also until the log's end has gone back once more.
         """
-        timeout_ms = None if timeout is None else to_ms(timeout)
+        timeout_ms = optional_ms(timeout, "timeout")
         return await self._session.execute(c.WaitForOffset(self.name, offset, timeout_ms, setbacks))
 
     async def extent(self, known: int = 0) -> Extent:

@@ -17,9 +17,9 @@ from millstream.log.names import check_name
 from millstream.queue import commands as c
 from millstream.queue.model.message import Message, QueueInfo, Try, messages_of
 from millstream.queue.model.spec import QueueSpec, no_queue
-from millstream.queue.putting import Wishes, put_batch, put_one
+from millstream.queue.putting import put_batch, put_one
 from millstream.queue.runs import Messages, runs_of
-from millstream.record import Headers, Producer, Seconds, to_ms
+from millstream.record import Headers, Producer, Seconds, optional_ms
 from millstream.worker.options import WorkerOptions
 from millstream.worker.shift import WorkerStats
 
@@ -90,15 +90,17 @@ class Queue:
         `delay` and `at` (a time, or wall milliseconds) hold it back. `priority`, `group` and
         `dedup` go into the headers that the queue's spec names for them.
         """
-        wishes = Wishes(priority=priority, group=group, dedup=dedup, delay=delay, at=at)
         command = put_one(
             self.name,
-            (await self._need_info()).spec if wishes else None,
             value,
             key=key,
             headers=headers,
+            priority=priority,
+            group=group,
+            dedup=dedup,
+            delay=delay,
+            at=at,
             producer=producer,
-            wishes=wishes,
             limits=self._session.limits,
         )
         return await self._session.execute(command)
@@ -113,14 +115,13 @@ class Queue:
         at: datetime | int | None = None,
     ) -> int:
         """Put a batch, all or nothing; how many. `delay` and `at` are for all of them."""
-        wishes = Wishes(delay=delay, at=at)
         command, count = put_batch(
             self.name,
-            (await self._need_info()).spec if wishes else None,
             values,
             keys=keys,
             headers=headers,
-            wishes=wishes,
+            delay=delay,
+            at=at,
             limits=self._session.limits,
         )
         if command is None:
@@ -145,9 +146,9 @@ class Queue:
             c.ClaimMessages(
                 self.name,
                 n,
-                None if lease is None else to_ms(lease),
+                optional_ms(lease, "lease"),
                 self._consumer if consumer is None else consumer,
-                None if wait is None else to_ms(wait),
+                optional_ms(wait, "wait"),
                 runs_of(ack, self.name),
             )
         )
@@ -155,7 +156,7 @@ class Queue:
 
     async def pop(self, n: int = 1, *, wait: Seconds | None = None) -> list[Message]:
         """Claim and acknowledge in one commit: each message at most once."""
-        wait_ms = None if wait is None else to_ms(wait)
+        wait_ms = optional_ms(wait, "wait")
         lots = await self._session.execute(
             c.ClaimMessages(self.name, n, None, self._consumer, wait_ms, [], pop=True)
         )
@@ -169,9 +170,7 @@ class Queue:
         self, messages: Messages, *, delay: Seconds | None = None, reason: str = ""
     ) -> None:
         """Try again, after the queue's backoff or a delay of one's own; or fail, at last."""
-        await self._finish(
-            messages, "nack", delay_ms=None if delay is None else to_ms(delay), reason=reason
-        )
+        await self._finish(messages, "nack", delay_ms=optional_ms(delay, "delay"), reason=reason)
 
     async def fail(self, messages: Messages, *, reason: str = "") -> None:
         """Give up on messages, whatever attempts are left."""
@@ -187,14 +186,14 @@ class Queue:
     ) -> list[Message]:
         """End attempts whose lease still holds; answers the messages whose lease was lost."""
         chosen = [messages] if isinstance(messages, Message) else list(messages)
-        delay_ms = None if delay is None else to_ms(delay)
+        delay_ms = optional_ms(delay, "delay")
         lost = await self._finish(chosen, outcome, delay_ms=delay_ms, reason=reason, each=True)
         gone = {claim_id + i for claim_id, count, _ in lost for i in range(count)}
         return [message for message in chosen if message.claim_id in gone]
 
     async def renew(self, messages: Messages, *, lease: Seconds | None = None) -> datetime:
         """Prolong leases; until when."""
-        lease_ms = None if lease is None else to_ms(lease)
+        lease_ms = optional_ms(lease, "lease")
         end = await self._session.execute(
             c.RenewClaims(self.name, runs_of(messages, self.name), lease_ms)
         )

@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 
 from millstream.aio.claiming import Claims, Turns
 from millstream.command import Command, Operation, tidies
-from millstream.embedded import WAITS, answer, operation
+from millstream.embedded import WAITS, answer, operation, put_for_later
 from millstream.errors import MillstreamError
 from millstream.queue.commands import ClaimMessages
 from millstream.queue.model.message import Lot
+from millstream.queue.service.consuming import route_before
 from millstream.store.sleep import Sleep, step_of, watching
 from millstream.store.store import Store
 from millstream.store.ticket import Ticket
@@ -93,6 +94,8 @@ class AsyncEmbeddedSession:
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError("a store that was opened in one event loop is used in another")
         if isinstance(command, Operation):
+            if queues := put_for_later(command):
+                await self.ask(route_before, self.store, queues, turns=turns)
             result: T = await self.commit(command)
             if tidies(command):
                 self.store.tend_soon()

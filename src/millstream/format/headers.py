@@ -1,30 +1,76 @@
-"""A header added to records that are packed already.
+"""Keys and headers of records that are packed already: read, and replaced.
 
-A record that has the header keeps its own. What would grow beyond the limits stays as it is: the
-header is a note of ours, and no reason to refuse a record.
+A header that is added as a note of ours leaves a record as it is that has one of that name, or that
+would grow beyond the limits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
+from msgspec.structs import replace
 
 from millstream.format import block
-from millstream.format.packing import Batch, HeaderMap, Single
+from millstream.format.packing import (
+    NO_HEADERS,
+    Batch,
+    HeaderMap,
+    Single,
+    pack_headers,
+    pack_key,
+    too_large,
+)
 from millstream.limits import Limits
+from millstream.record import Headers
 
 _decode = msgspec.msgpack.Decoder(HeaderMap).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
+def labels_of(records: Single | Batch) -> list[tuple[bytes | None, Headers]]:
+    """The key and the headers of each record."""
+    if isinstance(records, Single):
+        return [(records.key, _decode(records.headers) if records.headers else {})]
+    found = _metadata(records)
+    keys = found.keys() if records.columns & block.KEY else [None] * records.count
+    cells = found.column(block.HEADERS) or [b""] * records.count
+    headers = [_decode(cell) if cell else {} for cell in cells]
+    return list(zip(keys, headers, strict=True))
+
+
+def relabelled(
+    records: Single | Batch,
+    labels: Sequence[tuple[bytes | str | None, Headers]],
+    limits: Limits,
+) -> Single | Batch:
+    """The records with other keys and headers; too large ones are an error."""
+    keys = [None if key is None else pack_key(key, limits) for key, _ in labels]
+    cells = [pack_headers(some, None, limits) if some else NO_HEADERS for _, some in labels]
+    if isinstance(records, Single):
+        return replace(records, key=keys[0], headers=cells[0])
+    has_keys = any(key is not None for key in keys)
+    changed = _with_columns(records, _metadata(records), keys if has_keys else None, cells)
+    size = len(changed.payload) + len(changed.metadata)
+    if size > limits.batch_bytes_max:
+        raise too_large("a batch", size, limits.batch_bytes_max)
+    return changed
+
+
 def add_header(records: Single | Batch, name: str, value: str, limits: Limits) -> Single | Batch:
     """The records, each with the header unless it has one of that name."""
     if isinstance(records, Single):
-        headers = _added(records.headers, name, value, limits)
-        return Single(records.value, records.key, headers, records.timestamp_ms)
-    return _added_to_batch(records, name, value, limits)
+        return replace(records, headers=_added(records.headers, name, value, limits))
+    found = _metadata(records)
+    cells = found.column(block.HEADERS) or [b""] * records.count
+    known = {cell: _added(cell, name, value, limits) for cell in set(cells)}
+    keys = found.keys() if records.columns & block.KEY else None
+    changed = _with_columns(records, found, keys, [known[cell] for cell in cells])
+    fits = len(changed.payload) + len(changed.metadata) <= limits.batch_bytes_max
+    return changed if fits else records
 
 
-def _added_to_batch(batch: Batch, name: str, value: str, limits: Limits) -> Batch:
+def _metadata(batch: Batch) -> block.Block:
     whole = block.place(
         batch.metadata,
         kind=block.METADATA,
@@ -32,25 +78,22 @@ def _added_to_batch(batch: Batch, name: str, value: str, limits: Limits) -> Batc
         columns=batch.columns,
         body_crc=batch.metadata_crc,
     )
-    found = block.Block(whole, kind=block.METADATA)
-    cells = found.column(block.HEADERS) or [b""] * batch.count
-    known = {cell: _added(cell, name, value, limits) for cell in set(cells)}
+    return block.Block(whole, kind=block.METADATA)
+
+
+def _with_columns(
+    batch: Batch,
+    found: block.Block,
+    keys: Sequence[bytes | None] | None,
+    cells: Sequence[bytes],
+) -> Batch:
     columns, metadata = block.encode_metadata(
         timestamps=found.timestamps() if batch.columns & block.TIMESTAMP else None,
-        keys=found.keys() if batch.columns & block.KEY else None,
-        headers=[known[cell] for cell in cells],
+        keys=keys,
+        headers=cells,
     )
-    if len(batch.payload) + len(metadata) > limits.batch_bytes_max:
-        return batch
-    return Batch(
-        batch.count,
-        batch.payload,
-        batch.payload_crc,
-        columns,
-        metadata,
-        block.checksum(metadata),
-        batch.timestamp_ms,
-    )
+    crc = block.checksum(metadata)
+    return replace(batch, columns=columns, metadata=metadata, metadata_crc=crc)
 
 
 def _added(headers: bytes, name: str, value: str, limits: Limits) -> bytes:

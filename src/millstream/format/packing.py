@@ -81,7 +81,7 @@ def pack_single(
     else:
         data, kind = pack_value(value)
     if len(data) > limits.value_bytes_max:
-        raise _too_large("a value", len(data), limits.value_bytes_max)
+        raise too_large("a value", len(data), limits.value_bytes_max)
     return Single(
         data,
         None if key is None else pack_key(key, limits),
@@ -101,7 +101,7 @@ def pack_batch(
     """Several records, given as columns of the same length."""
     count = len(values)
     if count > limits.batch_records_max:
-        raise _too_large("a batch", count, limits.batch_records_max, unit="records")
+        raise too_large("a batch", count, limits.batch_records_max, unit="records")
     payload, kinds = _pack_values(values, limits)
     constant = timestamps if isinstance(timestamps, int) else None
     columns, metadata = block.encode_metadata(
@@ -112,7 +112,7 @@ def pack_batch(
         headers=_pack_header_column(headers, kinds, count, limits),
     )
     if len(payload) + len(metadata) > limits.batch_bytes_max:
-        raise _too_large("a batch", len(payload) + len(metadata), limits.batch_bytes_max)
+        raise too_large("a batch", len(payload) + len(metadata), limits.batch_bytes_max)
     return Batch(
         count,
         payload,
@@ -186,7 +186,7 @@ def check_json(value: Any, *, bytes_max: int | None = None) -> Any:
         raise
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise InvalidInput(f"not a JSON value: {error}") from error
-    raise _too_large("a JSON value", size, bytes_max)
+    raise too_large("a JSON value", size, bytes_max)
 
 
 def pack_value(value: Any) -> tuple[bytes, str | None]:
@@ -243,7 +243,7 @@ def pack_key(key: bytes | str, limits: Limits) -> bytes:
     elif not isinstance(key, bytes):
         raise InvalidInput(f"a key is bytes or text, not {type(key).__name__}")
     if len(key) > limits.key_bytes_max:
-        raise _too_large("a key", len(key), limits.key_bytes_max)
+        raise too_large("a key", len(key), limits.key_bytes_max)
     return key
 
 
@@ -263,7 +263,7 @@ def pack_headers(headers: Headers | None, kind: str | None, limits: Limits) -> b
             f"a header is text, a 64-bit integer, a float, a bool or null: {error}"
         ) from error
     if len(data) > limits.headers_bytes_max:
-        raise _too_large("a record's headers", len(data), limits.headers_bytes_max)
+        raise too_large("a record's headers", len(data), limits.headers_bytes_max)
     return data
 
 
@@ -288,7 +288,7 @@ def _pack_values(
     if len(payload) > limits.value_bytes_max:
         largest = max(map(len, values))
         if largest > limits.value_bytes_max:
-            raise _too_large("a value", largest, limits.value_bytes_max)
+            raise too_large("a value", largest, limits.value_bytes_max)
     return payload, kinds
 
 
@@ -340,5 +340,6 @@ def _pack_plain_headers(headers: Sequence[Any], limits: Limits) -> list[bytes] |
     return packed if all(headers) else [NO_HEADERS if one == _EMPTY else one for one in packed]
 
 
-def _too_large(what: str, size: int, limit: int, unit: str = "bytes") -> TooLarge:
+def too_large(what: str, size: int, limit: int, unit: str = "bytes") -> TooLarge:
+    """What is said of something over its limit."""
     return TooLarge(f"{what} of {size:,} {unit}; the limit is {limit:,}", size=size, limit=limit)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from millstream.command import Operation, Procedure, Read, Signed, Traits, Wait, on_log, on_queue
 from millstream.format.packing import Batch, Single
 from millstream.format.rfc import Record
+from millstream.queue.model.marking import Wishes
 from millstream.queue.model.message import LeaseEnd, Lot, QueueInfo, Try
 from millstream.queue.model.slots import Mark, Span
 from millstream.queue.model.spec import QueueSpec
+from millstream.record import Producer
 
 Run = tuple[int, int, int]
 """Claims side by side: the first claim id, how many, and the attempt that they were claimed for."""
@@ -128,15 +130,27 @@ class PlaceRouted(Operation[int], frozen=True):
     routed: list[Routed]
 
 
-class PutLater(Operation[int], frozen=True):
-    """Append messages that are for later, and place them."""
+class PutMessages(Operation[int], frozen=True):
+    """Put messages straight to a queue; the offset of the first in the log that holds them.
 
-    traits = Traits(needs="internal")
+    Those with a delay or a time are placed by the same commit, behind what is routed by then.
+    """
+
+    traits = Traits(needs=(on_queue("write"),), repeat="sequence", is_step=True)
 
     queue: str
     records: Single | Batch
-    marks: list[Mark]
-    """One per message, with its delay or the time at which it is due."""
+    wishes: list[Wishes] = field(default_factory=list)
+    """None, or one for each message."""
+    delay_ms: int | None = None
+    due_ms: int | None = None
+    """The wall time at which they are due, instead of a delay."""
+    producer: Producer | None = None
+
+    @property
+    def is_for_later(self) -> bool:
+        """Whether they are not to be claimed at once."""
+        return self.delay_ms is not None or self.due_ms is not None
 
 
 class ClaimRouted(Operation[Granted], frozen=True):
@@ -214,16 +228,6 @@ class ClaimMessages(Procedure[list[Lot]], frozen=True):
     acked: list[Run]
     pop: bool = False
     """Claim and acknowledge in one: at most once."""
-
-
-class PutForLater(Procedure[int], frozen=True):
-    """Put messages to a queue for later; the offset of the first in the log that holds them."""
-
-    traits = Traits(needs=(on_queue("write"),))
-
-    queue: str
-    records: Single | Batch
-    marks: list[Mark]
 
 
 class PeekMessages(Read[list[Lot]], frozen=True):

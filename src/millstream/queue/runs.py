@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from millstream.errors import InvalidInput
 from millstream.queue.commands import Run
@@ -12,13 +13,44 @@ Messages = Message | Iterable[Message]
 """One message, or several of one queue."""
 
 
+def claims_of(messages: Messages) -> tuple[str, list[Run]]:
+    """The one queue that messages belong to, and their runs; without any, none of a queue ''."""
+    chosen = chosen_of(messages)
+    queues = {message.queue for message in chosen}
+    if len(queues) > 1:
+        raise InvalidInput(f"a step is about messages of one queue, not of {sorted(queues)}")
+    queue = queues.pop() if queues else ""
+    return queue, runs_of(chosen, queue)
+
+
+def chosen_of(messages: Any) -> list[Message]:
+    """One message, or several, as a list; anything else is refused."""
+    if isinstance(messages, Message):
+        return [messages]
+    chosen = list(messages) if isinstance(messages, Iterable) else [messages]
+    for one in chosen:
+        if not isinstance(one, Message):
+            raise InvalidInput(
+                f"a claimed message, or several, is expected, not {type(one).__name__}: {one!r:.100}"
+            )
+    return chosen
+
+
 def runs_of(messages: Messages, queue: str | None = None) -> list[Run]:
     """Claims, all of one queue, as the fewest runs: adjacent claim ids of the same attempt."""
-    chosen = [messages] if isinstance(messages, Message) else list(messages)
-    if len(chosen) == 1 and (one := chosen[0]).queue == queue:
-        return [(one.claim_id, 1, one.attempt)]
-    if not chosen:
-        return []
+    try:
+        chosen = [messages] if isinstance(messages, Message) else list(messages)
+        if len(chosen) == 1 and (one := chosen[0]).queue == queue:
+            return [(one.claim_id, 1, one.attempt)]
+        if not chosen:
+            return []
+        return _joined(chosen, queue)
+    except (AttributeError, TypeError):
+        chosen_of(messages)  # says what is wrong
+        raise
+
+
+def _joined(chosen: list[Message], queue: str | None) -> list[Run]:
     label, first, count = chosen[0].label, chosen[0].index, len(chosen)
     together = [message.index for message in chosen if message.label is label]
     if label.queue == queue and together == list(range(first, first + count)):

@@ -21,12 +21,12 @@ from millstream.command import Command, Transact, waits
 from millstream.errors import InvalidInput, TooLarge
 from millstream.format.checking import check_packed
 from millstream.format.packing import Batch, Single, check_json
-from millstream.limits import NAME_CHARS_MAX, Limits
+from millstream.limits import Limits
 from millstream.log import commands as logs
 from millstream.log.block import Block
 from millstream.log.names import NUMBER_MAX, check_integer, check_name
 from millstream.queue import commands as queues
-from millstream.queue.model.spec import PRIORITY_MAX, QueueSpec
+from millstream.queue.model.spec import QueueSpec
 from millstream.replica.commands import Parcel
 from millstream.server.settings import Settings
 
@@ -35,9 +35,6 @@ PAGE_MAX = 10_000
 
 RUNS_MAX = 100_000
 """Claims that one command may name."""
-
-DIGEST_BYTES = 16
-"""Of what a repeated message is known by; its key is made of them."""
 
 _RUNS = ("claims", "acked")
 _CHECKED_ELSEWHERE = (Single, Batch, Block, Parcel, QueueSpec)
@@ -158,10 +155,8 @@ def check_records(command: Command[Any], limits: Limits) -> None:
     if isinstance(command, Transact):
         for step in command.steps:
             check_records(step, limits)
-    elif isinstance(command, logs.Append | queues.PutForLater):
+    elif isinstance(command, logs.Append | queues.PutMessages):
         check_packed(command.records, limits)
-        if isinstance(command, queues.PutForLater):
-            _check_marks(command)
     elif isinstance(command, logs.SetMetadata):
         check_json(command.value, bytes_max=limits.metadata_bytes_max)
         check_json(command.expect, bytes_max=limits.metadata_bytes_max)
@@ -191,25 +186,6 @@ def _check_runs(name: str, runs: list[queues.Run | int]) -> None:
         total += 1 if isinstance(run, int) else run[1]
     if total > RUNS_MAX:
         raise TooLarge(f"{total:,} claims; the limit is {RUNS_MAX:,}", size=total, limit=RUNS_MAX)
-
-
-def _check_marks(command: queues.PutForLater) -> None:
-    count = command.records.count if isinstance(command.records, Batch) else 1
-    if len(command.marks) != count:
-        raise InvalidInput(
-            f"one routing mark per message is expected: {count}, not {len(command.marks)}"
-        )
-    for mark in command.marks:
-        if not 0 <= mark.priority <= PRIORITY_MAX:
-            raise InvalidInput(
-                f"a priority is an integer from 0 to {PRIORITY_MAX}, not {mark.priority}"
-            )
-        if len(mark.group) > NAME_CHARS_MAX:
-            raise InvalidInput(
-                f"a group's name has up to {NAME_CHARS_MAX} characters, not {len(mark.group):,}"
-            )
-        if len(mark.digest) not in (0, DIGEST_BYTES):
-            raise InvalidInput(f"a digest has {DIGEST_BYTES} bytes, not {len(mark.digest)}")
 
 
 def _at_most(asked: int | None, most: int) -> int:

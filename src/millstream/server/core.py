@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from millstream.aio.session import AsyncEmbeddedSession
 from millstream.command import Command, Operation, waits
+from millstream.embedded import put_for_later
 from millstream.errors import Denied
 from millstream.log.commands import GetParent, ListLogs
 from millstream.queue.commands import ClaimMessages, ListQueues
@@ -107,7 +108,7 @@ class Core:
             return answer
         self.quota.begin(principal)
         try:
-            if isinstance(command, Operation):
+            if isinstance(command, Operation) and not put_for_later(command):
                 return await self._answer(principal, command, holdings)
             async with self.quota.turns(principal):
                 return await self._answer(principal, command, holdings)

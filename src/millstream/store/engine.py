@@ -7,12 +7,13 @@ everything above it is rules over a transaction.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
-from millstream.errors import DiskFull
+from millstream.errors import DiskFull, InvalidInput
+from millstream.record import SqlResult
 from millstream.store.commit import Commit, Row
 
 Durability = Literal["full", "relaxed"]
@@ -20,7 +21,7 @@ Durability = Literal["full", "relaxed"]
 Ability = Literal["sql", "forks"]
 """What an engine may be able to do beyond the protocol.
 
-`sql`: its writer is a `SqlWriter`. `forks`: it is `Suspendable`, so a handle may cross `os.fork`.
+`sql`: its writer is a `SqlWriter`, its snapshots are `SqlReader`s. `forks`: it is `Suspendable`, so a handle may cross `os.fork`.
 """
 
 
@@ -85,11 +86,18 @@ class Writer(Snapshot, Protocol):
 class SqlWriter(Protocol):
     """What a writer has beyond `Writer` where the engine has the ability `sql`."""
 
-    def sql(self, statement: str, parameters: Sequence[Any]) -> None:
+    def sql(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> SqlResult:
         """Run a statement on the application's own tables."""
 
     def savepoint(self) -> AbstractContextManager[None]:
         """Statements inside it are undone if it is left by an exception."""
+
+
+class SqlReader(Protocol):
+    """What a snapshot has beyond `Snapshot` where the engine has the ability `sql`."""
+
+    def query(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> SqlResult:
+        """Read the application's own tables."""
 
 
 class Suspendable(Protocol):
@@ -155,3 +163,21 @@ class Engine(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """Facts for `stats`, for people to read: kind, sizes, durability."""
+
+
+def query_tables(
+    engine: Engine, statement: str, parameters: Sequence[Any] | Mapping[str, Any]
+) -> SqlResult:
+    """Read the application's own tables, as they are committed."""
+    if "sql" not in engine.abilities:
+        raise no_tables("ms.sql")
+    with engine.read() as snapshot:
+        return cast(SqlReader, snapshot).query(statement, parameters)
+
+
+def no_tables(what: str) -> InvalidInput:
+    """What is said where the engine has no SQL."""
+    return InvalidInput(
+        f"{what} needs an engine with SQL, and this store's has none: open a store in a file "
+        "(SQLite), or keep the application's own tables elsewhere"
+    )

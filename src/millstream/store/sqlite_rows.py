@@ -7,10 +7,10 @@ with an index by key. Statements are few and fixed, so that SQLite compiles each
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import apsw
 
@@ -23,10 +23,12 @@ from millstream.errors import (
     WriteFailed,
 )
 from millstream.format import keys
+from millstream.record import SqlResult
 from millstream.store.checksum import checked, row_checksum
 from millstream.store.commit import Commit, Row
 from millstream.store.room import full
 from millstream.store.sqlite_file import PREFIX, explained, is_damage
+from millstream.store.sqlite_sql import NOT_SQL, Parameters, may_read, may_write, run
 
 RECORD = f"{PREFIX}record"
 NUMBERED = {
@@ -147,6 +149,21 @@ class SqliteReader(SqliteSnapshot):
             if self.connection.in_transaction:
                 raise
             # SQLite gave it up when a page could not be read; the reader was told then
+
+    def query(self, statement: str, parameters: Parameters) -> SqlResult:
+        """Read the application's own tables; a statement that would change anything is refused."""
+        try:
+            return run(self.connection, statement, parameters, may_read)
+        except apsw.AuthError as error:
+            raise InvalidInput(
+                "ms.sql only reads, and only the application's own tables; to write them use a "
+                f"transaction: `with ms.transaction() as tx: tx.sql(...)`: {statement!r}",
+                statement=statement,
+            ) from error
+        except (apsw.IOError, apsw.CorruptError, apsw.BusyError, apsw.LockedError) as error:
+            raise self.failed(error) from error
+        except NOT_SQL as error:
+            raise InvalidInput(f"ms.sql: {error}", statement=statement) from error
 
 
 class SqliteWriter(SqliteReader):
@@ -273,11 +290,10 @@ class SqliteWriter(SqliteReader):
             condition, bounds = _number_range(start, stop)
             self._execute(f"DELETE FROM {table} WHERE {condition}", bounds)
 
-    def sql(self, statement: str, parameters: Sequence[Any]) -> None:
+    def sql(self, statement: str, parameters: Parameters) -> SqlResult:
         """Run a statement on the application's own tables; ours are out of its reach."""
-        self.connection.authorizer = _authorize
         try:
-            self.connection.execute(statement, tuple(parameters)).fetchall()
+            return run(self.connection, statement, parameters, may_write)
         except apsw.AuthError as error:
             raise InvalidInput(
                 f"tx.sql may read and write the application's own tables only: {statement!r}",
@@ -289,10 +305,9 @@ class SqliteWriter(SqliteReader):
             if isinstance(error, apsw.FullError):
                 raise full(self._folder(), str(error)) from error
             raise WriteFailed(f"the statement could not be written: {error}") from error
-        except (apsw.Error, TypeError, ValueError, OverflowError) as error:
+        except NOT_SQL as error:
             raise InvalidInput(f"tx.sql: {error}", statement=statement) from error
         finally:
-            self.connection.authorizer = None
             if not self.connection.in_transaction and self._damage is None:
                 raise WriteFailed(
                     f"the statement ended the transaction, so nothing was stored: {statement!r}"
@@ -356,22 +371,3 @@ def _number_range(start: bytes, stop: bytes) -> tuple[str, tuple[int, ...]]:
 def _least_number(key: bytes) -> int:
     """The number of the first row at or after a key, which may be shorter or longer than a row's."""
     return keys.number(key[:10].ljust(10, b"\x00")) + (len(key) > 10)
-
-
-def _authorize(
-    action: int, first: str | None, second: str | None, _database: str | None, _by: str | None
-) -> int:
-    """Keep the application's statements away from our tables and from the transaction itself."""
-    if action in _FORBIDDEN:
-        return apsw.SQLITE_DENY
-    ours = any(name is not None and name.lower().startswith(PREFIX) for name in (first, second))
-    return apsw.SQLITE_DENY if ours else apsw.SQLITE_OK
-
-
-_FORBIDDEN = {
-    apsw.SQLITE_TRANSACTION,
-    apsw.SQLITE_SAVEPOINT,
-    apsw.SQLITE_ATTACH,
-    apsw.SQLITE_DETACH,
-    apsw.SQLITE_PRAGMA,
-}

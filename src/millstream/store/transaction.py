@@ -7,17 +7,18 @@ it changed is taken back if it raises. So an operation that fails undoes itself 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
-from millstream.errors import CorruptionError, DiskFull, InvalidInput, Overloaded, WriteFailed
+from millstream.errors import CorruptionError, DiskFull, Overloaded, WriteFailed
 from millstream.format import ids, keys
 from millstream.limits import MESSAGE_ID_MAX, Limits
+from millstream.record import SqlResult
 from millstream.store.commit import Commit, Row, Value, loaded
 from millstream.store.delta import Delta, encode
 from millstream.store.draft import Draft, joined
-from millstream.store.engine import SqlWriter
+from millstream.store.engine import SqlWriter, no_tables
 from millstream.store.entity import Entity
 from millstream.store.rescue import may_be_an_interrupt
 from millstream.store.rows import View
@@ -194,12 +195,13 @@ class Transaction:
         self.delta.next_log += 1
         return self.delta.next_log - 1
 
-    def sql(self, statement: str, parameters: Sequence[Any]) -> None:
+    def sql(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> SqlResult:
         """Run a statement on the application's own tables, as part of this commit."""
         if self.refusal is not None:
             raise self.refusal
-        self._tables().sql(statement, parameters)
+        found = self._tables().sql(statement, parameters)
         self._wrote = True
+        return found
 
     def savepoint(self) -> AbstractContextManager[None]:
         """Statements on the application's tables inside it are undone if it is left by an error."""
@@ -207,10 +209,7 @@ class Transaction:
 
     def _tables(self) -> SqlWriter:
         if not self.has_sql:
-            raise InvalidInput(
-                "tx.sql needs an engine with SQL, and this store's has none: open a store in a file "
-                "(SQLite), or keep the application's own tables elsewhere"
-            )
+            raise no_tables("tx.sql")
         return cast(SqlWriter, self.writer.stored)
 
     # What the transactor uses.

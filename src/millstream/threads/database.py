@@ -5,20 +5,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
 from millstream.clock import Clock
-from millstream.command import Fold, Session, Stats, Transact
+from millstream.command import Fold, QuerySql, Session, Stats, Transact, sql_parameters
 from millstream.errors import InvalidInput
 from millstream.limits import Limits
 from millstream.log import commands as c
 from millstream.queue.commands import ListQueues
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.model.spec import spec_of
-from millstream.record import LogInfo
+from millstream.record import LogInfo, SqlResult
 from millstream.remote.opening import CONNECT_TIMEOUT_S, RETRY_FOR_S
 from millstream.replica.commands import GetStoreId
 from millstream.replica.sync.outcome import Direction, OnFork, Options, Outcome, Tell
@@ -140,6 +140,10 @@ class Millstream:
         """Several operations in one commit: they are gathered, and happen when the block ends."""
         return Transaction(self._session)
 
+    def sql(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> SqlResult:
+        """Read the application's own tables in the store's file; a transaction's `sql` writes them."""
+        return self._session.execute(QuerySql(statement, sql_parameters(parameters)))
+
     def sync(
         self,
         peer: Millstream | str | os.PathLike[str],
@@ -239,5 +243,6 @@ class Transaction(Steps):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._ended = True
         if kind is None and self._steps:
             self._settle(self._session.execute(Transact(self._steps)))

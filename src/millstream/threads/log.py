@@ -26,8 +26,8 @@ from millstream.record import (
     Record,
     Retention,
     Seconds,
+    optional_ms,
     retention_of,
-    to_ms,
 )
 from millstream.threads.cursor import Cursor, open_cursor
 from millstream.threads.stage import Stage, open_stage
@@ -150,7 +150,7 @@ class Log:
 
         With `setbacks`, as `extent` tells it, also until the log's end has gone back once more.
         """
-        timeout_ms = None if timeout is None else to_ms(timeout)
+        timeout_ms = optional_ms(timeout, "timeout")
         return self._session.execute(c.WaitForOffset(self.name, offset, timeout_ms, setbacks))
 
     def extent(self, known: int = 0) -> Extent:

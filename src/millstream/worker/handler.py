@@ -9,6 +9,7 @@ from typing import Any
 from millstream.command import Transact
 from millstream.errors import InvalidInput
 from millstream.limits import Limits
+from millstream.queue.commands import FinishClaims
 from millstream.queue.model.message import Message
 from millstream.steps import Steps
 
@@ -29,8 +30,21 @@ class HandlerTransaction(Steps):
 
     def closing(self, message: Message) -> Transact:
         """Everything gathered and the acknowledgement, for one commit; or `LeaseLost`, and none."""
-        self.done(message)
+        if not self._ends(message):
+            self.ack(message)
+        self._ended = True
         return Transact(self._steps)
+
+    def _ends(self, message: Message) -> bool:
+        """Whether the handler has ended the attempt itself, by `tx.nack` or `tx.fail`."""
+        return any(
+            isinstance(step, FinishClaims)
+            and step.queue == message.queue
+            and attempt == message.attempt
+            and first <= message.claim_id < first + count
+            for step in self._steps
+            for first, count, attempt in getattr(step, "claims", ())
+        )
 
     def committed(self, answers: list[Any]) -> None:
         """Give each step its answer."""

@@ -289,12 +289,16 @@ async def test_a_transaction_commits_all_steps_or_none(tmp_path: Path, home: str
             tx.set_metadata(target, "k", 1)
             if home == "embedded":
                 tx.sql("CREATE TABLE app (n INTEGER)")
+                added = tx.sql("INSERT INTO app VALUES (?)", [1])
             with pytest.raises(RuntimeError):
                 _ = done.result
 
         assert (done.result, put.result, many.result) == (1, 0, 1)
         assert await target.len() == 3
         assert await target.metadata.all() == {"k": 1}
+        if home == "embedded":
+            assert added.result.changed == 1
+            assert list(await ms.sql("SELECT n FROM app")) == [(1,)]
 
         async def fail_in_a_step() -> None:
             async with ms.transaction() as tx:

@@ -22,7 +22,7 @@ def test_a_message_is_claimed_and_finished(tmp_path: Path) -> None:
             await queue.fail(second, reason="broken")
             (third,) = await queue.claim(5, ack=())
             async with ms.transaction() as tx:
-                tx.done(third)
+                tx.ack(third)
                 tx.append("results", b"done")
             info = await queue.info()
             assert info is not None

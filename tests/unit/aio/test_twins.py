@@ -224,7 +224,7 @@ def test_failed_messages_are_found_and_driven_again(ms: Any) -> None:
 
 
 def test_a_transaction_is_committed_as_a_whole(ms: Any) -> None:
-    queue = ms.create_queue("q")
+    queue = ms.create_queue("q", priority_by="p", group_by="g", dedup_by="d")
     with ms.transaction() as tx:
         offset = tx.append("x", b"0")
         tx.put(queue, b"job")
@@ -233,11 +233,20 @@ def test_a_transaction_is_committed_as_a_whole(ms: Any) -> None:
     (message,) = queue.claim()
     undone = ms.transaction()
     undone.__enter__()
-    undone.done(message)
+    undone.ack(message)
     undone.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
     with ms.transaction() as tx:
-        tx.done(message)
+        tx.ack(message)
+        tx.put(queue, b"again", priority=3, group="ada", dedup="x")
+        tx.put(queue, b"later", delay=5)
     assert queue.info().done == 1
+    (message,) = queue.claim(9)
+    assert dict(message.headers) == {"p": 3, "g": "ada", "d": "x"}
+    with ms.transaction() as tx:
+        until = tx.renew(message, lease=60)
+        tx.nack(message, delay=5, reason="busy")
+    assert until.result > message.until
+    assert [one.reason for one in queue.attempts(message)] == ["busy"]
 
 
 # Peers.

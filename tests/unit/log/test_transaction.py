@@ -9,6 +9,7 @@ from typing import Any
 import apsw
 import pytest
 
+import millstream
 from millstream import Cursor, Log, Millstream, Producer, Transaction
 from millstream.errors import (
     EndMoved,
@@ -363,3 +364,101 @@ def test_a_failing_transaction_leaves_what_was_folded(ms: Millstream, cursor: Cu
         run(ms, lambda tx: tx.ack(cursor, 1), lambda tx: tx.ack(cursor, 77))
 
     assert (cursor.info().floor, cursor.info().ranges) == (1, [(2, 3)])
+
+
+# What statements answer.
+
+
+@pytest.mark.embedded
+def test_a_statement_answers_rows_and_how_many_it_changed(ms: Millstream) -> None:
+    with ms.transaction() as tx:
+        made = tx.sql("CREATE TABLE app (n INTEGER PRIMARY KEY, t TEXT)")
+        added = tx.sql("INSERT INTO app VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+        read = tx.sql("SELECT n, t FROM app WHERE n > ? ORDER BY n", [1])
+        named = tx.sql("DELETE FROM app WHERE n = :n RETURNING t", {"n": 3})
+        none = tx.sql("SELECT n FROM app WHERE n = 99")
+        with pytest.raises(RuntimeError, match="after the `with` block"):
+            _ = read.result
+
+    assert (made.result.rows, made.result.changed) == ([], 0)
+    assert (added.result.rows, added.result.changed) == ([], 3)
+    assert (list(read.result), read.result.changed) == ([(2, "b"), (3, "c")], 0)
+    assert (named.result.rows, named.result.changed) == ([("c",)], 1)
+    assert len(none.result) == 0
+
+
+@pytest.mark.embedded
+def test_the_applications_tables_are_read_outside_of_transactions(
+    ms: Millstream, tmp_path: Path
+) -> None:
+    with ms.transaction() as tx:
+        tx.sql("CREATE TABLE app (n INTEGER PRIMARY KEY)")
+        tx.sql("INSERT INTO app VALUES (1), (2)")
+
+    assert ms.sql("SELECT n FROM app ORDER BY n").rows == [(1,), (2,)]
+    assert list(ms.sql("SELECT n FROM app WHERE n = ?", [2])) == [(2,)]
+    assert list(ms.sql("SELECT n FROM app WHERE n = :n", {"n": 1})) == [(1,)]
+    with millstream.open(tmp_path / "store.db") as other:
+        with other.transaction() as tx:
+            tx.sql("INSERT INTO app VALUES (3)")
+        assert ms.sql("SELECT max(n) FROM app").rows == [(3,)]
+    ms.log("x").append(b"goes on")
+    assert len(ms.log("x")) == 1
+
+
+@pytest.mark.embedded
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO app VALUES (1)",
+        "DELETE FROM app",
+        "UPDATE app SET n = 1",
+        "CREATE TABLE more (n)",
+        "DROP TABLE app",
+        "SELECT 1; DELETE FROM app",
+        "INSERT INTO app VALUES (1) RETURNING n",
+        "SELECT * FROM millstream_record",
+        "PRAGMA user_version = 7",
+        "ATTACH ':memory:' AS other",
+        "COMMIT",
+        "BEGIN",
+    ],
+)
+def test_a_statement_that_writes_is_told_to_use_a_transaction(
+    ms: Millstream, statement: str
+) -> None:
+    with ms.transaction() as tx:
+        tx.sql("CREATE TABLE app (n INTEGER PRIMARY KEY)")
+        tx.sql("INSERT INTO app VALUES (0)")
+    with pytest.raises(InvalidInput, match=r"ms\.transaction\(\)"):
+        ms.sql(statement)
+    assert ms.sql("SELECT n FROM app").rows == [(0,)]
+    assert ms.log("x").append(b"0") == 0
+
+
+@pytest.mark.embedded
+@pytest.mark.parametrize(
+    ("statement", "parameters"),
+    [
+        ("no sql at all", ()),
+        ("VACUUM", ()),
+        ("SELECT * FROM nowhere", ()),
+        ("SELECT ?", ()),
+        ("SELECT ?", [object()]),
+        ("SELECT ?", "x"),
+        ("SELECT ?", 5),
+        (5, ()),
+        ("SELECT 1/0, abs(-9223372036854775808)", ()),
+    ],
+)
+def test_what_is_no_statement_is_refused(ms: Millstream, statement: Any, parameters: Any) -> None:
+    with pytest.raises(InvalidInput):
+        ms.sql(statement, parameters)
+    with pytest.raises(InvalidInput), ms.transaction() as tx:
+        tx.sql(statement, parameters)
+    assert ms.sql("SELECT 1").rows == [(1,)]
+
+
+def test_a_store_without_tables_says_so() -> None:
+    with millstream.open(":memory:") as ms, pytest.raises(InvalidInput, match=r"ms\.sql needs"):
+        ms.sql("SELECT 1")

@@ -125,7 +125,7 @@ def test_an_acknowledgement_can_be_repeated_for_ten_minutes(
         queue.ack(messages)
         assert queue.claim(ack=messages) == []
         with ms.transaction() as tx:
-            tx.done(messages)
+            tx.ack(messages)
         assert queue.finish_each(messages, "ack") == []
         with pytest.raises(LeaseLost):
             queue.nack(messages)

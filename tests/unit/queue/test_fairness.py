@@ -135,8 +135,8 @@ def test_nothing_is_handed_out_twice_after_a_transaction_of_several_steps(
     others = queue.claim(360)
     assert "a" not in groups(others)
     with ms.transaction() as tx:
-        tx.done(noisy[:2])
-        tx.done([*others[:300], noisy[2]])
+        tx.ack(noisy[:2])
+        tx.ack([*others[:300], noisy[2]])
     found = queue.claim(100)
     found += queue.claim(100)
     claims = [message.claim_id for message in found]

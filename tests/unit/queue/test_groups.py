@@ -402,7 +402,7 @@ def test_a_group_goes_on_when_several_steps_of_a_transaction_finish(ms: Millstre
     held = queue.claim(4)
     with ms.transaction() as tx:
         for message in held:
-            tx.done(message)
+            tx.ack(message)
     assert sorted(drained(queue)) == [b"a3", b"a4", b"a5", b"b3"]
     assert counts(queue) == {"done": 8}
 

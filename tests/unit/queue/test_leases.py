@@ -243,7 +243,7 @@ def test_a_transaction_acknowledges_and_publishes_together(
     def finish(message: Message, result: bytes) -> None:
         with ms.transaction() as tx:
             tx.append("out", result)
-            tx.done(message)
+            tx.ack(message)
 
     finish(first, b"A")
     clock.advance(10)
@@ -264,8 +264,8 @@ def test_a_failed_step_takes_the_acknowledgements_before_it_back(
 
     def finish_both() -> None:
         with ms.transaction() as tx:
-            tx.done(held)
-            tx.done(failed)
+            tx.ack(held)
+            tx.ack(failed)
 
     with pytest.raises(LeaseLost):
         finish_both()

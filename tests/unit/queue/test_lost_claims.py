@@ -153,7 +153,7 @@ def test_a_transaction_says_the_same(ms: Millstream, queue: Queue, held: Message
 
     def give_up() -> None:
         with ms.transaction() as tx:
-            tx.failed(held)
+            tx.fail(held)
 
     with pytest.raises(LeaseLost, match="done already") as caught:
         give_up()

@@ -11,7 +11,7 @@ from millstream.command import Command, Fold, Sql, Stats, Transact
 from millstream.errors import CannotOpen, Closed, InvalidInput, OutcomeUnknown, Overloaded, TooLarge
 from millstream.format.packing import Single
 from millstream.log.commands import Append, GetBounds, Truncate, WaitForOffset
-from millstream.queue.commands import ClaimMessages, FinishClaims, PutForLater
+from millstream.queue.commands import ClaimMessages, FinishClaims, PutMessages
 from millstream.remote.link import delay_s
 from millstream.remote.pipeline import CONTENDED_WAIT_MS, WAIT_MS, Asked, Pipeline
 from millstream.remote.repeats import Fate, Interrupted, fate_of
@@ -125,7 +125,7 @@ def test_what_nobody_wants_any_more_is_not_sent() -> None:
         (Transact([Append("a", RECORD, producer=Producer("p", 0))]), Fate.TELL),
         (FinishClaims("q", [(0, 1, 1)], "ack"), Fate.TELL),
         (CLAIM, Fate.TELL),
-        (PutForLater("q", RECORD, []), Fate.TELL),
+        (PutMessages("q", RECORD), Fate.TELL),
     ],
 )
 def test_what_becomes_of_each_command(command: Command[Any], fate: Fate) -> None:

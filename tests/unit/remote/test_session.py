@@ -106,6 +106,8 @@ def test_errors_come_back_as_they_are(server: Serving) -> None:
         assert missing.value.name == "none"
         with pytest.raises(InvalidInput, match="server does not offer"), ms.transaction() as tx:
             tx.sql("SELECT 1")
+        with pytest.raises(InvalidInput, match=r"ms\.sql.*server does not offer"):
+            ms.sql("SELECT 1")
         assert ms.log("a").append(b"x", producer=Producer("p", 5)) == 0
 
 

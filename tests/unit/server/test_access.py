@@ -85,7 +85,7 @@ TABLE: list[tuple[Any, str]] = [
     (queues.RedriveClaims("mail", []), "queue:admin:mail"),
     (queues.FinishClaims("mail", [], "ack"), "queue:write:mail"),
     (queues.RenewClaims("mail", []), "queue:write:mail"),
-    (queues.PutForLater("mail", ONE, []), "queue:write:mail"),
+    (queues.PutMessages("mail", ONE), "queue:write:mail"),
     (queues.ClaimMessages("mail", 1, None, "c", None, []), "queue:write:mail"),
     (queues.PeekMessages("mail", "failed", 1), "queue:read:mail"),
     (queues.GetAttempts("mail", 1), "queue:read:mail"),

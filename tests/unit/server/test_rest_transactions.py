@@ -43,6 +43,10 @@ async def test_every_operation_answers_in_its_place(rest: Rest) -> None:
     )
     assert ended == [None, None, 0]
     (again,) = await claim(rest)
+    (until,) = await transact(
+        rest, {"op": "renew", "queue": "q", "claims": again["claim"], "lease": 60}
+    )
+    assert until > again["until"]
     assert await transact(rest, {"op": "fail", "queue": "q", "claims": again["claim"]}) == [None]
 
 
@@ -86,3 +90,54 @@ async def test_what_is_no_transaction_is_refused(operations: list[Any]) -> None:
 async def test_a_put_to_no_queue_is_not_found(rest: Rest) -> None:
     body = {"operations": [{"op": "put", "queue": "none", "value": 1}]}
     problem(await rest.post("/transactions", json=body), 404, "NotFound")
+    problem(await rest.post("/transactions", json=late(body)), 404, "NotFound")
+
+
+def late(body: dict[str, Any]) -> dict[str, Any]:
+    return {"operations": [{**one, "delay": 5} for one in body["operations"]]}
+
+
+@served
+async def test_a_put_of_a_transaction_has_all_that_a_put_has(rest: Rest) -> None:
+    spec = {"priority_by": "p", "group_by": "g", "group_in_flight": 0, "dedup_by": "d"}
+    await rest.put("/queues/q", json=spec)
+    producer = {"name": "p", "sequence": 0}
+    results = await transact(
+        rest,
+        {"op": "put", "queue": "q", "value": 1, "priority": 3, "group": "a", "dedup": "x"},
+        {"op": "put", "queue": "q", "messages": [{"value": 2, "dedup": "x"}, {"value": 3}]},
+        {"op": "put", "queue": "q", "value": 4, "producer": producer},
+        {"op": "put", "queue": "q", "value": 5, "priority": 9, "delay": 1000},
+        {"op": "put", "queue": "q", "messages": [{"value": 6}], "at": "2090-01-01T00:00:00Z"},
+    )
+    assert len(results) == 5
+    found = await claim(rest, n=9)
+    assert [one["value"] for one in found] == [1, 3, 4]
+    assert found[0]["headers"]["p"] == 3
+    queue = (await rest.get("/queues/q")).json()
+    assert (queue["delayed"], queue["duplicates"]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"priority": 10},
+        {"delay": -1},
+        {"at": "yesterday"},
+        {"delay": 1, "at": 5},
+        {"delay": 1, "producer": {"name": "p", "sequence": 0}},
+        {"group": "a"},
+    ],
+    ids=str,
+)
+@looped
+async def test_a_put_that_cannot_be_is_refused_with_all_else(more: dict[str, Any]) -> None:
+    async with serving() as rest:
+        await rest.put("/queues/q")
+        operations = [
+            {"op": "append", "log": "a", "value": 1},
+            {"op": "put", "queue": "q", "value": 1, **more},
+        ]
+        answer = await rest.post("/transactions", json={"operations": operations})
+        assert answer.status_code == 422, answer.text
+        assert (await rest.get("/logs/a/records")).json()["records"] == []

@@ -14,8 +14,8 @@ from millstream.command import Transact
 from millstream.errors import EndMoved, InvalidInput, InvalidName, NotFound, Overloaded
 from millstream.log import commands as logs
 from millstream.queue import commands as queues
+from millstream.queue.model.marking import Wishes
 from millstream.queue.model.message import messages_of
-from millstream.queue.model.slots import Mark
 from millstream.queue.model.spec import QueueSpec
 from millstream.record import Producer
 from millstream.server.serving import Serving, running
@@ -199,18 +199,17 @@ def test_a_batch_that_does_not_hold_together_is_not_stored(server: Serving) -> N
         for command in (
             logs.Append("a", wrong),
             Transact([logs.Append("a", single("fine")), logs.Append("a", wrong)]),
-            queues.PutForLater("q", wrong, [Mark(), Mark()]),
+            queues.PutMessages("q", wrong, delay_ms=5),
         ):
             with pytest.raises(InvalidInput, match="does not hold together"):
                 talk.ask(command)
         assert talk.ask(logs.GetBounds("a")) == (0, 0)
 
 
-def test_messages_for_later_come_with_one_mark_each(server: Serving) -> None:
+def test_wishes_are_for_each_message_or_for_none(server: Serving) -> None:
     with talking(server) as talk:
-        talk.ask(queues.SpecifyQueue("q", QueueSpec(sources=("a",))))
-        with pytest.raises(
-            InvalidInput, match="one routing mark per message is expected: 2, not 1"
-        ):
-            talk.ask(queues.PutForLater("q", batch(["x", "y"]), [Mark(delay_ms=5)]))
-        assert talk.ask(queues.PutForLater("q", single("x"), [Mark(delay_ms=5)])) == 0
+        talk.ask(queues.SpecifyQueue("q", QueueSpec(priority_by="p")))
+        with pytest.raises(InvalidInput, match="one wish per message is expected: 2, not 1"):
+            talk.ask(queues.PutMessages("q", batch(["x", "y"]), [Wishes(5)]))
+        wishes = [Wishes(5), Wishes()]
+        assert talk.ask(queues.PutMessages("q", batch(["x", "y"]), wishes)) == 0

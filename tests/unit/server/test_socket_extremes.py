@@ -34,13 +34,13 @@ from millstream.queue.commands import (
     FinishClaims,
     PeekMessages,
     PurgeQueue,
-    PutForLater,
+    PutMessages,
     RedriveClaims,
     RenewClaims,
     SpecifyQueue,
 )
+from millstream.queue.model.marking import Wishes
 from millstream.queue.model.message import messages_of
-from millstream.queue.model.slots import Mark
 from millstream.queue.model.spec import QueueSpec
 from millstream.queue.service.assigning import Assignment, AssignMessages
 from millstream.record import Producer, Retention
@@ -84,9 +84,10 @@ SOUND: dict[type, list[Any]] = {
     SpecifyQueue: [SpecifyQueue("a", PLAIN_QUEUE, PLAIN_QUEUE), SpecifyQueue("b", FULL)],
     PurgeQueue: [PurgeQueue("a", "failed")],
     PeekMessages: [PeekMessages("a", state, 5) for state in ("available", "failed", "done")],
-    PutForLater: [
-        PutForLater("a", single(b"x"), [Mark(1, "g", 5, None, b"d" * 16)]),
-        PutForLater("a", single(b"x"), [Mark(due_ms=5)]),
+    PutMessages: [
+        PutMessages("a", single(b"x"), [Wishes(1, "g", "d")], 5),
+        PutMessages("a", single(b"x"), due_ms=5),
+        PutMessages("a", single(b"x"), [Wishes(1)], producer=Producer("p", 0)),
     ],
     FinishClaims: [
         FinishClaims("a", RUNS, "nack", 5, "why", True),
@@ -198,25 +199,30 @@ def test_an_extreme_value_gets_an_answer_or_a_clean_error(
 
 
 @pytest.mark.parametrize(
-    "mark",
+    "put",
     [
-        Mark(priority=-(2**63)),
-        Mark(priority=-1),
-        Mark(priority=10),
-        Mark(priority=2**63 - 1),
-        Mark(delay_ms=-1),
-        Mark(delay_ms=2**63 - 1),
-        Mark(due_ms=2**63 - 1),
-        Mark(digest=b"x"),
+        {"wishes": [Wishes(-(2**63))]},
+        {"wishes": [Wishes(-1)]},
+        {"wishes": [Wishes(10)]},
+        {"wishes": [Wishes(2**63 - 1)]},
+        {"delay_ms": -1},
+        {"delay_ms": 2**63 - 1},
+        {"due_ms": 2**63 - 1},
+        {"delay_ms": 1, "due_ms": 1},
+        {"delay_ms": 1, "wishes": [Wishes()] * 2},
     ],
+    ids=str,
 )
-def test_a_message_for_later_that_no_noun_would_put_is_refused(server: Serving, mark: Mark) -> None:
+def test_a_put_that_no_noun_would_ask_for_is_refused(server: Serving, put: dict[str, Any]) -> None:
     with talking(server) as talk:
         prepare(talk, FULL)
-        before = talk.ask(GetBounds("queue-later:a"))
-        with pytest.raises(InvalidInput):
-            talk.ask(PutForLater("a", single(b"x"), [mark]))
-        assert talk.ask(GetBounds("queue-later:a")) == before
+        before = [talk.ask(GetBounds(log)) for log in ("queue:a", "queue-later:a")]
+        for command in (PutMessages("a", single(b"x"), **put),):
+            with pytest.raises(InvalidInput):
+                talk.ask(command)
+            with pytest.raises(InvalidInput):
+                talk.ask(Transact([command]))
+        assert [talk.ask(GetBounds(log)) for log in ("queue:a", "queue-later:a")] == before
 
 
 def test_the_steps_of_a_transaction_are_checked_too(server: Serving) -> None:

@@ -13,8 +13,7 @@ import millstream
 from millstream import Millstream
 from millstream.command import Transact
 from millstream.log.commands import Append
-from millstream.queue.commands import PutForLater
-from millstream.queue.model.slots import Mark
+from millstream.queue.commands import PutMessages
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from tests.unit.server.talking import batch, single, talking
@@ -119,7 +118,7 @@ def test_what_is_published_over_a_socket(server: Serving, ms: Millstream) -> Non
         talk.ask(Append("orders", single("b", headers={"traceparent": OWN})))
         talk.ask(Append("orders", batch(["c", "d"], keys=["k", None], timestamps=[1, 2])))
         talk.ask(Transact([Append("orders", single("e"))]))
-        talk.ask(PutForLater("mail", single("f"), [Mark(delay_ms=0)]))
+        talk.ask(PutMessages("mail", single("f"), delay_ms=0))
     found = {one.text: one.headers["traceparent"] for one in ms.queue("mail").claim(10)}
     assert found == {"a": PARENT, "b": OWN, "c": PARENT, "d": PARENT, "e": PARENT, "f": PARENT}
     records = {record.text: record for record in ms.log("orders").read()}

@@ -240,6 +240,23 @@ def test_a_handlers_transaction_puts_only_to_a_queue_that_is_there(ms: Any, jobs
     assert [message.value for message in out.claim(10)] == [b"x"]
 
 
+@pytest.mark.parametrize("end", ["fail", "nack", "ack"])
+def test_a_handler_may_end_its_attempt_in_its_transaction(ms: Any, jobs: Any, end: str) -> None:
+    jobs.put(b"x")
+
+    def handle(message: Message, tx: Any) -> None:
+        tx.append("results", message.attempt)
+        if message.attempt == 1:
+            getattr(tx, end)(message, **({} if end == "ack" else {"reason": "of its own"}))
+
+    jobs.worker(handle).run(drain=True)
+    info = jobs.info()
+    assert (info.done, info.failed) == ((0, 1) if end == "fail" else (1, 0))
+    assert len(ms.log("results")) == (2 if end == "nack" else 1)
+    (message,) = jobs.peek(state="failed" if end == "fail" else "done")
+    assert jobs.attempts(message)[0].reason == ("" if end == "ack" else "of its own")
+
+
 def test_a_retry_comes_after_a_while_of_its_own(ms: Any) -> None:
     jobs = ms.queue("patient", max_attempts=3, backoff=3600)
     jobs.put("work")

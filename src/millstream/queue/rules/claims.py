@@ -10,22 +10,17 @@ from collections.abc import Iterator, Sequence
 
 from millstream.errors import InvalidInput
 from millstream.format.ids import bucket_of
-from millstream.format.packing import Single, check_timestamp
 from millstream.limits import CONSUMER_BYTES_MAX
-from millstream.log.commands import Append
 from millstream.log.names import check_integer, check_text
-from millstream.log.operations import append, need_log
 from millstream.queue import commands as c
 from millstream.queue.model import pace
 from millstream.queue.model.bucket import Bucket, Claimed
-from millstream.queue.model.slots import Mark, Slots, Span
-from millstream.queue.model.spec import DELAY_MS_MAX
+from millstream.queue.model.slots import Slots, Span
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.endings import end_attempts, expire
 from millstream.queue.rules.index import QUIET, Rank
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.placing import place
-from millstream.queue.rules.sources import later_of
 from millstream.queue.rules.stride import stride, stride_together
 from millstream.store.transaction import Transaction
 
@@ -43,34 +38,6 @@ def place_routed(tx: Transaction, command: c.PlaceRouted) -> int:
     total = place(ledger, command.routed)
     ledger.close()
     return total
-
-
-def place_later(tx: Transaction, command: c.PutLater) -> int:
-    """Append messages to the queue's log for later ones, and place them in the same commit."""
-    ledger = Ledger(tx, command.queue)
-    queue = ledger.queue
-    records, marks = command.records, command.marks
-    count = 1 if isinstance(records, Single) else records.count
-    if len(marks) != count:
-        raise InvalidInput(f"one routing mark per message is expected: {count}, not {len(marks)}")
-    for mark in marks:
-        _check_times(mark)
-    first_id = tx.delta.next_id
-    first = append(tx, Append(later_of(queue.name), records))
-    log_id, head = need_log(tx, later_of(queue.name))
-    spans = [Span(0, count, log_id, first, first_id, tx.wall_ms)]
-    if head.next_at(queue.positions.get(log_id, 0)) == first:
-        routed = c.Routed(log_id, first, first + count, spans, marks, setbacks=head.setbacks)
-        place(ledger, [routed])
-        ledger.close()
-    return first
-
-
-def _check_times(mark: Mark) -> None:
-    if mark.delay_ms is not None and not 0 <= mark.delay_ms <= DELAY_MS_MAX:
-        raise InvalidInput(f"a delay is from 0 to {DELAY_MS_MAX:,} ms, not {mark.delay_ms:,}")
-    if mark.due_ms is not None:
-        check_timestamp(mark.due_ms)
 
 
 class Claiming:

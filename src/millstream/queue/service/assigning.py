@@ -25,13 +25,14 @@ from millstream.log.head import Head, Name, without
 from millstream.log.names import check_integer, check_text
 from millstream.log.reader import RowMoved, bounds_of, entries_of, log_id_of
 from millstream.queue.commands import Routed
+from millstream.queue.model.marking import mark_of
 from millstream.queue.model.slots import Mark, Span
 from millstream.queue.model.spec import DELAY_MS_MAX, PRIORITY_MAX, QueueSpec
 from millstream.queue.rules.finding import need_queue
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.placing import place
 from millstream.queue.rules.sources import may_match
-from millstream.queue.service.routing import decoded_entry, joined_spans, mark_of
+from millstream.queue.service.routing import decoded_entry, joined_spans
 from millstream.record import Headers
 from millstream.store.rows import Rows, View
 from millstream.store.store import Store

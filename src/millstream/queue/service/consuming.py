@@ -6,7 +6,7 @@ happen outside it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -18,7 +18,7 @@ from millstream.log.names import check_integer
 from millstream.queue import commands as c
 from millstream.queue.model.message import Lot, Try, tries_of
 from millstream.queue.model.spec import no_queue
-from millstream.queue.rules.claims import Claiming, claim, place_later, place_routed
+from millstream.queue.rules.claims import Claiming, claim, place_routed
 from millstream.queue.rules.endings import finish
 from millstream.queue.rules.finding import find_bucket, find_queue, need_queue
 from millstream.queue.rules.sources import Facts, find_facts, named_logs
@@ -167,13 +167,12 @@ def _behind(facts: Facts) -> int:
     return sum(source.behind for source in facts.sources)
 
 
-def put_later(store: Store, query: c.PutForLater) -> int:
-    """Put messages for later, behind those that came before them."""
-    facts = need_facts(store, query.queue)
-    if facts.spec.looks_at_headers:
-        route_ahead(Reading(store, waits=True), query.queue, facts.untouched + 1)
-    command = c.PutLater(query.queue, query.records, query.marks)
-    return store.run(partial(place_later, command=command))
+def route_before(store: Store, queues: Iterable[str]) -> None:
+    """Route what was put before messages for later: these are placed behind it, or are its repeats."""
+    for name in queues:
+        facts = find_facts(store, name)
+        if facts is not None and facts.spec.looks_at_headers:
+            route_ahead(Reading(store, waits=True), name, facts.untouched + 1)
 
 
 def watched_keys(store: Store, name: str) -> list[bytes]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,8 +22,9 @@ from millstream.log.damage import next_entry
 from millstream.log.head import Bounds, Head, without
 from millstream.log.reader import RowMoved, entries_of, with_rows
 from millstream.queue.commands import Routed
+from millstream.queue.model.marking import mark_of
 from millstream.queue.model.slots import Mark, Span
-from millstream.queue.model.spec import KEY, PRIORITY_MAX, QueueSpec
+from millstream.queue.model.spec import QueueSpec
 from millstream.queue.rules.interleaving import Look, Looked, interleave
 from millstream.queue.rules.sources import Facts, Source
 from millstream.record import NO_HEADERS, Headers
@@ -45,9 +45,6 @@ UNKNOWN_LOOKED_AT = 32
 
 PLACE_RECORDS = 2_000
 """Messages that one commit enters into an index."""
-
-NAME_CHARS_MAX = 200
-"""A longer name of a group is known by its digest."""
 
 _decode_headers = msgspec.msgpack.Decoder(dict[str, str | int | float | bool | None]).decode
 
@@ -181,33 +178,6 @@ def _entries(rows: Rows, source: Source, stop: int) -> Iterator[tuple[int, bytes
     """The entries of a log from where routing stands, across its gaps."""
     for low, high in without(source.gaps, source.position, stop):
         yield from entries_of(rows, source.log_id, start=low, stop=high)
-
-
-def mark_of(spec: QueueSpec, key: bytes | None, headers: Headers) -> Mark:
-    """What a queue wants to know of a message: its priority, its group, how a repeat is known."""
-    priority = headers.get(spec.priority_by) if spec.priority_by else 0
-    digest = b""
-    if spec.dedup_by:
-        known = _named(spec.dedup_by, key, headers)
-        if known is not None:
-            digest = blake2b(known.encode(), digest_size=16).digest()
-    return Mark(
-        min(max(priority, 0), PRIORITY_MAX) if type(priority) is int else 0,
-        (_named(spec.group_by, key, headers) or "") if spec.group_by else "",
-        digest=digest,
-    )
-
-
-def _named(by: str, key: bytes | None, headers: Headers) -> str | None:
-    """A header, or the key, as text; None if there is none."""
-    if by == KEY:
-        found: object = None if key is None else key.decode(errors="backslashreplace")
-    else:
-        found = headers.get(by)
-    if found is None:
-        return None
-    text = str(found)
-    return text if len(text) <= NAME_CHARS_MAX else blake2b(text.encode()).hexdigest()
 
 
 def _matching(

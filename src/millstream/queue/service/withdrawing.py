@@ -25,6 +25,7 @@ from millstream.log.ancestry import Tail
 from millstream.log.reader import entries_of
 from millstream.queue.model.bucket import Bucket, Withdrawn
 from millstream.queue.model.group import NOBODY, Group
+from millstream.queue.model.marking import mark_of
 from millstream.queue.model.slots import AVAILABLE, IN_FLIGHT, Slots, Span
 from millstream.queue.model.state import SetBack
 from millstream.queue.rules.aging import note_removed
@@ -32,7 +33,7 @@ from millstream.queue.rules.dead_letter import Owed
 from millstream.queue.rules.endings import earliest
 from millstream.queue.rules.finding import all_keys, all_queues, all_rows
 from millstream.queue.rules.ledger import Ledger
-from millstream.queue.service.routing import decoded_entry, mark_of
+from millstream.queue.service.routing import decoded_entry
 from millstream.record import SetBackReader
 from millstream.store.transaction import Transaction
 

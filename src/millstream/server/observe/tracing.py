@@ -21,7 +21,7 @@ from millstream.command import Command, Transact
 from millstream.format.headers import add_header
 from millstream.limits import Limits
 from millstream.log.commands import Append
-from millstream.queue.commands import ClaimMessages, FinishClaims, PutForLater, Run
+from millstream.queue.commands import ClaimMessages, FinishClaims, PutMessages, Run
 from millstream.queue.model.message import messages_of
 from millstream.queue.rules.sources import INBOX
 
@@ -63,7 +63,7 @@ def traceparent_of(scope: Mapping[str, Any]) -> str | None:
 
 def traced(command: Command[Any], traceparent: str, limits: Limits) -> Command[Any]:
     """A command whose records carry a trace, each unless its publisher set one."""
-    if isinstance(command, Append | PutForLater):
+    if isinstance(command, Append | PutMessages):
         records = add_header(command.records, HEADER, traceparent, limits)
         return replace(command, records=records)
     if isinstance(command, Transact):
@@ -177,7 +177,7 @@ def _published_to(command: Command[Any]) -> str | None:
     for step in _steps(command):
         if isinstance(step, Append):
             return step.log.removeprefix(INBOX)
-        if isinstance(step, PutForLater):
+        if isinstance(step, PutMessages):
             return step.queue
     return None
 

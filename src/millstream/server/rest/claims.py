@@ -16,7 +16,7 @@ from millstream.errors import InvalidInput, LeaseLost
 from millstream.queue import commands as c
 from millstream.queue.model.message import messages_of
 from millstream.queue.rules.claims import CLAIM_MAX
-from millstream.record import to_ms
+from millstream.record import optional_ms
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Endpoints
 from millstream.server.rest.messages import MessagePage
@@ -215,8 +215,3 @@ def runs_of(tokens: str | list[str]) -> list[c.Run]:
 def tokens_of(runs: list[c.Run]) -> list[str]:
     """Claims as the tokens that clients know."""
     return [f"{first + i}:{attempt}" for first, count, attempt in runs for i in range(count)]
-
-
-def optional_ms(seconds: float | None) -> int | None:
-    """A duration in milliseconds, if there is one."""
-    return None if seconds is None else to_ms(seconds)

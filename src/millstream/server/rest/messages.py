@@ -7,12 +7,13 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from millstream.command import Command
+from millstream.command import Operation
 from millstream.errors import InvalidInput
 from millstream.queue import commands as c
+from millstream.queue.model.marking import Wishes
 from millstream.queue.model.message import Try, messages_of
-from millstream.queue.putting import Wishes, addressed, put_batch
-from millstream.record import Item, Producer
+from millstream.queue.putting import put_batch
+from millstream.record import Item
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import ANY, Endpoints
 from millstream.server.rest.payload import (
@@ -47,15 +48,10 @@ Addressed = tuple[Item, Wishes]
 _NONE = NewMessage()
 
 
-class NewMessages(NewMessage, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+class PutBody(NewMessage, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """One message, or several under `messages`: all of them, or none."""
 
     messages: list[NewMessage] | None = None
-
-
-class PutBody(NewMessages, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """One message, or several under `messages`: all of them, or none."""
-
     delay: Delay | None = None
     """Seconds until they can be claimed."""
     at: Timestamp | datetime | None = None
@@ -113,19 +109,18 @@ async def put_messages(ask: Ask, queue: str, query: PutQuery, body: PutBody | No
     """
     if body is None:
         item = item_of_raw(ask.data, dict(ask.request.headers))
-        when, producer = Wishes(delay=query.delay, at=query.at), None
-        messages = [(item, _wishes(query))]
+        command, count = put_command(ask, queue, query, [(item, _wishes(query))])
     else:
         if query != PutQuery():
             raise InvalidInput("beside a JSON body, everything stands in the body")
-        when, producer = Wishes(delay=body.delay, at=body.at), producer_of(body.producer)
-        messages = new_messages_of(body)
-    command, count = await put_command(ask, queue, messages, when, producer)
-    first = 0 if command is None else await ask.execute(command)
-    return Appended(offset=first, count=count)
+        command, count = put_command(ask, queue, body, new_messages_of(body))
+    if command is None:
+        await get_queue(ask, queue)
+        return Appended(offset=0, count=0)
+    return Appended(offset=await ask.execute(command), count=count)
 
 
-def new_messages_of(body: NewMessages) -> list[Addressed]:
+def new_messages_of(body: PutBody) -> list[Addressed]:
     """The messages of a body: the one that it is, or those that it lists."""
     if body.messages is None:
         return [(item_of(body), _wishes(body))]
@@ -135,27 +130,24 @@ def new_messages_of(body: NewMessages) -> list[Addressed]:
 
 
 def _wishes(given: NewMessage | PutQuery) -> Wishes:
-    return Wishes(priority=given.priority, group=given.group, dedup=given.dedup)
+    return Wishes(given.priority, given.group, given.dedup)
 
 
-async def put_command(
-    ask: Ask, queue: str, messages: list[Addressed], when: Wishes, producer: Producer | None
-) -> tuple[Command[int] | None, int]:
+def put_command(
+    ask: Ask, queue: str, given: PutBody | PutQuery, messages: list[Addressed]
+) -> tuple[Operation[int] | None, int]:
     """The command that puts messages, and how many they are; None if there are none."""
-    spec = (await get_queue(ask, queue)).spec
-    items = []
-    for item, wishes in messages:
-        key, headers = addressed(queue, spec, item.key, item.headers, wishes)
-        items.append(Item(item.value, key, headers, item.timestamp))
+    wishes = [one for _, one in messages]
     return put_batch(
         queue,
-        spec,
-        items,
+        [item for item, _ in messages],
         keys=None,
         headers=None,
-        wishes=when,
+        delay=given.delay,
+        at=given.at,
         limits=ask.session.limits,
-        producer=producer,
+        wishes=wishes if any(one != Wishes() for one in wishes) else [],
+        producer=producer_of(given.producer) if isinstance(given, PutBody) else None,
     )
 
 

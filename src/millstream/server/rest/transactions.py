@@ -13,13 +13,14 @@ from millstream.format.packing import check_json, pack_many
 from millstream.log import commands as logs
 from millstream.log.names import check_name
 from millstream.queue import commands as queues
-from millstream.queue.putting import Wishes
+from millstream.queue.model.message import LeaseEnd
+from millstream.record import optional_ms
 from millstream.server.rest.ask import Ask
-from millstream.server.rest.claims import Tokens, optional_ms, runs_of
+from millstream.server.rest.claims import Lease, Tokens, runs_of
 from millstream.server.rest.cursors import CursorAckBody, SeekBody, ranges_of
 from millstream.server.rest.endpoint import Endpoints
 from millstream.server.rest.logs import TruncateBody
-from millstream.server.rest.messages import NewMessages, new_messages_of, put_command
+from millstream.server.rest.messages import PutBody, new_messages_of, put_command
 from millstream.server.rest.payload import Delay
 from millstream.server.rest.records import AppendBody, items_of, producer_of
 
@@ -42,7 +43,7 @@ class AppendOperation(AppendBody, _Operation, kw_only=True):
     log: str
 
 
-class PutOperation(NewMessages, _Operation, kw_only=True):
+class PutOperation(PutBody, _Operation, kw_only=True):
     """Put one message, or several under `messages`; answers the first offset."""
 
     queue: str
@@ -108,6 +109,13 @@ class FailOperation(AckOperation):
     reason: str = ""
 
 
+class RenewOperation(AckOperation):
+    """Prolong the leases of claims; answers until when."""
+
+    lease: Lease | None = None
+    """Seconds from now; without one, as the queue's spec says."""
+
+
 Operation = Union[  # noqa: UP007  # msgspec reads it as one type
     AppendOperation,
     PutOperation,
@@ -120,6 +128,7 @@ Operation = Union[  # noqa: UP007  # msgspec reads it as one type
     AckOperation,
     NackOperation,
     FailOperation,
+    RenewOperation,
 ]
 
 
@@ -141,18 +150,24 @@ endpoint = Endpoints("transactions")
 @endpoint("POST /transactions", errors=(404, 409, 416, 423))
 async def transact(ask: Ask, body: TransactionBody) -> Results:
     """Several operations in one commit: all of them, or none."""
-    steps = [await _step(ask, operation) for operation in body.operations]
+    steps = [_step(ask, operation) for operation in body.operations]
     results = await ask.execute(Transact(steps))
-    return Results(results=[None if isinstance(one, list) else one for one in results])
+    return Results(results=[_shown(one) for one in results])
 
 
-async def _step(ask: Ask, operation: Operation) -> Any:
+def _shown(result: Any) -> Any:
+    if isinstance(result, LeaseEnd):
+        return result.until
+    return None if isinstance(result, list) else result
+
+
+def _step(ask: Ask, operation: Operation) -> Any:
     """The command of an operation."""
     match operation:
         case AppendOperation():
             return _append(ask, operation)
         case PutOperation():
-            return await _put(ask, operation)
+            return _put(ask, operation)
         case CreateLogOperation(log=log):
             return logs.CreateLog(log)
         case DeleteLogOperation(log=log):
@@ -169,6 +184,8 @@ async def _step(ask: Ask, operation: Operation) -> Any:
             return queues.FinishClaims(queue, runs_of(claims), "nack", optional_ms(delay), reason)
         case FailOperation(queue=queue, claims=claims, reason=reason):
             return queues.FinishClaims(queue, runs_of(claims), "fail", reason=reason)
+        case RenewOperation(queue=queue, claims=claims, lease=lease):
+            return queues.RenewClaims(queue, runs_of(claims), optional_ms(lease))
     return queues.FinishClaims(operation.queue, runs_of(operation.claims), "ack")
 
 
@@ -182,9 +199,9 @@ def _append(ask: Ask, operation: AppendOperation) -> logs.Append:
     return logs.Append(operation.log, packed, operation.expect_end, producer)
 
 
-async def _put(ask: Ask, operation: PutOperation) -> Any:
+def _put(ask: Ask, operation: PutOperation) -> Any:
     queue = check_name(operation.queue, "queue")
-    command, _ = await put_command(ask, queue, new_messages_of(operation), Wishes(), None)
+    command, _ = put_command(ask, queue, operation, new_messages_of(operation))
     if command is None:
         raise InvalidInput("a put of a transaction has at least one message")
     return command

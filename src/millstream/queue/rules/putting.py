@@ -1,0 +1,62 @@
+"""Putting: messages get the headers that their queue reads, and those for later get their place."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from millstream.errors import InvalidInput
+from millstream.format.headers import labels_of, relabelled
+from millstream.format.packing import Batch, check_timestamp
+from millstream.log.commands import Append
+from millstream.log.operations import append, need_log
+from millstream.queue import commands as c
+from millstream.queue.model.marking import addressed, mark_of
+from millstream.queue.model.slots import Span
+from millstream.queue.model.spec import DELAY_MS_MAX
+from millstream.queue.rules.ledger import Ledger
+from millstream.queue.rules.placing import place
+from millstream.queue.rules.sources import inbox_of, later_of
+from millstream.store.transaction import Transaction
+
+
+def put(tx: Transaction, command: c.PutMessages) -> int:
+    """Append messages to a queue's own log, at once or for later."""
+    ledger = Ledger(tx, command.queue)
+    queue, records = ledger.queue, command.records
+    count = records.count if isinstance(records, Batch) else 1
+    if command.wishes:
+        if len(command.wishes) != count:
+            raise InvalidInput(
+                f"one wish per message is expected: {count}, not {len(command.wishes)}"
+            )
+        wanted = zip(command.wishes, labels_of(records), strict=True)
+        labels = [addressed(queue.name, queue.spec, wishes, *label) for wishes, label in wanted]
+        records = relabelled(records, labels, tx.limits)
+    if not command.is_for_later:
+        return append(tx, Append(inbox_of(queue.name), records, producer=command.producer))
+    _check_later(command)
+    first_id = tx.delta.next_id
+    first = append(tx, Append(later_of(queue.name), records))
+    log_id, head = need_log(tx, later_of(queue.name))
+    spans = [Span(0, count, log_id, first, first_id, tx.wall_ms)]
+    if head.next_at(queue.positions.get(log_id, 0)) == first:
+        marks = [
+            replace(mark_of(queue.spec, *one), delay_ms=command.delay_ms, due_ms=command.due_ms)
+            for one in labels_of(records)
+        ]
+        routed = c.Routed(log_id, first, first + count, spans, marks, setbacks=head.setbacks)
+        place(ledger, [routed])
+        ledger.close()
+    return first
+
+
+def _check_later(command: c.PutMessages) -> None:
+    delay_ms, due_ms = command.delay_ms, command.due_ms
+    if command.producer is not None:
+        raise InvalidInput("a message for later cannot name a producer; use dedup")
+    if delay_ms is not None and due_ms is not None:
+        raise InvalidInput("a message has a delay or a time, not both")
+    if due_ms is not None:
+        check_timestamp(due_ms)
+    if delay_ms is not None and not 0 <= delay_ms <= DELAY_MS_MAX:
+        raise InvalidInput(f"a delay is from 0 to {DELAY_MS_MAX:,} ms, not {delay_ms:,}")
