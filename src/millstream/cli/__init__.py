@@ -42,9 +42,10 @@ EXIT_INTERRUPTED = 130
 class Commands(TyperGroup):
     """The root of all commands: whatever goes wrong below becomes one clear line."""
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
+    def get_params(self, ctx: Any) -> Any:
+        """The options, those for completion included, which are added last."""
         _hide_variables(self)
+        return super().get_params(ctx)
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; an error of ours never shows as a traceback, unless asked for."""

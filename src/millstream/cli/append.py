@@ -41,9 +41,9 @@ def append(
     ] = 0,
     json: AsJson = False,
 ) -> None:
-    """Append records and print their offsets, once they are durable; creates the log.
+    """Append records, and print their offsets once they are durable.
 
-    Values are arguments, or lines of standard input: one record per line, a batch per commit. If the
+    Creates the log. Values are arguments, or lines of standard input: one record per line, a batch per commit. If the
     reader of the output goes away, the rest of the input is stored all the same.
     """
     if (producer is None) != (sequence is None):

@@ -65,7 +65,10 @@ def bench(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per workload.")] = False,
 ) -> None:
-    """Measure speed here and now, each workload beside a limit or a peer that takes turns with it."""
+    """Measure speed here and now, beside a limit.
+
+    Each workload takes turns with a limit or a peer; the ratio is what counts.
+    """
     settings = dict(_DEFAULTS[suite])
     given = {"seconds": seconds, "sync_delay_ms": sync_delay_ms, "records": records}
     for name, value in given.items():

@@ -59,7 +59,7 @@ def claim(
         typer.Option("--ack", metavar="CLAIM", help="Acknowledge this in the same commit."),
     ] = None,
 ) -> None:
-    """Claim messages for a while, and print them: claim, key and value."""
+    """Claim messages for a while: prints claim, key and value."""
     messages = existing_queue(ms, queue).claim(
         count,
         lease=_seconds(lease),
@@ -73,7 +73,7 @@ def claim(
 def pop(
     queue: QueueName, ms: Millstream, output: Output, count: Count = 1, wait: Wait = None
 ) -> None:
-    """Take messages, done at once, and print them: each is handed out at most once."""
+    """Take messages, each at most once: they are done as they are printed."""
     messages = existing_queue(ms, queue).pop(count, wait=_seconds(wait))
     _hand_out(messages, output, "they are done, and will not come again")
 
@@ -177,7 +177,10 @@ def records(
         bool, typer.Option("--json", help="One JSON object per record: key and value in hex.")
     ] = False,
 ) -> None:
-    """Print a queue as the records of OpenData-Queue's RFC: key and value in hex, and what they say."""
+    """Print a queue as the records of OpenData-Queue's RFC.
+
+    Key and value in hex, and what they say.
+    """
     for record in existing_queue(ms, queue).records():
         key, value, said = record.key.hex(), record.value.hex(), record.describe()
         if json:

@@ -21,8 +21,9 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 import typer
 
 from millstream import Millstream
+from millstream.cli.advice import EXIT_UNUSABLE
 from millstream.cli.declared import Declared
-from millstream.cli.display import Answer
+from millstream.cli.display import Answer, Line
 from millstream.cli.place import Place
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -41,7 +42,9 @@ class Consent:
         if self.yes:
             return
         if not sys.stdin.isatty():
-            raise typer.BadParameter(f"{question} Without a terminal, say --yes.")
+            asked = f"error: there is no terminal to ask on: {question} Say --yes"
+            Line(asked, "red", note=True).show()
+            raise typer.Exit(EXIT_UNUSABLE)
         if not typer.confirm(question, err=True):
             typer.echo("nothing was changed", err=True)
             raise typer.Exit(1)

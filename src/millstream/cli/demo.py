@@ -31,7 +31,10 @@ WRITER = "from millstream.cli.demo import write_until_killed as w; w()"
 
 
 def demo(json: AsJson = False) -> None:
-    """Show everything at work, in a few seconds, in a temporary directory."""
+    """Show everything at work, in a few seconds.
+
+    Works in a temporary directory, and shows the code that it runs.
+    """
     told = []
     with tempfile.TemporaryDirectory(prefix="millstream-demo-") as directory, chdir(directory):
         for step in STEPS:

@@ -50,7 +50,7 @@ class Line:
         if self.style and stream.isatty():
             from rich.text import Text
 
-            console(stderr=self.note).print(Text(self.text, style=self.style))
+            console(stderr=self.note).print(Text(self.text, self.style), soft_wrap=True)
         else:
             stream.write(self.text + "\n")
 

@@ -31,9 +31,9 @@ def doctor(
         ),
     ] = False,
 ) -> Answer:
-    """Verify every checksum, that nothing is missing, and SQLite's own structure.
+    """Verify every checksum, and that nothing is missing.
 
-    Only reads, also while others write. Ends with 0 if the store is healthy, 1 if something is
+    SQLite's own structure too. Only reads, also while others write. Ends with 0 if the store is healthy, 1 if something is
     damaged, 2 if it cannot be opened. With --environment: 1 if something installed cannot work.
     """
     file = place.file("doctor", path)

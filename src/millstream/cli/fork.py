@@ -20,7 +20,7 @@ def fork(
         str | None, typer.Argument(metavar="NAME", help="What the fork is called.")
     ] = None,
 ) -> Answer:
-    """Create a log that begins as another one is now; nothing is copied."""
+    """Create a log that begins as another one is now, without copying."""
     made = existing_log(ms, log).fork(name)
     end = made.end_offset()
     return Answer(

@@ -172,7 +172,7 @@ def truncate(
 
 @command(log, "log delete orders --yes")
 def delete(log: LogName, ms: Millstream, consent: Consent) -> Answer:
-    """Delete a log with its records, cursors and metadata, permanently."""
+    """Delete a log and all that belongs to it, permanently."""
     found = existing_log(ms, log)
     count = len(found)
     consent.ask(f"Delete log {log!r} with {plural(count, 'record')}?")

@@ -75,9 +75,10 @@ class Place:
         """The store's file, or the one of a path, for a command that works on nothing else."""
         name = path or self.store
         if is_address(name):
-            raise typer.BadParameter(
-                f"`millstream {command}` works on the file of a store, not over a server: run it on "
-                "the server's machine, with --store PATH"
+            raise CannotOpen(
+                f"`millstream {command}` works on the file of a store, not over a server; run it on "
+                "the server's machine, with --store PATH",
+                path=name.rpartition("@")[2],
             )
         return Path(name)
 

@@ -45,9 +45,10 @@ def put(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Put messages straight to a queue, past its filter; says how many, once they are durable.
+    """Put messages straight to a queue, past its filter.
 
-    --priority, --group and --dedup go into the headers that the queue reads them from.
+    Says how many, once they are durable. If the reader of the output goes away, the rest of the input
+    is put all the same. --priority, --group and --dedup go into the headers that the queue reads them from.
     """
     if delay is not None and at is not None:
         raise typer.BadParameter("--delay or --at, not both")

@@ -45,9 +45,9 @@ def create(
         ),
     ] = "latest",
 ) -> Answer:
-    """Create a queue, or make it what the settings say; what is not named has its default.
+    """Create a queue, or make it what the settings say.
 
-    To repeat it changes nothing. A setting that cannot be altered now is told, and nothing changes.
+    What is not named has its default. To repeat it changes nothing. A setting that cannot be altered now is told, and nothing changes.
     """
     begin = QueueSpec(**parse_start(start))
     spec = replace(begin, **changes_of(begin, given))
@@ -67,9 +67,9 @@ def create(
 
 @command(queue, "queue alter mail --rate 50", "queue alter mail --dead-letter ''")
 def alter(queue: QueueName, ms: Millstream, given: Annotated[Fields, CHANGES]) -> Answer:
-    """Change some settings of a queue; what is not named stays as it is.
+    """Change some settings of a queue.
 
-    An empty text or a cap of 0 takes a setting away. Priorities and groups change only while nothing
+    What is not named stays as it is. An empty text or a cap of 0 takes a setting away. Priorities and groups change only while nothing
     waits and nothing is in flight.
     """
     if not given:
@@ -212,7 +212,7 @@ def resume(queue: QueueName, ms: Millstream) -> Answer:
 
 @command(queue, "queue delete mail --yes")
 def delete(queue: QueueName, ms: Millstream, consent: Consent) -> Answer:
-    """Delete a queue, the state of its messages and its inbox, permanently; its sources stay."""
+    """Delete a queue with its inbox, permanently; its sources stay."""
     found = existing_queue(ms, queue)
     consent.ask(f"Delete queue {queue!r} and how its messages stand?")
     gone = found.delete()

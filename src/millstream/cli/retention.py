@@ -33,9 +33,9 @@ def retention(
         bool, typer.Option("--enforce", help="Delete now, not within seconds.")
     ] = False,
 ) -> Answer:
-    """Show or set what a log deletes by itself; a record goes as soon as one rule allows it.
+    """Show or set what a log deletes by itself.
 
-    A rule that is given replaces the one of its kind; the others stay.
+    A record goes as soon as one rule allows it. A rule that is given replaces the one of its kind; the others stay.
     """
     found = existing_log(ms, log)
     before = found.retention()

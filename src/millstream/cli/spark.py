@@ -127,7 +127,10 @@ def archive(
         bool, typer.Option("--allow-gaps", help="Go on where records were truncated too early.")
     ] = False,
 ) -> Answer:
-    """Logs to Parquet files by log and date, each record once; then truncates behind them."""
+    """Logs to Parquet files by log and date, each record once.
+
+    Truncates the logs behind them.
+    """
     keep_s = None if keep is None else parse_duration(keep)
     summary = where.run(
         "archive", place, path, logs=log or [], pattern=pattern, cursor=cursor, keep=keep_s,
@@ -238,7 +241,10 @@ def report(
         list[str] | None, typer.Option("--by", metavar="HEADER", help="Tell apart by a header.")
     ] = None,
 ) -> Answer:
-    """How messages fared: throughput, waiting, working, attempts, reasons; Parquet and a page."""
+    """How messages fared, as Parquet and as a page.
+
+    Throughput, waiting, working, attempts and reasons.
+    """
     summary = where.run("report", place, path, queues=queue or [], by=by or [])
     from millstream.spark.pipelines.charts import duration
 
@@ -303,7 +309,10 @@ def route(
         bool, typer.Option("--allow-loss", help="Go on where records were truncated too early.")
     ] = False,
 ) -> Answer:
-    """Assign records to queues with router=spark: all filters in one pass of Spark SQL."""
+    """Assign records to queues that Spark routes.
+
+    All filters of queues with router=spark in one pass of Spark SQL.
+    """
     summary = where.run(
         "route", place, queues=queue or [], enrich=enrich or None, values=values,
         backfill=backfill, round_records=round_records, fail_on_data_loss=not allow_loss,

@@ -23,6 +23,6 @@ def stats(ms: Millstream) -> Answer:
 
 
 def fold(ms: Millstream) -> Answer:
-    """Move every commit into its records now, rather than in the background."""
+    """Move every commit into its records now."""
     folded = ms.fold()
     return Answer({"folded": folded}, f"{plural(folded, 'commit')} folded")

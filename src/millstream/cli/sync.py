@@ -54,9 +54,9 @@ def sync(
         bool, typer.Option("--json", help="Print JSON; with --follow one object per line.")
     ] = False,
 ) -> None:
-    """Bring this store and another one together: records, truncations, metadata, owners.
+    """Exchange with another store what one has and the other lacks.
 
-    A server is shown --token, or what is in MILLSTREAM_TOKEN. What is the same on both sides is not
+    That is records, truncations, metadata and owners. A server is shown --token, or what is in MILLSTREAM_TOKEN. What is the same on both sides is not
     sent.
     """
     if push and pull:

@@ -56,9 +56,9 @@ def worker(
     drain: Annotated[bool, typer.Option("--drain", help="End once the queue is empty.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Run a command for every message: value on stdin, the rest in MILLSTREAM_* variables.
+    """Run a command for every message of a queue.
 
-    Exit 0: done. Exit 100: failed for good. Anything else: again later, the last line of its stderr
+    It gets the value on stdin, and the rest in MILLSTREAM_* variables. Exit 0: done. Exit 100: failed for good. Anything else: again later, the last line of its stderr
     is the reason. SIGTERM or Ctrl-C: no new messages, running commands finish.
     """
     arguments = _program(command)
