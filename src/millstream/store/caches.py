@@ -15,8 +15,12 @@ class Caches:
 
     def of(self, kind: type[T], *arguments: Any) -> T:
         """The cache of a kind: a class, and what it is made with."""
-        found: T | None = self._found.get(kind)
-        return self._found.setdefault(kind, kind(*arguments)) if found is None else found
+        found: T
+        try:
+            found = self._found[kind]
+        except KeyError:
+            found = self._found.setdefault(kind, kind(*arguments))
+        return found
 
     def clear(self) -> None:
         """Forget everything."""

@@ -35,8 +35,7 @@ class Views:
             if seq >= self.seq:
                 for key in changed:
                     entity = entities.get(key)
-                    view = None if entity is None else entity.view()
-                    if view is not None:
+                    if entity is not None and (view := entity.view()) is not None:
                         self._found[key] = view
                 self.seq = seq
 

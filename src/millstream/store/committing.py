@@ -1,0 +1,179 @@
+"""The committing half of a store: the operations of a group become one commit.
+
+They run on the state, under the mutex; what they did to the rows is made durable as one value; then
+readers see it. A group whose commit fails, or is interrupted, is settled all the same: each ticket
+has its result, or is told what is known.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from millstream.errors import MillstreamError, OutcomeUnknown
+from millstream.format import keys
+from millstream.store.draft import Draft
+from millstream.store.folding import Folding
+from millstream.store.group import run_group
+from millstream.store.keeper import Keeper
+from millstream.store.rescue import Rescue
+from millstream.store.ticket import Ticket
+from millstream.store.transaction import Transaction
+from millstream.store.transactor import told
+
+SLOW_S = 0.02
+"""A sync from which on it costs little, beside it, to apply each commit to the standby as well."""
+
+
+class Committing(Folding):
+    """Commits groups; the store adds callers, the background, and what follows a failure."""
+
+    _keeper: Keeper
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._groups = self._operations = 0
+        self._last_failure: str | None = None
+        self._kept = False
+        self._has_sql = "sql" in self.engine.abilities
+        self._sending: tuple[list[Ticket[Any]], int, bytes] | None = None
+        """The group whose delta was written last, its sequence, and its bytes."""
+        self.settled: list[Ticket[Any]] | None = None
+        """The last group whose tickets all have their result or their error."""
+
+    @abstractmethod
+    def _begin_recovery(self, cause: BaseException) -> None:
+        """Refuse writes until what is on disk is certain."""
+
+    def commit_group(self, group: list[Ticket[Any]]) -> None:
+        """Run the operations of a group and commit them; called by the leader, in its turn.
+
+        If its thread is interrupted meanwhile, the commit is finished, and then the interrupt raised.
+        """
+        try:
+            self._commit_group(group)
+        except MillstreamError as error:
+            self._fail(group, error)
+        except BaseException as error:
+            rescue = Rescue(lambda: self._complete(group), error)
+            rescue.finish()
+            if rescue.failure is not None:
+                self._fail(group, rescue.failure)
+            self.settled = group
+            told = [rescue.failure, *(ticket.error for ticket in group)]
+            again = any(type(one) is type(error) for one in told)
+            if not (again and isinstance(error, Exception)):
+                raise  # it came from outside: what comes from an operation, comes again
+        self.settled = group
+
+    def _commit_group(self, group: list[Ticket[Any]]) -> None:
+        self._sent = False
+        shortage = self.engine.shortage()
+        if shortage is not None and shortage.is_severe:
+            for ticket in group:
+                ticket.error = shortage.error()
+            return
+        refusal = None if shortage is None else shortage.error()
+        began_s = 0.0 if self.on_commit is None else self.clock.seconds()
+        if self._promised:
+            self._let_read()
+        state, limits = self.state, self.limits
+        with self.engine.write() as writer:
+            with self.mutex:
+                self._ahead = True
+                self._advance(writer)
+                transaction = Transaction(
+                    state,
+                    Draft(writer, self._folder),
+                    limits,
+                    refusal=refusal,
+                    has_sql=self._has_sql,
+                )
+                run_group(transaction, group)
+                commit = transaction.finish()
+            # Readers have the mutex while the disk is waited for. The seam for pipelining: the next
+            # group may run on this state from here on, if it is answered after this commit.
+            if commit is not None:
+                self._sending = (group, transaction.delta.seq, transaction.encoded)
+                self._sync(writer, commit)
+            with self.mutex:
+                if commit is not None:
+                    state.committed(transaction.delta, len(transaction.encoded))
+                    self._own_seq = state.seq
+                    self._groups += 1
+                self._publish(state)
+                state.evict(limits.entities_cached_max, limits.entities_weight_max)
+                self._ahead = False
+                if self._patient:
+                    self._fall_level()
+        self._operations += len(group)
+        if self.on_commit is not None and self._sent:
+            self.on_commit(len(group), self.clock.seconds() - began_s, self._sync_s)
+        self._after_commit()
+
+    def _complete(self, group: list[Ticket[Any]]) -> None:
+        """Finish what an interrupt broke off: what is on disk says how far it had come."""
+        self._stale = True
+        if self._sending is not None and self._sending[0] is group and self._has_landed():
+            self._reload()
+            return
+        for ticket in group:
+            ticket.result = ticket.error = None
+        self._commit_group(group)
+
+    def _has_landed(self) -> bool:
+        """Whether the delta that was written last is durable."""
+        assert self._sending is not None
+        _, seq, data = self._sending
+        with self.engine.read() as snapshot:
+            found = snapshot.get(keys.delta(seq))
+            if found is None and snapshot.first_seq() > seq:
+                raise OutcomeUnknown("the commit was interrupted, and then folded by others")
+        return found == data
+
+    def _after_commit(self) -> None:
+        state, limits = self.state, self.limits
+        if self.standby.is_used:
+            self._follow()
+        unfolded, size = state.seq - state.folded, state.tail_total
+        if (
+            unfolded > limits.tail_deltas_max
+            or size > limits.tail_bytes_max
+            or len(state.dirty) > limits.tail_entities_max
+        ):
+            self._fold_behind()
+        long = unfolded > limits.fold_deltas_min or size > limits.fold_bytes_min
+        if long or not self._kept:
+            self._kept = True
+            self._keeper.wake()
+
+    def _follow(self) -> None:
+        """Have the standby keep up; what was just committed stays committed."""
+        try:
+            if self.standby.follow(is_slow=self._sync_s > SLOW_S):
+                return
+        except MillstreamError as error:
+            self._last_failure = str(error)
+        self.watch.wake_all()  # what some of them wait for, it had to find out
+
+    def _fold_behind(self) -> None:
+        """The tail is as long as it may be: fold now. What was just committed stays committed."""
+        try:
+            self._write_slice()
+        except MillstreamError as error:
+            self._keeper_failed(error)
+
+    def _fail(self, group: list[Ticket[Any]], error: BaseException) -> None:
+        """Nothing of the group was acknowledged: each caller is told what is known."""
+        with self.mutex:
+            self._stale = True
+            self._fall_level()
+        known = isinstance(error, MillstreamError) and not isinstance(error, OutcomeUnknown)
+        if not known and (self._sent or not isinstance(error, Exception)):
+            self._begin_recovery(error)
+        for ticket in group:
+            if ticket.error is None:
+                ticket.error = told(error, sent=self._sent)
+
+    def _keeper_failed(self, error: MillstreamError) -> None:
+        self._last_failure = str(error)
