@@ -55,9 +55,7 @@ class Filter:
         log: str | None = None,
     ) -> bool:
         """Whether the condition is true; false and unknown are both no match."""
-        if self.fields:
-            return self._holds(_row(headers, key, timestamp, log))
-        return self._holds(headers)
+        return self._holds(_row(headers, key, timestamp, log) if self.fields else headers)
 
     def evaluate(
         self,

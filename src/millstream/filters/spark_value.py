@@ -69,11 +69,10 @@ class Typed:
     """A struct that has the expressions by type as its fields, if they were made from one."""
 
     @property
-    def kinds(self) -> tuple[str, ...]:
-        """The types that it may have: `s`, `id` for a number, `b`."""
-        number = self.i is not None or self.d is not None
-        found = (self.s is not None, number, self.b is not None)
-        return tuple(kind for kind, may in zip(("s", "id", "b"), found, strict=True) if may)
+    def fields(self) -> dict[str, str]:
+        """The expressions, by the types that it may have."""
+        found = {"s": self.s, "i": self.i, "d": self.d, "b": self.b}
+        return {kind: text for kind, text in found.items() if text is not None}
 
 
 def once(values: Sequence[Typed], body: Callable[..., str]) -> str:
@@ -89,19 +88,13 @@ def once(values: Sequence[Typed], body: Callable[..., str]) -> str:
 def _struct(value: Typed) -> str:
     if value.whole is not None:
         return value.whole
-    fields = {"s": value.s, "i": value.i, "d": value.d, "b": value.b}
-    named = [f"'{field}', {text}" for field, text in fields.items() if text is not None]
+    named = [f"'{field}', {text}" for field, text in value.fields.items()]
     return f"named_struct({', '.join(named)})"
 
 
 def _inside(value: Typed, name: str) -> Typed:
     """The value where its struct has this name."""
-    return Typed(
-        s=value.s and f"{name}.s",
-        i=value.i and f"{name}.i",
-        d=value.d and f"{name}.d",
-        b=value.b and f"{name}.b",
-    )
+    return Typed(**{field: f"{name}.{field}" for field in value.fields})  # type: ignore[arg-type]
 
 
 def typed(node: Value, columns: Columns) -> Typed:

@@ -75,13 +75,9 @@ def to_spark(node: Condition, columns: Columns, *, exact: bool = True) -> str:
 
 
 def _compare(operator: ComparisonOperator, left: Typed, right: Typed, *, exact: bool) -> str:
-    answers = []
-    if left.s is not None and right.s is not None:
-        answers.append(f"{left.s} {operator} {right.s}")
-    if left.i is not None and right.i is not None:
-        answers.append(f"{left.i} {operator} {right.i}")
-    if left.d is not None and right.d is not None:
-        answers.append(f"{left.d} {operator} {right.d}")
+    one, other = left.fields, right.fields
+    both = [field for field in "sid" if field in one and field in other]
+    answers = [f"{one[field]} {operator} {other[field]}" for field in both]
     if left.i is not None and right.d is not None:
         answers.append(_mixed(operator, left, right))
     if left.d is not None and right.i is not None:
@@ -97,12 +93,18 @@ def _mismatch(operator: ComparisonOperator, left: Typed, right: Typed) -> list[s
     """What makes a comparison without an answer false, if both sides are there."""
     if left.fixed and not right.fixed:
         left, right = right, left
-    alike = [kind for kind in right.kinds if kind != "b" or operator in ("=", "<>")]
+    one, other = _kinds(left), _kinds(right)
+    alike = other if operator in ("=", "<>") else other - {"b"}
     if right.fixed:
         return _unlike(left, "".join(alike))
-    if left.kinds == right.kinds == tuple(alike) and len(alike) == 1:
+    if one == other == alike and len(alike) == 1:
         return []
     return [f"({_first(_unlike(left))} OR {_first(_unlike(right))})"]
+
+
+def _kinds(value: Typed) -> set[str]:
+    """What it may be: `s`, `id` for a number, `b`."""
+    return {"id" if field in "id" else field for field in value.fields}
 
 
 def _unlike(value: Typed, but: Collection[str] = (), *, exact: bool = True) -> list[str]:
@@ -113,12 +115,7 @@ def _unlike(value: Typed, but: Collection[str] = (), *, exact: bool = True) -> l
     if not exact:
         return []
     ends = {"s": "{} < ''", "i": f"{{}} < {INT64_MIN}", "d": f"{{}} > {_NAN}", "b": "{} < FALSE"}
-    fields = {field: getattr(value, field) for field in ends}
-    return [
-        end.format(fields[field])
-        for field, end in ends.items()
-        if fields[field] is not None and field not in but
-    ]
+    return [ends[field].format(text) for field, text in value.fields.items() if field not in but]
 
 
 def _first(answers: list[str]) -> str:
@@ -165,9 +162,8 @@ def _member(value: Typed, items: tuple[tree.Constant, ...], *, exact: bool) -> s
         for field, text in _as_member(item.value):
             listed[field][text] = None
     answers = {}
-    for field, texts in listed.items():
-        found = getattr(value, field)
-        if found is not None and texts:
+    for field, found in value.fields.items():
+        if texts := listed[field]:
             if field == "d" and "0.0D" in texts:
                 found = f"({found} + 0.0D)"  # Spark's sets tell -0.0 from 0.0, and this is 0.0
             answers[field] = f"{found} IN ({', '.join(texts)})"
@@ -192,8 +188,7 @@ def _is_null(value: Value, columns: Columns) -> str:
     if isinstance(value, tree.Header):  # NaN is a value here, though nothing compares with it
         entry = header(value.name, columns)
         return f"({' AND '.join(f'{entry}.{field} IS NULL' for field in 'sidb')})"
-    found = typed(value, columns)
-    present = [each for each in (found.s, found.i, found.d, found.b) if each is not None]
+    present = typed(value, columns).fields.values()
     return f"({' AND '.join(f'{each} IS NULL' for each in present)})"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -18,9 +18,9 @@ from millstream.log.head import Head
 from millstream.log.names import check_name
 from millstream.queue import commands as c
 from millstream.queue.model.backoff import Backoff
-from millstream.queue.model.bucket import Bucket, Removed
+from millstream.queue.model.bucket import Removed
 from millstream.queue.model.group import Group, Standing
-from millstream.queue.model.slots import AVAILABLE, FAILED, Slots, Trial
+from millstream.queue.model.slots import AVAILABLE, FAILED, Trial
 from millstream.queue.model.spec import RATE_MAX, RATE_MIN, QueueSpec
 from millstream.queue.model.state import Counts, Moved, Paused, QueueState, Specified
 from millstream.queue.rules.aging import note_removed
@@ -206,12 +206,13 @@ def purge(tx: Transaction, command: c.PurgeQueue) -> int:
     state = states[command.state]
     total = 0
     alive = []
-    for bucket_id, slots in list(_with(tx, queue, state)):
-        tx.change(keys.bucket(queue.queue_id, bucket_id), Removed(slots))
-        gone = sum(stop - start for start, stop in slots)
-        alive.append((bucket_id, -gone))
-        note_removed(tx, queue.queue_id, bucket_id)
-        total += gone
+    for bucket_id in sorted(queue.alive):
+        if slots := list(ledger.bucket(bucket_id).runs(state)):
+            ledger.change_bucket(bucket_id, Removed(slots))
+            gone = sum(stop - start for start, stop in slots)
+            alive.append((bucket_id, -gone))
+            note_removed(tx, queue.queue_id, bucket_id)
+            total += gone
     if state == FAILED:
         tx.change(key, Moved(tx.store_ms, Counts(failed=-total), alive=alive))
         return total
@@ -248,14 +249,6 @@ def _empty_groups(tx: Transaction, queue: QueueState) -> None:
         empty = Standing(in_flight=now.in_flight, paid_until_ms=now.paid_until_ms)
         if now != empty:
             tx.change(group_key, empty)
-
-
-def _with(tx: Transaction, queue: QueueState, state: int) -> Iterator[tuple[int, list[Slots]]]:
-    """The buckets that have slots in a state, with those slots."""
-    for bucket_id in sorted(queue.alive):
-        slots = list(tx.entity(keys.bucket(queue.queue_id, bucket_id), Bucket).runs(state))
-        if slots:
-            yield bucket_id, slots
 
 
 def redrive(tx: Transaction, command: c.RedriveClaims) -> int:

@@ -82,14 +82,8 @@ class AssignMessages(Procedure[int], frozen=True):
     assignments: list[Assignment]
 
 
-class _Found(Struct, frozen=True):
-    """An assignment, with what the log says about its messages."""
-
-    assignment: Assignment
-    log_id: int
-    setbacks: int
-    spans: list[Span]
-    marks: list[Mark] | None
+_Found = tuple[Assignment, Routed]
+"""An assignment, and what the log says about its messages."""
 
 
 def assign_messages(store: Store, query: AssignMessages) -> int:
@@ -148,7 +142,9 @@ def _look_up(
             with store.engine.read() as snapshot:
                 source = _Source(store.rows(snapshot), log_id, gone, looks, known)
                 spans, marks = _spans(source, assignment, spec)
-                return _Found(assignment, log_id, bounds.setbacks, spans, marks)
+                stretch = assignment.start, assignment.stop
+                routed = Routed(log_id, *stretch, spans, marks, setbacks=bounds.setbacks)
+                return assignment, routed
         except RowMoved:
             store.refresh()
             bounds = bounds_of(store, log_id)
@@ -296,14 +292,13 @@ def _wished(mark: Mark, wish: Wish) -> Mark:
 def _place(tx: Transaction, found: Sequence[_Found]) -> int:
     """Compare where each queue stands, set where it stands then, and place what is new."""
     total = 0
-    for one in found:
-        assignment = one.assignment
+    for assignment, routed in found:
         ledger = Ledger(tx, assignment.queue)
         named = tx.entity(keys.log_name(assignment.log), Name).log_id
-        head = tx.entity(keys.head(one.log_id), Head)
-        if named != one.log_id or head.setbacks != one.setbacks:
+        head = tx.entity(keys.head(routed.log_id), Head)
+        if named != routed.log_id or head.setbacks != routed.setbacks:
             raise Conflict(f"log {assignment.log!r} is another one by now; assign again")
-        position = head.next_at(ledger.queue.positions.get(one.log_id, 0))
+        position = head.next_at(ledger.queue.positions.get(routed.log_id, 0))
         if assignment.gapless and head.count(position, assignment.start):
             raise Conflict(
                 f"queue {assignment.queue!r} stands at offset {position} of log "
@@ -314,22 +309,21 @@ def _place(tx: Transaction, found: Sequence[_Found]) -> int:
             )
         if position >= assignment.stop:
             continue
-        spans, marks = _from(one, position)
-        routed = Routed(one.log_id, position, assignment.stop, spans, marks, setbacks=one.setbacks)
-        total += place(ledger, [routed])
+        total += place(ledger, [_from(routed, position)])
         ledger.close()
     return total
 
 
-def _from(one: _Found, position: int) -> tuple[list[Span], list[Mark] | None]:
+def _from(routed: Routed, position: int) -> Routed:
     """The messages at and after a position."""
-    if not one.spans or one.spans[0].offset >= position:
-        return one.spans, one.marks
+    if not routed.spans or routed.spans[0].offset >= position:
+        return replace(routed, start=position)
     spans: list[Span] = []
     passed = 0
-    for span in one.spans:
+    for span in routed.spans:
         skip = min(max(0, position - span.offset), span.count)
         passed += skip
         if skip < span.count:
             spans.append(span.cut(skip, span.count - skip))
-    return spans, None if one.marks is None else one.marks[passed:]
+    marks = None if routed.marks is None else routed.marks[passed:]
+    return replace(routed, start=position, spans=spans, marks=marks)
