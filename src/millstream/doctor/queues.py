@@ -99,7 +99,7 @@ class QueueExamination:
                     sound = self._logs.sound.get(span.log_id, nothing)
                     for first, last in sound.missing(span.offset, span.offset + span.count):
                         slot = span.slot + first - span.offset
-                        claim_id = queue.claim_id(bucket_id, slot)
+                        claim_id = bucket_id + slot
                         self._miss(queue, STATES[state], claim_id, span.log_id, (first, last))
                 if seen < stop - start:
                     self._wrong(
@@ -131,7 +131,7 @@ class QueueExamination:
         if wrong:
             self._wrong(
                 f"queue {queue.name!r}, bucket {bucket_id:#x}: the attempts at {len(wrong):,} "
-                f"messages, claim {queue.claim_id(bucket_id, wrong[0])} the first, are not all told",
+                f"messages, claim {bucket_id + wrong[0]} the first, are not all told",
             )
 
     def _miss(
@@ -243,7 +243,7 @@ class QueueExamination:
         wrong = [slot for slot in slots if slot >= len(states) or states[slot] != AVAILABLE]
         if wrong:
             self._wrong(
-                f"claim {queue.claim_id(bucket_id, wrong[0])} of queue {queue.name!r} is listed as "
+                f"claim {bucket_id + wrong[0]} of queue {queue.name!r} is listed as "
                 "waiting, but it is not available",
             )
 

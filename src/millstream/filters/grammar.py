@@ -49,8 +49,8 @@ GRAMMAR: Final = r"""
           | number
           | SIGN number                             -> sign
 ?literal: STRING                                    -> string
-          | TRUE                                    -> true
-          | FALSE                                   -> false
+          | TRUE                                    -> boolean
+          | FALSE                                   -> boolean
 ?number: FLOAT                                      -> floating
           | HEXADECIMAL                             -> hexadecimal
           | INTEGER                                 -> integer

@@ -242,11 +242,8 @@ class _Builder(Transformer[Token, Any]):
     def string(self, token: Token) -> Constant:
         return tree.Constant(_start(token), _unquote(token))
 
-    def true(self, token: Token) -> Constant:
-        return tree.Constant(_start(token), True)
-
-    def false(self, token: Token) -> Constant:
-        return tree.Constant(_start(token), False)
+    def boolean(self, token: Token) -> Constant:
+        return tree.Constant(_start(token), token.type == "TRUE")
 
     def floating(self, token: Token) -> Constant:
         return tree.Constant(_start(token), float(token))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from millstream.errors import TooLarge
 from millstream.filters.like import Pattern
@@ -176,21 +176,14 @@ def kind(node: AnyNode) -> Kind:
 
 def children(node: AnyNode) -> tuple[AnyNode, ...]:
     """The nodes directly below, left to right."""
-    match node:
-        case Signed(operand=value) | Like(value=value) | IsNull(value=value):
-            return (value,)
-        case Not(operand=operand):
-            return (operand,)
-        case Arithmetic(left=left, right=right) | Compare(left=left, right=right):
-            return (left, right)
-        case Between(value=value, low=low, high=high):
-            return (value, low, high)
-        case In(value=value, items=items):
-            return (value, *items)
-        case And(operands=operands) | Or(operands=operands):
-            return operands
-        case _:
-            return ()
+    found: list[Any] = []
+    for name in type(node).__slots__:
+        part = getattr(node, name)
+        if isinstance(part, Node):
+            found.append(part)
+        elif isinstance(part, tuple):
+            found += part
+    return tuple(found)
 
 
 def walk(root: AnyNode) -> Iterator[tuple[AnyNode, int]]:

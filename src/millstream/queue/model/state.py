@@ -20,7 +20,6 @@ from millstream.format.ids import (
     NUMBER_BITS,
     capacity_of,
     make_bucket_id,
-    make_claim_id,
 )
 from millstream.queue.model.pace import NEVER_MS
 from millstream.queue.model.slots import NO_SLOTS, Slots
@@ -391,11 +390,6 @@ class QueueState(Entity, array_like=True):
             low, high = max(first, start), stop if end < 0 else min(end, stop)
             if low < high:
                 yield low, high, exponent
-
-    def claim_id(self, bucket_id: int, slot: int) -> int:
-        """The claim id of a slot."""
-        exponent, base = bucket_id >> 60, bucket_id & ((1 << 60) - 1)
-        return make_claim_id(exponent, base + slot)
 
 
 def _extend(ranges: list[Slots], start: int, stop: int) -> None:

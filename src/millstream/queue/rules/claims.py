@@ -81,7 +81,7 @@ def claim(tx: Transaction, command: c.ClaimRouted) -> c.Granted:
             return granted
     ledger = Ledger(tx, command.queue)
     if command.acked:
-        end_attempts(ledger, command.acked, outcome="ack")
+        end_attempts(ledger, c.FinishClaims(command.queue, command.acked, "ack"))
     if command.routed:
         place(ledger, command.routed)
     expired = expire(ledger)
@@ -278,6 +278,6 @@ def _granted(
         end = stop
         if bucket.attempts[start:stop].count(attempt) < stop - start:
             end = next(slot for slot in range(start, stop) if bucket.attempts[slot] != attempt)
-        claim_id, offset = queue.claim_id(bucket_id, start), span.offset + start - span.slot
+        claim_id, offset = bucket_id + start, span.offset + start - span.slot
         yield c.Grant(claim_id, end - start, attempt, span.log_id, offset, until_ms)
         start = end

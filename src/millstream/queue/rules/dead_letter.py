@@ -65,7 +65,7 @@ def publish_failed(
                 slot = span.slot + record.offset - span.offset
                 owed = Owed(span.log_id, record.offset, reason, histories[slot - slots[0]])
                 if not _send(tx, queue, queue.spec.dead_letter, owed, record, damage):
-                    claim_id = queue.claim_id(bucket_id, slot)
+                    claim_id = bucket_id + slot
                     tx.put(keys.letter(queue.queue_id, claim_id), msgspec.msgpack.encode(owed))
                     ledger.letters += 1
 

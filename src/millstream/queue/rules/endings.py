@@ -117,44 +117,29 @@ def finish(tx: Transaction, command: c.FinishClaims) -> list[c.Run]:
     if command.outcome == "ack" and stride(tx, command.queue, done=command.claims):
         return []
     ledger = Ledger(tx, command.queue)
-    lost = end_attempts(
-        ledger,
-        command.claims,
-        outcome=command.outcome,
-        delay_ms=command.delay_ms,
-        reason=command.reason,
-        each=command.each,
-    )
+    lost = end_attempts(ledger, command)
     ledger.close()
     return lost
 
 
-def end_attempts(
-    ledger: Ledger,
-    claims: Iterable[c.Run],
-    *,
-    outcome: str,
-    delay_ms: int | None = None,
-    reason: str = "",
-    each: bool = False,
-) -> list[c.Run]:
+def end_attempts(ledger: Ledger, command: c.FinishClaims) -> list[c.Run]:
     """End attempts whose lease holds; answers the others, or raises if not `each` may be lost."""
-    state = _STATES[outcome]
+    state = _STATES[command.outcome]
     queue, now_ms = ledger.queue, ledger.tx.store_ms
     good: list[Part] = []
     lost: list[Lost] = []
-    for bucket_id, slots, attempt in parts_of(claims):
+    for bucket_id, slots, attempt in parts_of(command.claims):
         bucket = ledger.bucket(bucket_id)
         is_last = attempt >= queue.spec.max_attempts
         for start, stop, verdict in _judged(bucket, slots, attempt, state, now_ms, is_last=is_last):
             if verdict == HELD:
                 good.append((bucket_id, (start, stop), attempt))
             elif verdict != REPEATED:
-                run = (queue.claim_id(bucket_id, start), stop - start, attempt)
+                run = (bucket_id + start, stop - start, attempt)
                 lost.append((run, verdict))
-    if lost and not each:
+    if lost and not command.each:
         raise _lease_lost(queue.name, lost)
-    _settle(ledger, good, state=state, delay_ms=delay_ms, reason=reason)
+    _settle(ledger, good, state=state, delay_ms=command.delay_ms, reason=command.reason)
     return [run for run, _ in lost]
 
 
@@ -250,7 +235,7 @@ def _settle(
             due_ms = tx.store_ms + (wait_ms if delay_ms is None else max(0, delay_ms))
             for slot in range(start, stop):
                 group = bucket.mark(slot)[1]
-                ledger.index.retry(queue.claim_id(bucket_id, slot), group=group, due_ms=due_ms)
+                ledger.index.retry(bucket_id + slot, group=group, due_ms=due_ms)
         elif bucket.marks:
             for slot in range(start, stop):
                 ledger.index.leave(bucket.mark(slot)[1])
@@ -283,7 +268,7 @@ def renew(tx: Transaction, command: c.RenewClaims) -> LeaseEnd:
         bucket = ledger.bucket(bucket_id)
         for start, _, verdict in _judged(bucket, slots, attempt, GONE, tx.store_ms):
             if verdict != HELD:
-                claim_id = queue.claim_id(bucket_id, start)
+                claim_id = bucket_id + start
                 raise _lease_lost(queue.name, [((claim_id, 1, attempt), verdict)])
     for bucket_id, slots, _ in parts:
         ledger.change_bucket(bucket_id, Renewed([slots], until_ms))

@@ -80,10 +80,11 @@ class Index:
     def enter(self, claim_id: int, *, priority: int, group: str, at_ms: int, due_ms: int) -> None:
         """A message may be claimed from `due_ms` on, in its group's turn."""
         rank = self.rank(priority, at_ms)
-        if not group or not self._queue.spec.group_by:
-            self._set_free(claim_id, rank, "", due_ms)
-        elif due_ms > self._tx.store_ms and not self._queue.spec.ordered:
+        is_alone = not group or not self._queue.spec.group_by
+        if due_ms > self._tx.store_ms and (is_alone or not self._queue.spec.ordered):
             self._wait(claim_id, due_ms)
+        elif is_alone:
+            self._ready[claim_id] = ((QUIET, rank), "")
         else:
             self._join(self._group(group), claim_id, rank, due_ms)
 
@@ -288,12 +289,6 @@ class Index:
         self._show_head(group, now.rank[1])
 
     # Rows.
-
-    def _set_free(self, claim_id: int, rank: int, group: str, due_ms: int) -> None:
-        if due_ms > self._tx.store_ms:
-            self._wait(claim_id, due_ms)
-        else:
-            self._ready[claim_id] = ((QUIET, rank), group)
 
     def _wait(self, claim_id: int, due_ms: int) -> None:
         self._tx.put(keys.retry(self._queue.queue_id, due_ms, claim_id), b"")

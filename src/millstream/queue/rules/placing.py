@@ -158,7 +158,7 @@ def _enter(
     queue = ledger.queue
     priority, group = arrival.priority, arrival.group
     for one in range(slot, slot + count):
-        claim_id = queue.claim_id(bucket_id, one)
+        claim_id = bucket_id + one
         if priority or group:
             marks[one] = (priority, group)
         if arrival.wall_due_ms:

@@ -120,7 +120,7 @@ class _Withdrawal:
             for slots in bucket.runs(AVAILABLE, lost.slot, lost.slot + lost.count):
                 gone += slots[1] - slots[0]
                 for slot in range(*slots):
-                    claim_id = self._queue.claim_id(bucket_id, slot)
+                    claim_id = bucket_id + slot
                     self._waiting[claim_id] = bucket.mark(slot)[1]
             for slots in bucket.runs(IN_FLIGHT, lost.slot, lost.slot + lost.count):
                 flying += slots[1] - slots[0]
