@@ -5,6 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from millstream.log.commands import CreateLog
 from millstream.server.auth.access import Permission, Principal
 from tests.unit.server.asking import Rest, looped, problem, served, serving
 
@@ -91,8 +92,8 @@ async def test_metadata_is_set_compared_and_deleted(rest: Rest) -> None:
 async def test_retention_is_set_and_enforced(rest: Rest) -> None:
     assert (await rest.get("/logs/a/retention")).json() == {}
     kept = await rest.put("/logs/a/retention", json={"age": 1.5, "count": 2})
-    assert kept.json() == {"age_ms": 1_500, "count": 2}
-    assert (await rest.get("/logs/a/retention")).json() == {"age_ms": 1_500, "count": 2}
+    assert kept.json() == {"age": 1.5, "count": 2}
+    assert (await rest.get("/logs/a/retention")).json() == {"age": 1.5, "count": 2}
     for number in range(5):
         await rest.post("/logs/a/records", json={"value": number})
     assert (await rest.post("/logs/a/retention/enforce")).json() == {"count": 3}
@@ -118,6 +119,7 @@ async def test_a_method_that_is_not_there_is_told_with_those_that_are(rest: Rest
 async def test_who_may_only_read_is_denied_the_rest() -> None:
     reader = Principal("reader", (Permission("log", "read", "public*"),))
     async with serving(principal=reader) as rest:
+        await rest.core.session.execute(CreateLog("public"))
         assert (await rest.get("/logs/public/records")).status_code == 200
         denied = problem(await rest.get("/logs/private/records"), 403, "Denied")
         assert denied["data"] == {"noun": "log", "action": "read", "name": "private"}
@@ -125,3 +127,16 @@ async def test_who_may_only_read_is_denied_the_rest() -> None:
         problem(await rest.post("/staging/t/1", json={"records": [{"value": 1}]}), 403, "Denied")
         body = {"operations": [{"op": "append", "log": "public", "value": 1}]}
         problem(await rest.post("/transactions", json=body), 403, "Denied")
+
+
+@served
+async def test_a_logs_retention_is_told_in_seconds_wherever_it_is_told(rest: Rest) -> None:
+    rules = {"age": 0.25, "consumed": True}
+    await rest.put("/logs/a/retention", json=rules)
+    assert (await rest.get("/logs/a")).json()["retention"] == rules
+    assert (await rest.put("/logs/a")).json()["retention"] == rules
+    (listed,) = (await rest.get("/logs")).json()["logs"]
+    assert listed["retention"] == rules
+    assert (await rest.put("/logs/a/retention", json=rules)).json() == rules
+    await rest.put("/logs/a/retention", json={})
+    assert (await rest.get("/logs/a")).json()["retention"] == {}

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from millstream.queue.model.backoff import Backoff
+from millstream.queue.model.spec import QueueSpec
 from tests.unit.server.asking import Rest, looped, problem, served, serving
 
 
@@ -22,13 +24,15 @@ async def test_a_queue_is_specified_altered_and_deleted(rest: Rest) -> None:
     problem(await rest.get("/queues/q"), 404, "NotFound")
     spec = {"sources": ["orders"], "max_attempts": 3, "backoff": {"kind": "fixed", "first_ms": 7}}
     made = await rest.put("/queues/q", json=spec)
-    assert (made.status_code, made.json()["spec"]) == (201, {**spec})
+    assert made.status_code == 201
+    whole = made.json()["spec"]
+    assert whole | spec == whole | {"backoff": spec["backoff"]}
     assert (await rest.put("/queues/q", json=spec)).status_code == 200
     other = await rest.put("/queues/q", json={**spec, "max_attempts": 4})
     assert (other.status_code, other.json()["spec"]["max_attempts"]) == (200, 4)
-    whole = await rest.put("/queues/q", json={"max_attempts": 3})
-    assert whole.json()["spec"] == {"max_attempts": 3, "backoff": {}}  # the rest: its default
-    assert (await rest.put("/queues/q", json=spec)).json()["spec"] == spec
+    short = (await rest.put("/queues/q", json={"max_attempts": 3})).json()["spec"]
+    assert (short["max_attempts"], short["sources"]) == (3, [])  # the rest: its default
+    assert (await rest.put("/queues/q", json=spec)).json()["spec"] == whole
     told = problem(await rest.put("/queues/q", json={"start": "earliest"}), 409, "Conflict")
     assert told["data"]["fields"] == {"start": ["latest", "earliest"]}
     altered = (await rest.patch("/queues/q", json={"lease_ms": 5_000})).json()["spec"]
@@ -220,3 +224,18 @@ async def test_failed_messages_are_redriven_and_purged(rest: Rest) -> None:
     problem(await rest.post("/queues/q/purge", json={"state": "done"}), 422, "InvalidInput")
     problem(await rest.post("/queues/none/redrive"), 404, "NotFound")
     problem(await rest.post("/queues/none/purge"), 404, "NotFound")
+
+
+@served
+async def test_a_queue_shows_its_whole_spec(rest: Rest) -> None:
+    made = (await rest.put("/queues/q", json={"sources": ["orders"]})).json()["spec"]
+    assert set(made) == set(QueueSpec.__struct_fields__)
+    assert set(made["backoff"]) == set(Backoff.__struct_fields__)
+    assert (made["sources"], made["max_attempts"], made["filter"]) == (["orders"], 5, "")
+    (listed,) = (await rest.get("/queues")).json()["queues"]
+    paused = (await rest.post("/queues/q/pause")).json()
+    assert (await rest.get("/queues/q")).json()["spec"] == listed["spec"] == paused["spec"] == made
+    again = await rest.put("/queues/q", json=made)
+    assert (again.status_code, again.json()["spec"]) == (200, made)
+    altered = (await rest.patch("/queues/q", json={"max_attempts": 2})).json()["spec"]
+    assert altered == {**made, "max_attempts": 2}

@@ -7,10 +7,11 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from millstream.aio.log import Log
 from millstream.errors import InvalidInput, NotFound
 from millstream.format.packing import check_json
 from millstream.log import commands as c
-from millstream.record import LogInfo, Retention, retention_of
+from millstream.record import LogInfo, Retention
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Endpoints, Reply
 from millstream.server.rest.payload import Delay, Position
@@ -26,21 +27,13 @@ class Page(Struct, forbid_unknown_fields=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=PAGE_MAX)] = 100
 
 
-class LogPage(Struct, kw_only=True):
-    """Logs in the order of their names."""
-
-    logs: list[LogInfo]
-    after: str | None
-    """Ask with this for the next page; null: there is none."""
-
-
 class TruncateBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """Forget the records before an offset."""
 
     before: Position
 
 
-class RetentionBody(Struct, forbid_unknown_fields=True, kw_only=True):
+class Rules(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """What a log may forget: a record goes as soon as one rule lets it go. Empty keeps all."""
 
     age: Delay | None = None
@@ -48,6 +41,20 @@ class RetentionBody(Struct, forbid_unknown_fields=True, kw_only=True):
     bytes: Position | None = None
     count: Position | None = None
     consumed: bool = False
+
+
+class LogShown(LogInfo, frozen=True, kw_only=True):
+    """How a log stands."""
+
+    retention: Rules  # type: ignore[assignment]
+
+
+class LogPage(Struct, kw_only=True):
+    """Logs in the order of their names."""
+
+    logs: list[LogShown]
+    after: str | None
+    """Ask with this for the next page; null: there is none."""
 
 
 class MetadataBody(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -76,7 +83,8 @@ endpoint = Endpoints("logs")
 async def list_logs(ask: Ask, query: Page) -> LogPage:
     """List logs in the order of their names."""
     found = await ask.execute(c.ListLogs(checked_after(query.after), query.limit))
-    return LogPage(logs=found, after=found[-1].name if len(found) == query.limit else None)
+    after = found[-1].name if len(found) == query.limit else None
+    return LogPage(logs=[_shown(info) for info in found], after=after)
 
 
 def checked_after(name: str) -> str:
@@ -89,18 +97,28 @@ def checked_after(name: str) -> str:
 
 
 @endpoint("GET /logs/{log}", errors=(404,))
-async def get_log(ask: Ask, log: str) -> LogInfo:
+async def get_log(ask: Ask, log: str) -> LogShown:
     """How a log stands."""
     info = await ask.execute(c.DescribeLog(log))
     if info is None:
         raise NotFound(
             f"there is no log {log!r}; it comes to exist with its first append, or by PUT", name=log
         )
-    return info
+    return _shown(info)
+
+
+def _shown(info: LogInfo) -> LogShown:
+    return LogShown(**{**msgspec.structs.asdict(info), "retention": _rules(info.retention)})
+
+
+def _rules(found: Retention) -> Rules:
+    """Rules as REST tells them: durations are seconds."""
+    age = None if found.age_ms is None else found.age_ms / 1000
+    return Rules(age=age, bytes=found.bytes, count=found.count, consumed=found.consumed)
 
 
 @endpoint("PUT /logs/{log}", description="It existed", also={201: "It was made"}, errors=(404,))
-async def create_log(ask: Ask, log: str) -> Reply[LogInfo]:
+async def create_log(ask: Ask, log: str) -> Reply[LogShown]:
     """Make an empty log, unless there is one.
 
     A log also comes to exist with its first append.
@@ -151,18 +169,16 @@ async def delete_metadata(ask: Ask, log: str, key: str) -> dict[str, Any]:
 
 
 @endpoint("GET /logs/{log}/retention")
-async def get_retention(ask: Ask, log: str) -> Retention:
+async def get_retention(ask: Ask, log: str) -> Rules:
     """What a log may forget."""
-    info = await ask.execute(c.DescribeLog(log))
-    return Retention() if info is None else info.retention
+    return _rules(await Log(ask.session, log).retention())
 
 
 @endpoint("PUT /logs/{log}/retention")
-async def set_retention(ask: Ask, log: str, body: RetentionBody) -> Retention:
+async def set_retention(ask: Ask, log: str, body: Rules) -> Rules:
     """Say what a log may forget."""
-    rules = retention_of(**msgspec.structs.asdict(body))
-    await ask.execute(c.SetRetention(log, rules))
-    return rules
+    await Log(ask.session, log).retain(**msgspec.structs.asdict(body))
+    return body
 
 
 @endpoint("POST /logs/{log}/retention/enforce")

@@ -17,11 +17,15 @@ from millstream.server.rest.endpoint import Endpoints, Reply
 from millstream.server.rest.logs import Existed, Page, Removed, checked_after
 
 
-class BackoffBody(Backoff, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class BackoffBody(
+    Backoff, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=False
+):
     """The wait after the n-th attempt: fixed, growing by a factor up to a most, or from a list."""
 
 
-class SpecBody(QueueSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SpecBody(
+    QueueSpec, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=False
+):
     """What a queue is; what is left out has its default."""
 
     backoff: BackoffBody = BackoffBody()
@@ -31,10 +35,16 @@ class ChangesBody(SpecBody, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Fields of a queue's spec that are to change; the others stay."""
 
 
+class QueueShown(QueueInfo, frozen=True, kw_only=True):
+    """How a queue stands, with its whole spec."""
+
+    spec: SpecBody
+
+
 class QueuePage(Struct, kw_only=True):
     """Queues in the order of their names."""
 
-    queues: list[QueueInfo]
+    queues: list[QueueShown]
     after: str | None
     """Ask with this for the next page; null: there is none."""
 
@@ -63,16 +73,26 @@ endpoint = Endpoints("queues")
 async def list_queues(ask: Ask, query: Page) -> QueuePage:
     """List queues in the order of their names."""
     found = await ask.execute(c.ListQueues(checked_after(query.after), query.limit))
-    return QueuePage(queues=found, after=found[-1].name if len(found) == query.limit else None)
+    after = found[-1].name if len(found) == query.limit else None
+    return QueuePage(queues=[_shown(info) for info in found], after=after)
 
 
 @endpoint("GET /queues/{queue}", errors=(404,))
-async def get_queue(ask: Ask, queue: str) -> QueueInfo:
+async def get_queue(ask: Ask, queue: str) -> QueueShown:
     """How a queue stands: its spec and its counts."""
+    return _shown(await need_queue(ask, queue))
+
+
+async def need_queue(ask: Ask, queue: str) -> QueueInfo:
+    """What is known of a queue; not found, if there is none."""
     info = await ask.execute(c.DescribeQueue(queue))
     if info is None:
         raise no_queue(queue)
     return info
+
+
+def _shown(info: QueueInfo) -> QueueShown:
+    return msgspec.convert(info, QueueShown, from_attributes=True)
 
 
 @endpoint(
@@ -82,7 +102,7 @@ async def get_queue(ask: Ask, queue: str) -> QueueInfo:
     body_optional=True,
     errors=(404, 409),
 )
-async def specify_queue(ask: Ask, queue: str, body: SpecBody) -> Reply[QueueInfo]:
+async def specify_queue(ask: Ask, queue: str, body: SpecBody) -> Reply[QueueShown]:
     """Make a queue, or make it what the body says.
 
     The body is the whole spec: what it does not name has its default. A queue that exists with
@@ -95,7 +115,7 @@ async def specify_queue(ask: Ask, queue: str, body: SpecBody) -> Reply[QueueInfo
 
 
 @endpoint("PATCH /queues/{queue}", errors=(404, 409))
-async def alter_queue(ask: Ask, queue: str, body: ChangesBody) -> QueueInfo:
+async def alter_queue(ask: Ask, queue: str, body: ChangesBody) -> QueueShown:
     """Change some fields of a queue's spec."""
     await Queue(ask.session, queue).alter(**_given(ask, body))
     return await get_queue(ask, queue)
@@ -117,14 +137,14 @@ async def delete_queue(ask: Ask, queue: str) -> Existed:
 
 
 @endpoint("POST /queues/{queue}/pause", errors=(404,))
-async def pause_queue(ask: Ask, queue: str) -> QueueInfo:
+async def pause_queue(ask: Ask, queue: str) -> QueueShown:
     """Hold claims back; messages keep arriving."""
     await ask.execute(c.PauseQueue(queue, True))
     return await get_queue(ask, queue)
 
 
 @endpoint("POST /queues/{queue}/resume", errors=(404,))
-async def resume_queue(ask: Ask, queue: str) -> QueueInfo:
+async def resume_queue(ask: Ask, queue: str) -> QueueShown:
     """Let messages be claimed again."""
     await ask.execute(c.PauseQueue(queue, False))
     return await get_queue(ask, queue)
@@ -139,7 +159,7 @@ async def purge_queue(ask: Ask, queue: str, body: PurgeBody) -> Removed:
 @endpoint("POST /queues/{queue}/redrive", body_optional=True, errors=(404,))
 async def redrive_queue(ask: Ask, queue: str, body: RedriveBody) -> Removed:
     """Make failed messages available again, under new claim ids."""
-    await get_queue(ask, queue)
+    await need_queue(ask, queue)
     count = await Queue(ask.session, queue).redrive(
         body.where, limit=body.limit, rate=body.rate, dry_run=body.dry_run
     )
