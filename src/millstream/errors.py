@@ -129,7 +129,12 @@ class Denied(MillstreamError):
 class Unauthenticated(Denied):
     """No, a wrong, a revoked or an expired token or ticket; the answer is the same for all."""
 
-    def __init__(self, message: str = "a valid token is needed", **data: Any) -> None:
+    def __init__(
+        self,
+        message: str = "send a valid token: `Authorization: Bearer ms_…`; "
+        "`millstream token create` makes one",
+        **data: Any,
+    ) -> None:
         super().__init__(message, **data)
 
 

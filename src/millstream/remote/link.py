@@ -38,9 +38,9 @@ FINISH_S = 5.0
 class Patience:
     """How long a session waits for its server, in seconds."""
 
-    connect_timeout_s: float = 10.0
+    connect_timeout_s: float
     """For one attempt to connect, up to the greeting."""
-    retry_for_s: float = 30.0
+    retry_for_s: float
     """For a server that went away to come back."""
 
     def __post_init__(self) -> None:

@@ -6,9 +6,10 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import CannotOpen, InvalidInput
-from millstream.remote.address import parse_address
+from millstream.remote.address import Address, parse_address
 
 if TYPE_CHECKING:
+    from millstream.remote.link import Patience
     from millstream.remote.session import AsyncRemoteSession
     from millstream.remote.threads import RemoteSession
 
@@ -19,40 +20,20 @@ RETRY_FOR_S = 30.0
 """For a server that went away to come back."""
 
 
-def open_remote(
-    url: str,
-    *,
-    token: str | None,
-    ca: str | None,
-    connect_timeout: float,
-    retry_for: float,
-    **of_files: Any,
-) -> RemoteSession:
+def open_remote(url: str, **options: Any) -> RemoteSession:
     """A session for threads; options that are for files are refused."""
-    _check_options(url, of_files)
-    from millstream.remote.link import Patience
+    address, patience = _checked(url, **options)
     from millstream.remote.threads import RemoteSession
 
-    patience = Patience(connect_timeout_s=connect_timeout, retry_for_s=retry_for)
-    return RemoteSession(parse_address(url, token=token, ca=ca), patience)
+    return RemoteSession(address, patience)
 
 
-async def open_async_remote(
-    url: str,
-    *,
-    token: str | None,
-    ca: str | None,
-    connect_timeout: float,
-    retry_for: float,
-    **of_files: Any,
-) -> AsyncRemoteSession:
+async def open_async_remote(url: str, **options: Any) -> AsyncRemoteSession:
     """A session for the coroutines of the running event loop; as `open_remote`."""
-    _check_options(url, of_files)
-    from millstream.remote.link import Patience
+    address, patience = _checked(url, **options)
     from millstream.remote.session import AsyncRemoteSession
 
-    patience = Patience(connect_timeout_s=connect_timeout, retry_for_s=retry_for)
-    return await AsyncRemoteSession.open(parse_address(url, token=token, ca=ca), patience)
+    return await AsyncRemoteSession.open(address, patience)
 
 
 def check_no_address_options(*, token: str | None, ca: str | None) -> None:
@@ -62,7 +43,16 @@ def check_no_address_options(*, token: str | None, ca: str | None) -> None:
             raise InvalidInput(f"{name}= is for the address of a server, not for a file")
 
 
-def _check_options(url: str, of_files: dict[str, Any]) -> None:
+def _checked(
+    url: str,
+    *,
+    token: str | None,
+    ca: str | None,
+    connect_timeout: float,
+    retry_for: float,
+    **of_files: Any,
+) -> tuple[Address, Patience]:
+    """What the options of an address say."""
     for name, value in of_files.items():
         if value not in (None, "full") and value is not False:
             raise InvalidInput(f"{name}= is for a file; a server was given its own when it started")
@@ -71,3 +61,7 @@ def _check_options(url: str, of_files: dict[str, Any]) -> None:
             "a server is reached with the package `websockets`: pip install 'millstream[client]'",
             path=url.rpartition("@")[2],
         )
+    from millstream.remote.link import Patience
+
+    patience = Patience(connect_timeout_s=connect_timeout, retry_for_s=retry_for)
+    return parse_address(url, token=token, ca=ca), patience

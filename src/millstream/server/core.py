@@ -106,14 +106,14 @@ class Core:
             # It may have waited for long: its rights may have been narrowed.
             (await self.tokens.confirm(principal)).check(command)
             return answer
-        self.quota.begin(principal)
+        self.quota.requests.take(principal)
         try:
             if isinstance(command, Operation) and not put_for_later(command):
                 return await self._answer(principal, command, holdings)
             async with self.quota.turns(principal):
                 return await self._answer(principal, command, holdings)
         finally:
-            self.quota.end(principal)
+            self.quota.requests.give(principal)
 
     async def _answer(
         self,

@@ -7,12 +7,10 @@ without any of its insides.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -75,14 +73,6 @@ STATUSES: dict[type[MillstreamError], int] = {
 }
 """The status of each error; one that is not listed has its parent's."""
 
-TITLES = {
-    401: "Unauthenticated",
-    404: "NotFound",
-    405: "NotAllowed",
-    426: "UpgradeRequired",
-}
-"""Names of what HTTP's own machinery refuses."""
-
 
 class Problem(Struct, kw_only=True, omit_defaults=True):
     """What went wrong. `title` is the error's name; `data` are the facts behind `detail`."""
@@ -124,7 +114,7 @@ def respond(error: MillstreamError) -> Response:
     if problem.status in (429, 503, 507) and error.retry:
         headers["retry-after"] = str(error.data.get("retry_after_s", RETRY_AFTER_S))
     if isinstance(error, Unauthenticated):
-        headers["www-authenticate"] = "Bearer"
+        headers["www-authenticate"] = 'Bearer realm="millstream"'
     if isinstance(error, NotAllowed):
         headers["allow"] = ", ".join(error.data["allow"])
     if isinstance(error, TooSlow):
@@ -149,25 +139,12 @@ def respond_unexpected(error: Exception) -> Response:
     )
 
 
-async def on_millstream_error(request: Request, error: Exception) -> Response:
-    """For an application's `exception_handlers`."""
-    return respond(error) if isinstance(error, MillstreamError) else respond_unexpected(error)
+async def nothing_here(request: Request, error: Exception) -> Response:
+    """The answer to an address that does not exist; for an application's `exception_handlers`."""
+    return respond(errors.NotFound("there is nothing at this address; /docs lists what there is"))
 
 
-async def on_http_exception(request: Request, error: Exception) -> Response:
-    """For an application's `exception_handlers`: an address or a method that does not exist."""
-    assert isinstance(error, HTTPException)
-    name = TITLES.get(error.status_code, "HttpError")
-    detail = error.detail
-    if error.status_code == 404:
-        detail = "there is nothing at this address; /docs lists what there is"
-    problem = Problem(
-        type=_type(name), title=name, status=error.status_code, detail=detail, retry=False
-    )
-    return _response(problem, error.headers)
-
-
-def _response(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
+def _response(problem: Problem, headers: dict[str, str] | None = None) -> Response:
     return Response(
         msgspec.json.encode(problem),
         status_code=problem.status,

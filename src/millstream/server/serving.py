@@ -267,20 +267,14 @@ class _Server(uvicorn.Server):
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens; port 0 takes any free one."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
+        flags = socket.AI_PASSIVE
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)[
+            0
+        ]
+        listener = socket.create_server(address, family=family, backlog=BACKLOG)
     except OSError as error:
         raise _cannot_listen(host, port, error) from error
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        raise _cannot_listen(host, port, error) from error
+    listener.setblocking(False)
     return listener
 
 

@@ -246,7 +246,8 @@ def test_the_connections_of_one_token_are_bounded() -> None:
         async with guarded(Settings(auth="on", connections_per_token_max=2)) as at:
             token = at.token("*:admin")
             principal = await at.core.tokens.authenticate(token)
-            with at.core.quota.connection(principal), at.core.quota.connection(principal):
+            held = at.core.quota.connections.held
+            with held(principal), held(principal):
                 answer = await at.ask("GET", "/echo", bearer=token)
                 assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
             for _ in range(5):
@@ -352,7 +353,7 @@ def test_a_route_that_breaks_leaves_nothing_behind() -> None:
             assert registry.get_sample_value("millstream_requests_open") == 0
             found = registry.get_sample_value("millstream_http_requests_total", {"status": "500"})
             assert found == 1
-            assert not at.core.quota._connections
+            assert not at.core.quota.connections
 
     in_loop(test)
 

@@ -20,11 +20,10 @@ from millstream.limits import NAME_CHARS_MAX
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.rules.sources import INBOX, LATER
 from millstream.record import LogInfo
-from millstream.replica.commands import Summary
 from millstream.replica.forks.aside import fork_pattern
 
 Noun = Literal["log", "queue", "replica", "store"]
-Info = TypeVar("Info", LogInfo, QueueInfo, Summary)
+Info = TypeVar("Info", LogInfo, QueueInfo)
 
 RESERVED = "millstream:"
 """Logs in which the server keeps what is its own."""
@@ -131,7 +130,7 @@ NOBODY = Principal("nobody", ())
 
 def visible(principal: Principal, infos: list[Info]) -> list[Info]:
     """Of a listing, what one may read."""
-    return [info for info in infos if all(map(principal.allows, _needs_to_see(info)))]
+    return [info for info in infos if principal.allows(_need_to_see(info))]
 
 
 def copyable(principal: Principal, names: list[str]) -> list[str]:
@@ -139,12 +138,10 @@ def copyable(principal: Principal, names: list[str]) -> list[str]:
     return [name for name in names if all(map(principal.allows, _needs_of_copy("read", name)))]
 
 
-def _needs_to_see(info: LogInfo | QueueInfo | Summary) -> tuple[Need, ...]:
+def _need_to_see(info: LogInfo | QueueInfo) -> Need:
     if isinstance(info, QueueInfo):
-        return (Need("queue", "read", info.name),)
-    if isinstance(info, Summary):
-        return _needs_of_copy("read", info.name)
-    return (need_of_log("read", info.name),)
+        return Need("queue", "read", info.name)
+    return need_of_log("read", info.name)
 
 
 # Which command needs what.

@@ -6,9 +6,8 @@ Tickets count for the token that they were made with; all requests without a tok
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import ceil
 from weakref import WeakValueDictionary
 
@@ -19,7 +18,7 @@ from millstream.server.auth.access import Principal
 from millstream.server.auth.turns import Turns
 from millstream.server.settings import MiB, Settings
 
-CONNECTIONS_RETRY_S = 1
+RETRY_S = 1
 
 TURNS = 8
 """Queries of one token that run, or wait for a thread, at once: the others of it wait in line."""
@@ -34,19 +33,69 @@ SMALL_BYTES = 64 * 1024
 """A body or an answer of up to so much is not counted."""
 
 
+class Share:
+    """How much of something each token holds, up to a bound."""
+
+    def __init__(self, most: int, refusal: str) -> None:
+        self._most = most
+        self._refusal = refusal
+        self._held: dict[str, int] = {}
+
+    def __bool__(self) -> bool:
+        """Whether any token holds any."""
+        return bool(self._held)
+
+    def take(self, principal: Principal, amount: int = 1) -> None:
+        """Hold so much more, until `give`. Raises `Overloaded` if that is too much."""
+        held = self._held.get(principal.token, 0)
+        if held + amount > self._most:
+            raise Overloaded(
+                self._refusal.format(name=principal.name, held=held),
+                retry_after_s=RETRY_S,
+                limit=self._most,
+            )
+        self._held[principal.token] = held + amount
+
+    def give(self, principal: Principal, amount: int = 1) -> None:
+        """Hold so much less."""
+        left = self._held.pop(principal.token, 0) - amount
+        if left > 0:
+            self._held[principal.token] = left
+
+    @contextmanager
+    def held(self, principal: Principal, amount: int = 1) -> Iterator[None]:
+        """Hold so much while the block runs."""
+        self.take(principal, amount)
+        try:
+            yield
+        finally:
+            self.give(principal, amount)
+
+
 class Quota:
     """The rates and connections of every token; belongs to one event loop."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._rate = settings.requests_per_second
-        self._connections_max = settings.connections_per_token_max
         self._clock = clock
         self._paid_until_ms: dict[str, float] = {}
-        self._connections: Counter[str] = Counter()
-        self._requests_max = settings.requests_per_token_max
-        self._requests: dict[str, int] = {}
-        self._sending: Counter[str] = Counter()
-        self._receiving: Counter[str] = Counter()
+        self.connections = Share(
+            settings.connections_per_token_max,
+            "{name} has {held:,} connections already; close some",
+        )
+        self.requests = Share(
+            settings.requests_per_token_max,
+            "{held:,} requests of {name} are being carried out; wait for some",
+        )
+        """Clients without a token cannot be told apart, and are not counted."""
+        self._sending = Share(
+            SENDING_BYTES_MAX,
+            "{name} has {held:,} bytes of answers to read already; read them, or ask for less at once",
+        )
+        self._receiving = Share(
+            RECEIVING_BYTES_MAX,
+            "{name} sends {held:,} bytes at once already; wait until some of them are stored",
+        )
         self._turns: WeakValueDictionary[str, Turns] = WeakValueDictionary()
         self._parsing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -66,37 +115,6 @@ class Quota:
         self._forget_idle(now_ms)
         self._paid_until_ms[principal.token] = pace.paid(self._rate, paid_ms, now_ms, requests)
 
-    @contextmanager
-    def connection(self, principal: Principal) -> Iterator[None]:
-        """Hold one of a token's connections. Raises `Overloaded` if it has too many."""
-        if self._connections[principal.token] >= self._connections_max:
-            raise Overloaded(
-                f"{principal.name} has {self._connections_max:,} connections already; close some",
-                retry_after_s=CONNECTIONS_RETRY_S,
-                limit=self._connections_max,
-            )
-        self._connections[principal.token] += 1
-        try:
-            yield
-        finally:
-            self._connections[principal.token] -= 1
-            if not self._connections[principal.token]:
-                del self._connections[principal.token]
-
-    def begin(self, principal: Principal) -> None:
-        """A request of a token is carried out from now on, until `end`. Raises `Overloaded`.
-
-        Clients without a token cannot be told apart, and are not counted.
-        """
-        running = self._requests.get(principal.token, 0)
-        if running >= self._requests_max:
-            raise Overloaded(
-                f"{running:,} requests of {principal.name} are being carried out; wait for some",
-                retry_after_s=CONNECTIONS_RETRY_S,
-                limit=self._requests_max,
-            )
-        self._requests[principal.token] = running + 1
-
     def turns(self, principal: Principal) -> Turns:
         """To be held while a query of a token runs, so that it never has all threads for long."""
         found = self._turns.get(principal.token)
@@ -111,58 +129,24 @@ class Quota:
             found = self._parsing[principal.token] = asyncio.Lock()
         return found
 
-    def end(self, principal: Principal) -> None:
-        """A request that was begun is over."""
-        left = self._requests[principal.token] - 1
-        if left:
-            self._requests[principal.token] = left
-        else:
-            del self._requests[principal.token]
-
     @contextmanager
     def receiving(self, principal: Principal) -> Iterator[Callable[[int], None]]:
         """Take a body in: what is yielded is called with each piece's size, and may refuse it."""
-        token, held = principal.token, 0
+        held = 0
 
         def grow(size: int) -> None:
             nonlocal held
-            if self._receiving[token] + size > RECEIVING_BYTES_MAX:
-                raise Overloaded(
-                    f"{principal.name} sends {self._receiving[token]:,} bytes at once already; "
-                    "wait until some of them are stored",
-                    retry_after_s=CONNECTIONS_RETRY_S,
-                    limit=RECEIVING_BYTES_MAX,
-                )
-            self._receiving[token] += size
+            self._receiving.take(principal, size)
             held += size
 
         try:
             yield grow
         finally:
-            self._receiving[token] -= held
-            if not self._receiving[token]:
-                del self._receiving[token]
+            self._receiving.give(principal, held)
 
-    @contextmanager
-    def sending(self, principal: Principal, size: int) -> Iterator[None]:
+    def sending(self, principal: Principal, size: int) -> AbstractContextManager[None]:
         """Send an answer of so many bytes. Raises `Overloaded` if too many are on their way."""
-        if size <= SMALL_BYTES:
-            yield
-            return
-        if self._sending[principal.token] + size > SENDING_BYTES_MAX:
-            raise Overloaded(
-                f"{principal.name} has {self._sending[principal.token]:,} bytes of answers to read "
-                "already; read them, or ask for less at once",
-                retry_after_s=CONNECTIONS_RETRY_S,
-                limit=SENDING_BYTES_MAX,
-            )
-        self._sending[principal.token] += size
-        try:
-            yield
-        finally:
-            self._sending[principal.token] -= size
-            if not self._sending[principal.token]:
-                del self._sending[principal.token]
+        return nullcontext() if size <= SMALL_BYTES else self._sending.held(principal, size)
 
     def _forget_idle(self, now_ms: int) -> None:
         """Forget tokens that have all of their rate back: they are as good as new."""

@@ -28,7 +28,7 @@ from millstream.server.auth.access import ANYONE_HERE, NOBODY, Principal
 from millstream.server.auth.tokens import TEXT_CHARS_MAX
 from millstream.server.journal import ACCESS
 from millstream.server.observe.tracing import request_span
-from millstream.server.problems import MEDIA_TYPE, Problem, respond
+from millstream.server.problems import respond
 
 if TYPE_CHECKING:
     from millstream.server.core import Core
@@ -80,10 +80,10 @@ class Guard:
                 principal = await self._principal(scope)
                 watched.principal = principal.name
                 self._core.quota.spend(principal)
-                held.enter_context(self._core.quota.connection(principal))
+                held.enter_context(self._core.quota.connections.held(principal))
             except MillstreamError as error:
                 self._core.meter.denied.labels(type(error).__name__).inc()
-                await watched.refuse(_refusal(error))
+                await watched.refuse(respond(error))
                 return
             scope["state"]["principal"] = principal
             with request_span(scope):
@@ -239,25 +239,6 @@ class _Watched:
 
     def _path(self) -> str:
         return str(self._scope["path"].encode("utf-8", "backslashreplace").decode())
-
-
-def _refusal(error: MillstreamError) -> Response:
-    if not isinstance(error, Unauthenticated):
-        return respond(error)
-    problem = Problem(
-        type="/docs#error-Unauthenticated",
-        title="Unauthenticated",
-        status=401,
-        detail="send a valid token: `Authorization: Bearer ms_…`; "
-        "`millstream token create` makes one",
-        retry=False,
-    )
-    return Response(
-        msgspec.json.encode(problem),
-        status_code=401,
-        headers={"www-authenticate": 'Bearer realm="millstream"'},
-        media_type=MEDIA_TYPE,
-    )
 
 
 def _credential(scope: Scope) -> str | None:

@@ -8,26 +8,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-SECONDS = (
-    0.0001,
-    0.0002,
-    0.0005,
-    0.001,
-    0.002,
-    0.005,
-    0.01,
-    0.02,
-    0.05,
-    0.1,
-    0.2,
-    0.5,
-    1,
-    2,
-    5,
-    10,
-    30,
-    60,
-)
+SECONDS = (*(base / 10**power for power in (4, 3, 2, 1, 0) for base in (1, 2, 5)), 10, 30, 60)
 GROUPS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
 
 

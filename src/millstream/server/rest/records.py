@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import json
+from typing import Annotated
 from urllib.parse import quote
 
 import msgspec
@@ -224,22 +225,11 @@ def raw_response(record: Record) -> Response:
     if record.key is not None and 3 * len(record.key) <= HEADER_CHARS_MAX:
         headers["millstream-key"] = quote(record.key, safe="")
     if record.headers:
-        told = _ascii_json(dict(record.headers))
+        told = json.dumps(dict(record.headers), separators=(",", ":"))
         if len(told) <= HEADER_CHARS_MAX:
             headers["millstream-headers"] = told
     headers["content-type"] = media_type_of(record.headers)
     return Response(record.value, headers=headers)
-
-
-def _ascii_json(value: dict[str, Any]) -> str:
-    text = msgspec.json.encode(value).decode()
-    return "".join(char if " " <= char <= "~" else _escaped(char) for char in text)
-
-
-def _escaped(char: str) -> str:
-    """As JSON writes a character outside ASCII."""
-    units = char.encode("utf-16-be")
-    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
 
 
 def accepted(accept: str, offered: tuple[str, ...]) -> str:
