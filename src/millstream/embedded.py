@@ -106,7 +106,6 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[Transaction, Any], Any]] = {
     q.PurgeQueue: queues.purge,
     q.RedriveClaims: queues.redrive,
     q.PutMessages: putting.put,
-    q.PlaceRouted: claims.place_routed,
     q.ClaimRouted: claims.claim,
     q.FinishClaims: endings.finish,
     q.RenewClaims: endings.renew,

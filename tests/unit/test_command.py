@@ -164,7 +164,6 @@ def test_what_is_internal_is_refused_to_everybody() -> None:
     assert {kind.__name__ for kind in internal} == {
         "Sql",
         "QuerySql",
-        "PlaceRouted",
         "ClaimRouted",
         "PublishParts",
         "FindPublished",

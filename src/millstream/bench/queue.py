@@ -17,7 +17,6 @@ from millstream.bench.slow import open_slow_engine
 from millstream.bench.suite import Suite
 from millstream.bench.turns import ROUTED_QUEUES, Backlog, Crowd, Side, alternate
 from millstream.embedded import EmbeddedSession, open_store
-from millstream.queue.commands import PlaceRouted
 from millstream.queue.model.message import Message
 from millstream.queue.rules.claims import place_routed
 from millstream.queue.rules.sources import facts_of
@@ -285,8 +284,7 @@ def _route(store: Store, name: str) -> int:
     facts = store.view(lambda view: facts_of(view, name))
     assert facts is not None
     routed = route(store, facts, facts.untouched + WINDOW)
-    command = PlaceRouted(name, routed)
-    store.run(lambda tx: place_routed(tx, command))
+    store.run(lambda tx: place_routed(tx, name, routed))
     return routed[0].stop if routed else facts.sources[0].position
 
 

@@ -121,15 +121,6 @@ class PauseQueue(Operation[None], frozen=True):
     paused: bool
 
 
-class PlaceRouted(Operation[int], frozen=True):
-    """Take over what was routed, without claiming; answers how many messages were placed."""
-
-    traits = Traits(needs="internal")
-
-    queue: str
-    routed: list[Routed]
-
-
 class PutMessages(Operation[int], frozen=True):
     """Put messages straight to a queue; the offset of the first in the log that holds them.
 

@@ -8,7 +8,7 @@ import pytest
 
 from millstream import Millstream
 from millstream.errors import Conflict, InvalidInput
-from millstream.queue.commands import ClaimRouted, PlaceRouted
+from millstream.queue.commands import ClaimRouted
 from millstream.queue.rules.claims import Claiming, place_routed
 from millstream.queue.service.consuming import need_facts
 from millstream.queue.service.routing import route
@@ -249,7 +249,7 @@ def test_a_claim_that_was_overtaken_in_routing_grants_nothing_less_than_the_best
     early = route(store, need_facts(store, "jobs"), 0)
     ms.log("a").append(b"high", headers={"p": 9})
     late = route(store, need_facts(store, "jobs"), 0)
-    store.run(lambda tx: place_routed(tx, PlaceRouted("jobs", early)))
+    store.run(lambda tx: place_routed(tx, "jobs", early))
     granted = store.run(Claiming(ClaimRouted("jobs", 1, None, "", late, [])))
     assert (granted.grants, granted.is_overtaken) == ([], True)
     assert values(queue.claim(2)) == [b"high", b"low"]

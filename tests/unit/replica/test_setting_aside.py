@@ -18,7 +18,6 @@ from millstream.errors import (
     Truncated,
 )
 from millstream.format import entries, rfc
-from millstream.queue.commands import PlaceRouted
 from millstream.queue.rules.claims import place_routed
 from millstream.queue.rules.sources import facts_of
 from millstream.queue.service.routing import WINDOW, route
@@ -161,7 +160,7 @@ def test_what_was_found_for_a_queue_before_its_log_was_set_back_is_not_placed(
     found = route(store, facts, 10)
     ms.session.execute(SetAside("a", 1, 0))
     log.append_many([b"new1", b"new2"])
-    assert store.run(lambda tx: place_routed(tx, PlaceRouted("q", found))) == 0
+    assert store.run(lambda tx: place_routed(tx, "q", found)) == 0
     assert [message.value for message in queue.claim(10)] == [b"old0", b"new1", b"new2"]
 
 

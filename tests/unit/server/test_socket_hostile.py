@@ -31,7 +31,7 @@ GARBAGE = {
     "an array without requests": pack([1, 2]),
     "a request without a command": pack([[1]]),
     "an unknown command": pack([[1, {"type": "Explode"}]]),
-    "a command of the inside": pack([[1, {"type": "PlaceRouted", "queue": "q", "routed": []}]]),
+    "a command of the inside": pack([[1, {"type": "ClaimRouted", "queue": "q"}]]),
     "SQL": pack([[1, {"type": "Sql", "statement": "drop table logs", "parameters": []}]]),
     "a transaction in a transaction": pack(
         [[1, {"type": "Transact", "steps": [{"type": "Transact", "steps": []}]}]]

@@ -32,10 +32,10 @@ PROMOTED_MIN = 1_000
 """Messages whose time has come that one claim makes ready, at least."""
 
 
-def place_routed(tx: Transaction, command: c.PlaceRouted) -> int:
-    """Take over what was routed, without claiming any of it."""
-    ledger = Ledger(tx, command.queue)
-    total = place(ledger, command.routed)
+def place_routed(tx: Transaction, queue: str, routed: list[c.Routed]) -> int:
+    """Take over what was routed, without claiming any of it; how many messages."""
+    ledger = Ledger(tx, queue)
+    total = place(ledger, routed)
     ledger.close()
     return total
 

@@ -142,7 +142,7 @@ def route_to_end(store: Store, facts: Facts) -> Facts:
     until = store.clock.seconds() + ROUTING_S_MAX
     while store.clock.seconds() < until and _behind(facts) > PLACE_RECORDS:
         routed = route(store, facts, 0)
-        store.run(partial(place_routed, command=c.PlaceRouted(facts.name, routed)))
+        store.run(partial(place_routed, queue=facts.name, routed=routed))
         facts = need_facts(store, facts.name)
         if not any(found.stop > found.start for found in routed):
             break
@@ -157,7 +157,7 @@ def route_some(store: Store, name: str) -> bool:
     if facts is None or not _behind(facts):
         return False
     routed = route(store, facts, 0)
-    store.run(partial(place_routed, command=c.PlaceRouted(name, routed)))
+    store.run(partial(place_routed, queue=name, routed=routed))
     ends = {source.log_id: source.end for source in facts.sources}
     done = sum(found.stop >= ends[found.log_id] for found in routed)
     return done < len(ends) and any(found.stop > found.start for found in routed)
@@ -220,7 +220,7 @@ def route_ahead(reading: Reading, name: str, count: int) -> None:
         facts = route_to_end(store, facts)
     routed = route(store, facts, count)
     if routed:
-        reading.run(partial(place_routed, command=c.PlaceRouted(name, routed)))
+        reading.run(partial(place_routed, queue=name, routed=routed))
 
 
 def get_attempts(store: Store, query: c.GetAttempts) -> list[Try]:
