@@ -49,7 +49,7 @@ class Bell:
         return True
 
 
-class Aside:
+class SideCall:
     """A call that is made beside its caller, as a task."""
 
     def __init__(self, call: Callable[[], Coroutine[Any, Any, Any]], *, name: str) -> None:

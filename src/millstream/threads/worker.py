@@ -22,7 +22,7 @@ from millstream.errors import InvalidInput, MillstreamError, OutcomeUnknown
 from millstream.queue.model.message import Message, QueueInfo
 from millstream.queue.model.spec import no_queue
 from millstream.record import Seconds, to_ms
-from millstream.threads.working import Aside, Bell, make_crew, work_through
+from millstream.threads.working import Bell, SideCall, make_crew, work_through
 from millstream.worker.effects import (
     PAUSES,
     Abandon,
@@ -31,9 +31,9 @@ from millstream.worker.effects import (
     Complain,
     Effect,
     Finish,
+    Handled,
     Idle,
     Look,
-    Outcome,
     Over,
 )
 from millstream.worker.endurance import Endurance
@@ -72,11 +72,11 @@ class Worker:
         self._session = session
         self._clock = session.clock
         self._options = options
-        self._started: Aside | None = None
+        self._started: SideCall | None = None
         self._shift: Shift | None = None
         self._stopped = self._runs = self._sleeps = False
         self._told = WorkerStats()
-        self._outcomes: deque[Outcome] = deque()
+        self._outcomes: deque[Handled] = deque()
         self._lock = threading.Lock()
         """Guards the shift and its leases."""
 
@@ -126,7 +126,7 @@ class Worker:
         """Run beside its caller."""
         if self._started is not None:
             raise InvalidInput("a worker runs once; make another")
-        self._started = Aside(partial(self.run, drain=drain), name="millstream-worker")
+        self._started = SideCall(partial(self.run, drain=drain), name="millstream-worker")
         return self
 
     def join(self, timeout: Seconds | None = None) -> bool:
@@ -157,7 +157,7 @@ class Worker:
     def _run(self, shift: Shift) -> None:
         """Work and keep leases."""
         self._crew = make_crew(self._options, self._session, self._report)
-        keeping = Aside(partial(self._keep, shift), name="millstream-leases")
+        keeping = SideCall(partial(self._keep, shift), name="millstream-leases")
         try:
             work_through(partial(self._work, shift), stop=self.stop, cancel=self._cancel)
         finally:
@@ -168,7 +168,7 @@ class Worker:
 
     # What others say, on any thread.
 
-    def _report(self, outcome: Outcome) -> None:
+    def _report(self, outcome: Handled) -> None:
         self._outcomes.append(outcome)
         self._happened.ring()
 
@@ -211,7 +211,7 @@ class Worker:
             except Exception as error:
                 self._break(shift, error)
 
-    def _take_outcomes(self) -> list[Outcome]:
+    def _take_outcomes(self) -> list[Handled]:
         """All that have come: the shift knows of them before it looks at the time."""
         self._happened.clear()
         return [self._outcomes.popleft() for _ in range(len(self._outcomes))]

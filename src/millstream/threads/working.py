@@ -40,7 +40,7 @@ class Bell:
         return True
 
 
-class Aside:
+class SideCall:
     """A call that is made beside its caller, on a thread that does not keep the process alive."""
 
     def __init__(self, call: Callable[[], Any], *, name: str) -> None:

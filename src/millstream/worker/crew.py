@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from millstream.command import Transact
 from millstream.limits import Limits
 from millstream.queue.model.message import Message
-from millstream.worker.effects import Outcome
+from millstream.worker.effects import Handled
 from millstream.worker.handler import HandlerTransaction, wants_transaction
 from millstream.worker.leases import ClaimKey, claim_of
 from millstream.worker.options import WorkerOptions
@@ -26,7 +26,7 @@ from millstream.worker.shift import TimeLimitExceeded
 CLOSE_S = 5.0
 """How long a loop may take to end; a coroutine that resists is left behind."""
 
-Report = Callable[[Outcome], None]
+Report = Callable[[Handled], None]
 Commit = Callable[[Transact], list[Any]]
 AsyncCommit = Callable[[Transact], Awaitable[list[Any]]]
 
@@ -92,20 +92,20 @@ class ThreadCrew:
                     return
             self._report(outcome)
 
-    def _handle(self, message: Message) -> Outcome:
+    def _handle(self, message: Message) -> Handled:
         try:
             if not self._transacts:
                 _refuse_coroutine(self._handler(message))
-                return Outcome(message)
+                return Handled(message)
             tx = HandlerTransaction(self._limits)
             _refuse_coroutine(self._handler(message, tx))
             with self._lock:
                 if self._is_closed or claim_of(message) in self._abandoned:
-                    return Outcome(message)  # dropped, with what it has gathered
+                    return Handled(message)  # dropped, with what it has gathered
             tx.committed(self._commit(tx.closing(message)))
-            return Outcome(message, committed=True)
+            return Handled(message, committed=True)
         except BaseException as error:  # of the handler, whatever it is: the shift decides
-            return Outcome(message, error)
+            return Handled(message, error)
 
 
 class Tasks:
@@ -120,7 +120,7 @@ class Tasks:
         self._commit = commit
         self._limit_s = options.limit_s
         self._report = report
-        self._tasks: dict[ClaimKey, asyncio.Task[Outcome]] = {}
+        self._tasks: dict[ClaimKey, asyncio.Task[Handled]] = {}
 
     def begin(self, message: Message) -> None:
         """Run the handler as a task."""
@@ -143,20 +143,20 @@ class Tasks:
         """Wait until no task is left."""
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    def _ended(self, message: Message, task: asyncio.Task[Outcome]) -> None:
+    def _ended(self, message: Message, task: asyncio.Task[Handled]) -> None:
         del self._tasks[claim_of(message)]
         if task.cancelled():  # before it had begun
-            self._report(Outcome(message, asyncio.CancelledError()))
+            self._report(Handled(message, asyncio.CancelledError()))
         else:
             self._report(task.result())
 
-    async def _work(self, message: Message) -> Outcome:
+    async def _work(self, message: Message) -> Handled:
         try:
             return await self._handle(message)
         except BaseException as error:  # of the handler, whatever it is: the shift decides
-            return Outcome(message, error)
+            return Handled(message, error)
 
-    async def _handle(self, message: Message) -> Outcome:
+    async def _handle(self, message: Message) -> Handled:
         tx = HandlerTransaction(self._limits) if self._transacts else None
         limit = asyncio.timeout(self._limit_s)
         try:
@@ -167,9 +167,9 @@ class Tasks:
                 raise TimeLimitExceeded(f"took longer than {self._limit_s:g} s") from error
             raise
         if tx is None:
-            return Outcome(message)
+            return Handled(message)
         tx.committed(await self._commit(tx.closing(message)))
-        return Outcome(message, committed=True)
+        return Handled(message, committed=True)
 
 
 class LoopCrew:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from millstream.queue.model.message import Message
 
 
-class Outcome(Struct, frozen=True):
+class Handled(Struct, frozen=True):
     """How a handler ended; `committed` if its transaction has acknowledged the message already."""
 
     message: Message

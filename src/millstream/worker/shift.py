@@ -45,9 +45,9 @@ from millstream.worker.effects import (
     Complain,
     Effect,
     Finish,
+    Handled,
     Idle,
     Look,
-    Outcome,
     Over,
 )
 from millstream.worker.endurance import Endurance, may_pass
@@ -316,7 +316,7 @@ class Shift:
         else:
             self.broke(error)
 
-    def ended(self, outcomes: Iterable[Outcome], *, now_s: float) -> None:
+    def ended(self, outcomes: Iterable[Handled], *, now_s: float) -> None:
         """Handlers have ended; the outcome of a message that was let go is ignored."""
         self._time(now_s)
         ended: dict[tuple[str, str, float | None], list[Message]] = {}

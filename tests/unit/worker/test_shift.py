@@ -24,9 +24,9 @@ from millstream.worker.effects import (
     Complain,
     Effect,
     Finish,
+    Handled,
     Idle,
     Look,
-    Outcome,
     Over,
     Renew,
 )
@@ -56,11 +56,11 @@ def read_messages(words: Sequence[str]) -> list[Message]:
     return [read_message(word) for word in words]
 
 
-def read_outcome(word: str) -> Outcome:
+def read_outcome(word: str) -> Handled:
     """`a` has returned, `a+` has committed, `a!no` raised ValueError("no"), `a!Reject=no`, …"""
     name, _, failure = word.partition("!")
     if not failure:
-        return Outcome(read_message(name.rstrip("+")), committed=name.endswith("+"))
+        return Handled(read_message(name.rstrip("+")), committed=name.endswith("+"))
     kind, _, text = failure.partition("=")
     error: BaseException
     if kind == "Reject":
@@ -71,7 +71,7 @@ def read_outcome(word: str) -> Outcome:
         error = CancelledError()
     else:
         error = ValueError(failure)
-    return Outcome(read_message(name), error)
+    return Handled(read_message(name), error)
 
 
 def written(messages: Sequence[Message]) -> str:
