@@ -19,6 +19,7 @@ from millstream.errors import (
 )
 from millstream.format import block, entries, keys
 from millstream.format.packing import Batch, Single
+from millstream.limits import MESSAGE_ID_MAX
 from millstream.log import commands as c
 from millstream.log.ancestry import forget_marks
 from millstream.log.head import (
@@ -93,6 +94,12 @@ def append(tx: Transaction, command: c.Append) -> int:
     if expected is not None and end != expected:
         raise EndMoved(
             f"log {name!r} ends at {end}, not at {expected}", log=name, expected=expected, end=end
+        )
+    if end + count > MESSAGE_ID_MAX:
+        raise TooLarge(
+            f"log {name!r} ends at {end}, and offsets go up to 2^63 - 1: no {count:,} records fit",
+            size=end + count,
+            limit=MESSAGE_ID_MAX,
         )
     log_id, head = found or make_log(tx, name)
     if head.owner:

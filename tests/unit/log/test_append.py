@@ -321,3 +321,16 @@ def test_everything_is_there_after_a_reopen_and_a_fold(reopen: Callable[..., Mil
     assert again.fold() > 0
     assert list(again.log("x").read()) == before
     assert list(reopen().log("x").read()) == before
+
+
+def test_no_offset_is_given_out_beyond_the_largest(ms: Millstream) -> None:
+    log = ms.log("orders")
+    log.truncate(before=2**63 - 3)
+    with pytest.raises(TooLarge) as refused:
+        log.append_many([b"x"] * 3)
+    assert refused.value.limit == 2**63 - 1
+    assert log.append_many([b"x"] * 2) == range(2**63 - 3, 2**63 - 1)
+    with pytest.raises(TooLarge):
+        log.append(b"x")
+    assert [record.offset for record in log.read()] == [2**63 - 3, 2**63 - 2]
+    assert log.end_offset() == 2**63 - 1
