@@ -58,15 +58,16 @@ def _joined(chosen: list[Message], queue: str | None) -> list[Run]:
     strangers = {message.queue for message in chosen} - {queue}
     if queue is not None and strangers:
         raise InvalidInput(f"a message of queue {strangers.pop()!r} was handed to {queue!r}")
+    return joined_claims((message.claim_id, message.attempt) for message in chosen)
+
+
+def joined_claims(claims: Iterable[tuple[int, int]]) -> list[Run]:
+    """Claim ids and their attempts as runs: those that stand side by side are one."""
     runs: list[Run] = []
-    first, count, attempt = 0, 0, 0
-    for message in chosen:
-        if count and message.claim_id == first + count and message.attempt == attempt:
-            count += 1
-            continue
-        if count:
-            runs.append((first, count, attempt))
-        first, count, attempt = message.claim_id, 1, message.attempt
-    if count:
-        runs.append((first, count, attempt))
+    for claim_id, attempt in claims:
+        first, count, before = runs[-1] if runs else (0, 0, 0)
+        if count and claim_id == first + count and attempt == before:
+            runs[-1] = (first, count + 1, attempt)
+        else:
+            runs.append((claim_id, 1, attempt))
     return runs

@@ -31,9 +31,10 @@ def open_remote(url: str, **options: Any) -> RemoteSession:
 async def open_async_remote(url: str, **options: Any) -> AsyncRemoteSession:
     """A session for the coroutines of the running event loop; as `open_remote`."""
     address, patience = _checked(url, **options)
+    from millstream.remote.link import Link
     from millstream.remote.session import AsyncRemoteSession
 
-    return await AsyncRemoteSession.open(address, patience)
+    return AsyncRemoteSession(await Link.open(address, patience))
 
 
 def check_no_address_options(*, token: str | None, ca: str | None) -> None:

@@ -19,8 +19,7 @@ from millstream import wire
 from millstream.clock import Clock, SystemClock
 from millstream.command import Command, waits
 from millstream.errors import CannotOpen, MillstreamError
-from millstream.remote.address import Address
-from millstream.remote.link import Answer, Link, Patience
+from millstream.remote.link import Answer, Link
 from millstream.remote.repeats import Interrupted
 
 T = TypeVar("T")
@@ -78,11 +77,6 @@ class AsyncRemoteSession:
 
     def __repr__(self) -> str:
         return f"AsyncRemoteSession({self._link.address.shown!r})"
-
-    @classmethod
-    async def open(cls, address: Address, patience: Patience) -> AsyncRemoteSession:
-        """Connect to a server; `CannotOpen` if that cannot be done."""
-        return cls(await Link.open(address, patience))
 
     async def execute(self, command: Command[T]) -> T:
         """Answer a command; what it writes is durable then.

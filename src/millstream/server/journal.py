@@ -15,6 +15,7 @@ import msgspec
 ACCESS = "millstream.access"
 """The logger of requests."""
 
+_logger = logging.getLogger("millstream.server")
 _NAMES = ("millstream", "uvicorn")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 
@@ -44,6 +45,13 @@ def place(trace: TracebackType | None) -> str:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return "" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+
+
+def note_failure(error: Exception, **facts: Any) -> None:
+    """Note a mistake of ours: what went wrong and where, without what was asked."""
+    where = place(error.__traceback__)
+    facts |= {"error": type(error).__name__, "where": where}
+    _logger.error("request_failed", extra=facts)
 
 
 def write_to(stream: TextIO, *, requests: bool) -> None:

@@ -6,7 +6,6 @@ without any of its insides.
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import msgspec
@@ -16,15 +15,13 @@ from starlette.responses import Response
 
 from millstream import errors
 from millstream.errors import Denied, MillstreamError, Unauthenticated
-from millstream.server.journal import place
+from millstream.server.journal import note_failure
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
 """Seconds in `Retry-After` for a client that came at a bad time."""
 LOST_TOLD_MAX = 1_000
 """Lost claims that an error lists."""
-
-_logger = logging.getLogger("millstream.server")
 
 
 class Malformed(MillstreamError):
@@ -124,10 +121,7 @@ def respond(error: MillstreamError) -> Response:
 
 def respond_unexpected(error: Exception) -> Response:
     """The answer to a mistake of ours: its kind and place are logged, not answered."""
-    _logger.error(
-        "request_failed",
-        extra={"error": type(error).__name__, "where": place(error.__traceback__)},
-    )
+    note_failure(error)
     return _response(
         Problem(
             type=_type("InternalError"),

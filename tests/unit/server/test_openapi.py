@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from html.parser import HTMLParser
 from typing import Any
 
 import msgspec
 
 from millstream.server.docs import examples
-from millstream.server.docs.endpoints import ENDPOINTS, document, page, routes
+from millstream.server.docs.endpoints import ENDPOINTS, document_bytes, page, routes
 from tests.unit.server.asking import Rest, served
 from tests.unit.server.guarded import guarded, in_loop
+
+
+@cache
+def document() -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.json.decode(document_bytes())
+    return found
+
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 

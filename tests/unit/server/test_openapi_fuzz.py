@@ -6,6 +6,7 @@ Promises: no 5xx, no status, type or body that is not in the document, whatever 
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ from starlette.applications import Starlette
 from millstream.embedded import open_store
 from millstream.server.auth.access import ANYONE_HERE
 from millstream.server.core import Core
-from millstream.server.docs.endpoints import document, routes
+from millstream.server.docs.endpoints import document_bytes, routes
 from millstream.server.settings import Settings
 from millstream.store.memory import MemoryEngine
 from tests.unit.server.asking import AsSomebody
@@ -98,7 +99,7 @@ def as_bytes(context: schemathesis.SerializationContext, value: object) -> bytes
 
 
 schema = schemathesis.openapi.from_dict(
-    document(),
+    json.loads(document_bytes()),
     config=SchemathesisConfig.from_dict({"generation": {"mode": "all", "max-examples": EXAMPLES}}),
 )
 

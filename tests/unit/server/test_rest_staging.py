@@ -40,7 +40,10 @@ async def stage(rest: Rest, part: str, *values: bytes, attempt: int = 0) -> dict
 
 
 async def values_in(rest: Rest, log: str = "out") -> list[bytes]:
-    blocks = (await rest.get(f"/logs/{log}/records")).json()["records"]
+    answer = await rest.get(f"/logs/{log}/records")
+    if answer.status_code == 404:
+        return []
+    blocks = answer.json()["records"]
     return [msgspec.json.decode(f'"{one["base64"]}"', type=bytes) for one in blocks]
 
 

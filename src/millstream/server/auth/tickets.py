@@ -17,12 +17,11 @@ import msgspec
 from msgspec import Struct
 
 from millstream.errors import Denied, InvalidInput, TooLarge, Unauthenticated
-from millstream.server.auth.access import Principal, parse_permissions
+from millstream.server.auth.access import PERMISSIONS_MAX, Principal, parse_permissions
 from millstream.server.auth.tokens import TEXT_CHARS_MAX, Tokens
 
 PREFIX = "mt_"
 SECONDS_MAX = 3_600
-PERMISSIONS_MAX = 100
 
 
 class _Claims(Struct, frozen=True, array_like=True):

@@ -16,7 +16,6 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-import msgspec
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
@@ -37,13 +36,6 @@ def document_bytes() -> bytes:
     """The OpenAPI document of everything that a server answers."""
     made = subprocess.run([sys.executable, "-m", __package__], capture_output=True, check=True)
     return made.stdout
-
-
-@cache
-def document() -> dict[str, Any]:
-    """The OpenAPI document as a value."""
-    found: dict[str, Any] = msgspec.json.decode(document_bytes())
-    return found
 
 
 @cache

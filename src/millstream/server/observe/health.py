@@ -143,27 +143,26 @@ def check_stats(stats: dict[str, Any], limits: Limits) -> Iterator[Check]:
         stats["unfolded_bytes"] / limits.tail_bytes_max,
         stats["unfolded_entities"] / limits.tail_entities_max,
     )
-    status: Status = "healthy"
-    if behind > 1:
-        status = "critical" if behind > FOLD_CRITICAL else "warning"
+    status = _graded(behind, 1, FOLD_CRITICAL)
     detail = f"{stats['unfolded_commits']:,} commits, {stats['unfolded_bytes']:,} bytes unfolded"
     yield Check("fold", status, detail)
 
 
 def check_disk(free_bytes: int) -> Check:
     """How much room the store's disk has."""
-    status: Status = "healthy"
-    if free_bytes < DISK_FREE_WARNING:
-        status = "critical" if free_bytes < DISK_FREE_CRITICAL else "warning"
+    status = _graded(-free_bytes, -DISK_FREE_WARNING, -DISK_FREE_CRITICAL)
     return Check("disk", status, f"{free_bytes // MiB:,} MiB free")
 
 
 def check_lag(lag_s: float) -> Check:
     """How late the event loop is."""
-    status: Status = "healthy"
-    if lag_s > LAG_S_WARNING:
-        status = "critical" if lag_s > LAG_S_CRITICAL else "warning"
+    status = _graded(lag_s, LAG_S_WARNING, LAG_S_CRITICAL)
     return Check("event_loop", status, f"{lag_s * 1000:.0f} ms late")
+
+
+def _graded(found: float, warning: float, critical: float) -> Status:
+    """How bad it is to be above two bounds."""
+    return "healthy" if found <= warning else "warning" if found <= critical else "critical"
 
 
 def check_ages(queues: list[QueueInfo], age_s_max: float) -> Check:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from heapq import nlargest
 from operator import attrgetter
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -50,22 +51,12 @@ _TOTALS = {
 }
 
 
-class _Scrape:
-    """What one scrape found, in the place of a registry."""
-
-    def __init__(self, families: list[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        """All families."""
-        return self._families
-
-
 async def exposition(core: Core, accept: str) -> tuple[bytes, str]:
     """Everything, in a form that the client accepts, and the name of that form."""
     encode, media_type = choose_encoder(accept)
-    found = _Scrape([*core.meter.registry.collect(), *await _families(core)])
-    return encode(found), media_type
+    families = [*core.meter.registry.collect(), *await _families(core)]
+    registry: Any = SimpleNamespace(collect=lambda: families)
+    return encode(registry), media_type
 
 
 async def _families(core: Core) -> list[Metric]:
@@ -122,7 +113,9 @@ def _of_server(lag_s: float) -> Iterator[Metric]:
     yield InfoMetricFamily(
         "millstream_build", "What runs.", {"version": __version__, "python": version}
     )
-    yield _gauge("millstream_event_loop_lag_seconds", "How late the event loop is.", lag_s)
+    yield GaugeMetricFamily(
+        "millstream_event_loop_lag_seconds", "How late the event loop is.", lag_s
+    )
 
 
 def _of_store(stats: dict[str, Any]) -> Iterator[Metric]:
@@ -131,7 +124,7 @@ def _of_store(stats: dict[str, Any]) -> Iterator[Metric]:
         ("operations", "Operations in them; divided by commits: the mean size of a group."),
         ("fold_slices", "Slices folded by this process."),
     ):
-        yield _counter(f"millstream_store_{name}", text, stats[name])
+        yield CounterMetricFamily(f"millstream_store_{name}", text, stats[name])
     for name, text in (
         ("sequence", "The newest commit."),
         ("unfolded_commits", "Commits that are not folded: the fold's lag."),
@@ -142,7 +135,7 @@ def _of_store(stats: dict[str, Any]) -> Iterator[Metric]:
         ("wal_bytes", "Size of the write-ahead log."),
     ):
         if name in stats:  # a store in memory has no file
-            yield _gauge(f"millstream_store_{name}", text, stats[name])
+            yield GaugeMetricFamily(f"millstream_store_{name}", text, stats[name])
 
 
 def _of_logs(logs: list[LogInfo]) -> Iterator[Metric]:
@@ -192,11 +185,3 @@ def _of_queues(queues: list[QueueInfo], totals: dict[str, dict[str, int]]) -> It
         for queue_name, found in totals.items():
             total.add_metric([queue_name], found[name])
         yield total
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, text, value=value)
-
-
-def _counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(name, text, value=value)

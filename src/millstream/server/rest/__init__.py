@@ -21,17 +21,8 @@ from millstream.server.rest import (
     transactions,
 )
 
-ENDPOINTS = (
-    *logs.endpoint,
-    *forks.endpoint,
-    *records.endpoint,
-    *cursors.endpoint,
-    *queues.endpoint,
-    *messages.endpoint,
-    *claims.endpoint,
-    *transactions.endpoint,
-    *staging.endpoint,
-    *replica.endpoint,
-    *store.endpoint,
-    *tickets.endpoint,
+_NOUNS = (
+    *(logs, forks, records, cursors, queues, messages, claims, transactions),
+    *(staging, replica, store, tickets),
 )
+ENDPOINTS = tuple(one for noun in _NOUNS for one in noun.endpoint)

@@ -16,6 +16,7 @@ from millstream.errors import InvalidInput, LeaseLost
 from millstream.queue import commands as c
 from millstream.queue.model.message import messages_of
 from millstream.queue.rules.claims import CLAIM_MAX
+from millstream.queue.runs import joined_claims
 from millstream.record import optional_ms
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Endpoints
@@ -33,23 +34,21 @@ Count = Annotated[int, Meta(ge=1, le=CLAIM_MAX)]
 Lease = Annotated[float, Meta(gt=0, le=1e12)]
 
 
-class ClaimBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """How many messages, for how long, for whom; `ack` ends claims before in the same commit."""
-
-    n: Count = 1
-    lease: Lease | None = None
-    """Seconds; without one, as the queue's spec says."""
-    wait: Wait | None = None
-    """Seconds to wait for the first message, if there is none yet."""
-    consumer: str | None = None
-    ack: list[Token] = []
-
-
 class PopBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """How many messages."""
 
     n: Count = 1
     wait: Wait | None = None
+    """Seconds to wait for the first message, if there is none yet."""
+
+
+class ClaimBody(PopBody, forbid_unknown_fields=True, kw_only=True):
+    """How many messages, for how long, for whom; `ack` ends claims before in the same commit."""
+
+    lease: Lease | None = None
+    """Seconds; without one, as the queue's spec says."""
+    consumer: str | None = None
+    ack: list[Token] = []
 
 
 class AckBody(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -201,15 +200,7 @@ def _claim_of(token: str) -> tuple[int, int]:
 
 def runs_of(tokens: str | list[str]) -> list[c.Run]:
     """Claims as the fewest runs: adjacent claim ids of the same attempt."""
-    runs: list[c.Run] = []
-    for claim_id, attempt in claims_of(tokens):
-        if runs:
-            first, count, before = runs[-1]
-            if claim_id == first + count and attempt == before:
-                runs[-1] = (first, count + 1, attempt)
-                continue
-        runs.append((claim_id, 1, attempt))
-    return runs
+    return joined_claims(claims_of(tokens))
 
 
 def tokens_of(runs: list[c.Run]) -> list[str]:

@@ -27,7 +27,7 @@ from millstream.server.rest.payload import (
     show_message,
 )
 from millstream.server.rest.queues import get_queue
-from millstream.server.rest.records import RAW_HEADERS, Appended, ProducerBody, producer_of
+from millstream.server.rest.records import RAW_HEADERS, Appended, ProducerBody
 
 PEEK_MAX = 1_000
 
@@ -147,7 +147,7 @@ def put_command(
         at=given.at,
         limits=ask.session.limits,
         wishes=wishes if any(one != Wishes() for one in wishes) else [],
-        producer=producer_of(given.producer) if isinstance(given, PutBody) else None,
+        producer=given.producer if isinstance(given, PutBody) else None,
     )
 
 

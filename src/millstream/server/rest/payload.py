@@ -46,12 +46,9 @@ class NewRecord(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=
     """Milliseconds since the epoch; without one, the time at which it is appended."""
 
 
-class ReadRecord(Struct, kw_only=True, omit_defaults=True):
-    """A record as it was read; `value` if its content type is JSON or text, else `base64`."""
-
+class _Read(Struct, kw_only=True, omit_defaults=True):
     offset: int
     timestamp: int
-    appended: int
     value: Raw | UnsetType = UNSET
     base64: bytes | UnsetType = UNSET
     key: str | UnsetType = UNSET
@@ -59,20 +56,19 @@ class ReadRecord(Struct, kw_only=True, omit_defaults=True):
     headers: dict[str, Any] = {}
 
 
-class ReadMessage(Struct, kw_only=True, omit_defaults=True):
+class ReadRecord(_Read, kw_only=True, omit_defaults=True):
+    """A record as it was read; `value` if its content type is JSON or text, else `base64`."""
+
+    appended: int
+
+
+class ReadMessage(_Read, kw_only=True, omit_defaults=True):
     """A message of a queue; `claim` names this attempt at it, for ack, nack, fail and renew."""
 
     claim: str
     claim_id: str
     attempt: int
     log: str
-    offset: int
-    timestamp: int
-    value: Raw | UnsetType = UNSET
-    base64: bytes | UnsetType = UNSET
-    key: str | UnsetType = UNSET
-    key_base64: bytes | UnsetType = UNSET
-    headers: dict[str, Any] = {}
     until: datetime | None = None
     """When the lease ends; in a peek, when the message is due, or ended."""
     reason: str = ""
@@ -148,13 +144,7 @@ def _is_text(data: bytes) -> bool:
 
 def show_record(record: Record) -> ReadRecord:
     """A record as JSON shows it."""
-    return ReadRecord(
-        offset=record.offset,
-        timestamp=record.timestamp,
-        appended=record.appended,
-        headers=dict(record.headers),
-        **_shown(record.value, record.key, record.headers),
-    )
+    return ReadRecord(appended=record.appended, **_shown(record))
 
 
 def show_message(message: Message) -> ReadMessage:
@@ -164,12 +154,9 @@ def show_message(message: Message) -> ReadMessage:
         claim_id=str(message.claim_id),
         attempt=message.attempt,
         log=message.log,
-        offset=message.offset,
-        timestamp=message.timestamp,
-        headers=dict(message.headers),
         until=message.until,
         reason=message.reason,
-        **_shown(message.value, message.key, message.headers),
+        **_shown(message),
     )
 
 
@@ -181,19 +168,24 @@ def media_type_of(headers: Headers) -> str:
     return "application/octet-stream"
 
 
-def _shown(value: bytes, key: bytes | None, headers: Headers) -> dict[str, Any]:
-    shown: dict[str, Any] = {}
-    kind = headers.get(CONTENT_TYPE)
-    as_json = _as_json(value, kind) if isinstance(kind, str) else None
+def _shown(found: Record | Message) -> dict[str, Any]:
+    """What both have, by the name of its field."""
+    shown: dict[str, Any] = {
+        "offset": found.offset,
+        "timestamp": found.timestamp,
+        "headers": dict(found.headers),
+    }
+    kind = found.headers.get(CONTENT_TYPE)
+    as_json = _as_json(found.value, kind) if isinstance(kind, str) else None
     if as_json is not None:
         shown["value"] = as_json
     else:
-        shown["base64"] = value
-    if key is not None:
+        shown["base64"] = found.value
+    if found.key is not None:
         try:
-            shown["key"] = key.decode()
+            shown["key"] = found.key.decode()
         except UnicodeDecodeError:
-            shown["key_base64"] = key
+            shown["key_base64"] = found.key
     return shown
 
 

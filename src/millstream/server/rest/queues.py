@@ -80,15 +80,10 @@ async def list_queues(ask: Ask, query: Page) -> QueuePage:
 @endpoint("GET /queues/{queue}", errors=(404,))
 async def get_queue(ask: Ask, queue: str) -> QueueShown:
     """How a queue stands: its spec and its counts."""
-    return _shown(await need_queue(ask, queue))
-
-
-async def need_queue(ask: Ask, queue: str) -> QueueInfo:
-    """What is known of a queue; not found, if there is none."""
     info = await ask.execute(c.DescribeQueue(queue))
     if info is None:
         raise no_queue(queue)
-    return info
+    return _shown(info)
 
 
 def _shown(info: QueueInfo) -> QueueShown:
@@ -159,7 +154,7 @@ async def purge_queue(ask: Ask, queue: str, body: PurgeBody) -> Removed:
 @endpoint("POST /queues/{queue}/redrive", body_optional=True, errors=(404,))
 async def redrive_queue(ask: Ask, queue: str, body: RedriveBody) -> Removed:
     """Make failed messages available again, under new claim ids."""
-    await need_queue(ask, queue)
+    await get_queue(ask, queue)
     count = await Queue(ask.session, queue).redrive(
         body.where, limit=body.limit, rate=body.rate, dry_run=body.dry_run
     )

@@ -44,12 +44,8 @@ RAW_HEADERS = (
 )
 
 
-class ProducerBody(Struct, forbid_unknown_fields=True, kw_only=True):
+class ProducerBody(Producer, frozen=True, forbid_unknown_fields=True):
     """Who appends, and which append this is: makes a repeat harmless."""
-
-    name: str
-    sequence: Position
-    epoch: Position = 0
 
 
 class AppendBody(NewRecord, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -120,7 +116,7 @@ async def append_records(
     else:
         if query != AppendQuery():
             raise InvalidInput("beside a JSON body, expect_end and producer stand in the body")
-        items, expect_end, producer = items_of(body), body.expect_end, producer_of(body.producer)
+        items, expect_end, producer = items_of(body), body.expect_end, body.producer
     offsets = await Log(ask.session, log).append_many(
         items, expect_end=expect_end, producer=producer
     )
@@ -135,11 +131,6 @@ def items_of(body: AppendBody) -> list[Item]:
     if alone != (msgspec.UNSET, msgspec.UNSET, None, None, None, None):
         raise InvalidInput("a body is one record, or has 'records'; not both")
     return [item_of(record, f"records[{i}]: ") for i, record in enumerate(body.records)]
-
-
-def producer_of(body: ProducerBody | None) -> Producer | None:
-    """A producer as the store knows it."""
-    return None if body is None else Producer(body.name, body.sequence, body.epoch)
 
 
 def _raw_producer(query: AppendQuery) -> Producer | None:

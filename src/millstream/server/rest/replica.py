@@ -19,7 +19,7 @@ from millstream.replica.commands import AdoptParcel, Parcel, SendBlocks
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Endpoints, Reply
 from millstream.server.rest.forks import Name
-from millstream.server.rest.logs import PAGE_MAX, checked_after
+from millstream.server.rest.logs import Page, checked_after
 from millstream.server.rest.payload import Position
 
 MSGPACK = "application/msgpack"
@@ -35,11 +35,9 @@ _parcel = msgspec.msgpack.Decoder(Parcel)
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class CopyQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+class CopyQuery(Page, forbid_unknown_fields=True, kw_only=True):
     """Which copies of a listing."""
 
-    after: Annotated[str, Meta(max_length=255)] = ""
-    limit: Annotated[int, Meta(ge=1, le=PAGE_MAX)] = 100
     pattern: Annotated[str, Meta(min_length=1, max_length=255)] = "*"
     """A name, or a pattern with `*` and `?`."""
 

@@ -56,30 +56,21 @@ class PartQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     crc: Crc | None = None
 
 
-class StagedPart(Struct, kw_only=True):
+class StagedPart(Struct, forbid_unknown_fields=True, kw_only=True):
     """A part that was staged; name it so in the commit."""
-
-    part: str
-    attempt: int
-    count: int
-    crc: int
-    """CRC32C of the body as it came."""
-
-
-class PartName(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A part to be published, as staging it answered."""
 
     part: str
     attempt: Attempt = 0
     count: Annotated[int, Meta(ge=1)]
     crc: Crc
+    """CRC32C of the body as it came."""
 
 
 class CommitBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """Which parts go to which log, in order."""
 
     log: str
-    parts: Annotated[list[PartName], Meta(min_length=1, max_length=PARTS_MAX)]
+    parts: Annotated[list[StagedPart], Meta(min_length=1, max_length=PARTS_MAX)]
     any_content: bool = False
     """Whether a repeat may list other parts: for writers that pack the same rows anew, as Spark."""
 
@@ -181,7 +172,7 @@ def _name_of(key: tuple[str, str]) -> str:
     return blake2b(msgspec.json.encode(key), digest_size=16).hexdigest()
 
 
-def _digest_of(parts: list[PartName]) -> str:
+def _digest_of(parts: list[StagedPart]) -> str:
     """What tells a repeat from another commit: the parts' sizes and checksums, in order."""
     content = [(one.count, one.crc) for one in parts]
     return blake2b(msgspec.json.encode(content), digest_size=16).hexdigest()
@@ -209,7 +200,7 @@ def _committed(found: Published, *, repeated: bool) -> Committed:
 
 
 async def _read_parts(
-    shelf: Shelf, key: tuple[str, str], names: list[PartName], limits: Limits
+    shelf: Shelf, key: tuple[str, str], names: list[StagedPart], limits: Limits
 ) -> list[Single | Batch]:
     """The parts that are to be published; one that is gone, or another, is a conflict."""
     if len({one.part for one in names}) != len(names):

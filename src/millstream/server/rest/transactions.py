@@ -22,7 +22,7 @@ from millstream.server.rest.endpoint import Endpoints
 from millstream.server.rest.logs import TruncateBody
 from millstream.server.rest.messages import PutBody, new_messages_of, put_command
 from millstream.server.rest.payload import Delay
-from millstream.server.rest.records import AppendBody, items_of, producer_of
+from millstream.server.rest.records import AppendBody, items_of
 
 OPERATIONS_MAX = 1_000
 """Operations in one transaction: they run under the write lock."""
@@ -195,8 +195,7 @@ def _append(ask: Ask, operation: AppendOperation) -> logs.Append:
     )
     if packed is None:
         raise InvalidInput("an append of a transaction has at least one record")
-    producer = producer_of(operation.producer)
-    return logs.Append(operation.log, packed, operation.expect_end, producer)
+    return logs.Append(operation.log, packed, operation.expect_end, operation.producer)
 
 
 def _put(ask: Ask, operation: PutOperation) -> Any:

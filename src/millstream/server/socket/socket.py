@@ -8,10 +8,8 @@ answer, answers that are not read, messages that are claimed. `docs/PROTOCOL.md`
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any
 
-from starlette.routing import WebSocketRoute
 from starlette.types import Message, Receive, Scope, Send
 
 from millstream import wire
@@ -23,14 +21,12 @@ from millstream.server.auth.access import Principal
 from millstream.server.bounds import check_records
 from millstream.server.core import Core
 from millstream.server.holdings import Holdings
-from millstream.server.journal import place
+from millstream.server.journal import note_failure
 from millstream.server.observe.tracing import traceparent_of
 from millstream.server.parts import WEIGHT_MAX, decode_at_once, weigh
 from millstream.server.socket.outbox import Outbox, Sent
 from millstream.store.instance import Instance
 from millstream.wire import decode_requests
-
-log = logging.getLogger("millstream.server.socket.socket")
 
 PATH = "/socket"
 
@@ -77,15 +73,8 @@ class Violation(Exception):
         self.reason = reason
 
 
-class SocketRoute(WebSocketRoute):
-    """The route of the socket."""
-
-    def __init__(self, core: Core) -> None:
-        super().__init__(PATH, _Endpoint(core))
-
-
-class _Endpoint:
-    """Greets each client that connects, and talks with it."""
+class Socket:
+    """What a route does: greets each client that connects, and talks with it."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -261,7 +250,7 @@ class Conversation:
         except MillstreamError as error:
             return error
         except Exception as error:
-            _report(command, error)
+            note_failure(error, command=type(command).__name__)
             return MillstreamError("the server failed at this request; its log says where")
 
     # The end.
@@ -329,15 +318,3 @@ async def _refuse(send: Send, why: str) -> None:
     head = [(b"content-type", b"text/plain; charset=utf-8")]
     await send({"type": "websocket.http.response.start", "status": 400, "headers": head})
     await send({"type": "websocket.http.response.body", "body": why.encode()})
-
-
-def _report(command: Command[Any], error: Exception) -> None:
-    """What went wrong and where, without what was asked: it may hold payloads."""
-    log.error(
-        "request_failed",
-        extra={
-            "command": type(command).__name__,
-            "error": type(error).__name__,
-            "where": place(error.__traceback__),
-        },
-    )
