@@ -20,13 +20,7 @@ from msgspec import Raw
 from millstream import wire
 from millstream.command import Command, waits
 from millstream.errors import CannotOpen, MillstreamError, Overloaded, TooLarge
-from millstream.remote.repeats import (
-    Fate,
-    Interrupted,
-    fate_of,
-    unknown,
-    unreachable,
-)
+from millstream.remote.repeats import Fate, Interrupted, fate_of, unknown, unreachable
 
 FRAME_BYTES = 1 << 20
 """A frame is sent once it holds so much: the server can begin with it."""

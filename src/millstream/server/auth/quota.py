@@ -124,10 +124,7 @@ class Quota:
 
     def parsing(self, principal: Principal) -> asyncio.Lock:
         """To be held while a large frame of a token is decoded: one of them at a time."""
-        found = self._parsing.get(principal.token)
-        if found is None:
-            found = self._parsing[principal.token] = asyncio.Lock()
-        return found
+        return self._parsing.setdefault(principal.token, asyncio.Lock())
 
     @contextmanager
     def receiving(self, principal: Principal) -> Iterator[Callable[[int], None]]:

@@ -139,16 +139,15 @@ def _of_store(stats: dict[str, Any]) -> Iterator[Metric]:
 
 
 def _of_logs(logs: list[LogInfo]) -> Iterator[Metric]:
-    ends = CounterMetricFamily(
-        "millstream_log_end_offset", f"Records ever appended. {_LOGS}", labels=["log"]
-    )
-    kept = GaugeMetricFamily("millstream_log_records", f"Records present. {_LOGS}", labels=["log"])
-    sizes = GaugeMetricFamily("millstream_log_bytes", f"Bytes present. {_LOGS}", labels=["log"])
-    for log in logs:
-        ends.add_metric([log.name], log.end_offset)
-        kept.add_metric([log.name], len(log))
-        sizes.add_metric([log.name], log.bytes)
-    yield from (ends, kept, sizes)
+    for kind, name, text, value in (
+        (CounterMetricFamily, "end_offset", "Records ever appended.", attrgetter("end_offset")),
+        (GaugeMetricFamily, "records", "Records present.", len),
+        (GaugeMetricFamily, "bytes", "Bytes present.", attrgetter("bytes")),
+    ):
+        family = kind(f"millstream_log_{name}", f"{text} {_LOGS}", labels=["log"])
+        for log in logs:
+            family.add_metric([log.name], value(log))
+        yield family
 
 
 def _of_queues(queues: list[QueueInfo], totals: dict[str, dict[str, int]]) -> Iterator[Metric]:

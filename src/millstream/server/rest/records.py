@@ -171,15 +171,10 @@ async def read_records(ask: Ask, log: str, query: ReadQuery) -> RecordPage | Res
 
 
 async def read_blocks(
-    ask: Ask, log: str, start: int, stop: int, bytes_max: int | None = None
+    ask: Ask, log: str, start: int, stop: int, bytes_max: int = NUMBER_MAX
 ) -> list[Block]:
-    """Some of the records in a range, from the first on."""
-    if start >= stop:
-        return []
-    most = ask.session.limits.read_bytes_max
-    return await ask.execute(
-        c.ReadBlocks(log, start, stop, most if bytes_max is None else bytes_max)
-    )
+    """Some of the records in a range, from the first on; the core bounds their bytes as well."""
+    return await ask.execute(c.ReadBlocks(log, start, stop, bytes_max)) if start < stop else []
 
 
 @endpoint("GET /logs/{log}/records/{offset}", media_types=(ANY,), errors=(404, 406, 410))
