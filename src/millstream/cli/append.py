@@ -25,7 +25,10 @@ def append(
         typer.Argument(metavar="VALUE...", help="Records; without any, lines of stdin."),
     ] = None,
     timestamp: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Milliseconds, or ISO 8601; default: now.")
+        int | None,
+        typer.Option(
+            parser=parse_timestamp, metavar="TIME", help="Milliseconds, or ISO 8601; default: now."
+        ),
     ] = None,
     expect_end: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Only if the log ends there.")
@@ -55,7 +58,7 @@ def append(
         ms.log(log),
         key=given.key,
         headers=given.headers(),
-        timestamp=None if timestamp is None else parse_timestamp(timestamp),
+        timestamp=timestamp,
         expect_end=expect_end,
         producer=counting,
     )

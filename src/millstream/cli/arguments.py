@@ -91,6 +91,11 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
+def duration(help: str, *, default: str | bool = True) -> Any:
+    """An option that is typed as a duration; the command gets seconds."""
+    return typer.Option(parser=parse_duration, metavar="DURATION", help=help, show_default=default)
+
+
 def parse_size(text: str) -> int:
     """Bytes from 500, 10kB, 64MiB or 1GiB."""
     found = _SIZE.fullmatch(text.strip())

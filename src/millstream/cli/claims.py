@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 from msgspec.structs import asdict
 
-from millstream import Message, Millstream
-from millstream.cli.arguments import parse_duration
+from millstream import Message, Queue
+from millstream.cli.arguments import duration
+from millstream.cli.command import AsJson
 from millstream.cli.display import (
     Answer,
     Table,
@@ -24,29 +25,30 @@ from millstream.cli.display import (
     span,
     time_of,
 )
-from millstream.cli.names import QueueName
 from millstream.cli.output import Output
-from millstream.cli.place import existing_queue
 from millstream.errors import MillstreamError
 from millstream.queue.model.message import named_message
 from millstream.record import wall_ms_of
+
+
+def _claim_id(text: str) -> int:
+    claim_id = text.partition(":")[0]
+    if not claim_id.isdecimal():
+        raise typer.BadParameter(f"a claim id is a number, not {text!r}")
+    return int(claim_id)
+
 
 Claims = Annotated[
     list[str], typer.Argument(metavar="CLAIM...", help="CLAIM_ID:ATTEMPT, as `claim` prints them.")
 ]
 Count = Annotated[int, typer.Option("--count", "-n", metavar="N", min=0, help="At most so many.")]
 Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why; kept with the attempt.")]
-Instead = Annotated[
-    str | None, typer.Option(metavar="DURATION", help="Instead of what the queue says.")
-]
-Wait = Annotated[
-    str | None, typer.Option(metavar="DURATION", help="Wait so long for the first message.")
-]
+Instead = Annotated[float | None, duration("Instead of what the queue says.")]
+Wait = Annotated[float | None, duration("Wait so long for the first message.")]
 
 
 def claim(
-    queue: QueueName,
-    ms: Millstream,
+    queue: Queue,
     output: Output,
     count: Count = 1,
     lease: Instead = None,
@@ -60,21 +62,19 @@ def claim(
     ] = None,
 ) -> None:
     """Claim messages for a while: prints claim, key and value."""
-    messages = existing_queue(ms, queue).claim(
+    messages = queue.claim(
         count,
-        lease=_seconds(lease),
-        wait=_seconds(wait),
+        lease=lease,
+        wait=wait,
         consumer=consumer,
-        ack=[parse_claim(queue, text) for text in acked or []],
+        ack=[_parse_claim(queue, text) for text in acked or []],
     )
     _hand_out(messages, output, "they are claimed until their lease ends")
 
 
-def pop(
-    queue: QueueName, ms: Millstream, output: Output, count: Count = 1, wait: Wait = None
-) -> None:
+def pop(queue: Queue, output: Output, count: Count = 1, wait: Wait = None) -> None:
     """Take messages, each at most once: they are done as they are printed."""
-    messages = existing_queue(ms, queue).pop(count, wait=_seconds(wait))
+    messages = queue.pop(count, wait=wait)
     _hand_out(messages, output, "they are done, and will not come again")
 
 
@@ -92,63 +92,62 @@ def _hand_out(messages: list[Message], output: Output, otherwise: str) -> None:
             ) from None
 
 
-def ack(queue: QueueName, claims: Claims, ms: Millstream) -> Answer:
+def ack(queue: Queue, claims: Claims) -> Answer:
     """The work is done: acknowledge claims, all or none."""
-    chosen = [parse_claim(queue, text) for text in claims]
-    existing_queue(ms, queue).ack(chosen)
+    chosen = [_parse_claim(queue, text) for text in claims]
+    queue.ack(chosen)
     return _ended(queue, len(chosen), "acknowledged")
 
 
-def nack(
-    queue: QueueName, claims: Claims, ms: Millstream, delay: Instead = None, reason: Reason = ""
-) -> Answer:
+def nack(queue: Queue, claims: Claims, delay: Instead = None, reason: Reason = "") -> Answer:
     """Try claims again later; without attempts left they fail."""
-    chosen = [parse_claim(queue, text) for text in claims]
-    existing_queue(ms, queue).nack(chosen, delay=_seconds(delay), reason=reason)
+    chosen = [_parse_claim(queue, text) for text in claims]
+    queue.nack(chosen, delay=delay, reason=reason)
     return _ended(queue, len(chosen), "given back")
 
 
-def fail(queue: QueueName, claims: Claims, ms: Millstream, reason: Reason = "") -> Answer:
+def fail(queue: Queue, claims: Claims, reason: Reason = "") -> Answer:
     """Give up on claims, whatever attempts are left."""
-    chosen = [parse_claim(queue, text) for text in claims]
-    existing_queue(ms, queue).fail(chosen, reason=reason)
+    chosen = [_parse_claim(queue, text) for text in claims]
+    queue.fail(chosen, reason=reason)
     return _ended(queue, len(chosen), "failed")
 
 
-def renew(queue: QueueName, claims: Claims, ms: Millstream, lease: Instead = None) -> Answer:
+def renew(queue: Queue, claims: Claims, lease: Instead = None) -> Answer:
     """Go on with claims: their lease begins again, all or none."""
-    chosen = [parse_claim(queue, text) for text in claims]
-    until = existing_queue(ms, queue).renew(chosen, lease=_seconds(lease))
+    chosen = [_parse_claim(queue, text) for text in claims]
+    until = queue.renew(chosen, lease=lease)
     return Answer(
-        {"queue": queue, "count": len(chosen), "until": until},
+        {"queue": queue.name, "count": len(chosen), "until": until},
         f"{plural(len(chosen), 'message')} renewed, until {time_of(until)}",
     )
 
 
 def peek(
-    queue: QueueName,
-    ms: Millstream,
+    queue: Queue,
     output: Output,
     count: Count = 10,
     state: Annotated[str, typer.Option(help="available, in_flight, done or failed.")] = "available",
     after: Annotated[
-        str | None, typer.Option(metavar="CLAIM_ID", help="Go on behind this one.")
+        int | None,
+        typer.Option(parser=_claim_id, metavar="CLAIM_ID", help="Go on behind this one."),
     ] = None,
 ) -> None:
     """Print messages in a state, without claiming them."""
-    position = -1 if after is None else _claim_id(after)
-    found = existing_queue(ms, queue)
-    for message in found.peek(count, state=state.replace("-", " "), after=position):
+    for message in queue.peek(
+        count, state=state.replace("-", " "), after=-1 if after is None else after
+    ):
         output.print(message)
 
 
 def attempts(
-    queue: QueueName,
-    claim: Annotated[str, typer.Argument(metavar="CLAIM_ID", help="The message.")],
-    ms: Millstream,
+    queue: Queue,
+    claim: Annotated[
+        int, typer.Argument(parser=_claim_id, metavar="CLAIM_ID", help="The message.")
+    ],
 ) -> Answer:
     """Show how the attempts at a message went."""
-    tries = existing_queue(ms, queue).attempts(_claim_id(claim))
+    tries = queue.attempts(claim)
     rows = [
         (
             number,
@@ -170,18 +169,12 @@ def attempts(
     )
 
 
-def records(
-    queue: QueueName,
-    ms: Millstream,
-    json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per record: key and value in hex.")
-    ] = False,
-) -> None:
+def records(queue: Queue, json: AsJson = False) -> None:
     """Print a queue as the records of OpenData-Queue's RFC.
 
-    Key and value in hex, and what they say.
+    Key and value in hex, and what they say; as JSON one object per record.
     """
-    for record in existing_queue(ms, queue).records():
+    for record in queue.records():
         key, value, said = record.key.hex(), record.value.hex(), record.describe()
         if json:
             say(json_text({"key": key, "value": value, "description": said}))
@@ -189,25 +182,14 @@ def records(
             say(f"{key}\t{value}\t{safe(said)}")
 
 
-def parse_claim(queue: str, text: str) -> Message:
+def _parse_claim(queue: Queue, text: str) -> Message:
     """A claim from CLAIM_ID:ATTEMPT; enough of a message to end its attempt."""
     claim_id, colon, attempt = text.partition(":")
     if not (colon and claim_id.isdecimal() and attempt.isdecimal()):
         raise typer.BadParameter(f"a claim is CLAIM_ID:ATTEMPT, not {text!r}")
-    return named_message(queue, int(claim_id), int(attempt))
+    return named_message(queue.name, int(claim_id), int(attempt))
 
 
-def _claim_id(text: str) -> int:
-    claim_id = text.partition(":")[0]
-    if not claim_id.isdecimal():
-        raise typer.BadParameter(f"a claim id is a number, not {text!r}")
-    return int(claim_id)
-
-
-def _seconds(text: str | None) -> float | None:
-    return None if text is None else parse_duration(text)
-
-
-def _ended(queue: str, count: int, how: str) -> Answer:
-    data = {"queue": queue, "count": count, "outcome": how}
+def _ended(queue: Queue, count: int, how: str) -> Answer:
+    data = {"queue": queue.name, "count": count, "outcome": how}
     return Answer(data, f"{plural(count, 'message')} {how}")

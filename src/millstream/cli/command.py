@@ -1,11 +1,12 @@
 """How a function becomes a command: options are gathered, the store is opened, the answer is shown.
 
     @command(queue, "queue pause mail")
-    def pause(queue: QueueName, ms: Millstream) -> Answer: ...
+    def pause(queue: Queue) -> Answer: ...
 
 A parameter that is a `Millstream` stands for the options that name a store, and gets it open. One
-that is a dataclass stands for an option per field. One with `Declared` fields stands for options that
-are made from a struct. A command that returns an `Answer` has `--json`.
+that is a `Log` or `Queue` stands for its name too, and gets it; there must be one. One that is a
+dataclass stands for an option per field, and one with `Declared` fields for options that are made
+from a struct. A command that returns an `Answer` has `--json`.
 """
 
 from __future__ import annotations
@@ -20,13 +21,21 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
 
-from millstream import Millstream
+from millstream import Log, Millstream, Queue
 from millstream.cli.advice import EXIT_UNUSABLE
 from millstream.cli.declared import Declared
 from millstream.cli.display import Answer, Line
-from millstream.cli.place import Place
+from millstream.cli.names import LogName, QueueName
+from millstream.cli.place import Place, existing_log, existing_queue
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+_NOUNS: dict[Any, tuple[Any, Callable[[Millstream, str], Any]]] = {
+    Log: (LogName, existing_log),
+    Queue: (QueueName, existing_queue),
+}
+_OPENED = (Place, Millstream, *_NOUNS)
+"""What the options that name a store stand for."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -51,20 +60,28 @@ class Consent:
 
 
 def command(
-    app: typer.Typer, *examples: str, name: str | None = None, create: bool = False
+    app: typer.Typer,
+    *examples: str,
+    name: str | None = None,
+    create: bool = False,
+    file_only: bool = False,
 ) -> Callable[[Function], Function]:
-    """Add a function to the commands, with examples for its help; `create` may make the store."""
+    """Add a function to the commands, with examples for its help.
+
+    `create` may make the store. `file_only` refuses one behind a server.
+    """
 
     def decorate(function: Function) -> Function:
         lines = "\n".join(f"  millstream {example}" for example in examples)
         epilog = f"\b\nExamples:\n{lines}" if examples else None
-        app.command(name, epilog=epilog)(_expanded(function, create=create))
+        only = examples[0].split()[0] if file_only else ""
+        app.command(name, epilog=epilog)(_expanded(function, create=create, file_only=only))
         return function
 
     return decorate
 
 
-def _expanded(function: Callable[..., Any], *, create: bool) -> Callable[..., None]:
+def _expanded(function: Callable[..., Any], *, create: bool, file_only: str) -> Callable[..., None]:
     """The function as the command line sees it: every parameter is an argument or an option."""
     hints = get_type_hints(function, include_extras=True)
     answers = hints.get("return") is Answer
@@ -72,22 +89,30 @@ def _expanded(function: Callable[..., Any], *, create: bool) -> Callable[..., No
     last: list[inspect.Parameter] = []
     groups: dict[str, tuple[Any, list[str]]] = {}
     for parameter in inspect.signature(function).parameters.values():
-        hint = hints[parameter.name]
+        name, hint = parameter.name, hints[parameter.name]
+        if hint in _NOUNS:
+            shown.append(_keyword(name, _NOUNS[hint][0], parameter.default))
         if (options := _options_of(hint)) is None:
-            shown.append(_keyword(parameter.name, hint, parameter.default))
+            shown.append(_keyword(name, hint, parameter.default))
         else:
-            groups[parameter.name] = hint, [option.name for option in options]
-            (last if hint in (Millstream, Place) else shown).extend(options)
+            groups[name] = hint, [option.name for option in options]
+            (last if hint in _OPENED else shown).extend(options)
     if answers:
         last.append(_keyword("json", AsJson, False))
+    # What is typed wrongly is told before a store is opened, or made.
+    in_order = sorted(groups.items(), key=lambda group: group[1][0] in _OPENED)
 
     @functools.wraps(function)
     def run(**given: Any) -> None:
         as_json = given.pop("json") if answers else False
         with ExitStack() as stack:
-            for name, (hint, names) in groups.items():
-                typed = {one: given.pop(one) for one in names}
-                given[name] = _value_of(hint, typed, stack, create=create)
+            for name, (hint, names) in in_order:
+                value = _value_of(hint, {one: given.pop(one) for one in names})
+                if hint is not Place and hint in _OPENED:
+                    if file_only:
+                        value.file(file_only)
+                    value = stack.enter_context(value.opened(create=create))
+                given[name] = _NOUNS[hint][1](value, given[name]) if hint in _NOUNS else value
             answer = function(**given)
         if answers:
             answer.show(as_json=as_json)
@@ -100,16 +125,14 @@ def _options_of(hint: Any) -> list[inspect.Parameter] | None:
     """The options that a parameter of this type stands for; None if it is one itself."""
     if declared := _declared(hint):
         return [_keyword(name, option, default) for name, option, default in declared.options()]
-    kind = Place if hint is Millstream else hint
+    kind = Place if hint in _OPENED else hint
     return list(_of_dataclass(kind)) if is_dataclass(kind) else None
 
 
-def _value_of(hint: Any, typed: dict[str, Any], stack: ExitStack, *, create: bool) -> Any:
+def _value_of(hint: Any, typed: dict[str, Any]) -> Any:
     if declared := _declared(hint):
         return declared.fields(typed)
-    if hint is Millstream:
-        return stack.enter_context(Place(**typed).opened(create=create))
-    return hint(**typed)
+    return (Place if hint in _OPENED else hint)(**typed)
 
 
 def _declared(hint: Any) -> Declared | None:

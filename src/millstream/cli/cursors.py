@@ -6,12 +6,10 @@ from typing import Annotated
 
 import typer
 
-from millstream import CursorInfo, Log, Millstream
+from millstream import CursorInfo, Log
 from millstream.cli.arguments import parse_position
 from millstream.cli.command import Consent
 from millstream.cli.display import Answer, Table, safe
-from millstream.cli.names import LogName
-from millstream.cli.place import existing_log
 from millstream.errors import NotFound
 
 RANGES_MAX = 5
@@ -19,8 +17,7 @@ RANGES_MAX = 5
 
 
 def cursors(
-    log: LogName,
-    ms: Millstream,
+    log: Log,
     consent: Consent,
     name: Annotated[str | None, typer.Argument(metavar="CURSOR", help="Only this one.")] = None,
     seek: Annotated[
@@ -34,15 +31,14 @@ def cursors(
         raise typer.BadParameter("name the cursor that is to be moved or deleted")
     if seek is not None and delete:
         raise typer.BadParameter("--seek or --delete, not both")
-    found = existing_log(ms, log)
     if name is not None:
-        info = _existing_cursor(found, name)
+        info = _existing_cursor(log, name)
         if seek is not None:
-            _seek(found, info, seek, consent)
+            _seek(log, info, seek, consent)
         elif delete:
-            consent.ask(f"Delete cursor {name!r} of log {log!r}?")
-            found.delete_cursor(name)
-    listed = [info for info in found.cursors() if name in (None, info.name)]
+            consent.ask(f"Delete cursor {name!r} of log {log.name!r}?")
+            log.delete_cursor(name)
+    listed = [info for info in log.cursors() if name in (None, info.name)]
     rows = [
         (
             info.name,

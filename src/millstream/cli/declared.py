@@ -27,7 +27,7 @@ Fields = dict[str, Any]
 """The fields of a struct that were named on the command line."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Declared:
     """The fields of a struct as options: those that `helps` names, with what each is for.
 

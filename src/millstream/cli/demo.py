@@ -212,20 +212,7 @@ def doctor() -> str:
     return _checked(report.healthy, f"{report.records:,} records in {report.logs} logs: healthy")
 
 
-STEPS = (
-    log,
-    repeat,
-    cursor,
-    queue,
-    worker,
-    transaction,
-    server,
-    fork,
-    sync,
-    kill,
-    truncate,
-    doctor,
-)
+STEPS = log, repeat, cursor, queue, worker, transaction, server, fork, sync, kill, truncate, doctor
 
 
 @contextmanager

@@ -6,32 +6,28 @@ from typing import Annotated
 
 import typer
 
-from millstream import Millstream
+from millstream import Log
 from millstream.cli.command import Consent
 from millstream.cli.display import Answer, Line, plural, safe
-from millstream.cli.names import LogName
-from millstream.cli.place import existing_log
 
 
 def fork(
-    log: LogName,
-    ms: Millstream,
+    log: Log,
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="What the fork is called.")
     ] = None,
 ) -> Answer:
     """Create a log that begins as another one is now, without copying."""
-    made = existing_log(ms, log).fork(name)
+    made = log.fork(name)
     end = made.end_offset()
     return Answer(
-        {"log": log, "fork": made.name, "end_offset": end},
-        f"{safe(made.name)} is a fork of {safe(log)}, from {end} on",
+        {"log": log.name, "fork": made.name, "end_offset": end},
+        f"{safe(made.name)} is a fork of {safe(log.name)}, from {end} on",
     )
 
 
 def merge(
-    log: LogName,
-    ms: Millstream,
+    log: Log,
     consent: Consent,
     on_fork: Annotated[
         str,
@@ -43,10 +39,9 @@ def merge(
     ] = "refuse",
 ) -> Answer:
     """Bring a fork's records into the log that it was forked from."""
-    fork = existing_log(ms, log)
     if on_fork == "longest":
         consent.ask("Let the longer one count, and set the other one's records aside?")
-    found = fork.merge(on_fork=on_fork)
+    found = log.merge(on_fork=on_fork)
     shown: list[str | Line] = [
         f"{plural(found.adopted, 'record')} merged into {safe(found.parent)}, "
         f"which ends at {found.end}"
@@ -54,7 +49,7 @@ def merge(
     if found.set_aside is not None:
         shown.append(Line(f"what it had of its own is in {safe(found.set_aside)}", note=True))
     data = {
-        "fork": log,
+        "fork": log.name,
         "log": found.parent,
         "adopted": found.adopted,
         "start_offset": found.start,
@@ -65,8 +60,7 @@ def merge(
 
 
 def owner(
-    log: LogName,
-    ms: Millstream,
+    log: Log,
     consent: Consent,
     hand_over: Annotated[
         str | None, typer.Option(metavar="STORE", help="Let the store of that id append.")
@@ -76,17 +70,16 @@ def owner(
     """Show which store may append to a log, or change it."""
     if hand_over is not None and take_over:
         raise typer.BadParameter("--hand-over or --take-over, not both")
-    found = existing_log(ms, log)
-    one = found.owner()
+    one = log.owner()
     if hand_over is not None:
-        consent.ask(f"Let store {hand_over!r} append to log {log!r}, and this one not?")
-        one = found.hand_over(hand_over)
+        consent.ask(f"Let store {hand_over!r} append to log {log.name!r}, and this one not?")
+        one = log.hand_over(hand_over)
     elif take_over:
         if not one.here:
-            consent.ask(f"Append to log {log!r} here, and not in store {one.store!r}?")
-        one = found.take_over()
+            consent.ask(f"Append to log {log.name!r} here, and not in store {one.store!r}?")
+        one = log.take_over()
     whose = "this store" if one.here else "another store"
     return Answer(
-        {"log": log, "owner": one.store, "epoch": one.epoch, "here": one.here},
+        {"log": log.name, "owner": one.store, "epoch": one.epoch, "here": one.here},
         f"owned by {safe(one.store)}, {whose}, at epoch {one.epoch}",
     )

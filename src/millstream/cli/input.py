@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from millstream.cli.arguments import parse_headers
-from millstream.cli.display import console
+from millstream.cli.display import progress
 from millstream.cli.lines import batches
 from millstream.errors import InvalidInput
 
@@ -70,20 +70,18 @@ class Input:
             return
         lines = batches(sys.stdin.buffer, lines_max=self.batch, steady=steady)
         seen = sys.stdin.isatty() or (sys.stdout.isatty() and not quiet)
-        yield from lines if seen or not sys.stderr.isatty() else _shown(lines, noun)
+        yield from lines if seen else _shown(lines, noun)
 
 
 def _shown(batches: Iterator[list[bytes]], noun: str) -> Iterator[list[bytes]]:
     """Batches as they come, with a line of progress."""
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    words = TextColumn(f"{{task.completed:,.0f}} {noun}s")
-    columns = SpinnerColumn(), words, TimeElapsedColumn()
-    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=None)
+    count = 0
+    with progress(f"{noun}s") as tell:
         for lines in batches:
             yield lines
-            progress.advance(task, len(lines))
+            count += len(lines)
+            if tell is not None:
+                tell(f"{noun}s", count, 0)
 
 
 def _only_json(batches: Iterator[list[Any]], noun: str) -> Iterator[list[bytes]]:

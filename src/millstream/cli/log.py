@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Annotated
 
@@ -15,7 +12,7 @@ import msgspec
 import typer
 
 from millstream import Log, Millstream, Record
-from millstream.cli.arguments import parse_duration, parse_position
+from millstream.cli.arguments import duration, parse_position
 from millstream.cli.command import Consent, command
 from millstream.cli.cursors import cursors
 from millstream.cli.display import Answer, Facts, Table, note, offsets, plural, safe, size, when
@@ -23,10 +20,10 @@ from millstream.cli.fork import fork, merge, owner
 from millstream.cli.metadata import metadata
 from millstream.cli.names import LogName
 from millstream.cli.output import Output
-from millstream.cli.place import existing_log
 from millstream.cli.read import Limit, Start
 from millstream.cli.retention import retention, rules_text
 from millstream.errors import Truncated
+from millstream.worker.stopping import stopped_by_signals
 
 log = typer.Typer(help="List, follow, truncate and configure logs.", no_args_is_help=True)
 
@@ -63,12 +60,11 @@ def list_logs(
 
 
 @command(log, "log info orders")
-def info(log: LogName, ms: Millstream) -> Answer:
+def info(log: Log) -> Answer:
     """Show everything about one log."""
-    found = existing_log(ms, log)
-    facts = found.info()
+    facts = log.info()
     assert facts is not None
-    readers, entries, parent = found.cursors(), dict(found.metadata), found.parent()
+    readers, entries, parent = log.cursors(), dict(log.metadata), log.parent()
     data = {
         **msgspec.to_builtins(facts),
         "records": len(facts),
@@ -100,9 +96,7 @@ def tail(
     start: Start,
     output: Output,
     limit: Limit = None,
-    timeout: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="End after so long without a record.")
-    ] = None,
+    timeout: Annotated[float | None, duration("End after so long without a record.")] = None,
 ) -> None:
     """Follow a log: print records as they arrive, until Ctrl-C.
 
@@ -110,28 +104,14 @@ def tail(
     """
     found = ms.log(log)
     position = start.offset(found, "latest")
-    wait_s = None if timeout is None else parse_duration(timeout)
     left = sys.maxsize if limit is None else limit
-    with _left_by_interrupt():
-        for record in _follow(found, position, wait_s) if left else ():
+    with stopped_by_signals(lambda: os._exit(0)):  # it only reads: it may leave wherever it is
+        for record in _follow(found, position, timeout) if left else ():
             output.print(record)
             sys.stdout.flush()
             left -= 1
             if not left:
                 break
-
-
-@contextmanager
-def _left_by_interrupt() -> Iterator[None]:
-    """Ctrl-C is how one ends a tail: it only reads, so it leaves at once, wherever it is."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, lambda *_: os._exit(0))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _follow(log: Log, position: int, timeout: float | None) -> Iterator[Record]:
@@ -149,37 +129,34 @@ def _follow(log: Log, position: int, timeout: float | None) -> Iterator[Record]:
 
 @command(log, "log truncate orders --before 1000 --yes", "log truncate orders --before -100")
 def truncate(
-    log: LogName,
+    log: Log,
     before: Annotated[str, typer.Option(metavar="OFFSET", help="The first offset to keep.")],
-    ms: Millstream,
     consent: Consent,
 ) -> Answer:
     """Delete the records before an offset, permanently."""
-    found = existing_log(ms, log)
-    first, end = found.start_offset(), found.end_offset()
+    first, end = log.start_offset(), log.end_offset()
     target = parse_position(before, start=first, end=end)
     going = max(0, min(target, end) - first)
     if going:
         what = offsets(first, first + going)
-        consent.ask(f"Delete {plural(going, 'record')}, {what}, of log {log!r}?")
-    gone = found.truncate(before=target)
-    start = found.start_offset()
+        consent.ask(f"Delete {plural(going, 'record')}, {what}, of log {log.name!r}?")
+    gone = log.truncate(before=target)
+    start = log.start_offset()
     return Answer(
-        {"log": log, "truncated": gone, "start_offset": start},
+        {"log": log.name, "truncated": gone, "start_offset": start},
         f"{plural(gone, 'record')} deleted; the log begins at {start}",
     )
 
 
 @command(log, "log delete orders --yes")
-def delete(log: LogName, ms: Millstream, consent: Consent) -> Answer:
+def delete(log: Log, consent: Consent) -> Answer:
     """Delete a log and all that belongs to it, permanently."""
-    found = existing_log(ms, log)
-    count = len(found)
-    consent.ask(f"Delete log {log!r} with {plural(count, 'record')}?")
-    gone = found.delete()
+    count = len(log)
+    consent.ask(f"Delete log {log.name!r} with {plural(count, 'record')}?")
+    gone = log.delete()
     return Answer(
-        {"log": log, "deleted": gone, "records": count},
-        f"log {safe(log)} deleted, with {plural(count, 'record')}",
+        {"log": log.name, "deleted": gone, "records": count},
+        f"log {safe(log.name)} deleted, with {plural(count, 'record')}",
     )
 
 

@@ -7,17 +7,14 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from millstream import Millstream
+from millstream import Log
 from millstream.cli.arguments import parse_json
 from millstream.cli.display import Answer, Table, safe
-from millstream.cli.names import LogName
-from millstream.cli.place import existing_log
 from millstream.errors import NotFound
 
 
 def metadata(
-    log: LogName,
-    ms: Millstream,
+    log: Log,
     key: Annotated[str | None, typer.Argument(metavar="KEY", help="Show or set this.")] = None,
     value: Annotated[
         str | None, typer.Argument(metavar="VALUE", help="Set it: JSON, or else text.")
@@ -34,7 +31,7 @@ def metadata(
         raise typer.BadParameter("a value or --delete, not both")
     if expect is not None and value is None:
         raise typer.BadParameter("--expect goes with a value to set")
-    entries = existing_log(ms, log).metadata
+    entries = log.metadata
     if key is not None and value is not None:
         if expect is None:
             entries[key] = parse_json(value)
@@ -47,7 +44,7 @@ def metadata(
         return Answer(found, Table(("key", "value"), rows, none="no metadata"))
     if key not in found:
         known = ", ".join(sorted(found)) or "nothing"
-        raise NotFound(f"log {log!r} has no metadata {key!r}; it has {known}", key=key)
+        raise NotFound(f"log {log.name!r} has no metadata {key!r}; it has {known}", key=key)
     if delete:
         del entries[key]
         return Answer(dict(entries))

@@ -116,7 +116,7 @@ class Place:
             check_file(self.store)
             if not create and not Path(self.store).exists():
                 raise CannotOpen(
-                    f"there is no store at {self.store}; `millstream append` makes one, "
+                    f"there is no store at {self.store}; `millstream append` creates one, "
                     "--store or MILLSTREAM_STORE names another",
                     path=self.store,
                 )
@@ -150,7 +150,7 @@ def existing_queue(ms: millstream.Millstream, name: str) -> millstream.Queue:
     found = ms.queue(name)
     if found.info() is None:
         raise NotFound(
-            f"there is no queue {name!r}; `millstream queue create` makes one, "
+            f"there is no queue {name!r}; `millstream queue create` creates one, "
             "`millstream queue list` shows what there is",
             name=name,
         )

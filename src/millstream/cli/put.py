@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
-from millstream import Millstream, Queue
-from millstream.cli.arguments import parse_duration, parse_time
+from millstream import Queue
+from millstream.cli.arguments import duration, parse_time
 from millstream.cli.command import AsJson
 from millstream.cli.display import json_text, plural, report
 from millstream.cli.input import Input
-from millstream.cli.names import QueueName
-from millstream.cli.place import existing_queue
 from millstream.errors import InvalidInput
 from millstream.queue.model.spec import KEY, PRIORITY_MAX
+from millstream.record import wall_ms_of
 
 
 def put(
-    queue: QueueName,
-    ms: Millstream,
+    queue: Queue,
     given: Input,
     values: Annotated[
         list[str] | None,
@@ -36,12 +35,14 @@ def put(
         str | None,
         typer.Option(metavar="ID", help="Dropped if one with this id came lately."),
     ] = None,
-    delay: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Hold them back for so long.")
-    ] = None,
+    delay: Annotated[float | None, duration("Hold them back for so long.")] = None,
     at: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Until then: ISO 8601, local time if it has no zone."),
+        datetime | None,
+        typer.Option(
+            parser=parse_time,
+            metavar="TIME",
+            help="Until then: ISO 8601, local time if it has no zone.",
+        ),
     ] = None,
     json: AsJson = False,
 ) -> None:
@@ -52,12 +53,8 @@ def put(
     """
     if delay is not None and at is not None:
         raise typer.BadParameter("--delay or --at, not both")
-    delay_s = None if delay is None else parse_duration(delay)
-    due = None if at is None else parse_time(at)
-    headers = given.headers()
-    found = existing_queue(ms, queue)
     wishes = {"priority": priority, "group": group, "dedup": dedup}
-    key, headers = _addressed(found, given.key, headers, wishes)
+    key, headers = _addressed(queue, given.key, given.headers(), wishes)
     count = 0
     try:
         for some in given.batches(values, noun="message"):
@@ -66,19 +63,19 @@ def put(
                     f"--dedup is for one message, the others would be dropped as its repeats; "
                     f"{count} put"
                 )
-            count += found.put_many(
+            count += queue.put_many(
                 some,
                 keys=None if key is None else [key] * len(some),
                 headers=[headers] * len(some) if headers else None,
-                delay=delay_s,
-                at=due,
+                delay=delay,
+                at=at,
             )
     finally:
         if json:
-            when = {} if due is None else {"due_ms": round(due.timestamp() * 1000)}
-            report(json_text({"queue": queue, "count": count, **when}))
+            when = {} if at is None else {"due_ms": wall_ms_of(at)}
+            report(json_text({"queue": queue.name, "count": count, **when}))
         else:
-            then = f" for {due.isoformat(sep=' ', timespec='seconds')}" if due else ""
+            then = f" for {at.isoformat(sep=' ', timespec='seconds')}" if at else ""
             report(f"{plural(count, 'message')} put{then}")
 
 

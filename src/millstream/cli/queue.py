@@ -15,7 +15,6 @@ from millstream.cli.command import Consent, command
 from millstream.cli.declared import Fields
 from millstream.cli.display import Answer, Facts, Table, per_second, plural, rough, safe
 from millstream.cli.names import QueueName
-from millstream.cli.place import existing_queue
 from millstream.cli.settings import CHANGES, SETTINGS, changes_of, parse_start, spec_facts
 from millstream.errors import NotFound
 from millstream.queue.model.spec import RATE_MAX, RATE_MIN
@@ -66,7 +65,7 @@ def create(
 
 
 @command(queue, "queue alter mail --rate 50", "queue alter mail --dead-letter ''")
-def alter(queue: QueueName, ms: Millstream, given: Annotated[Fields, CHANGES]) -> Answer:
+def alter(queue: Queue, given: Annotated[Fields, CHANGES]) -> Answer:
     """Change some settings of a queue.
 
     What is not named stays as it is. An empty text or a cap of 0 takes a setting away. Priorities and groups change only while nothing
@@ -74,9 +73,8 @@ def alter(queue: QueueName, ms: Millstream, given: Annotated[Fields, CHANGES]) -
     """
     if not given:
         raise typer.BadParameter("say what is to be changed")
-    found = existing_queue(ms, queue)
-    found.alter(**changes_of(_info(found).spec, given))
-    return _described(_info(found))
+    queue.alter(**changes_of(_info(queue).spec, given))
+    return _described(_info(queue))
 
 
 @command(queue, "queue list", "queue list 'mail*' --json", name="list")
@@ -103,9 +101,9 @@ def list_queues(
 
 
 @command(queue, "queue info mail")
-def info(queue: QueueName, ms: Millstream) -> Answer:
+def info(queue: Queue) -> Answer:
     """Show everything about one queue."""
-    return _described(_info(existing_queue(ms, queue)))
+    return _described(_info(queue))
 
 
 def _info(queue: Queue) -> QueueInfo:
@@ -153,8 +151,7 @@ def _described(info: QueueInfo) -> Answer:
     "queue redrive mail --rate 10",
 )
 def redrive(
-    queue: QueueName,
-    ms: Millstream,
+    queue: Queue,
     filter: Annotated[
         str | None, typer.Option("--filter", metavar="FILTER", help="Only messages that match.")
     ] = None,
@@ -168,19 +165,18 @@ def redrive(
     """Make failed messages available again, with no attempts counted."""
     if rate is not None and not RATE_MIN <= rate <= RATE_MAX:
         raise typer.BadParameter(f"--rate is a number of messages per second, not {rate:g}")
-    count = existing_queue(ms, queue).redrive(filter, limit=limit, rate=rate, dry_run=dry_run)
+    count = queue.redrive(filter, limit=limit, rate=rate, dry_run=dry_run)
     what = "would be available again" if dry_run else "available again"
     pace = "" if rate is None else f", {per_second(rate)}"
     return Answer(
-        {"queue": queue, "redriven": count, "dry_run": dry_run},
+        {"queue": queue.name, "redriven": count, "dry_run": dry_run},
         f"{plural(count, 'message')} {what}{pace}",
     )
 
 
 @command(queue, "queue purge mail --state failed --yes")
 def purge(
-    queue: QueueName,
-    ms: Millstream,
+    queue: Queue,
     consent: Consent,
     state: Annotated[str, typer.Option(help="available or failed.")] = "available",
 ) -> Answer:
@@ -188,35 +184,34 @@ def purge(
 
     What waits in the logs, unrouted, counts as available. What is in flight is left.
     """
-    found = existing_queue(ms, queue)
-    consent.ask(f"Delete all {state} messages of queue {queue!r}?")
-    count = found.purge(state=state)
+    consent.ask(f"Delete all {state} messages of queue {queue.name!r}?")
+    count = queue.purge(state=state)
     return Answer(
-        {"queue": queue, "purged": count, "state": state}, f"{plural(count, 'message')} deleted"
+        {"queue": queue.name, "purged": count, "state": state},
+        f"{plural(count, 'message')} deleted",
     )
 
 
 @command(queue, "queue pause mail")
-def pause(queue: QueueName, ms: Millstream) -> Answer:
+def pause(queue: Queue) -> Answer:
     """Hold claims back; messages keep arriving."""
-    existing_queue(ms, queue).pause()
-    return Answer({"queue": queue, "paused": True}, f"queue {safe(queue)} paused")
+    queue.pause()
+    return Answer({"queue": queue.name, "paused": True}, f"queue {safe(queue.name)} paused")
 
 
 @command(queue, "queue resume mail")
-def resume(queue: QueueName, ms: Millstream) -> Answer:
+def resume(queue: Queue) -> Answer:
     """Let messages be claimed again."""
-    existing_queue(ms, queue).resume()
-    return Answer({"queue": queue, "paused": False}, f"queue {safe(queue)} resumed")
+    queue.resume()
+    return Answer({"queue": queue.name, "paused": False}, f"queue {safe(queue.name)} resumed")
 
 
 @command(queue, "queue delete mail --yes")
-def delete(queue: QueueName, ms: Millstream, consent: Consent) -> Answer:
+def delete(queue: Queue, consent: Consent) -> Answer:
     """Delete a queue with its inbox, permanently; its sources stay."""
-    found = existing_queue(ms, queue)
-    consent.ask(f"Delete queue {queue!r} and how its messages stand?")
-    gone = found.delete()
-    return Answer({"queue": queue, "deleted": gone}, f"queue {safe(queue)} deleted")
+    consent.ask(f"Delete queue {queue.name!r} and how its messages stand?")
+    gone = queue.delete()
+    return Answer({"queue": queue.name, "deleted": gone}, f"queue {safe(queue.name)} deleted")
 
 
 command(queue, "queue claim mail", "queue claim mail -n 10 --wait 30s --json")(claim)

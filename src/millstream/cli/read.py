@@ -11,11 +11,9 @@ from typing import Annotated
 
 import typer
 
-from millstream import Log, Millstream, Record
+from millstream import Log, Record
 from millstream.cli.arguments import parse_past, parse_position
-from millstream.cli.names import LogName
 from millstream.cli.output import Output
-from millstream.cli.place import existing_log
 from millstream.errors import NotFound
 
 TAKEN = 500
@@ -61,8 +59,7 @@ def _appended(log: Log, offset: int) -> int:
 
 
 def read(
-    log: LogName,
-    ms: Millstream,
+    log: Log,
     start: Start,
     output: Output,
     stop: Annotated[
@@ -81,11 +78,10 @@ def read(
         raise typer.BadParameter("--ack needs --cursor")
     if cursor is not None and stop is not None:
         raise typer.BadParameter("--to does not go with --cursor; use --limit")
-    found = existing_log(ms, log)
     if cursor is not None:
-        _read_by_cursor(found, cursor, start=start, limit=limit, ack=ack, output=output)
+        _read_by_cursor(log, cursor, start=start, limit=limit, ack=ack, output=output)
         return
-    for record in islice(_range(found, start, stop), limit):
+    for record in islice(_range(log, start, stop), limit):
         output.print(record)
 
 

@@ -8,12 +8,10 @@ import msgspec
 import typer
 from msgspec.structs import replace
 
-from millstream import Millstream, Retention
+from millstream import Log, Retention
 from millstream.cli.command import Consent
 from millstream.cli.declared import Declared, Fields
 from millstream.cli.display import Answer, plural, size, span
-from millstream.cli.names import LogName
-from millstream.cli.place import existing_log
 
 _RULES = {
     "age_ms": "delete what is older, such as 7d.",
@@ -24,8 +22,7 @@ _RULES = {
 
 
 def retention(
-    log: LogName,
-    ms: Millstream,
+    log: Log,
     given: Annotated[Fields, Declared(Retention, _RULES)],
     consent: Consent,
     keep_all: Annotated[bool, typer.Option("--keep-all", help="Drop all rules first.")] = False,
@@ -37,22 +34,21 @@ def retention(
 
     A record goes as soon as one rule allows it. A rule that is given replaces the one of its kind; the others stay.
     """
-    found = existing_log(ms, log)
-    before = found.retention()
+    before = log.retention()
     rules = replace(Retention() if keep_all else before, **given)
     if rules != before:
         if rules:
-            consent.ask(f"Let log {log!r} delete records by the rule: {rules_text(rules)}?")
-        found.retain(
+            consent.ask(f"Let log {log.name!r} delete records by the rule: {rules_text(rules)}?")
+        log.retain(
             age=None if rules.age_ms is None else rules.age_ms / 1000,
             bytes=rules.bytes,
             count=rules.count,
             consumed=rules.consumed,
         )
-    facts = {"log": log, "retention": msgspec.to_builtins(rules)}
+    facts = {"log": log.name, "retention": msgspec.to_builtins(rules)}
     if not enforce:
         return Answer(facts, rules_text(rules))
-    gone = found.enforce_retention()
+    gone = log.enforce_retention()
     told = f"{plural(gone, 'record')} deleted"
     return Answer({**facts, "deleted": gone}, rules_text(rules), told)
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from millstream.cli.arguments import parse_duration
+from millstream.cli.arguments import duration
 from millstream.cli.command import command
 from millstream.cli.display import Answer, Facts, Table, note, plural, progress, size
+from millstream.cli.names import LogName, QueueName
 from millstream.cli.place import Place
 from millstream.errors import MillstreamError
 
@@ -111,8 +112,7 @@ def archive(
     ] = "",
     cursor: Annotated[str, typer.Option(help="The cursor that follows.")] = "archive",
     keep: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION", help="Truncate what is archived and older, such as 7d."),
+        float | None, duration("Truncate what is archived and older, such as 7d.")
     ] = None,
     truncate: Annotated[
         bool, typer.Option("--truncate/--no-truncate", help="Let logs delete by their retention.")
@@ -131,9 +131,8 @@ def archive(
 
     Truncates the logs behind them.
     """
-    keep_s = None if keep is None else parse_duration(keep)
     summary = where.run(
-        "archive", place, path, logs=log or [], pattern=pattern, cursor=cursor, keep=keep_s,
+        "archive", place, path, logs=log or [], pattern=pattern, cursor=cursor, keep=keep,
         truncate=truncate, compression=compression, round_records=round_records,
         fail_on_data_loss=not allow_gaps,
     )  # fmt: skip
@@ -202,7 +201,7 @@ def _pairs(given: list[str] | None) -> dict[str, str]:
 
 @command(run, "spark run compact prices --to prices-now", "spark run compact prices --parquet now/")
 def compact(
-    log: Annotated[str, typer.Argument(metavar="LOG", help="The log.")],
+    log: LogName,
     place: Place,
     where: Where,
     to: Annotated[str, typer.Option("--to", metavar="LOG", help="A new log.")] = "",
@@ -259,7 +258,7 @@ def report(
 
 @command(run, "spark run redrive billing --where \"reason like '%timeout%'\" --dry-run")
 def redrive(
-    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.")],
+    queue: QueueName,
     place: Place,
     where: Where,
     condition: Annotated[

@@ -67,7 +67,7 @@ def sync(
     if not there.is_server:
         there = Place(peer)
         if not create and not Path(peer).exists():
-            raise CannotOpen(f"there is no store at {peer}; --create makes one", path=peer)
+            raise CannotOpen(f"there is no store at {peer}; --create creates one", path=peer)
     here = place if place.is_server else Place(place.store)
     options: dict[str, Any] = {
         "direction": "push" if push else "pull" if pull else "both",

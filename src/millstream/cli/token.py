@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import asdict
 
-from millstream.cli.arguments import parse_duration
+from millstream import Millstream
+from millstream.cli.arguments import duration
 from millstream.cli.command import Consent, command
 from millstream.cli.display import Answer, Line, Table, safe, when
-from millstream.cli.place import Place
 from millstream.clock import SystemClock
 from millstream.record import moment, to_ms
 
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
 token = typer.Typer(no_args_is_help=True, help="Who may use a server of this store.")
 
 
-@command(token, "token create billing --allow 'log:write:orders*' --allow store:read --expires 90d")
+@command(
+    token,
+    "token create billing --allow 'log:write:orders*' --allow store:read --expires 90d",
+    create=True,
+    file_only=True,
+)
 def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="What it is known by.")],
     allow: Annotated[
@@ -31,35 +37,26 @@ def create(
             "each includes those before it. May be repeated.",
         ),
     ],
-    place: Place,
+    ms: Millstream,
     expires: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION",
-            help="How long it is good for, such as 30d.",
-            show_default="without end",
-        ),
+        float | None, duration("How long it is good for, such as 30d.", default="without end")
     ] = None,
 ) -> Answer:
     """Create a token; its secret is shown once."""
     from millstream.server.auth.tokens import create_token
 
-    place.file("token")
-    expires_ms = None if expires is None else to_ms(parse_duration(expires))
-    with place.opened(create=True) as ms:
-        made, text = create_token(ms, name, allow, expires_ms=expires_ms)
+    expires_ms = None if expires is None else to_ms(expires)
+    made, text = create_token(ms, name, allow, expires_ms=expires_ms)
     told = "keep it: it is shown only this once, and the store has no copy"
     return Answer({**_plain(made), "token": text}, text, Line(told, note=True))
 
 
-@command(token, "token list", name="list")
-def list_tokens(place: Place) -> Answer:
+@command(token, "token list", name="list", file_only=True)
+def list_tokens(ms: Millstream) -> Answer:
     """List the tokens; never their secrets."""
     from millstream.server.auth.tokens import list_tokens
 
-    place.file("token")
-    with place.opened() as ms:
-        found = list_tokens(ms)
+    found = list_tokens(ms)
     now_ms = SystemClock().wall_ms()
     rows = [
         (
@@ -81,19 +78,17 @@ def list_tokens(place: Place) -> Answer:
     )
 
 
-@command(token, "token revoke billing --yes")
+@command(token, "token revoke billing --yes", file_only=True)
 def revoke(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name or id.")],
-    place: Place,
+    ms: Millstream,
     consent: Consent,
 ) -> Answer:
     """Revoke a token; running servers refuse it within a second."""
     from millstream.server.auth.tokens import revoke_token
 
-    place.file("token")
-    with place.opened() as ms:
-        consent.ask(f"Revoke the token {name!r}? Clients that use it are shut out.")
-        gone = revoke_token(ms, name)
+    consent.ask(f"Revoke the token {name!r}? Clients that use it are shut out.")
+    gone = revoke_token(ms, name)
     return Answer(
         {"token": gone.name, "id": gone.id, "revoked": True}, f"{safe(gone.name)} revoked"
     )
@@ -106,10 +101,4 @@ def _ending(one: Token, now_ms: int) -> Any:
 
 
 def _plain(one: Token) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        "id": one.id,
-        "permissions": [str(permission) for permission in one.permissions],
-        "created": one.created,
-        "expires": one.expires,
-    }
+    return {**asdict(one), "permissions": [str(permission) for permission in one.permissions]}

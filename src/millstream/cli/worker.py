@@ -21,7 +21,7 @@ import msgspec
 import typer
 
 from millstream import Message, Reject, Retry
-from millstream.cli.arguments import parse_duration
+from millstream.cli.arguments import duration
 from millstream.cli.command import AsJson
 from millstream.cli.display import json_text, note, report, safe
 from millstream.cli.names import QueueName
@@ -44,14 +44,10 @@ def worker(
         int, typer.Option("--concurrency", "-c", metavar="N", min=1, help="Commands at once.")
     ] = 1,
     lease: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION", help="Renewed while a command runs.", show_default="the queue's"
-        ),
+        float | None, duration("Renewed while a command runs.", default="the queue's")
     ] = None,
     time_limit: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION", help="Kill a command after so long, and try again."),
+        float | None, duration("Kill a command after so long, and try again.")
     ] = None,
     drain: Annotated[bool, typer.Option("--drain", help="End once the queue is empty.")] = False,
     json: AsJson = False,
@@ -62,15 +58,14 @@ def worker(
     is the reason. SIGTERM or Ctrl-C: no new messages, running commands finish.
     """
     arguments = _program(command)
-    limit_s = None if time_limit is None else parse_duration(time_limit)
     where = _variables_of_place(place)
     with place.opened() as ms:
         stats = (
             existing_queue(ms, queue)
             .worker(
-                _handler(arguments, where, limit_s, output=_error_stream() if json else None),
+                _handler(arguments, where, time_limit, output=_error_stream() if json else None),
                 concurrency=concurrency,
-                lease=None if lease is None else parse_duration(lease),
+                lease=lease,
                 on_error=_complain,
             )
             .run(drain=drain)

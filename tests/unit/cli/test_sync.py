@@ -75,7 +75,7 @@ def test_truncations_can_be_kept_out(cli: Cli, stores: None) -> None:
 
 
 def test_a_file_is_made_only_on_request(cli: Cli, stores: None) -> None:
-    assert "--create makes one" in cli.error("sync", "c.db", "--store", "a.db", code=2)
+    assert "--create creates one" in cli.error("sync", "c.db", "--store", "a.db", code=2)
     assert cli.json("sync", "c.db", "--store", "a.db", "--create")["pushed"] == 2
     assert "there is no store" in cli.error("sync", "a.db", "--store", "none.db", code=2)
 
