@@ -79,7 +79,9 @@ def release(tx: Transaction, log_id: int) -> bool:
         else:
             tx.erase(keys.forks(log_id, child_id))
             tx.erase(keys.fork(child_id))
-    if len(found) > FORKS_PER_STEP or drop_marks(tx, log_id):
+    if len(found) > FORKS_PER_STEP:
+        return True
+    if tx.drop_some(*keys.of_log(keys.MARKS, log_id), limit=MARK_ROWS_PER_STEP):
         return True
     if own is not None:
         tx.erase(keys.forks(own.parent_id, log_id))
@@ -87,11 +89,6 @@ def release(tx: Transaction, log_id: int) -> bool:
     if tx.get(keys.set_back(log_id)) is not None:
         tx.erase(keys.set_back(log_id))
     return False
-
-
-def drop_marks(tx: Transaction, log_id: int) -> bool:
-    """Drop some marks of a log that is deleted; True if more are left."""
-    return tx.drop_some(*keys.of_log(keys.MARKS, log_id), limit=MARK_ROWS_PER_STEP)
 
 
 def forget_marks(tx: Transaction, log_id: int) -> None:

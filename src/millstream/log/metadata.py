@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import msgspec
 from msgspec import Struct, field
 
+from millstream.errors import TooLarge
+from millstream.limits import Limits
 from millstream.store.entity import Entity
 
 TOMBSTONES_MAX = 1_000
@@ -67,3 +70,17 @@ class MetadataState(Entity, array_like=True):
         if wall_ms > last.ms:
             return Stamp(wall_ms, 0, writer)
         return Stamp(last.ms, last.counter + 1, writer)
+
+
+def check_limits(log: str, values: dict[str, Any], limits: Limits) -> None:
+    """Refuse metadata that is more than configuration: too many entries, or too large."""
+    for what, size, most in (
+        ("entries", len(values), limits.metadata_entries_max),
+        ("bytes", len(msgspec.msgpack.encode(values)), limits.metadata_bytes_max),
+    ):
+        if size > most:
+            raise TooLarge(
+                f"the metadata of log {log!r} would have {size:,} {what}; the limit is {most:,}",
+                size=size,
+                limit=most,
+            )

@@ -6,8 +6,6 @@ a clock or a disk of its own.
 
 from __future__ import annotations
 
-import msgspec
-
 from millstream.errors import (
     EndMoved,
     InvalidInput,
@@ -15,7 +13,6 @@ from millstream.errors import (
     MetadataConflict,
     NotFound,
     NotOwner,
-    TooLarge,
 )
 from millstream.format import block, entries, keys
 from millstream.format.packing import Batch, Single
@@ -34,7 +31,7 @@ from millstream.log.head import (
     Touched,
     Truncated,
 )
-from millstream.log.metadata import Meta, MetadataState, Set
+from millstream.log.metadata import Meta, MetadataState, Set, check_limits
 from millstream.log.names import check_integer, check_name
 from millstream.log.producer import Produced, ProducerState
 from millstream.record import Producer, moment
@@ -110,7 +107,9 @@ def append(tx: Transaction, command: c.Append) -> int:
         if token:
             _hold(tx, log_id, token)
     if producer is not None:
-        _note_sequence(tx, log_id, producer, first=end, count=count)
+        kept, idle_ms = tx.limits.producer_sequences_kept, tx.limits.producer_idle_ms
+        noted = Produced(producer.epoch, producer.sequence, end, count, tx.store_ms, kept, idle_ms)
+        tx.change(keys.producer(log_id, producer.name), noted)
     if isinstance(records, Single):
         size = _put_single(tx, log_id, end, records)
     else:
@@ -151,24 +150,6 @@ def _repeated(tx: Transaction, log_id: int, producer: Producer, count: int) -> i
             f"{count} records; the first time it had {before}"
         )
     return first
-
-
-def _note_sequence(
-    tx: Transaction, log_id: int, producer: Producer, *, first: int, count: int
-) -> None:
-    limits = tx.limits
-    tx.change(
-        keys.producer(log_id, producer.name),
-        Produced(
-            producer.epoch,
-            producer.sequence,
-            first,
-            count,
-            tx.store_ms,
-            limits.producer_sequences_kept,
-            limits.producer_idle_ms,
-        ),
-    )
 
 
 def _put_single(tx: Transaction, log_id: int, offset: int, record: Single) -> int:
@@ -271,26 +252,12 @@ def set_metadata(tx: Transaction, command: c.SetMetadata) -> None:
             key=command.key,
             found=current,
         )
-    limits, after = tx.limits, state.values()
+    after = state.values()
     if command.delete:
         after.pop(command.key, None)
     else:
         after[command.key] = command.value
-    if len(after) > limits.metadata_entries_max:
-        raise TooLarge(
-            f"log {command.log!r} would have {len(after):,} metadata entries; "
-            f"the limit is {limits.metadata_entries_max:,}",
-            size=len(after),
-            limit=limits.metadata_entries_max,
-        )
-    size = len(msgspec.msgpack.encode(after))
-    if size > limits.metadata_bytes_max:
-        raise TooLarge(
-            f"the metadata of log {command.log!r} would be {size:,} bytes; "
-            f"the limit is {limits.metadata_bytes_max:,}",
-            size=size,
-            limit=limits.metadata_bytes_max,
-        )
+    check_limits(command.log, after, tx.limits)
     stamp = state.next_stamp(wall_ms=tx.wall_ms, writer=instance_id(tx))
     tx.change(key, Set(command.key, Meta(stamp, not command.delete, command.value)))
     tx.change(keys.head(log_id), Touched(tx.wall_ms))

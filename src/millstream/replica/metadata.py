@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from millstream.errors import TooLarge
 from millstream.format import keys
-from millstream.log.metadata import TOMBSTONES_MAX, Meta, MetadataState, Set
+from millstream.log.metadata import TOMBSTONES_MAX, Meta, MetadataState, Set, check_limits
 from millstream.log.operations import find_log, need_log
 from millstream.replica.stamp import check_entries, join, news
 from millstream.store.rows import View
@@ -35,19 +33,15 @@ def adopt_metadata(tx: Transaction, command: AdoptMetadata) -> int:
 
 def _check_size(tx: Transaction, log: str, entries: dict[str, Meta]) -> None:
     values = {key: meta.value for key, meta in entries.items() if meta.present}
-    limits = tx.limits
-    for what, size, most in (
-        ("entries", len(values), limits.metadata_entries_max),
-        ("deleted entries", len(entries) - len(values), 2 * TOMBSTONES_MAX),
-        ("bytes", len(msgspec.msgpack.encode(values)), limits.metadata_bytes_max),
-    ):
-        if size > most:
-            raise TooLarge(
-                f"the joined metadata of log {log!r} would have {size:,} {what}; "
-                f"the limit is {most:,}",
-                size=size,
-                limit=most,
-            )
+    deleted, most = len(entries) - len(values), 2 * TOMBSTONES_MAX
+    if deleted > most:
+        raise TooLarge(
+            f"the metadata of log {log!r} would have {deleted:,} deleted entries; "
+            f"the limit is {most:,}",
+            size=deleted,
+            limit=most,
+        )
+    check_limits(log, values, tx.limits)
 
 
 def stamped_metadata(view: View, query: GetStampedMetadata) -> dict[str, Meta]:

@@ -51,7 +51,7 @@ def start_replica(tx: Transaction, command: c.StartReplica) -> bool:
         if head.end > offset:
             return False
         if head.epoch > command.epoch:
-            raise _fenced(head)
+            raise fenced(head)
         check_free(tx, head, "")
         tx.change(keys.head(log_id), Truncated(offset))
     begin_marks(tx, log_id, command.base)
@@ -67,7 +67,7 @@ def adopt_owner(tx: Transaction, command: c.AdoptOwner) -> bool:
     if known == (command.epoch, command.owner):
         return False
     if known[0] > command.epoch:
-        raise _fenced(head)
+        raise fenced(head)
     if command.expect_end is not None and head.end != command.expect_end:
         raise _end_moved(command, head.end)
     _own(tx, log_id, command.owner, command.epoch)
@@ -173,7 +173,7 @@ def _adopt(
     if head.end != command.expect_end:
         raise _end_moved(command, head.end)
     if head.epoch > command.epoch:
-        raise _fenced(head)
+        raise fenced(head)
     check_free(tx, head, "")
     if last_mark(tx.view, log_id) != standing.last:
         raise _end_moved(command, head.end)
@@ -256,7 +256,8 @@ def _end_moved(command: c.AdoptParcel | c.AdoptOwner, end: int) -> EndMoved:
     )
 
 
-def _fenced(head: Head) -> Fenced:
+def fenced(head: Head) -> Fenced:
+    """The error for a peer that does not know of the log's owner yet."""
     return Fenced(
         f"log {head.name!r} has changed hands: it is at epoch {head.epoch}",
         epoch=head.epoch,

@@ -26,7 +26,6 @@ from millstream.replica import commands as c
 from millstream.replica.chain import ZERO, Chain, Mark, Run
 from millstream.replica.copies.marks import (
     add_marks,
-    base_of,
     last_mark,
     mark_at,
     prune_marks,
@@ -285,7 +284,7 @@ def _names(view: View, *, after: str, limit: int) -> list[str]:
 def _summary(view: View, *, standing: Standing, digest: bytes) -> c.Summary | None:
     """What the state says of a log up to where it was hashed; None if it is another one by now."""
     head = view.entity(keys.head(standing.log_id), Head)
-    base = base_of(view, standing.log_id, head)
+    base = mark_at(view, standing.log_id, head.start)
     if base is None or head.end < standing.end or head.setbacks != standing.setbacks:
         return None
     metadata = view.entity(keys.metadata(standing.log_id), MetadataState)
@@ -360,7 +359,7 @@ def _checked(reading: Reading, standing: Standing, offset: int) -> Mark:
 
     def ask(view: View) -> tuple[Mark | None, Mark | None]:
         head = view.entity(keys.head(standing.log_id), Head)
-        base = base_of(view, standing.log_id, head)
+        base = mark_at(view, standing.log_id, head.start)
         return base, mark_at(view, standing.log_id, offset)
 
     base, found = reading.view(ask)

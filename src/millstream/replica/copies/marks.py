@@ -1,7 +1,7 @@
 """Marks of logs as rows: what a log's running hash was at the ends of pieces.
 
 Only a log that was synced, or whose chain was asked for, has any. The last mark at or below the log's
-start is its anchor: from there on its bytes are kept, so that the hash can be computed again.
+start is its anchor, or base: from there on its bytes are kept, so that the hash can be computed again.
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ def read_marks(view: View, log_id: int, *, start: int = 0) -> Iterator[Mark]:
 def mark_at(view: View, log_id: int, offset: int) -> Mark | None:
     """The last mark at or below an offset."""
     _, stop = keys.of_log(keys.MARKS, log_id)
-    row = view.covering(keys.marks(log_id, offset), stop)
-    found = [] if row is None else decode_marks(row[1])
+    found = [
+        mark
+        for _, value in view.scan(keys.marks(log_id, offset), stop, limit=1)
+        for mark in decode_marks(value)
+    ]
     at = bisect_left(found, offset + 1, key=lambda one: one[0])
     return Mark(*found[at - 1]) if at else None
 
@@ -46,11 +49,6 @@ def mark_at(view: View, log_id: int, offset: int) -> Mark | None:
 def last_mark(view: View, log_id: int) -> Mark | None:
     """The last mark of a log; None if it has no chain."""
     return mark_at(view, log_id, NO_END)
-
-
-def base_of(view: View, log_id: int, head: Head) -> Mark | None:
-    """The anchor: the last mark at or below the start; from there on everything is there."""
-    return mark_at(view, log_id, head.start)
 
 
 def add_marks(tx: Transaction, log_id: int, marks: list[Mark]) -> None:

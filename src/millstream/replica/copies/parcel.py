@@ -82,7 +82,8 @@ def unpacked(parcel: Parcel, limits: Limits) -> list[Block]:
         claimed = zstd.frame_content_size(parcel.packed)
     except zstd.ZstdError as error:
         raise CorruptionError(f"a parcel: {error}", what="parcel", where=0) from error
-    most = parcel_bytes_max(limits)
+    # what is read in one step, and one stored batch beyond
+    most = limits.read_bytes_max + 2 * limits.batch_bytes_max
     for size in (parcel.size, claimed):
         if size > most:
             raise TooLarge(
@@ -96,11 +97,6 @@ def unpacked(parcel: Parcel, limits: Limits) -> list[Block]:
         return _decode(zstd.ZstdDecompressor().decompress(parcel.packed, most))
     except (zstd.ZstdError, msgspec.MsgspecError, MemoryError) as error:
         raise CorruptionError(f"a parcel: {error}", what="parcel", where=0) from error
-
-
-def parcel_bytes_max(limits: Limits) -> int:
-    """The most that a parcel can hold: what is read in one step, and one stored batch beyond."""
-    return limits.read_bytes_max + 2 * limits.batch_bytes_max
 
 
 def _zstd() -> Any:

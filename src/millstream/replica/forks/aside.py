@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 
-from millstream.errors import AlreadyExists, Conflict, Fenced, OutOfRange, Truncated
+from millstream.errors import AlreadyExists, Conflict, OutOfRange, Truncated
 from millstream.format import keys
 from millstream.format.lineage import Fork
 from millstream.limits import NAME_CHARS_MAX
@@ -22,6 +22,7 @@ from millstream.log.operations import FOUND_PER_STEP, check_free, find_log, need
 from millstream.log.producer import Produced, ProducerState
 from millstream.record import SetBackReader
 from millstream.replica import commands as c
+from millstream.replica.copies.adopting import fenced
 from millstream.replica.copies.marks import add_marks, cut_marks, last_mark, mark_at
 from millstream.replica.forks.moving import lower_end
 from millstream.store.transaction import Transaction
@@ -41,11 +42,7 @@ def set_aside(tx: Transaction, command: c.SetAside, passed: Passed, go_back: GoB
     log_id, head = need_log(tx, command.log)
     check_integer("an offset", command.at)
     if head.epoch > command.epoch:
-        raise Fenced(
-            f"log {command.log!r} has changed hands: it is at epoch {head.epoch}",
-            epoch=head.epoch,
-            log=command.log,
-        )
+        raise fenced(head)
     name = fork_name(tx, command.log, f"{command.epoch}-")
     if command.set_back:
         tail = set_tail_aside(tx, log_id, command.at, name)

@@ -22,7 +22,7 @@ from millstream.format import keys
 from millstream.format.lineage import Fork
 from millstream.log import commands as c
 from millstream.log.ancestry import fork_of, put_fork
-from millstream.log.head import Head, Truncated
+from millstream.log.head import Bounds, Head, Truncated
 from millstream.log.metadata import MetadataState, Set
 from millstream.log.names import check_name
 from millstream.log.operations import check_free, need_log, not_owner
@@ -74,20 +74,17 @@ class Step(NamedTuple):
     """Records that the parent has more."""
     ends: tuple[int, int] | None = None
     """Where the parent begins and ends, once all is done."""
+    aside: str | None = None
+    """The fork that holds what was the parent's own."""
 
 
 class Sides(NamedTuple):
     """A fork and its parent, at one moment."""
 
     fork_id: int
-    name: str
     fork: Fork
-    own_start: int
-    own_end: int
-    parent: str
-    parent_start: int
-    parent_end: int
-    setbacks: tuple[int, int]
+    own: Bounds
+    parent: Bounds
 
     @property
     def position(self) -> int:
@@ -97,70 +94,51 @@ class Sides(NamedTuple):
     @property
     def moved(self) -> bool:
         """Whether the parent has records that the fork does not have."""
-        return self.parent_end != self.fork.point or self.fork.merged > self.fork.point
+        return self.parent.end != self.fork.point or self.fork.merged > self.fork.point
 
 
 def merge_fork(store: Store, command: c.MergeFork, passed: Passed) -> Merged:
     """Bring a fork's records into its parent; each commit leaves both as they can be read."""
     if command.on_fork not in RULES:
         raise InvalidInput(f"on_fork is one of {', '.join(RULES)}, not {command.on_fork!r}")
-    merging = Merging(store, command.log, command.on_fork, passed)
-    while (found := merging.step()) is None:
-        pass
-    return found
+    adopted, aside = 0, None
+    while True:
+        sides = store.view(lambda view: _sides(view, command.log))
+        step = store.run(_next_step(store, sides, command.on_fork, passed))
+        adopted += step.moved
+        aside = step.aside or aside
+        if step.ends is not None:
+            start, end = step.ends
+            parent = sides.parent.name
+            return Merged(parent=parent, adopted=adopted, start=start, end=end, set_aside=aside)
 
 
-class Merging:
-    """One merge on its way: some commits, after each of which both logs are sound."""
-
-    def __init__(self, store: Store, name: str, on_fork: str, passed: Passed) -> None:
-        self._store = store
-        self._name = name
-        self._on_fork = on_fork
-        self._passed = passed
-        self._adopted = 0
-        self._aside: str | None = None
-
-    def step(self) -> Merged | None:
-        """One commit at most; None if there is more to do."""
-        sides = self._store.view(lambda view: _sides(view, self._name))
-        if not sides.moved:
-            return self._commit(sides, partial(_adopt, sides=sides))
-        if sides.position >= sides.own_end:
-            return self._commit(sides, partial(_finish, sides=sides))
-        at = _first_difference(self._store, sides)
-        if at is None and sides.position < sides.parent_end:
-            return self._commit(sides, partial(_note_merged, sides=sides))
-        if at is None or self._on_fork == "rebase":
-            blocks = _own_blocks(self._store, sides)
-            return self._commit(sides, partial(_append_again, sides=sides, blocks=blocks))
-        if self._on_fork == "refuse":
-            raise ForkDetected(
-                f"log {sides.parent!r} has gone on since {sides.name!r} was forked from it: they "
-                f"differ from offset {at} on. Merge with on_fork='rebase' to append the fork's "
-                "records again, or 'longest' to let the longer one count",
-                log=sides.parent,
-                fork=sides.name,
-                offset=at,
-            )
-        if sides.own_end <= sides.parent_end:
-            return self._commit(sides, partial(_finish, sides=sides))
-        self._aside = self._store.run(partial(_set_aside, sides=sides, at=at, passed=self._passed))
-        return None
-
-    def _commit(self, sides: Sides, operation: Callable[[Transaction], Step]) -> Merged | None:
-        step = self._store.run(operation)
-        self._adopted += step.moved
-        if step.ends is None:
-            return None
-        start, end = step.ends
-        return Merged(
-            parent=sides.parent,
-            adopted=self._adopted,
-            start=start,
-            end=end,
-            set_aside=self._aside,
+def _next_step(
+    store: Store, sides: Sides, on_fork: str, passed: Passed
+) -> Callable[[Transaction], Step]:
+    """What the next commit of a merge does."""
+    if not sides.moved:
+        return partial(_adopt, sides=sides)
+    if sides.position >= sides.own.end:
+        return partial(_finish, sides=sides)
+    at = _first_difference(store, sides)
+    if at is None and sides.position < sides.parent.end:
+        return partial(_note_merged, sides=sides)
+    if at is None or on_fork == "rebase":
+        return partial(_append_again, sides=sides, blocks=_own_blocks(store, sides))
+    if on_fork == "refuse":
+        parent, fork = sides.parent.name, sides.own.name
+        raise ForkDetected(
+            f"log {parent!r} has gone on since {fork!r} was forked from it: they differ from "
+            f"offset {at} on. Merge with on_fork='rebase' to append the fork's records again, or "
+            "'longest' to let the longer one count",
+            log=parent,
+            fork=fork,
+            offset=at,
         )
+    if sides.own.end <= sides.parent.end:
+        return partial(_finish, sides=sides)
+    return partial(_set_aside, sides=sides, at=at, passed=passed)
 
 
 def _sides(view: View, name: str) -> Sides:
@@ -170,17 +148,7 @@ def _sides(view: View, name: str) -> Sides:
         raise InvalidInput(f"log {name!r} is no fork: there is nothing to merge it into")
     parent = view.entity(keys.head(fork.parent_id), Head)
     _check_parent(name, parent)
-    return Sides(
-        fork_id=log_id,
-        name=name,
-        fork=fork,
-        own_start=own.start,
-        own_end=own.end,
-        parent=parent.name,
-        parent_start=parent.start,
-        parent_end=parent.end,
-        setbacks=(own.setbacks, parent.setbacks),
-    )
+    return Sides(log_id, fork, own.view(), parent.view())
 
 
 def _check_parent(fork: str, parent: Head) -> None:
@@ -199,13 +167,14 @@ def _is_as_seen(tx: Transaction, sides: Sides) -> bool:
     """Whether a step may go on; refuses where no step of this merge could."""
     own = tx.entity(keys.head(sides.fork_id), Head)
     parent = tx.entity(keys.head(sides.fork.parent_id), Head)
-    _check_parent(sides.name, parent)
+    _check_parent(sides.own.name, parent)
     if parent.owner:
         raise not_owner(parent)
     check_free(tx, parent, "")
     return (
         fork_of(tx, sides.fork_id) == sides.fork
-        and (own.setbacks, parent.setbacks) == sides.setbacks
+        and own.setbacks == sides.own.setbacks
+        and parent.setbacks == sides.parent.setbacks
         and not own.deleted
     )
 
@@ -228,11 +197,11 @@ def _append_again(tx: Transaction, *, sides: Sides, blocks: list[Parsed]) -> Ste
     if not _is_as_seen(tx, sides):
         return Step()
     parent = tx.entity(keys.head(sides.fork.parent_id), Head)
-    if parent.end != sides.parent_end and sides.position >= sides.parent_end:
+    if parent.end != sides.parent.end and sides.position >= sides.parent.end:
         return Step()  # it was to follow the parent's last record, and now follows another one
     for one in blocks:
         put_records(tx, sides.fork.parent_id, parent.end, one, at_ms=tx.wall_ms)
-    merged = blocks[-1].stop if blocks else sides.own_end
+    merged = blocks[-1].stop if blocks else sides.own.end
     put_fork(tx, sides.fork_id, sides.fork._replace(merged=merged))
     done = merged >= tx.entity(keys.head(sides.fork_id), Head).end
     return Step(sum(one.count for one in blocks), _join(tx, sides) if done else None)
@@ -241,28 +210,28 @@ def _append_again(tx: Transaction, *, sides: Sides, blocks: list[Parsed]) -> Ste
 def _note_merged(tx: Transaction, *, sides: Sides) -> Step:
     """The parent has the same records already."""
     if _is_as_seen(tx, sides):
-        merged = min(sides.own_end, sides.parent_end)
+        merged = min(sides.own.end, sides.parent.end)
         put_fork(tx, sides.fork_id, sides.fork._replace(merged=merged))
     return Step()
 
 
-def _set_aside(tx: Transaction, *, sides: Sides, at: int, passed: Passed) -> str | None:
+def _set_aside(tx: Transaction, *, sides: Sides, at: int, passed: Passed) -> Step:
     """Make room in the parent for a fork that is longer."""
     parent = tx.entity(keys.head(sides.fork.parent_id), Head)
-    if not _is_as_seen(tx, sides) or parent.end != sides.parent_end:
-        return None
-    name = fork_name(tx, sides.parent)
+    if not _is_as_seen(tx, sides) or parent.end != sides.parent.end:
+        return Step()
+    name = fork_name(tx, parent.name)
     check_passed(tx, sides.fork.parent_id, at, passed)
     set_tail_aside(tx, sides.fork.parent_id, at, name)
     if at > sides.fork.point:
         put_fork(tx, sides.fork_id, sides.fork._replace(merged=at))
-    return name
+    return Step(aside=name)
 
 
 def _finish(tx: Transaction, *, sides: Sides) -> Step:
     """Nothing is left to be appended: join what else there is."""
     own = tx.entity(keys.head(sides.fork_id), Head)
-    if not _is_as_seen(tx, sides) or own.end != sides.own_end:
+    if not _is_as_seen(tx, sides) or own.end != sides.own.end:
         return Step()
     return Step(ends=_join(tx, sides))
 
@@ -272,7 +241,7 @@ def _join(tx: Transaction, sides: Sides) -> tuple[int, int]:
     parent_id = sides.fork.parent_id
     own = tx.entity(keys.metadata(sides.fork_id), MetadataState).entries
     if own:
-        adopt_metadata(tx, AdoptMetadata(sides.parent, dict(own)))
+        adopt_metadata(tx, AdoptMetadata(sides.parent.name, dict(own)))
     start = tx.entity(keys.head(sides.fork_id), Head).start
     parent = tx.entity(keys.head(parent_id), Head)
     if parent.start < start <= parent.end:
@@ -284,23 +253,28 @@ def _join(tx: Transaction, sides: Sides) -> tuple[int, int]:
 
 
 def _own_blocks(store: Store, sides: Sides) -> list[Parsed]:
-    start = max(sides.position, sides.own_start)
-    if start >= sides.own_end:
+    start = max(sides.position, sides.own.start)
+    if start >= sides.own.end:
         return []
     found = fetch_blocks(
-        store, sides.fork_id, sides.name, start=start, stop=sides.own_end, bytes_max=REBASE_BYTES
+        store,
+        sides.fork_id,
+        sides.own.name,
+        start=start,
+        stop=sides.own.end,
+        bytes_max=REBASE_BYTES,
     )
     return [parse(block) for block in found]
 
 
 def _first_difference(store: Store, sides: Sides) -> int | None:
     """The first offset at which both have a record, and not the same one."""
-    position, stop = sides.position, min(sides.own_end, sides.parent_end)
-    if position < max(sides.own_start, sides.parent_start):
+    position, stop = sides.position, min(sides.own.end, sides.parent.end)
+    if position < max(sides.own.start, sides.parent.start):
         return position
-    parent = sides._replace(fork_id=sides.fork.parent_id, name=sides.parent)
+    logs = ((sides.fork_id, sides.own.name), (sides.fork.parent_id, sides.parent.name))
     while position < stop:
-        one, other = (_records(store, side, position, stop) for side in (sides, parent))
+        one, other = (_records(store, *log, position, stop) for log in logs)
         for mine, theirs in zip(one, other, strict=False):
             if mine != theirs:
                 return position
@@ -308,11 +282,11 @@ def _first_difference(store: Store, sides: Sides) -> int | None:
     return None
 
 
-def _records(store: Store, side: Sides, start: int, stop: int) -> list[tuple[object, ...]]:
-    found: list[tuple[object, ...]] = []
-    for block in fetch_blocks(store, side.fork_id, side.name, start=start, stop=stop):
-        found += [
-            (one.value, one.key, one.timestamp, one.appended, one.headers)
-            for one in block.records()
-        ]
-    return found
+def _records(
+    store: Store, log_id: int, name: str, start: int, stop: int
+) -> list[tuple[object, ...]]:
+    return [
+        (one.value, one.key, one.timestamp, one.appended, one.headers)
+        for block in fetch_blocks(store, log_id, name, start=start, stop=stop)
+        for one in block.records()
+    ]

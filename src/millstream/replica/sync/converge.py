@@ -65,6 +65,7 @@ class Convergence:
 
     def run(self, own: Summary | None, peer: Summary | None) -> Steps[None]:
         """Bring both copies together, as far as the direction allows."""
+        self._copies.clear()
         for side, copy in (("own", own), ("peer", peer)):
             if copy is not None:
                 self._copies[side] = check_summary(copy)  # type: ignore[index]
@@ -148,7 +149,8 @@ class Convergence:
         apart: list[Side] = [
             side
             for side in ("own", "peer")
-            if self._ends_at_base(self._copies[side], self._copies[_OTHER[side]])
+            for copy, base in ((self._copies[side], self._copies[_OTHER[side]].base),)
+            if copy.end == base.offset and copy.digest != base.digest
         ]
         if not apart:
             return
@@ -159,9 +161,6 @@ class Convergence:
             raise self._truncated_apart(copy, other)
         if side in self._written:
             yield from self._begin_at(side, other)
-
-    def _ends_at_base(self, copy: Summary, other: Summary) -> bool:
-        return copy.end == other.base.offset and copy.digest != other.base.digest
 
     # Records.
 

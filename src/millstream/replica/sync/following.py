@@ -36,13 +36,9 @@ class WaitForChange(Read[int], frozen=True):
 def wait_for_change(store: Store, query: WaitForChange) -> Waiting[int]:
     """Wait until there is a newer commit, woken by those that change a log."""
     if newest(store) <= query.sequence:
-        yield Sleep(WATCHED, lambda: newest(store) > query.sequence, bounded_s(query))
+        wait_s = max(0, min(query.timeout_ms, WAIT_MS)) / 1000
+        yield Sleep(WATCHED, lambda: newest(store) > query.sequence, wait_s)
     return newest(store)
-
-
-def bounded_s(query: WaitForChange) -> float:
-    """How long to wait, within the longest wait."""
-    return max(0, min(query.timeout_ms, WAIT_MS)) / 1000
 
 
 def newest(store: Store) -> int:

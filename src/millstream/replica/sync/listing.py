@@ -26,13 +26,6 @@ class Pair(NamedTuple):
     peer: Summary | None
 
 
-def listing_of(options: Options) -> Merged | Led:
-    """The listing that suits a direction."""
-    if options.direction == "both":
-        return Merged(options.logs)
-    return Led(options.logs, giver="own" if options.direction == "push" else "peer")
-
-
 class Pages:
     """The summaries of one side."""
 
@@ -61,50 +54,35 @@ class Pages:
         return self.found.popleft() if self.found and self.found[0].name == name else None
 
 
-class Merged:
-    """Both sides, side by side."""
+class Listing:
+    """Both sides, side by side; of a side that only takes, the logs that the other one gives."""
 
-    def __init__(self, pattern: str) -> None:
-        self._own, self._peer = Pages("own", pattern), Pages("peer", pattern)
+    def __init__(self, options: Options) -> None:
+        self._own, self._peer = Pages("own", options.logs), Pages("peer", options.logs)
+        self._giver = {"push": self._own, "pull": self._peer}.get(options.direction)
+        """None if both give."""
 
     def next(self) -> Steps[Pair | None]:
         """The next log; None after the last."""
         pages = (self._own, self._peer)
-        while True:
-            asks = [(page, one) for page in pages if (one := page.question()) is not None]
-            if not asks:
-                break
+        listed = pages if self._giver is None else (self._giver,)
+        while asks := [(page, one) for page in listed if (one := page.question()) is not None]:
             answers = yield [question for _, question in asks]
             for (page, _), answer in zip(asks, answers, strict=True):
                 page.add(answer)
+            if self._giver is not None:
+                yield from self._find_others(self._giver)
         names = [page.found[0].name for page in pages if page.found]
         if not names:
             return None
         name = min(names)
         return Pair(name, self._own.take(name), self._peer.take(name))
 
-
-class Led:
-    """The logs of the side that gives, and how the other one's of the same names stand."""
-
-    def __init__(self, pattern: str, *, giver: Side) -> None:
-        self._giver = giver
-        self._taker: Side = "peer" if giver == "own" else "own"
-        self._pages = Pages(giver, pattern)
-        self._known: dict[str, Summary] = {}
-
-    def next(self) -> Steps[Pair | None]:
-        """The next log; None after the last."""
-        while (question := self._pages.question()) is not None:
-            (page,) = yield [question]
-            self._pages.add(page)
-            names = [summary.name for summary in self._pages.found]
-            if names:
-                there = yield from ask(self._taker, SummarizeNamed(names))
-                self._known = {summary.name: summary for summary in there}
-        if not self._pages.found:
-            return None
-        given = self._pages.found.popleft()
-        other = self._known.get(given.name)
-        own, peer = (given, other) if self._giver == "own" else (other, given)
-        return Pair(given.name, own, peer)
+    def _find_others(self, giver: Pages) -> Steps[None]:
+        """Ask the side that takes how its logs of the same names stand."""
+        taker = self._peer if giver is self._own else self._own
+        names = [summary.name for summary in giver.found]
+        if names:
+            there = yield from ask(taker.side, SummarizeNamed(names))
+            known = {summary.name: summary for summary in there}
+            taker.found.extend(known[name] for name in names if name in known)

@@ -20,8 +20,8 @@ from millstream.errors import (
 )
 from millstream.replica.commands import GetStoreId, SummarizeLog, Summary
 from millstream.replica.sync.converge import Convergence
-from millstream.replica.sync.listing import listing_of
-from millstream.replica.sync.outcome import LogOutcome, Options, Outcome, Tell
+from millstream.replica.sync.listing import Listing
+from millstream.replica.sync.outcome import Options, Outcome, Tell
 from millstream.replica.sync.steps import Ask, Side, Steps
 
 TRIES = 5
@@ -45,47 +45,34 @@ def sync_steps(options: Options, tell: Tell | None) -> Steps[tuple[Outcome, list
     stores: dict[Side, str] = {"own": own_id, "peer": peer_id}
     outcome = Outcome(peer=peer_id)
     errors: list[MillstreamError] = []
-    listing = listing_of(options)
+    listing = Listing(options)
     while (pair := (yield from listing.next())) is not None:
         outcome.looked_at += 1
-        one = _OneLog(pair.name, options, stores, tell)
-        yield from one.run(pair.own, pair.peer)
-        outcome.pulled += one.outcome.pulled
-        outcome.pushed += one.outcome.pushed
-        if one.outcome.changed():
-            outcome.logs.append(one.outcome)
-        if one.error is not None:
-            errors.append(one.error)
+        work = Convergence(pair.name, options, stores=stores, tell=tell)
+        error = yield from _converge(work, pair.own, pair.peer)
+        outcome.pulled += work.outcome.pulled
+        outcome.pushed += work.outcome.pushed
+        if work.outcome.changed():
+            outcome.logs.append(work.outcome)
+        if error is not None:
+            errors.append(error)
     return outcome, errors
 
 
-class _OneLog:
-    """One log, tried again if it was changed meanwhile."""
-
-    def __init__(
-        self, name: str, options: Options, stores: dict[Side, str], tell: Tell | None
-    ) -> None:
-        self._name = name
-        self._options = options
-        self._stores = stores
-        self._tell = tell
-        self.outcome = LogOutcome(log=name)
-        self.error: MillstreamError | None = None
-
-    def run(self, own: Summary | None, peer: Summary | None) -> Steps[None]:
-        """Converge, and note what came of it."""
-        for left in range(TRIES - 1, -1, -1):
-            work = Convergence(self._name, self._options, stores=self._stores, tell=self._tell)
-            work.outcome = self.outcome
-            try:
-                yield from work.run(own, peer)
-                return
-            except STOPS:
-                raise
-            except MillstreamError as error:
-                if not left or not isinstance(error, MOVED) or isinstance(error, ForkDetected):
-                    self.outcome.error = f"{type(error).__name__}: {error.message}"
-                    self.error = error
-                    return
-            question = SummarizeLog(self._name)
-            own, peer = yield [Ask("own", question), Ask("peer", question)]
+def _converge(
+    work: Convergence, own: Summary | None, peer: Summary | None
+) -> Steps[MillstreamError | None]:
+    """Converge one log, again if it was changed meanwhile; the error that it was left with."""
+    for left in range(TRIES - 1, -1, -1):
+        try:
+            yield from work.run(own, peer)
+            break
+        except STOPS:
+            raise
+        except MillstreamError as error:
+            if not left or not isinstance(error, MOVED) or isinstance(error, ForkDetected):
+                work.outcome.error = f"{type(error).__name__}: {error.message}"
+                return error
+        question = SummarizeLog(work.log)
+        own, peer = yield [Ask("own", question), Ask("peer", question)]
+    return None
