@@ -14,7 +14,8 @@ from millstream.errors import Closed, CorruptionError
 from millstream.format import keys
 from millstream.store.commit import Commit, Row, Rows, Spool, Value
 from millstream.store.engine import Engine
-from millstream.testing.engines import ENGINES, EngineKit, corrupt
+from millstream.testing.engines import corrupt
+from tests.conformance.kits import ENGINES, EngineKit
 
 MiB = 1024 * 1024
 

@@ -35,8 +35,8 @@ from millstream.store.engine import Engine
 from millstream.store.store import Store
 from millstream.store.ticket import Ticket
 from millstream.testing import SimulatedClock
-from millstream.testing.engines import ENGINES
-from millstream.testing.recording import all_rows, apply, recorded
+from millstream.testing.recording import recorded
+from tests.conformance.kits import ENGINES, all_rows, apply
 
 LOGS = ("a", "b", "c")
 QUEUES: dict[str, dict[str, Any]] = {

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
-from millstream.store.commit import Commit, Row
+from millstream.store.commit import Commit
 from millstream.store.engine import Engine, Writer
-from millstream.store.state import REPLAY_ROWS
 
 OnCommit = Callable[[Commit], None]
 
@@ -20,24 +19,6 @@ def recorded(engine: Engine, on_commit: OnCommit) -> Engine:
     part of a commit.
     """
     return cast(Engine, _Recorded(engine, on_commit))
-
-
-def apply(engine: Engine, commit: Commit) -> None:
-    """Do to an engine's rows what a commit did to those of another."""
-    with engine.write() as writer:
-        writer.commit(commit)
-
-
-def all_rows(engine: Engine) -> list[Row]:
-    """Every row of an engine, in the order of the keys."""
-    found: list[Row] = []
-    with engine.read() as snapshot:
-        for kind in range(256):
-            start, stop = bytes((1, kind)), bytes((1, kind + 1)) if kind < 255 else b"\x02"
-            while rows := snapshot.scan(start, stop, limit=REPLAY_ROWS):
-                found += rows
-                start = rows[-1][0] + b"\x00"
-    return found
 
 
 class _Around:

@@ -18,7 +18,7 @@ from millstream.store.memory import MemoryEngine
 from millstream.store.ticket import Ticket
 from millstream.store.transaction import Transaction
 from millstream.testing import SimulatedClock
-from millstream.testing.recording import all_rows, apply
+from tests.conformance.kits import all_rows, apply
 
 KEYS = [keys.entry(1, n) for n in range(8)] + [keys.payload(n) for n in range(4)]
 
