@@ -156,12 +156,11 @@ def test_a_path_of_another_machine_is_refused_with_advice(tmp_path: Path) -> Non
 
 
 def test_a_task_cannot_write(tmp_path: Path) -> None:
-    from millstream.spark.options import place_of
-    from millstream.spark.place import reading
+    from millstream.spark.place import make_place, reading
 
     with millstream.open(tmp_path / "s.db") as opened:
         opened.log("a").append(b"x")
-        place = place_of({"path": str(tmp_path / "s.db")})
+        place = make_place(str(tmp_path / "s.db"), server="")
         with reading(place) as session:
             log = Millstream(session).log("a")
             assert len(list(log.read())) == 1

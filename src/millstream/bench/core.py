@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from millstream.bench import opening
+from millstream.bench.disk import RawFile, open_slow_engine
 from millstream.bench.measure import PAYLOAD_BYTES, Meter, Row, Step, payloads
-from millstream.bench.rawfile import RawFile
-from millstream.bench.slow import open_slow_engine
 from millstream.bench.suite import Suite
 from millstream.bench.turns import Crowd, Side, alternate
 from millstream.embedded import EmbeddedSession, open_store

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from millstream.bench.disk import open_slow_engine
 from millstream.bench.measure import Meter, Row, Step, memory_mib
 from millstream.bench.reference import ReferenceQueue
-from millstream.bench.slow import open_slow_engine
 from millstream.bench.suite import Suite
 from millstream.bench.turns import ROUTED_QUEUES, Backlog, Crowd, Side, alternate
 from millstream.embedded import EmbeddedSession, open_store
@@ -204,27 +204,18 @@ def claim_deep(bench: Bench) -> Row:
     """The worker's way from a deep backlog, beside a shallow one, for each kind of queue."""
     sizes = bench.sizes
     details: dict[str, Any] = {"backlog": sizes.deep, "shallow_backlog": sizes.shallow}
-    worst, growth = 1.0, 0.0
-    rows: list[Row] = []
-    for kind, options in KINDS.items():
-        few, many, more_mib, row = _deep(bench, kind, options)
-        share = many / few
-        details[kind] = {
-            "per_second": round(many),
-            "shallow_per_second": round(few),
-            "share_of_shallow": round(share, 3),
-            "memory_growth_mib": round(more_mib, 1),
-        }
-        worst, growth = min(worst, share), max(growth, more_mib)
-        rows.append(row)
+    rows = [_deep(bench, kind, options) for kind, options in KINDS.items()]
+    details |= {kind: row.details for kind, row in zip(KINDS, rows, strict=True)}
+    worst = min(row.details["share_of_shallow"] for row in rows)
+    growth = max(row.details["memory_growth_mib"] for row in rows)
     row = rows[0]
     row.details = details
     row.require("≥ 0.8 of the rate at the shallow backlog", worst >= 0.8)
     return row.require("memory < 100 MiB, for each kind", growth < 100)
 
 
-def _deep(bench: Bench, kind: str, options: dict[str, Any]) -> tuple[float, float, float, Row]:
-    """The rates from a shallow and a deep backlog, the memory for it, and the report line."""
+def _deep(bench: Bench, kind: str, options: dict[str, Any]) -> Row:
+    """A line of the rates from a shallow and a deep backlog, and the memory for it."""
     sizes = bench.sizes
     (queue, shallow), (deep_queue, deep) = (
         bench.filled(f"shallow-{kind}", size=sizes.shallow, options=options),
@@ -240,7 +231,13 @@ def _deep(bench: Bench, kind: str, options: dict[str, Any]) -> tuple[float, floa
         slice_s=sizes.short_slice_s,
     )
     row = bench.row(batch=BATCH, reference=reference, meter=many)
-    return few.per_second(), many.per_second(), growth, row
+    row.details = {
+        "per_second": round(many.per_second()),
+        "shallow_per_second": round(few.per_second()),
+        "share_of_shallow": round(many.per_second() / few.per_second(), 3),
+        "memory_growth_mib": round(growth, 1),
+    }
+    return row
 
 
 def _memory_growth_mib(shallow: Side, deep: Side) -> float:

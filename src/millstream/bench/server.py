@@ -21,8 +21,8 @@ import millstream
 from millstream import aio
 from millstream.aio.database import Millstream as AsyncMillstream
 from millstream.aio.queue import Queue
+from millstream.bench.disk import RawFile
 from millstream.bench.measure import PAYLOAD_BYTES, Meter, Row, memory_mib, payloads, seconds
-from millstream.bench.rawfile import RawFile
 from millstream.bench.suite import Suite
 from millstream.threads.database import Millstream
 

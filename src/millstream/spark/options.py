@@ -7,9 +7,8 @@ a slip of the pen and refused; others are Spark's own business.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -82,40 +81,34 @@ class WriteOptions(Struct, frozen=True, kw_only=True):
     version: int | None
 
 
-def place_of(options: Mapping[str, str]) -> Place:
-    """Where the store is."""
-    found = _Options(options)
-    return make_place(
-        found.text("path"),
-        server=found.text("server"),
-        token=found.text("token"),
-        token_file=found.text("tokenFile"),
-        ca=found.text("ca"),
-    )
-
-
 def read_options(options: Mapping[str, str], *, streaming: bool | None = None) -> ReadOptions:
     """Check the options of a read; Spark asks for columns before it says if it streams."""
     found = _Options(options)
-    queue, state = found.text("queue"), found.text("state")
-    logs = tuple(dict.fromkeys(_names(found, "subscribe")))
-    pattern = found.text("subscribePattern")
+    queue, state, pattern = found.name("queue"), found.text("state"), found.text("subscribePattern")
     asked = [name for name in ("subscribe", "subscribePattern", "queue") if found.text(name)]
     if len(asked) != 1:
         raise InvalidInput(
             "expected exactly one of the options subscribe (names of logs, with commas between), "
             f"subscribePattern (a regular expression) and queue; got {' and '.join(asked) or 'none'}"
         )
-    _check_queue(found, queue, state, streaming=streaming)
-    _check_pattern(pattern)
+    if state and not queue:
+        raise InvalidInput("option state: is for the option queue")
+    if queue and streaming:
+        raise InvalidInput("option queue: the states of a queue are read in batches, not streamed")
+    if queue and state not in STATES:
+        raise found.wrong("state", f"one of {', '.join(STATES)}")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise InvalidInput(
+            f"option subscribePattern: expected a regular expression: {error}"
+        ) from error
     condition = found.text("filter")
     if condition:
         from millstream.filters import parse  # only reads with a filter pay for its parser
 
-        found.checked("filter", lambda: parse(condition))
-    cursor = found.text("cursor")
-    if cursor:
-        found.checked("cursor", lambda: check_name(cursor, "cursor"))
+        found.check("filter", parse, condition)
+    cursor = found.name("cursor")
     if cursor and streaming is False:
         raise InvalidInput("option cursor: is for readStream; a batch read leaves no trace")
     if streaming and (
@@ -134,8 +127,8 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None = None) -
             raise InvalidInput("options includeHeaders and typedHeaders: expected only one of them")
         headers = "typed"
     return ReadOptions(
-        place=place_of(options),
-        logs=logs,
+        place=found.place(),
+        logs=tuple(found.names("subscribe")),
         pattern=pattern,
         starting=_positions(found, "starting", default=LATEST if streaming else EARLIEST),
         ending=_positions(found, "ending", default=LATEST),
@@ -156,7 +149,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None = None) -
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Check the options of a write."""
     found = _Options(options)
-    log, topic, queue = found.text("log"), found.text("topic"), found.text("queue")
+    log, topic, queue = found.name("log"), found.name("topic"), found.name("queue")
     assigns = found.flag("assign", False)
     if log and topic:
         raise InvalidInput("options log and topic mean the same: expected only one of them")
@@ -166,17 +159,14 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
             "expected exactly one of the options log (the name of a log), queue (the name of a "
             "queue) and assign=true (rows name a log, an offset and a queue)"
         )
-    for name, value in (("log", log), ("queue", queue)):
-        if value:
-            found.checked(name, lambda value=value, name=name: check_name(value, name))
-    queues = _names(found, "queues")
+    queues = found.names("queues")
     if queues and not assigns:
         raise InvalidInput("option queues: is for assign=true")
     app_id, version = found.text("txnAppId"), found.number("txnVersion", 0, NUMBER_MAX)
     if bool(app_id) != (version is not None):
         raise InvalidInput("options txnAppId and txnVersion: expected both or neither")
     return WriteOptions(
-        place=place_of(options),
+        place=found.place(),
         log=log,
         queue=queue,
         assigns=assigns,
@@ -223,40 +213,36 @@ class _Options:
             raise self.wrong(name, f"a whole number from {least:,} to {most:,}")
         return int(text)
 
-    def checked(self, name: str, check: Any) -> None:
+    def check(self, name: str, check: Callable[..., object], *given: str) -> None:
         """Run a check whose error is to name the option."""
         try:
-            check()
+            check(*given)
         except MillstreamError as error:
             raise InvalidInput(f"option {name}: {error.message}") from error
 
+    def name(self, name: str) -> str:
+        """The name of a log, queue or cursor, as the option is called; empty if it is not given."""
+        text = self.text(name)
+        if text:
+            self.check(name, check_name, text, name)
+        return text
 
-def _names(found: _Options, option: str) -> list[str]:
-    names = [name.strip() for name in found.text(option).split(",") if name.strip()]
-    for name in names:
-        found.checked(option, lambda name=name: check_name(name))
-    return names
+    def names(self, name: str) -> list[str]:
+        """Names with commas between, each once."""
+        found = [one.strip() for one in self.text(name).split(",") if one.strip()]
+        for one in found:
+            self.check(name, check_name, one)
+        return list(dict.fromkeys(found))
 
-
-def _check_queue(found: _Options, queue: str, state: str, *, streaming: bool | None) -> None:
-    if not queue:
-        if state:
-            raise InvalidInput("option state: is for the option queue")
-        return
-    found.checked("queue", lambda: check_name(queue, "queue"))
-    if streaming:
-        raise InvalidInput("option queue: the states of a queue are read in batches, not streamed")
-    if state not in STATES:
-        raise found.wrong("state", f"one of {', '.join(STATES)}")
-
-
-def _check_pattern(pattern: str) -> None:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise InvalidInput(
-            f"option subscribePattern: expected a regular expression: {error}"
-        ) from error
+    def place(self) -> Place:
+        """Where the store is."""
+        return make_place(
+            self.text("path"),
+            server=self.text("server"),
+            token=self.text("token"),
+            token_file=self.text("tokenFile"),
+            ca=self.text("ca"),
+        )
 
 
 def _positions(found: _Options, side: str, *, default: int) -> Positions:

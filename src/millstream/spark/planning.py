@@ -189,19 +189,13 @@ def split(
         if min_partitions is not None:
             count = round(min_partitions * len(one) / total)
         else:
-            count = _default_count(one, infos.get(one.log), records)
-        pieces += _cut(one, max(1, min(count, len(one))))
+            count = _default_count(one, infos[one.log], records)
+        count = max(1, min(count, len(one)))
+        edges = [one.start + len(one) * i // count for i in range(count + 1)]
+        pieces += [Range(one.log, a, b) for a, b in pairwise(edges) if a < b]
     return pieces
 
 
-def _default_count(one: Range, info: LogInfo | None, records: int) -> int:
-    by_records = -(-len(one) // records)
-    if info is None or not len(info):
-        return by_records
-    size = info.bytes * len(one) // len(info)
-    return max(by_records, -(-size // BYTES_PER_PARTITION))
-
-
-def _cut(one: Range, count: int) -> list[Range]:
-    edges = [one.start + len(one) * i // count for i in range(count + 1)]
-    return [Range(one.log, a, b) for a, b in pairwise(edges) if a < b]
+def _default_count(one: Range, info: LogInfo, records: int) -> int:
+    size = info.bytes * len(one) // max(1, len(info))
+    return max(-(-len(one) // records), -(-size // BYTES_PER_PARTITION))

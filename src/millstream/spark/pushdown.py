@@ -21,17 +21,19 @@ _TIMES = ("timestamp", "appendTimestamp")
 
 R = TypeVar("R", bound=Range)
 
-Bounds = tuple[int | None, int | None]
+Bounds = tuple[int, int]
 """The least and the greatest number that may be kept, both included."""
+
+LEAST, MOST = ALL = (-(2**63), 2**63 - 1)
 
 
 class Pushed(Struct):
     """What is to be kept."""
 
-    offset: Bounds = (None, None)
-    timestamp: Bounds = (None, None)
+    offset: Bounds = ALL
+    timestamp: Bounds = ALL
     """In microseconds."""
-    appendTimestamp: Bounds = (None, None)  # noqa: N815  (the column's name)
+    appendTimestamp: Bounds = ALL  # noqa: N815  (the column's name)
     topics: set[str] | None = None
     never: bool = False
     seen: list[str] = field(default_factory=list)
@@ -41,14 +43,13 @@ class Pushed(Struct):
     def times(self) -> dict[str, Bounds]:
         """The bounds of those times that have any."""
         found = {name: getattr(self, name) for name in _TIMES}
-        return {name: bounds for name, bounds in found.items() if bounds != (None, None)}
+        return {name: bounds for name, bounds in found.items() if bounds != ALL}
 
     def kept(self, ranges: Iterable[R]) -> Iterator[R]:
         """Of ranges of offsets, what may be kept."""
         low, high = self.offset
         for one in ranges:
-            start = one.start if low is None else max(one.start, low)
-            stop = one.stop if high is None else min(one.stop, high + 1)
+            start, stop = max(one.start, low), min(one.stop, high + 1)
             is_read = self.topics is None or one.log in self.topics
             if start < stop and is_read and not self.never:
                 yield replace(one, start=start, stop=stop)
@@ -74,7 +75,8 @@ def _push(pushed: Pushed, one: ds.Filter) -> None:
     elif column == "offset" or column in _TIMES:
         bounds = _bounds(one, column)
         if bounds is not None:
-            setattr(pushed, column, _both(getattr(pushed, column), bounds))
+            low, high = getattr(pushed, column)
+            setattr(pushed, column, (max(low, bounds[0]), min(high, bounds[1])))
             pushed.seen.append(column)
 
 
@@ -101,13 +103,13 @@ def _bounds(one: ds.Filter, column: str) -> Bounds | None:
         case ds.EqualTo() | ds.EqualNullSafe():
             return number, number
         case ds.GreaterThan():
-            return number + 1, None
+            return number + 1, MOST
         case ds.GreaterThanOrEqual():
-            return number, None
+            return number, MOST
         case ds.LessThan():
-            return None, number - 1
+            return LEAST, number - 1
         case ds.LessThanOrEqual():
-            return None, number
+            return LEAST, number
     return None
 
 
@@ -117,9 +119,3 @@ def _number(value: Any, column: str) -> int | None:
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
     return (value - _EPOCH) // timedelta(microseconds=1)
-
-
-def _both(one: Bounds, other: Bounds) -> Bounds:
-    lows = [low for low, _ in (one, other) if low is not None]
-    highs = [high for _, high in (one, other) if high is not None]
-    return max(lows, default=None), min(highs, default=None)

@@ -6,7 +6,7 @@ are read only around what was chosen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,12 +20,11 @@ from millstream.log.block import Block
 from millstream.spark.columns import Piece, batch_of, batches, joined, times
 from millstream.spark.place import Place, reading
 from millstream.spark.planning import Range, lost
+from millstream.spark.pushdown import Bounds
 
 if TYPE_CHECKING:
     from millstream.command import Session
     from millstream.filters import Filter
-
-Bounds = tuple[int | None, int | None]
 
 
 class Choice(Struct, frozen=True):
@@ -85,42 +84,27 @@ def _chosen(
     session: Session, task: Task, wanted: Range, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     values = task.values and "value" in schema.names
-    choose = _chooser(task.choice)
+    condition: Filter | None = None
+    if task.choice.filter:
+        from millstream.filters import parse  # only reads with a filter pay for its parser
+
+        condition = parse(task.choice.filter)
     for block in _blocks(session, task, wanted, values=False):
-        mask = choose(block)
+        piece = Piece(block)
+        mask = _by_times(piece, task.choice.times)
+        if condition is not None and any(mask):
+            matched = _by_filter(condition, piece)
+            mask = [a and b for a, b in zip(mask, matched, strict=True)]
         if not any(mask):
             continue
         first = mask.index(True)
         last = len(mask) - mask[::-1].index(True)
         inside = Range(block.log, block.first_offset + first, block.first_offset + last)
-        if not values:
-            some = [block]
-        else:
-            some = list(_blocks(session, task, inside, values=True))
-        for one in some:
+        for one in _blocks(session, task, inside, values=True) if values else [block]:
             at = one.first_offset - block.first_offset
             keep = mask[at : at + one.count]
             found = batch_of(one, schema)
             yield found if all(keep) else found.filter(pa.array(keep))
-
-
-def _chooser(choice: Choice) -> Callable[[Block], list[bool]]:
-    """A function from a block to which of its records are wanted."""
-    condition: Filter | None = None
-    if choice.filter:
-        from millstream.filters import parse  # only reads with a filter pay for its parser
-
-        condition = parse(choice.filter)
-
-    def choose(block: Block) -> list[bool]:
-        piece = Piece(block)
-        mask = _by_times(piece, choice.times)
-        if condition is not None and any(mask):
-            matched = _by_filter(condition, piece)
-            mask = [a and b for a, b in zip(mask, matched, strict=True)]
-        return mask
-
-    return choose
 
 
 def _by_times(piece: Piece, bounds: dict[str, Bounds]) -> list[bool]:
@@ -128,10 +112,8 @@ def _by_times(piece: Piece, bounds: dict[str, Bounds]) -> list[bool]:
     for name, (low, high) in bounds.items():
         column = stored.TIMESTAMP if name == "timestamp" else stored.APPENDED
         numbers = times(piece, column)
-        for limit, compare in ((low, pc.greater_equal), (high, pc.less_equal)):
-            if limit is not None:
-                fits = compare(numbers, limit)
-                found = fits if found is None else pc.and_(found, fits)
+        fits = pc.and_(pc.greater_equal(numbers, low), pc.less_equal(numbers, high))
+        found = fits if found is None else pc.and_(found, fits)
     if found is None:
         return [True] * piece.block.count
     mask: list[bool] = found.to_pylist()

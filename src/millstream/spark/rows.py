@@ -58,63 +58,40 @@ def _fitting(batch: pa.RecordBatch, most: int) -> Iterator[Single | Batch]:
         yield from _fitting(batch.slice(0, rows // 2), most)
         yield from _fitting(batch.slice(rows // 2), most)
     elif rows == 1:
-        yield _single(_packed(batch))
+        yield _single(batch)
     else:
         yield _packed(batch)
 
 
-def _single(batch: Batch) -> Single:
+def _single(batch: pa.RecordBatch) -> Single:
     """A record that is stored alone has the form of one that was appended alone."""
-    payload = stored.place(
-        batch.payload, kind=stored.PAYLOAD, count=1, first_id=0, columns=stored.VALUE,
-        body_crc=batch.payload_crc,
-    )  # fmt: skip
-    metadata = stored.Block(
-        stored.place(
-            batch.metadata, kind=stored.METADATA, count=1, first_id=0, columns=batch.columns,
-            body_crc=batch.metadata_crc,
-        ),
-        kind=stored.METADATA,
-    )  # fmt: skip
-    values = stored.Block(payload, kind=stored.PAYLOAD).column(stored.VALUE)
-    headers = metadata.column(stored.HEADERS)
-    assert values is not None
-    timed = batch.columns & stored.TIMESTAMP
+    values, times, keys, headers = _columns(batch)
     return Single(
-        values[0],
-        metadata.key(0),
-        headers[0] if headers else b"",
-        metadata.timestamps()[0] if timed else None,
+        values[0].as_py(),
+        None if keys is None else keys[0].as_py(),
+        b"" if headers is None else headers[0].as_py(),
+        None if times is None else times[0].as_py(),
     )
 
 
 def _packed(batch: pa.RecordBatch) -> Batch:
-    values = batch.column("value")
-    if values.null_count:
-        at = pc.index(pc.is_null(values), True).as_py()
-        raise InvalidInput(
-            f"row {at} of a batch has no value: a record's value is bytes; filter such rows, or "
-            "write an empty value"
-        )
-    payload = b"".join(_bytes_column(_binary(values)))
-    columns, parts = 0, []
-    times = _column(batch, "timestamp")
+    values, times, keys, headers = _columns(batch)
+    payload = b"".join(_bytes_column(values))
+    columns = 0
+    parts: list[Any] = []
     if times is not None:
         columns |= stored.TIMESTAMP
-        parts.append(_times(times))
-    keys = _column(batch, "key")
+        parts.append(memoryview(times.buffers()[1])[: 8 * len(times)])
     if keys is not None:
         columns |= stored.KEY
-        keys = _binary(keys)
         if keys.null_count:
             columns |= stored.KEY_VALIDITY
             parts.append(_bits(keys))
             keys = pc.fill_null(keys, b"")
         parts += _bytes_column(keys)
-    headers = _column(batch, "headers")
     if headers is not None:
         columns |= stored.HEADERS
-        parts += _bytes_column(pa.array(pack_headers(headers), pa.binary()))
+        parts += _bytes_column(headers)
     metadata = b"".join(parts)
     return Batch(
         batch.num_rows,
@@ -124,6 +101,26 @@ def _packed(batch: pa.RecordBatch) -> Batch:
         metadata,
         stored.checksum(metadata),
         None,
+    )
+
+
+def _columns(
+    batch: pa.RecordBatch,
+) -> tuple[pa.Array, pa.Array | None, pa.Array | None, pa.Array | None]:
+    """Values, timestamps, keys and packed headers, checked; None for what says nothing."""
+    values = batch.column("value")
+    if values.null_count:
+        at = pc.index(pc.is_null(values), True).as_py()
+        raise InvalidInput(
+            f"row {at} of a batch has no value: a record's value is bytes; filter such rows, or "
+            "write an empty value"
+        )
+    times, keys, headers = (_column(batch, name) for name in ("timestamp", "key", "headers"))
+    return (
+        _binary(values),
+        None if times is None else _times(times),
+        None if keys is None else _binary(keys),
+        None if headers is None else pa.array(pack_headers(headers), pa.binary()),
     )
 
 
@@ -173,7 +170,8 @@ def _bits(found: pa.Array) -> bytes:
     return bytes(raw) + bytes(-size % 8)
 
 
-def _times(found: pa.Array) -> bytes:
+def _times(found: pa.Array) -> pa.Array:
+    """Timestamps in milliseconds, in a buffer of their own, from its first item on."""
     if not pa.types.is_timestamp(found.type):
         raise InvalidInput(f"timestamp is a timestamp, not {found.type}; cast it")
     if found.null_count:
@@ -182,8 +180,7 @@ def _times(found: pa.Array) -> bytes:
             "records are then stamped when they are appended"
         )
     numbers = found.cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
-    numbers = pc.add(numbers, 0)  # a buffer of its own, from its first item on
-    return bytes(memoryview(numbers.buffers()[1])[: 8 * len(numbers)])
+    return pc.add(numbers, 0)
 
 
 def pack_headers(found: pa.Array) -> list[bytes]:

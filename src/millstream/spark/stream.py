@@ -95,8 +95,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix where a query that only takes what is there ends."""
-        infos = find_logs(self._open(), self._options)
-        self._target = {name: info.end_offset for name, info in infos.items()}
+        self._target = self.reportLatestOffset()
 
     def reportLatestOffset(self) -> Position:  # noqa: N802
         """How far the logs go now, for progress reports."""

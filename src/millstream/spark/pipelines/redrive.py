@@ -14,7 +14,7 @@ from millstream.errors import InvalidInput
 from millstream.log.names import check_name
 from millstream.queue.commands import REDRIVE_PER_COMMIT, RedriveClaims
 from millstream.spark.failures import point
-from millstream.spark.pipelines.target import Job, Target, Tell, find_queues, quiet
+from millstream.spark.pipelines.target import Job, Target, Tell, find_queues, quiet, understood
 from millstream.spark.place import writing
 
 if TYPE_CHECKING:
@@ -80,12 +80,7 @@ def redrive(
 
 def _chosen(rows: DataFrame, where: str, limit: int | None) -> list[int]:
     """The claims for which the condition is true, in their order."""
-    from pyspark.errors import AnalysisException, ParseException
-
-    try:
+    with understood("the condition cannot be asked"):
         found = rows.withColumn("text", rows["value"].cast("string")).where(where).select("claimId")
-    except (AnalysisException, ParseException) as error:
-        what = " ".join(str(error).split(";")[0].split())
-        raise InvalidInput(f"the condition cannot be asked: {what[:500]}") from error
     claims = [int(row[0]) for row in found.collect()]  # read in one task, so in their order
     return claims if limit is None else claims[:limit]

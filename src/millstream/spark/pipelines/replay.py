@@ -24,7 +24,7 @@ from millstream.errors import Conflict, InvalidInput, NotFound
 from millstream.log.names import check_name
 from millstream.spark.archive import store_whole
 from millstream.spark.failures import point
-from millstream.spark.pipelines.target import PARQUET_TIMES, Job, Target, Tell, quiet
+from millstream.spark.pipelines.target import PARQUET_TIMES, Job, Target, Tell, quiet, understood
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -153,7 +153,6 @@ def mapped(
     order_by: str = "",
 ) -> DataFrame:
     """Rows with the columns that a log takes."""
-    from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql import functions as f
 
     found = {name: name for name in COLUMNS if name in rows.columns}
@@ -163,7 +162,7 @@ def mapped(
     wanted = {**found, **columns}
     if headers:
         wanted.pop("headers", None)
-    try:
+    with understood("the rows cannot be mapped to a log"):
         if where:
             rows = rows.where(where)
         if order_by:
@@ -178,23 +177,21 @@ def mapped(
         if "timestamp" in made.columns and made.schema["timestamp"].dataType.typeName() == "string":
             made = made.withColumn("timestamp", f.expr("cast(timestamp as timestamp)"))
         return made
-    except (AnalysisException, ParseException) as error:
-        what = " ".join(str(error).split(";")[0].split())
-        raise InvalidInput(f"the rows cannot be mapped to a log: {what[:500]}") from error
 
 
 _LETTERS = {
-    "string": "s", "varchar": "s", "char": "s", "byte": "i", "short": "i", "integer": "i",
-    "long": "i", "float": "d", "double": "d", "decimal": "d", "boolean": "b",
-}  # fmt: skip
+    **dict.fromkeys(("string", "varchar", "char", "timestamp", "timestamp_ntz", "date"), "s"),
+    **dict.fromkeys(("byte", "short", "integer", "long"), "i"),
+    **dict.fromkeys(("float", "double", "decimal"), "d"),
+    "boolean": "b",
+    "void": "s",
+}
 _TYPES = {"s": "string", "i": "bigint", "d": "double", "b": "boolean"}
 
 
 def _typed(expression: str, kind: DataType, name: str) -> str:
     """A header's value as the struct of its type."""
     letter = _LETTERS.get(kind.typeName())
-    if letter is None and kind.typeName() in ("timestamp", "timestamp_ntz", "date", "void"):
-        letter = "s"
     if letter is None:
         raise InvalidInput(
             f"header {name!r} would be {kind.simpleString()}; expected text, a number or a boolean"

@@ -7,10 +7,10 @@ report is made anew by each run, and its page is put in place last.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 PAGE = "report.html"
-TABLES = ("attempts", "messages", "minutes", "spreads", "reasons")
+STEPS = 6
+"""Five tables, and the page."""
 STEPS_MAX = 120
 """Points of a chart over time; a longer time has longer steps."""
 REASONS_MAX = 12
@@ -64,7 +65,7 @@ def report(
     them. The directory is made, or its earlier report replaced; other files in it are left alone.
     """
     job, into = Job(spark, store, progress), archive_path(path)
-    headers = check_names(by, "header")
+    headers = {name: f"header_{at}" for at, name in enumerate(check_names(by, "header"))}
     with reading(job.place) as session:
         infos = find_queues(session, check_names(queues, "queue"))
     if not infos:
@@ -72,28 +73,24 @@ def report(
     if into.exists() and not into.is_dir():
         raise InvalidInput(f"{into} is a file; a report is a directory")
     into.mkdir(parents=True, exist_ok=True)
-    steps = len(TABLES) + 2
     with job.configured({"spark.sql.session.timeZone": "UTC"}):
-        progress("attempts", 0, steps)
+        progress("attempts", 0, STEPS)
         attempts = _attempts(job, into, infos, headers)
-        progress("messages", 1, steps)
+        progress("messages", 1, STEPS)
         messages = job.write_parquet(_messages(attempts), into / "messages")
         step_ms, ends = _step_ms(attempts)
-        made = []
-        for number, (name, table) in enumerate(
-            (
-                ("minutes", minutes_of(attempts, messages)),
-                ("spreads", spreads_of(attempts, messages, headers)),
-                ("reasons", reasons_of(attempts)),
-            ),
-            2,
-        ):
-            progress(name, number, steps)
-            made.append(job.write_parquet(table, into / name))
-        progress("page", steps - 2, steps)
+        made = {
+            "minutes": minutes_of(attempts, messages),
+            "spreads": spreads_of(attempts, messages, headers),
+            "reasons": reasons_of(attempts),
+        }
+        for number, (name, table) in enumerate(made.items(), 2):
+            progress(name, number, STEPS)
+            made[name] = job.write_parquet(table, into / name)
+        progress("page", STEPS - 1, STEPS)
         coarse = minutes_of(attempts, messages, step_ms)
         tries = messages.groupBy("queue", "attempts").count().orderBy("attempts")
-        known = _Known(*(_collected(one) for one in (coarse, made[1], made[2], tries)))
+        known = [_collected(one) for one in (coarse, made["spreads"], made["reasons"], tries)]
         found = [_figures(info, known, headers) for info in infos]
         figures = Figures(
             store=job.place.shown,
@@ -108,14 +105,14 @@ def report(
     draft = page.with_name(f".{PAGE}.tmp")
     draft.write_text(page_of(figures), encoding="utf-8")
     draft.replace(page)
-    progress("page", steps, steps)
+    progress("page", STEPS, STEPS)
     return ReportSummary(path=str(into), page=str(page), seconds=job.seconds, figures=figures)
 
 
 def _attempts(
-    job: Job, into: Path, infos: Sequence[QueueInfo], headers: Sequence[str]
+    job: Job, into: Path, infos: Sequence[QueueInfo], headers: Mapping[str, str]
 ) -> DataFrame:
-    """One row per attempt, with the headers that are asked for as columns `header_N`."""
+    """One row per attempt, with the headers that are asked for in columns of their own."""
     from pyspark.sql import functions as f
 
     each = (job.load(queue=info.name, state="attempts") for info in infos)
@@ -124,18 +121,14 @@ def _attempts(
         return found
     logs = [row[0] for row in found.select("topic").distinct().collect()]
     if not logs:
-        return found.select(
-            "*", *(f.lit(None).cast("string").alias(_column(h, headers)) for h in headers)
-        )
-    records = job.read(logs, typedHeaders=True, metadataOnly=True, failOnDataLoss=False).select(
-        "topic", "offset", *(_text_of(header).alias(_column(header, headers)) for header in headers)
+        none = f.lit(None).cast("string")
+        return found.select("*", *(none.alias(column) for column in headers.values()))
+    records = job.read(logs, typedHeaders=True, metadataOnly=True, failOnDataLoss=False)
+    known = records.select(
+        "topic", "offset", *(_text_of(name).alias(column) for name, column in headers.items())
     )
-    known = found.join(records, ["topic", "offset"], "left")
-    return job.write_parquet(known, into / "attempts")
-
-
-def _column(header: str, headers: Sequence[str]) -> str:
-    return f"header_{list(headers).index(header)}"
+    joined = found.join(known, ["topic", "offset"], "left")
+    return job.write_parquet(joined, into / "attempts")
 
 
 def _text_of(header: str) -> Column:
@@ -184,14 +177,11 @@ def _step_ms(attempts: DataFrame) -> tuple[int, tuple[int | None, int | None]]:
     assert row is not None
     if row[0] is None:
         return MINUTE_MS, (None, None)
-    length = max(1, row[1] - row[0])
-    step = MINUTE_MS
-    for factor in (1, 2, 5, 10, 15, 30, 60, 120, 240, 360, 720, 1440):
-        step = factor * MINUTE_MS
-        if length / step <= STEPS_MAX:
-            return step, (row[0], row[1])
-    days = -(-length // (STEPS_MAX * 1440 * MINUTE_MS))
-    return days * 1440 * MINUTE_MS, (row[0], row[1])
+    minutes = -(-max(1, row[1] - row[0]) // MINUTE_MS)
+    fair = (1, 2, 5, 10, 15, 30, 60, 120, 240, 360, 720)
+    days = -(-minutes // (STEPS_MAX * 1440))
+    step = next((step for step in fair if minutes <= step * STEPS_MAX), days * 1440)
+    return step * MINUTE_MS, (row[0], row[1])
 
 
 def minutes_of(attempts: DataFrame, messages: DataFrame, step_ms: int = MINUTE_MS) -> DataFrame:
@@ -235,14 +225,11 @@ def minutes_of(attempts: DataFrame, messages: DataFrame, step_ms: int = MINUTE_M
     )
 
 
-def spreads_of(attempts: DataFrame, messages: DataFrame, headers: Sequence[str]) -> DataFrame:
+def spreads_of(attempts: DataFrame, messages: DataFrame, headers: Mapping[str, str]) -> DataFrame:
     """How long waiting and working took, per queue; and per queue, header and its value."""
-    groups: list[tuple[str | None, str | None]] = [(None, None)]
-    groups += [(header, _column(header, headers)) for header in headers]
-    return reduce(
-        lambda a, b: a.unionByName(b),
-        (_spread(attempts, messages, header, column) for header, column in groups),
-    )
+    groups: list[tuple[str | None, str | None]] = [(None, None), *headers.items()]
+    found = (_spread(attempts, messages, header, column) for header, column in groups)
+    return reduce(lambda a, b: a.unionByName(b), found)
 
 
 def _spread(
@@ -255,22 +242,16 @@ def _spread(
         return rows.withColumn("header", f.lit(header).cast("string")).withColumn("value", value)
 
     by = ["queue", "header", "value"]
-    waits = (
-        keyed(messages)
-        .groupBy(*by)
-        .agg(
-            f.count("*").alias("messages"),
-            f.sum("attempts").alias("attempts"),
-            *(f.count_if(f.col("state") == s).alias(s) for s in ("done", "failed", "in_flight")),
-            _quantiles(f.col("waited")).alias("wait"),
-        )
-    )
-    works = keyed(attempts).groupBy(*by).agg(_quantiles(_worked()).alias("work"))
-    same = reduce(
-        lambda a, b: a & b, (f.col(f"a.{name}").eqNullSafe(f.col(f"b.{name}")) for name in by)
-    )
-    joined = waits.alias("a").join(works.alias("b"), same, "left")
-    return joined.select("a.*", *(f"b.{name}" for name in works.columns if name not in by))
+    waits = keyed(messages).groupBy(*by)
+    a = waits.agg(
+        f.count("*").alias("messages"),
+        f.sum("attempts").alias("attempts"),
+        *(f.count_if(f.col("state") == s).alias(s) for s in ("done", "failed", "in_flight")),
+        _quantiles(f.col("waited")).alias("wait"),
+    ).alias("a")
+    b = keyed(attempts).groupBy(*by).agg(_quantiles(_worked()).alias("work")).alias("b")
+    same = [f.col(f"a.{name}").eqNullSafe(f.col(f"b.{name}")) for name in by]
+    return a.join(b, same, "left").select("a.*", "b.work")
 
 
 def _quantiles(column: Column) -> Column:
@@ -305,15 +286,6 @@ def reasons_of(attempts: DataFrame) -> DataFrame:
     )
 
 
-class _Known(NamedTuple):
-    """The tables that a page is made of."""
-
-    minutes: list[Values]
-    spreads: list[Values]
-    reasons: list[Values]
-    tries: list[Values]
-
-
 def _collected(table: DataFrame) -> list[Values]:
     """Rows by the names of their columns; times in milliseconds, under the names of figures."""
     from pyspark.sql import functions as f
@@ -324,7 +296,9 @@ def _collected(table: DataFrame) -> list[Values]:
     return [row.asDict(recursive=True) for row in table.collect()]
 
 
-def _figures(info: QueueInfo, known: _Known, headers: Sequence[str]) -> QueueFigures:
+def _figures(
+    info: QueueInfo, known: Iterable[list[Values]], headers: Iterable[str]
+) -> QueueFigures:
     minutes, spreads, reasons, tries = (
         [row for row in table if row["queue"] == info.name] for table in known
     )

@@ -105,20 +105,15 @@ def route(
             done += sum(map(len, ranges))
             rounds += 1
         progress("route", done, done)
-        after = {
-            name: _messages(session, info)
+        found = [
+            RoutedQueue(
+                queue=name,
+                assigned=max(0, _messages(session, info) - before[name] - copied.get(name, 0)),
+                backfilled=copied.get(name, 0),
+                behind=_behind(session, name),
+            )
             for name, info in routed_queues(session, tuple(infos)).items()
-        }
-        behind = {name: _behind(session, name) for name in infos}
-    found = [
-        RoutedQueue(
-            queue=name,
-            assigned=max(0, count - before[name] - copied.get(name, 0)),
-            backfilled=copied.get(name, 0),
-            behind=behind[name],
-        )
-        for name, count in after.items()
-    ]
+        ]
     return RouteSummary(
         records=done,
         assigned=sum(one.assigned for one in found),

@@ -150,3 +150,15 @@ def find_queues(session: Session, names: Sequence[str]) -> list[QueueInfo]:
         found += page
         after = page[-1].name
     return found
+
+
+@contextmanager
+def understood(otherwise: str) -> Iterator[None]:
+    """Refuse SQL that Spark does not understand, with the first that it says about it."""
+    from pyspark.errors import AnalysisException, ParseException
+
+    try:
+        yield
+    except (AnalysisException, ParseException) as error:
+        what = " ".join(str(error).split(";")[0].split())
+        raise InvalidInput(f"{otherwise}: {what[:500]}") from error

@@ -1,4 +1,7 @@
-"""The limit: a raw file of framed records, synced after each; nothing durable can be faster."""
+"""The disk: a raw file as the limit of what is durable, and an engine on a disk that is slower.
+
+Syncs on the machines where this is developed are unusually cheap; real disks take milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,19 @@ from pathlib import Path
 from time import sleep
 
 from millstream.format.block import checksum
+from millstream.store.engine import Engine
+from millstream.store.engines import open_engine
+from millstream.testing.recording import recorded
+
+
+def open_slow_engine(path: str | os.PathLike[str], *, sync_delay_s: float) -> Engine:
+    """The engine of a file; every commit takes so many seconds longer."""
+    engine = open_engine(path)
+    return recorded(engine, lambda _: sleep(sync_delay_s)) if sync_delay_s else engine
 
 
 class RawFile:
-    """Appends frames of length, checksum and bytes, each followed by a sync."""
+    """Frames of length, checksum and bytes, each synced: nothing durable can be faster."""
 
     def __init__(self, directory: Path, *, sync_delay_s: float = 0.0) -> None:
         self._path = directory / "raw.bin"
