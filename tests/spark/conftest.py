@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 MEMORY = "1500m"
 
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For every Java that a test starts: none lives long enough to gain from what is compiled a second
+time, or collected by threads of its own. That is a third of the processor's time."""
+
 
 class SharedSpark:
     """A session that is started when it is first asked for."""
@@ -78,8 +82,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSpark]:
     """The holder of the one session; ask for `spark` or `no_spark` instead."""
     shared = SharedSpark(tmp_path_factory.mktemp("spark"))
-    yield shared
-    shared.end()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JDK_JAVA_OPTIONS", JAVA_OPTIONS)  # also those in processes of their own
+        yield shared
+        shared.end()
 
 
 @pytest.fixture
