@@ -127,8 +127,7 @@ class Replay:
                 self._change(key, raw, delta.seq)
             except (CorruptionError, msgspec.MsgspecError, TypeError, AttributeError) as error:
                 self._findings.add("commit", f"commit {delta.seq}, {describe(key)}: {error}")
-        for start, stop in delta.drops:
-            self.overlay.drop(start, stop)
+        self.overlay.drop_all(delta.drops)
         self.overlay.put(delta.seq, delta.puts)
         self.next_id = max(self.next_id, delta.next_id)
         self.next_log = max(self.next_log, delta.next_log)

@@ -39,7 +39,7 @@ import google_crc32c
 from msgspec import Struct
 
 from millstream.errors import CorruptionError
-from millstream.format.cells import Cells, encode_cells
+from millstream.format.cells import Cells, encode_cells, round8
 
 MARK = 0xFFFF
 VERSION = 1
@@ -297,7 +297,7 @@ class Block:
             if column in (TIMESTAMP, APPENDED):
                 position += 8 * count
             elif column == KEY_VALIDITY:
-                position += _round8((count + 7) // 8)
+                position += round8((count + 7) // 8)
             else:
                 cells = self._cells[column] = Cells(self._data, position, count)
                 position = cells.stop
@@ -321,7 +321,3 @@ def _bits(flags: Sequence[bool]) -> bytes:
 
 def _padded(data: bytes) -> list[bytes]:
     return [data, bytes(-len(data) % 8)] if len(data) % 8 else [data]
-
-
-def _round8(size: int) -> int:
-    return (size + 7) & ~7

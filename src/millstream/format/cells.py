@@ -60,7 +60,7 @@ class Cells:
 
     def __init__(self, data: bytes, start: int, count: int) -> None:
         self.count = count
-        self.base = start + _round8(4 * (count + 1))
+        self.base = start + round8(4 * (count + 1))
         """Where the first cell begins."""
         if self.base > len(data):
             raise CorruptionError("a block's column is cut", what="block body", where=start)
@@ -84,7 +84,7 @@ class Cells:
     @property
     def stop(self) -> int:
         """Where the column ends."""
-        return self.base + _round8(self.ends[-1])
+        return self.base + round8(self.ends[-1])
 
     def cell(self, index: int) -> bytes:
         """One of them, in O(1)."""
@@ -174,7 +174,8 @@ def _packing(count: int) -> struct.Struct:
     return struct.Struct(f"<{count}I")
 
 
-def _round8(size: int) -> int:
+def round8(size: int) -> int:
+    """A size with its padding to 8 bytes."""
     return (size + 7) & ~7
 
 

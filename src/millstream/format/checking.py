@@ -6,17 +6,23 @@ their block, headers that do not decode. Columns are looked at whole; no record 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 from msgspec import Raw
 
-from millstream.errors import CorruptionError, InvalidInput, TooLarge
+from millstream.errors import CorruptionError, InvalidInput
 from millstream.format import block
 from millstream.format.packing import (
     TIMESTAMP_MS_MAX,
     Batch,
-    HeaderMap,
     Single,
+    array_of,
+    bad_headers,
+    check_map,
+    check_maps,
     check_timestamp,
+    too_large,
 )
 from millstream.limits import Limits
 
@@ -24,11 +30,6 @@ _HANDED_IN = block.TIMESTAMP | block.KEY | block.KEY_VALIDITY | block.HEADERS
 """Columns of metadata that a client may send; the time of the append is set by the store."""
 
 _U32_MAX = 2**32 - 1
-_ARRAY = b"\xdd"
-"""MessagePack's mark of an array whose length follows in four bytes."""
-
-_check_one = msgspec.msgpack.Decoder(HeaderMap).decode
-_check_many = msgspec.msgpack.Decoder(list[HeaderMap]).decode
 _split = msgspec.msgpack.Decoder(list[Raw]).decode
 
 
@@ -48,9 +49,9 @@ def _check_single(single: Single, limits: Limits) -> None:
     _check_size("a record's headers", len(single.headers), limits.headers_bytes_max)
     if single.headers:
         try:
-            _check_one(single.headers)
+            check_map(single.headers)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise _bad_headers(error) from error
+            raise bad_headers(error) from error
 
 
 def _check_batch(batch: Batch, limits: Limits) -> None:
@@ -63,21 +64,12 @@ def _check_batch(batch: Batch, limits: Limits) -> None:
     if batch.columns & block.KEY_VALIDITY and not batch.columns & block.KEY:
         raise InvalidInput("a batch that says which records have keys, but has no keys")
     payload = _place(batch.payload, batch.payload_crc, batch.count, block.PAYLOAD, block.VALUE)
-    _check_column(payload, block.VALUE, "a value", limits.value_bytes_max)
     metadata = _place(
         batch.metadata, batch.metadata_crc, batch.count, block.METADATA, batch.columns
     )
-    _check_column(metadata, block.KEY, "a key", limits.key_bytes_max)
-    _check_column(metadata, block.HEADERS, "a record's headers", limits.headers_bytes_max)
-    if batch.columns & block.HEADERS:
-        _check_headers(metadata)
+    _check_cells(metadata, payload, limits)
     if batch.columns & block.TIMESTAMP:
-        numbers = metadata.timestamps()
-        if min(numbers) < 0 or max(numbers) > TIMESTAMP_MS_MAX:
-            raise InvalidInput(
-                f"a timestamp is milliseconds since the epoch, up to the year 9999; "
-                f"there are {min(numbers)} to {max(numbers)}"
-            )
+        _check_times(metadata.timestamps())
 
 
 def check_stored(metadata: block.Block, payload: block.Block, limits: Limits) -> None:
@@ -90,11 +82,7 @@ def check_stored(metadata: block.Block, payload: block.Block, limits: Limits) ->
         raise InvalidInput("a block without records")
     if columns & ~(_HANDED_IN | block.APPENDED) or payload.header.columns != block.VALUE:
         raise InvalidInput(f"a block with the columns {columns} and {payload.header.columns}")
-    _check_column(payload, block.VALUE, "a value", limits.value_bytes_max)
-    _check_column(metadata, block.KEY, "a key", limits.key_bytes_max)
-    _check_column(metadata, block.HEADERS, "a record's headers", limits.headers_bytes_max)
-    if columns & block.HEADERS:
-        _check_headers(metadata)
+    _check_cells(metadata, payload, limits)
     if columns & block.KEY_VALIDITY:
         _check_absent_keys(metadata)
     header = metadata.header
@@ -106,10 +94,14 @@ def check_stored(metadata: block.Block, payload: block.Block, limits: Limits) ->
         if columns & column:
             found = numbers()
             times += (min(found), max(found))
-    if min(times) < 0 or max(times) > TIMESTAMP_MS_MAX:
+    _check_times(times)
+
+
+def _check_times(times: Sequence[int]) -> None:
+    low, high = min(times), max(times)
+    if low < 0 or high > TIMESTAMP_MS_MAX:
         raise InvalidInput(
-            f"a time is milliseconds since the epoch, up to the year 9999; "
-            f"there are {min(times)} to {max(times)}"
+            f"a time is milliseconds since the epoch, up to the year 9999; there are {low} to {high}"
         )
 
 
@@ -131,6 +123,14 @@ def _place(body: bytes, crc: int, count: int, kind: int, columns: int) -> block.
         raise InvalidInput(f"a batch does not hold together: {error.message}") from error
 
 
+def _check_cells(metadata: block.Block, payload: block.Block, limits: Limits) -> None:
+    _check_column(payload, block.VALUE, "a value", limits.value_bytes_max)
+    _check_column(metadata, block.KEY, "a key", limits.key_bytes_max)
+    _check_column(metadata, block.HEADERS, "a record's headers", limits.headers_bytes_max)
+    if metadata.header.columns & block.HEADERS:
+        _check_headers(metadata)
+
+
 def _check_column(found: block.Block, column: int, what: str, limit: int) -> None:
     """Check items one by one only if the whole column is larger than the limit."""
     buffers = found.buffers(column)
@@ -142,20 +142,16 @@ def _check_column(found: block.Block, column: int, what: str, limit: int) -> Non
 def _check_headers(metadata: block.Block) -> None:
     """Each record's headers are one map: so the maps, back to back, have the sizes of the cells."""
     cells = [cell for cell in metadata.column(block.HEADERS) or [] if cell]
-    data = b"".join((_ARRAY, len(cells).to_bytes(4, "big"), *cells))
+    data = array_of(cells)
     try:
-        _check_many(data)
+        check_maps(data)
         sizes = list(map(len, _split(data)))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise _bad_headers(error) from error
+        raise bad_headers(error) from error
     if sizes != list(map(len, cells)):
         raise InvalidInput("a batch whose headers do not end where their offsets say")
 
 
-def _bad_headers(error: Exception) -> InvalidInput:
-    return InvalidInput(f"a header is text, a 64-bit integer, a float, a bool or null: {error}")
-
-
 def _check_size(what: str, size: int, limit: int, unit: str = "bytes") -> None:
     if size > limit:
-        raise TooLarge(f"{what} of {size:,} {unit}; the limit is {limit:,}", size=size, limit=limit)
+        raise too_large(what, size, limit, unit)

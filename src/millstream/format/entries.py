@@ -11,7 +11,7 @@ array has elements.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 from msgspec import Raw, Struct
@@ -258,52 +258,31 @@ def decode_metadata(data: bytes) -> tuple[bytes | None, int, bytes, int]:
     return found.key, found.timestamp_ms, NO_HEADERS if headers == b"\x80" else headers, appended_ms
 
 
-class _Run:
-    """Neighbouring arrays of one log, on their way to becoming one."""
-
-    __slots__ = ("count", "end", "log_id", "parts", "size")
-
-    def __init__(self, log_id: int, offset: int) -> None:
-        self.log_id = log_id
-        self.end = offset
-        self.count = 0
-        self.size = 0
-        self.parts: list[bytes] = []
-
-    def takes(self, offset: int, total: int, size: int) -> bool:
-        return (
-            offset == self.end
-            and self.count + total <= ARRAY_RECORDS_MAX
-            and self.size + size <= ARRAY_BYTES_MAX
-        )
-
-    def add(self, value: bytes, total: int) -> None:
-        self.parts.append(value[2:])
-        self.size += len(value)
-        self.count += total
-        self.end += total
-
-    def row(self) -> tuple[bytes, bytes]:
-        key = keys.entry(self.log_id, self.end - 1)
-        return key, _COUNT.pack(self.count) + b"".join(self.parts)
-
-
 def coalesce(rows: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """Join the arrays of neighbouring offsets; every other row stays as it is."""
     result: list[tuple[bytes, bytes]] = []
-    runs: dict[int, _Run] = {}
+    arrays: dict[int, list[tuple[int, bytes]]] = {}
     for key, value in rows:
         if key[1] != keys.ENTRY or block.is_block(value):
             result.append((key, value))
-            continue
-        log_id, last = keys.pair(key)
-        total = count(value)
-        offset = last + 1 - total
-        run = runs.get(log_id)
-        if run is None or not run.takes(offset, total, len(value)):
-            if run is not None:
-                result.append(run.row())
-            run = runs[log_id] = _Run(log_id, offset)
-        run.add(value, total)
-    result.extend(run.row() for run in runs.values())
+        else:
+            log_id, last = keys.pair(key)
+            arrays.setdefault(log_id, []).append((last, value))
+    for log_id, found in arrays.items():
+        result += _joined(log_id, found)
     return result
+
+
+def _joined(log_id: int, arrays: list[tuple[int, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """Arrays of one log, each with its last offset, in rows as long as they may be."""
+    parts: list[bytes] = []
+    total = size = end = 0
+    for last, value in arrays:
+        more = count(value)
+        fits = total + more <= ARRAY_RECORDS_MAX and size + len(value) <= ARRAY_BYTES_MAX
+        if parts and (last - more != end or not fits):
+            yield keys.entry(log_id, end), _COUNT.pack(total) + b"".join(parts)
+            parts, total, size = [], 0, 0
+        parts.append(value[ARRAY_HEAD_BYTES:])
+        total, size, end = total + more, size + len(value), last
+    yield keys.entry(log_id, end), _COUNT.pack(total) + b"".join(parts)

@@ -15,8 +15,8 @@ from millstream.format import block
 from millstream.format.packing import (
     NO_HEADERS,
     Batch,
-    HeaderMap,
     Single,
+    check_map,
     pack_headers,
     pack_key,
     too_large,
@@ -24,18 +24,17 @@ from millstream.format.packing import (
 from millstream.limits import Limits
 from millstream.record import Headers
 
-_decode = msgspec.msgpack.Decoder(HeaderMap).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
 def labels_of(records: Single | Batch) -> list[tuple[bytes | None, Headers]]:
     """The key and the headers of each record."""
     if isinstance(records, Single):
-        return [(records.key, _decode(records.headers) if records.headers else {})]
+        return [(records.key, check_map(records.headers) if records.headers else {})]
     found = _metadata(records)
     keys = found.keys() if records.columns & block.KEY else [None] * records.count
     cells = found.column(block.HEADERS) or [b""] * records.count
-    headers = [_decode(cell) if cell else {} for cell in cells]
+    headers = [check_map(cell) if cell else {} for cell in cells]
     return list(zip(keys, headers, strict=True))
 
 
@@ -97,7 +96,7 @@ def _with_columns(
 
 
 def _added(headers: bytes, name: str, value: str, limits: Limits) -> bytes:
-    found = _decode(headers) if headers else {}
+    found = check_map(headers) if headers else {}
     if name in found:
         return headers
     data = _encode({**found, name: value})

@@ -27,8 +27,8 @@ _Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 HeaderMap = dict[str, str | _Int64 | float | bool | None]
 """What the headers of a record may be."""
 
-_check_headers = msgspec.msgpack.Decoder(HeaderMap).decode
-_check_all_headers = msgspec.msgpack.Decoder(list[HeaderMap]).decode
+check_map = msgspec.msgpack.Decoder(HeaderMap).decode
+check_maps = msgspec.msgpack.Decoder(list[HeaderMap]).decode
 _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
 
@@ -113,15 +113,16 @@ def pack_batch(
     )
     if len(payload) + len(metadata) > limits.batch_bytes_max:
         raise too_large("a batch", len(payload) + len(metadata), limits.batch_bytes_max)
-    return Batch(
-        count,
-        payload,
-        block.checksum(payload),
-        columns,
-        metadata,
-        block.checksum(metadata),
-        None if constant is None else check_timestamp(constant),
-    )
+    timestamp_ms = None if constant is None else check_timestamp(constant)
+    return batch_of(count, payload, columns, metadata, timestamp_ms)
+
+
+def batch_of(
+    count: int, payload: bytes, columns: int, metadata: bytes, timestamp_ms: int | None
+) -> Batch:
+    """A batch of two bodies, with their checksums."""
+    crcs = block.checksum(payload), block.checksum(metadata)
+    return Batch(count, payload, crcs[0], columns, metadata, crcs[1], timestamp_ms)
 
 
 def pack_many(
@@ -257,11 +258,9 @@ def pack_headers(headers: Headers | None, kind: str | None, limits: Limits) -> b
         headers = dict(headers)
     try:
         data = _encode(headers)
-        _check_headers(data)
+        check_map(data)
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
-        raise InvalidInput(
-            f"a header is text, a 64-bit integer, a float, a bool or null: {error}"
-        ) from error
+        raise bad_headers(error) from error
     if len(data) > limits.headers_bytes_max:
         raise too_large("a record's headers", len(data), limits.headers_bytes_max)
     return data
@@ -332,7 +331,7 @@ def _pack_plain_headers(headers: Sequence[Any], limits: Limits) -> list[bytes] |
     """The common case, encoded and checked at once; None if anything needs a closer look."""
     try:
         packed = list(map(_encode, headers))
-        _check_all_headers(b"".join((_ARRAY, len(packed).to_bytes(4, "big"), *packed)))
+        check_maps(array_of(packed))
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError):
         return None
     if max(map(len, packed)) > limits.headers_bytes_max:
@@ -340,6 +339,16 @@ def _pack_plain_headers(headers: Sequence[Any], limits: Limits) -> list[bytes] |
     return packed if all(headers) else [NO_HEADERS if one == _EMPTY else one for one in packed]
 
 
+def bad_headers(error: Exception) -> InvalidInput:
+    """The error for headers that are none."""
+    return InvalidInput(f"a header is text, a 64-bit integer, a float, a bool or null: {error}")
+
+
+def array_of(maps: Sequence[bytes]) -> bytes:
+    """Headers of several records, back to back, as one MessagePack array."""
+    return b"".join((_ARRAY, len(maps).to_bytes(4, "big"), *maps))
+
+
 def too_large(what: str, size: int, limit: int, unit: str = "bytes") -> TooLarge:
-    """What is said of something over its limit."""
+    """The error for what is over its limit."""
     return TooLarge(f"{what} of {size:,} {unit}; the limit is {limit:,}", size=size, limit=limit)

@@ -44,11 +44,7 @@ def acknowledge(tx: Transaction, command: c.Acknowledge) -> int:
         if not check_integer("an offset", start) < check_integer("an offset", stop):
             raise InvalidInput(f"[{start}, {stop}) is not a range of positions")
         if stop > head.end:
-            raise OutOfRange(
-                f"position {stop - 1} is past the end {head.end} of log {command.log!r}",
-                position=stop - 1,
-                end=head.end,
-            )
+            raise _past_the_end(head, stop - 1)
     marks: Marks = state.marks
     most = tx.limits.cursor_ranges_max
     if (
@@ -71,11 +67,7 @@ def move_cursor(tx: Transaction, command: c.MoveCursor) -> int:
     marks: Marks = state.marks
     _check_still_there(tx, command, head, command.floor)
     if check_integer("an offset", command.floor) > head.end:
-        raise OutOfRange(
-            f"position {command.floor} is not in log {command.log!r}, which ends at {head.end}",
-            position=command.floor,
-            end=head.end,
-        )
+        raise _past_the_end(head, command.floor)
     if not command.forward or command.floor > marks.floor:
         tx.change(key, Moved(command.floor))
     return int(state.marks.floor)
@@ -113,6 +105,14 @@ def _need_cursor(tx: Transaction, log: str, cursor: str) -> tuple[bytes, CursorS
     if not state.present:
         raise NotFound(f"log {log!r} has no cursor {cursor!r}", name=cursor)
     return key, state, head
+
+
+def _past_the_end(head: Head, position: int) -> OutOfRange:
+    return OutOfRange(
+        f"position {position} is past the end {head.end} of log {head.name!r}",
+        position=position,
+        end=head.end,
+    )
 
 
 def cursor_info(name: str, state: CursorState, head: Head) -> CursorInfo:

@@ -91,10 +91,6 @@ class Marks:
             copy.add(start, stop)
         return copy
 
-    def above(self) -> int:
-        """How many positions above the floor are acknowledged."""
-        return sum(self._stops) - sum(self._starts)
-
     def _settle(self) -> None:
         """Let the floor swallow a first range that it touches."""
         if self._starts and self._starts[0] <= self.floor:

@@ -66,26 +66,26 @@ def wait_for_offset(store: Store, query: c.WaitForOffset) -> Waiting[bool]:
 
 
 def _until_past(store: Store, query: c.WaitForOffset, deadline: float | None) -> Waiting[bool]:
-    while not past_offset(store, query):
+    while not _is_past(store, query):
         left_s = None if deadline is None else deadline - store.clock.seconds()
         if left_s is not None and left_s <= 0:
             return False
-        key = waiting_key(store, query)
-        yield Sleep((key,), partial(_ready_or_other, store, query, key), left_s)
+        key = _awaited(store, query)
+        yield Sleep((key,), partial(_is_over, store, query, key), left_s)
     return True
 
 
-def _ready_or_other(store: Store, query: c.WaitForOffset, key: bytes) -> bool:
-    return past_offset(store, query) or waiting_key(store, query) != key
+def _is_over(store: Store, query: c.WaitForOffset, key: bytes) -> bool:
+    return _is_past(store, query) or _awaited(store, query) != key
 
 
-def waiting_key(store: Store, query: c.WaitForOffset) -> bytes:
+def _awaited(store: Store, query: c.WaitForOffset) -> bytes:
     """The entity to wait for until the log grows: its head, or its name if there is no log yet."""
     log_id = reader.log_id_of(store, query.log)
     return keys.head(log_id) if log_id else keys.log_name(query.log)
 
 
-def past_offset(store: Store, query: c.WaitForOffset) -> bool:
+def _is_past(store: Store, query: c.WaitForOffset) -> bool:
     """Whether there is a record at the offset now, or what was there was set aside."""
     bounds = reader.bounds_of(store, reader.log_id_of(store, query.log))
     went_back = query.setbacks is not None and bounds.setbacks > query.setbacks

@@ -54,8 +54,7 @@ class LogUpkeep:
     """Goes round the logs of a store, some hundreds per call, and lets them forget."""
 
     def __init__(self) -> None:
-        self._position = keys.prefix(keys.HEAD)
-        self._producer = keys.prefix(keys.PRODUCER)
+        self._positions: dict[int, bytes] = {}
         self._sweeps: dict[int, Sweep] = {}
         self._rests: dict[int, Rest] = {}
 
@@ -104,17 +103,20 @@ class LogUpkeep:
         return Rest(head.start, head.deleted, as_of, now_s + REST_S)
 
     def _next_heads(self, view: View) -> list[int]:
-        first = keys.prefix(keys.HEAD)
-        page = view.find(self._position, keys.after(first), limit=HEADS_PER_PASS)
-        self._position = first if len(page) < HEADS_PER_PASS else page[-1] + b"\x00"
+        page = self._next_page(view, keys.HEAD)
         return [keys.number(key) for key in page if _wants(view.entity(key, Head))]
 
     def _idle_producers(self, view: View) -> list[bytes]:
-        first = keys.prefix(keys.PRODUCER)
-        page = view.find(self._producer, keys.after(first), limit=HEADS_PER_PASS)
-        self._producer = first if len(page) < HEADS_PER_PASS else page[-1] + b"\x00"
         _, now_ms = view.state.time.now()
+        page = self._next_page(view, keys.PRODUCER)
         return [key for key in page if view.entity(key, ProducerState).idle(now_ms)]
+
+    def _next_page(self, view: View, kind: int) -> list[bytes]:
+        """The next entities of a type; after the last ones it begins again."""
+        first, stop = keys.range_of(keys.prefix(kind))
+        page = view.find(self._positions.get(kind, first), stop, limit=HEADS_PER_PASS)
+        self._positions[kind] = first if len(page) < HEADS_PER_PASS else page[-1] + b"\x00"
+        return page
 
 
 def _forget_producers(tx: Transaction, idle: list[bytes]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from millstream.errors import CorruptionError
+from millstream.log.block import Block
 from millstream.log.reader import read_sound
 from millstream.record import NO_HEADERS, Record
 from millstream.store.rows import Rows
@@ -32,7 +34,8 @@ def salvage(view: Rows, log_id: int, name: str, *, start: int, stop: int) -> Ite
             sound = read_sound(view, log_id, name, start=start, stop=stop)
         except CorruptionError as error:
             end = behind(error, start, stop)
-            yield Found(_bare(view, log_id, name, start, end), error)
+            read = partial(read_sound, view, log_id, name, stop=end, values=False)
+            yield Found(bare_records(read, name, start=start, stop=end), error)
             start = end
             continue
         for block in sound:
@@ -40,27 +43,24 @@ def salvage(view: Rows, log_id: int, name: str, *, start: int, stop: int) -> Ite
         start = sound[-1].offsets.stop
 
 
-def behind(error: CorruptionError, start: int, stop: int) -> int:
-    """Where the damage ends that was found at `start`, within [start, stop)."""
-    return min(stop, max(start + 1, int(error.data.get("stop", 0))))
+def bare_records(
+    read: Callable[..., list[Block]], log: str, *, start: int, stop: int
+) -> list[Record]:
+    """The records in [start, stop) without values; of damaged ones nothing is left but their place.
 
-
-def _bare(view: Rows, log_id: int, name: str, start: int, stop: int) -> list[Record]:
+    `read` gives the blocks from an offset `start` on, read without values.
+    """
     found: list[Record] = []
     while start < stop:
         try:
-            blocks = read_sound(view, log_id, name, start=start, stop=stop, values=False)
+            found += [one for block in read(start=start) for one in block.bare_records()]
         except CorruptionError as error:
-            end = behind(error, start, stop)
-            found += [nothing_of(name, offset) for offset in range(start, end)]
-            start = end
-            continue
-        for block in blocks:
-            found += block.bare_records()
-        start = blocks[-1].offsets.stop
+            lost = range(start, behind(error, start, stop))
+            found += [Record(log, offset, b"", 0, None, NO_HEADERS, 0) for offset in lost]
+        start = found[-1].offset + 1
     return found
 
 
-def nothing_of(log: str, offset: int) -> Record:
-    """A record of which nothing is left but its place."""
-    return Record(log, offset, b"", 0, None, NO_HEADERS, 0)
+def behind(error: CorruptionError, start: int, stop: int) -> int:
+    """Where the damage ends that was found at `start`, within [start, stop)."""
+    return min(stop, max(start + 1, int(error.data.get("stop", 0))))

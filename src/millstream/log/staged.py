@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from millstream.format import block
-from millstream.format.packing import Batch, Single
+from millstream.format.packing import Batch, Single, batch_of
 from millstream.limits import Limits
 from millstream.log import commands as c
 from millstream.log.names import NUMBER_MAX
@@ -96,13 +97,9 @@ class Staged:
         found, self._repeatable = self._repeatable, None
         if found is None or (timed and found[0].timestamp_ms != record.timestamp_ms):
             return None
-        before = found[0]
-        same = (before.value, before.key, before.headers) == (
-            record.value,
-            record.key,
-            record.headers,
-        )
-        return found[1] if same else None
+        before, offset = found
+        same = replace(before, timestamp_ms=record.timestamp_ms) == record
+        return offset if same else None
 
     def clear(self) -> int:
         """Drop what is staged; how many records."""
@@ -111,7 +108,7 @@ class Staged:
         return gone
 
     def _command(self, end: int) -> c.Append:
-        records = self.records[0] if len(self.records) == 1 else batch_of(self.records)
+        records = self.records[0] if len(self.records) == 1 else _batch(self.records)
         producer = Producer(self._token, self._sequence)
         return c.Append(self._log, records, end, producer, self._token)
 
@@ -120,7 +117,7 @@ def _size(record: Single) -> int:
     return len(record.value) + len(record.headers) + len(record.key or b"")
 
 
-def batch_of(records: list[Single]) -> Batch:
+def _batch(records: list[Single]) -> Batch:
     """Several staged records as one batch."""
     payload = block.encode_values([record.value for record in records])
     columns, metadata = block.encode_metadata(
@@ -128,15 +125,7 @@ def batch_of(records: list[Single]) -> Batch:
         keys=[r.key for r in records] if any(r.key is not None for r in records) else None,
         headers=[r.headers for r in records] if any(r.headers for r in records) else None,
     )
-    return Batch(
-        len(records),
-        payload,
-        block.checksum(payload),
-        columns,
-        metadata,
-        block.checksum(metadata),
-        None,
-    )
+    return batch_of(len(records), payload, columns, metadata, None)
 
 
 def staged_record(log: str, offset: int, record: Single) -> Record:

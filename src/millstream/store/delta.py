@@ -7,16 +7,18 @@ same commit deleted, so that a replay forgets them as well. Sequences are contig
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Generic, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
 from millstream.errors import CorruptionError
 
+C = TypeVar("C")
 
-class Delta(Struct, array_like=True):
-    """One commit, as it is written."""
+
+class Delta(Struct, Generic[C], array_like=True):
+    """One commit: its changes as they are written, or as they are read."""
 
     seq: int
     wall_ms: int
@@ -25,27 +27,15 @@ class Delta(Struct, array_like=True):
     boot_id: str
     next_id: int
     next_log: int
-    changes: list[tuple[bytes, Any]]
+    changes: list[tuple[bytes, C]]
     puts: list[tuple[bytes, bytes]]
     drops: list[tuple[bytes, bytes]]
     """Half-open key ranges, dropped before `puts` are put; a single key is the range up to itself
     plus a zero byte."""
 
 
-class StoredDelta(Struct, array_like=True):
-    """One commit, as it is read: each change is decoded by the entity that it belongs to."""
-
-    seq: int
-    wall_ms: int
-    store_ms: int
-    boot_ms: int
-    boot_id: str
-    next_id: int
-    next_log: int
-    changes: list[tuple[bytes, Raw]]
-    puts: list[tuple[bytes, bytes]]
-    drops: list[tuple[bytes, bytes]]
-
+StoredDelta = Delta[Raw]
+"""One commit, as it is read: each change is decoded by the entity that it belongs to."""
 
 _decoder = msgspec.msgpack.Decoder(StoredDelta)
 encode = msgspec.msgpack.Encoder().encode

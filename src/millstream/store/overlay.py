@@ -71,7 +71,10 @@ class Overlay:
         if not group:
             return None
         at = bisect_left(group, key)
-        return self._row(group[at]) if at < len(group) else None
+        if at == len(group):
+            return None
+        found = self._rows.get(group[at])
+        return None if found is None else (group[at], found[1])
 
     def keys(self, start: bytes, stop: bytes) -> list[bytes]:
         """The held keys in a range; keys of ten bytes are never part of one."""
@@ -83,10 +86,6 @@ class Overlay:
                 group = self._groups.get(name, [])
                 found += group[bisect_left(group, start) : bisect_left(group, stop)]
         return found
-
-    def drop(self, start: bytes, stop: bytes) -> None:
-        """Forget the rows in a range: a later delta deleted them."""
-        self.drop_all([(start, stop)])
 
     def drop_all(self, ranges: Iterable[tuple[bytes, bytes]]) -> None:
         """Forget the rows in ranges; many single keys at once cost little more than one."""
@@ -130,10 +129,6 @@ class Overlay:
         self._rows.clear()
         self._groups.clear()
         self._arrivals.clear()
-
-    def _row(self, key: bytes) -> Row | None:
-        found = self._rows.get(key)
-        return None if found is None else (key, found[1])
 
     def _forget(self, keys: Iterable[bytes]) -> None:
         """Let go of keys; of each group that they leave, one new list is made."""

@@ -41,10 +41,6 @@ class Rows:
                 found[key] = held
         return sorted(found.items())[:limit]
 
-    def covering(self, start: bytes, stop: bytes) -> Row | None:
-        """The first small row with start <= key < stop: where keys name what a row reaches up to."""
-        return next(iter(self.scan(start, stop, limit=1)), None)
-
 
 class View(Rows):
     """Rows, and the entities over them."""

@@ -189,7 +189,7 @@ class State:
                         break
         return found
 
-    def committed(self, delta: deltas.Delta | deltas.StoredDelta, size: int) -> None:
+    def committed(self, delta: deltas.Delta[Any], size: int) -> None:
         """Note a delta that is durable; its changes are applied already."""
         seq = delta.seq
         self.overlay.is_dropping = False
@@ -202,7 +202,7 @@ class State:
         self.tail_bytes[seq] = size
         self.tail_total += size
 
-    def rebuild(self, touched: set[bytes], snapshot: Snapshot, pending: deltas.Delta) -> None:
+    def rebuild(self, touched: set[bytes], snapshot: Snapshot, pending: deltas.Delta[Any]) -> None:
         """Undo a failed operation: bring back entities from records, deltas and the open group."""
         folded = snapshot.first_seq() - 1
         self.folded_through(folded)  # by others, perhaps: of what they wrote no delta is left
@@ -217,7 +217,7 @@ class State:
             if key in touched:
                 self.change(key, change, snapshot)
 
-    def check(self, delta: deltas.Delta, data: bytes) -> None:
+    def check(self, delta: deltas.Delta[Any], data: bytes) -> None:
         """Refuse a delta that could not be read again: nothing that is written may be unreadable."""
         found = {*map(type, map(_SECOND, delta.changes)), *map(type, map(_SECOND, delta.puts))}
         if found <= self._computed:

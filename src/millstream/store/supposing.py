@@ -34,32 +34,24 @@ class Reading:
         self._supposed: list[Operation[Any]] = []
 
     def run(self, operation: Operation[T]) -> T:
-        """Do upkeep; what it changes, the next `look` of this read sees."""
+        """Do upkeep; what it changes, the next `view` of this read sees."""
         if self._waits or not (self._supposed or self.store.is_committing):
             return self.store.run(operation)
         results: list[T] = []
         self._supposed.append(lambda tx: results.append(operation(tx)))
-        self.look(lambda state, snapshot: None)
+        self.view(lambda view: None)
         return results[-1]
 
-    def look(self, question: Callable[[State, Snapshot], T]) -> T:
-        """As `Store.look`, with the upkeep of this read."""
-        if not self._supposed:
-            return self.store.look(question)
-        return self.store.standby.look(self._after_upkeep(question))
-
     def view(self, question: Callable[[View], T]) -> T:
-        """The same for questions to rows and entities."""
-        return self.look(lambda state, snapshot: question(View(state, snapshot)))
+        """As `Store.view`, with the upkeep of this read."""
+        if not self._supposed:
+            return self.store.view(question)
 
-    def _after_upkeep(
-        self, question: Callable[[State, Snapshot], T]
-    ) -> Callable[[State, Snapshot], T]:
         def ask(state: State, snapshot: Snapshot) -> T:
             supposed, rows = state.copied(), Draft(snapshot, self.store.engine.folder())
             transaction = Transaction(supposed, rows, self.store.limits)
             for operation in self._supposed:
                 transaction.run(operation)
-            return question(supposed, rows)
+            return question(View(supposed, rows))
 
-        return ask
+        return self.store.standby.look(ask)

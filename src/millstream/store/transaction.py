@@ -73,7 +73,7 @@ class Transaction:
         """Whether statements on the application's tables were run."""
         self.wall_ms = state.clock.wall_ms()
         boot_ms, self.store_ms = state.time.now()
-        self.delta = Delta(
+        self.delta: Delta[Any] = Delta(
             state.seq + 1,
             self.wall_ms,
             self.store_ms,

@@ -52,7 +52,7 @@ def test_a_delta_may_carry_the_same_key_twice() -> None:
 def test_a_key_that_was_dropped_may_come_again_in_the_same_delta() -> None:
     overlay = Overlay()
     overlay.put(1, [(entry(0), b"old")])
-    overlay.drop(entry(0), entry(0) + b"\x00")
+    overlay.drop_all([(entry(0), entry(0) + b"\x00")])
     overlay.put(1, [(entry(0), b"new")])
     overlay.prune(1)
     assert len(overlay) == 0
@@ -72,10 +72,10 @@ def test_the_row_at_or_above_is_sought_within_one_log() -> None:
 def test_a_range_is_dropped_half_open_and_only_there() -> None:
     overlay = Overlay()
     overlay.put(1, [(entry(n, log), b"") for log in (1, 2) for n in range(5)])
-    overlay.drop(entry(1), entry(3))
+    overlay.drop_all([(entry(1), entry(3))])
     assert overlay.keys(entry(0), entry(99)) == [entry(0), entry(3), entry(4)]
     assert len(overlay.keys(entry(0, 2), entry(99, 2))) == 5
-    overlay.drop(entry(0), entry(0, log_id=3))
+    overlay.drop_all([(entry(0), entry(0, log_id=3))])
     assert len(overlay) == 0
 
 
@@ -113,7 +113,7 @@ def test_it_agrees_with_a_dictionary(actions: list[tuple[str, int, int]]) -> Non
             overlay.put(seq, rows)
             model |= {key: (seq, value) for key, value in rows}
         elif action == "drop":
-            overlay.drop(entry(first), entry(second))
+            overlay.drop_all([(entry(first), entry(second))])
             model = {k: v for k, v in model.items() if not entry(first) <= k < entry(second)}
         else:
             folded = max(folded, seq - 1 - first)

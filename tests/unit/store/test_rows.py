@@ -48,8 +48,8 @@ def test_the_row_that_covers_a_place_is_the_first_at_or_after_it(
     overlay = Overlay()
     overlay.put(1, [(row(2), b""), (row(5), b""), (row(9), b"")])
     with stored(1, 2, 6).read() as snapshot:
-        covering = Rows(overlay, snapshot).covering(row(at), row(99))
-    assert (None if covering is None else covering[0]) == (None if found is None else row(found))
+        covering = Rows(overlay, snapshot).scan(row(at), row(99), limit=1)
+    assert [key for key, _ in covering] == ([] if found is None else [row(found)])
 
 
 def test_an_entity_is_asked_for_by_its_kind() -> None:

@@ -18,7 +18,7 @@ from millstream.log.block import pack_headers
 from millstream.log.head import Head
 from millstream.log.reader import fetch_blocks
 from millstream.log.recent import Columns, is_at_hand, recent_columns, recent_rows
-from millstream.log.salvage import behind, nothing_of, salvage
+from millstream.log.salvage import bare_records, behind, salvage
 from millstream.queue import commands as c
 from millstream.queue.model.message import Label, Lot
 from millstream.queue.rules.endings import finish
@@ -159,17 +159,8 @@ def peek_grant(store: Store, queue: str, grant: c.Grant, reason: str, *, done: b
 def _without_values(store: Store, queue: str, grant: c.Grant, reason: str) -> list[Lot]:
     """Messages whose payloads cannot be read, with what else is known of them."""
     log, start, stop = log_name(store, grant.log_id), grant.offset, grant.offset + grant.count
-    records: list[Record] = []
-    while start < stop:
-        try:
-            for block in fetch_blocks(
-                store, grant.log_id, log, start=start, stop=stop, values=False
-            ):
-                records += block.bare_records()
-        except CorruptionError as error:
-            end = behind(error, start, stop)
-            records += [nothing_of(log, offset) for offset in range(start, end)]
-        start = records[-1].offset + 1
+    read = partial(fetch_blocks, store, grant.log_id, log, stop=stop, values=False)
+    records = bare_records(read, log, start=start, stop=stop)
     return [_lot_of(queue, grant, records, store.state.time.epoch_ms(), reason)]
 
 
