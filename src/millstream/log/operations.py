@@ -13,6 +13,7 @@ from millstream.errors import (
     MetadataConflict,
     NotFound,
     NotOwner,
+    TooLarge,
 )
 from millstream.format import block, entries, keys
 from millstream.format.packing import Batch, Single
