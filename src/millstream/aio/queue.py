@@ -6,9 +6,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any
-
-from msgspec.structs import replace
+from typing import Any, Unpack
 
 from millstream.aio.worker import Worker
 from millstream.command import AsyncSession
@@ -16,7 +14,13 @@ from millstream.format.rfc import Record
 from millstream.log.names import check_name
 from millstream.queue import commands as c
 from millstream.queue.model.message import Message, QueueInfo, Try, messages_of
-from millstream.queue.model.spec import QueueSpec, no_queue
+from millstream.queue.model.spec import (
+    QueueSettings,
+    QueueSpec,
+    altered,
+    no_queue,
+    takes_settings,
+)
 from millstream.queue.putting import put_batch, put_one
 from millstream.queue.runs import Messages, runs_of
 from millstream.record import Headers, Producer, Seconds, optional_ms
@@ -47,10 +51,11 @@ class Queue:
             return False
         return await self._session.execute(c.SpecifyQueue(self.name, spec))
 
-    async def alter(self, **changes: Any) -> QueueSpec:
-        """Change some fields of the spec; what routing has begun with (`start`) stays."""
+    @takes_settings
+    async def alter(self, **changes: Unpack[QueueSettings]) -> QueueSpec:
+        """Change some settings; what routing has begun with (`start`) stays."""
         old = (await self._need_info()).spec
-        new = replace(old, **changes)
+        new = altered(old, changes)
         await self._session.execute(c.SpecifyQueue(self.name, new, old))
         return new
 

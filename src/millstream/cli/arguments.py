@@ -124,12 +124,12 @@ def parse_position(text: str, *, start: int, end: int) -> int:
 def parse_backoff(text: str) -> Backoff:
     """A backoff from `5s`, `1s,10s,1m` or `1s*2`."""
     first, times, factor = text.partition("*")
-    waits = tuple(to_ms(parse_duration(part)) for part in first.split(","))
+    waits = tuple(parse_duration(part) for part in first.split(","))
     if times:
         try:
-            return Backoff(first_ms=waits[0], factor=float(factor))
+            return Backoff(first=waits[0], factor=float(factor))
         except ValueError:
             raise typer.BadParameter(f"a growing backoff is like 1s*2, not {text!r}") from None
     if len(waits) == 1:
-        return Backoff(kind="fixed", first_ms=waits[0], jitter=0.0)
-    return Backoff(kind="list", waits_ms=waits, jitter=0.0)
+        return Backoff(kind="fixed", first=waits[0], jitter=0.0)
+    return Backoff(kind="list", waits=waits, jitter=0.0)

@@ -1,7 +1,8 @@
 """Options that are made from the fields of a struct: their names, types, units and defaults.
 
-A field such as `lease_ms` or `body_bytes_max` is an option `--lease` or `--body-max` that is typed
-with its unit: `30s`, `64MiB`. A field that holds several texts is an option that may be repeated.
+A field such as `wait_ms` or `body_bytes_max` is an option `--wait` or `--body-max` that is typed
+with its unit: `30s`, `64MiB`. So is a number of seconds whose help begins with `DURATION:`. A field
+that holds several texts is an option that may be repeated.
 """
 
 from __future__ import annotations
@@ -63,16 +64,21 @@ class Declared:
     @cached_property
     def _fields(self) -> dict[str, Field]:
         hints = get_type_hints(self.struct)
-        return {name: Field(name, hints[name]) for name in self.helps}
+        return {
+            name: Field(name, hints[name], is_duration=help.startswith("DURATION: "))
+            for name, help in self.helps.items()
+        }
 
 
 class Field:
     """One field of a struct, and how its option is typed."""
 
-    def __init__(self, name: str, hint: Any) -> None:
+    def __init__(self, name: str, hint: Any, *, is_duration: bool = False) -> None:
         unit = _UNIT.search(name)
         self.name = name
         self.unit = unit[1] if unit else "bytes" if name == "bytes" else ""
+        if is_duration and not unit:
+            self.unit = "s"
         self.is_many = get_origin(hint) is tuple
         self.kind = hint if self.is_many else (*get_args(hint), hint)[0]
         plain = _UNIT.sub("", name)

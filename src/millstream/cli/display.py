@@ -348,11 +348,12 @@ def _escape(character: str) -> str:
 
 def backoff(waits: Backoff) -> str:
     """A backoff as it is typed, and how far it grows."""
+    first = span(round(waits.first * 1000))
     if waits.kind == "list":
-        return ",".join(span(ms) for ms in waits.waits_ms)
+        return ",".join(span(round(wait * 1000)) for wait in waits.waits)
     if waits.kind == "fixed":
-        return span(waits.first_ms)
-    return f"{span(waits.first_ms)}*{waits.factor:g}, up to {span(waits.most_ms)}"
+        return first
+    return f"{first}*{waits.factor:g}, up to {span(round(waits.most * 1000))}"
 
 
 def per_second(rate: float) -> str:

@@ -16,20 +16,20 @@ _HELPS = {
     "sources": "LOG: a log, or a pattern such as 'orders*'; may be repeated.",
     "filter": "FILTER: only records that match.",
     "max_attempts": "the maximum number of attempts; then a message has failed.",
-    "lease_ms": "how long a claim holds.",
-    "lease_max_ms": "the maximum that a consumer may ask for.",
+    "lease": "DURATION: how long a claim holds.",
+    "lease_max": "DURATION: the maximum that a consumer may ask for.",
     "backoff": "WAITS: before a retry: 5s, or 1s,10s,1m, or 1s*2 to double each time.",
-    "delay_ms": "hold every message back.",
+    "delay": "DURATION: hold every message back.",
     "priority_by": "HEADER: the header that holds a priority, 0 to 9; 9 is the soonest.",
-    "priority_step_ms": "one level of priority is worth so much waiting.",
+    "priority_step": "DURATION: one level of priority is worth so much waiting.",
     "group_by": "HEADER: the header that names a message's group; _key for its key.",
     "group_in_flight": "of one group at once: 1 keeps its order; 0 is unlimited, shared fairly.",
     "group_rate": "claims per second of one group; 0 is unlimited.",
     "max_in_flight": "the maximum number of messages in flight; 0 is unlimited.",
     "rate": "claims per second; 0 is unlimited.",
     "dedup_by": "HEADER: the header by which repeats are known and dropped; or _key.",
-    "dedup_window_ms": "how long a message is known for that.",
-    "done_retention_s": "how long what is done is known.",
+    "dedup_window": "DURATION: how long a message is known for that.",
+    "done_retention": "DURATION: how long what is done is known.",
     "bucket_exponent": "10^N claims are stored together.",
     "dead_letter": "LOG: publish failed messages there as well.",
     "keep_payloads": "keep the payloads of what is done.",
@@ -41,10 +41,10 @@ SETTINGS = Declared(QueueSpec, _HELPS)
 CHANGES = Declared(QueueSpec, _HELPS, show_defaults=False)
 
 _NEEDS = {
-    "priority_step_ms": "priority_by",
+    "priority_step": "priority_by",
     "group_in_flight": "group_by",
     "group_rate": "group_by",
-    "dedup_window_ms": "dedup_by",
+    "dedup_window": "dedup_by",
 }
 """Settings that mean nothing without another one."""
 
@@ -54,8 +54,8 @@ def changes_of(spec: QueueSpec, given: Fields) -> Fields:
 
     A lease that is longer than the maximum raises that, unless one is given.
     """
-    if "lease_ms" in given:
-        given = {"lease_max_ms": max(spec.lease_max_ms, given["lease_ms"]), **given}
+    if "lease" in given:
+        given = {"lease_max": max(spec.lease_max, given["lease"]), **given}
     new = replace(spec, **given)
     for name, other in _NEEDS.items():
         if name in given and not getattr(new, other):

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from millstream.clock import Clock
 from millstream.command import Fold, QuerySql, Session, Stats, Transact, sql_parameters
@@ -17,7 +17,7 @@ from millstream.limits import Limits
 from millstream.log import commands as c
 from millstream.queue.commands import ListQueues
 from millstream.queue.model.message import QueueInfo
-from millstream.queue.model.spec import spec_of
+from millstream.queue.model.spec import QueueSettings, spec_of, takes_settings
 from millstream.record import LogInfo, SqlResult
 from millstream.remote.opening import CONNECT_TIMEOUT_S, RETRY_FOR_S
 from millstream.replica.commands import GetStoreId
@@ -114,12 +114,14 @@ class Millstream:
             yield from page
             after = page[-1].name
 
-    def queue(self, name: str, **settings: Any) -> Queue:
+    @takes_settings
+    def queue(self, name: str, **settings: Unpack[QueueSettings]) -> Queue:
         """The queue of that name, which need not exist; with settings, what `create_queue` gives."""
         return self.create_queue(name, **settings) if settings else Queue(self._session, name)
 
-    def create_queue(self, name: str, **settings: Any) -> Queue:
-        """Make a queue, or make it what the settings say (docs/QUEUES.md lists them).
+    @takes_settings
+    def create_queue(self, name: str, **settings: Unpack[QueueSettings]) -> Queue:
+        """Make a queue, or make it what the settings say (`QueueSpec` says what each is).
 
         What is not named has its default, also if the queue was altered since. So it can be said at
         every start, by any number of processes at once. A setting that differs and cannot be altered

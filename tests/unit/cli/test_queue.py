@@ -80,7 +80,7 @@ def test_a_queue_is_made_once(cli: Any) -> None:
     assert cli("queue", "create", "mail", "--lease", "1m") == "queue mail created\n"
     assert cli("queue", "create", "mail", "--lease", "1m") == "queue mail exists already\n"
     altered = cli("queue", "create", "mail", "--lease", "2m", "--rate", "5")
-    assert altered == "queue mail altered: lease_ms, rate\n"
+    assert altered == "queue mail altered: lease, rate\n"
     again = cli("queue", "create", "mail", "--lease", "2m", "--json")
     assert json.loads(again) == {"queue": "mail", "created": False, "altered": ["rate"]}
     told = cli.error("queue", "create", "mail", "--lease", "2m", "--start", "earliest")
@@ -103,8 +103,8 @@ def test_every_setting_reaches_the_spec(cli: Any) -> None:
     spec = cli.json("queue", "info", "mail")["spec"]
     assert spec["sources"] == ["orders*", "refunds"]
     assert (spec["filter"], spec["start"], spec["max_attempts"]) == ("total > 10", "earliest", 7)
-    assert (spec["lease_ms"], spec["delay_ms"], spec["done_retention_s"]) == (120_000, 5_000, 86400)
-    assert spec["backoff"]["waits_ms"] == [1_000, 10_000, 60_000]
+    assert (spec["lease"], spec["delay"], spec["done_retention"]) == (120, 5, 86400)
+    assert spec["backoff"]["waits"] == [1, 10, 60]
     assert (spec["bucket_exponent"], spec["dead_letter"]) == (2, "dead")
     assert "Letters" in cli("queue", "info", "mail")
 
@@ -121,7 +121,7 @@ def test_a_backoff_is_written_in_three_ways(cli: Any, text: str, kind: str, show
 
 def test_altering_changes_only_what_is_given(jobs: Any) -> None:
     found = jobs.json("queue", "alter", "jobs", "--lease", "13h", "--dead-letter", "dead")
-    assert (found["spec"]["lease_ms"], found["spec"]["dead_letter"]) == (13 * 3_600_000, "dead")
+    assert (found["spec"]["lease"], found["spec"]["dead_letter"]) == (13 * 3_600, "dead")
     assert found["spec"]["max_attempts"] == 2
     found = jobs.json("queue", "alter", "jobs", "--dead-letter", "")
     assert found["spec"]["dead_letter"] == ""

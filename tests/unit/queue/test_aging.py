@@ -145,7 +145,7 @@ def test_done_messages_are_kept_until_a_retention_is_set(
     clock.advance(10**6)
     upkeep(ms)
     assert counts(queue) == {"done": 1, "available": 1}
-    queue.alter(done_retention_s=60)
+    queue.alter(done_retention=60)
     upkeep(ms)
     assert counts(queue) == {"available": 1}
 

@@ -116,7 +116,7 @@ def test_a_handle_touches_nothing(ms: Millstream) -> None:
 def test_a_queue_is_made_with_every_default(ms: Millstream) -> None:
     queue = ms.create_queue("mail")
     queue.put(b"x")
-    assert queue.info().spec.lease_ms == 30_000  # type: ignore[union-attr]
+    assert queue.info().spec.lease == 30  # type: ignore[union-attr]
     assert values(queue.claim()) == [b"x"]
 
 
@@ -126,7 +126,7 @@ def test_what_is_there_already_becomes_what_is_asked_for(ms: Millstream) -> None
     held = queue.claim(1)
     again = ms.create_queue("mail", lease=60, max_attempts=2, backoff=[1, 2])
     spec = again.info().spec  # type: ignore[union-attr]
-    assert (spec.lease_ms, spec.max_attempts, spec.backoff.waits_ms) == (60_000, 2, (1_000, 2_000))
+    assert (spec.lease, spec.max_attempts, spec.backoff.waits) == (60, 2, (1, 2))
     assert (spec.rate, spec.description) == (0, "")  # not named: the default
     queue.ack(held)
     assert counts(queue) == {"available": 2, "done": 1}
@@ -145,7 +145,7 @@ def test_what_never_changes_is_told_with_both_values(ms: Millstream) -> None:
     with pytest.raises(Conflict, match=r"start is 'latest'.*'earliest'") as caught:
         ms.create_queue("mail", start="earliest", lease=60)
     assert caught.value.fields == {"start": ["latest", "earliest"]}
-    assert queue.info().spec.lease_ms == 30_000  # type: ignore[union-attr]  # all of it, or nothing
+    assert queue.info().spec.lease == 30  # type: ignore[union-attr]  # all of it, or nothing
     with pytest.raises(Conflict, match=r"start_ms is None.* 7") as caught:
         queue.alter(start_ms=7)
     assert caught.value.fields == {"start_ms": [None, 7]}
@@ -168,7 +168,7 @@ def test_a_queue_that_was_made_again_stays_so(reopen: Reopen) -> None:
     reopen().create_queue("mail", lease=5)
     ms = reopen()
     ms.create_queue("mail", lease=7)
-    assert reopen().queue("mail").info().spec.lease_ms == 7_000  # type: ignore[union-attr]
+    assert reopen().queue("mail").info().spec.lease == 7  # type: ignore[union-attr]
 
 
 def test_many_make_it_at_once(ms: Millstream) -> None:

@@ -85,7 +85,7 @@ def test_done_payloads_are_kept_where_the_queue_says_so(
     ms: Millstream, clock: SimulatedClock
 ) -> None:
     queue = ms.queue("jobs")
-    queue.specify(QueueSpec(keep_payloads=True, done_retention_s=100))
+    queue.specify(QueueSpec(keep_payloads=True, done_retention=100))
     queue.put_many([b"a", b"b"])
     queue.ack(queue.claim(2))
     fold_all(ms)

@@ -172,7 +172,7 @@ def test_a_popped_message_is_done(queue: Queue, clock: SimulatedClock) -> None:
 
 @pytest.mark.parametrize("end", ["ack", "nack", "fail"])
 def test_a_message_named_twice_in_a_call_ends_once(ms: Millstream, end: str) -> None:
-    queue = ms.queue("jobs", backoff=Backoff(first_ms=1_000_000, jitter=1.0), dead_letter="dead")
+    queue = ms.queue("jobs", backoff=Backoff(first=1_000, jitter=1.0), dead_letter="dead")
     queue.put(b"a")
     (message,) = queue.claim()
     getattr(queue, end)([message, message])

@@ -77,12 +77,12 @@ def test_a_list_of_waits_is_followed_and_its_last_repeated(
 
 
 def test_an_exponential_backoff_grows_up_to_its_most() -> None:
-    backoff = Backoff(first_ms=100, factor=3, most_ms=2_000, jitter=0)
+    backoff = Backoff(first=0.1, factor=3, most=2, jitter=0)
     assert [backoff.wait_ms(n, 0.5) for n in (1, 2, 3, 4, 60_000)] == [100, 300, 900, 2_000, 2_000]
 
 
 def test_jitter_keeps_to_its_share() -> None:
-    backoff = Backoff(kind="fixed", first_ms=1_000, jitter=0.1)
+    backoff = Backoff(kind="fixed", first=1, jitter=0.1)
     assert (backoff.wait_ms(1, 0.0), backoff.wait_ms(1, 1.0)) == (900, 1_100)
 
 
@@ -174,7 +174,7 @@ def test_a_delay_that_begins_later_loses_nothing(ms: Millstream, clock: Simulate
     queue = ms.queue("jobs", lease=100)
     queue.put_many([b"a", b"b", b"c"])
     assert values(queue.claim()) == [b"a"]
-    queue.alter(delay_ms=1_000)
+    queue.alter(delay=1)
     queue.put(b"d")
     found = values(queue.claim(5))
     clock.advance(5)
@@ -185,7 +185,7 @@ def test_a_delay_that_ends_loses_nothing(ms: Millstream, clock: SimulatedClock) 
     queue = ms.queue("jobs", delay=5)
     queue.put(b"a")
     queue.claim()
-    queue.alter(delay_ms=0)
+    queue.alter(delay=0)
     queue.put(b"b")
     assert values(queue.claim(5)) == [b"b"]
     clock.advance(5)

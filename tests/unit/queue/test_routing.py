@@ -105,9 +105,9 @@ def test_two_queues_on_one_log_do_not_disturb_each_other(ms: Millstream) -> None
 
 def test_a_queue_with_the_same_spec_is_found_and_with_another_altered(ms: Millstream) -> None:
     queue = ms.queue("jobs", lease=30)
-    assert queue.specify(QueueSpec(lease_ms=30_000)) is False
-    assert queue.specify(QueueSpec(lease_ms=31_000)) is False
-    assert ms.queue("jobs").info().spec == QueueSpec(lease_ms=31_000)  # type: ignore[union-attr]
+    assert queue.specify(QueueSpec(lease=30)) is False
+    assert queue.specify(QueueSpec(lease=31)) is False
+    assert ms.queue("jobs").info().spec == QueueSpec(lease=31)  # type: ignore[union-attr]
 
 
 def test_who_loses_the_race_to_make_a_queue_finds_it(ms: Millstream) -> None:

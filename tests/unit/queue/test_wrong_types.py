@@ -19,7 +19,7 @@ from .conftest import Reopen
         {"max_attempts": "many"},
         {"backoff": 5},
         {"description": b"x"},
-        {"lease_ms": 1.5},
+        {"lease": "x"},
     ],
 )
 def test_an_altered_field_of_a_wrong_type_is_refused_or_understood(

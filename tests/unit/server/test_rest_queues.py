@@ -9,6 +9,7 @@ import pytest
 
 from millstream.queue.model.backoff import Backoff
 from millstream.queue.model.spec import QueueSpec
+from tests.unit.queue.test_spec import SETTINGS
 from tests.unit.server.asking import Rest, looped, problem, served, serving
 
 
@@ -22,7 +23,7 @@ async def claim(rest: Rest, **body: Any) -> list[dict[str, Any]]:
 @served
 async def test_a_queue_is_specified_altered_and_deleted(rest: Rest) -> None:
     problem(await rest.get("/queues/q"), 404, "NotFound")
-    spec = {"sources": ["orders"], "max_attempts": 3, "backoff": {"kind": "fixed", "first_ms": 7}}
+    spec = {"sources": ["orders"], "max_attempts": 3, "backoff": {"kind": "fixed", "first": 7}}
     made = await rest.put("/queues/q", json=spec)
     assert made.status_code == 201
     whole = made.json()["spec"]
@@ -35,11 +36,50 @@ async def test_a_queue_is_specified_altered_and_deleted(rest: Rest) -> None:
     assert (await rest.put("/queues/q", json=spec)).json()["spec"] == whole
     told = problem(await rest.put("/queues/q", json={"start": "earliest"}), 409, "Conflict")
     assert told["data"]["fields"] == {"start": ["latest", "earliest"]}
-    altered = (await rest.patch("/queues/q", json={"lease_ms": 5_000})).json()["spec"]
-    assert (altered["lease_ms"], altered["max_attempts"]) == (5_000, 3)
+    altered = (await rest.patch("/queues/q", json={"lease": 5})).json()["spec"]
+    assert (altered["lease"], altered["max_attempts"]) == (5, 3)
     assert [one["name"] for one in (await rest.get("/queues")).json()["queues"]] == ["q"]
     assert (await rest.delete("/queues/q")).json() == {"deleted": True}
     problem(await rest.patch("/queues/q", json={}), 404, "NotFound")
+
+
+@served
+async def test_a_spec_has_the_names_and_units_that_it_has_in_python(rest: Rest) -> None:
+    made = (await rest.put("/queues/q", json=SETTINGS)).json()["spec"]
+    assert made | SETTINGS == made | {"backoff": SETTINGS["backoff"]}
+    assert made["backoff"]["waits"] == SETTINGS["backoff"]
+    for backoff in (2, [1, 2], {"kind": "fixed", "first": 2, "jitter": 0}):
+        altered = await rest.patch("/queues/q", json={"backoff": backoff})
+        assert altered.status_code == 200, altered.text
+    long = await rest.patch("/queues/q", json={"lease": 24 * 3600})
+    assert long.json()["spec"]["lease_max"] == 24 * 3600
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        ({"lease": "x"}, "lease"),
+        ({"leese": 3}, "leese"),
+        ({"lease_ms": 3}, "lease_ms"),
+        ({"lease": 0}, "lease is from"),
+        ({"lease": None}, "lease"),
+        ({"backoff": "5s"}, "backoff"),
+        ({"backoff": [1, -1]}, "backoff"),
+        ({"max_attempts": 0}, "max_attempts"),
+        ({"delay": 1e12}, "delay"),
+    ],
+    ids=str,
+)
+@looped
+async def test_a_wrong_setting_is_told_by_its_name(spec: dict[str, Any], named: str) -> None:
+    async with serving() as rest:
+        await rest.put("/queues/old")
+        for answer in (
+            await rest.put("/queues/new", json=spec),
+            await rest.patch("/queues/old", json=spec),
+        ):
+            assert answer.status_code == 422, answer.text
+            assert named in answer.json()["detail"]
 
 
 @served
@@ -87,7 +127,7 @@ async def test_a_bad_filter_is_told_by_line_and_column(rest: Rest) -> None:
         {"start": "middle"},
         {"start_ms": 2**80},
         {"sources": [""]},
-        {"lease_ms": 10**15},
+        {"lease": 10**15},
     ],
     ids=str,
 )

@@ -9,40 +9,46 @@ from msgspec import Struct
 from millstream.errors import InvalidInput
 
 FACTOR_MAX = 100.0
+WAIT_S_MAX = 10 * 366 * 24 * 3600
+"""As long as a delay may be."""
 
 
 class Backoff(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The wait after the n-th attempt: fixed, growing by a factor up to a most, or from a list."""
 
     kind: Literal["fixed", "exponential", "list"] = "exponential"
-    first_ms: int = 1_000
+    first: float = 1.0
+    """Seconds, as the other waits."""
     factor: float = 2.0
-    most_ms: int = 3_600_000
+    most: float = 3_600.0
     jitter: float = 0.1
     """The share by which a wait may be longer or shorter, so that retries do not come in step."""
-    waits_ms: tuple[int, ...] = ()
+    waits: tuple[float, ...] = ()
 
     def check(self) -> None:
         """Refuse values outside their ranges."""
-        least_ms = min(self.first_ms, self.most_ms, *self.waits_ms)
-        if least_ms < 0:
-            raise InvalidInput(f"a backoff's waits must be 0 ms or longer, got {least_ms} ms")
+        waits = (self.first, self.most, *self.waits)
+        if not all(0 <= wait <= WAIT_S_MAX for wait in waits):
+            raise InvalidInput(
+                f"backoff: a wait must be from 0 to {WAIT_S_MAX:,} seconds, got {min(waits):g} to "
+                f"{max(waits):g}"
+            )
         if not 1.0 <= self.factor <= FACTOR_MAX:
             raise InvalidInput(
-                f"a backoff's factor must be from 1 to {FACTOR_MAX:g}, got {self.factor}"
+                f"backoff: its factor must be from 1 to {FACTOR_MAX:g}, got {self.factor}"
             )
         if not 0.0 <= self.jitter <= 1.0:
-            raise InvalidInput(f"a backoff's jitter must be from 0 to 1, got {self.jitter}")
-        if self.kind == "list" and not self.waits_ms:
-            raise InvalidInput("a backoff of kind 'list' must have at least one wait, got none")
+            raise InvalidInput(f"backoff: its jitter must be from 0 to 1, got {self.jitter}")
+        if self.kind == "list" and not self.waits:
+            raise InvalidInput("backoff: one of kind 'list' must have at least one wait, got none")
 
     def wait_ms(self, attempt: int, luck: float) -> int:
         """The wait after an attempt, counted from 1; `luck` is a random number in [0, 1)."""
         if self.kind == "fixed":
-            plain: float = self.first_ms
+            plain = self.first
         elif self.kind == "list":
-            plain = self.waits_ms[min(attempt, len(self.waits_ms)) - 1]
+            plain = self.waits[min(attempt, len(self.waits)) - 1]
         else:
             steps = min(attempt - 1, 64)
-            plain = min(self.first_ms * self.factor**steps, self.most_ms)
-        return max(0, round(plain * (1 + self.jitter * (2 * luck - 1))))
+            plain = min(self.first * self.factor**steps, self.most)
+        return max(0, round(plain * 1000 * (1 + self.jitter * (2 * luck - 1))))

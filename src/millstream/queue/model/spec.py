@@ -6,13 +6,16 @@ the description; everything else stands in a companion record that is written wi
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from fnmatch import translate
 from functools import cached_property, lru_cache
-from typing import Any
+from math import ceil
+from typing import Any, Protocol, TypedDict, TypeVar, Unpack, get_type_hints
 
-from msgspec import Struct, field
+from msgspec import Struct, ValidationError, convert, field
 from msgspec.structs import replace
 
 from millstream.errors import InvalidInput, NotFound
@@ -21,19 +24,22 @@ from millstream.log.names import check_name, check_text
 from millstream.queue.model.backoff import Backoff
 from millstream.record import Seconds, to_ms
 
+T = TypeVar("T")
+
 ATTEMPTS_MAX = 65_535
 SOURCES_MAX = 100
 DESCRIPTION_CHARS_MAX = 1_000
 DAY_S = 24 * 3600
-LEASE_MS_MAX = 7 * DAY_S * 1000
+LEASE_S_MAX = 7 * DAY_S
 RETENTION_S_MAX = 2**32 - 1
 DELAY_MS_MAX = 10 * 366 * DAY_S * 1000
 KEY = "_key"
 """In place of a header's name: the record's key."""
 PRIORITY_MAX = 9
-PRIORITY_STEP_MS_MAX = 30 * DAY_S * 1000
-DEDUP_WINDOW_MS_MAX = 7 * DAY_S * 1000
+PRIORITY_STEP_S_MAX = 30 * DAY_S
+DEDUP_WINDOW_S_MAX = 7 * DAY_S
 IN_FLIGHT_MAX = 10_000_000
+STARTS = ("latest", "earliest")
 ROUTERS = ("", "spark")
 RATE_MIN, RATE_MAX = 1e-6, 1e9
 
@@ -48,14 +54,17 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
     start_ms: int | None = None
     """Instead of `start`: with the first record appended at or after this time."""
     max_attempts: int = 5
-    lease_ms: int = 30_000
-    lease_max_ms: int = 12 * 3600 * 1000
+    lease: float = 30.0
+    """How long a claim holds, in seconds, if the consumer does not say."""
+    lease_max: float = 12 * 3600.0
+    """The longest lease that a consumer may ask for, in seconds."""
     backoff: Backoff = field(default_factory=Backoff)
-    delay_ms: int = 0
+    delay: float = 0.0
+    """Every message waits so many seconds before it can be claimed."""
     priority_by: str = ""
     """The header that holds a message's priority, 0 to 9; the higher, the sooner."""
-    priority_step_ms: int = 60_000
-    """One level of priority is worth so much waiting, so that no message starves."""
+    priority_step: float = 60.0
+    """One level of priority is worth so many seconds of waiting, so that no message starves."""
     group_by: str = ""
     """The header that names a message's group, or `_key`."""
     group_in_flight: int = 1
@@ -67,8 +76,10 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
     """Claims per second of the whole queue; 0 is any number."""
     dedup_by: str = ""
     """The header, or `_key`, by which a message is known to be a repeat."""
-    dedup_window_ms: int = 5 * 60 * 1000
-    done_retention_s: int = 7 * DAY_S
+    dedup_window: float = 300.0
+    """For so many seconds a repeat is dropped."""
+    done_retention: float = 7.0 * DAY_S
+    """How long done messages are remembered, in seconds; 0: unlimited."""
     keep_payloads: bool = False
     """Whether the payloads of done messages are kept as long as these are."""
     bucket_exponent: int = 3
@@ -84,7 +95,7 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
         """Refuse values outside their ranges, before anything is stored."""
         if len(self.sources) > SOURCES_MAX:
             raise InvalidInput(
-                f"a queue has at most {SOURCES_MAX} sources, got {len(self.sources)}"
+                f"sources: a queue has at most {SOURCES_MAX} sources, got {len(self.sources)}"
             )
         for source in self.sources:
             check_name(source, "source")
@@ -92,37 +103,67 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
             from millstream.filters import parse  # only queues with a filter pay for its parser
 
             parse(self.filter)
-        if isinstance(self.start, str) and self.start not in ("latest", "earliest"):
+        if not (isinstance(self.start, int) and self.start >= 0) and self.start not in STARTS:
             raise InvalidInput(
-                f"a queue starts at 'latest', 'earliest' or an offset, not {self.start!r}"
+                f"start is 'latest', 'earliest' or an offset of 0 or more, not {self.start!r}"
             )
         if self.dead_letter:
             check_name(self.dead_letter, "dead-letter log")
         if len(self.description) > DESCRIPTION_CHARS_MAX:
             raise InvalidInput(
-                f"a description has at most {DESCRIPTION_CHARS_MAX} characters, "
+                f"description: it has at most {DESCRIPTION_CHARS_MAX} characters, "
                 f"got {len(self.description)}"
             )
         if self.router not in ROUTERS:
-            raise InvalidInput(f"a router is 'spark', or '' for none, not {self.router!r}")
+            raise InvalidInput(f"router is 'spark', or '' for none, not {self.router!r}")
         self.backoff.check()
         _within("max_attempts", self.max_attempts, 1, ATTEMPTS_MAX)
-        _within("lease_max_ms", self.lease_max_ms, 1, LEASE_MS_MAX)
-        _within("lease_ms", self.lease_ms, 1, self.lease_max_ms)
-        _within("delay_ms", self.delay_ms, 0, DELAY_MS_MAX)
+        _within_s("lease_max", self.lease_max, 0.001, LEASE_S_MAX)
+        _within_s("lease", self.lease, 0.001, self.lease_max)
+        _within_s("delay", self.delay, 0, DELAY_MS_MAX / 1000)
         for name in ("priority_by", "group_by", "dedup_by"):
             check_text(name, getattr(self, name))
-        _within("priority_step_ms", self.priority_step_ms, 1, PRIORITY_STEP_MS_MAX)
+        _within_s("priority_step", self.priority_step, 0.001, PRIORITY_STEP_S_MAX)
         _within("group_in_flight", self.group_in_flight, 0, IN_FLIGHT_MAX)
         _within("max_in_flight", self.max_in_flight, 0, IN_FLIGHT_MAX)
-        _within("dedup_window_ms", self.dedup_window_ms, 1, DEDUP_WINDOW_MS_MAX)
+        _within_s("dedup_window", self.dedup_window, 0.001, DEDUP_WINDOW_S_MAX)
         for name in ("rate", "group_rate"):
             if getattr(self, name):
                 _within(name, getattr(self, name), RATE_MIN, RATE_MAX)
         if self.priority_by == KEY:
-            raise InvalidInput("a priority is an integer in a header, not the key")
-        _within("done_retention_s", self.done_retention_s, 0, RETENTION_S_MAX)
+            raise InvalidInput(f"priority_by is the name of a header, not the key ({KEY!r})")
+        _within_s("done_retention", self.done_retention, 0, RETENTION_S_MAX)
         _within("bucket_exponent", self.bucket_exponent, 0, CAPACITY_EXPONENT_MAX)
+
+    @cached_property
+    def lease_ms(self) -> int:
+        """The lease in milliseconds; so are the others."""
+        return to_ms(self.lease)
+
+    @cached_property
+    def lease_max_ms(self) -> int:
+        """The longest lease."""
+        return to_ms(self.lease_max)
+
+    @cached_property
+    def delay_ms(self) -> int:
+        """How long every message waits."""
+        return to_ms(self.delay)
+
+    @cached_property
+    def priority_step_ms(self) -> int:
+        """What one level of priority is worth."""
+        return to_ms(self.priority_step)
+
+    @cached_property
+    def dedup_window_ms(self) -> int:
+        """How long a repeat is dropped."""
+        return to_ms(self.dedup_window)
+
+    @cached_property
+    def done_retention_s(self) -> int:
+        """How long done messages are remembered, in whole seconds."""
+        return ceil(self.done_retention)
 
     @property
     def ordered(self) -> bool:
@@ -162,43 +203,110 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
         return any(_pattern(source).match(log) is not None for source in self.sources)
 
 
-def spec_of(
-    *,
-    sources: str | Iterable[str] = (),
-    backoff: Backoff | Seconds | Sequence[Seconds] | None = None,
-    done_retention: Seconds = 7 * DAY_S,
-    **settings: Any,
-) -> QueueSpec:
-    """A spec from what users say: durations in seconds, one source or several.
+class Named(Protocol):
+    """A log, given where its name is wanted."""
 
-    The other settings are fields of `QueueSpec`, with `lease` for `lease_ms` and so on.
-    """
-    said: dict[str, Any] = {}
-    for name, value in settings.items():
-        if name not in _SETTINGS:
-            raise TypeError(f"a queue has no setting {name!r}; docs/QUEUES.md lists them")
-        said[_SETTINGS[name]] = to_ms(value) if name in _DURATIONS else value
-    if backoff is None:
-        backoff = Backoff()
-    elif isinstance(backoff, Sequence):
-        waits = tuple(to_ms(one) for one in backoff)
-        backoff = Backoff(kind="list", waits_ms=waits, jitter=0.0)
-    elif not isinstance(backoff, Backoff):
-        backoff = Backoff(kind="fixed", first_ms=to_ms(backoff), jitter=0.0)
-    spec = QueueSpec(
-        sources=(sources,) if isinstance(sources, str) else tuple(sources),
-        backoff=backoff,
-        done_retention_s=-(-to_ms(done_retention) // 1000),
-        **said,
-    )
-    return replace(spec, lease_max_ms=max(spec.lease_max_ms, spec.lease_ms))
+    name: str
 
 
-_DURATIONS = {"lease", "lease_max", "delay", "priority_step", "dedup_window"}
-_SETTINGS = {one: one for one in QueueSpec.__struct_fields__ if one != "done_retention_s"}
-for _name in _DURATIONS:
-    _SETTINGS[_name] = _SETTINGS.pop(f"{_name}_ms")
-"""What users say, and the field that it is."""
+class QueueSettings(TypedDict, total=False):
+    """What callers say of a queue: the fields of a spec, in the forms in which they may be said."""
+
+    sources: str | Named | Iterable[str | Named]
+    filter: str
+    start: str | int
+    start_ms: int | None
+    max_attempts: int
+    lease: Seconds
+    lease_max: Seconds
+    backoff: Backoff | Seconds | Sequence[Seconds]
+    delay: Seconds
+    priority_by: str
+    priority_step: Seconds
+    group_by: str
+    group_in_flight: int
+    group_rate: float
+    max_in_flight: int
+    rate: float
+    dedup_by: str
+    dedup_window: Seconds
+    done_retention: Seconds
+    keep_payloads: bool
+    bucket_exponent: int
+    dead_letter: str | Named
+    lossy: bool
+    description: str
+    router: str
+
+
+_HINTS = get_type_hints(QueueSpec)
+_DURATIONS = {name for name, said in get_type_hints(QueueSettings).items() if said == Seconds}
+
+
+def spec_of(**settings: Unpack[QueueSettings]) -> QueueSpec:
+    """A spec from what callers say; what is left out has its default."""
+    return altered(QueueSpec(), settings)
+
+
+def altered(spec: QueueSpec, settings: Mapping[str, Any]) -> QueueSpec:
+    """A spec with other settings; an error names the one that is wrong."""
+    fields = {name: _field_of(name, value) for name, value in settings.items()}
+    if "lease_max" not in fields and fields.get("lease", 0) > spec.lease_max:
+        fields["lease_max"] = fields["lease"]
+    return replace(spec, **fields)
+
+
+def _field_of(name: str, value: Any) -> Any:
+    """The value of a field, from what a caller says."""
+    if name not in _HINTS:
+        from difflib import get_close_matches  # only mistakes pay for it
+
+        close = get_close_matches(name.removesuffix("_ms"), _HINTS, 1)
+        raise InvalidInput(
+            f"a queue has no setting {name!r}"
+            + (f": did you mean {close[0]!r}?" if close else f"; it has {', '.join(_HINTS)}")
+        )
+    if name in _DURATIONS:
+        return _seconds(name, value)
+    if name == "sources":
+        several: Any = [value] if isinstance(value, str) or hasattr(value, "name") else value
+        if not isinstance(several, Iterable):
+            raise InvalidInput(f"sources are names of logs, or logs, not {value!r:.100}")
+        return tuple(check_name(_name_of(one), "source") for one in several)
+    if name == "backoff" and not isinstance(value, Backoff):
+        if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+            waits = tuple(_seconds(name, one) for one in value)
+            return Backoff(kind="list", waits=waits, jitter=0.0)
+        return Backoff(kind="fixed", first=_seconds(name, value), jitter=0.0)
+    if name == "dead_letter":
+        value = _name_of(value)
+    try:
+        return convert(value, _HINTS[name])
+    except ValidationError as error:
+        told = str(error)
+        raise InvalidInput(f"{name}: {told[:1].lower()}{told[1:]}: {value!r:.100}") from None
+
+
+def _name_of(log: Any) -> Any:
+    """A log's name, if that is what was given."""
+    return getattr(log, "name", log)
+
+
+def _seconds(name: str, value: Any) -> float:
+    to_ms(value, name)  # or it says what is wrong
+    return float(value.total_seconds() if isinstance(value, timedelta) else value)
+
+
+def takes_settings(method: T) -> T:
+    """Let a method's signature list the settings that it takes, for people at a prompt."""
+    plain = inspect.signature(method)  # type: ignore[arg-type]
+    own = [one for one in plain.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    listed = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=said)
+        for name, said in QueueSettings.__annotations__.items()
+    ]
+    method.__signature__ = plain.replace(parameters=own + listed)  # type: ignore[attr-defined]
+    return method
 
 
 def no_queue(name: str) -> NotFound:
@@ -214,6 +322,11 @@ def no_queue(name: str) -> NotFound:
 def _pattern(source: str) -> re.Pattern[str]:
     """A source as an expression; brackets mean themselves."""
     return re.compile(translate(source.replace("[", "[[]")))
+
+
+def _within_s(name: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        raise InvalidInput(f"{name} is from {least:,} to {most:,} seconds, not {value:,}")
 
 
 def _within(name: str, value: float, least: float, most: float) -> None:

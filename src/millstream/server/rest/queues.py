@@ -11,7 +11,7 @@ from millstream.aio.queue import Queue
 from millstream.queue import commands as c
 from millstream.queue.model.backoff import Backoff
 from millstream.queue.model.message import QueueInfo
-from millstream.queue.model.spec import QueueSpec, no_queue
+from millstream.queue.model.spec import QueueSpec, no_queue, spec_of
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Endpoints, Reply
 from millstream.server.rest.logs import Existed, Page, Removed, checked_after
@@ -28,7 +28,8 @@ class SpecBody(
 ):
     """What a queue is; what is left out has its default."""
 
-    backoff: BackoffBody = BackoffBody()
+    backoff: BackoffBody | float | list[float] = BackoffBody()  # type: ignore[assignment]
+    """Or seconds: the same wait each time, or one after the other."""
 
 
 class ChangesBody(SpecBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -105,7 +106,7 @@ async def specify_queue(ask: Ask, queue: str, body: SpecBody) -> Reply[QueueShow
     `fields` has both values of each. PATCH changes single fields. A filter that does not parse is
     told by line and column.
     """
-    made = await Queue(ask.session, queue).specify(QueueSpec(**_given(ask, body)))
+    made = await Queue(ask.session, queue).specify(spec_of(**_given(ask, body)))
     return Reply(await get_queue(ask, queue), 201 if made else 200)
 
 
@@ -120,7 +121,7 @@ def _given(ask: Ask, body: SpecBody) -> dict[str, Any]:
     """The fields that the body names, of the types that a spec has."""
     named = msgspec.json.decode(ask.data, type=dict[str, Raw]) if ask.data else {}
     given = {name: getattr(body, name) for name in named}
-    if "backoff" in given:
+    if isinstance(given.get("backoff"), BackoffBody):
         given["backoff"] = Backoff(**msgspec.structs.asdict(given["backoff"]))
     return given
 
