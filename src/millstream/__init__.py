@@ -15,7 +15,7 @@ from millstream.errors import MillstreamError
 from millstream.limits import Limits
 from millstream.log.block import Block
 from millstream.queue.model.backoff import Backoff
-from millstream.queue.model.message import Message, QueueInfo, Reject, Retry
+from millstream.queue.model.message import Fate, Message, QueueInfo, Reject, Retry
 from millstream.queue.model.spec import QueueSpec
 from millstream.record import CursorInfo, Item, LogInfo, Producer, Record, Retention, SqlResult
 from millstream.steps import Later
@@ -35,6 +35,7 @@ __all__ = [
     "Cursor",
     "CursorInfo",
     "Durability",
+    "Fate",
     "Item",
     "Later",
     "Limits",

@@ -34,6 +34,7 @@ from millstream.queue.rules import operations as queues
 from millstream.queue.service import (
     assigning,
     consuming,
+    finding,
     info,
     peeking,
     recording,
@@ -143,6 +144,7 @@ _READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
     scanning.ListPositions: scanning.list_positions,
     q.PeekMessages: peeking.peek_messages,
     q.GetAttempts: consuming.get_attempts,
+    q.FindMessage: finding.find_message,
     q.ListRecords: recording.list_records,
     q.DescribeQueue: info.describe_queue,
     q.ListQueues: info.list_queues,

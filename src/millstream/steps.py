@@ -166,7 +166,7 @@ class Steps:
         delay: Seconds | None = None,
         at: datetime | int | None = None,
     ) -> Later:
-        """Put a batch to a queue, which must exist; the answer is its first offset in the inbox."""
+        """Put a batch to a queue, which must exist; the answer is the id of its first message."""
         command, _ = put_batch(
             _name(queue, "queue"),
             values,

@@ -63,13 +63,14 @@ def put(
                     f"--dedup is for one message, the others would be dropped as its repeats; "
                     f"{count} put"
                 )
-            count += queue.put_many(
+            ids = queue.put_many(
                 some,
                 keys=None if key is None else [key] * len(some),
                 headers=[headers] * len(some) if headers else None,
                 delay=delay,
                 at=at,
             )
+            count += len(ids)
     finally:
         if json:
             when = {} if at is None else {"due_ms": wall_ms_of(at)}

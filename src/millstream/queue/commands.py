@@ -8,7 +8,7 @@ from millstream.command import Operation, Procedure, Read, Signed, Traits, Wait,
 from millstream.format.packing import Batch, Single
 from millstream.format.rfc import Record
 from millstream.queue.model.marking import Wishes
-from millstream.queue.model.message import LeaseEnd, Lot, QueueInfo, Try
+from millstream.queue.model.message import Fate, LeaseEnd, Lot, QueueInfo, Try
 from millstream.queue.model.slots import Mark, Span
 from millstream.queue.model.spec import QueueSpec
 from millstream.record import Producer
@@ -122,7 +122,7 @@ class PauseQueue(Operation[None], frozen=True):
 
 
 class PutMessages(Operation[int], frozen=True):
-    """Put messages straight to a queue; the offset of the first in the log that holds them.
+    """Put messages straight to a queue; the id of the first, those of the others follow.
 
     Those with a delay or a time are placed by the same commit, behind what is routed by then.
     """
@@ -232,6 +232,15 @@ class PeekMessages(Read[list[Lot]], frozen=True):
     after: Signed = -1
     route: bool = True
     """Whether to look for available messages in the logs first, which changes the store."""
+
+
+class FindMessage(Read[Fate], frozen=True):
+    """What became of a message, by the id that putting it has answered."""
+
+    traits = Traits(needs=(on_queue("read"),))
+
+    queue: str
+    id: int
 
 
 class GetAttempts(Read[list[Try]], frozen=True):

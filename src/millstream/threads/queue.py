@@ -14,7 +14,7 @@ from millstream.command import Session
 from millstream.format.rfc import Record
 from millstream.log.names import check_name
 from millstream.queue import commands as c
-from millstream.queue.model.message import Message, QueueInfo, Try, messages_of
+from millstream.queue.model.message import Fate, Message, QueueInfo, Try, messages_of
 from millstream.queue.model.spec import (
     QueueSettings,
     QueueSpec,
@@ -92,7 +92,7 @@ class Queue:
         at: datetime | int | None = None,
         producer: Producer | None = None,
     ) -> int:
-        """Put one message straight to the queue, past its filter; its offset in the inbox.
+        """Put one message straight to the queue, past its filter; the id that `message` takes.
 
         `delay` and `at` (a time, or wall milliseconds) hold it back. `priority`, `group` and
         `dedup` go into the headers that the queue's spec names for them.
@@ -120,8 +120,8 @@ class Queue:
         headers: Sequence[Headers | None] | None = None,
         delay: Seconds | None = None,
         at: datetime | int | None = None,
-    ) -> int:
-        """Put a batch, all or nothing; how many. `delay` and `at` are for all of them."""
+    ) -> range:
+        """Put a batch, all or nothing; their ids. `delay` and `at` are for all of them."""
         command, count = put_batch(
             self.name,
             values,
@@ -133,9 +133,9 @@ class Queue:
         )
         if command is None:
             self._need_info()
-        else:
-            self._session.execute(command)
-        return count
+            return range(0)
+        first = self._session.execute(command)
+        return range(first, first + count)
 
     # Messages out.
 
@@ -238,6 +238,10 @@ class Queue:
         """Messages in a state, without claiming them; `after` a claim id."""
         lots = self._session.execute(c.PeekMessages(self.name, state, n, after))
         return messages_of(lots)
+
+    def message(self, id: int) -> Fate:
+        """What became of a message, by the id that putting it returned."""
+        return self._session.execute(c.FindMessage(self.name, id))
 
     def attempts(self, message: Message | int) -> list[Try]:
         """How the attempts at a message went."""

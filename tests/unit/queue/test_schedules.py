@@ -43,8 +43,8 @@ def test_a_delayed_message_lets_others_go_first(
 @KINDS
 def test_a_batch_may_be_delayed(ms: Millstream, clock: SimulatedClock, options: Options) -> None:
     queue = ms.queue("jobs", bucket_exponent=0, **options)  # type: ignore[arg-type]
-    assert queue.put_many([b"a", b"b", b"c"], delay=5) == 3
-    assert queue.put_many([], delay=5) == 0
+    assert len(queue.put_many([b"a", b"b", b"c"], delay=5)) == 3
+    assert len(queue.put_many([], delay=5)) == 0
     assert counts(queue) == {"delayed": 3}
     assert queue.claim(5) == []
     clock.advance(5)

@@ -89,6 +89,7 @@ TABLE: list[tuple[Any, str]] = [
     (queues.ClaimMessages("mail", 1, None, "c", None, []), "queue:write:mail"),
     (queues.PeekMessages("mail", "failed", 1), "queue:read:mail"),
     (queues.GetAttempts("mail", 1), "queue:read:mail"),
+    (queues.FindMessage("mail", 1), "queue:read:mail"),
     (queues.ListRecords("mail"), "queue:read:mail"),
     (queues.DescribeQueue("mail"), "queue:read:mail"),
     (ListAttempts("mail", 1), "queue:read:mail"),

@@ -149,9 +149,9 @@ async def test_a_spec_may_be_left_out(rest: Rest) -> None:
 async def test_messages_are_put_one_by_one_in_batches_and_raw(rest: Rest) -> None:
     await rest.put("/queues/q")
     one = await rest.post("/queues/q/messages", json={"value": 1, "headers": {"h": 1}})
-    assert (one.status_code, one.json()) == (201, {"offset": 0, "count": 1})
+    assert (one.status_code, one.json()) == (201, {"id": 0, "count": 1})
     many = {"messages": [{"value": 2}, {"base64": "/w==", "key": "k"}]}
-    assert (await rest.post("/queues/q/messages", json=many)).json() == {"offset": 1, "count": 2}
+    assert (await rest.post("/queues/q/messages", json=many)).json() == {"id": 1, "count": 2}
     await rest.post("/queues/q/messages", content=b"raw", headers={"content-type": "x/y"})
     found = await claim(rest, n=10)
     assert [one.get("value") for one in found[:2]] == [1, 2]
@@ -279,3 +279,24 @@ async def test_a_queue_shows_its_whole_spec(rest: Rest) -> None:
     assert (again.status_code, again.json()["spec"]) == (200, made)
     altered = (await rest.patch("/queues/q", json={"max_attempts": 2})).json()["spec"]
     assert altered == {**made, "max_attempts": 2}
+
+
+@served
+async def test_a_message_is_asked_for_by_the_id_that_putting_answered(rest: Rest) -> None:
+    await rest.put("/queues/q")
+    ids = []
+    for body in (
+        {"value": 1},
+        {"messages": [{"value": 2}, {"value": 3}]},
+        {"value": 4, "delay": 60},
+    ):
+        answer = (await rest.post("/queues/q/messages", json=body)).json()
+        ids += [answer["id"] + n for n in range(answer["count"])]
+    (first,) = await claim(rest)
+    await rest.post("/queues/q/fail", json={"claims": first["claim"], "reason": "no"})
+    found = [(await rest.get(f"/queues/q/messages/{id}")).json() for id in ids]
+    assert [one["state"] for one in found] == ["failed", "available", "available", "delayed"]
+    assert (found[0]["reason"], found[0]["attempts"]) == ("no", 1)
+    assert (await rest.get("/queues/q/messages/99")).json()["state"] == "unknown"
+    problem(await rest.get("/queues/none/messages/0"), 404, "NotFound")
+    assert (await rest.get("/queues/q/messages/x")).status_code == 422

@@ -197,6 +197,7 @@ ODD = st.one_of(
     st.builds(queues.ClaimMessages, NAMES, NUMBERS, NUMBERS, NAMES, st.just(0), RUNS),
     st.builds(queues.PeekMessages, NAMES, NAMES, NUMBERS, NUMBERS),
     st.builds(queues.GetAttempts, NAMES, NUMBERS),
+    st.builds(queues.FindMessage, NAMES, NUMBERS),
     st.builds(queues.ListRecords, NAMES, st.binary(max_size=30), NUMBERS),
     st.builds(queues.RedriveClaims, NAMES, st.lists(NUMBERS, max_size=2), st.none(), NUMBERS),
     st.builds(queues.PurgeQueue, NAMES, NAMES),

@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import cached_property
 from itertools import repeat
 from operator import attrgetter
-from typing import Any, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 import msgspec
 from msgspec import Struct
@@ -235,6 +235,25 @@ def tries_of(history: Sequence[Trial], epoch_ms: int) -> list[Try]:
         )
         for one in history
     ]
+
+
+State = Literal["available", "delayed", "in_flight", "done", "failed", "unknown"]
+
+
+class Fate(Struct, frozen=True, kw_only=True):
+    """What became of a message that was put."""
+
+    state: State
+    """How it stands. It is `unknown` if it was never put, was dropped as a repeat, was purged, or
+    was done and is forgotten."""
+    claim_id: int | None = None
+    """What names it in the queue, once it was routed: `attempts` takes it."""
+    attempts: int = 0
+    """How often it was claimed."""
+    until: datetime | None = None
+    """When it is due, when its lease ends, or when it ended; in UTC."""
+    reason: str = ""
+    """Why it failed, or why its last attempt ended."""
 
 
 class Skipped(Struct, frozen=True):

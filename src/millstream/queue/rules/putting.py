@@ -15,12 +15,12 @@ from millstream.queue.model.slots import Span
 from millstream.queue.model.spec import DELAY_MS_MAX
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.placing import place
-from millstream.queue.rules.sources import inbox_of, later_of
+from millstream.queue.rules.sources import LATER_ID, inbox_of, later_of
 from millstream.store.transaction import Transaction
 
 
 def put(tx: Transaction, command: c.PutMessages) -> int:
-    """Append messages to a queue's own log, at once or for later."""
+    """Append messages to a queue's own log, at once or for later; the id of the first."""
     ledger = Ledger(tx, command.queue)
     queue, records = ledger.queue, command.records
     count = records.count if isinstance(records, Batch) else 1
@@ -47,7 +47,7 @@ def put(tx: Transaction, command: c.PutMessages) -> int:
         routed = c.Routed(log_id, first, first + count, spans, marks, setbacks=head.setbacks)
         place(ledger, [routed])
         ledger.close()
-    return first
+    return LATER_ID + first
 
 
 def _check_later(command: c.PutMessages) -> None:

@@ -24,6 +24,9 @@ from millstream.store.store import Store
 
 INBOX = "queue:"
 LATER = "queue-later:"
+LATER_ID = 2**52
+"""Ids of messages that were put for later begin here: that of the first, and then their offsets."""
+
 OWN = "millstream:"
 """Logs that Millstream keeps its own books in."""
 

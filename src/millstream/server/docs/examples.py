@@ -14,6 +14,7 @@ NAMES = {
     "key": "owner",
     "queue": "invoices",
     "offset": "0",
+    "id": "0",
     "claim_id": "3458764513820540928",
     "txn": "nightly-17",
     "part": "0",

@@ -11,7 +11,7 @@ from millstream.command import Operation
 from millstream.errors import InvalidInput
 from millstream.queue import commands as c
 from millstream.queue.model.marking import Wishes
-from millstream.queue.model.message import Try, messages_of
+from millstream.queue.model.message import Fate, Try, messages_of
 from millstream.queue.putting import put_batch
 from millstream.record import Item
 from millstream.server.rest.ask import Ask
@@ -27,7 +27,7 @@ from millstream.server.rest.payload import (
     show_message,
 )
 from millstream.server.rest.queues import get_queue
-from millstream.server.rest.records import RAW_HEADERS, Appended, ProducerBody
+from millstream.server.rest.records import RAW_HEADERS, ProducerBody
 
 PEEK_MAX = 1_000
 
@@ -84,6 +84,14 @@ class MessagePage(Struct, kw_only=True):
     messages: list[ReadMessage]
 
 
+class Put(Struct, kw_only=True):
+    """What was put: the id of the first message, those of the others follow, and how many."""
+
+    id: int
+    """`GET /queues/{queue}/messages/{id}` says what became of it."""
+    count: int
+
+
 class Attempts(Struct, kw_only=True):
     """How the attempts at a message went, in order."""
 
@@ -96,12 +104,12 @@ endpoint = Endpoints("messages")
 @endpoint(
     "POST /queues/{queue}/messages",
     status=201,
-    description="Its offset in the queue's own log",
+    description="The id of the first, and how many",
     raw=(ANY,),
     headers=RAW_HEADERS,
     errors=(404, 409, 423),
 )
-async def put_messages(ask: Ask, queue: str, query: PutQuery, body: PutBody | None) -> Appended:
+async def put_messages(ask: Ask, queue: str, query: PutQuery, body: PutBody | None) -> Put:
     """Put one message or a batch straight to a queue, past its filter.
 
     A JSON body holds one message (`value` or `base64`) or several (`messages`). A body of any other
@@ -116,8 +124,8 @@ async def put_messages(ask: Ask, queue: str, query: PutQuery, body: PutBody | No
         command, count = put_command(ask, queue, body, new_messages_of(body))
     if command is None:
         await get_queue(ask, queue)
-        return Appended(offset=0, count=0)
-    return Appended(offset=await ask.execute(command), count=count)
+        return Put(id=0, count=0)
+    return Put(id=await ask.execute(command), count=count)
 
 
 def new_messages_of(body: PutBody) -> list[Addressed]:
@@ -157,6 +165,12 @@ async def peek_messages(ask: Ask, queue: str, query: PeekQuery) -> MessagePage:
     after = -1 if query.after is None else query.after
     found = await ask.execute(c.PeekMessages(queue, query.state, query.limit, after))
     return MessagePage(messages=[show_message(message) for message in messages_of(found)])
+
+
+@endpoint("GET /queues/{queue}/messages/{id}", errors=(404,))
+async def get_message(ask: Ask, queue: str, id: int) -> Fate:
+    """What became of a message, by the id that putting it answered."""
+    return await ask.execute(c.FindMessage(queue, id))
 
 
 @endpoint("GET /queues/{queue}/messages/{claim_id}/attempts", errors=(404,))

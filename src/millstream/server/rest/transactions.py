@@ -44,7 +44,7 @@ class AppendOperation(AppendBody, _Operation, kw_only=True):
 
 
 class PutOperation(PutBody, _Operation, kw_only=True):
-    """Put one message, or several under `messages`; answers the first offset."""
+    """Put one message, or several under `messages`; answers the id of the first."""
 
     queue: str
 

@@ -1,0 +1,120 @@
+"""Finding: what became of a message that was put, by the id that its producer was told.
+
+Buckets are looked at a few at a time; so the search takes the longer the more messages a queue
+remembers.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from millstream.format import keys
+from millstream.format.ids import split_id
+from millstream.log.head import Head, Name
+from millstream.log.names import check_integer
+from millstream.queue import commands as c
+from millstream.queue.model.bucket import Bucket
+from millstream.queue.model.message import Fate, State
+from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, FORGOTTEN, IN_FLIGHT
+from millstream.queue.model.state import QueueState
+from millstream.queue.rules.finding import find_bucket, need_queue
+from millstream.queue.rules.sources import LATER_ID, inbox_of, later_of
+from millstream.queue.service.consuming import route_ahead
+from millstream.queue.service.peeking import BUCKETS_PER_LOOK, find_buckets
+from millstream.record import moment
+from millstream.store.rows import View
+from millstream.store.store import Store
+from millstream.store.supposing import Reading
+
+ROWS_PER_LOOK = 1_000
+
+_STATES: dict[int, State] = {
+    AVAILABLE: "available",
+    IN_FLIGHT: "in_flight",
+    DONE: "done",
+    FORGOTTEN: "done",
+    FAILED: "failed",
+}
+_UNKNOWN = Fate(state="unknown")
+_UNROUTED = Fate(state="available")
+
+
+def find_message(store: Store, query: c.FindMessage) -> Fate:
+    """What became of a message."""
+    offset, name = check_integer("a message's id", query.id), inbox_of(query.queue)
+    if offset >= LATER_ID:
+        offset, name = offset - LATER_ID, later_of(query.queue)
+    store.refresh()
+    reading = Reading(store)
+    found = _search(reading, query.queue, name, offset)
+    if found is _UNROUTED:
+        route_ahead(reading, query.queue, 1)  # its delay, or whether it is a repeat, is known then
+        found = _search(reading, query.queue, name, offset)
+    return found
+
+
+def _search(reading: Reading, queue: str, log: str, offset: int) -> Fate:
+    found: Fate | int = 0
+    while isinstance(found, int):
+        ask = partial(_find, queue=queue, log=log, offset=offset, first=found)
+        found = reading.view(ask)
+    return found
+
+
+def _find(view: View, *, queue: str, log: str, offset: int, first: int) -> Fate | int:
+    """What is known of it; or the claim number to go on from."""
+    state = need_queue(view, queue)
+    log_id = view.entity(keys.log_name(log), Name).log_id
+    head = view.entity(keys.head(log_id), Head) if log_id else None
+    if head is None or offset >= head.end:
+        return _UNKNOWN
+    if offset >= head.next_at(state.positions.get(log_id, 0)):
+        return _UNROUTED if state.spec.in_order else Fate(state="available")
+    for looked_at, bucket_id in enumerate(find_buckets(view, state, None, first)):
+        if looked_at == BUCKETS_PER_LOOK:
+            return split_id(bucket_id)[1]
+        bucket = find_bucket(view, state, bucket_id)
+        for span in bucket.spans:
+            if span.log_id == log_id and span.offset <= offset < span.offset + span.count:
+                slot = span.slot + offset - span.offset
+                if bucket.states[slot] in _STATES:
+                    return _fate(view, state, bucket, bucket_id, slot)
+    return _UNKNOWN
+
+
+def _fate(view: View, queue: QueueState, bucket: Bucket, bucket_id: int, slot: int) -> Fate:
+    state, claim_id = _STATES[bucket.states[slot]], bucket_id + slot
+    until_ms = bucket.until_ms[slot]
+    until = moment(view.state.time.epoch_ms() + until_ms) if until_ms else None
+    if state == "available":
+        until_wall_ms = _due_wall_ms(view, queue, claim_id)
+        until = None if until_wall_ms is None else moment(until_wall_ms)
+        state = "available" if until is None else "delayed"
+    reason = bucket.reasons(slot, slot + 1)[0]
+    return Fate(
+        state=state,
+        claim_id=claim_id,
+        attempts=bucket.attempts[slot],
+        until=until,
+        reason="" if state == "done" else reason,
+    )
+
+
+def _due_wall_ms(view: View, queue: QueueState, claim_id: int) -> int | None:
+    """The wall time at which a message is due that waits for one; None if it waits for none."""
+    wall_ms, (_, now_ms) = view.state.clock.wall_ms(), view.state.time.now()
+    for count, kind, make, now, epoch_ms in (
+        (queue.counts.waiting, keys.RETRY, keys.retry, now_ms, view.state.time.epoch_ms()),
+        (queue.counts.scheduled, keys.SCHEDULE, keys.schedule, wall_ms, 0),
+    ):
+        if not count:
+            continue
+        start = make(queue.queue_id, now + 1, 0)
+        stop = keys.of_queue(kind, queue.queue_id)[1]
+        while rows := view.scan(start, stop, limit=ROWS_PER_LOOK):
+            for key, _ in rows:
+                due_ms, waiting = keys.due_claim(key)
+                if waiting == claim_id:
+                    return epoch_ms + due_ms
+            start = rows[-1][0] + b"\x00"
+    return None
