@@ -29,6 +29,7 @@ NAMES = {
     "AsyncSession": "Session",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
+    "__aiter__": "__iter__",
     "anext": "next",
     "asynccontextmanager": "contextmanager",
 }

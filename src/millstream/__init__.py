@@ -11,6 +11,8 @@ with millstream.open("orders.db") as ms:
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from millstream.errors import MillstreamError
 from millstream.limits import Limits
 from millstream.log.block import Block
@@ -27,7 +29,20 @@ from millstream.threads.log import Log
 from millstream.threads.queue import Queue
 from millstream.threads.stage import Stage
 
+if TYPE_CHECKING:
+    from millstream import aio as aio
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """`millstream.aio`, once it is asked for: programs of threads do not pay for it."""
+    if name == "aio":
+        from importlib import import_module
+
+        return import_module("millstream.aio")
+    raise AttributeError(f"module 'millstream' has no attribute {name!r}")
+
 
 __all__ = [
     "Backoff",

@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 from msgspec import Struct
 
 from millstream.clock import Clock
-from millstream.errors import InvalidInput
+from millstream.errors import CannotOpen, InvalidInput
 from millstream.limits import Limits
 from millstream.record import SqlResult
 
@@ -231,11 +231,25 @@ def tidies(command: Command[Any]) -> bool:
     return command.traits.tidies
 
 
+def check_reads(command: Command[Any]) -> None:
+    """Refuse what writes, where the store was opened to be read."""
+    if command.writes:
+        raise CannotOpen(
+            f"{type(command).__name__} writes, and the store was opened with mode='r': it is only "
+            "read; open it with mode='rw' to write"
+        )
+
+
 class Session(Protocol):
     """What answers commands, on the caller's thread."""
 
-    limits: Limits
-    clock: Clock
+    @property
+    def limits(self) -> Limits:
+        """What may be asked for at once."""
+
+    @property
+    def clock(self) -> Clock:
+        """The time that callers measure waits by."""
 
     def execute(self, command: Command[T]) -> T:
         """Answer a command; what it writes is durable on return. Raises a `MillstreamError`."""
@@ -247,8 +261,13 @@ class Session(Protocol):
 class AsyncSession(Protocol):
     """What answers commands, to coroutines."""
 
-    limits: Limits
-    clock: Clock
+    @property
+    def limits(self) -> Limits:
+        """What may be asked for at once."""
+
+    @property
+    def clock(self) -> Clock:
+        """The time that callers measure waits by."""
 
     async def execute(self, command: Command[T]) -> T:
         """Answer a command, as `Session.execute`; other coroutines run meanwhile."""

@@ -124,7 +124,7 @@ def test_a_text_of_coroutines_becomes_one_of_threads(ours: str, theirs: str) -> 
         "import asyncio\n",
         '"""What one awaits."""\n',
         "from millstream import aio\n",
-        "async def f():\n    async with g().__aiter__():\n        pass\n",
+        "async def f():\n    async with g().__anext__():\n        pass\n",
         "# In its event loop.\n",
         'x = f"{await g()}"\n' if inspect.sys.version_info < (3, 12) else "x = AsyncThing\n",
     ],

@@ -121,6 +121,9 @@ class Log:
             for record in block.records():
                 yield record
 
+    def __aiter__(self) -> AsyncIterator[Record]:
+        return self.read()
+
     async def read_blocks(
         self, start: int | None = None, stop: int | None = None
     ) -> AsyncIterator[Block]:

@@ -7,9 +7,11 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from millstream.aio.surface import ReadOnly
 from millstream.command import AsyncSession
 from millstream.remote.address import is_address
 from millstream.remote.opening import check_no_address_options, open_async_remote
+from millstream.store.engine import Mode
 
 if TYPE_CHECKING:
     from millstream.store.store import Store
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 async def open_session(
     path: str | os.PathLike[str],
     *,
+    mode: Mode,
+    create: bool,
     token: str | None,
     ca: str | None,
     connect_timeout: float,
@@ -26,7 +30,7 @@ async def open_session(
 ) -> AsyncSession:
     """The session of the store in a file, or behind a server; each refuses the other's options."""
     if is_address(path):
-        return await open_async_remote(
+        session: AsyncSession = await open_async_remote(
             str(path),
             token=token,
             ca=ca,
@@ -34,18 +38,20 @@ async def open_session(
             retry_for=retry_for,
             **of_files,
         )
+        return ReadOnly(session) if mode == "r" else session
     check_no_address_options(token=token, ca=ca)
     from millstream.aio.session import AsyncEmbeddedSession
     from millstream.embedded import open_file
 
-    open_it = partial(open_file, path, **of_files)
+    open_it = partial(open_file, path, mode=mode, create=create, **of_files)
     opening = asyncio.get_running_loop().run_in_executor(None, open_it)
     try:
         store = await asyncio.shield(opening)
     except asyncio.CancelledError:
         opening.add_done_callback(_close_unwanted)
         raise
-    return AsyncEmbeddedSession(store)
+    session = AsyncEmbeddedSession(store)
+    return ReadOnly(session) if mode == "r" else session
 
 
 def _close_unwanted(opened: asyncio.Future[Store]) -> None:

@@ -7,13 +7,101 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Event, Future, Lock
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Generator
+from functools import wraps
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
-from millstream.command import AsyncSession, Command
+from millstream.clock import Clock
+from millstream.command import AsyncSession, Command, check_reads
+from millstream.limits import Limits
 
-__all__ = ["Entries", "Event", "Future", "Lock", "Unbroken"]
+__all__ = ["Entries", "Event", "Future", "Lock", "ReadOnly", "Unbroken", "opening"]
 
 T = TypeVar("T")
+_P = ParamSpec("_P")
+
+
+class _Closable(Protocol):
+    """A handle that is closed when its block ends."""
+
+    async def close(self) -> None:
+        """Let go of it."""
+
+
+_C = TypeVar("_C", bound=_Closable)
+
+
+class _Opening(Coroutine[Any, Any, _C], Generic[_C]):
+    """A handle that is on its way: awaited, or entered by `async with`, which closes it as well."""
+
+    def __init__(self, opening: Coroutine[Any, Any, _C]) -> None:
+        self._opening = opening
+        self._opened: _C | None = None
+
+    def __await__(self) -> Generator[Any, Any, _C]:
+        return self._opening.__await__()
+
+    def send(self, value: Any) -> Any:
+        """As of any coroutine, so that a loop can run it."""
+        return self._opening.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """The same."""
+        return self._opening.throw(*error)
+
+    def close(self) -> None:
+        """The same."""
+        self._opening.close()
+
+    async def __aenter__(self) -> _C:
+        self._opened = await self._opening
+        return self._opened
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._opened is not None:
+            await self._opened.close()
+
+
+def opening(function: Callable[_P, Coroutine[Any, Any, _C]]) -> Callable[_P, _Opening[_C]]:
+    """Let what a function opens be awaited, or be entered at once."""
+
+    @wraps(function)
+    def begin(*given: _P.args, **named: _P.kwargs) -> _Opening[_C]:
+        return _Opening(function(*given, **named))
+
+    return begin
+
+
+class ReadOnly:
+    """A session that refuses to write."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
+
+    @property
+    def limits(self) -> Limits:
+        """Those of the session beneath."""
+        return self._session.limits
+
+    @property
+    def clock(self) -> Clock:
+        """That of the session beneath."""
+        return self._session.clock
+
+    async def execute(self, command: Command[T]) -> T:
+        """Answer a command that changes nothing."""
+        check_reads(command)
+        return await self._session.execute(command)
+
+    async def close(self) -> None:
+        """End the session."""
+        await self._session.close()
 
 
 class Entries:

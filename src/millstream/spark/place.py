@@ -142,7 +142,7 @@ def open_session(place: Place, *, read_only: bool) -> Session:
         )
     check_here(place)
     try:
-        store = open_file(place.url, read_only=read_only)
+        store = open_file(place.url, mode="r" if read_only else "rw")
     except CannotOpen as error:
         raise CannotOpen(f"{error.message} (on {place.host})", path=place.url) from None
     return EmbeddedSession(store)

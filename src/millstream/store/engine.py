@@ -17,6 +17,8 @@ from millstream.record import SqlResult
 from millstream.store.commit import Commit, Row
 
 Durability = Literal["full", "relaxed"]
+Mode = Literal["rw", "r"]
+"""Whether a store is opened to be read and written, or only to be read."""
 
 Ability = Literal["sql", "forks"]
 """What an engine may be able to do beyond the protocol.
@@ -116,6 +118,8 @@ class Engine(Protocol):
     durability: Durability
     shared: bool
     """Whether other processes may write too, so that their commits must be looked for."""
+    read_only: bool
+    """Whether it refuses to write."""
     abilities: frozenset[Ability]
     """What callers may ask for beyond this protocol."""
     place: str

@@ -8,9 +8,9 @@ from typing import Any
 from millstream.clock import Clock
 from millstream.errors import InvalidInput
 from millstream.limits import Limits
-from millstream.store.engine import Durability, Engine
+from millstream.store.engine import Durability, Engine, Mode
 from millstream.store.memory import MemoryEngine
-from millstream.store.place import IN_MEMORY, check_file
+from millstream.store.place import IN_MEMORY, check_file, check_there
 from millstream.store.sqlite import SqliteEngine
 from millstream.store.sqlite_options import SqliteOptions
 
@@ -21,6 +21,8 @@ EngineOptions = SqliteOptions
 def open_engine(
     place: str | os.PathLike[str],
     *,
+    mode: Mode = "rw",
+    create: bool = True,
     durability: Durability = "full",
     options: EngineOptions | None = None,
     limits: Limits | None = None,
@@ -32,10 +34,20 @@ def open_engine(
     `of_files` are `SqliteEngine`'s own arguments. An engine in memory has no use for them.
     """
     if os.fspath(place) == IN_MEMORY:
+        if mode == "r" or not create:
+            raise InvalidInput("mode='r' and create=False are for a file: memory begins empty")
         if options is not None:
             raise InvalidInput(f"options={type(options).__name__} is for a file, not for memory")
         return MemoryEngine(durability=durability)
     check_file(place)
+    if mode == "r" or not create:
+        check_there(place, "" if mode == "r" else "; create=True makes one")
     return SqliteEngine(
-        place, durability=durability, options=options, limits=limits, clock=clock, **of_files
+        place,
+        durability=durability,
+        options=options,
+        limits=limits,
+        clock=clock,
+        read_only=mode == "r",
+        **of_files,
     )

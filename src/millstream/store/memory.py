@@ -134,6 +134,7 @@ class MemoryEngine:
     """
 
     abilities: frozenset[Ability] = frozenset()
+    read_only = False
     place = IN_MEMORY
 
     def __init__(

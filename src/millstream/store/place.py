@@ -40,11 +40,12 @@ def check_file(path: str | os.PathLike[str]) -> None:
         )
 
 
-def check_peer(path: str | os.PathLike[str]) -> None:
-    """Refuse a file that is not there, where nobody asked to make one."""
-    if is_address(path):
-        return
-    check_file(path)
-    if not os.path.exists(path):
+def check_there(path: str | os.PathLike[str], advice: str) -> None:
+    """Refuse a file that is not there, or is empty, where no store is to be made."""
+    try:
+        there = os.stat(path).st_size > 0
+    except (FileNotFoundError, NotADirectoryError):
+        there = False
+    if not there:
         name = os.fspath(path)
-        raise CannotOpen(f"there is no store at {name}; create=True makes one", path=name)
+        raise CannotOpen(f"there is no store at {name}{advice}", path=name)

@@ -106,8 +106,8 @@ class Readable:
 
     @property
     def is_committing(self) -> bool:
-        """Whether a commit is made here: an operation that is run now has to wait for it."""
-        return self._transactor.turn.locked()
+        """Whether an operation that is run now has to wait for a commit, or could never be run."""
+        return self.engine.read_only or self._transactor.turn.locked()
 
     def refresh(self) -> bool:
         """See what other processes have committed; True if there was anything."""

@@ -98,7 +98,7 @@ class SqliteEngine:
         self.path = Path(path).absolute()
         self.place = str(self.path)
         self.on_upkeep_due: Callable[[], None] | None = None
-        self._read_only = read_only
+        self.read_only = read_only
         self.durability: Durability = durability
         self.commits = 0
         self._options = options or SqliteOptions()
@@ -145,7 +145,7 @@ class SqliteEngine:
 
     def write(self) -> SqliteWriter:
         """Wait for the turn to write; leaving without a commit undoes it all."""
-        if self._read_only:
+        if self.read_only:
             raise CannotOpen(f"{self.path} was opened to be read only", path=str(self.path))
         return self._writer or self._reopen_writer()
 
@@ -227,7 +227,7 @@ class SqliteEngine:
                 return
             self._closed = True
             self._idle.wait_for(lambda: not self._in_use, READS_S_MAX)
-            self._drop_connections(checkpoint=True)
+            self._drop_connections(checkpoint=not (self.read_only and self._wal_file_bytes()))
             _open_paths[self._real_path] -= 1
 
     def describe(self) -> dict[str, Any]:
@@ -274,10 +274,10 @@ class SqliteEngine:
             return 0
 
     def _connect(self) -> apsw.Connection:
-        connection = connect(self.path, busy=self._busy(), vfs=self._vfs, read_only=self._read_only)
+        connection = connect(self.path, busy=self._busy(), vfs=self._vfs, read_only=self.read_only)
         level = "FULL" if self.durability == "full" else "NORMAL"
         connection.execute(f"PRAGMA synchronous = {level}")
-        if self._read_only:
+        if self.read_only:
             connection.execute("PRAGMA query_only = 1")
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         return connection
@@ -312,7 +312,7 @@ class SqliteEngine:
         """Refuse a log that a dead process has left if acknowledged commits in it are cut off."""
         if break_in_log(self.path, connection) is None:
             return
-        other = connect(self.path, busy=self._busy(), vfs=self._vfs, read_only=self._read_only)
+        other = connect(self.path, busy=self._busy(), vfs=self._vfs, read_only=self.read_only)
         try:
             other.execute("BEGIN IMMEDIATE")  # another process may have been writing just now
             found = break_in_log(self.path, connection)
@@ -326,7 +326,7 @@ class SqliteEngine:
             raise damaged(
                 self.path, f"{found}; to go on without them, open it with accept_loss=True"
             )
-        if not self._read_only:  # or the next one to open it would find the same
+        if not self.read_only:  # or the next one to open it would find the same
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
     def _take_reader(self) -> SqliteReader:
@@ -414,8 +414,7 @@ class SqliteEngine:
 
 def _close(connection: apsw.Connection, *, checkpoint: bool) -> None:
     """Close a connection; the last one of all copies the log into the file, if it is to."""
-    if not checkpoint:
-        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0 if checkpoint else 1)
     connection.close()
 
 

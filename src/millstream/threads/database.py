@@ -23,22 +23,25 @@ from millstream.remote.opening import CONNECT_TIMEOUT_S, RETRY_FOR_S
 from millstream.replica.commands import GetStoreId
 from millstream.replica.sync.outcome import Direction, OnFork, Options, Outcome, Tell
 from millstream.steps import Steps
-from millstream.store.engine import Durability
-from millstream.store.place import check_peer
+from millstream.store.engine import Durability, Mode
+from millstream.store.place import is_address
 from millstream.store.sqlite_options import SqliteOptions
 from millstream.threads.log import Log
 from millstream.threads.opening import open_session
 from millstream.threads.queue import Queue
-from millstream.threads.surface import Event
+from millstream.threads.surface import Event, opening
 from millstream.threads.sync import follow, synced
 
 ENTRIES_PER_PAGE = 1_000
 """Logs or queues that are listed by one command."""
 
 
+@opening
 def open(
     path: str | os.PathLike[str],
     *,
+    mode: Mode = "rw",
+    create: bool = True,
     durability: Durability = "full",
     limits: Limits | None = None,
     options: SqliteOptions | None = None,
@@ -52,6 +55,8 @@ def open(
 ) -> Millstream:
     """Open the store in a file, or make one; everything is durable when a call returns.
 
+    With `create=False` a file that is missing is `CannotOpen`. With `mode="r"` the store is only
+    read, and sees what others commit: nothing is made, and what writes is refused.
     With `durability="relaxed"` a commit survives the death of the process but not of the machine.
     A new file is for its owner alone unless `file_mode` (such as `0o640`) says otherwise. A store
     whose write-ahead log was damaged is refused if commits would be lost by that; `accept_loss` opens
@@ -64,9 +69,13 @@ def open(
     `retry_for` seconds: reads, and appends under a `Producer`, are then asked again; of other
     changes that were not answered the caller learns by `OutcomeUnknown`.
     """
+    if mode not in ("rw", "r"):
+        raise InvalidInput(f"mode is 'rw' or 'r', not {mode!r}")
     return Millstream(
         open_session(
             path,
+            mode=mode,
+            create=create,
             durability=durability,
             limits=limits,
             options=options,
@@ -223,9 +232,7 @@ def _session_of(
         raise InvalidInput(
             f"a peer is an open store, a path or an address, not {type(peer).__name__}"
         )
-    if not create:
-        check_peer(peer)
-    with open(peer, token=token) as opened:
+    with open(peer, token=token, create=create or is_address(peer)) as opened:
         yield opened.session
 
 

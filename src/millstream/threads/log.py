@@ -120,6 +120,9 @@ class Log:
         for block in self.read_blocks(start, stop):
             yield from block.records()
 
+    def __iter__(self) -> Iterator[Record]:
+        return self.read()
+
     def read_blocks(self, start: int | None = None, stop: int | None = None) -> Iterator[Block]:
         """As `read`, but whole blocks: columns, for callers that need no record objects."""
         first, end = self._bounds()

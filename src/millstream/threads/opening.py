@@ -8,11 +8,15 @@ from typing import Any
 from millstream.command import Session
 from millstream.remote.address import is_address
 from millstream.remote.opening import check_no_address_options, open_remote
+from millstream.store.engine import Mode
+from millstream.threads.surface import ReadOnly
 
 
 def open_session(
     path: str | os.PathLike[str],
     *,
+    mode: Mode,
+    create: bool,
     token: str | None,
     ca: str | None,
     connect_timeout: float,
@@ -21,7 +25,7 @@ def open_session(
 ) -> Session:
     """The session of the store in a file, or behind a server; each refuses the other's options."""
     if is_address(path):
-        return open_remote(
+        session: Session = open_remote(
             str(path),
             token=token,
             ca=ca,
@@ -29,7 +33,9 @@ def open_session(
             retry_for=retry_for,
             **of_files,
         )
+        return ReadOnly(session) if mode == "r" else session
     check_no_address_options(token=token, ca=ca)
     from millstream.embedded import EmbeddedSession, open_file  # clients of servers need no store
 
-    return EmbeddedSession(open_file(path, **of_files))
+    session = EmbeddedSession(open_file(path, mode=mode, create=create, **of_files))
+    return ReadOnly(session) if mode == "r" else session

@@ -54,14 +54,20 @@ def find_message(store: Store, query: c.FindMessage) -> Fate:
 
 
 def _search(reading: Reading, queue: str, log: str, offset: int) -> Fate:
-    found: Fate | int = 0
-    while isinstance(found, int):
-        ask = partial(_find, queue=queue, log=log, offset=offset, first=found)
-        found = reading.view(ask)
-    return found
+    """Look through the buckets with unfinished messages, and then through all of them."""
+    for wanted in ("available", None):
+        found: Fate | int = 0
+        while isinstance(found, int):
+            ask = partial(_find, queue=queue, log=log, offset=offset, wanted=wanted, first=found)
+            found = reading.view(ask)
+        if found is not _UNKNOWN:
+            return found
+    return _UNKNOWN
 
 
-def _find(view: View, *, queue: str, log: str, offset: int, first: int) -> Fate | int:
+def _find(
+    view: View, *, queue: str, log: str, offset: int, wanted: str | None, first: int
+) -> Fate | int:
     """What is known of it; or the claim number to go on from."""
     state = need_queue(view, queue)
     log_id = view.entity(keys.log_name(log), Name).log_id
@@ -70,7 +76,7 @@ def _find(view: View, *, queue: str, log: str, offset: int, first: int) -> Fate 
         return _UNKNOWN
     if offset >= head.next_at(state.positions.get(log_id, 0)):
         return _UNROUTED if state.spec.in_order else Fate(state="available")
-    for looked_at, bucket_id in enumerate(find_buckets(view, state, None, first)):
+    for looked_at, bucket_id in enumerate(find_buckets(view, state, wanted, first)):
         if looked_at == BUCKETS_PER_LOOK:
             return split_id(bucket_id)[1]
         bucket = find_bucket(view, state, bucket_id)
