@@ -190,3 +190,16 @@ def test_there_is_an_example_of_every_body() -> None:
 
 def test_the_claim_in_the_examples_is_one_that_could_be() -> None:
     assert re.fullmatch(r"[0-9]{19}", examples.NAMES["claim_id"])
+
+
+def test_every_duration_is_in_seconds() -> None:
+    found = document()
+    named = {
+        name
+        for one in found["components"]["schemas"].values()
+        for name in one.get("properties", ())
+    }
+    for methods in found["paths"].values():
+        for operation in methods.values():
+            named |= {one["name"] for one in operation.get("parameters", ())}
+    assert {name for name in named if name.endswith("_ms")} == {"start_ms"}  # a time
