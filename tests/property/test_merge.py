@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from millstream.errors import ForkDetected
 from millstream.replica import Meta, Stamp
-from millstream.testing.lattice import Entry, LogState, OnFork, merge
+from tests.unit.replica.lattice import Entry, LogState, OnFork, merge
 
 stamps = st.builds(Stamp, st.integers(0, 3), st.integers(0, 2), st.sampled_from("ab"))
 metas = st.one_of(

@@ -11,7 +11,7 @@ from millstream import Millstream
 from millstream.errors import InvalidInput
 from millstream.replica.commands import AdoptTimestamp
 from millstream.testing import SimulatedClock
-from millstream.testing.lattice import LogState, merge
+from tests.unit.replica.lattice import LogState, merge
 
 
 def timestamp(ms: Millstream, log: str = "x") -> int:

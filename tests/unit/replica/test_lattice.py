@@ -8,7 +8,7 @@ import pytest
 
 from millstream.errors import ForkDetected, InvalidInput
 from millstream.replica import Meta, Stamp
-from millstream.testing.lattice import Entry, LogState, merge
+from tests.unit.replica.lattice import Entry, LogState, merge
 
 
 def entry(offset: int) -> Entry:
