@@ -54,15 +54,15 @@ def create(
 @command(token, "token list", name="list", file_only=True)
 def list_tokens(ms: Millstream) -> Answer:
     """List the tokens; never their secrets."""
-    from millstream.server.auth.tokens import list_tokens
+    from millstream.server.auth.register import Registrar
 
-    found = list_tokens(ms)
+    found = Registrar(ms).tokens()
     now_ms = SystemClock().wall_ms()
     rows = [
         (
             one.name,
             one.id,
-            " ".join(str(permission) for permission in one.permissions),
+            " ".join(one.permissions),
             when(one.created),
             _ending(one, now_ms),
         )
@@ -85,10 +85,10 @@ def revoke(
     consent: Consent,
 ) -> Answer:
     """Revoke a token; running servers refuse it within a second."""
-    from millstream.server.auth.tokens import revoke_token
+    from millstream.server.auth.register import Registrar
 
     consent.ask(f"Revoke the token {name!r}? Clients that use it are shut out.")
-    gone = revoke_token(ms, name)
+    gone = Registrar(ms).revoke(name)
     return Answer(
         {"token": gone.name, "id": gone.id, "revoked": True}, f"{safe(gone.name)} revoked"
     )
@@ -101,4 +101,4 @@ def _ending(one: Token, now_ms: int) -> Any:
 
 
 def _plain(one: Token) -> dict[str, Any]:
-    return {**asdict(one), "permissions": [str(permission) for permission in one.permissions]}
+    return {name: fact for name, fact in asdict(one).items() if name != "digest"}

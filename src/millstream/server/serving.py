@@ -27,7 +27,7 @@ from millstream.embedded import EmbeddedSession, open_file
 from millstream.errors import InvalidInput, MillstreamError
 from millstream.limits import Limits
 from millstream.server.app import make_app
-from millstream.server.auth.tokens import list_tokens
+from millstream.server.auth.register import Registrar
 from millstream.server.core import Core
 from millstream.server.http.connection import Config, HttpConnection, SocketConnection
 from millstream.server.http.handshake import Handshakes
@@ -163,7 +163,8 @@ class Serving:
         if not self.settings.needs_tokens():
             return
         now_ms = store.clock.wall_ms()
-        if all(one.has_expired(now_ms) for one in list_tokens(Millstream(EmbeddedSession(store)))):
+        tokens = Registrar(Millstream(EmbeddedSession(store))).tokens()
+        if all(one.has_expired(now_ms) for one in tokens):
             raise InvalidInput(
                 f"a server at {self.settings.host} lets no client in without a token, and this store "
                 "has none; `millstream token create` makes one, on 127.0.0.1 none is needed"

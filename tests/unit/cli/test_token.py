@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import millstream
-from millstream.server.auth.tokens import LOG, list_tokens
+from millstream.server.auth.register import LOG, Registrar
 
 
 def test_a_token_is_printed_once(cli: Any) -> None:
@@ -29,6 +29,7 @@ def test_json_holds_everything(cli: Any) -> None:
     assert made["expires"] == made["created"] + 30 * 86_400_000
     del made["token"]
     assert cli.json("token", "list") == [made]
+    assert "digest" not in made
     assert cli.json("token", "revoke", "ci", "-y") == {
         "token": "ci",
         "id": made["id"],
@@ -63,5 +64,5 @@ def test_an_expired_token_says_so(cli: Any) -> None:
         from millstream.testing import SimulatedClock
 
         create_token(ms, "old", ["log:read"], expires_ms=1, clock=SimulatedClock())
-        assert [one.name for one in list_tokens(ms)] == ["old"]
+        assert [one.name for one in Registrar(ms).tokens()] == ["old"]
     assert cli("token", "list").splitlines()[1].endswith("\texpired")

@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 
 from millstream.server.app import make_app
-from millstream.server.auth.tokens import revoke_token
+from millstream.server.auth.register import Registrar
 from millstream.server.http.guard import Guard
 from millstream.server.rest.routing import Paths
 from millstream.server.settings import Settings
@@ -94,7 +94,7 @@ def test_no_route_is_open_without_a_good_token(kind: str) -> None:
                 "expired": at.token("*:admin", name="expired", expires_ms=1),
                 "forged ticket": "mt_gqR0b2tlbqRuYW1l.c2lnbmF0dXJl",
             }
-            revoke_token(at.ms, "revoked")
+            Registrar(at.ms).revoke("revoked")
             clock.advance(2)
             head = {} if kind == "none" else {"authorization": f"Bearer {texts.get(kind)}"}
             if kind == "basic":

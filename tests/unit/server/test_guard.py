@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from millstream.errors import InvalidInput
-from millstream.server.auth.tokens import revoke_token
+from millstream.server.auth.register import Registrar
 from millstream.server.core import Core
 from millstream.server.docs.endpoints import routes
 from millstream.server.settings import Settings
@@ -50,7 +50,7 @@ def test_the_answer_is_the_same_for_whatever_is_wrong_with_a_token() -> None:
             good = at.token("*:admin", name="good")
             revoked = at.token("*:admin", name="revoked")
             expired = at.token("*:admin", name="expired", expires_ms=1)
-            revoke_token(at.ms, "revoked")
+            Registrar(at.ms).revoke("revoked")
             clock.advance(2)
             answers = []
             for head in (

@@ -18,7 +18,8 @@ import pytest
 import millstream
 from millstream import wire
 from millstream.log import commands as logs
-from millstream.server.auth.tokens import create_token, revoke_token
+from millstream.server.auth.register import Registrar
+from millstream.server.auth.tokens import create_token
 from millstream.server.http import connection
 from millstream.server.rest import routing
 from millstream.server.serving import Serving, running
@@ -237,7 +238,7 @@ def test_a_revoked_token_ends_also_a_connection_that_only_listens(tmp_path: Path
         ):
             listening.send((1, logs.WaitForOffset("a", 0, 60_000)))
             with millstream.open(tmp_path / "store.db") as ms:
-                revoke_token(ms, "listener")
+                Registrar(ms).revoke("listener")
             assert listening.ending() == (1008, "the token has expired, or was revoked")
             assert writing.ask(logs.Append("a", single("x"))) == 0
 

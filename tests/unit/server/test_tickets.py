@@ -8,9 +8,8 @@ import pytest
 
 from millstream.errors import Denied
 from millstream.log.commands import GetBounds
-from millstream.server.auth.register import LOG
+from millstream.server.auth.register import LOG, Registrar
 from millstream.server.auth.tickets import verify
-from millstream.server.auth.tokens import revoke_token
 from millstream.server.docs.endpoints import routes
 from millstream.server.settings import Settings
 from millstream.testing import SimulatedClock
@@ -51,7 +50,7 @@ def test_a_ticket_ends_with_its_token() -> None:
             found = (await made(at, token, "log:read")).json()
             assert found["expires"] == clock.wall_ms() + 5_000
             assert (await at.ask("GET", f"/echo?ticket={found['ticket']}")).status_code == 200
-            revoke_token(at.ms, "ci")
+            Registrar(at.ms).revoke("ci")
             clock.advance(1)
             assert (await at.ask("GET", f"/echo?ticket={found['ticket']}")).status_code == 401
 

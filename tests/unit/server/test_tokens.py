@@ -18,8 +18,8 @@ from millstream.errors import (
 from millstream.log.commands import GetBounds, ReadBlocks
 from millstream.server.auth import register, tickets
 from millstream.server.auth.access import Principal, parse_permission
-from millstream.server.auth.register import LOG, Made, Registrar
-from millstream.server.auth.tokens import create_token, digest_of, list_tokens, revoke_token
+from millstream.server.auth.register import LOG, Registrar, Token
+from millstream.server.auth.tokens import create_token, digest_of
 from millstream.testing import SimulatedClock, memory_store
 from tests.unit.server.guarded import guarded, in_loop, other_handle
 
@@ -33,7 +33,7 @@ def test_a_token_is_listed_without_its_secret() -> None:
         secret = text.split("_", 2)[2]
         assert text.startswith(f"ms_{token.id}_")
         assert len(secret) >= 43
-        assert list_tokens(ms) == [token]
+        assert Registrar(ms).tokens() == [token]
         assert token.expires == clock.wall_ms() + HOUR_MS
         assert not any(secret.encode() in record.value for record in ms.log(LOG).read())
 
@@ -50,12 +50,12 @@ def test_a_name_is_taken_until_its_token_is_revoked() -> None:
         with pytest.raises(AlreadyExists) as found:
             create_token(ms, "ci", ["*:admin"])
         assert "digest" not in f"{found.value}{found.value.data}"
-        assert revoke_token(ms, "ci") == first
+        assert Registrar(ms).revoke("ci") == first
         with pytest.raises(NotFound):
-            revoke_token(ms, "ci")
+            Registrar(ms).revoke("ci")
         second, _ = create_token(ms, "ci", ["store:read"])
-        assert revoke_token(ms, second.id) == second
-        assert list_tokens(ms) == []
+        assert Registrar(ms).revoke(second.id) == second
+        assert Registrar(ms).tokens() == []
 
 
 @pytest.mark.parametrize("expires_ms", [0, -1, 10**15])
@@ -64,9 +64,9 @@ def test_a_token_lasts_for_a_sensible_time(expires_ms: int) -> None:
         create_token(ms, "ci", ["store:read"], expires_ms=expires_ms)
 
 
-def made(number: int) -> Made:
+def made(number: int) -> Token:
     facts = {"digest": digest_of(f"secret{number}"), "permissions": ["log:read"], "created": 1}
-    return Made(name=f"token{number:05}", id=f"{number:016x}", **facts)  # type: ignore[arg-type]
+    return Token(name=f"token{number:05}", id=f"{number:016x}", **facts)  # type: ignore[arg-type]
 
 
 def test_tens_of_thousands_of_tokens_are_at_hand() -> None:
@@ -79,8 +79,8 @@ def test_tens_of_thousands_of_tokens_are_at_hand() -> None:
             tokens = at.core.tokens
             assert (await tokens.authenticate(text)).name == "one-more"
             assert (await tokens.authenticate(f"ms_{7:016x}_secret7")).name == "token00007"
-            assert len(list_tokens(at.ms)) == 20_001
-            assert revoke_token(at.ms, f"{7:016x}").name == "token00007"
+            assert len(Registrar(at.ms).tokens()) == 20_001
+            assert Registrar(at.ms).revoke(f"{7:016x}").name == "token00007"
             at.let_tokens_age()
             with pytest.raises(Unauthenticated):
                 await tokens.authenticate(f"ms_{7:016x}_secret7")
@@ -125,10 +125,10 @@ def test_a_register_of_tokens_that_are_gone_begins_anew(monkeypatch: pytest.Monk
                 if round_ % 7 == 0:  # a server that looks now and then misses nothing
                     at.let_tokens_age()
                     assert (await tokens.authenticate(text)).name == "short"
-                revoke_token(at.ms, "short")
+                Registrar(at.ms).revoke("short")
             assert len(at.ms.log(LOG)) <= 21
             assert at.ms.log(LOG).start_offset() > 0
-            assert [one.name for one in list_tokens(at.ms)] == ["kept"]
+            assert [one.name for one in Registrar(at.ms).tokens()] == ["kept"]
             at.let_tokens_age()
             assert (await tokens.authenticate(kept)).name == "kept"
             with pytest.raises(Unauthenticated):
@@ -173,7 +173,7 @@ def test_a_damaged_register_lets_nobody_in() -> None:
             with pytest.raises(CorruptionError):
                 await at.core.tokens.authenticate(text)
             with pytest.raises(CorruptionError):
-                list_tokens(at.ms)
+                Registrar(at.ms).tokens()
 
     in_loop(test)
 
@@ -230,7 +230,7 @@ def test_a_server_knows_within_a_second_what_another_process_revoked(tmp_path: P
                 _, text = create_token(elsewhere, "ci", ["log:read"], clock=clock)
                 principal = await at.core.tokens.authenticate(text)
                 await at.core.execute(principal, GetBounds("orders"))
-                revoke_token(elsewhere, "ci")
+                Registrar(elsewhere).revoke("ci")
                 clock.advance(1.0)
                 with pytest.raises(Unauthenticated):
                     await at.core.execute(principal, GetBounds("orders"))
@@ -249,7 +249,7 @@ def test_entries_are_not_read_again_for_every_request() -> None:
         async with guarded(clock=clock) as at:
             text = at.token("log:read")
             principal = await at.core.tokens.authenticate(text)
-            revoke_token(at.ms, "t")
+            Registrar(at.ms).revoke("t")
             clock.advance(0.4)
             await at.core.tokens.confirm(principal)  # still what was read
             clock.advance(0.2)

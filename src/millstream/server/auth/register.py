@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
+from functools import cached_property
 
 import msgspec
 from msgspec import Struct
@@ -35,23 +36,11 @@ TIDY_BATCH = 10_000
 """Entries of one append: well within what a batch may hold."""
 
 
-class Token(Struct, frozen=True, kw_only=True):
-    """What is known of a token; nothing in it can be used to log in."""
+class Token(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="made", dict=True):
+    """A token was made: it counts until it is revoked, or its time is over.
 
-    id: str
-    name: str
-    permissions: tuple[Permission, ...]
-    created: int
-    expires: int | None = None
-    """Milliseconds since the epoch."""
-
-    def has_expired(self, wall_ms: int) -> bool:
-        """Whether its time is over."""
-        return self.expires is not None and self.expires <= wall_ms
-
-
-class Made(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="made"):
-    """A token was made: it counts until it is revoked, or its time is over."""
+    Nothing in it can be used to log in.
+    """
 
     name: str
     id: str
@@ -59,16 +48,16 @@ class Made(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="made"):
     permissions: list[str]
     created: int
     expires: int | None = None
+    """Milliseconds since the epoch."""
 
-    def token(self) -> Token:
-        """Its public facts."""
-        return Token(
-            id=self.id,
-            name=self.name,
-            permissions=parse_permissions(self.permissions),
-            created=self.created,
-            expires=self.expires,
-        )
+    @cached_property
+    def allowed(self) -> tuple[Permission, ...]:
+        """What it may do; parsed once."""
+        return parse_permissions(self.permissions)
+
+    def has_expired(self, wall_ms: int) -> bool:
+        """Whether its time is over."""
+        return self.expires is not None and self.expires <= wall_ms
 
 
 class Revoked(Struct, frozen=True, kw_only=True, tag="revoked"):
@@ -77,7 +66,7 @@ class Revoked(Struct, frozen=True, kw_only=True, tag="revoked"):
     id: str
 
 
-_decode = msgspec.json.Decoder(Made | Revoked).decode
+_decode = msgspec.json.Decoder(Token | Revoked).decode
 _encode = msgspec.json.Encoder().encode
 _NOTHING = _encode(Revoked(id=""))
 """Changes nothing, and goes first: so nothing else is written if the register has moved on."""
@@ -87,7 +76,7 @@ class Register:
     """The tokens that count, as of an offset of the log. Pure: its caller reads the log."""
 
     def __init__(self) -> None:
-        self.by_id: dict[str, Made] = {}
+        self.by_id: dict[str, Token] = {}
         self.ids: dict[str, str] = {}
         """Names and the ids of their tokens."""
         self.position = 0
@@ -122,7 +111,7 @@ class Register:
             raise CorruptionError(
                 f"the register of tokens, {LOG!r}, is damaged: {error}"
             ) from error
-        if isinstance(entry, Made):
+        if isinstance(entry, Token):
             self.by_id[entry.id] = entry
             self.ids[entry.name] = entry.id
         else:
@@ -140,10 +129,9 @@ class Registrar:
 
     def tokens(self) -> list[Token]:
         """Every token, by name; expired ones too, until they are revoked."""
-        found = self._read().by_id.values()
-        return sorted((made.token() for made in found), key=lambda token: token.name)
+        return sorted(self._read().by_id.values(), key=lambda token: token.name)
 
-    def add(self, made: Made) -> None:
+    def add(self, made: Token) -> None:
         """Enter a token; its name must be free."""
         while True:
             register = self._read()
@@ -167,7 +155,7 @@ class Registrar:
                 )
             if self._write(Revoked(id=made.id)):
                 self._tidy()
-                return made.token()
+                return made
 
     def _read(self) -> Register:
         log, register = self._ms.log(LOG), self._register
@@ -178,9 +166,9 @@ class Registrar:
                 pass  # it was rewritten meanwhile
         return register
 
-    def _write(self, entry: Made | Revoked) -> bool:
+    def _write(self, entry: Token | Revoked) -> bool:
         """Add an entry; False if another process was quicker: then look again."""
-        key = entry.name if isinstance(entry, Made) else None
+        key = entry.name if isinstance(entry, Token) else None
         try:
             end = self._register.position
             self._ms.log(LOG).append(_encode(entry), key=key, expect_end=end)

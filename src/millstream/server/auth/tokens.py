@@ -23,7 +23,7 @@ from millstream.errors import InvalidInput, MetadataConflict, Truncated, Unauthe
 from millstream.log.commands import DescribeLog, GetMetadata, ReadBlocks, SetMetadata
 from millstream.log.names import check_name
 from millstream.server.auth.access import Principal, common, parse_permissions
-from millstream.server.auth.register import LOG, Made, Register, Registrar, Token
+from millstream.server.auth.register import LOG, Register, Registrar, Token
 from millstream.threads.database import Millstream
 
 PREFIX = "ms_"
@@ -66,7 +66,7 @@ def create_token(
         )
     now_ms = (clock or SystemClock()).wall_ms()
     identity, secret = secrets.token_hex(ID_BYTES), secrets.token_urlsafe(SECRET_BYTES)
-    made = Made(
+    made = Token(
         name=name,
         id=identity,
         digest=digest_of(secret),
@@ -75,17 +75,7 @@ def create_token(
         expires=None if expires_ms is None else now_ms + expires_ms,
     )
     Registrar(ms).add(made)
-    return made.token(), f"{PREFIX}{identity}_{secret}"
-
-
-def list_tokens(ms: Millstream) -> list[Token]:
-    """Every token, by name; expired ones too, until they are revoked."""
-    return Registrar(ms).tokens()
-
-
-def revoke_token(ms: Millstream, name: str) -> Token:
-    """Revoke a token, known by its name or id."""
-    return Registrar(ms).revoke(name)
+    return made, f"{PREFIX}{identity}_{secret}"
 
 
 def digest_of(secret: str) -> str:
@@ -100,8 +90,6 @@ class Tokens:
         self._session = session
         self._clock: Clock = session.clock
         self._register = Register()
-        self._known: dict[str, tuple[Made, Token]] = {}
-        """Tokens that have come in, so that the permissions of an entry are parsed once."""
         self._key: bytes | None = None
         self._read_s: float | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -110,14 +98,11 @@ class Tokens:
         """Who comes with a token. Raises `Unauthenticated`."""
         await self.freshen()
         identity, _, secret = text.removeprefix(PREFIX).partition("_")
-        made = self._register.by_id.get(identity) if text.startswith(PREFIX) else None
-        is_right = hmac.compare_digest(digest_of(secret), made.digest if made else _NO_DIGEST)
-        if made is None or not is_right:
+        token = self._register.by_id.get(identity) if text.startswith(PREFIX) else None
+        is_right = hmac.compare_digest(digest_of(secret), token.digest if token else _NO_DIGEST)
+        if token is None or not is_right or token.has_expired(self._clock.wall_ms()):
             raise Unauthenticated
-        token = self._token(made)
-        if token.has_expired(self._clock.wall_ms()):
-            raise Unauthenticated
-        return Principal(token.name, token.permissions, token.id, token.expires)
+        return Principal(token.name, token.allowed, token.id, token.expires)
 
     async def confirm(self, principal: Principal) -> Principal:
         """A principal that came in earlier, with what its token allows now.
@@ -131,25 +116,15 @@ class Tokens:
         if not principal.token:
             return principal
         await self.freshen()
-        made = self._register.by_id.get(principal.token)
-        if made is None:
+        token = self._register.by_id.get(principal.token)
+        if token is None or token.has_expired(wall_ms):
             raise Unauthenticated
-        token = self._token(made)
-        if token.has_expired(wall_ms):
-            raise Unauthenticated
-        allowed = token.permissions
+        allowed = token.allowed
         if principal.is_ticket:
             allowed = common(principal.permissions, allowed)
         if allowed == principal.permissions:
             return principal
         return replace(principal, permissions=allowed)
-
-    def _token(self, made: Made) -> Token:
-        """A token as the register has it, parsed once for each of its entries."""
-        known = self._known.get(made.id)
-        if known is None or known[0] is not made:
-            known = self._known[made.id] = (made, made.token())
-        return known[1]
 
     async def ticket_key(self) -> bytes:
         """The key that tickets are signed with. Raises `Unauthenticated` if none ever was."""
@@ -192,8 +167,6 @@ class Tokens:
         if self._key is None:
             found = await self._session.execute(GetMetadata(LOG))
             self._key = bytes.fromhex(found[_KEY]) if _KEY in found else None
-        by_id = self._register.by_id
-        self._known = {key: known for key, known in self._known.items() if key in by_id}
         self._read_s = began_s
 
     async def _read_on(self) -> None:
