@@ -128,5 +128,5 @@ def test_too_many_at_once_are_refused(ms: Millstream, queue: Queue) -> None:
 
 
 def test_a_router_is_one_of_those_that_exist(ms: Millstream) -> None:
-    with pytest.raises(InvalidInput, match="a router is 'spark'"):
+    with pytest.raises(InvalidInput, match="router is 'spark'"):
         ms.queue("x", router="flink")
