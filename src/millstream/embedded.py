@@ -29,7 +29,7 @@ from millstream.queue import commands as q
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.group import Group
 from millstream.queue.model.state import QueueState
-from millstream.queue.rules import claims, endings, inbox, putting
+from millstream.queue.rules import claims, endings, putting
 from millstream.queue.rules import operations as queues
 from millstream.queue.service import (
     assigning,
@@ -80,7 +80,7 @@ def kinds() -> Kinds:
 
 _OPERATIONS: dict[type[Operation[Any]], Callable[[Transaction, Any], Any]] = {
     c.CreateLog: rules.create_log,
-    c.Append: inbox.append,
+    c.Append: putting.append,
     c.Truncate: rules.truncate,
     c.DeleteLog: rules.delete_log,
     c.SetMetadata: rules.set_metadata,

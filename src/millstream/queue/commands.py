@@ -45,20 +45,17 @@ class Grant(Struct, frozen=True, array_like=True):
     until_ms: int
 
 
-class Deal:
+class Deal(Struct, eq=False):
     """Grants of claims made in one commit; the first claimant to read fetches the payloads of all.
 
     With 32 threads that claim one message each, a claim without it costs a quarter more: 25 µs
     instead of 20 (2026-11).
     """
 
-    __slots__ = ("grants", "lots")
-
-    def __init__(self, grants: list[list[Grant]]) -> None:
-        self.grants = grants
-        """What each claim was granted."""
-        self.lots: list[list[Lot]] | None = None
-        """The messages of each claim once they are read; empty if each claimant reads its own."""
+    grants: list[list[Grant]]
+    """What each claim was granted."""
+    lots: list[list[Lot]] | None = None
+    """The messages of each claim once they are read; empty if each claimant reads its own."""
 
 
 class Granted(Struct, frozen=True):

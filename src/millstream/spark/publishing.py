@@ -15,7 +15,7 @@ from millstream.format import keys
 from millstream.log.commands import Append
 from millstream.log.operations import find_log, make_log
 from millstream.log.producer import Produced, ProducerState
-from millstream.queue.rules.inbox import append
+from millstream.queue.rules.putting import append
 from millstream.spark import staging
 from millstream.spark.staging import StagedFile
 from millstream.store.transaction import Transaction

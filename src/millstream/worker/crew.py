@@ -12,7 +12,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
 from millstream.command import Transact
 from millstream.limits import Limits
@@ -29,19 +29,6 @@ CLOSE_S = 5.0
 Report = Callable[[Handled], None]
 Commit = Callable[[Transact], list[Any]]
 AsyncCommit = Callable[[Transact], Awaitable[list[Any]]]
-
-
-class Crew(Protocol):
-    """What runs handlers. `begin` does not block; `close` does not wait for them."""
-
-    def begin(self, message: Message) -> None:
-        """Run the handler on a message."""
-
-    def abandon(self, message: Message) -> None:
-        """Cancel the handler of a message, which reports that; or ignore what it will report."""
-
-    def close(self) -> None:
-        """Begin no more."""
 
 
 class ThreadCrew:
@@ -210,6 +197,10 @@ class LoopCrew:
         await self._tasks.ended()
         await self._loop.shutdown_asyncgens()
         await self._loop.shutdown_default_executor()
+
+
+Crew = ThreadCrew | Tasks | LoopCrew
+"""What runs handlers. `begin` does not block; `close` does not wait for them."""
 
 
 def _refuse_coroutine(answer: Any) -> None:

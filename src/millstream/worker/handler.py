@@ -8,7 +8,6 @@ from typing import Any
 
 from millstream.command import Transact
 from millstream.errors import InvalidInput
-from millstream.limits import Limits
 from millstream.queue.commands import FinishClaims
 from millstream.queue.model.message import Message
 from millstream.steps import Steps
@@ -24,9 +23,6 @@ _POSITIONAL = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 
 class HandlerTransaction(Steps):
     """What a handler gathers; it is committed with the acknowledgement once the handler returns."""
-
-    def __init__(self, limits: Limits) -> None:
-        super().__init__(limits)
 
     def closing(self, message: Message) -> Transact:
         """Everything gathered and the acknowledgement, for one commit; or `LeaseLost`, and none."""

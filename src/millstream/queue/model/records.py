@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 from millstream.format import rfc
 from millstream.format.ids import make_claim_id, split_id
@@ -24,54 +25,37 @@ MetadataOf = Callable[[Span], list[bytes]]
 """The metadata of neighbouring messages, as the entries of their log have it."""
 
 
-def active_record(
-    name: bytes, bucket_id: int, bucket: Bucket, metadata_of: MetadataOf
+def bucket_record(
+    kind: rfc.RecordType, name: bytes, bucket_id: int, bucket: Bucket, metadata_of: MetadataOf
 ) -> rfc.Record:
-    """What of a bucket is available or in flight."""
-    attempts, until_ms, claimed_ms = bucket.attempts, bucket.until_ms, _claimed_ms(bucket)
-    available = [
-        rfc.AvailableMessage(message_id, claim_id, attempts[slot], metadata)
-        for slot, message_id, claim_id, metadata in _each(bucket, bucket_id, AVAILABLE, metadata_of)
-    ]
-    in_flight = [
-        rfc.InFlightMessage(
-            message_id, claim_id, claimed_ms[slot], until_ms[slot], attempts[slot], metadata
-        )
-        for slot, message_id, claim_id, metadata in _each(bucket, bucket_id, IN_FLIGHT, metadata_of)
-    ]
-    key = rfc.bucket_key(rfc.RecordType.ACTIVE, name, bucket_id)
-    return rfc.Record(key, rfc.encode_active(available, in_flight))
+    """What of a bucket is available or in flight, done, or failed."""
+    each = partial(_each, bucket, bucket_id, metadata_of=metadata_of)
+    attempts, until_ms = bucket.attempts, bucket.until_ms
+    if kind == rfc.RecordType.ACTIVE:
+        claimed_ms = _claimed_ms(bucket)
+        available = [
+            rfc.AvailableMessage(message_id, claim_id, attempts[slot], metadata)
+            for slot, message_id, claim_id, metadata in each(AVAILABLE)
+        ]
+        in_flight = [
+            rfc.InFlightMessage(
+                message_id, claim_id, claimed_ms[slot], until_ms[slot], attempts[slot], metadata
+            )
+            for slot, message_id, claim_id, metadata in each(IN_FLIGHT)
+        ]
+        value = rfc.encode_active(available, in_flight)
+    else:
+        finished = [
+            rfc.FinishedMessage(message_id, claim_id, until_ms[slot], attempts[slot], metadata)
+            for slot, message_id, claim_id, metadata in each(
+                DONE if kind == rfc.RecordType.DONE else FAILED
+            )
+        ]
+        value = rfc.encode_finished(finished)
+    return rfc.Record(rfc.bucket_key(kind, name, bucket_id), value)
 
 
-def done_record(name: bytes, bucket_id: int, bucket: Bucket, metadata_of: MetadataOf) -> rfc.Record:
-    """What of a bucket is done."""
-    key = rfc.bucket_key(rfc.RecordType.DONE, name, bucket_id)
-    return rfc.Record(key, _finished(bucket, bucket_id, DONE, metadata_of))
-
-
-def failed_record(
-    name: bytes, bucket_id: int, bucket: Bucket, metadata_of: MetadataOf
-) -> rfc.Record:
-    """What of a bucket has failed."""
-    key = rfc.bucket_key(rfc.RecordType.FAILED, name, bucket_id)
-    return rfc.Record(key, _finished(bucket, bucket_id, FAILED, metadata_of))
-
-
-def _finished(bucket: Bucket, bucket_id: int, state: int, metadata_of: MetadataOf) -> bytes:
-    found = [
-        rfc.FinishedMessage(
-            message_id, claim_id, bucket.until_ms[slot], bucket.attempts[slot], metadata
-        )
-        for slot, message_id, claim_id, metadata in _each(bucket, bucket_id, state, metadata_of)
-    ]
-    return rfc.encode_finished(found)
-
-
-BUCKET_RECORDS: dict[int, Callable[[bytes, int, Bucket, MetadataOf], rfc.Record]] = {
-    rfc.RecordType.ACTIVE: active_record,
-    rfc.RecordType.DONE: done_record,
-    rfc.RecordType.FAILED: failed_record,
-}
+BUCKET_RECORDS = (rfc.RecordType.ACTIVE, rfc.RecordType.DONE, rfc.RecordType.FAILED)
 """The records that each bucket has, in the order of their keys."""
 
 

@@ -23,8 +23,8 @@ from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.message import tries_of
 from millstream.queue.model.slots import Slots, Trial
 from millstream.queue.model.state import Moved, QueueState
-from millstream.queue.rules.inbox import append
 from millstream.queue.rules.ledger import Ledger
+from millstream.queue.rules.putting import append
 from millstream.record import Headers, Record, Scalar
 from millstream.store.transaction import Transaction
 

@@ -17,22 +17,6 @@ from millstream.store.transaction import Transaction
 class Ledger:
     """One queue in one operation; `close` writes what has changed."""
 
-    __slots__ = (
-        "_index",
-        "alive",
-        "busy",
-        "counts",
-        "is_overtaken",
-        "key",
-        "letters",
-        "paid_until_ms",
-        "positions",
-        "queue",
-        "skipped",
-        "taken",
-        "tx",
-    )
-
     def __init__(self, tx: Transaction, name: str) -> None:
         self.tx = tx
         self.key = keys.queue(name)

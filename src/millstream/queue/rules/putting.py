@@ -1,22 +1,42 @@
-"""Putting: messages get the headers that their queue reads, and those for later get their place."""
+"""Putting: messages get the headers that their queue reads, and those for later get their place.
+
+Every append to a log goes through here, from every surface: the logs of what is put straight to a
+queue take records only while the queue is there.
+"""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
 from millstream.errors import InvalidInput
+from millstream.format import keys
 from millstream.format.headers import labels_of, relabelled
 from millstream.format.packing import Batch, check_timestamp
+from millstream.log import operations as logs
 from millstream.log.commands import Append
-from millstream.log.operations import append, need_log
 from millstream.queue import commands as c
 from millstream.queue.model.marking import addressed, mark_of
 from millstream.queue.model.slots import Span
-from millstream.queue.model.spec import DELAY_MS_MAX
+from millstream.queue.model.spec import DELAY_MS_MAX, no_queue
+from millstream.queue.model.state import QueueState
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.placing import place
-from millstream.queue.rules.sources import LATER_ID, inbox_of, later_of
+from millstream.queue.rules.sources import INBOX, LATER, LATER_ID, inbox_of, later_of
 from millstream.store.transaction import Transaction
+
+
+def append(tx: Transaction, command: Append) -> int:
+    """Append to a log; to an inbox only while there is its queue, or no consumer would get it.
+
+    An inbox that is written elsewhere is left to the rules of copies.
+    """
+    if command.log.startswith((INBOX, LATER)):
+        name = command.log.partition(":")[2]
+        if not tx.entity(keys.queue(name), QueueState).exists():
+            found = logs.find_log(tx, command.log)
+            if found is None or not found[1].owner:
+                raise no_queue(name)
+    return logs.append(tx, command)
 
 
 def put(tx: Transaction, command: c.PutMessages) -> int:
@@ -33,11 +53,11 @@ def put(tx: Transaction, command: c.PutMessages) -> int:
         labels = [addressed(queue.name, queue.spec, wishes, *label) for wishes, label in wanted]
         records = relabelled(records, labels, tx.limits)
     if not command.is_for_later:
-        return append(tx, Append(inbox_of(queue.name), records, producer=command.producer))
+        return logs.append(tx, Append(inbox_of(queue.name), records, producer=command.producer))
     _check_later(command)
     first_id = tx.delta.next_id
-    first = append(tx, Append(later_of(queue.name), records))
-    log_id, head = need_log(tx, later_of(queue.name))
+    first = logs.append(tx, Append(later_of(queue.name), records))
+    log_id, head = logs.need_log(tx, later_of(queue.name))
     spans = [Span(0, count, log_id, first, first_id, tx.wall_ms)]
     if head.next_at(queue.positions.get(log_id, 0)) == first:
         marks = [

@@ -57,12 +57,12 @@ def list_records(store: Store, query: c.ListRecords) -> list[rfc.Record]:
 def _records(store: Store, query: c.ListRecords) -> Iterator[rfc.Record]:
     name = query.queue.encode()
     spec = store.view(lambda view: need_queue(view, query.queue).spec)
-    for kind, make in records.BUCKET_RECORDS.items():
-        first = _first(query.after, rfc.queue_prefix(rfc.RecordType(kind), name))
+    for kind in records.BUCKET_RECORDS:
+        first = _first(query.after, rfc.queue_prefix(kind, name))
         if first is not None:
             metadata = _Metadata(store, strict=kind != rfc.RecordType.DONE)
             for bucket_id, bucket in _buckets(store, query.queue, first):
-                yield make(name, bucket_id, bucket, metadata)
+                yield records.bucket_record(kind, name, bucket_id, bucket, metadata)
     first = _first(query.after, rfc.queue_prefix(rfc.RecordType.ATTEMPTS, name))
     if first is not None:
         for message_id, trials in _attempts(store, query.queue, first):

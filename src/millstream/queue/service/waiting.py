@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
+from queue import Empty, SimpleQueue
 from typing import Generic
 
 from millstream.queue.commands import ClaimMessages
@@ -121,26 +122,8 @@ class Lines(Generic[W]):
         return is_in_line
 
 
-class _Thread:
-    """A thread that waits in a line: it sleeps until it has a duty."""
-
-    __slots__ = ("_woken", "duty")
-
-    def __init__(self) -> None:
-        self.duty: Duty | None = None
-        self._woken = threading.Event()
-
-    def tell(self, duty: Duty) -> None:
-        """Give it a duty, from any thread."""
-        self.duty = duty
-        self._woken.set()
-
-    def sleep(self, most_s: float) -> Duty | None:
-        """Its next duty; None if none came in time."""
-        if not self._woken.wait(max(0.0, min(most_s, threading.TIMEOUT_MAX))):
-            return None
-        self._woken.clear()
-        return self.duty
+_Thread = SimpleQueue[Duty]
+"""A thread that waits in a line: it sleeps until it has a duty."""
 
 
 class _ThreadLines(Lines[_Thread]):
@@ -152,7 +135,7 @@ class _ThreadLines(Lines[_Thread]):
 
 def _tell_threads(duties: Sequence[tuple[_Thread, Duty]]) -> None:
     for thread, duty in duties:
-        thread.tell(duty)
+        thread.put(duty)
 
 
 def claim_messages(store: Store, query: ClaimMessages) -> list[Lot]:
@@ -179,6 +162,14 @@ def _claim_in_line(store: Store, query: ClaimMessages, until_s: float) -> list[L
         raise
 
 
+def _next_duty(waiter: _Thread, most_s: float) -> Duty | None:
+    """What it is to do; None if nothing came in time."""
+    try:
+        return waiter.get(timeout=max(0.0, min(most_s, threading.TIMEOUT_MAX)))
+    except Empty:
+        return None
+
+
 def _serve(
     store: Store, query: ClaimMessages, lines: _ThreadLines, waiter: _Thread, until_s: float
 ) -> list[Lot]:
@@ -186,7 +177,7 @@ def _serve(
     queue, clock, change_s = query.queue, store.clock, inf
     while True:
         left_s = until_s - clock.seconds()
-        duty = waiter.sleep(min(left_s, change_s))
+        duty = _next_duty(waiter, min(left_s, change_s))
         if duty == "watch":
             found_s = lines.watch(queue, waiter)
             change_s = inf if found_s is None else found_s
