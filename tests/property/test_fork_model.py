@@ -138,7 +138,7 @@ class Forks(RuleBasedStateMachine):
         at = log.end - back
         if log.gone or at < log.start:
             return multiple()
-        name = self.ms.session.execute(r.SetAside(log.name, at, 0, set_back=True)).fork
+        name = self.ms.session.execute(r.SetAside(log.name, at, 0)).fork
         return self.known(self.aside(log, at, name))
 
     @rule(log=logs, count=st.integers(1, 5))

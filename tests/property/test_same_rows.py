@@ -175,7 +175,7 @@ class History:
     def set_aside(self) -> None:
         log = self.ms.log(self.chance.choice(LOGS))
         at = self.chance.randint(log.start_offset(), log.end_offset())
-        self.ms.session.execute(r.SetAside(log.name, at, 0, set_back=True))
+        self.ms.session.execute(r.SetAside(log.name, at, 0))
 
     def delete(self) -> None:
         if self.chance.random() < 0.5:

@@ -4,43 +4,36 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from millstream.aio.beside import Beside
 from millstream.aio.surface import Event, Future
-from millstream.command import AsyncSession, Command
+from millstream.command import AsyncSession
 from millstream.errors import MillstreamError
 from millstream.replica.sync.following import WAIT_MS, Pace, WaitForChange, watched_sides
 from millstream.replica.sync.outcome import Options, Outcome, Tell, raise_first
 from millstream.replica.sync.peer import Meter
-from millstream.replica.sync.steps import Side, Steps
+from millstream.replica.sync.steps import Ask, Side, Steps
 from millstream.replica.sync.sync import sync_steps
 
 T = TypeVar("T")
 
 
-class Peer:
-    """One of the two stores of a sync, and how much was said to it."""
+async def drive(steps: Steps[T], own: AsyncSession, peer: AsyncSession, meter: Meter) -> T:
+    """Take the steps; the questions of one round are asked beside each other."""
 
-    def __init__(self, session: AsyncSession) -> None:
-        self.session = session
-        self.meter = Meter()
-
-    async def execute(self, command: Command[T]) -> T:
-        """Ask, and count."""
-        answer = await self.session.execute(command)
-        self.meter.note(command, answer)
+    async def execute(one: Ask) -> Any:
+        if one.side == "own":
+            return await own.execute(one.command)
+        answer = await peer.execute(one.command)
+        meter.note(one.command, answer)
         return answer
 
-
-async def drive(steps: Steps[T], own: Peer, peer: Peer) -> T:
-    """Take the steps; the questions of one round are asked beside each other."""
-    sides: dict[Side, Peer] = {"own": own, "peer": peer}
     try:
         questions = next(steps)
         async with Beside() as beside:
             while True:
-                asked = [partial(sides[one.side].execute, one.command) for one in questions]
+                asked = [partial(execute, one) for one in questions]
                 try:
                     answers = await beside.answers(asked)
                 except Exception as error:
@@ -68,10 +61,10 @@ async def sync_round(
 ) -> tuple[Outcome, list[MillstreamError]]:
     """The same, with the errors of logs beside the outcome."""
     options.check()
-    ours, theirs = Peer(own), Peer(peer)
+    meter = Meter()
     began_s = own.clock.seconds()
-    outcome, errors = await drive(sync_steps(options, tell), ours, theirs)
-    outcome.bytes = theirs.meter.total
+    outcome, errors = await drive(sync_steps(options, tell), own, peer, meter)
+    outcome.bytes = meter.bytes
     outcome.seconds = own.clock.seconds() - began_s
     return outcome, errors
 

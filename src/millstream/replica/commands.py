@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from millstream.command import Operation, Procedure, Read, Traits, on_copy
 from millstream.log.block import Block
@@ -168,31 +168,26 @@ class AdoptOwner(Operation[bool], frozen=True):
     """If given, only if the log ends there: records beyond would belong to no owner."""
 
 
-class AdoptStart(Operation[int], frozen=True):
-    """Begin where another copy begins, if that is later; answers how many records went."""
+class Adopted(Struct, frozen=True, array_like=True):
+    """What one copy took over from another besides records."""
+
+    truncated: int
+    """Records that it forgot."""
+    metadata: int
+    """Entries of metadata that it took over."""
+
+
+class AdoptState(Operation[Adopted], frozen=True):
+    """Take over what is later or newer in another copy, besides its records."""
 
     traits = Traits(needs=(on_copy("write"),), is_step=True, tidies=True)
 
     log: str
-    start: int
-
-
-class AdoptTimestamp(Operation[bool], frozen=True):
-    """Note when another copy was last changed; False if this one was later."""
-
-    traits = Traits(needs=(on_copy("write"),), is_step=True)
-
-    log: str
-    timestamp_ms: int
-
-
-class AdoptMetadata(Operation[int], frozen=True):
-    """Take over metadata entries whose stamps are newer; answers how many."""
-
-    traits = Traits(needs=(on_copy("write"),), is_step=True)
-
-    log: str
-    entries: dict[str, Meta]
+    start: int = 0
+    """Where the other copy begins."""
+    timestamp_ms: int = 0
+    """When it was changed last."""
+    entries: dict[str, Meta] = field(default_factory=dict)
 
 
 class Aside(Struct, frozen=True, array_like=True):
@@ -205,12 +200,10 @@ class Aside(Struct, frozen=True, array_like=True):
 
 
 class SetAside(Operation[Aside], frozen=True):
-    """Move the records from an offset on into a fork of their own."""
+    """Move the records from an offset on into a fork; cursors and queues beyond it go back."""
 
     traits = Traits(needs=(on_copy("write"),), is_step=True)
 
     log: str
     at: int
     epoch: int
-    set_back: bool = False
-    """Whether cursors and queues that have passed the offset go back; else it is refused."""

@@ -8,24 +8,24 @@ from millstream.errors import TooLarge
 from millstream.format import keys
 from millstream.log.metadata import TOMBSTONES_MAX, Meta, MetadataState, Set, check_limits
 from millstream.log.operations import find_log, need_log
-from millstream.replica.stamp import check_entries, join, news
+from millstream.replica.stamp import Entries, check_entries, join, news
 from millstream.store.rows import View
 from millstream.store.transaction import Transaction
 
 if TYPE_CHECKING:
-    from millstream.replica.commands import AdoptMetadata, GetStampedMetadata
+    from millstream.replica.commands import GetStampedMetadata
 
 
-def adopt_metadata(tx: Transaction, command: AdoptMetadata) -> int:
+def adopt_metadata(tx: Transaction, log: str, entries: Entries) -> int:
     """Take over what counts of another copy's metadata; answers how many entries that were."""
-    check_entries(command.entries)
-    log_id, _ = need_log(tx, command.log)
+    check_entries(entries)
+    log_id, _ = need_log(tx, log)
     key = keys.metadata(log_id)
     own = tx.entity(key, MetadataState).entries
-    found = news(own, command.entries)
+    found = news(own, entries)
     if not found:
         return 0
-    _check_size(tx, command.log, join(own, found))
+    _check_size(tx, log, join(own, found))
     for name, meta in sorted(found.items(), key=lambda item: (item[1].stamp, item[0])):
         tx.change(key, Set(name, meta))
     return len(found)

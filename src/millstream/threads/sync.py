@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from millstream.command import Command, Session
+from millstream.command import Session
 from millstream.errors import MillstreamError
 from millstream.replica.sync.following import WAIT_MS, Pace, WaitForChange, watched_sides
 from millstream.replica.sync.outcome import Options, Outcome, Tell, raise_first
 from millstream.replica.sync.peer import Meter
-from millstream.replica.sync.steps import Side, Steps
+from millstream.replica.sync.steps import Ask, Side, Steps
 from millstream.replica.sync.sync import sync_steps
 from millstream.threads.beside import Beside
 from millstream.threads.surface import Event, Future
@@ -21,28 +21,21 @@ from millstream.threads.surface import Event, Future
 T = TypeVar("T")
 
 
-class Peer:
-    """One of the two stores of a sync, and how much was said to it."""
+def drive(steps: Steps[T], own: Session, peer: Session, meter: Meter) -> T:
+    """Take the steps; the questions of one round are asked beside each other."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.meter = Meter()
-
-    def execute(self, command: Command[T]) -> T:
-        """Ask, and count."""
-        answer = self.session.execute(command)
-        self.meter.note(command, answer)
+    def execute(one: Ask) -> Any:
+        if one.side == "own":
+            return own.execute(one.command)
+        answer = peer.execute(one.command)
+        meter.note(one.command, answer)
         return answer
 
-
-def drive(steps: Steps[T], own: Peer, peer: Peer) -> T:
-    """Take the steps; the questions of one round are asked beside each other."""
-    sides: dict[Side, Peer] = {"own": own, "peer": peer}
     try:
         questions = next(steps)
         with Beside() as beside:
             while True:
-                asked = [partial(sides[one.side].execute, one.command) for one in questions]
+                asked = [partial(execute, one) for one in questions]
                 try:
                     answers = beside.answers(asked)
                 except Exception as error:
@@ -68,10 +61,10 @@ def sync_round(
 ) -> tuple[Outcome, list[MillstreamError]]:
     """The same, with the errors of logs beside the outcome."""
     options.check()
-    ours, theirs = Peer(own), Peer(peer)
+    meter = Meter()
     began_s = own.clock.seconds()
-    outcome, errors = drive(sync_steps(options, tell), ours, theirs)
-    outcome.bytes = theirs.meter.total
+    outcome, errors = drive(sync_steps(options, tell), own, peer, meter)
+    outcome.bytes = meter.bytes
     outcome.seconds = own.clock.seconds() - began_s
     return outcome, errors
 

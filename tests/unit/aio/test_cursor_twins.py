@@ -131,7 +131,7 @@ def test_a_transaction_acknowledges_nothing_that_was_set_aside(
     line, log = twins
     cursor = log.cursor("r")
     taken = cursor.take(5)[3]
-    line.session.execute(SetAside("x", 2, 0, set_back=True))
+    line.session.execute(SetAside("x", 2, 0))
     Log(line.session, "x").append_many([b"new"] * 3)
     if seen:
         cursor.take(1)  # so the cursor knows that the log's end went back
@@ -159,7 +159,7 @@ def test_no_acknowledgement_of_before_counts_for_records_that_took_their_place(
 
     def set_aside_afterwards(command: Any) -> Any:
         line.session.execute(command)
-        line.session.execute(SetAside("x", 2, 0, set_back=True))
+        line.session.execute(SetAside("x", 2, 0))
         Log(line.session, "x").append_many([b"new"] * 3)
         return getattr(bare(cursor), look)()
 

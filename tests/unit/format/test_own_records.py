@@ -294,7 +294,7 @@ def with_setback() -> Stored:
         reader = log.cursor("r")
         reader.ack(reader.take(3))
         queue.ack(queue.claim(4, consumer="w")[:3])
-        ms.session.execute(SetAside("a", 2, 0, set_back=True))
+        ms.session.execute(SetAside("a", 2, 0))
         return Stored(unfolded(engine), dict(engine.survivors()))
 
 

@@ -12,7 +12,7 @@ from millstream import Item, Millstream
 from millstream.errors import ForkDetected, InvalidInput, NotOwner, TooLarge, Truncated
 from millstream.limits import Limits
 from millstream.log.metadata import Meta, Stamp
-from millstream.replica.commands import AdoptMetadata, GetStampedMetadata, SendBlocks
+from millstream.replica.commands import AdoptState, GetStampedMetadata, SendBlocks
 from millstream.replica.copies import parcel
 from millstream.replica.sync import converge
 from millstream.replica.sync.outcome import Progress
@@ -328,7 +328,7 @@ def test_more_deletions_than_are_remembered_still_converge(a: Millstream, b: Mil
     b.sync(a)
     for ms, first in ((a, 0), (b, 700)):
         gone = {f"k{n}": Meta(Stamp(n, 0, "w"), False) for n in range(first, first + 700)}
-        ms.session.execute(AdoptMetadata("x", gone))
+        ms.session.execute(AdoptState("x", entries=gone))
     a.sync(b)
     found = [ms.session.execute(GetStampedMetadata("x")) for ms in (a, b)]
     assert found[0] == found[1]

@@ -21,7 +21,7 @@ from millstream.queue.service.scanning import ListAttempts, ListPositions, ListU
 from millstream.record import Retention
 from millstream.replica import commands as copies
 from millstream.replica.chain import ZERO, Mark
-from millstream.replica.commands import AdoptParcel, AdoptStart, Parcel, SendBlocks
+from millstream.replica.commands import AdoptParcel, Parcel, SendBlocks
 from millstream.server.auth.access import (
     ANYONE_HERE,
     Denied,
@@ -110,11 +110,9 @@ TABLE: list[tuple[Any, str]] = [
     (SendBlocks("orders", 0, 1, 1), "replica:read:orders"),
     (copies.StartReplica("orders", MARK, "s", 0), "replica:write:orders"),
     (copies.AdoptOwner("orders", "s", 1), "replica:write:orders"),
-    (copies.AdoptMetadata("orders", {}), "replica:write:orders"),
+    (copies.AdoptState("orders", 1), "replica:write:orders"),
     (copies.SetAside("orders", 0, 0), "replica:write:orders"),
-    (copies.AdoptTimestamp("orders", 0), "replica:write:orders"),
     (AdoptParcel("orders", Parcel(0, b""), 0, 0), "replica:write:orders"),
-    (AdoptStart("orders", 1), "replica:write:orders"),
     (Stats(), "store:read"),
     (Fold(), "store:admin"),
 ]

@@ -46,7 +46,7 @@ DESTRUCTION: list[list[Any]] = [
     [q.DeleteQueue("jobs"), q.SpecifyQueue("jobs", QueueSpec())],
     [q.PurgeQueue("jobs", "available")],
     [c.DeleteCursor("events", "reader")],
-    [SetAside("events", 1, 0, set_back=True), c.Append("events", SINGLE)],
+    [SetAside("events", 1, 0), c.Append("events", SINGLE)],
 ]
 
 FIELDS: dict[str, Any] = {

@@ -27,6 +27,7 @@ from millstream.replica.chain import DIGEST_BYTES, Mark, Parsed, parse
 from millstream.replica.copies.copying import Standing, advance, chains_of
 from millstream.replica.copies.marks import add_marks, begin_marks, last_mark
 from millstream.replica.copies.parcel import unpacked
+from millstream.replica.metadata import adopt_metadata
 from millstream.store.instance import instance_id
 from millstream.store.store import Store
 from millstream.store.supposing import Reading
@@ -184,20 +185,18 @@ def _adopt(
     return tx.entity(keys.head(log_id), Head).end
 
 
-def adopt_start(tx: Transaction, command: c.AdoptStart) -> int:
-    """Truncations travel: a copy, which must be there, forgets what another one has forgotten."""
-    need_log(tx, command.log)
-    return truncate_log(tx, Truncate(command.log, command.start))
+def adopt_state(tx: Transaction, command: c.AdoptState) -> c.Adopted:
+    """Take over what counts of another copy's state; this one must be there.
 
-
-def adopt_timestamp(tx: Transaction, command: c.AdoptTimestamp) -> bool:
-    """Note when another copy was changed, if that is later."""
+    Truncations travel: what the other one has forgotten goes here too.
+    """
     check_timestamp(command.timestamp_ms)
     log_id, head = need_log(tx, command.log)
-    if command.timestamp_ms <= head.timestamp_ms:
-        return False
-    tx.change(keys.head(log_id), Touched(command.timestamp_ms))
-    return True
+    metadata = adopt_metadata(tx, command.log, command.entries)
+    truncated = truncate_log(tx, Truncate(command.log, command.start))
+    if command.timestamp_ms > head.timestamp_ms:
+        tx.change(keys.head(log_id), Touched(command.timestamp_ms))
+    return c.Adopted(truncated, metadata)
 
 
 def put_records(tx: Transaction, log_id: int, offset: int, records: Parsed, *, at_ms: int) -> None:

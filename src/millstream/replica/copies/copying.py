@@ -126,13 +126,12 @@ def advance(reading: Reading, name: str) -> tuple[Standing, Chain]:
     for _ in range(TRIES):
         standing = need_standing(reading, name)
         try:
-            found = _advance(reading, standing)
+            return _advance(reading, standing)
+        except _Changed:
+            continue
         except CorruptionError:
             if _is_same(standing, find_standing(reading, name)):
-                raise
-            continue  # its records went while they were read
-        if found is not None:
-            return found
+                raise  # else its records went while they were read
     raise NotFound(f"log {name!r} changes all the time; ask again", name=name)
 
 
@@ -145,18 +144,13 @@ def _is_same(one: Standing, later: Standing | None) -> bool:
     )
 
 
-def _advance(reading: Reading, standing: Standing) -> tuple[Standing, Chain] | None:
-    """One try; None if the log was changed otherwise than by an append meanwhile."""
+def _advance(reading: Reading, standing: Standing) -> tuple[Standing, Chain]:
+    """One try; `_Changed` if the log was changed otherwise than by an append meanwhile."""
     if standing.last is None:
-        base = Mark(standing.start, ZERO)
-        if not reading.run(partial(_note, standing=standing, marks=[base])):
-            return None
-        standing = standing._replace(last=base)
+        standing = _with_marks(reading, standing, [Mark(standing.start, ZERO)])
     chain = chains_of(reading.store).find(standing)
     while chain is None and (inherited := _inherited(reading, standing)):
-        if not reading.run(partial(_note, standing=standing, marks=inherited)):
-            return None
-        standing = standing._replace(last=inherited[-1])
+        standing = _with_marks(reading, standing, inherited)
     if chain is None:
         assert standing.last is not None
         chain = Chain(standing.last)
@@ -164,15 +158,22 @@ def _advance(reading: Reading, standing: Standing) -> tuple[Standing, Chain] | N
     for block in _blocks(reading, standing, chain.end, standing.end):
         new += chain.extend(block)
         if len(new) >= MARKS_PER_COMMIT:
-            if not reading.run(partial(_note, standing=standing, marks=new)):
-                return None
-            standing, new = standing._replace(last=new[-1]), []
+            standing, new = _with_marks(reading, standing, new), []
     if new:
-        if not reading.run(partial(_note, standing=standing, marks=new)):
-            return None
-        standing = standing._replace(last=new[-1])
+        standing = _with_marks(reading, standing, new)
     chains_of(reading.store).keep(standing, chain)
     return standing, chain
+
+
+class _Changed(Exception):  # never leaves this module
+    """A log is no longer what its chain was computed from."""
+
+
+def _with_marks(reading: Reading, standing: Standing, marks: list[Mark]) -> Standing:
+    """Keep marks; where the log stands with them."""
+    if not reading.run(partial(_note, standing=standing, marks=marks)):
+        raise _Changed
+    return standing._replace(last=marks[-1])
 
 
 def _inherited(reading: Reading, standing: Standing) -> list[Mark]:

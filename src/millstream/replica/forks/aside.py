@@ -37,19 +37,15 @@ RANDOM_BYTES = 4
 """In the generated name of a fork: two forks of one log rarely try the same name."""
 
 
-def set_aside(tx: Transaction, command: c.SetAside, passed: Passed, go_back: GoBack) -> c.Aside:
+def set_aside(tx: Transaction, command: c.SetAside, go_back: GoBack) -> c.Aside:
     """Move a log's records from an offset on into a fork; its name, and which readers were set back."""
     log_id, head = need_log(tx, command.log)
     check_integer("an offset", command.at)
     if head.epoch > command.epoch:
         raise fenced(head)
     name = fork_name(tx, command.log, f"{command.epoch}-")
-    if command.set_back:
-        tail = set_tail_aside(tx, log_id, command.at, name)
-        return c.Aside(name, [*_set_cursors_back(tx, tail), *go_back(tx, tail)])
-    check_passed(tx, log_id, command.at, passed)
-    set_tail_aside(tx, log_id, command.at, name)
-    return c.Aside(name, [])
+    tail = set_tail_aside(tx, log_id, command.at, name)
+    return c.Aside(name, [*_set_cursors_back(tx, tail), *go_back(tx, tail)])
 
 
 def set_tail_aside(tx: Transaction, log_id: int, at: int, name: str) -> Tail:

@@ -29,7 +29,6 @@ from millstream.log.operations import check_free, need_log, not_owner
 from millstream.log.reader import fetch_blocks
 from millstream.record import Merged
 from millstream.replica.chain import Parsed, parse
-from millstream.replica.commands import AdoptMetadata
 from millstream.replica.copies.adopting import put_records
 from millstream.replica.forks.aside import (
     Passed,
@@ -241,7 +240,7 @@ def _join(tx: Transaction, sides: Sides) -> tuple[int, int]:
     parent_id = sides.fork.parent_id
     own = tx.entity(keys.metadata(sides.fork_id), MetadataState).entries
     if own:
-        adopt_metadata(tx, AdoptMetadata(sides.parent.name, dict(own)))
+        adopt_metadata(tx, sides.parent.name, dict(own))
     start = tx.entity(keys.head(sides.fork_id), Head).start
     parent = tx.entity(keys.head(parent_id), Head)
     if parent.start < start <= parent.end:

@@ -18,12 +18,11 @@ from msgspec.structs import asdict, replace
 from millstream.command import Transact
 from millstream.errors import Conflict, CorruptionError, Fenced, ForkDetected, Truncated
 from millstream.log.commands import MergeFork
+from millstream.log.metadata import Meta
 from millstream.replica.commands import (
-    AdoptMetadata,
     AdoptOwner,
     AdoptParcel,
-    AdoptStart,
-    AdoptTimestamp,
+    AdoptState,
     GetStampedMetadata,
     Parcel,
     SendBlocks,
@@ -77,10 +76,7 @@ class Convergence:
         if (yield from self._meet()):
             yield from self._anchor()
             yield from self._converge_records()
-        yield from self._converge_metadata()
-        if self._options.truncate:
-            yield from self._converge_starts()
-        yield from self._converge_timestamps()
+        yield from self._converge_state()
 
     # Beginnings.
 
@@ -106,7 +102,7 @@ class Convergence:
             owner, epoch = before.owner, before.epoch
         start = StartReplica(self.log, base, owner, epoch)
         if before is not None and before.end > before.start:
-            aside = SetAside(self.log, before.end, before.epoch, set_back=True)
+            aside = SetAside(self.log, before.end, before.epoch)
             found, begun = yield from ask(side, Transact([aside, start]))
             self._note_aside(side, found)
         else:
@@ -280,7 +276,7 @@ class Convergence:
         copy = self._copies[side]
         if at < copy.start:
             raise self._truncated_apart(leader or self._copies[_OTHER[side]], copy)
-        aside = SetAside(self.log, at, copy.epoch, set_back=True)
+        aside = SetAside(self.log, at, copy.epoch)
         if leader is None:
             found = yield from ask(side, aside)
         else:
@@ -368,33 +364,25 @@ class Convergence:
             way = "pull" if side == "own" else "push"
             self._tell(Progress(self.log, way, done, total, self.outcome.bytes))  # type: ignore[arg-type]
 
-    # Metadata and starts.
+    # What else there is.
 
-    def _converge_metadata(self) -> Steps[None]:
+    def _converge_state(self) -> Steps[None]:
+        """The newer entries of metadata, the later start and the later change count."""
         own, peer = self._copies["own"], self._copies["peer"]
-        if own.metadata == peer.metadata:
-            return
-        question = GetStampedMetadata(self.log)
-        mine, theirs = yield [Ask("own", question), Ask("peer", question)]
-        for side, have, offered in (("own", mine, theirs), ("peer", theirs, mine)):
-            found = news(have, offered)
-            if found and side in self._written:
-                taken = yield from ask(side, AdoptMetadata(self.log, found))
-                self.outcome.metadata += taken
-
-    def _converge_starts(self) -> Steps[None]:
-        start = max(copy.start for copy in self._copies.values())
-        for side, copy in self._copies.items():
-            if copy.start < start <= copy.end and side in self._written:
-                gone = yield from ask(side, AdoptStart(self.log, start))
-                self.outcome.truncated += gone
-
-    def _converge_timestamps(self) -> Steps[None]:
-        """The later change counts, whichever copy it was made in."""
-        latest = max(copy.timestamp_ms for copy in self._copies.values())
-        for side, copy in self._copies.items():
-            if copy.timestamp_ms < latest and side in self._written:
-                yield from ask(side, AdoptTimestamp(self.log, latest))
+        entries: dict[Side, dict[str, Meta]] = {"own": {}, "peer": {}}
+        if own.metadata != peer.metadata:
+            question = GetStampedMetadata(self.log)
+            mine, theirs = yield [Ask("own", question), Ask("peer", question)]
+            entries = {"own": news(mine, theirs), "peer": news(theirs, mine)}
+        latest = max(own.timestamp_ms, peer.timestamp_ms)
+        for side in self._written:
+            copy, start = self._copies[side], max(own.start, peer.start)
+            if not (self._options.truncate and copy.start < start <= copy.end):
+                start = 0
+            if start or entries[side] or copy.timestamp_ms < latest:
+                found = yield from ask(side, AdoptState(self.log, start, latest, entries[side]))
+                self.outcome.truncated += found.truncated
+                self.outcome.metadata += found.metadata
 
     # What is known of the copies.
 
