@@ -21,17 +21,22 @@ from typing import Any
 
 import uvicorn
 import uvloop
+from starlette.applications import Starlette
+from starlette.routing import BaseRoute, WebSocketRoute
 
 from millstream.clock import Clock
 from millstream.embedded import EmbeddedSession, open_file
 from millstream.errors import InvalidInput, MillstreamError
 from millstream.limits import Limits
-from millstream.server.app import make_app
 from millstream.server.auth.register import Registrar
 from millstream.server.core import Core
+from millstream.server.docs.endpoints import routes
 from millstream.server.http.connection import Config, HttpConnection, SocketConnection
+from millstream.server.http.guard import Guard
 from millstream.server.http.handshake import Handshakes
+from millstream.server.problems import nothing_here
 from millstream.server.settings import Settings
+from millstream.server.socket.socket import PATH, Socket
 from millstream.store.engine import Durability
 from millstream.store.store import Store
 from millstream.threads.database import Millstream
@@ -92,7 +97,7 @@ class Serving:
     @property
     def socket_url(self) -> str:
         """Where the streaming socket is."""
-        return f"ws{self.url.removeprefix('http')}/socket"
+        return f"ws{self.url.removeprefix('http')}{PATH}"
 
     def run(
         self, *, on_ready: Callable[[], object] | None = None, with_signals: bool = False
@@ -263,6 +268,12 @@ class _Server(uvicorn.Server):
             connection.transport.abort()
         if self.server_state.tasks:
             await asyncio.wait(self.server_state.tasks, timeout=TURN_S)
+
+
+def make_app(core: Core) -> Guard:
+    """Everything that one port answers, behind the guard."""
+    joined: list[BaseRoute] = [WebSocketRoute(PATH, Socket(core)), *routes(core)]
+    return Guard(Starlette(routes=joined, exception_handlers={404: nothing_here}), core)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -13,10 +13,10 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 
-from millstream.server.app import make_app
 from millstream.server.auth.register import Registrar
 from millstream.server.http.guard import Guard
 from millstream.server.rest.routing import Paths
+from millstream.server.serving import make_app
 from millstream.server.settings import Settings
 from millstream.testing import SimulatedClock
 from tests.unit.server.guarded import Guarded, guarded, in_loop
@@ -45,7 +45,7 @@ BODIES: dict[tuple[str, str], Any] = {
 
 def guard_all(at: Guarded) -> None:
     """Let the guard stand before all that the application serves."""
-    at.app = make_app(at.core)  # type: ignore[assignment]
+    at.app = make_app(at.core)
     assert isinstance(at.app, Guard)
 
 

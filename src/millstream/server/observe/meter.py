@@ -6,6 +6,8 @@ What the store and its queues know by themselves is asked for at a scrape: see `
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 SECONDS = (*(base / 10**power for power in (4, 3, 2, 1, 0) for base in (1, 2, 5)), 10, 30, 60)
@@ -16,68 +18,54 @@ class Meter:
     """Counters of one server; they may be counted up on any thread."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        self._commands = Histogram(
-            "millstream_command_seconds",
+        self.registry = CollectorRegistry()
+        self._commands = self._histogram(
+            "command_seconds",
             "How long commands took, waiting included where a command waits for something.",
             ["command"],
-            buckets=SECONDS,
-            registry=registry,
         )
-        self._failures = Counter(
-            "millstream_command_failures",
+        self._failures = self._counter(
+            "command_failures",
             "Commands that were answered with an error, by its name.",
             ["command", "error"],
-            registry=registry,
         )
-        self._group_sizes = Histogram(
-            "millstream_commit_group_operations",
+        self._group_sizes = self._histogram(
+            "commit_group_operations",
             "Operations that one commit of this process made durable together.",
             buckets=GROUPS,
-            registry=registry,
         )
-        self._commit_times = Histogram(
-            "millstream_commit_seconds",
-            "How long a commit took: its operations, its rows, its sync.",
-            buckets=SECONDS,
-            registry=registry,
+        self._commit_times = self._histogram(
+            "commit_seconds", "How long a commit took: its operations, its rows, its sync."
         )
-        self._sync_times = Histogram(
-            "millstream_sync_seconds",
-            "How long a commit's sync took, which makes it durable.",
-            buckets=SECONDS,
-            registry=registry,
+        self._sync_times = self._histogram(
+            "sync_seconds", "How long a commit's sync took, which makes it durable."
         )
-        self.requests = Counter(
-            "millstream_http_requests",
-            "Requests answered, by status.",
-            ["status"],
-            registry=registry,
+        self.requests = self._counter("http_requests", "Requests answered, by status.", ["status"])
+        self.denied = self._counter(
+            "denied_requests", "Requests refused before they were looked at, by reason.", ["reason"]
         )
-        self.denied = Counter(
-            "millstream_denied_requests",
-            "Requests refused before they were looked at, by reason.",
-            ["reason"],
-            registry=registry,
+        self.requests_open = self._gauge(
+            "requests_open", "Requests and sockets that are being answered now."
         )
-        self.requests_open = Gauge(
-            "millstream_requests_open",
-            "Requests and sockets that are being answered now.",
-            registry=registry,
+        self.connections = self._gauge("connections", "Connections that are open now.")
+        self.sockets = self._gauge("sockets", "WebSockets that are open now.")
+        self.received_bytes = self._counter(
+            "received_bytes", "Bytes of bodies and frames received."
         )
-        self.connections = Gauge(
-            "millstream_connections", "Connections that are open now.", registry=registry
-        )
-        self.sockets = Gauge(
-            "millstream_sockets", "WebSockets that are open now.", registry=registry
-        )
-        self.received_bytes = Counter(
-            "millstream_received_bytes", "Bytes of bodies and frames received.", registry=registry
-        )
-        self.sent_bytes = Counter(
-            "millstream_sent_bytes", "Bytes of bodies and frames sent.", registry=registry
-        )
+        self.sent_bytes = self._counter("sent_bytes", "Bytes of bodies and frames sent.")
         self._children: dict[type, Histogram] = {}
+
+    def _histogram(
+        self, name: str, text: str, labels: Sequence[str] = (), buckets: Sequence[float] = SECONDS
+    ) -> Histogram:
+        registry = self.registry
+        return Histogram(f"millstream_{name}", text, labels, registry=registry, buckets=buckets)
+
+    def _counter(self, name: str, text: str, labels: Sequence[str] = ()) -> Counter:
+        return Counter(f"millstream_{name}", text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"millstream_{name}", text, registry=self.registry)
 
     def answered(self, kind: type, seconds: float) -> None:
         """A command was carried out."""

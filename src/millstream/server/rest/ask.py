@@ -22,38 +22,25 @@ from millstream.server.observe.tracing import traceparent_of
 T = TypeVar("T")
 
 
-class PrincipalSession:
-    """A session for one asker: the nouns of `millstream.aio` work on it, checked."""
-
-    def __init__(self, core: Core, principal: Principal, traceparent: str | None) -> None:
-        self.limits = core.session.limits
-        self.clock = core.session.clock
-        self._core = core
-        self._principal = principal
-        self._traceparent = traceparent
-
-    async def execute(self, command: Command[T]) -> T:
-        """Answer a command, if the asker may ask it."""
-        return await self._core.execute(self._principal, command, traceparent=self._traceparent)
-
-    async def close(self) -> None:
-        """The store stays open: it is the server's."""
-
-
 class Ask:
-    """One request, read and decoded."""
+    """One request, read and decoded; and a session, on which the nouns of `millstream.aio` work."""
 
     def __init__(self, core: Core, request: Request) -> None:
         self.core = core
         self.request = request
         self.principal: Principal = request.state.principal
-        self.session = PrincipalSession(core, self.principal, traceparent_of(request.scope))
+        self.limits = core.session.limits
+        self.clock = core.session.clock
         self.data = b""
         """The body as it came."""
+        self._traceparent = traceparent_of(request.scope)
 
     async def execute(self, command: Command[T]) -> T:
         """Answer a command, if the asker may ask it."""
-        return await self.session.execute(command)
+        return await self.core.execute(self.principal, command, traceparent=self._traceparent)
+
+    async def close(self) -> None:
+        """The store stays open: it is the server's."""
 
     def wait_ms(self, wait_s: float | None) -> int:
         """How long to wait: what was asked for, within the server's most; no wait while it stops."""

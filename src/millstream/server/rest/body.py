@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
-from starlette.types import Scope
 
 from millstream.errors import InvalidInput, TooLarge
 from millstream.server.parts import decode_at_once
@@ -43,7 +42,7 @@ async def read_body(
 
     `grow` is told the size of each piece, and may refuse it too.
     """
-    _check_length(header(request.scope, b"content-length"), bytes_max)
+    _check_length(request.headers.get("content-length"), bytes_max)
     parts: list[bytes] = []
     size = 0
     has_come = request.scope.get("state", {}).get("has_come")
@@ -66,15 +65,6 @@ async def read_body(
     except TimeoutError as error:
         raise TooSlow(f"the body did not arrive within {seconds:g} s; send less at once") from error
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def header(scope: Scope, name: bytes) -> str | None:
-    """The first header of a name."""
-    for key, value in scope["headers"]:
-        if key == name:
-            text: str = value.decode("latin-1")
-            return text
-    return None
 
 
 def decode_json(data: bytes, kind: type[T]) -> T:

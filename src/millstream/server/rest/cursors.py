@@ -135,7 +135,7 @@ async def take_records(ask: Ask, log: str, cursor: str, body: TakeBody) -> Taken
 async def _take(ask: Ask, log: str, progress: Progress, n: int) -> list[Record]:
     """As a cursor takes; ends early when an answer's worth of bytes is together."""
     found: list[Record] = []
-    left = ask.session.limits.read_bytes_max
+    left = ask.limits.read_bytes_max
     while len(found) < n and left > 0:
         start, end = await ask.execute(c.GetBounds(log))
         first, stop = progress.next_gap(start, end)

@@ -148,7 +148,7 @@ async def get_metadata(ask: Ask, log: str) -> dict[str, Any]:
 @endpoint("PUT /logs/{log}/metadata/{key}", description="All entries", errors=(409,))
 async def set_metadata(ask: Ask, log: str, key: str, body: MetadataBody) -> dict[str, Any]:
     """Set one metadata entry, if it is as expected."""
-    most = ask.session.limits.metadata_bytes_max
+    most = ask.limits.metadata_bytes_max
     expect = UNSET if body.expect is UNSET else msgspec.json.decode(body.expect)
     command = c.SetMetadata(
         log,
@@ -171,13 +171,13 @@ async def delete_metadata(ask: Ask, log: str, key: str) -> dict[str, Any]:
 @endpoint("GET /logs/{log}/retention")
 async def get_retention(ask: Ask, log: str) -> Rules:
     """What a log may forget."""
-    return _rules(await Log(ask.session, log).retention())
+    return _rules(await Log(ask, log).retention())
 
 
 @endpoint("PUT /logs/{log}/retention")
 async def set_retention(ask: Ask, log: str, body: Rules) -> Rules:
     """Say what a log may forget."""
-    await Log(ask.session, log).retain(**msgspec.structs.asdict(body))
+    await Log(ask, log).retain(**msgspec.structs.asdict(body))
     return body
 
 

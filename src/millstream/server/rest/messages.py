@@ -153,7 +153,7 @@ def put_command(
         headers=None,
         delay=given.delay,
         at=given.at,
-        limits=ask.session.limits,
+        limits=ask.limits,
         wishes=wishes if any(one != Wishes() for one in wishes) else [],
         producer=given.producer if isinstance(given, PutBody) else None,
     )

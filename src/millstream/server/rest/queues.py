@@ -106,14 +106,14 @@ async def specify_queue(ask: Ask, queue: str, body: SpecBody) -> Reply[QueueShow
     `fields` has both values of each. PATCH changes single fields. A filter that does not parse is
     told by line and column.
     """
-    made = await Queue(ask.session, queue).specify(spec_of(**_given(ask, body)))
+    made = await Queue(ask, queue).specify(spec_of(**_given(ask, body)))
     return Reply(await get_queue(ask, queue), 201 if made else 200)
 
 
 @endpoint("PATCH /queues/{queue}", errors=(404, 409))
 async def alter_queue(ask: Ask, queue: str, body: ChangesBody) -> QueueShown:
     """Change some fields of a queue's spec."""
-    await Queue(ask.session, queue).alter(**_given(ask, body))
+    await Queue(ask, queue).alter(**_given(ask, body))
     return await get_queue(ask, queue)
 
 
@@ -156,7 +156,7 @@ async def purge_queue(ask: Ask, queue: str, body: PurgeBody) -> Removed:
 async def redrive_queue(ask: Ask, queue: str, body: RedriveBody) -> Removed:
     """Make failed messages available again, under new claim ids."""
     await get_queue(ask, queue)
-    count = await Queue(ask.session, queue).redrive(
+    count = await Queue(ask, queue).redrive(
         body.where, limit=body.limit, rate=body.rate, dry_run=body.dry_run
     )
     return Removed(count=count)

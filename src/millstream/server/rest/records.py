@@ -117,9 +117,7 @@ async def append_records(
         if query != AppendQuery():
             raise InvalidInput("beside a JSON body, expect_end and producer stand in the body")
         items, expect_end, producer = items_of(body), body.expect_end, body.producer
-    offsets = await Log(ask.session, log).append_many(
-        items, expect_end=expect_end, producer=producer
-    )
+    offsets = await Log(ask, log).append_many(items, expect_end=expect_end, producer=producer)
     return Appended(offset=offsets.start, count=len(offsets))
 
 
@@ -162,7 +160,7 @@ async def read_records(ask: Ask, log: str, query: ReadQuery) -> RecordPage | Res
     if wanted == ARROW:
         stop = stop if query.limit is None else min(stop, first + query.limit)
         await read_blocks(ask, log, first, min(stop, first + 1), 0)  # refused now, or not at all
-        return arrow.stream(ask.session, log, first, stop)
+        return arrow.stream(ask, log, first, stop)
     stop = min(stop, first + min(query.limit or READ_DEFAULT, READ_MAX))
     blocks = await read_blocks(ask, log, first, stop)
     records = [show_record(record) for block in blocks for record in block.records()]

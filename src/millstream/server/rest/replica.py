@@ -190,7 +190,7 @@ async def get_blocks(ask: Ask, log: str, query: BlocksQuery) -> Response:
 
     The answer is a parcel of about 4 MiB; go on where it ends.
     """
-    most = ask.session.limits.read_bytes_max
+    most = ask.limits.read_bytes_max
     parcel = await ask.execute(SendBlocks(log, query.start, query.stop, most, query.compress))
     return Response(_encode(parcel), media_type=MSGPACK)
 

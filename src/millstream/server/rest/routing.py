@@ -29,7 +29,6 @@ from millstream.server.rest.body import (
     JSON_INLINE_BYTES_MAX,
     decode_json,
     decode_query,
-    header,
     read_body,
 )
 from millstream.server.rest.endpoint import JSON, Endpoint, Reply
@@ -129,14 +128,14 @@ def _pattern(path: str) -> re.Pattern[bytes]:
 
 def _is_small(request: Request) -> bool:
     """Whether a body says that it is too small to be counted."""
-    told = header(request.scope, b"content-length") or ""
+    told = request.headers.get("content-length", "")
     return told.isascii() and told.isdigit() and len(told) <= 6 and int(told) <= SMALL_BYTES
 
 
 async def _read(ask: Ask, endpoint: Endpoint, grow: Callable[[int], None] | None) -> Any:
     """Read the body: the struct that its JSON holds; None if it is to be taken as it is."""
     request = ask.request
-    kind = (header(request.scope, b"content-type") or "").partition(";")[0].strip().lower()
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     is_json = kind == JSON or (not kind and not endpoint.raw)
     if endpoint.body is None or not is_json:
         is_json = False

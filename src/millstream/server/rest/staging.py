@@ -99,7 +99,7 @@ async def stage_part(
     """
     _check_writes_logs(ask.principal)
     _check_txn(txn)
-    limits, data = ask.session.limits, ask.data
+    limits, data = ask.limits, ask.data
     packed: Single | Batch | None
     if body is None:
         packed = _unpacked(data)
@@ -155,7 +155,7 @@ async def commit_staged(ask: Ask, txn: str, body: CommitBody) -> Committed:
     name, digest = _name_of(key), _digest_of(body.parts)
     async with shelf.committing:
         while (before := await core.session.execute(FindPublished(BOOK, name))) is None:
-            parts = await _read_parts(shelf, key, body.parts, ask.session.limits)
+            parts = await _read_parts(shelf, key, body.parts, ask.limits)
             command = PublishParts(BOOK, REMEMBERED_MS, name, log, parts, digest)
             published = await core.session.execute(command)
             del parts, command

@@ -191,7 +191,7 @@ def _step(ask: Ask, operation: Operation) -> Any:
 
 def _append(ask: Ask, operation: AppendOperation) -> logs.Append:
     packed = pack_many(
-        items_of(operation), keys=None, headers=None, timestamps=None, limits=ask.session.limits
+        items_of(operation), keys=None, headers=None, timestamps=None, limits=ask.limits
     )
     if packed is None:
         raise InvalidInput("an append of a transaction has at least one record")
