@@ -13,12 +13,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import chdir, contextmanager
+from collections.abc import Callable
+from contextlib import chdir
 from importlib.util import find_spec
 from textwrap import dedent
-
-import msgspec
 
 import millstream
 from millstream import Message, Producer, Retry
@@ -151,7 +149,11 @@ def transaction() -> str:
 
 def server() -> str:
     """The same store for other machines: the same nouns over a URL."""
-    with serving("demo.db") as url, millstream.open(url) as ms:  # $ millstream serve demo.db
+    from millstream.server.serving import running
+    from millstream.server.settings import Settings
+
+    # $ millstream serve demo.db
+    with running("demo.db", Settings(port=0)) as at, millstream.open(at.url) as ms:
         offset = ms.log("orders").append({"id": 10_002})
         ms.queue("mail").put("a letter from afar")
         (message,) = ms.queue("mail").pop()
@@ -213,18 +215,6 @@ def doctor() -> str:
 
 
 STEPS = log, repeat, cursor, queue, worker, transaction, server, fork, sync, kill, truncate, doctor
-
-
-@contextmanager
-def serving(path: str) -> Iterator[str]:
-    """A server process on any free port, and its address."""
-    command = [sys.executable, "-m", "millstream", "serve", path, "--port", "0", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        try:
-            yield msgspec.json.decode(process.stdout.readline())["rest"]
-        finally:
-            process.terminate()
 
 
 def killed_writer() -> list[bytes]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 WORDS = {
     "ack": "Claims that are acknowledged in the same commit.",
-    "after": "Names after this one: the last of the page before.",
     "appended": "When the store took it, in milliseconds since the epoch.",
     "at": "When it can be claimed: milliseconds since the epoch, or a time such as 2030-01-31T08:00:00Z.",
     "attempt": "Which attempt this is, counted from 1.",
     "attempts": "Every attempt, the first one first.",
-    "backoff": "How long a retry waits.",
     "base64": "The value as base64: for bytes that are not JSON.",
     "before": "The first offset that stays.",
     "bucket_exponent": "Messages are kept in buckets of 10 to the power of this.",
@@ -43,7 +41,6 @@ WORDS = {
     "factor": "Each wait is so many times as long as the one before.",
     "failed": "Messages that were given up, or had no attempts left.",
     "filter": "A condition over headers, such as `amount > 100`; empty takes all.",
-    "first": "The first wait, in seconds.",
     "floor": "Everything before this offset is acknowledged.",
     "group": "Messages of one group are worked on in order.",
     "headers": "Names and values: text, numbers, true, false or null. Filters see them.",
@@ -94,6 +91,5 @@ WORDS = {
     "until": "Until when the leases hold.",
     "up_to": "Everything before this offset.",
     "value": "Any JSON.",
-    "wait": "Seconds to wait for the first one, if there is none yet.",
     "waits": "The waits in seconds, one after the other; the last is used again.",
 }

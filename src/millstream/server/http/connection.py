@@ -63,14 +63,13 @@ class HttpConnection(HttpToolsProtocol):
         super().__init__(*arguments, **options)
         self._in_head = True
         self._head_bytes = 0
-        self._head_timer: asyncio.TimerHandle | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        """How long is waited for a `head`, for its client to `read`, for a body to be `passed`."""
         self._refused = False
         self._bodiless_bytes = 0
         """What came since the last piece of a body: chunk extensions and trailers."""
         self._passed_over_bytes = 0
-        self._passing_timer: asyncio.TimerHandle | None = None
         self._unread_bytes = 0
-        self._read_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """Take a place, or be refused if there is none."""
@@ -83,9 +82,8 @@ class HttpConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Leave the place to another connection."""
-        self._stop_expecting()
-        self._stop_watching()
-        self._stop_passing_over()
+        for what in list(self._timers):
+            self._stop_timer(what)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -105,7 +103,7 @@ class HttpConnection(HttpToolsProtocol):
             self._refuse_head()
         elif not self._in_head and self._bodiless_bytes > most:
             self._refuse_trailers()
-        elif self._passing_timer is not None and self._passed_over_bytes > UNREAD_BYTES_MAX:
+        elif "passed" in self._timers and self._passed_over_bytes > UNREAD_BYTES_MAX:
             self.transport.abort()
 
     def on_message_begin(self) -> None:
@@ -122,7 +120,7 @@ class HttpConnection(HttpToolsProtocol):
         """A head has come; its size is known now."""
         self._in_head = False
         self._head_bytes = self._bodiless_bytes = 0
-        self._stop_expecting()
+        self._stop_timer("head")
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self.config.settings.head_bytes_max:
             raise ValueError("the head is too large")  # the parser stops, and answers below
@@ -139,8 +137,7 @@ class HttpConnection(HttpToolsProtocol):
         """A request has come whole; the next bytes are another's head."""
         super().on_message_complete()
         self._in_head = True
-        if self._passing_timer is not None:
-            self._stop_passing_over()
+        if self._stop_timer("passed"):
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
@@ -150,17 +147,17 @@ class HttpConnection(HttpToolsProtocol):
         super().on_response_complete()
         if not self._in_head and self.cycle.response_complete and not self.transport.is_closing():
             self._passed_over_bytes = 0
-            self._passing_timer = self.loop.call_later(UNREAD_S, self.transport.abort)
+            self._timers["passed"] = self.loop.call_later(UNREAD_S, self.transport.abort)
 
     def pause_writing(self) -> None:
         """More of an answer is there than the client has taken: see that it goes on reading."""
         super().pause_writing()
-        if self._read_timer is None:
+        if "read" not in self._timers:
             self._watch_reader()
 
     def resume_writing(self) -> None:
         """The client has taken nearly all of it."""
-        self._stop_watching()
+        self._stop_timer("read")
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
@@ -172,33 +169,24 @@ class HttpConnection(HttpToolsProtocol):
             super().send_400_response(msg)
 
     def _expect_head(self) -> None:
-        if self._head_timer is None:
-            self._head_timer = self.loop.call_later(HEAD_S, self.transport.abort)
+        if "head" not in self._timers:
+            self._timers["head"] = self.loop.call_later(HEAD_S, self.transport.abort)
 
-    def _stop_expecting(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+    def _stop_timer(self, what: str) -> bool:
+        timer = self._timers.pop(what, None)
+        if timer is not None:
+            timer.cancel()
+        return timer is not None
 
     def _watch_reader(self) -> None:
         self._unread_bytes = self.transport.get_write_buffer_size()
-        self._read_timer = self.loop.call_later(READ_S, self._look_at_reader)
+        self._timers["read"] = self.loop.call_later(READ_S, self._look_at_reader)
 
     def _look_at_reader(self) -> None:
         if self.transport.get_write_buffer_size() > self._unread_bytes - READ_BYTES_MIN:
             self.transport.abort()
         else:
             self._watch_reader()
-
-    def _stop_watching(self) -> None:
-        if self._read_timer is not None:
-            self._read_timer.cancel()
-            self._read_timer = None
-
-    def _stop_passing_over(self) -> None:
-        if self._passing_timer is not None:
-            self._passing_timer.cancel()
-            self._passing_timer = None
 
     def _refuse_trailers(self) -> None:
         if self.cycle.response_started:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from importlib import import_module
 from typing import Any
 
@@ -134,42 +134,21 @@ class Tracer:
             parent = message.headers.get(HEADER)
             if not isinstance(parent, str) or not _TRACEPARENT.fullmatch(parent):
                 continue
-            with _tracer().start_as_current_span(
-                f"claim {message.queue}",
-                context=_context(parent),
-                kind=_trace.SpanKind.CONSUMER,
-                attributes={
-                    **_attributes("receive", message.queue),
-                    "messaging.message.id": str(message.claim_id),
-                },
-            ) as span:
+            with _message_span("claim", "receive", message.queue, message.claim_id, parent) as span:
                 self._claimed[message.queue, message.claim_id] = _traceparent(span)
         while len(self._claimed) > CLAIMS_REMEMBERED:
             self._claimed.popitem(last=False)
 
     @contextmanager
     def _finishing(self, finished: list[FinishClaims]) -> Iterator[None]:
-        spans: list[Any] = []
-        for one in finished:
-            for claim_id in _ids(one.claims):
-                parent = self._claimed.pop((one.queue, claim_id), None)
-                if parent is not None:
-                    spans.append(
-                        _tracer().start_span(
-                            f"{one.outcome} {one.queue}",
-                            context=_context(parent),
-                            kind=_trace.SpanKind.CONSUMER,
-                            attributes={
-                                **_attributes("settle", one.queue),
-                                "messaging.message.id": str(claim_id),
-                            },
-                        )
-                    )
-        try:
+        with ExitStack() as spans:
+            for one in finished:
+                for claim_id in _ids(one.claims):
+                    parent = self._claimed.pop((one.queue, claim_id), None)
+                    if parent is not None:
+                        span = _message_span(one.outcome, "settle", one.queue, claim_id, parent)
+                        spans.callback(span.end)
             yield
-        finally:
-            for span in spans:
-                span.end()
 
 
 def _published_to(command: Command[Any]) -> str | None:
@@ -200,6 +179,16 @@ def _attributes(operation: str, name: str) -> dict[str, str]:
         "messaging.operation.type": operation,
         "messaging.destination.name": name,
     }
+
+
+def _message_span(verb: str, operation: str, queue: str, claim_id: int, parent: str) -> Any:
+    """A span for one message, in the trace that published it."""
+    return _tracer().start_span(
+        f"{verb} {queue}",
+        context=_context(parent),
+        kind=_trace.SpanKind.CONSUMER,
+        attributes={**_attributes(operation, queue), "messaging.message.id": str(claim_id)},
+    )
 
 
 def _tracer() -> Any:

@@ -148,7 +148,7 @@ class Conversation:
             if self._shut_out.done():
                 await self._close(POLICY, NO_TOKEN)
             elif reading.done():
-                await self._end(reading.exception())
+                await self._end(reading)
             elif closing.done() and not sending.done():
                 reading.cancel()
                 await self._go_away()
@@ -171,20 +171,12 @@ class Conversation:
             message = await self._receive()
             if message["type"] == "websocket.disconnect":
                 return
-            await self._confirm()
             requests = await self._parse(message)
             if len(self._running) + len(requests) > most:
                 raise Violation(POLICY, f"more than {most} requests without an answer")
             refusal = self._spend(len(requests))
             for number, command in requests:
                 self._begin(number, refusal or command)
-
-    async def _confirm(self) -> None:
-        """Check the token again: a client may stay connected for days."""
-        try:
-            await self._core.tokens.confirm(self.principal)
-        except Unauthenticated:
-            raise Violation(POLICY, NO_TOKEN) from None
 
     def _spend(self, requests: int) -> MillstreamError | None:
         """Pay for a frame as so many requests are paid for; or why they are refused."""
@@ -195,29 +187,20 @@ class Conversation:
         return None
 
     async def _parse(self, message: Message) -> list[Request]:
-        data = message.get("bytes")
-        if data is None:
-            raise Violation(REFUSED_TEXT, "frames are binary, this one is text")
+        data, limits = message.get("bytes"), self._core.store.limits
         try:
+            # A client may stay connected for days: its token is checked again with each frame.
+            await self._core.tokens.confirm(self.principal)
+            if data is None:
+                raise Violation(REFUSED_TEXT, "frames are binary, this one is text")
             if is_small(data):
-                return self._take_apart(data)
+                return _checked(decode_requests(data), limits)
             async with self._core.quota.parsing(self.principal):
-                return await asyncio.to_thread(self._take_apart_weighed, data)
+                return await asyncio.to_thread(_take_apart_weighed, data, limits)
+        except Unauthenticated:
+            raise Violation(POLICY, NO_TOKEN) from None
         except InvalidInput as error:
             raise Violation(NOT_A_FRAME, error.message) from error
-
-    def _take_apart_weighed(self, data: bytes) -> list[Request]:
-        """Look how many objects a frame would become, before it becomes them."""
-        if weigh(data) > WEIGHT_MAX:
-            raise Violation(TOO_BIG, "a frame of too many parts; send less at once, or blocks")
-        return self._checked(decode_at_once(lambda: decode_requests(data)))
-
-    def _take_apart(self, data: bytes) -> list[Request]:
-        return self._checked(decode_requests(data))
-
-    def _checked(self, requests: list[tuple[int, Command[Any]]]) -> list[Request]:
-        limits = self._core.store.limits
-        return [(number, _checked(command, limits)) for number, command in requests]
 
     def _begin(self, number: int, command: Command[Any] | MillstreamError) -> None:
         if number in self._running:
@@ -255,12 +238,12 @@ class Conversation:
 
     # The end.
 
-    async def _end(self, error: BaseException | None) -> None:
+    async def _end(self, reading: asyncio.Task[None]) -> None:
         """Say why, if this side ended it."""
-        if isinstance(error, Violation):
+        try:
+            await reading
+        except Violation as error:
             await self._close(error.code, error.reason)
-        elif error is not None:
-            raise error
 
     async def _go_away(self) -> None:
         """The server stops: finish what was begun, but wait for nothing."""
@@ -292,12 +275,23 @@ def is_small(data: bytes) -> bool:
     return len(data) <= INLINE_BYTES_MAX and weigh(data, INLINE_WEIGHT_MAX) <= INLINE_WEIGHT_MAX
 
 
-def _checked(command: Command[Any], limits: Limits) -> Command[Any] | MillstreamError:
-    try:
-        check_records(command, limits)
-    except MillstreamError as error:
-        return error.with_traceback(None)  # which would keep the frame's requests, in a circle
-    return command
+def _take_apart_weighed(data: bytes, limits: Limits) -> list[Request]:
+    """Look how many objects a frame would become, before it becomes them."""
+    if weigh(data) > WEIGHT_MAX:
+        raise Violation(TOO_BIG, "a frame of too many parts; send less at once, or blocks")
+    return _checked(decode_at_once(lambda: decode_requests(data)), limits)
+
+
+def _checked(requests: list[tuple[int, Command[Any]]], limits: Limits) -> list[Request]:
+    found: list[Request] = []
+    for number, command in requests:
+        try:
+            check_records(command, limits)
+            found.append((number, command))
+        except MillstreamError as error:
+            # Its traceback would keep the frame's requests, in a circle.
+            found.append((number, error.with_traceback(None)))
+    return found
 
 
 def _greeting(core: Core) -> bytes:
