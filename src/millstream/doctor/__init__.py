@@ -17,8 +17,6 @@ from millstream.doctor.replay import Replay
 from millstream.doctor.rows import Progress, Rows
 from millstream.errors import CorruptionError
 from millstream.format import ids, keys
-from millstream.store.sqlite_file import PAGE_BYTES
-from millstream.store.sqlite_wal import find_break
 
 __all__ = ["Problem", "Progress", "Report", "examine"]
 
@@ -31,23 +29,15 @@ def examine(path: str | os.PathLike[str], *, progress: Progress | None = None) -
     """
     place = Path(path)
     findings = Findings(Report(path=str(place)))
-    rows = Rows(place, findings, progress or _silent)
+    rows = Rows(place, findings, progress or (lambda _stage, _done, _total: None))
     try:
         rows.enter("write-ahead log")
-        _check_log(Path(f"{place}-wal"), rows, findings)
+        cut_off = rows.break_in_log()
+        if cut_off is not None:
+            findings.add("file", str(cut_off))
         return _examine(rows, findings)
     finally:
         rows.close()
-
-
-def _check_log(wal: Path, rows: Rows, findings: Findings) -> None:
-    """Report commits that SQLite ignores, since its write-ahead log is damaged before them.
-
-    It is looked at behind the frames that SQLite has found in order.
-    """
-    found = find_break(wal, page_bytes=PAGE_BYTES, sound_frames=rows.sound_frames())
-    if found is not None:
-        findings.add("file", str(found))
 
 
 def _examine(rows: Rows, findings: Findings) -> Report:
@@ -124,7 +114,3 @@ def _check_all_seen(present: dict[str, int], findings: Findings) -> None:
             findings.add(
                 "row", f"{count - seen:,} rows of table {table} could not be reached by their key"
             )
-
-
-def _silent(_stage: str, _done: int, _total: int) -> None:
-    pass

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import apsw
 
 from millstream.doctor.findings import Findings
-from millstream.doctor.pages import damaged_pages
 from millstream.errors import CannotOpen, CorruptionError
 from millstream.format import keys
 from millstream.store.checksum import row_checksum
@@ -23,24 +22,29 @@ from millstream.store.sqlite_file import (
     PAGE_BYTES,
     PREFIX,
     cut,
-    damaged,
     format_of,
     is_damage,
-    is_damaged_header,
     is_half_made,
-    stranger,
+    refusal,
 )
-from millstream.store.sqlite_pages import checksum_layer, is_verified
+from millstream.store.sqlite_pages import checksum_layer, fits, is_verified
+from millstream.store.sqlite_repair import break_in_log
 from millstream.store.sqlite_rows import NUMBERED, RECORD, TABLES, SqliteSnapshot
+from millstream.store.sqlite_wal import Break, find_break
 
 BUSY_MS = 10_000
 STEPS_PER_TICK = 200_000
 """Instructions of SQLite between two signs of life during its own check."""
 
+PAGE_TRIES = 3
+"""How often a page is read whose checksum does not fit: it may be written just now."""
+
 _COLUMNS = "CAST(value AS BLOB), CAST(crc AS INTEGER), typeof(value) || ' and ' || typeof(crc)"
 """Cast, since a damaged type would make Python decode text that is none."""
-_PLACES = {"key": "CAST(key AS BLOB)", "id": "id"}
 _TYPES = "blob and integer"
+
+Place = bytes | int
+"""Of a row in its table: its key, or its number."""
 
 Progress = Callable[[str, int, int], None]
 """Told the stage, the rows checked so far, and how many there are."""
@@ -86,13 +90,12 @@ class Rows(SqliteSnapshot):
         self._stage = stage
         self._progress(stage, self._done, self._total)
 
-    def sound_frames(self) -> int:
-        """How much of the write-ahead log SQLite has found in order; 0 if it does not say."""
-        noop = getattr(apsw, "SQLITE_CHECKPOINT_NOOP", None)
+    def break_in_log(self) -> Break | None:
+        """Where the write-ahead log is damaged, so that SQLite ignores commits behind."""
         try:
-            return 0 if noop is None else max(0, self._connection.wal_checkpoint(mode=noop)[0])
-        except apsw.Error:
-            return 0
+            return break_in_log(self._path, self._connection)
+        except apsw.Error:  # SQLite does not say how much of it is in order: all is looked at
+            return find_break(Path(f"{self._path}-wal"))
 
     def integrity(self) -> list[str]:
         """What SQLite's own check finds wrong, the application's tables included.
@@ -103,7 +106,7 @@ class Rows(SqliteSnapshot):
         found = self._integrity()
         if not self.page_checksums or not found:
             return found
-        pages = list(damaged_pages(self._path))
+        pages = list(_damaged_pages(self._path))
         if pages:
             self._findings.report.complete = False
             self._connection.execute("PRAGMA checksum_verification = OFF")
@@ -161,11 +164,11 @@ class Rows(SqliteSnapshot):
 
     def walk(self, start: bytes, stop: bytes) -> Iterator[Found]:
         """Every row of the records with start <= key < stop, in order."""
-        yield from self._walk(RECORD, "key", start, stop)
+        yield from self._walk(RECORD, start, stop)
 
     def walk_deltas(self) -> Iterator[Found]:
         """Every delta, in order."""
-        yield from self._walk(NUMBERED[keys.DELTA], "id", -(2**63), 2**63 - 1)
+        yield from self._walk(NUMBERED[keys.DELTA], -(2**63), 2**63 - 1)
 
     def numbers(self, kind: int) -> Iterator[tuple[int, int]]:
         """The number and size of every payload or payload block; values are not looked at."""
@@ -180,18 +183,16 @@ class Rows(SqliteSnapshot):
             self._findings.report.complete = False
             self._findings.add("file", f"table {table} cannot be listed to its end: {error}")
 
-    def _walk(
-        self, table: str, column: str, start: bytes | int, stop: bytes | int
-    ) -> Iterator[Found]:
-        last: bytes | int | None = None
+    def _walk(self, table: str, start: Place, stop: Place) -> Iterator[Found]:
+        last: Place | None = None
         try:
-            for place, found in self._rows(table, column, start, stop):
+            for place, found in self._rows(table, start, stop):
                 last = place
                 yield found
             return
         except apsw.Error as error:
             reason = str(error)
-        behind = self._behind(table, column, start if last is None else last, stop)
+        behind = self._behind(table, start if last is None else last, stop)
         where = "its beginning" if last is None else f"row {_name(last)}"
         until = "its end" if behind is None else f"row {_name(behind)}"
         self._findings.report.complete = False
@@ -200,16 +201,15 @@ class Rows(SqliteSnapshot):
         )
         if behind is not None:
             try:
-                for _, found in self._rows(table, column, behind, stop):
+                for _, found in self._rows(table, behind, stop):
                     yield found
             except apsw.Error as error:
                 self._findings.add("file", f"table {table} is damaged again behind it: {error}")
 
-    def _rows(
-        self, table: str, column: str, start: bytes | int, stop: bytes | int
-    ) -> Iterator[tuple[bytes | int, Found]]:
+    def _rows(self, table: str, start: Place, stop: Place) -> Iterator[tuple[Place, Found]]:
+        column, place = _column(table)
         selected = self._execute(
-            f"SELECT {_PLACES[column]}, {_COLUMNS} FROM {table} "
+            f"SELECT {place}, {_COLUMNS} FROM {table} "
             f"WHERE {column} >= ? AND {column} < ? ORDER BY {column}",
             (start, stop),
         )
@@ -218,14 +218,13 @@ class Rows(SqliteSnapshot):
             self._count(table, len(row[0] or b""))
             yield place, self._checked(key, *row)
 
-    def _behind(
-        self, table: str, column: str, after: bytes | int, stop: bytes | int
-    ) -> bytes | int | None:
+    def _behind(self, table: str, after: Place, stop: Place) -> Place | None:
         """The first row that can still be reached, coming from the end."""
-        found: bytes | int | None = None
+        column, selected = _column(table)
+        found: Place | None = None
         try:
             for (place,) in self._execute(
-                f"SELECT {_PLACES[column]} FROM {table} WHERE {column} > ? AND {column} < ? "
+                f"SELECT {selected} FROM {table} WHERE {column} > ? AND {column} < ? "
                 f"ORDER BY {column} DESC",
                 (after, stop),
             ):
@@ -300,18 +299,16 @@ def _inspect(path: Path) -> str:
         raise CannotOpen(f"{path} cannot be read: {error.strerror}", path=str(path)) from error
     if not page:
         raise CannotOpen(f"{path} is empty: no store was made in it", path=str(path))
-    problem = stranger(page)
-    if problem is None and is_half_made(path):
+    problem = refusal(path, page)
+    if problem is not None:
+        raise problem
+    if is_half_made(path):
         raise CannotOpen(
             f"{path} was being created when its process ended: nothing is stored in it yet; "
             "open it once, which begins anew",
             path=str(path),
         )
-    if problem is None:
-        return cut(path, page) or ""
-    if is_damaged_header(page):
-        raise damaged(path, "its header is not what was written")
-    raise CannotOpen(f"{path} {problem}", path=str(path))
+    return cut(path, page) or ""
 
 
 def _ways(path: Path) -> Iterator[str]:
@@ -362,9 +359,31 @@ def _connect(address: str, *, lenient: bool = False) -> apsw.Connection:
     return connection
 
 
+def _damaged_pages(path: Path) -> Iterator[int]:
+    """The pages, numbered from 1, that are not what was written; also those that nothing uses.
+
+    SQLite's own check stops at the first of them. The file is read by SQLite's own means: closing it
+    otherwise would drop the locks that this process has on it.
+    """
+    flags = [apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_MAIN_DB, 0]
+    file = apsw.VFSFile("unix", str(path), flags)
+    try:
+        for number in range(file.xFileSize() // PAGE_BYTES):
+            tries = (file.xRead(PAGE_BYTES, number * PAGE_BYTES) for _ in range(PAGE_TRIES))
+            if not any(map(fits, tries)):
+                yield number + 1
+    finally:
+        file.xClose()
+
+
 def _numbered_key(number: int) -> bytes:
     return keys.delta(number) if number >= 0 else keys.prefix(keys.DELTA)
 
 
-def _name(place: bytes | int) -> str:
+def _column(table: str) -> tuple[str, str]:
+    """The column that a table's rows are ordered by, and how it is read."""
+    return ("key", "CAST(key AS BLOB)") if table == RECORD else ("id", "id")
+
+
+def _name(place: Place) -> str:
     return place.hex() if isinstance(place, bytes) else str(place)

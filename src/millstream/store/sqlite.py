@@ -38,6 +38,7 @@ from millstream.store.room import Room, full
 from millstream.store.sqlite_checkpoints import Checkpoints
 from millstream.store.sqlite_file import (
     FILE_MODE,
+    PAGE_BYTES,
     check_mode,
     connect,
     create,
@@ -112,7 +113,6 @@ class SqliteEngine:
         self._in_use = 0
         self._idle = threading.Condition(self._lock)
         self._checkpoints = Checkpoints(self._options)
-        self._page_bytes = 0
         self._closed = False
         self._suspended = False
         self._real_path = os.path.realpath(self.path)
@@ -134,8 +134,7 @@ class SqliteEngine:
             if not read_only:
                 self._writer = self._make_writer(connection)
         except BaseException as error:
-            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-            connection.close()
+            _close(connection, checkpoint=False)
             if isinstance(error, apsw.Error):
                 raise self._damaged(error) from error
             raise
@@ -241,17 +240,6 @@ class SqliteEngine:
             "sqlite_version": apsw.sqlite_lib_version(),
         }
 
-    def integrity(self) -> list[str]:
-        """What SQLite's own integrity check finds wrong; empty if nothing."""
-        reader = self._take_reader()
-        try:
-            found = [row[0] for row in reader.connection.execute("PRAGMA integrity_check")]
-        except apsw.Error as error:
-            found = [str(error)]
-        finally:
-            self._give_reader(reader)
-        return [] if found == ["ok"] else found
-
     def _refused(self, error: apsw.Error) -> MillstreamError:
         """Why a transaction to write could not be begun."""
         if isinstance(error, apsw.BusyError):
@@ -284,13 +272,12 @@ class SqliteEngine:
 
     def _make_writer(self, connection: apsw.Connection) -> SqliteWriter:
         sync_folder(self.path)  # SQLite has made the log by now, if there was none
-        self._page_bytes = int(connection.pragma("page_size"))
         connection.set_wal_hook(self._on_wal)
         return SqliteWriter(connection, refused=self._refused)
 
     def _on_wal(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         self.commits += 1
-        due = self._checkpoints.committed(pages * self._page_bytes)
+        due = self._checkpoints.committed(pages * PAGE_BYTES)
         if due and self.on_upkeep_due is not None:
             self.on_upkeep_due()
         return apsw.SQLITE_OK
@@ -298,7 +285,7 @@ class SqliteEngine:
     def _reopen_writer(self) -> SqliteWriter:
         with self._lock:
             if self._closed:
-                raise Closed(f"{self.path} was closed", path=str(self.path))
+                raise self._gone()
             if self._writer is None:
                 connection = self._connect()
                 try:
@@ -317,8 +304,7 @@ class SqliteEngine:
             other.execute("BEGIN IMMEDIATE")  # another process may have been writing just now
             found = break_in_log(self.path, connection)
         finally:
-            other.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-            other.close()
+            _close(other, checkpoint=False)
         if found is None:
             return
         torn = self.durability == "relaxed" and found.may_be_torn
@@ -331,19 +317,13 @@ class SqliteEngine:
 
     def _take_reader(self) -> SqliteReader:
         with self._lock:
-            while self._suspended:
-                self._idle.wait()
-            if self._closed:
-                raise Closed(f"{self.path} was closed", path=str(self.path))
-            self._in_use += 1
+            self._begin_use()
             if self._readers:
                 return self._readers.pop()
         try:
             return SqliteReader(self._connect())
         except BaseException:
-            with self._idle:
-                self._in_use -= 1
-                self._idle.notify_all()
+            self._end_use()
             raise
 
     def _give_reader(self, reader: SqliteReader) -> None:
@@ -359,18 +339,28 @@ class SqliteEngine:
     @contextmanager
     def _held(self) -> Iterator[None]:
         """Keep forks and closing from going on meanwhile."""
-        with self._idle:
-            while self._suspended:
-                self._idle.wait()
-            if self._closed:
-                raise Closed(f"{self.path} was closed", path=str(self.path))
-            self._in_use += 1
+        with self._lock:
+            self._begin_use()
         try:
             yield
         finally:
-            with self._idle:
-                self._in_use -= 1
-                self._idle.notify_all()
+            self._end_use()
+
+    def _begin_use(self) -> None:
+        """Wait for a running fork, and keep the next one back; called under the lock."""
+        while self._suspended:
+            self._idle.wait()
+        if self._closed:
+            raise self._gone()
+        self._in_use += 1
+
+    def _end_use(self) -> None:
+        with self._idle:
+            self._in_use -= 1
+            self._idle.notify_all()
+
+    def _gone(self) -> Closed:
+        return Closed(f"{self.path} was closed", path=str(self.path))
 
     def _copy_log(self, mode: int) -> tuple[int, int] | None:
         if self._closed:
@@ -384,7 +374,7 @@ class SqliteEngine:
     def _copy(self, tender: apsw.Connection, mode: int) -> tuple[int, int] | None:
         try:
             pages, copied_pages = tender.wal_checkpoint(mode=mode)
-            return pages * self._page_bytes, copied_pages * self._page_bytes
+            return pages * PAGE_BYTES, copied_pages * PAGE_BYTES
         except apsw.BusyError:
             return None  # another process reads or writes just now; the next commit asks again
         except apsw.Error as error:

@@ -91,17 +91,23 @@ def _problem(path: Path) -> MillstreamError | None:
         return CannotOpen(f"{path} cannot be read: {error.strerror}", path=str(path))
     if not page:
         return None
-    strange = stranger(page)
+    problem = refusal(path, page)
+    if problem is None and (missing := cut(path, page)):
+        return damaged(path, missing)
+    return problem
+
+
+def refusal(path: Path, page: bytes) -> MillstreamError | None:
+    """Why a file is no store that can be opened, by its first page; None if it is one."""
+    strange = _stranger(page)
     if strange is None:
-        missing = cut(path, page)
-        return None if missing is None else damaged(path, missing)
-    if is_damaged_header(page):
+        return None
+    if _is_damaged_header(page):
         return damaged(path, "its header is not what was written")
     return CannotOpen(f"{path} {strange}", path=str(path))
 
 
-def stranger(page: bytes) -> str | None:
-    """Why a file is no store that can be opened, by its first page."""
+def _stranger(page: bytes) -> str | None:
     if page[:16] != _MAGIC or len(page) < HEADER_BYTES:
         return "is not a Millstream store: it is no SQLite file"
     if int.from_bytes(page[68:72], "big") != APPLICATION_ID:
@@ -116,7 +122,7 @@ def stranger(page: bytes) -> str | None:
     return None
 
 
-def is_damaged_header(page: bytes) -> bool:
+def _is_damaged_header(page: bytes) -> bool:
     """Whether a first page that is not right was once that of a store.
 
     A file of a newer version is whole: its checksum fits.
@@ -129,15 +135,15 @@ def is_damaged_header(page: bytes) -> bool:
 
 def cut(path: Path, page: bytes) -> str | None:
     """How much is missing at the end of a file; None if nothing, or if SQLite's files have the rest."""
-    page_bytes, pages = PAGE_BYTES, int.from_bytes(page[28:32], "big")
+    pages = int.from_bytes(page[28:32], "big")
     if page[24:28] != page[92:96]:
         return None  # the count of pages is not kept up to date
     if is_half_made(path) or _has(path, "-wal"):
         return None  # a creation or a checkpoint was interrupted: SQLite undoes or ends it
     there = path.stat().st_size
-    if there >= pages * page_bytes:
+    if there >= pages * PAGE_BYTES:
         return None
-    return f"the file was cut: it ends in page {there // page_bytes + 1:,} of {pages:,}"
+    return f"the file was cut: it ends in page {there // PAGE_BYTES + 1:,} of {pages:,}"
 
 
 def is_half_made(path: Path) -> bool:

@@ -18,18 +18,18 @@ from pathlib import Path
 import apsw
 
 from millstream.store.sqlite_file import damaged
-from millstream.store.sqlite_wal import FRAME_BYTES, HEADER_BYTES, Break, count_sound, find_break
+from millstream.store.sqlite_wal import HEADER_BYTES, STEP_BYTES, Break, count_sound, find_break
 
 CHUNK_BYTES = 1 << 20
 
 
 def break_in_log(path: Path, connection: apsw.Connection) -> Break | None:
     """Where the log of a file cuts off acknowledged commits; SQLite has looked at its first part."""
-    page_bytes, frames = int(connection.pragma("page_size")), 0
+    frames = 0
     noop = getattr(apsw, "SQLITE_CHECKPOINT_NOOP", None)
     if noop is not None:
         frames, _ = connection.wal_checkpoint(mode=noop)
-    return find_break(Path(f"{path}-wal"), page_bytes=page_bytes, sound_frames=max(0, frames))
+    return find_break(Path(f"{path}-wal"), sound_frames=max(0, frames))
 
 
 def repair_log(path: Path, *, turn: apsw.Connection, other: apsw.Connection) -> None:
@@ -40,14 +40,13 @@ def repair_log(path: Path, *, turn: apsw.Connection, other: apsw.Connection) -> 
     turn.execute("BEGIN IMMEDIATE")
     mode = getattr(apsw, "SQLITE_CHECKPOINT_NOOP", apsw.SQLITE_CHECKPOINT_PASSIVE)
     frames = max(0, other.wal_checkpoint(mode=mode)[0])
-    page_bytes = int(turn.pragma("page_size"))
     log = Path(f"{path}-wal")
-    sound = count_sound(log, page_bytes=page_bytes) if frames else 0
+    sound = count_sound(log) if frames else 0
     if sound < frames:
         raise damaged(
             path, f"only {sound:,} of {frames:,} frames of the write-ahead log are as written"
         )
-    _write_again(log, HEADER_BYTES + frames * (FRAME_BYTES + page_bytes) if frames else 0)
+    _write_again(log, HEADER_BYTES + frames * STEP_BYTES if frames else 0)
 
 
 def _write_again(log: Path, kept_bytes: int) -> None:

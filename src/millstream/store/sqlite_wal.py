@@ -27,10 +27,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Self
 
+from millstream.store.sqlite_file import PAGE_BYTES
 from millstream.store.sqlite_pages import is_one_bit, sums
 
 HEADER_BYTES = 32
 FRAME_BYTES = 24
+STEP_BYTES = FRAME_BYTES + PAGE_BYTES
 TRIES = 3
 """A log that is started anew while it is read is looked at again."""
 
@@ -76,7 +78,7 @@ class _Frame(NamedTuple):
         return cls(page, commit, (first, second), (stored[0], stored[1]), head[:8])
 
 
-def find_break(path: Path, *, page_bytes: int, sound_frames: int = 0) -> Break | None:
+def find_break(path: Path, *, sound_frames: int = 0) -> Break | None:
     """Where acknowledged commits are cut off; None if nowhere, or if there is no log.
 
     The first `sound_frames` are not looked at: SQLite has found them in order, and a commit at the end.
@@ -87,7 +89,7 @@ def find_break(path: Path, *, page_bytes: int, sound_frames: int = 0) -> Break |
                 before = file.read(HEADER_BYTES)
                 if len(before) < HEADER_BYTES:
                     return None
-                log = _Log(file, before, page_bytes, path.stat().st_size)
+                log = _Log(file, before, path.stat().st_size)
                 found = log.find_break(sound_frames)
                 file.seek(0)
                 if file.read(HEADER_BYTES) == before:
@@ -97,23 +99,21 @@ def find_break(path: Path, *, page_bytes: int, sound_frames: int = 0) -> Break |
     return None
 
 
-def count_sound(path: Path, *, page_bytes: int) -> int:
+def count_sound(path: Path) -> int:
     """How many frames from the first on are as they were written."""
     with path.open("rb") as file:
         header = file.read(HEADER_BYTES)
         if len(header) < HEADER_BYTES:
             return 0
-        return _Log(file, header, page_bytes, path.stat().st_size).count_sound()
+        return _Log(file, header, path.stat().st_size).count_sound()
 
 
 class _Log:
     """An open log; frames are numbered from 1."""
 
-    def __init__(self, file: BinaryIO, header: bytes, page_bytes: int, size: int) -> None:
+    def __init__(self, file: BinaryIO, header: bytes, size: int) -> None:
         self._file = file
-        self._page_bytes = page_bytes
-        self._step = FRAME_BYTES + page_bytes
-        self.frames = (size - HEADER_BYTES) // self._step
+        self.frames = (size - HEADER_BYTES) // STEP_BYTES
         magic, _, _, _, first, second, *stored = _HEADER.unpack(header)
         self._swap = (magic & 1 == 1) != (sys.byteorder == "big")
         self._seeds = (stored[0], stored[1])
@@ -167,7 +167,7 @@ class _Log:
         off = _distance(frame.salts, self.salts)
         if off:
             return off == 1 and computed == frame.stored
-        return is_one_bit(computed, frame.stored, len(frame.summed) + self._page_bytes)
+        return is_one_bit(computed, frame.stored, len(frame.summed) + PAGE_BYTES)
 
     def _has_successor(self, start: int) -> bool:
         """Whether a commit at or behind `start` was followed by a frame that knew of it."""
@@ -191,11 +191,11 @@ class _Log:
         return _Frame.decode(self._read(self._place(number), FRAME_BYTES))
 
     def _summed(self, number: int, chain: tuple[int, int]) -> tuple[int, int]:
-        data = self._read(self._place(number), self._step)
+        data = self._read(self._place(number), STEP_BYTES)
         return sums(data[:8] + data[FRAME_BYTES:], chain, swap=self._swap)
 
     def _place(self, number: int) -> int:
-        return HEADER_BYTES + (number - 1) * self._step
+        return HEADER_BYTES + (number - 1) * STEP_BYTES
 
     def _read(self, place: int, size: int) -> bytes:
         self._file.seek(place)

@@ -272,9 +272,9 @@ def test_a_relaxed_store_may_lose_commits_with_the_power(path: Path) -> None:
 def test_every_frame_is_looked_at_where_sqlite_does_not_count_them(path: Path) -> None:
     copy = left_by_a_kill(path)
     wal = Path(f"{copy}-wal")
-    assert find_break(wal, page_bytes=PAGE) is None
+    assert find_break(wal) is None
     damage(wal, 32 + 24 + 100)
-    found = find_break(wal, page_bytes=PAGE)
+    found = find_break(wal)
     assert found is not None
     assert (found.frame, found.commits_behind) == (1, 6)
 
