@@ -16,6 +16,7 @@ from millstream.cli.arguments import duration
 from millstream.cli.command import AsJson
 from millstream.cli.display import (
     Answer,
+    Facts,
     Table,
     json_text,
     plural,
@@ -138,6 +139,19 @@ def peek(
         count, state=state.replace("-", " "), after=-1 if after is None else after
     ):
         output.print(message)
+
+
+def message(
+    queue: Queue,
+    id: Annotated[
+        int, typer.Argument(metavar="ID", min=0, help="The number that `put --json` has told.")
+    ],
+) -> Answer:
+    """Show what became of a message that was put."""
+    fate = queue.message(id)
+    named = {"until": fate.until, "reason": fate.reason, "claim id": fate.claim_id}
+    pairs = [("state", fate.state), ("attempts", fate.attempts), *named.items()]
+    return Answer({"queue": queue.name, "id": id, **asdict(fate)}, Facts(pairs))
 
 
 def attempts(

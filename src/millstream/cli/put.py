@@ -55,7 +55,7 @@ def put(
         raise typer.BadParameter("--delay or --at, not both")
     wishes = {"priority": priority, "group": group, "dedup": dedup}
     key, headers = _addressed(queue, given.key, given.headers(), wishes)
-    count = 0
+    count, first = 0, None
     try:
         for some in given.batches(values, noun="message"):
             if dedup is not None and count + len(some) > 1:
@@ -70,11 +70,11 @@ def put(
                 delay=delay,
                 at=at,
             )
-            count += len(ids)
+            count, first = count + len(ids), ids[0] if first is None and ids else first
     finally:
         if json:
             when = {} if at is None else {"due_ms": wall_ms_of(at)}
-            report(json_text({"queue": queue.name, "count": count, **when}))
+            report(json_text({"queue": queue.name, "count": count, "first_id": first, **when}))
         else:
             then = f" for {at.isoformat(sep=' ', timespec='seconds')}" if at else ""
             report(f"{plural(count, 'message')} put{then}")

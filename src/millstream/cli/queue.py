@@ -10,7 +10,18 @@ from msgspec import to_builtins
 from msgspec.structs import asdict, replace
 
 from millstream import Millstream, Queue, QueueInfo, QueueSpec
-from millstream.cli.claims import ack, attempts, claim, fail, nack, peek, pop, records, renew
+from millstream.cli.claims import (
+    ack,
+    attempts,
+    claim,
+    fail,
+    message,
+    nack,
+    peek,
+    pop,
+    records,
+    renew,
+)
 from millstream.cli.command import Consent, command
 from millstream.cli.declared import Fields
 from millstream.cli.display import Answer, Facts, Table, per_second, plural, rough, safe
@@ -221,5 +232,6 @@ command(queue, "queue nack mail 1024:1 --delay 5m --reason 'busy'")(nack)
 command(queue, "queue fail mail 1024:1 --reason 'no such address'")(fail)
 command(queue, "queue renew mail 1024:1 --lease 10m")(renew)
 command(queue, "queue peek mail --state failed")(peek)
+command(queue, "queue message mail 17")(message)
 command(queue, "queue attempts mail 1024")(attempts)
 command(queue, "queue records mail")(records)

@@ -149,6 +149,18 @@ def test_raw_and_json_lines(jobs: Any) -> None:
     assert [m["value"] for m in claimed(jobs, 5)] == ["a\nb\n", {"x": 1}]
 
 
+def test_a_message_is_followed_by_the_id_that_putting_told(jobs: Any) -> None:
+    told = json.loads(jobs("put", "jobs", "a", "b", "--json"))
+    second = str(told["first_id"] + 1)
+    assert jobs.json("queue", "message", "jobs", second)["state"] == "available"
+    first, _ = claimed(jobs, 2)
+    jobs("queue", "fail", "jobs", first["claim"], "--reason", "why")
+    found = jobs.json("queue", "message", "jobs", str(told["first_id"]))
+    assert (found["state"], found["attempts"], found["reason"]) == ("failed", 1, "why")
+    assert "in_flight" in jobs("queue", "message", "jobs", second)
+    assert "unknown" in jobs("queue", "message", "jobs", "999")
+
+
 def test_a_message_is_tried_again_then_failed_then_redriven(jobs: Any) -> None:
     jobs("put", "jobs", "work")
     (message,) = claimed(jobs)
