@@ -29,6 +29,7 @@ from msgspec.structs import replace
 from millstream.errors import InvalidInput
 from millstream.format import block as blocks
 from millstream.log.block import Block
+from millstream.log.names import check_integer
 
 PIECE_RECORDS_MAX = 1_024
 PIECE_BYTES_MAX = 1024 * 1024
@@ -48,6 +49,12 @@ class Mark(Struct, frozen=True, array_like=True):
 
     offset: int
     digest: bytes
+
+    def check(self) -> None:
+        """Refuse a mark that no chain has."""
+        check_integer("an offset", self.offset)
+        if len(self.digest) != DIGEST_BYTES:
+            raise InvalidInput(f"a hash of {len(self.digest)} bytes, not {DIGEST_BYTES}")
 
 
 class Parsed(Struct, frozen=True):

@@ -5,8 +5,11 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from millstream.command import Operation, Procedure, Read, Traits, on_copy
+from millstream.errors import InvalidInput
+from millstream.format.packing import check_timestamp
 from millstream.log.block import Block
 from millstream.log.metadata import Meta
+from millstream.log.names import check_integer, check_name
 from millstream.record import SetBackReader
 from millstream.replica.chain import Mark
 
@@ -30,6 +33,21 @@ class Summary(Struct, frozen=True, array_like=True):
     timestamp_ms: int
     metadata: bytes = b""
     """A digest of the metadata's entries, deleted ones included; empty if there are none."""
+
+    def check(self) -> None:
+        """Refuse what another store says of a log if no log can be so."""
+        check_name(self.name)
+        check_name(self.owner, "store")
+        for what, number in (("a start", self.start), ("an epoch", self.epoch)):
+            check_integer(what, number)
+        check_timestamp(self.timestamp_ms)
+        self.base.check()
+        Mark(self.end, self.digest).check()
+        if not self.base.offset <= self.start <= self.end:
+            raise InvalidInput(
+                f"log {self.name!r} cannot have a base of {self.base.offset}, a start of "
+                f"{self.start} and an end of {self.end}"
+            )
 
 
 class GetStoreId(Read[str], frozen=True):

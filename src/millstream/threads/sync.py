@@ -12,8 +12,7 @@ from millstream.command import Session
 from millstream.errors import MillstreamError
 from millstream.replica.sync.following import WAIT_MS, Pace, WaitForChange, watched_sides
 from millstream.replica.sync.outcome import Options, Outcome, Tell, raise_first
-from millstream.replica.sync.peer import Meter
-from millstream.replica.sync.steps import Ask, Side, Steps
+from millstream.replica.sync.steps import Ask, Meter, Side, Steps
 from millstream.replica.sync.sync import sync_steps
 from millstream.threads.beside import Beside
 from millstream.threads.surface import Event, Future

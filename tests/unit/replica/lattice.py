@@ -27,9 +27,10 @@ from msgspec.structs import replace
 
 from millstream.errors import ForkDetected, InvalidInput
 from millstream.format.packing import check_json, check_timestamp
+from millstream.log.metadata import Meta, Stamp
 from millstream.log.names import check_integer
 from millstream.record import NO_HEADERS, Headers
-from millstream.replica.stamp import Entries, Meta, Stamp, check_entries, join
+from millstream.replica.metadata import Entries, check_entries, join
 
 OnFork = Literal["refuse", "longest"]
 

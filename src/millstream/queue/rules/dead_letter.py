@@ -94,8 +94,7 @@ def _salvaged(
     tx: Transaction, log_id: int, offset: int, count: int
 ) -> list[tuple[list[Record], Damage]]:
     name = tx.entity(keys.head(log_id), Head).name
-    found = salvage(tx.view, log_id, name, start=offset, stop=offset + count)
-    return [(records, damage) for records, damage in found]
+    return list(salvage(tx.view, log_id, name, start=offset, stop=offset + count))
 
 
 def _send(

@@ -120,19 +120,15 @@ def _info(view: View, name: str) -> QueueInfo | Facts | None:
 
 def _due(view: View, queue: QueueState, now_ms: int) -> int:
     """How many of those that wait for a time could be claimed by now."""
+    queue_id, counts, wall_ms = queue.queue_id, queue.counts, view.state.clock.wall_ms()
     found = 0
-    queue_id, counts = queue.queue_id, queue.counts
-    for count, start, stop in (
-        (counts.waiting, keys.retry(queue_id, 0, 0), keys.retry(queue_id, now_ms + 1, 0)),
-        (
-            counts.scheduled,
-            keys.schedule(queue_id, 0, 0),
-            keys.schedule(queue_id, view.state.clock.wall_ms() + 1, 0),
-        ),
+    for count, key, until_ms in (
+        (counts.waiting, keys.retry, now_ms),
+        (counts.scheduled, keys.schedule, wall_ms),
     ):
         if count:
-            limit = min(count, DUE_COUNTED_MAX)
-            found += len(view.scan(start, stop, limit=limit))
+            due = key(queue_id, 0, 0), key(queue_id, until_ms + 1, 0)
+            found += len(view.scan(*due, limit=min(count, DUE_COUNTED_MAX)))
     return found
 
 

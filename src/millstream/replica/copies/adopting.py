@@ -23,7 +23,7 @@ from millstream.log.head import Appended, Head, Owned, Placed, Touched, Truncate
 from millstream.log.names import check_integer, check_name
 from millstream.log.operations import check_free, find_log, make_log, need_log, truncate_log
 from millstream.replica import commands as c
-from millstream.replica.chain import DIGEST_BYTES, Mark, Parsed, parse
+from millstream.replica.chain import Mark, Parsed, parse
 from millstream.replica.copies.copying import Standing, advance, chains_of
 from millstream.replica.copies.marks import add_marks, begin_marks, last_mark
 from millstream.replica.copies.parcel import unpacked
@@ -39,7 +39,7 @@ BLOCKS_MAX = 100_000
 
 def start_replica(tx: Transaction, command: c.StartReplica) -> bool:
     """Make an empty copy, or let one begin anew that ends before the other one begins."""
-    check_mark(command.base)
+    command.base.check()
     _check_owner(command.owner, command.epoch)
     offset = command.base.offset
     found = find_log(tx, command.log)
@@ -111,7 +111,7 @@ def check_blocks(command: c.AdoptParcel, limits: Limits) -> list[Parsed]:
     """Take the blocks of a parcel apart, and refuse what could not have been stored here."""
     blocks = unpacked(command.parcel, limits)
     check_integer("an epoch", command.epoch)
-    check_mark(Mark(command.expect_end, command.parcel.digest))
+    Mark(command.expect_end, command.parcel.digest).check()
     if not 0 < len(blocks) <= BLOCKS_MAX:
         raise InvalidInput(f"{len(blocks)} blocks; from 1 to {BLOCKS_MAX:,} can be adopted")
     found: list[Parsed] = []
@@ -232,13 +232,6 @@ def put_records(tx: Transaction, log_id: int, offset: int, records: Parsed, *, a
     tx.put(keys.payload_block(first_id), placed)
     tx.put(keys.entry(log_id, offset + count - 1), entry)
     tx.change(keys.head(log_id), Appended(count, len(values) + len(body), at_ms))
-
-
-def check_mark(mark: Mark) -> None:
-    """Refuse a mark that no chain has."""
-    check_integer("an offset", mark.offset)
-    if len(mark.digest) != DIGEST_BYTES:
-        raise InvalidInput(f"a hash of {len(mark.digest)} bytes, not {DIGEST_BYTES}")
 
 
 def _check_owner(owner: str, epoch: int) -> None:

@@ -32,7 +32,7 @@ from millstream.replica.copies.marks import (
     read_marks,
 )
 from millstream.replica.copies.pattern import takes
-from millstream.replica.stamp import digest_of
+from millstream.replica.metadata import digest_of
 from millstream.store.instance import Instance
 from millstream.store.rows import View
 from millstream.store.store import Store

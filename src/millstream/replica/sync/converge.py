@@ -13,16 +13,26 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import MsgspecError, convert
 from msgspec.structs import asdict, replace
 
 from millstream.command import Transact
-from millstream.errors import Conflict, CorruptionError, Fenced, ForkDetected, Truncated
+from millstream.errors import (
+    Conflict,
+    CorruptionError,
+    Fenced,
+    ForkDetected,
+    InvalidInput,
+    Truncated,
+)
 from millstream.log.commands import MergeFork
 from millstream.log.metadata import Meta
+from millstream.log.names import check_name
 from millstream.replica.commands import (
     AdoptOwner,
     AdoptParcel,
     AdoptState,
+    Aside,
     GetStampedMetadata,
     Parcel,
     SendBlocks,
@@ -31,8 +41,7 @@ from millstream.replica.commands import (
     SummarizeLog,
     Summary,
 )
-from millstream.replica.copies.checking import check_aside, check_summary
-from millstream.replica.stamp import news
+from millstream.replica.metadata import news
 from millstream.replica.sync.compare import Copies, compare
 from millstream.replica.sync.outcome import LogOutcome, Options, Progress, SetBack, Tell
 from millstream.replica.sync.steps import Ask, Side, Steps, ask
@@ -67,7 +76,8 @@ class Convergence:
         self._copies.clear()
         for side, copy in (("own", own), ("peer", peer)):
             if copy is not None:
-                self._copies[side] = check_summary(copy)  # type: ignore[index]
+                copy.check()
+                self._copies[side] = copy  # type: ignore[index]
         if len(self._copies) < 2 and not (yield from self._start()):
             return
         if own is not None and peer is not None and _same(own, peer):
@@ -293,7 +303,13 @@ class Convergence:
 
     def _note_aside(self, side: Side, found: Any) -> str:
         """Tell of a tail that became a fork, and of readers that went back; the fork's name."""
-        aside = check_aside(found)
+        try:  # in a transaction the wire knows no type of it
+            aside = found if isinstance(found, Aside) else convert(found, Aside)
+        except MsgspecError as error:
+            raise InvalidInput(
+                f"the peer set records aside, and does not say where: {error}"
+            ) from error
+        check_name(aside.fork)
         self.outcome.set_aside.append(aside.fork)
         for one in aside.readers:
             self.outcome.set_back.append(SetBack(store=self._stores[side], **asdict(one)))
@@ -393,7 +409,8 @@ class Convergence:
         """Look at a copy once more."""
         found = yield from ask(side, SummarizeLog(self.log))
         if found is not None:
-            self._copies[side] = check_summary(found)
+            found.check()
+            self._copies[side] = found
 
 
 def _pair(copy: Summary) -> tuple[int, str]:
