@@ -40,7 +40,7 @@ _RUNS = ("claims", "acked")
 _CHECKED_ELSEWHERE = (Single, Batch, Block, Parcel, QueueSpec)
 """Values that are checked as a whole: packed records by `check_records`, others by their rules."""
 
-Check = Callable[[str, Any], None]
+Check = Callable[[str, Any], object]
 """Refuses a value of a field, by the field's name."""
 
 
@@ -85,7 +85,7 @@ def _check_of(hint: Any, field: str) -> Check | None:
         kept = [one for one in arguments if one is not NoneType]
         return _check_of(kept[0], field) if len(kept) == 1 else _check_either(kept, field)
     if hint is int:
-        return _check_number
+        return check_integer
     if hint is float:
         return _check_finite
     if origin is list and field in _RUNS:
@@ -134,10 +134,6 @@ def _check_fields(name: str, value: Struct) -> None:
 
 def _check_name(name: str, value: Any) -> None:
     check_name(value, name)
-
-
-def _check_number(name: str, value: int) -> None:
-    check_integer(name, value)
 
 
 def _check_signed(name: str, value: int) -> None:

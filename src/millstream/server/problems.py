@@ -42,6 +42,10 @@ class TooSlow(MillstreamError):
     retry = True
 
 
+class InternalError(MillstreamError):
+    """A mistake of the server; its log says where."""
+
+
 class NotAllowed(MillstreamError):
     """A method that this address does not have. Data: `allow`."""
 
@@ -94,7 +98,7 @@ def problem_of(error: MillstreamError) -> Problem:
     """An error as a document."""
     name = type(error).__name__
     return Problem(
-        type=_type(name),
+        type=f"/docs#error-{name}",
         title=name,
         status=status_of(error),
         detail=_clean(error.message),
@@ -116,40 +120,19 @@ def respond(error: MillstreamError) -> Response:
         headers["allow"] = ", ".join(error.data["allow"])
     if isinstance(error, TooSlow):
         headers["connection"] = "close"
-    return _response(problem, headers)
+    body = msgspec.json.encode(problem)
+    return Response(body, status_code=problem.status, headers=headers, media_type=MEDIA_TYPE)
 
 
 def respond_unexpected(error: Exception) -> Response:
     """The answer to a mistake of ours: its kind and place are logged, not answered."""
     note_failure(error)
-    return _response(
-        Problem(
-            type=_type("InternalError"),
-            title="InternalError",
-            status=500,
-            detail="the server made a mistake; its log says where",
-            retry=False,
-        )
-    )
+    return respond(InternalError("the server made a mistake; its log says where"))
 
 
 async def nothing_here(request: Request, error: Exception) -> Response:
     """The answer to an address that does not exist; for an application's `exception_handlers`."""
     return respond(errors.NotFound("there is nothing at this address; /docs lists what there is"))
-
-
-def _response(problem: Problem, headers: dict[str, str] | None = None) -> Response:
-    return Response(
-        msgspec.json.encode(problem),
-        status_code=problem.status,
-        headers=headers,
-        media_type=MEDIA_TYPE,
-    )
-
-
-def _type(name: str) -> str:
-    """A reference that the server itself answers: the page about its errors."""
-    return f"/docs#error-{name}"
 
 
 def _plain(data: dict[str, Any]) -> dict[str, Any]:

@@ -107,7 +107,8 @@ def test_every_field_that_is_asked_for_is_explained() -> None:
 
 def test_the_document_explains_every_error() -> None:
     names = {one["name"] for one in document()["x-errors"]}
-    assert {"NotFound", "LeaseLost", "Denied", "OutcomeUnknown", "TooSlow"} <= names
+    expected = {"NotFound", "LeaseLost", "Denied", "OutcomeUnknown", "TooSlow", "InternalError"}
+    assert expected <= names
     assert all(one["description"] for one in document()["x-errors"])
 
 

@@ -163,13 +163,8 @@ def _other_parameters(endpoint: Endpoint, schemas: dict[str, Any]) -> Iterator[d
             if shown := examples.QUERIES.get(endpoint.name, {}).get(name):
                 found["example"] = shown
             yield {**found, "schema": plain}
-    for header in endpoint.headers:
-        yield {
-            "name": header.name,
-            "in": "header",
-            "description": header.description,
-            "schema": {"type": "string"},
-        }
+    for name, text in endpoint.headers.items():
+        yield {"name": name, "in": "header", "description": text, "schema": {"type": "string"}}
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:

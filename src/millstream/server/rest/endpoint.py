@@ -19,7 +19,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import NoneType, UnionType
 from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -44,14 +44,6 @@ class Answer:
     status: int = 200
     media_types: tuple[str, ...] = ()
     """Other forms, not described by a schema."""
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """A header of a request, beside a raw body."""
-
-    name: str
-    description: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +76,8 @@ class Endpoint:
     body_optional: bool = False
     raw: tuple[str, ...] = ()
     """Other media types of the body, which is then taken as it is."""
-    headers: tuple[Header, ...] = ()
+    headers: dict[str, str] = field(default_factory=dict)
+    """Headers of a request, beside a raw body, and what each is."""
     answers: tuple[Answer, ...] = ()
     errors: tuple[int, ...] = ()
     """Statuses beyond those that every endpoint may answer."""

@@ -22,6 +22,7 @@ from millstream.server.rest.payload import (
     Position,
     ReadMessage,
     Timestamp,
+    check_only_listed,
     item_of,
     item_of_raw,
     show_message,
@@ -44,8 +45,6 @@ class NewMessage(NewRecord, forbid_unknown_fields=True, kw_only=True, omit_defau
 
 Addressed = tuple[Item, Wishes]
 """A message, and what the queue is to know of it."""
-
-_NONE = NewMessage()
 
 
 class PutBody(NewMessage, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -132,8 +131,7 @@ def new_messages_of(body: PutBody) -> list[Addressed]:
     """The messages of a body: the one that it is, or those that it lists."""
     if body.messages is None:
         return [(item_of(body), _wishes(body))]
-    if any(getattr(body, name) != getattr(_NONE, name) for name in NewMessage.__struct_fields__):
-        raise InvalidInput("a body is one message, or has 'messages'; not both")
+    check_only_listed(body, NewMessage, "message")
     return [(item_of(one, f"messages[{i}]: "), _wishes(one)) for i, one in enumerate(body.messages)]
 
 

@@ -80,6 +80,13 @@ def item_of(record: NewRecord, where: str = "") -> Item:
     return Item(value, key_of(record), headers, record.timestamp)
 
 
+def check_only_listed(body: NewRecord, kind: type[NewRecord], noun: str) -> None:
+    """Refuse a body that lists several, and is one of them as well."""
+    none = kind()
+    if any(getattr(body, name) != getattr(none, name) for name in kind.__struct_fields__):
+        raise InvalidInput(f"a body is one {noun}, or has '{noun}s'; not both")
+
+
 def value_of(record: NewRecord, where: str = "") -> tuple[bytes | str, Headers | None]:
     """The value as it is stored, and the headers with its content type."""
     if (record.value is UNSET) == (record.base64 is UNSET):

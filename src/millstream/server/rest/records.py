@@ -6,7 +6,6 @@ import json
 from typing import Annotated
 from urllib.parse import quote
 
-import msgspec
 from msgspec import Meta, Struct
 from starlette.responses import Response
 
@@ -19,13 +18,14 @@ from millstream.record import Item, Producer, Record
 from millstream.server.problems import NotAcceptable
 from millstream.server.rest import arrow
 from millstream.server.rest.ask import Ask
-from millstream.server.rest.endpoint import ANY, ARROW, JSON, Endpoints, Header
+from millstream.server.rest.endpoint import ANY, ARROW, JSON, Endpoints
 from millstream.server.rest.logs import get_log
 from millstream.server.rest.payload import (
     NewRecord,
     Position,
     ReadRecord,
     Wait,
+    check_only_listed,
     item_of,
     item_of_raw,
     media_type_of,
@@ -37,11 +37,11 @@ READ_MAX = 10_000
 HEADER_CHARS_MAX = 8_000
 """Characters of a record's headers in a header of the answer; longer ones come as JSON only."""
 
-RAW_HEADERS = (
-    Header("Millstream-Key", "The record's key, percent-encoded, beside a raw body"),
-    Header("Millstream-Headers", "The record's headers as a JSON object, beside a raw body"),
-    Header("Millstream-Timestamp", "The record's timestamp in ms, beside a raw body"),
-)
+RAW_HEADERS = {
+    "Millstream-Key": "The record's key, percent-encoded, beside a raw body",
+    "Millstream-Headers": "The record's headers as a JSON object, beside a raw body",
+    "Millstream-Timestamp": "The record's timestamp in ms, beside a raw body",
+}
 
 
 class ProducerBody(Producer, frozen=True, forbid_unknown_fields=True):
@@ -125,9 +125,7 @@ def items_of(body: AppendBody) -> list[Item]:
     """The records of a body: the one that it is, or those that it lists."""
     if body.records is None:
         return [item_of(body)]
-    alone = (body.value, body.base64, body.key, body.key_base64, body.headers, body.timestamp)
-    if alone != (msgspec.UNSET, msgspec.UNSET, None, None, None, None):
-        raise InvalidInput("a body is one record, or has 'records'; not both")
+    check_only_listed(body, NewRecord, "record")
     return [item_of(record, f"records[{i}]: ") for i, record in enumerate(body.records)]
 
 
