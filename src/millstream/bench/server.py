@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from math import inf
 from pathlib import Path
-from time import sleep
+from urllib.parse import urlsplit
 
+import msgspec
 import uvloop
 
-import millstream
-from millstream import aio
+from millstream import Message, aio
 from millstream.aio.database import Millstream as AsyncMillstream
 from millstream.aio.queue import Queue
 from millstream.bench.disk import RawFile
 from millstream.bench.measure import PAYLOAD_BYTES, Meter, Row, memory_mib, payloads, seconds
 from millstream.bench.suite import Suite
-from millstream.threads.database import Millstream
 
 PUBLISH_BATCH = 1_000
 CLAIM_BATCH = 100
@@ -32,8 +30,9 @@ CONSUMERS = 4
 IN_FLIGHT = 64
 CONNECTIONS = 32
 IDLE = 1_000
-READY_S = 15.0
-HOST = "127.0.0.1"
+
+Step = Callable[[], Awaitable[int]]
+"""Does a piece of work and answers how many messages that was."""
 
 
 class Bench:
@@ -42,45 +41,23 @@ class Bench:
     def __init__(self, directory: Path, *, seconds_each: float) -> None:
         self.seconds = seconds_each
         self.directory = directory
-        self.port = _free_port()
-        self.url = f"http://{HOST}:{self.port}"
-        command = [sys.executable, "-m", "millstream.cli", "serve", str(directory / "bench.db")]
+        command = [sys.executable, "-m", "millstream", "serve", str(directory / "bench.db")]
         self._process = subprocess.Popen(
-            [*command, "--host", HOST, "--port", str(self.port)],
-            stdout=subprocess.DEVNULL,
+            [*command, "--port", "0", "--json"],
+            stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
-        self._wait_until_ready()
-        self.client: Millstream = millstream.open(self.url)
+        assert self._process.stdout is not None
+        self.url: str = msgspec.json.decode(self._process.stdout.readline())["rest"]
 
     def close(self) -> None:
         """Stop the server."""
-        self.client.close()
-        self._process.send_signal(signal.SIGTERM)
-        self._process.wait(timeout=30)
+        self._process.terminate()
+        self._process.communicate(timeout=30)
 
     def server_mib(self) -> float:
         """Memory of the server that no file backs."""
         return memory_mib(self._process.pid)
-
-    def _wait_until_ready(self) -> None:
-        deadline = seconds() + READY_S
-        while True:
-            try:
-                socket.create_connection((HOST, self.port), timeout=1).close()
-            except OSError:
-                if self._process.poll() is not None or seconds() > deadline:
-                    raise
-                sleep(0.05)
-            else:
-                return
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def socket_publish_batch(bench: Bench) -> Row:
@@ -93,7 +70,7 @@ def socket_publish_batch(bench: Bench) -> Row:
         async def step() -> int:
             return len(await log.append_many(values))
 
-        return await _side_by_side(step, tasks=4, total_s=bench.seconds)
+        return await _side_by_side([step] * 4, bench.seconds)
 
     return _in_loop(bench, work).row(batch=PUBLISH_BATCH).require_rate(300_000)
 
@@ -108,36 +85,23 @@ def socket_claim_batch(bench: Bench) -> Row:
         while total.elapsed_s < bench.seconds:
             for _ in range(100):
                 await queue.put_many(values)
-            meter = await _emptied(queue)
-            total.messages += meter.messages
-            total.elapsed_s += meter.elapsed_s
-            total.step_s += meter.step_s
+            await _side_by_side([_consumer(queue) for _ in range(CONSUMERS)], inf, total)
         return total
 
     row = _in_loop(bench, work).row(batch=CLAIM_BATCH, details={"consumers": CONSUMERS})
     return row.require_rate(100_000)
 
 
-async def _emptied(queue: Queue) -> Meter:
-    """Claim and acknowledge all that waits in a queue."""
-    meter = Meter()
-    began = seconds()
+def _consumer(queue: Queue) -> Step:
+    """Claims and acknowledges what waits in a queue, until that is nothing."""
+    held: list[Message] = []
 
-    async def consume() -> None:
-        held: list[millstream.Message] = []
-        now = seconds()
-        while True:
-            held = await queue.claim(CLAIM_BATCH, ack=held)
-            after = seconds()
-            if not held:
-                return
-            meter.messages += len(held)
-            meter.step_s.append(after - now)
-            now = after
+    async def step() -> int:
+        nonlocal held
+        held = await queue.claim(CLAIM_BATCH, ack=held)
+        return len(held)
 
-    await asyncio.gather(*(consume() for _ in range(CONSUMERS)))
-    meter.elapsed_s = seconds() - began
-    return meter
+    return step
 
 
 def socket_publish_inflight(bench: Bench) -> Row:
@@ -151,7 +115,7 @@ def socket_publish_inflight(bench: Bench) -> Row:
             await log.append(value)
             return 1
 
-        return await _side_by_side(step, tasks=IN_FLIGHT, total_s=bench.seconds)
+        return await _side_by_side([step] * IN_FLIGHT, bench.seconds)
 
     row = _in_loop(bench, work).row(details={"in_flight": IN_FLIGHT})
     return row.require_rate(10_000)
@@ -159,14 +123,16 @@ def socket_publish_inflight(bench: Bench) -> Row:
 
 def rest_publish(bench: Bench) -> Row:
     """Single publishes over REST, each connection one at a time."""
-    body = os.urandom(PAYLOAD_BYTES)
+    body, at = os.urandom(PAYLOAD_BYTES), urlsplit(bench.url)
     request = (
-        f"POST /logs/rest/records HTTP/1.1\r\nHost: {HOST}:{bench.port}\r\n"
+        f"POST /logs/rest/records HTTP/1.1\r\nHost: {at.netloc}\r\n"
         f"Content-Type: application/octet-stream\r\nContent-Length: {len(body)}\r\n\r\n"
     ).encode() + body
 
     async def work() -> Meter:
-        connections = [await asyncio.open_connection(HOST, bench.port) for _ in range(CONNECTIONS)]
+        connections = [
+            await asyncio.open_connection(at.hostname, at.port) for _ in range(CONNECTIONS)
+        ]
         free = list(connections)
 
         async def step() -> int:
@@ -180,7 +146,7 @@ def rest_publish(bench: Bench) -> Row:
             return 1
 
         try:
-            return await _side_by_side(step, tasks=CONNECTIONS, total_s=bench.seconds)
+            return await _side_by_side([step] * CONNECTIONS, bench.seconds)
         finally:
             for _, writer in connections:
                 writer.close()
@@ -252,22 +218,22 @@ def idle_sockets(bench: Bench) -> Row:
     return row.require(f"{IDLE:,} sockets in < 100 MiB", growth < 100)
 
 
-async def _side_by_side(step: Callable[[], Awaitable[int]], *, tasks: int, total_s: float) -> Meter:
-    meter = Meter()
+async def _side_by_side(steps: Sequence[Step], total_s: float, meter: Meter | None = None) -> Meter:
+    """Repeat all steps, each until the time is over or it has nothing left to do."""
+    found = meter or Meter()
     began = seconds()
 
-    async def work() -> None:
+    async def work(step: Step) -> None:
         now = seconds()
-        while now - began < total_s:
-            count = await step()
-            meter.messages += count
+        while now - began < total_s and (count := await step()):
+            found.messages += count
             after = seconds()
-            meter.step_s.append(after - now)
+            found.step_s.append(after - now)
             now = after
 
-    await asyncio.gather(*(work() for _ in range(tasks)))
-    meter.elapsed_s = seconds() - began
-    return meter
+    await asyncio.gather(*map(work, steps))
+    found.elapsed_s += seconds() - began
+    return found
 
 
 def _in_loop(bench: Bench, work: Callable[[AsyncMillstream], Awaitable[Meter]]) -> Meter:

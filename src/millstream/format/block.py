@@ -54,7 +54,6 @@ HEADERS = 16
 APPENDED = 32
 
 HEADER_BYTES = 56
-BODY_BYTES_MAX = 2**31 - 1
 
 _HEADER = struct.Struct("<HBBIQqqHHIIII")
 _CRC = struct.Struct("<I")
@@ -251,13 +250,6 @@ class Block:
         if start is None:
             return None
         return memoryview(self._data)[start : start + (self.header.count + 7) // 8]
-
-    def key(self, index: int) -> bytes | None:
-        """One record's key, in O(1)."""
-        start = self._starts.get(KEY_VALIDITY)
-        if start is not None and not self._data[start + index // 8] >> (index % 8) & 1:
-            return None
-        return self.cell(KEY, index)
 
     def keys(self, first: int = 0, count: int | None = None) -> list[bytes | None]:
         """Every record's key, or those of some."""

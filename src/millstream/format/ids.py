@@ -14,9 +14,7 @@ the unused rest of a block is skipped. Where the record lies, and who commits it
 from __future__ import annotations
 
 import struct
-from typing import Final
-
-from msgspec import Struct
+from typing import Final, NamedTuple
 
 from millstream.errors import InvalidInput, Overloaded
 from millstream.format.encodings import Reader
@@ -41,7 +39,7 @@ CAPACITIES = (1, 10, 100, 1_000, 10_000)
 _LAYOUT = struct.Struct(">QQ")
 
 
-class SeqBlock(Struct, frozen=True):
+class SeqBlock(NamedTuple):
     """The ids from `base` up to, not including, `base + size`."""
 
     base: int
@@ -58,10 +56,6 @@ def next_block(next_id: int, count: int) -> SeqBlock:
 
     A block that would reach past the largest message id is refused with `Overloaded`.
     """
-    if next_id < 0 or count < 1:
-        raise InvalidInput(
-            f"{count} ids from {next_id} cannot be taken", next_id=next_id, count=count
-        )
     block = SeqBlock(next_id, -(-count // BLOCK_IDS) * BLOCK_IDS)
     if block.end > MESSAGE_ID_END:
         raise Overloaded(
@@ -72,9 +66,7 @@ def next_block(next_id: int, count: int) -> SeqBlock:
 
 def encode_seq_block(block: SeqBlock) -> bytes:
     """Encode the value of a SeqBlock record."""
-    if problem := _problem(block):
-        raise InvalidInput(f"SeqBlock: {problem}", base=block.base, size=block.size)
-    return _LAYOUT.pack(block.base, block.size)
+    return _LAYOUT.pack(*block)
 
 
 def decode_seq_block(value: bytes) -> SeqBlock:
@@ -82,17 +74,13 @@ def decode_seq_block(value: bytes) -> SeqBlock:
     reader = Reader(value, "SeqBlock")
     block = SeqBlock(*reader.unpack(_LAYOUT))
     reader.finish()
-    if problem := _problem(block):
-        raise reader.corrupt(problem, where=0)
-    return block
-
-
-def _problem(block: SeqBlock) -> str | None:
-    if block.base < 0 or block.end > MESSAGE_ID_END:
-        return f"ids from {block.base} to {block.end} are out of range"
+    if block.end > MESSAGE_ID_END:
+        raise reader.corrupt(f"ids up to {block.end} are out of range", where=0)
     if block.size < 1 or block.size % BLOCK_IDS:
-        return f"size {block.size} is not a positive multiple of {BLOCK_IDS}"
-    return None
+        raise reader.corrupt(
+            f"size {block.size} is not a positive multiple of {BLOCK_IDS}", where=8
+        )
+    return block
 
 
 def capacity_of(exponent: int) -> int:

@@ -37,13 +37,13 @@ def get_extent(store: Store, query: c.GetExtent) -> Extent:
     bounds = reader.bounds_of(store, log_id)
     if bounds.setbacks <= query.known:
         return Extent(bounds.start, bounds.end, bounds.setbacks)
-    return store.view(partial(_extent, log_id=log_id, known=query.known))
 
+    def look(view: View) -> Extent:
+        head = view.entity(keys.head(log_id), Head)
+        back_to = set_back_to(view, log_id, query.known)
+        return Extent(head.start, head.end, head.setbacks, back_to)
 
-def _extent(view: View, *, log_id: int, known: int) -> Extent:
-    head = view.entity(keys.head(log_id), Head)
-    back_to = set_back_to(view, log_id, known)
-    return Extent(head.start, head.end, head.setbacks, back_to)
+    return store.view(look)
 
 
 def read_blocks(store: Store, query: c.ReadBlocks) -> list[Block]:
@@ -62,10 +62,6 @@ def wait_for_offset(store: Store, query: c.WaitForOffset) -> Waiting[bool]:
     """Wait until there is a record at the offset; False if the time is up before."""
     wanted_ms = query.timeout_ms
     deadline = None if wanted_ms is None else store.clock.seconds() + wanted_ms / 1000
-    return _until_past(store, query, deadline)
-
-
-def _until_past(store: Store, query: c.WaitForOffset, deadline: float | None) -> Waiting[bool]:
     while not _is_past(store, query):
         left_s = None if deadline is None else deadline - store.clock.seconds()
         if left_s is not None and left_s <= 0:

@@ -89,7 +89,7 @@ def test_the_bytes_of_a_metadata_block() -> None:
     assert list(found.timestamps()) == [1, 2, -1]
     assert list(found.appended()) == [2_000] * 3
     assert found.keys() == [b"k", None, b""]
-    assert [found.key(n) for n in range(3)] == [b"k", None, b""]
+    assert [found.keys(n, 1) for n in range(3)] == [[b"k"], [None], [b""]]
     assert found.column(block.HEADERS) == [b"", b"\x81\xa1h\x01", b""]
     assert found.header.payload_bytes == 24
 
