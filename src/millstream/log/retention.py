@@ -32,7 +32,6 @@ HEADS_PER_PASS = 500
 ENTRIES_PER_CUT = 1_000
 ENTRIES_PER_SLICE = 64
 PAYLOADS_PER_SLICE = 500
-CURSORS_PER_STEP = 10_000
 TRIES = 8
 """How often retention is computed again while other callers truncate the same log."""
 
@@ -180,14 +179,9 @@ def _facts(view: View, log_id: int) -> tuple[Head, int | None] | None:
 def cursors_passed(view: View, log_id: int) -> list[int]:
     """Up to where each durable cursor has acknowledged a log without a gap, from its start on."""
     head = view.entity(keys.head(log_id), Head)
-    start, stop = keys.range_of(keys.cursor(log_id, ""))
-    floors: list[int] = []
-    while page := view.find(start, stop, limit=CURSORS_PER_STEP):
-        for key in page:
-            cursor = view.entity(key, CursorState)
-            floors.append(int(cursor.marks.next_gap(head.start)[0]))
-        start = page[-1] + b"\x00"
-    return floors
+    cursors = view.find_all(*keys.range_of(keys.cursor(log_id, "")))
+    found = (view.entity(key, CursorState) for key in cursors)
+    return [int(cursor.marks.next_gap(head.start)[0]) for cursor in found]
 
 
 def cut(store: Store, log_id: int, head: Head, *, floor: int | None, now_ms: int) -> int:

@@ -7,6 +7,7 @@ question (`store.view`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TypeVar
 
 from millstream.store.commit import Row
@@ -16,6 +17,8 @@ from millstream.store.overlay import Overlay
 from millstream.store.state import State
 
 E = TypeVar("E", bound=Entity)
+
+KEYS_PER_STEP = 1_000
 
 
 class Rows:
@@ -61,6 +64,12 @@ class View(Rows):
     def find(self, start: bytes, stop: bytes, *, limit: int) -> list[bytes]:
         """The keys of up to `limit` entities that exist, in order."""
         return self.state.find(start, stop, self.snapshot, limit=limit)
+
+    def find_all(self, start: bytes, stop: bytes) -> Iterator[bytes]:
+        """The keys of all entities of a range that exist, in order, looked up some at a time."""
+        while page := self.find(start, stop, limit=KEYS_PER_STEP):
+            yield from page
+            start = page[-1] + b"\x00"
 
     def pinned(self, log_id: int) -> list[tuple[int, int]]:
         """The ranges of a log's offsets whose bytes some part of the program still needs."""

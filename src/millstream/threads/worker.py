@@ -37,9 +37,9 @@ from millstream.worker.effects import (
     Over,
 )
 from millstream.worker.endurance import Endurance
+from millstream.worker.handler import log_failure
 from millstream.worker.options import WorkerOptions
 from millstream.worker.shift import LOOK_S, Shift, WorkerStats
-from millstream.worker.speaking import log_failure
 
 
 class Supply(Protocol):

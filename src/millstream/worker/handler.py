@@ -1,16 +1,18 @@
-"""Handlers: what may be one, how it is called, and the transaction that it may ask for."""
+"""Handlers: what may be one, the transaction that it may ask for, and what is logged if it fails."""
 
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from millstream.command import Transact
 from millstream.errors import InvalidInput
 from millstream.queue.commands import FinishClaims
-from millstream.queue.model.message import Message
+from millstream.queue.model.message import Message, Reject, Retry
 from millstream.steps import Steps
+from millstream.worker.effects import Complain
 
 Handler = Callable[..., Any]
 """Takes a message, or a message and a transaction; a function or a coroutine function."""
@@ -18,6 +20,7 @@ Handler = Callable[..., Any]
 WANTED = (
     "a handler is `handler(message)` or `handler(message, tx)`, a function or coroutine function"
 )
+_logger = logging.getLogger("millstream.worker")
 _POSITIONAL = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
@@ -94,3 +97,19 @@ def _parameters(handler: Handler) -> list[inspect.Parameter] | None:
 
 def _needed(parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
     return [p for p in parameters if p.kind in _POSITIONAL and p.default is p.empty]
+
+
+def log_failure(complaint: Complain) -> None:
+    """Log how a handler failed, and what is next: an error with its traceback, a decision without.
+
+    Nothing of a message is logged but where it is.
+    """
+    message, error = complaint.message, complaint.error
+    level, what = logging.ERROR, "failed"
+    trace: BaseException | None = error
+    if isinstance(error, Reject | Retry):
+        level, trace = logging.INFO, None
+        what = "rejected" if isinstance(error, Reject) else "retried"
+    text = "handler_%s queue=%s claim_id=%d attempt=%d next=%s"
+    facts = what, message.queue, message.claim_id, message.attempt, complaint.then
+    _logger.log(level, text, *facts, exc_info=trace)

@@ -11,7 +11,7 @@ from millstream.queue.model.state import QueueState
 from millstream.store.commit import Row
 from millstream.store.rows import View
 
-KEYS_PER_STEP = 1_000
+ROWS_PER_STEP = 1_000
 
 
 def find_queue(view: View, name: str) -> QueueState:
@@ -29,7 +29,7 @@ def need_queue(view: View, name: str) -> QueueState:
 
 def all_queues(view: View) -> Iterator[QueueState]:
     """Every queue, in the order of their names."""
-    for key in all_keys(view, *keys.range_of(keys.prefix(keys.QUEUE))):
+    for key in view.find_all(*keys.range_of(keys.prefix(keys.QUEUE))):
         yield view.entity(key, QueueState)
 
 
@@ -38,15 +38,8 @@ def find_bucket(view: View, queue: QueueState, bucket_id: int) -> Bucket:
     return view.entity(keys.bucket(queue.queue_id, bucket_id), Bucket)
 
 
-def all_keys(view: View, start: bytes, stop: bytes) -> Iterator[bytes]:
-    """The keys of all entities of a range that exist, looked up some at a time."""
-    while page := view.find(start, stop, limit=KEYS_PER_STEP):
-        yield from page
-        start = page[-1] + b"\x00"
-
-
 def all_rows(scan: Callable[..., list[Row]], start: bytes, stop: bytes) -> Iterator[Row]:
     """All small rows of a range, scanned some at a time."""
-    while rows := scan(start, stop, limit=KEYS_PER_STEP):
+    while rows := scan(start, stop, limit=ROWS_PER_STEP):
         yield from rows
         start = rows[-1][0] + b"\x00"

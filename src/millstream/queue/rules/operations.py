@@ -24,7 +24,6 @@ from millstream.queue.model.slots import AVAILABLE, FAILED, Trial
 from millstream.queue.model.spec import RATE_MAX, RATE_MIN, QueueSpec
 from millstream.queue.model.state import Counts, Moved, Paused, QueueState, Specified
 from millstream.queue.rules.aging import note_removed
-from millstream.queue.rules.finding import all_keys
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.placing import Arrival, admit
 from millstream.queue.rules.sources import find_sources, later_of, own_logs
@@ -244,7 +243,7 @@ def purge(tx: Transaction, command: c.PurgeQueue) -> int:
 
 def _empty_groups(tx: Transaction, queue: QueueState) -> None:
     """Nothing waits in any group any more; what is in flight stays so."""
-    for group_key in all_keys(tx.view, *keys.of_queue(keys.GROUP, queue.queue_id)):
+    for group_key in tx.view.find_all(*keys.of_queue(keys.GROUP, queue.queue_id)):
         now = tx.entity(group_key, Group).standing
         empty = Standing(in_flight=now.in_flight, paid_until_ms=now.paid_until_ms)
         if now != empty:

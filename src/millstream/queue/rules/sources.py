@@ -17,7 +17,6 @@ from millstream.log.ancestry import FORK_NAME
 from millstream.log.head import Head, Name, without
 from millstream.queue.model.spec import QueueSpec
 from millstream.queue.model.state import QueueState
-from millstream.queue.rules.finding import all_keys
 from millstream.store.rows import View
 from millstream.store.state import State
 from millstream.store.store import Store
@@ -126,7 +125,7 @@ def find_sources(view: View, queue: str, spec: QueueSpec) -> list[int]:
         literal = _literal(source)
         start = keys.log_name(literal)
         pattern = literal != source
-        for key in all_keys(view, *keys.range_of(start)) if pattern else (start,):
+        for key in view.find_all(*keys.range_of(start)) if pattern else (start,):
             name = view.entity(key, Name)
             if name.log_id and (not pattern or may_match(key[2:].decode(), spec)):
                 found[name.log_id] = None

@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from millstream.command import Procedure, Traits, on_log, on_queue
 from millstream.errors import Conflict, InvalidInput, OutOfRange
@@ -280,13 +280,8 @@ def _taken(
 
 
 def _wished(mark: Mark, wish: Wish) -> Mark:
-    if wish.priority is not None:
-        mark = replace(mark, priority=wish.priority)
-    if wish.group is not None:
-        mark = replace(mark, group=wish.group)
-    if wish.delay_ms is not None:
-        mark = replace(mark, delay_ms=wish.delay_ms)
-    return mark
+    said = {name: value for name, value in asdict(wish).items() if value is not None}
+    return replace(mark, **said) if said else mark
 
 
 def _place(tx: Transaction, found: Sequence[_Found]) -> int:

@@ -20,7 +20,7 @@ from millstream.queue.model.state import QueueState
 from millstream.queue.rules.aging import forget, is_due
 from millstream.queue.rules.dead_letter import send_owed
 from millstream.queue.rules.endings import expire
-from millstream.queue.rules.finding import all_keys, all_queues, find_queue
+from millstream.queue.rules.finding import all_queues, find_queue
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.operations import delete_remains, has_remains
 from millstream.queue.rules.sources import own_logs, takes
@@ -64,7 +64,7 @@ def needed_by(view: View, queue: QueueState, log_id: int) -> list[Range]:
 def _held(view: View, queue: QueueState, log_id: int, states: Iterable[int]) -> Iterator[Range]:
     """The offsets of a log whose messages are in one of these states."""
     if DONE in states:
-        found: Iterable[bytes] = all_keys(view, *keys.of_queue(keys.BUCKET, queue.queue_id))
+        found: Iterable[bytes] = view.find_all(*keys.of_queue(keys.BUCKET, queue.queue_id))
     else:
         found = [keys.bucket(queue.queue_id, bucket_id) for bucket_id in queue.alive]
     for key in found:

@@ -31,7 +31,7 @@ from millstream.queue.model.state import SetBack
 from millstream.queue.rules.aging import note_removed
 from millstream.queue.rules.dead_letter import Owed
 from millstream.queue.rules.endings import earliest
-from millstream.queue.rules.finding import all_keys, all_queues, all_rows
+from millstream.queue.rules.finding import all_queues, all_rows
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.service.routing import decoded_entry
 from millstream.record import SetBackReader
@@ -104,7 +104,7 @@ class _Withdrawal:
     def _buckets(self) -> Iterator[int]:
         """The buckets with messages of the tail."""
         tx, tail = self._tx, self._tail
-        for key in all_keys(tx.view, *keys.of_queue(keys.BUCKET, self._queue.queue_id)):
+        for key in tx.view.find_all(*keys.of_queue(keys.BUCKET, self._queue.queue_id)):
             if any(tail_of(span, tail) for span in tx.entity(key, Bucket).spans):
                 yield keys.pair(key)[1]
 

@@ -18,7 +18,7 @@ from millstream.log.ancestry import FORK_NAME, Tail, children, fork_of, put_fork
 from millstream.log.cursor_state import CursorState, SetBack
 from millstream.log.head import Created, Head, Named, Placed, Touched
 from millstream.log.names import check_integer, check_name
-from millstream.log.operations import FOUND_PER_STEP, check_free, find_log, need_log
+from millstream.log.operations import check_free, find_log, need_log
 from millstream.log.producer import Produced, ProducerState
 from millstream.record import SetBackReader
 from millstream.replica import commands as c
@@ -122,7 +122,8 @@ def fork_name(tx: Transaction, log: str, middle: str = "") -> str:
 def check_passed(tx: Transaction, log_id: int, at: int, passed: Passed) -> None:
     """Refuse if a cursor or a queue has passed an offset."""
     head = tx.entity(keys.head(log_id), Head)
-    who = _cursor_past(tx, log_id, at) or passed(tx, log_id, at)
+    cursor = next(_cursors_past(tx, log_id, at), None)
+    who = f"cursor {keys.trailing_name(cursor)!r}" if cursor else passed(tx, log_id, at)
     if who is not None:
         raise Conflict(
             f"{who} has passed offset {at} of log {head.name!r}: what is there cannot be replaced "
@@ -132,18 +133,10 @@ def check_passed(tx: Transaction, log_id: int, at: int, passed: Passed) -> None:
         )
 
 
-def _cursor_past(tx: Transaction, log_id: int, at: int) -> str | None:
-    found = next(_cursors_past(tx, log_id, at), None)
-    return None if found is None else f"cursor {keys.trailing_name(found)!r}"
-
-
 def _cursors_past(tx: Transaction, log_id: int, at: int) -> Iterator[bytes]:
-    start, stop = keys.range_of(keys.cursor(log_id, ""))
-    while found := tx.view.find(start, stop, limit=FOUND_PER_STEP):
-        for key in found:
-            if tx.entity(key, CursorState).marks.highest() > at:
-                yield key
-        start = found[-1] + b"\x00"
+    for key in tx.view.find_all(*keys.range_of(keys.cursor(log_id, ""))):
+        if tx.entity(key, CursorState).marks.highest() > at:
+            yield key
 
 
 def _set_cursors_back(tx: Transaction, tail: Tail) -> list[SetBackReader]:
@@ -160,27 +153,17 @@ def _set_cursors_back(tx: Transaction, tail: Tail) -> list[SetBackReader]:
 
 def _forget_sequences(tx: Transaction, log_id: int, at: int) -> None:
     """Forget producers' appends in the tail: when they come again, they are no repeats."""
-    start, stop = keys.range_of(keys.producer(log_id, ""))
-    while found := tx.view.find(start, stop, limit=FOUND_PER_STEP):
-        for key in found:
-            state = tx.entity(key, ProducerState)
-            known = state.offsets
-            kept = [one for one in known if one[0] + one[1] <= at]
-            if len(kept) == len(known):
-                continue
-            first = state.last - len(known) + 1
-            again = [
-                Produced(
-                    state.epoch,
-                    first + n,
-                    *one,
-                    state.at_ms,
-                    tx.limits.producer_sequences_kept,
-                    state.idle_ms,
-                )
-                for n, one in enumerate(kept)
-            ]
-            tx.change(key, None)
-            for one in again:
-                tx.change(key, one)
-        start = found[-1] + b"\x00"
+    for key in tx.view.find_all(*keys.range_of(keys.producer(log_id, ""))):
+        state = tx.entity(key, ProducerState)
+        known = state.offsets
+        kept = [one for one in known if one[0] + one[1] <= at]
+        if len(kept) == len(known):
+            continue
+        first, limit = state.last - len(known) + 1, tx.limits.producer_sequences_kept
+        again = [
+            Produced(state.epoch, first + n, *one, state.at_ms, limit, state.idle_ms)
+            for n, one in enumerate(kept)
+        ]
+        tx.change(key, None)
+        for one in again:
+            tx.change(key, one)
