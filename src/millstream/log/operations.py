@@ -40,8 +40,6 @@ from millstream.store.instance import instance_id
 from millstream.store.rows import View
 from millstream.store.transaction import Transaction
 
-FOUND_PER_STEP = 1_000
-
 
 def find_log(view: Transaction | View, name: str) -> tuple[int, Head] | None:
     """The log that a name stands for."""
@@ -229,10 +227,8 @@ def delete_log(tx: Transaction, command: c.DeleteLog) -> bool:
     log_id, head = found
     check_free(tx, head, "")
     for prefix in (keys.cursor(log_id, ""), keys.producer(log_id, "")):
-        start, stop = keys.range_of(prefix)
-        while found_keys := tx.view.find(start, stop, limit=FOUND_PER_STEP):
-            for key in found_keys:
-                tx.change(key, None)
+        for key in tx.view.find_all(*keys.range_of(prefix)):
+            tx.change(key, None)
     tx.change(keys.metadata(log_id), None)
     tx.change(keys.log_name(command.log), None)
     tx.change(keys.head(log_id), Deleted())

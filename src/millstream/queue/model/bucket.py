@@ -273,18 +273,16 @@ class Bucket(Entity):
         return self.states[start:stop] == FILL[state] * (stop - start)
 
     def holds(self, start: int, stop: int, attempt: int, now_ms: int) -> bool:
-        """Whether all of these slots are in flight, plain ones, claimed for this attempt."""
+        """Whether all of these slots are in flight, claimed for this attempt, and their leases last."""
         if stop - start == 1:
             return (
                 stop <= len(self.states)
-                and not self.marks
                 and self.states[start] == IN_FLIGHT
                 and self.attempts[start] == attempt
                 and self.until_ms[start] > now_ms
             )
         return (
             start < stop <= len(self.states)
-            and not self.marks
             and self.all_are(start, stop, IN_FLIGHT)
             and self.attempts[start:stop].count(attempt) == stop - start
             and min(self.until_ms[start:stop]) > now_ms

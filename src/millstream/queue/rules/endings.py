@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 from millstream.errors import InvalidInput, LeaseLost, TooLarge
 from millstream.format.ids import CAPACITIES, NUMBER_BITS, bucket_of
@@ -92,14 +93,10 @@ def expire(ledger: Ledger) -> int:
 
 def _equal_runs(bucket: Bucket, start: int, stop: int) -> Iterator[Slots]:
     """A range cut where the lease or the attempt changes."""
-    first = start
-    for slot in range(start + 1, stop + 1):
-        if slot == stop or (
-            bucket.until_ms[slot] != bucket.until_ms[first]
-            or bucket.attempts[slot] != bucket.attempts[first]
-        ):
-            yield first, slot
-            first = slot
+    facts = zip(bucket.until_ms[start:stop], bucket.attempts[start:stop], strict=True)
+    for _, same in groupby(facts):
+        first, start = start, start + len(list(same))
+        yield first, start
 
 
 def earliest(bucket: Bucket) -> int:
@@ -173,12 +170,7 @@ def _judged(
         AVAILABLE: (AVAILABLE, FAILED) if is_last else (AVAILABLE,),
     }.get(state, ())
     start, stop = slots
-    same = bucket.attempts[start:stop].count(attempt) == stop - start and stop <= len(bucket.states)
-    if (
-        same
-        and bucket.all_are(start, stop, IN_FLIGHT)
-        and min(bucket.until_ms[start:stop]) > now_ms
-    ):
+    if bucket.holds(start, stop, attempt, now_ms):
         yield start, stop, HELD
         return
     for slot in range(start, stop):

@@ -81,7 +81,7 @@ def _cut(start: int, counts: Sequence[int]) -> list[Slots]:
 
 
 def _held(tx: Transaction, queue_id: int, runs: Sequence[c.Run]) -> dict[int, Place] | None:
-    """Runs by bucket, if each lies in one, all are held, and none is named twice."""
+    """Runs by bucket, if each lies in a plain one, all are held, and none is named twice."""
     found: dict[int, Place] = {}
     end = 0
     for claim_id, count, attempt in runs if len(runs) == 1 else sorted(runs):
@@ -91,7 +91,8 @@ def _held(tx: Transaction, queue_id: int, runs: Sequence[c.Run]) -> dict[int, Pl
             place = found[bucket_id] = _place(tx, queue_id, bucket_id)
         first = claim_id - bucket_id
         last = first + count
-        if claim_id < end or not place[1].holds(first, last, attempt, tx.store_ms):
+        bucket = place[1]
+        if claim_id < end or bucket.marks or not bucket.holds(first, last, attempt, tx.store_ms):
             return None
         place[2].append((first, last))
         end = claim_id + count
