@@ -64,7 +64,7 @@ def publish_failed(
             for record in records:
                 slot = span.slot + record.offset - span.offset
                 owed = Owed(span.log_id, record.offset, reason, histories[slot - slots[0]])
-                if not _send(tx, queue, queue.spec.dead_letter, owed, record, damage):
+                if not _send(tx, queue, owed, record, damage):
                     claim_id = bucket_id + slot
                     tx.put(keys.letter(queue.queue_id, claim_id), msgspec.msgpack.encode(owed))
                     ledger.letters += 1
@@ -81,7 +81,7 @@ def send_owed(tx: Transaction, name: str) -> bool:
     for row, value in rows:
         owed = msgspec.msgpack.decode(value, type=Owed)
         ((records, damage),) = _salvaged(tx, owed.log_id, owed.offset, 1)
-        if not _send(tx, queue, queue.spec.dead_letter, owed, records[0], damage):
+        if not _send(tx, queue, owed, records[0], damage):
             break
         tx.erase(row)
         sent += 1
@@ -97,13 +97,11 @@ def _salvaged(
     return list(salvage(tx.view, log_id, name, start=offset, stop=offset + count))
 
 
-def _send(
-    tx: Transaction, queue: QueueState, log: str, owed: Owed, record: Record, damage: Damage
-) -> bool:
+def _send(tx: Transaction, queue: QueueState, owed: Owed, record: Record, damage: Damage) -> bool:
     """Append a letter; False if the log does not take it now."""
     letter = _letter(tx, queue.name, owed, record, damage)
     try:
-        append(tx, Append(log, letter))
+        append(tx, Append(queue.spec.dead_letter, letter))
     except StoreError:
         raise
     except MillstreamError:

@@ -22,12 +22,12 @@ from millstream.errors import Conflict, InvalidInput, OutOfRange
 from millstream.format import keys
 from millstream.format.entries import Entry, Places, decode_places
 from millstream.log.head import Head, Name, without
-from millstream.log.names import check_integer, check_text
+from millstream.log.names import check_integer
 from millstream.log.reader import RowMoved, bounds_of, entries_of, log_id_of
 from millstream.queue.commands import Routed
-from millstream.queue.model.marking import mark_of
+from millstream.queue.model.marking import Wishes, check_wishes, mark_of
 from millstream.queue.model.slots import Mark, Span
-from millstream.queue.model.spec import DELAY_MS_MAX, PRIORITY_MAX, QueueSpec
+from millstream.queue.model.spec import DELAY_MS_MAX, QueueSpec
 from millstream.queue.rules.finding import need_queue
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.placing import place
@@ -194,14 +194,9 @@ def _check_wishes(one: Assignment, spec: QueueSpec) -> None:
                 raise InvalidInput(
                     f"queue {one.queue!r} does not look at a {what}: specify it with {what}_by"
                 )
-        if wish.priority is not None and not 0 <= wish.priority <= PRIORITY_MAX:
-            raise InvalidInput(
-                f"a priority is an integer from 0 to {PRIORITY_MAX}, not {wish.priority}"
-            )
+        check_wishes(Wishes(wish.priority, wish.group))
         if wish.delay_ms is not None and not 0 <= wish.delay_ms <= DELAY_MS_MAX:
             raise InvalidInput(f"a delay is from 0 to {DELAY_MS_MAX:,} ms, not {wish.delay_ms:,}")
-        if wish.group is not None:
-            check_text("a group", wish.group)
 
 
 class _Source(NamedTuple):

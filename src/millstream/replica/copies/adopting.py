@@ -169,9 +169,8 @@ def _adopt(
     marks: list[Mark],
 ) -> int:
     log_id, head = need_log(tx, command.log)
-    if (log_id, head.setbacks) != (standing.log_id, standing.setbacks):
-        raise _end_moved(command, head.end)
-    if head.end != command.expect_end:
+    seen = standing.log_id, standing.setbacks, command.expect_end
+    if (log_id, head.setbacks, head.end) != seen:
         raise _end_moved(command, head.end)
     if head.epoch > command.epoch:
         raise fenced(head)

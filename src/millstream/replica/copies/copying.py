@@ -137,11 +137,7 @@ def advance(reading: Reading, name: str) -> tuple[Standing, Chain]:
 
 def _is_same(one: Standing, later: Standing | None) -> bool:
     """Whether nothing but appends can have happened to a log."""
-    return later is not None and (one.log_id, one.setbacks, one.start) == (
-        later.log_id,
-        later.setbacks,
-        later.start,
-    )
+    return later is not None and later._replace(end=one.end, last=one.last) == one
 
 
 def _advance(reading: Reading, standing: Standing) -> tuple[Standing, Chain]:
