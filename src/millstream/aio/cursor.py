@@ -61,9 +61,7 @@ async def open_cursor(
     check_name(name, "cursor")
     check_section(section)
     info = await session.execute(c.OpenCursor(source.name, name, start, section, durable))
-    progress = Progress(info)
-    progress.section = section
-    return Cursor(session, source, name, durable=durable, progress=progress)
+    return Cursor(session, source, name, durable=durable, progress=Progress(info, section))
 
 
 class Cursor:
@@ -134,9 +132,7 @@ class Cursor:
         """Go back to the floor, so that everything unacknowledged comes again."""
         async with self._lock:
             if self.durable:
-                section = self.progress.section
-                self.progress = Progress(await self.info())
-                self.progress.section = section
+                self.progress = Progress(await self.info(), self.progress.section)
             else:
                 self.progress.catch_up(await self._source.extent(self.progress.setbacks))
             self.progress.go_back()

@@ -11,7 +11,7 @@ from millstream.aio.surface import Event, Future
 from millstream.command import AsyncSession
 from millstream.errors import MillstreamError
 from millstream.replica.sync.following import WAIT_MS, Pace, WaitForChange, watched_sides
-from millstream.replica.sync.outcome import Options, Outcome, Tell, raise_first
+from millstream.replica.sync.outcome import Options, Outcome, Tell
 from millstream.replica.sync.steps import Ask, Meter, Side, Steps
 from millstream.replica.sync.sync import sync_steps
 
@@ -49,9 +49,14 @@ async def drive(steps: Steps[T], own: AsyncSession, peer: AsyncSession, meter: M
 async def synced(
     own: AsyncSession, peer: AsyncSession, options: Options, tell: Tell | None = None
 ) -> Outcome:
-    """Bring two stores together; raises the first error of any log, after all others are done."""
+    """Bring two stores together; raises the first error of any log, after all others are done.
+
+    The error carries the outcome of all the other logs.
+    """
     outcome, errors = await sync_round(own, peer, options, tell)
-    raise_first(outcome, errors)
+    if errors:
+        errors[0].data["outcome"] = outcome
+        raise errors[0]
     return outcome
 
 

@@ -24,12 +24,12 @@ class Progress:
 
     __slots__ = ("_again", "_doubtful", "_lock", "_marks", "position", "section", "setbacks")
 
-    def __init__(self, info: CursorInfo) -> None:
+    def __init__(self, info: CursorInfo, section: int | None = None) -> None:
         self._lock = threading.Lock()
         """Marks and what is doubtful change in several steps, and are not seen in between."""
         self._marks = Marks(info.floor, info.ranges)
         self.position = info.floor
-        self.section = info.section
+        self.section = section or info.section
         self.setbacks = info.setbacks
         self._doubtful: Range = (0, 0)
         """Offsets at which the consumer may still hold records that were set aside."""

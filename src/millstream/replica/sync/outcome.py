@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from millstream.errors import InvalidInput, MillstreamError
+from millstream.errors import InvalidInput
 from millstream.log.names import check_text
 from millstream.record import SetBackReader
 
@@ -106,11 +106,3 @@ class Progress(Struct, frozen=True):
 
 
 Tell = Callable[[Progress], None]
-
-
-def raise_first(outcome: Outcome, errors: list[MillstreamError]) -> None:
-    """Raise the first of what went wrong; it carries the outcome of all the other logs."""
-    if errors:
-        error = errors[0]
-        error.data["outcome"] = outcome
-        raise error
