@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from millstream.clock import SystemClock
-from millstream.server.rest import arrow
+from millstream.server.rest import records
 from tests.unit.server.asking import Rest, looped, problem, served, serving
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -174,7 +174,7 @@ async def test_forms_that_are_not_there_are_not_acceptable(rest: Rest) -> None:
 @served
 async def test_arrow_without_pyarrow_is_refused_with_advice(rest: Rest) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrow, "find_spec", lambda name: None)
+        patch.setattr(records, "find_spec", lambda name: None)
         answer = await rest.get("/logs/a/records", headers={"accept": ARROW})
     assert "millstream[spark]" in problem(answer, 406, "NotAcceptable")["detail"]
 

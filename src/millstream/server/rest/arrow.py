@@ -17,32 +17,32 @@ import asyncio
 import io
 from array import array
 from collections.abc import AsyncIterator, Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
 from starlette.responses import StreamingResponse
 
+from millstream.command import AsyncSession
 from millstream.format import block as stored
 from millstream.log import commands as c
-from millstream.server.problems import NotAcceptable
-from millstream.server.rest.endpoint import ARROW, JSON
+from millstream.log.block import Block
+from millstream.record import Headers
+from millstream.server.rest.endpoint import ARROW
 
-if TYPE_CHECKING:
-    from millstream.command import AsyncSession
-    from millstream.log.block import Block
-    from millstream.record import Headers
-
-
-def check_installed() -> None:
-    """Refuse, with advice, where pyarrow is missing."""
-    if find_spec("pyarrow") is None:
-        raise NotAcceptable(
-            "this server has no pyarrow, so it cannot answer in Arrow's form; install "
-            f"'millstream[spark]' beside it, or ask for {JSON}",
-            offered=[JSON],
-        )
+_TIME = pa.timestamp("ms", tz="UTC")
+_SCALAR = pa.struct([("s", pa.string()), ("i", pa.int64()), ("d", pa.float64()), ("b", pa.bool_())])
+_HEADERS = pa.map_(pa.string(), _SCALAR)
+_SCHEMA = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", _TIME, nullable=False),
+        pa.field("appended", _TIME, nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("headers", _HEADERS, nullable=False),
+    ]
+)
 
 
 def stream(session: AsyncSession, log: str, start: int, stop: int) -> StreamingResponse:
@@ -51,15 +51,14 @@ def stream(session: AsyncSession, log: str, start: int, stop: int) -> StreamingR
 
 
 async def _chunks(session: AsyncSession, log: str, start: int, stop: int) -> AsyncIterator[bytes]:
-    pa = import_module("pyarrow")
-    schema, sink = _schema(pa), io.BytesIO()
-    with pa.ipc.new_stream(sink, schema) as writer:
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, _SCHEMA) as writer:
         while start < stop:
             bytes_max = session.limits.read_bytes_max
             blocks = await session.execute(c.ReadBlocks(log, start, stop, bytes_max))
             if not blocks:
                 break  # the log was deleted meanwhile
-            await asyncio.to_thread(_write, pa, writer, schema, blocks)
+            await asyncio.to_thread(_write, writer, blocks)
             start = blocks[-1].offsets.stop
             yield _emptied(sink)
     yield _emptied(sink)
@@ -72,53 +71,32 @@ def _emptied(sink: io.BytesIO) -> bytes:
     return data
 
 
-def _schema(pa: Any) -> Any:
-    time = pa.timestamp("ms", tz="UTC")
-    scalar = pa.struct(
-        [("s", pa.string()), ("i", pa.int64()), ("d", pa.float64()), ("b", pa.bool_())]
-    )
-    return pa.schema(
-        [
-            pa.field("offset", pa.int64(), nullable=False),
-            pa.field("timestamp", time, nullable=False),
-            pa.field("appended", time, nullable=False),
-            pa.field("key", pa.binary()),
-            pa.field("value", pa.binary(), nullable=False),
-            pa.field("headers", pa.map_(pa.string(), scalar), nullable=False),
-        ]
-    )
-
-
-def _write(pa: Any, writer: Any, schema: Any, blocks: list[Block]) -> None:
+def _write(writer: Any, blocks: list[Block]) -> None:
     for block in blocks:
-        writer.write_batch(_batch(pa, schema, block))
+        writer.write_batch(_batch(block))
 
 
-def _batch(pa: Any, schema: Any, block: Block) -> Any:
+def _batch(block: Block) -> Any:
     payload = stored.Block(block.payload, kind=stored.PAYLOAD)
     metadata = stored.Block(block.metadata, kind=stored.METADATA)
-    time = schema.field("timestamp").type
     columns = [
-        _numbers(pa, block.offsets),
-        _numbers(pa, metadata.timestamps(block.skip, block.count)).view(time),
-        _numbers(pa, metadata.appended(block.skip, block.count)).view(time),
-        _binary(pa, metadata.buffers(stored.KEY), block, metadata.validity_bits()),
-        _binary(pa, payload.buffers(stored.VALUE), block, None),
-        _headers(pa, block.headers(), schema.field("headers").type),
+        _numbers(block.offsets),
+        _numbers(metadata.timestamps(block.skip, block.count)).view(_TIME),
+        _numbers(metadata.appended(block.skip, block.count)).view(_TIME),
+        _binary(metadata.buffers(stored.KEY), block, metadata.validity_bits()),
+        _binary(payload.buffers(stored.VALUE), block, None),
+        _headers(block.headers()),
     ]
-    return pa.record_batch(columns, schema=schema)
+    return pa.record_batch(columns, schema=_SCHEMA)
 
 
-def _numbers(pa: Any, numbers: Sequence[int]) -> Any:
+def _numbers(numbers: Sequence[int]) -> Any:
     held = array("q", numbers)
     return pa.Array.from_buffers(pa.int64(), len(held), [None, pa.py_buffer(held)])
 
 
 def _binary(
-    pa: Any,
-    buffers: tuple[memoryview, memoryview] | None,
-    block: Block,
-    validity: memoryview | None,
+    buffers: tuple[memoryview, memoryview] | None, block: Block, validity: memoryview | None
 ) -> Any:
     if buffers is None:
         return pa.nulls(block.count, pa.binary())
@@ -128,15 +106,15 @@ def _binary(
     return whole.slice(block.skip, block.count)
 
 
-def _headers(pa: Any, found: Sequence[Headers], kind: Any) -> Any:
+def _headers(found: Sequence[Headers]) -> Any:
     """Maps of names to values, each value under the letter of its type; null has none."""
     ends = array("i", accumulate(map(len, found), initial=0))
     names = [name for headers in found for name in headers]
     values = [value for headers in found for value in headers.values()]
     letters = [
         pa.array([value if type(value) is python else None for value in values], field.type)
-        for python, field in zip((str, int, float, bool), kind.item_type, strict=True)
+        for python, field in zip((str, int, float, bool), _SCALAR, strict=True)
     ]
-    items = pa.StructArray.from_arrays(letters, fields=list(kind.item_type))
+    items = pa.StructArray.from_arrays(letters, fields=list(_SCALAR))
     offsets = pa.Array.from_buffers(pa.int32(), len(ends), [None, pa.py_buffer(ends)])
-    return pa.MapArray.from_arrays(offsets, pa.array(names, pa.string()), items, type=kind)
+    return pa.MapArray.from_arrays(offsets, pa.array(names, pa.string()), items, type=_HEADERS)

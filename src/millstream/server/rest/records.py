@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from typing import Annotated
 from urllib.parse import quote
 
@@ -16,7 +17,6 @@ from millstream.log.block import Block
 from millstream.log.names import NUMBER_MAX
 from millstream.record import Item, Producer, Record
 from millstream.server.problems import NotAcceptable
-from millstream.server.rest import arrow
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import ANY, ARROW, JSON, Endpoints
 from millstream.server.rest.logs import get_log
@@ -145,8 +145,12 @@ async def read_records(ask: Ask, log: str, query: ReadQuery) -> RecordPage | Res
     `Accept: application/vnd.apache.arrow.stream` the answer is a stream of Arrow record batches.
     """
     wanted = accepted(ask.request.headers.get("accept", ""), (JSON, ARROW))
-    if wanted == ARROW:
-        arrow.check_installed()
+    if wanted == ARROW and find_spec("pyarrow") is None:
+        raise NotAcceptable(
+            "this server has no pyarrow, so it cannot answer in Arrow's form; install "
+            f"'millstream[spark]' beside it, or ask for {JSON}",
+            offered=[JSON],
+        )
     start, end = await ask.execute(c.GetBounds(log))
     first = start if query.start is None else query.start
     if first >= end and (wait_ms := ask.wait_ms(query.wait)):
@@ -158,6 +162,8 @@ async def read_records(ask: Ask, log: str, query: ReadQuery) -> RecordPage | Res
     if wanted == ARROW:
         stop = stop if query.limit is None else min(stop, first + query.limit)
         await read_blocks(ask, log, first, min(stop, first + 1), 0)  # refused now, or not at all
+        from millstream.server.rest import arrow  # only here pyarrow is needed
+
         return arrow.stream(ask, log, first, stop)
     stop = min(stop, first + min(query.limit or READ_DEFAULT, READ_MAX))
     blocks = await read_blocks(ask, log, first, stop)
