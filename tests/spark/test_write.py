@@ -179,10 +179,10 @@ def test_overwriting_is_refused_with_advice(spark: SparkSession, store: Millstre
 def staged_file(store: Millstream, txn: str = "t") -> Any:
     from millstream.format.packing import pack_batch
     from millstream.limits import Limits
-    from millstream.spark.staging import Stamp, stage
+    from millstream.spark.staging import stage
 
     batch = pack_batch([b"1", b"2"], keys=None, headers=None, timestamps=None, limits=Limits())
-    return stage(store.stats()["path"], Stamp(txn, 0, 7), [batch], Limits())
+    return stage(store.stats()["path"], txn, "0-7", [batch], Limits())
 
 
 def commit(store: Millstream, *files: Any) -> Any:
@@ -197,8 +197,8 @@ def test_a_listed_block_must_be_what_was_staged(store: Millstream) -> None:
     good = staged_file(store)
     block = good.blocks[0]
     lies = [
-        replace(good, stamp=replace(good.stamp, attempt=8)),
-        replace(good, blocks=[replace(block, count=3)]),
+        replace(good, txn="another"),
+        replace(good, blocks=[replace(block, size=block.size - 1)]),
         replace(good, blocks=[replace(block, crc=block.crc ^ 1)]),
         replace(good, blocks=[block, block]),
         replace(good, name="gone"),

@@ -21,7 +21,6 @@ from millstream.spark.archive import Archive, Segment
 from millstream.spark.columns import ROWS_PER_BATCH, header_column
 from millstream.spark.options import EARLIEST, LATEST, Positions, ReadOptions
 from millstream.spark.planning import Range, find_logs, lost
-from millstream.spark.reading import Choice
 from millstream.spark.rows import headers_of
 
 if TYPE_CHECKING:
@@ -115,16 +114,16 @@ def _check_whole(
         raise lost(name, at, min(later, default=stop), stop, "option archive")
 
 
-def read_piece(piece: Piece, schema: pa.Schema, choice: Choice) -> Iterator[pa.RecordBatch]:
+def read_piece(piece: Piece, schema: pa.Schema, condition: str) -> Iterator[pa.RecordBatch]:
     """The rows of one archived file as record batches."""
     wanted = [name for name in schema.names if name not in ("topic", "partition")]
     needed = dict.fromkeys((*wanted, "offset"))
-    if choice.filter:
+    if condition:
         needed |= dict.fromkeys(("key", "timestamp", "headers"))
     try:
         with parquet.ParquetFile(piece.path) as file:
             for batch in file.iter_batches(batch_size=ROWS_PER_BATCH, columns=list(needed)):
-                found = _kept(batch, piece, choice)
+                found = _kept(batch, piece, condition)
                 if found.num_rows:
                     yield _as(found, schema, piece.log)
     except OSError as error:
@@ -135,16 +134,16 @@ def read_piece(piece: Piece, schema: pa.Schema, choice: Choice) -> Iterator[pa.R
         ) from None
 
 
-def _kept(batch: pa.RecordBatch, piece: Piece, choice: Choice) -> pa.RecordBatch:
+def _kept(batch: pa.RecordBatch, piece: Piece, condition: str) -> pa.RecordBatch:
     offsets = batch.column("offset")
     ends: Any = pc.min_max(offsets)
     if ends["min"].as_py() < piece.start or ends["max"].as_py() >= piece.stop:
         inside = pc.and_(pc.greater_equal(offsets, piece.start), pc.less(offsets, piece.stop))
         batch = batch.filter(inside)
-    if not choice.filter or not batch.num_rows:
+    if not condition or not batch.num_rows:
         return batch
     times = batch.column("timestamp").cast(pa.timestamp("ms"))
-    matched = parse(choice.filter).match_many(
+    matched = parse(condition).match_many(
         headers_of(batch.column("headers")),
         keys=batch.column("key").to_pylist(),
         timestamps=times.cast(pa.int64()).to_pylist(),

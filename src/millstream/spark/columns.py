@@ -100,9 +100,9 @@ def _column(piece: Piece, field: pa.Field) -> pa.Array:
         case "offset":
             return _int64s(np.arange(block.offsets.start, block.offsets.stop, dtype=np.int64))
         case "timestamp":
-            return times(piece, stored.TIMESTAMP).view(_TIME)
+            return times_of(piece, stored.TIMESTAMP).view(_TIME)
         case "appendTimestamp":
-            return times(piece, stored.APPENDED).view(_TIME)
+            return times_of(piece, stored.APPENDED).view(_TIME)
     has_some = piece.metadata.header.columns & stored.HEADERS
     return header_column(piece.headers() if has_some else [{}] * block.count, field.type)
 
@@ -132,7 +132,7 @@ def _zeros(count: int) -> pa.Array:
     return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(bytes(4 * count))])
 
 
-def times(piece: Piece, column: int) -> pa.Array:
+def times_of(piece: Piece, column: int) -> pa.Array:
     """The timestamps of a block's records, or when they were appended, in microseconds."""
     metadata, block = piece.metadata, piece.block
     is_appended = column == stored.APPENDED

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 from pyspark.sql import datasource as ds
 
@@ -24,6 +24,9 @@ R = TypeVar("R", bound=Range)
 Bounds = tuple[int, int]
 """The least and the greatest number that may be kept, both included."""
 
+Times = dict[str, Bounds]
+"""Bounds of times in microseconds, by the names of their columns."""
+
 LEAST, MOST = ALL = (-(2**63), 2**63 - 1)
 
 
@@ -36,11 +39,9 @@ class Pushed(Struct):
     appendTimestamp: Bounds = ALL  # noqa: N815  (the column's name)
     topics: set[str] | None = None
     never: bool = False
-    seen: list[str] = field(default_factory=list)
-    """Columns whose filters were understood."""
 
     @property
-    def times(self) -> dict[str, Bounds]:
+    def times(self) -> Times:
         """The bounds of those times that have any."""
         found = {name: getattr(self, name) for name in _TIMES}
         return {name: bounds for name, bounds in found.items() if bounds != ALL}
@@ -77,7 +78,6 @@ def _push(pushed: Pushed, one: ds.Filter) -> None:
         if bounds is not None:
             low, high = getattr(pushed, column)
             setattr(pushed, column, (max(low, bounds[0]), min(high, bounds[1])))
-            pushed.seen.append(column)
 
 
 def _push_topics(pushed: Pushed, one: ds.Filter) -> None:
@@ -88,7 +88,6 @@ def _push_topics(pushed: Pushed, one: ds.Filter) -> None:
     else:
         return
     pushed.topics = wanted if pushed.topics is None else pushed.topics & wanted
-    pushed.seen.append("topic")
 
 
 def _bounds(one: ds.Filter, column: str) -> Bounds | None:

@@ -13,21 +13,11 @@ from millstream.spark.options import ReadOptions
 from millstream.spark.place import reading
 from millstream.spark.planning import Range, plan_batch, split
 from millstream.spark.pushdown import Pushed, push
-from millstream.spark.reading import Choice, Task, read_range
+from millstream.spark.reading import read_range
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
-
-
-def task_of(options: ReadOptions, pushed: Pushed | None = None) -> Task:
-    """How the ranges of a read are to be read."""
-    return Task(
-        place=options.place,
-        fail_on_data_loss=options.fail_on_data_loss,
-        values=options.values,
-        choice=Choice(pushed.times if pushed else {}, options.filter),
-    )
 
 
 class LogReader(DataSourceReader):
@@ -56,10 +46,10 @@ class LogReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One piece, as record batches."""
         wanted, schema = partition.value, arrow_schema(self._schema)
-        task = task_of(self._options, self._pushed)
+        options = self._options
         if isinstance(wanted, Piece):
-            return read_piece(wanted, schema, task.choice)
-        return read_range(task, wanted, schema) if len(wanted) else iter(())
+            return read_piece(wanted, schema, options.filter)
+        return read_range(options, wanted, schema, self._pushed.times) if len(wanted) else iter(())
 
 
 class PushingLogReader(LogReader):

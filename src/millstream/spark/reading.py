@@ -11,53 +11,41 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Struct
 
 from millstream.errors import Truncated
 from millstream.format import block as stored
 from millstream.log import commands as c
 from millstream.log.block import Block
-from millstream.spark.columns import Piece, batch_of, batches, joined, times
-from millstream.spark.place import Place, reading
+from millstream.spark.columns import Piece, batch_of, batches, joined, times_of
+from millstream.spark.options import ReadOptions
+from millstream.spark.place import reading
 from millstream.spark.planning import Range, lost
-from millstream.spark.pushdown import Bounds
+from millstream.spark.pushdown import Times
 
 if TYPE_CHECKING:
     from millstream.command import Session
     from millstream.filters import Filter
 
 
-class Choice(Struct, frozen=True):
-    """Which records of a range are wanted: by their times in microseconds, and by a filter."""
+def read_range(
+    options: ReadOptions, wanted: Range, schema: pa.Schema, times: Times | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The records of a range as record batches; the store is open until the last is taken.
 
-    times: dict[str, Bounds] = {}
-    filter: str = ""
-
-    def __bool__(self) -> bool:
-        return bool(self.times or self.filter)
-
-
-class Task(Struct, frozen=True, kw_only=True):
-    """How the ranges of one read are to be read."""
-
-    place: Place
-    fail_on_data_loss: bool
-    values: bool
-    choice: Choice = Choice()
-
-
-def read_range(task: Task, wanted: Range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The records of a range as record batches; the store is open until the last is taken."""
-    with reading(task.place) as session:
-        if task.choice:
-            yield from joined(_chosen(session, task, wanted, schema), schema)
+    They may be chosen by their times, in microseconds, beside the filter of the options.
+    """
+    with reading(options.place) as session:
+        if times or options.filter:
+            yield from joined(_chosen(session, options, wanted, schema, times or {}), schema)
         else:
-            values = task.values and "value" in schema.names
-            found = _blocks(session, task, wanted, values=values)
-            yield from batches(found, schema, trusted=not task.place.is_server)
+            values = options.values and "value" in schema.names
+            found = _blocks(session, options, wanted, values=values)
+            yield from batches(found, schema, trusted=not options.place.is_server)
 
 
-def _blocks(session: Session, task: Task, wanted: Range, *, values: bool) -> Iterator[Block]:
+def _blocks(
+    session: Session, options: ReadOptions, wanted: Range, *, values: bool
+) -> Iterator[Block]:
     """Blocks of a range, in order; a part that was truncated is an error, or left out."""
     start, size = wanted.start, session.limits.read_bytes_max
     while start < wanted.stop:
@@ -66,12 +54,12 @@ def _blocks(session: Session, task: Task, wanted: Range, *, values: bool) -> Ite
                 c.ReadBlocks(wanted.log, start, wanted.stop, size, values=values)
             )
         except Truncated as error:
-            if task.fail_on_data_loss:
+            if options.fail_on_data_loss:
                 raise lost(wanted.log, start, error.data["start"], 0, "while reading") from None
             start = error.data["start"]
             continue
         if not found:
-            if task.fail_on_data_loss:
+            if options.fail_on_data_loss:
                 _, end = session.execute(c.GetBounds(wanted.log))
                 raise lost(wanted.log, start, 0, end, "while reading")
             return
@@ -81,17 +69,17 @@ def _blocks(session: Session, task: Task, wanted: Range, *, values: bool) -> Ite
 
 
 def _chosen(
-    session: Session, task: Task, wanted: Range, schema: pa.Schema
+    session: Session, options: ReadOptions, wanted: Range, schema: pa.Schema, times: Times
 ) -> Iterator[pa.RecordBatch]:
-    values = task.values and "value" in schema.names
+    values = options.values and "value" in schema.names
     condition: Filter | None = None
-    if task.choice.filter:
+    if options.filter:
         from millstream.filters import parse  # only reads with a filter pay for its parser
 
-        condition = parse(task.choice.filter)
-    for block in _blocks(session, task, wanted, values=False):
+        condition = parse(options.filter)
+    for block in _blocks(session, options, wanted, values=False):
         piece = Piece(block)
-        mask = _by_times(piece, task.choice.times)
+        mask = _by_times(piece, times)
         if condition is not None and any(mask):
             matched = _by_filter(condition, piece)
             mask = [a and b for a, b in zip(mask, matched, strict=True)]
@@ -100,18 +88,18 @@ def _chosen(
         first = mask.index(True)
         last = len(mask) - mask[::-1].index(True)
         inside = Range(block.log, block.first_offset + first, block.first_offset + last)
-        for one in _blocks(session, task, inside, values=True) if values else [block]:
+        for one in _blocks(session, options, inside, values=True) if values else [block]:
             at = one.first_offset - block.first_offset
             keep = mask[at : at + one.count]
             found = batch_of(one, schema)
             yield found if all(keep) else found.filter(pa.array(keep))
 
 
-def _by_times(piece: Piece, bounds: dict[str, Bounds]) -> list[bool]:
+def _by_times(piece: Piece, bounds: Times) -> list[bool]:
     found: Any = None
     for name, (low, high) in bounds.items():
         column = stored.TIMESTAMP if name == "timestamp" else stored.APPENDED
-        numbers = times(piece, column)
+        numbers = times_of(piece, column)
         fits = pc.and_(pc.greater_equal(numbers, low), pc.less_equal(numbers, high))
         found = fits if found is None else pc.and_(found, fits)
     if found is None:

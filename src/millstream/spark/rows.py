@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from millstream.errors import InvalidInput
 from millstream.format import block as stored
-from millstream.format.packing import Batch, Single
+from millstream.format.packing import Batch, Single, batch_of
 from millstream.limits import Limits
 
 ROWS_PER_BLOCK = 10_000
@@ -92,16 +92,7 @@ def _packed(batch: pa.RecordBatch) -> Batch:
     if headers is not None:
         columns |= stored.HEADERS
         parts += _bytes_column(headers)
-    metadata = b"".join(parts)
-    return Batch(
-        batch.num_rows,
-        payload,
-        stored.checksum(payload),
-        columns,
-        metadata,
-        stored.checksum(metadata),
-        None,
-    )
+    return batch_of(batch.num_rows, payload, columns, b"".join(parts), None)
 
 
 def _columns(

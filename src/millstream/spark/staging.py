@@ -1,9 +1,8 @@
 """Staging on this machine: tasks leave packed blocks in files beside the store, one per task.
 
-Nothing in a file is part of the store until the driver publishes it. A file begins with who wrote it,
-and every block in it is listed, with its count and checksum, in the message that the task sends to the
-driver: the commit takes exactly what is listed. What was never committed is removed when nothing in
-its directory was touched for a week.
+Nothing in a file is part of the store until the driver publishes it. Every block in a file is listed,
+with its size and checksum, in the message that the task sends to the driver: the commit takes exactly
+what is listed. What was never committed is removed when nothing in its directory was touched for a week.
 """
 
 from __future__ import annotations
@@ -35,27 +34,18 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Single | Batch).decode
 
 
-class Stamp(Struct, frozen=True, array_like=True):
-    """Who wrote a file: the first bytes of it."""
-
-    txn: str
-    partition: int
-    attempt: int
-
-
 class StagedBlock(Struct, frozen=True, array_like=True):
     """One packed block in a file."""
 
     size: int
-    count: int
     crc: int
 
 
 class StagedFile(Struct, frozen=True, array_like=True):
     """What one task staged."""
 
+    txn: str
     name: str
-    stamp: Stamp
     blocks: list[StagedBlock]
 
 
@@ -68,23 +58,24 @@ def _root(path: str) -> Path:
     return Path(f"{path}-staging")
 
 
-def stage(path: str, stamp: Stamp, found: Iterable[Single | Batch], limits: Limits) -> StagedFile:
+def stage(
+    path: str, txn: str, task: str, found: Iterable[Single | Batch], limits: Limits
+) -> StagedFile:
     """Write blocks to a file of their own."""
-    directory = directory_of(path, stamp.txn)
-    name = f"{stamp.partition}-{stamp.attempt}-{secrets.token_hex(4)}"
+    directory = directory_of(path, txn)
+    name = f"{task}-{secrets.token_hex(4)}"
     listed: list[StagedBlock] = []
     try:
         _make(directory)
         with (directory / name).open("xb") as file:
-            file.write(_head(stamp))
             for packed in found:
                 check_packed(packed, limits)
                 data = _encode(packed)
                 file.write(data)
-                listed.append(StagedBlock(len(data), packed.count, checksum(data)))
+                listed.append(StagedBlock(len(data), checksum(data)))
     except OSError as error:
         raise WriteFailed(f"{directory / name}: cannot be staged: {error.strerror}") from error
-    return StagedFile(name, stamp, listed)
+    return StagedFile(txn, name, listed)
 
 
 def _make(directory: Path) -> None:
@@ -98,43 +89,29 @@ def _make(directory: Path) -> None:
                 raise
 
 
-def _head(stamp: Stamp) -> bytes:
-    data = _encode(stamp)
-    return len(data).to_bytes(4, "little") + data
-
-
 def load(path: str, staged: StagedFile) -> Iterator[Single | Batch]:
     """The blocks of a file; one that is not what its task listed is refused.
 
     Tasks check what they pack; here it only has to be the same bytes.
     """
-    file_path = directory_of(path, staged.stamp.txn) / staged.name
-    head = _head(staged.stamp)
+    file_path = directory_of(path, staged.txn) / staged.name
     try:
         with file_path.open("rb") as file:
-            if file.read(len(head)) != head:
-                raise _other(staged, "another attempt")
             for block in staged.blocks:
                 data = file.read(block.size)
                 if len(data) != block.size or checksum(data) != block.crc:
-                    raise _other(staged, "a block whose bytes are not what was staged")
-                packed = _decode(data)
-                if packed.count != block.count:
-                    raise _other(staged, f"a block of {packed.count} records, not {block.count}")
-                yield packed
+                    raise Conflict(
+                        f"staged file {staged.name} holds a block whose bytes are not what was "
+                        "staged; nothing was published, run the job again",
+                        part=staged.name,
+                    )
+                yield _decode(data)
     except FileNotFoundError:
         raise Conflict(
-            f"what task {staged.stamp.partition} staged is gone ({file_path}): it lay there longer "
+            f"what task {staged.name} staged is gone ({file_path}): it lay there longer "
             "than a week, or it was removed; nothing was published, run the job again",
             part=staged.name,
         ) from None
-
-
-def _other(staged: StagedFile, what: str) -> Conflict:
-    return Conflict(
-        f"staged file {staged.name} holds {what}; nothing was published, run the job again",
-        part=staged.name,
-    )
 
 
 def discard(path: str, txn: str) -> None:

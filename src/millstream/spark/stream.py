@@ -33,7 +33,6 @@ from millstream.spark.planning import (
     split,
     starting_offset,
 )
-from millstream.spark.reader import task_of
 from millstream.spark.reading import read_range
 
 if TYPE_CHECKING:
@@ -147,7 +146,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One piece, as record batches."""
-        return read_range(task_of(self._options), partition.value, arrow_schema(self._schema))
+        return read_range(self._options, partition.value, arrow_schema(self._schema))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_session": None}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import ssl
 import threading
 from collections.abc import Iterable
-from contextlib import closing
-from urllib.parse import quote, urlencode, urlsplit
+from http.client import HTTPException
+from urllib.error import HTTPError
+from urllib.parse import quote, urlencode
+from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 import msgspec
 from msgspec import Struct
@@ -17,7 +17,7 @@ from millstream import errors
 from millstream.errors import CannotOpen, MillstreamError, Overloaded
 from millstream.format.block import checksum
 from millstream.format.packing import Batch, Single
-from millstream.remote.address import Address, parse_address
+from millstream.remote.address import SOCKET_PATH, Address, parse_address
 from millstream.spark.place import Place
 
 MEDIA_TYPE = "application/x-millstream-batch"
@@ -77,44 +77,33 @@ class _Server:
 
     def __init__(self, place: Place) -> None:
         self._address: Address = parse_address(place.url, token=place.secret(), ca=place.ca or None)
-        parts = urlsplit(self._address.socket_url)
-        self._base = parts.path.removesuffix("/socket")
-        self._host, self._port = parts.hostname or "", parts.port
-        self._secure = parts.scheme == "wss"
+        self._base = "http" + self._address.socket_url.removeprefix("ws").removesuffix(SOCKET_PATH)
+        secure = HTTPSHandler(context=self._address.tls)
+        self._open = build_opener(ProxyHandler({}), secure).open
 
     def ask(self, method: str, path: str, body: bytes = b"", media_type: str = "") -> None:
         """Ask, again where the connection was lost; raises our errors."""
-        for left in reversed(range(TRIES)):
-            try:
-                self._ask(method, path, body, media_type)
-                return
-            except Overloaded:
-                if not left:
-                    raise
-                threading.Event().wait(PAUSE_S)
-            except (OSError, http.client.HTTPException) as error:
-                if not left:
-                    raise CannotOpen(
-                        f"{self._address.shown} cannot be reached: {type(error).__name__}: {error}",
-                        path=self._address.shown,
-                    ) from None
-
-    def _ask(self, method: str, path: str, body: bytes, media_type: str) -> None:
         headers = {**self._address.headers(), "Accept": "application/json"}
         if media_type:
             headers["Content-Type"] = media_type
-        with closing(self._connect()) as connection:
-            connection.request(method, self._base + path, body=body, headers=headers)
-            answer = connection.getresponse()
-            data = answer.read()
-        if answer.status >= 300:
-            raise _problem(answer.status, data)
-
-    def _connect(self) -> http.client.HTTPConnection:
-        if not self._secure:
-            return http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
-        tls: ssl.SSLContext | None = self._address.tls
-        return http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT_S, context=tls)
+        request = Request(self._base + path, data=body, headers=headers, method=method)
+        for left in reversed(range(TRIES)):
+            try:
+                self._open(request, timeout=TIMEOUT_S).close()
+                return
+            except HTTPError as error:
+                problem = _problem(error.code, error.read())
+                if not left or not isinstance(problem, Overloaded):
+                    raise problem from None
+                threading.Event().wait(PAUSE_S)
+            except (OSError, HTTPException) as error:
+                if not left:
+                    reason = getattr(error, "reason", error)
+                    raise CannotOpen(
+                        f"{self._address.shown} cannot be reached: "
+                        f"{type(reason).__name__}: {reason}",
+                        path=self._address.shown,
+                    ) from None
 
 
 def _problem(status: int, data: bytes) -> MillstreamError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
+from functools import wraps
 from types import ModuleType
 from typing import Any
 
@@ -35,20 +36,17 @@ def leave_quietly() -> None:
     Over a Unix socket it would print one, because it cannot answer any more.
     """
     main = _daemon()
-    if main is None or isinstance(main.worker, _Quiet):
+    if main is None or hasattr(main.worker, "__wrapped__"):
         return
-    main.worker = _Quiet(main.worker)  # type: ignore[attr-defined]
 
-
-class _Quiet:
-    def __init__(self, worker: Callable[[Any, bool], int]) -> None:
-        self._worker = worker
-
-    def __call__(self, sock: Any, authenticated: bool) -> int:
+    @wraps(main.worker)
+    def quiet(*given: Any, worker: Callable[..., int] = main.worker) -> int:
         try:
-            return self._worker(sock, authenticated)
+            return worker(*given)
         except BrokenPipeError:
             return 1
+
+    main.worker = quiet  # type: ignore[attr-defined]
 
 
 def _daemon() -> ModuleType | None:

@@ -30,7 +30,7 @@ from millstream.spark.options import WriteOptions
 from millstream.spark.place import check_here, reading, writing
 from millstream.spark.publishing import Version, publish
 from millstream.spark.rows import blocks_of, check_columns
-from millstream.spark.staging import StagedFile, Stamp
+from millstream.spark.staging import StagedFile
 from millstream.spark.uploading import SentPart
 from millstream.spark.worker import settle
 
@@ -86,8 +86,8 @@ class Writer(DataSourceArrowWriter, DataSourceStreamArrowWriter):
             staged.parts = uploading.send(place, txn, packed, partition=partition, attempt=attempt)
         else:
             check_here(place)
-            stamp = Stamp(txn, partition, attempt)
-            staged.files = [staging.stage(place.url, stamp, packed, Limits())]
+            task = f"{partition}-{attempt}"
+            staged.files = [staging.stage(place.url, txn, task, packed, Limits())]
             settle()
         point("write")
         return staged
