@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from struct import Struct
 from typing import Any, NamedTuple
 
 import pytest
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from millstream.errors import CorruptionError
 from millstream.format import encodings, ids, rfc
-from millstream.format.encodings import Reader
+from millstream.format.encodings import Reader, encode_number
 
 U8, U16, U32, U64 = (st.integers(0, (1 << bits) - 1) for bits in (8, 16, 32, 64))
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -43,14 +44,20 @@ class Codec(NamedTuple):
     decode: Callable[[bytes], Any]
 
 
-def field(encode: Callable[[Any], bytes], method: str) -> Callable[[st.SearchStrategy[Any]], Codec]:
+def field(
+    encode: Callable[[Any], bytes], read: Callable[[Reader], Any]
+) -> Callable[[st.SearchStrategy[Any]], Codec]:
     def decode(data: bytes) -> Any:
-        reader = Reader(data, method)
-        value = getattr(reader, method)()
+        reader = Reader(data, "field")
+        value = read(reader)
         reader.finish()
         return value
 
     return lambda values: Codec(values, encode, decode)
+
+
+def number(layout: Struct) -> Callable[[st.SearchStrategy[Any]], Codec]:
+    return field(partial(encode_number, layout), partial(Reader.number, layout=layout))
 
 
 def spread(encode: Callable[..., bytes]) -> Callable[[Any], bytes]:
@@ -62,11 +69,11 @@ def seq_blocks() -> st.SearchStrategy[ids.SeqBlock]:
 
 
 CODECS: dict[str, Codec] = {
-    "u64": field(encodings.encode_u64, "u64")(U64),
-    "i64": field(encodings.encode_i64, "i64")(I64),
-    "key_u64": field(encodings.encode_key_u64, "key_u64")(U64),
-    "TerminatedBytes": field(encodings.encode_terminated_bytes, "terminated_bytes")(NAMES),
-    "Utf8": field(encodings.encode_utf8, "utf8")(TEXT),
+    "u64": number(encodings.U64)(U64),
+    "i64": number(encodings.I64)(I64),
+    "key_u64": number(encodings.KEY_U64)(U64),
+    "TerminatedBytes": field(encodings.encode_terminated_bytes, Reader.terminated_bytes)(NAMES),
+    "Utf8": field(encodings.encode_utf8, Reader.utf8)(TEXT),
     **{
         f"{record.name.lower()} key": Codec(
             st.tuples(NAMES, BUCKET_IDS),
@@ -159,7 +166,8 @@ def test_terminated_bytes_sort_as_the_raw_bytes_do(
 
 @given(one=U64, other=U64)
 def test_unsigned_numbers_in_keys_sort_as_numbers(one: int, other: int) -> None:
-    assert (encodings.encode_key_u64(one) < encodings.encode_key_u64(other)) == (one < other)
+    encode = partial(encode_number, encodings.KEY_U64)
+    assert (encode(one) < encode(other)) == (one < other)
 
 
 @given(claim_id=CLAIM_IDS)

@@ -101,17 +101,7 @@ def publish_threads(bench: Bench) -> Row:
     append = _append(log, value)
     crowd = Crowd([append] * THREADS)
     raw, alone, together = bench.turns(bench.raw_step(value), append, lambda: crowd.step(CROWD_S))
-    single = crowd.close()
-    row = bench.row(together, raw)
-    row.p50_ms, row.p99_ms = single.percentile_ms(0.5), single.percentile_ms(0.99)
-    least = 15 if bench.delay_s else 3
-    times = together.per_second() / alone.per_second()
-    row.details = {
-        "threads": THREADS,
-        "one_producer_per_second": round(alone.per_second()),
-        "times_one_producer": round(times, 2),
-    }
-    return row.require(f"≥ {least} times one producer", times >= least)
+    return crowd.finish(bench.row(together, raw), alone, least=15 if bench.delay_s else 3)
 
 
 def read_blocks(bench: Bench) -> Row:

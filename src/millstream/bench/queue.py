@@ -180,17 +180,8 @@ def claim_threads(bench: Bench) -> Row:
         bench.seconds,
         slice_s=bench.sizes.slice_s,
     )
-    single = crowd.close()
     row = bench.row(batch=1, reference=reference, meter=together)
-    row.p50_ms, row.p99_ms = single.percentile_ms(0.5), single.percentile_ms(0.99)
-    least = 8.0 if bench.delay_s else 2.5
-    times = together.per_second() / alone.per_second()
-    row.details = {
-        "threads": THREADS,
-        "one_thread_per_second": round(alone.per_second()),
-        "times_one_thread": round(times, 2),
-    }
-    return row.require(f"≥ {least:g} times one thread", times >= least)
+    return crowd.finish(row, alone, least=8.0 if bench.delay_s else 2.5)
 
 
 KINDS: dict[str, dict[str, Any]] = {

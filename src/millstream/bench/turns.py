@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from millstream.bench.measure import Meter, Step, payloads, seconds
+from millstream.bench.measure import Meter, Row, Step, payloads, seconds
 from millstream.record import Headers
 
 FILL_BATCH = 1_000
@@ -88,9 +88,16 @@ class Crowd:
         list(self._pool.map(lambda m, step: m.run(step, length_s), self._meters, self._steps))
         return sum(meter.messages for meter in self._meters) - before
 
-    def close(self) -> Meter:
-        """End the threads; how long the steps of all of them took."""
+    def finish(self, row: Row, alone: Meter, *, least: float) -> Row:
+        """End the threads; say how long their steps took, and how many times one thread they were."""
         self._pool.shutdown()
         whole = Meter()
         whole.step_s = [took_s for meter in self._meters for took_s in meter.step_s]
-        return whole
+        row.p50_ms, row.p99_ms = whole.percentile_ms(0.5), whole.percentile_ms(0.99)
+        times = row.per_second / alone.per_second()
+        row.details = {
+            "threads": len(self._steps),
+            "one_thread_per_second": round(alone.per_second()),
+            "times_one_thread": round(times, 2),
+        }
+        return row.require(f"≥ {least:g} times one thread", times >= least)

@@ -16,7 +16,8 @@ read and `where`, the byte position. Which records exist is left to the modules 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from millstream.errors import CorruptionError, InvalidInput, TooLarge
@@ -30,28 +31,22 @@ ARRAY_COUNT_MAX: Final = 0xFFFF
 UTF8_BYTES_MAX: Final = 0xFFFF
 """Bytes in one `Utf8`: its length is a u16."""
 
-_U8 = struct.Struct("<B")
-_U16 = struct.Struct("<H")
-_U64 = struct.Struct("<Q")
-_I64 = struct.Struct("<q")
-_KEY_U64 = struct.Struct(">Q")
+U8 = struct.Struct("<B")
+U16 = struct.Struct("<H")
+U64 = struct.Struct("<Q")
+I64 = struct.Struct("<q")
+KEY_U64 = struct.Struct(">Q")
 
 
-def _packer(layout: struct.Struct, name: str) -> Callable[[int], bytes]:
-    def encode(value: int) -> bytes:
-        try:
-            return layout.pack(value)
-        except struct.error:
-            raise InvalidInput(f"{value!r} is not a {name}", value=value, type=name) from None
-
-    encode.__name__ = encode.__qualname__ = f"encode_{name}"
-    encode.__doc__ = f"Encode one {name}; a number outside its range is `InvalidInput`."
-    return encode
+def encode_number(layout: struct.Struct, value: int) -> bytes:
+    """Encode one integer; a number outside its range is `InvalidInput`."""
+    try:
+        return layout.pack(value)
+    except struct.error as error:
+        raise InvalidInput(f"{value!r} cannot be encoded: {error}", value=value) from None
 
 
-encode_u64 = _packer(_U64, "u64")
-encode_i64 = _packer(_I64, "i64")
-encode_key_u64 = _packer(_KEY_U64, "key_u64")
+encode_u64 = partial(encode_number, U64)
 
 
 def encode_terminated_bytes(raw: bytes) -> bytes:
@@ -71,7 +66,7 @@ def encode_utf8(text: str) -> bytes:
             limit=UTF8_BYTES_MAX,
             size=len(raw),
         )
-    return _U16.pack(len(raw)) + raw
+    return U16.pack(len(raw)) + raw
 
 
 def encode_array(elements: Sequence[bytes]) -> bytes:
@@ -82,7 +77,7 @@ def encode_array(elements: Sequence[bytes]) -> bytes:
             limit=ARRAY_COUNT_MAX,
             size=len(elements),
         )
-    return b"".join((_U16.pack(len(elements)), *elements))
+    return b"".join((U16.pack(len(elements)), *elements))
 
 
 class Reader:
@@ -116,25 +111,10 @@ class Reader:
         self.position += layout.size
         return fields
 
-    def u8(self) -> int:
-        """Read a u8 of a value or a key."""
-        return self._integer(_U8)
-
-    def u16(self) -> int:
-        """Read a u16 of a value."""
-        return self._integer(_U16)
-
-    def u64(self) -> int:
-        """Read a u64 of a value."""
-        return self._integer(_U64)
-
-    def i64(self) -> int:
-        """Read an i64 of a value."""
-        return self._integer(_I64)
-
-    def key_u64(self) -> int:
-        """Read a u64 of a key."""
-        return self._integer(_KEY_U64)
+    def number(self, layout: struct.Struct) -> int:
+        """Read one integer."""
+        found: int = self.unpack(layout)[0]
+        return found
 
     def take(self, size: int) -> bytes:
         """Read exactly `size` bytes."""
@@ -160,7 +140,7 @@ class Reader:
     def utf8(self, *, bytes_max: int = UTF8_BYTES_MAX) -> str:
         """Read a `Utf8` of at most `bytes_max` bytes."""
         start = self.position
-        size = self.u16()
+        size = self.number(U16)
         if size > bytes_max:
             raise self.corrupt(f"text of {size} bytes, at most {bytes_max} allowed", where=start)
         try:
@@ -171,16 +151,16 @@ class Reader:
     def array_count(self, *, element_bytes_min: int) -> int:
         """Read the count of an array, and refuse one that cannot fit into what is left."""
         start = self.position
-        count = self.u16()
+        count = self.number(U16)
         if count * element_bytes_min > self.remaining:
             raise self.corrupt(f"array of {count} elements in {self.remaining} bytes", where=start)
         return count
 
     def key_prefix(self, record_type: int) -> None:
         """Read the start of a key, and refuse any other version or type."""
-        if (version := self.u8()) != VERSION:
+        if (version := self.number(U8)) != VERSION:
             raise self.corrupt(f"unknown version {version:#04x}", where=self.position - 1)
-        if (found := self.u8()) != record_type:
+        if (found := self.number(U8)) != record_type:
             raise self.corrupt(
                 f"type {found:#04x} instead of {record_type:#04x}", where=self.position - 1
             )
@@ -189,7 +169,3 @@ class Reader:
         """Refuse bytes after the end of the value."""
         if self.remaining:
             raise self.corrupt(f"{self.remaining} bytes too many")
-
-    def _integer(self, layout: struct.Struct) -> int:
-        number: int = self.unpack(layout)[0]
-        return number

@@ -27,11 +27,12 @@ from msgspec.structs import astuple
 
 from millstream.errors import InvalidInput, TooLarge
 from millstream.format.encodings import (
+    I64,
+    KEY_U64,
     VERSION,
     Reader,
     encode_array,
-    encode_i64,
-    encode_key_u64,
+    encode_number,
     encode_terminated_bytes,
     encode_utf8,
 )
@@ -62,12 +63,12 @@ def bucket_key(record: RecordType, queue: bytes, bucket: int) -> bytes:
     """Return the key of a bucket's record: of its active, done or failed messages."""
     if bucket_of(bucket) != bucket:
         raise InvalidInput(f"{bucket:#x} is not the id of a bucket", id=bucket)
-    return queue_prefix(record, queue) + encode_key_u64(bucket)
+    return queue_prefix(record, queue) + encode_number(KEY_U64, bucket)
 
 
 def attempts_key(queue: bytes, message_id: int) -> bytes:
     """Return the key of the attempts at one message in one queue."""
-    return queue_prefix(RecordType.ATTEMPTS, queue) + encode_key_u64(message_id)
+    return queue_prefix(RecordType.ATTEMPTS, queue) + encode_number(KEY_U64, message_id)
 
 
 def queue_spec_key(queue: bytes) -> bytes:
@@ -86,7 +87,7 @@ def parse_key(record: RecordType, key: bytes) -> tuple[bytes, int]:
     """Return the queue in a key of types 0x02 to 0x05, and the id of its bucket or message."""
     reader = Reader(key, f"{record.name.lower()} key")
     reader.key_prefix(record)
-    queue, number = reader.terminated_bytes(), reader.key_u64()
+    queue, number = reader.terminated_bytes(), reader.number(KEY_U64)
     reader.finish()
     if record != RecordType.ATTEMPTS and (number >= CLAIM_ID_END or bucket_of(number) != number):
         raise reader.corrupt(f"{number:#x} is not the id of a bucket", where=len(key) - 8)
@@ -236,14 +237,14 @@ def _encode_attempt(attempt: Attempt) -> bytes:
             limit=CONSUMER_BYTES_MAX,
             size=size,
         )
-    return encode_i64(attempt.claimed_at_ms) + consumer
+    return encode_number(I64, attempt.claimed_at_ms) + consumer
 
 
 def decode_attempts(value: bytes) -> list[Attempt]:
     """Decode the attempts at one message."""
     reader = Reader(value, "attempts value")
     attempts = [
-        Attempt(reader.i64(), reader.utf8(bytes_max=CONSUMER_BYTES_MAX))
+        Attempt(reader.number(I64), reader.utf8(bytes_max=CONSUMER_BYTES_MAX))
         for _ in range(reader.array_count(element_bytes_min=10))
     ]
     reader.finish()

@@ -18,7 +18,7 @@ from msgspec import Raw
 from millstream.clock import Clock, StoreTime
 from millstream.errors import CorruptionError
 from millstream.format import ids, keys
-from millstream.format.encodings import Reader
+from millstream.format.encodings import U64, Reader
 from millstream.store import delta as deltas
 from millstream.store.engine import Snapshot
 from millstream.store.entity import Entity, Kinds
@@ -332,7 +332,7 @@ def _folded(snapshot: Snapshot) -> int:
     folded = 0
     if data is not None:
         reader = Reader(data, "fold position")
-        folded = reader.u64()
+        folded = reader.number(U64)
         reader.finish()
     if snapshot.last_seq() == 0 and (folded or snapshot.get(keys.ID_BLOCK_KEY) is not None):
         raise CorruptionError("every delta is missing", what="delta", where=folded + 1)

@@ -4,39 +4,55 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from millstream.errors import CorruptionError, InvalidInput, TooLarge
 from millstream.format import encodings
-from millstream.format.encodings import Reader
+from millstream.format.encodings import I64, KEY_U64, U8, U64, Reader, encode_number
 
 FORMAT_MD = Path(__file__).parents[3] / "docs" / "FORMAT.md"
 
-GOLDEN: list[tuple[Callable[..., bytes], object, str, str]] = [
-    (encodings.encode_u64, 258, "u64", "02 01 00 00 00 00 00 00"),
-    (encodings.encode_i64, -2, "i64", "fe ff ff ff ff ff ff ff"),
-    (encodings.encode_key_u64, 258, "key_u64", "00 00 00 00 00 00 01 02"),
+GOLDEN: list[tuple[Callable[..., bytes], object, Callable[[Reader], object], str]] = [
+    (
+        partial(encode_number, U64),
+        258,
+        partial(Reader.number, layout=U64),
+        "02 01 00 00 00 00 00 00",
+    ),
+    (
+        partial(encode_number, I64),
+        -2,
+        partial(Reader.number, layout=I64),
+        "fe ff ff ff ff ff ff ff",
+    ),
+    (
+        partial(encode_number, KEY_U64),
+        258,
+        partial(Reader.number, layout=KEY_U64),
+        "00 00 00 00 00 00 01 02",
+    ),
     (
         encodings.encode_terminated_bytes,
         b"a\x00\x01\xff",
-        "terminated_bytes",
+        Reader.terminated_bytes,
         "61 01 01 01 02 ff 00",
     ),
-    (encodings.encode_terminated_bytes, b"", "terminated_bytes", "00"),
-    (encodings.encode_utf8, "é", "utf8", "02 00 c3 a9"),
+    (encodings.encode_terminated_bytes, b"", Reader.terminated_bytes, "00"),
+    (encodings.encode_utf8, "é", Reader.utf8, "02 00 c3 a9"),
 ]
 
 
-@pytest.mark.parametrize(("encode", "value", "reader_method", "golden"), GOLDEN)
+@pytest.mark.parametrize(("encode", "value", "read", "golden"), GOLDEN)
 def test_each_encoding_has_its_pinned_bytes(
-    encode: Callable[..., bytes], value: object, reader_method: str, golden: str
+    encode: Callable[..., bytes], value: object, read: Callable[[Reader], object], golden: str
 ) -> None:
     assert encode(value).hex(" ") == golden
 
     reader = Reader(bytes.fromhex(golden), "golden")
-    assert getattr(reader, reader_method)() == value
+    assert read(reader) == value
     reader.finish()
 
 
@@ -63,8 +79,8 @@ def test_an_array_is_a_count_and_its_elements() -> None:
     [
         (encodings.encode_u64, 1 << 64),
         (encodings.encode_u64, -1),
-        (encodings.encode_i64, 1 << 63),
-        (encodings.encode_key_u64, -1),
+        (partial(encode_number, I64), 1 << 63),
+        (partial(encode_number, KEY_U64), -1),
     ],
 )
 def test_a_number_out_of_range_is_refused(encode: Callable[[int], bytes], value: int) -> None:
@@ -105,10 +121,10 @@ def test_terminated_bytes_leave_the_reader_behind_the_terminator() -> None:
 
 def test_an_error_says_what_was_read_and_where() -> None:
     reader = Reader(b"\x01\x00\x00", "spec")
-    reader.u8()
+    reader.number(U8)
 
     with pytest.raises(CorruptionError, match="spec: 8 bytes expected, 2 left at byte 1") as error:
-        reader.u64()
+        reader.number(U64)
 
     assert (error.value.what, error.value.where) == ("spec", 1)
 
@@ -130,7 +146,7 @@ def test_text_over_the_limit_of_its_field_is_refused() -> None:
 
 def test_bytes_after_the_end_are_refused() -> None:
     reader = Reader(b"\x01\x02", "byte")
-    reader.u8()
+    reader.number(U8)
 
     with pytest.raises(CorruptionError, match="1 bytes too many at byte 1"):
         reader.finish()
