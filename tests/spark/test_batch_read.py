@@ -242,7 +242,7 @@ def test_truncated_offsets_follow_fail_on_data_loss(spark: SparkSession, store: 
         ({"filter": "a ="}, "option filter: "),
         ({"cursor": "c"}, "option cursor: is for readStream"),
         ({"subscribe": "nowhere"}, "there is no log 'nowhere'"),
-        ({"path": "/nowhere/store.db"}, "the directory /nowhere does not exist"),
+        ({"path": "/nowhere/store.db"}, "there is no store at /nowhere/store.db"),
         ({"server": "http://127.0.0.1:1"}, "expected exactly one"),
         ({"token": "tiger"}, "option token: is for the address of a server"),
         ({"includeHeaders": "true", "typedHeaders": "true"}, "only one of them"),

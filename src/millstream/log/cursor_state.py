@@ -37,13 +37,8 @@ class SetBack(Struct, array_like=True, frozen=True, tag=4):
     at: int
 
 
-class _Stored(Struct, array_like=True):
-    lsn: int
-    durable: bool
-    section: int
-    floor: int
-    ranges: list[Range]
-    set_back: int = 0
+_decode = msgspec.msgpack.Decoder(tuple[int, bool, int, int, list[Range], int]).decode
+"""Of a record: its sequence, `durable`, `section`, the floor and the ranges above it, `set_back`."""
 
 
 class CursorState(Entity):
@@ -82,10 +77,9 @@ class CursorState(Entity):
     def encode(self) -> bytes:
         """The record, with the marks as ranges."""
         marks: Marks = self.marks
-        stored = _Stored(
-            self.lsn, self.durable, self.section, marks.floor, marks.ranges(), self.set_back
+        return msgspec.msgpack.encode(
+            (self.lsn, self.durable, self.section, marks.floor, marks.ranges(), self.set_back)
         )
-        return msgspec.msgpack.encode(stored)
 
     @classmethod
     def blank(cls) -> Self:
@@ -95,12 +89,5 @@ class CursorState(Entity):
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """Read it from the bytes of its record."""
-        stored = msgspec.msgpack.decode(data, type=_Stored)
-        return cls(
-            lsn=stored.lsn,
-            present=True,
-            durable=stored.durable,
-            section=stored.section,
-            marks=Marks(stored.floor, stored.ranges),
-            set_back=stored.set_back,
-        )
+        lsn, durable, section, floor, ranges, set_back = _decode(data)
+        return cls(lsn, True, durable, section, Marks(floor, ranges), set_back)
