@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.errors import MillstreamError
 from millstream.limits import Limits
-from millstream.log.block import Block
+from millstream.log.block import RecordBlock
 from millstream.queue.model.backoff import Backoff
 from millstream.queue.model.message import Fate, Message, QueueInfo, Reject, Retry
 from millstream.queue.model.spec import QueueSpec
@@ -46,7 +46,7 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "Backoff",
-    "Block",
+    "RecordBlock",
     "Cursor",
     "CursorInfo",
     "Durability",

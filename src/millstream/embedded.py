@@ -56,7 +56,7 @@ from millstream.store.entity import Kind, Kinds
 from millstream.store.rows import View
 from millstream.store.sleep import Waiting, wait
 from millstream.store.store import Store
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ def kinds() -> Kinds:
     }
 
 
-_OPERATIONS: dict[type[Operation[Any]], Callable[[Transaction, Any], Any]] = {
+_OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] = {
     c.CreateLog: rules.create_log,
     c.Append: putting.append,
     c.Truncate: rules.truncate,
@@ -244,7 +244,7 @@ def open_over(
             raise
 
 
-def operation(command: Operation[T]) -> Callable[[Transaction], T]:
+def operation(command: Operation[T]) -> Callable[[WriteTransaction], T]:
     """The function that the transactor runs for an operation."""
     kind = type(command)
     if kind is base.Transact:
@@ -275,7 +275,7 @@ def answer(store: Store, command: Command[T]) -> T:
     return found
 
 
-def _rule(kind: type[Operation[Any]]) -> Callable[[Transaction, Any], Any]:
+def _rule(kind: type[Operation[Any]]) -> Callable[[WriteTransaction, Any], Any]:
     rule = _OPERATIONS.get(kind)
     if rule is None:
         raise _unknown(kind)
@@ -286,7 +286,7 @@ def _unknown(kind: type) -> InvalidInput:
     return InvalidInput(f"{kind.__name__} has no rule: name one in `embedded.py`")
 
 
-def _transact(tx: Transaction, command: base.Transact) -> list[Any]:
+def _transact(tx: WriteTransaction, command: base.Transact) -> list[Any]:
     if len(command.steps) > STEPS_MAX:
         raise InvalidInput(f"{len(command.steps)} steps in a transaction; the limit is {STEPS_MAX}")
     if not any(isinstance(step, base.Sql) for step in command.steps):
@@ -295,7 +295,7 @@ def _transact(tx: Transaction, command: base.Transact) -> list[Any]:
         return [_step(tx, step) for step in command.steps]
 
 
-def _step(tx: Transaction, step: Any) -> Any:
+def _step(tx: WriteTransaction, step: Any) -> Any:
     if isinstance(step, base.Sql):
         return tx.sql(step.statement, step.parameters)
     return _rule(type(step))(tx, step)

@@ -14,7 +14,7 @@ from millstream.format.packing import check_json, pack_many, pack_single
 from millstream.limits import Limits
 from millstream.log import commands as c
 from millstream.log.names import check_name
-from millstream.log.progress import Acknowledged, Progress, ranges_of
+from millstream.log.progress import Acknowledged, CursorProgress, ranges_of
 from millstream.queue.commands import FinishClaims, RenewClaims
 from millstream.queue.model.message import LeaseEnd
 from millstream.queue.putting import put_batch, put_one
@@ -40,7 +40,7 @@ class NamedCursor(Protocol):
     name: str
     log_name: str
     durable: bool
-    progress: Progress
+    progress: CursorProgress
 
 
 class Later:

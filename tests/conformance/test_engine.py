@@ -12,7 +12,7 @@ import pytest
 
 from millstream.errors import Closed, CorruptionError
 from millstream.format import keys
-from millstream.store.commit import Commit, Row, Rows, Spool, Value
+from millstream.store.commit import Commit, Row, Spool, SpooledRows, Value
 from millstream.store.engine import Engine
 from millstream.testing.engines import corrupt
 from tests.conformance.kits import ENGINES, EngineKit
@@ -214,7 +214,7 @@ def test_a_commit_larger_than_is_held_in_memory_is_one_commit(
     spool = Spool(tmp_path)
     values = {keys.payload_block(n): bytes([n]) * MiB for n in range(12)}
     held: dict[bytes, Value] = {key: spool.add(value) for key, value in values.items()}
-    commit = Commit(Rows({**held, keys.delta(1): b"delta"}))
+    commit = Commit(SpooledRows({**held, keys.delta(1): b"delta"}))
     assert list(commit.rows) == list(commit.rows)  # it can be read again
     with engine.write() as writer:
         writer.commit(commit)

@@ -92,7 +92,7 @@ class Entry:
 
 
 def decoded(
-    records: list[rfc.Record],
+    records: list[rfc.RfcRecord],
 ) -> tuple[dict[str, dict[int, int]], list[list[tuple[int, str]]]]:
     """Of each state, the claim ids and how often each was claimed; and all attempts at messages."""
     states: dict[str, dict[int, int]] = {

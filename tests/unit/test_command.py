@@ -30,7 +30,7 @@ from millstream.errors import CannotOpen, Denied, InvalidInput, InvalidName, Out
 from millstream.log.commands import Append, GetBounds, WaitForOffset
 from millstream.queue.commands import ClaimMessages
 from millstream.record import Producer
-from millstream.remote.repeats import Fate, fate_of, unreachable
+from millstream.remote.repeats import RepeatFate, fate_of, unreachable
 from millstream.replica.sync.following import WaitForChange
 from millstream.server.auth.access import ANYONE_HERE, Principal, parse_permission
 from millstream.server.bounds import check_command
@@ -128,7 +128,7 @@ def test_a_new_command_that_writes_is_refused_to_readers() -> None:
 def test_a_new_command_that_writes_is_not_repeated_and_never_falsely_failed() -> None:
     command = CompactLog("orders")
     assert not is_repeatable(command)
-    assert fate_of(command) is Fate.TELL
+    assert fate_of(command) is RepeatFate.TELL
     away = CannotOpen("nobody there")
     assert isinstance(unreachable(command, sent=True, why=away), OutcomeUnknown)
     assert isinstance(unreachable(command, sent=False, why=away), CannotOpen)

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 import millstream
-from millstream.doctor import Problem, Report, examine
+from millstream.doctor import Finding, Report, examine
 from millstream.doctor.findings import PROBLEMS_MAX, Findings
 from millstream.doctor.visited import Visited
 from millstream.errors import CorruptionError
@@ -64,7 +64,7 @@ def put(path: Path, key: bytes, value: bytes) -> None:
     )
 
 
-def damages(report: Report) -> list[Problem]:
+def damages(report: Report) -> list[Finding]:
     return [problem for problem in report.problems if problem.severity == "damage"]
 
 
@@ -221,12 +221,12 @@ def test_a_log_without_its_name_and_a_name_without_its_log_are_found(path: Path)
 
 
 def test_a_cursor_past_the_end_and_one_without_a_log_are_found(path: Path) -> None:
-    put(path, keys.cursor(1, "billing"), msgspec.msgpack.encode([1, True, 1024, 9_999, []]))
+    put(path, keys.cursor(1, "billing"), msgspec.msgpack.encode([1, True, 1024, 9_999, [], 0]))
     assert "past the end" in told(examine(path))
     change(path, "DELETE FROM millstream_record WHERE key = ?", keys.cursor(1, "billing"))
     assert examine(path).healthy
     stray = keys.cursor(77, "stray")
-    value = msgspec.msgpack.encode([1, True, 1024, 0, []])
+    value = msgspec.msgpack.encode([1, True, 1024, 0, [], 0])
     crc = row_checksum(stray, value)
     change(path, "INSERT INTO millstream_record VALUES (?, ?, ?)", stray, value, crc)
     assert "belongs to log 77" in told(examine(path))

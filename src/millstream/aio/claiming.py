@@ -29,7 +29,7 @@ from millstream.store.store import Store
 T = TypeVar("T")
 
 
-class Turns(Protocol):
+class ClientTurns(Protocol):
     """How many queries of one client may run at once: each look at a queue is one of them."""
 
     def begin(self, start: Callable[[], None]) -> None:
@@ -52,7 +52,7 @@ class Loop(Protocol):
         """Carry out an operation together with all others of this turn of the loop."""
 
     async def ask(
-        self, question: Callable[..., T], *arguments: Any, turns: Turns | None = None
+        self, question: Callable[..., T], *arguments: Any, turns: ClientTurns | None = None
     ) -> T:
         """Have a thread of the pool answer, in one of the client's turns if it has such."""
 
@@ -68,7 +68,7 @@ class _Waiter:
 
     __slots__ = ("command", "is_answered", "takes", "timer", "told", "turns")
 
-    def __init__(self, command: ClaimMessages, turns: Turns | None) -> None:
+    def __init__(self, command: ClaimMessages, turns: ClientTurns | None) -> None:
         self.command = command
         self.turns = turns
         self.told: asyncio.Future[list[Lot] | None] = asyncio.get_running_loop().create_future()
@@ -88,7 +88,7 @@ class Claims:
         self._loop = loop
         self._lines: Lines[_Waiter] = Lines(store, self._tell)
 
-    async def claim(self, command: ClaimMessages, turns: Turns | None = None) -> list[Lot]:
+    async def claim(self, command: ClaimMessages, turns: ClientTurns | None = None) -> list[Lot]:
         """As `waiting.claim_messages`, without a thread while it waits.
 
         With `turns`, each look at the queue counts as one of the client's queries.
@@ -137,7 +137,7 @@ class Claims:
             self._lines.served(waiter.command.queue, waiter)
 
     async def _claim_now(
-        self, command: ClaimMessages, turns: Turns | None
+        self, command: ClaimMessages, turns: ClientTurns | None
     ) -> tuple[list[Lot], int]:
         """As `consuming.claim_now`; what is known to be routed is claimed by the loop's own commits."""
         store = self._store

@@ -17,7 +17,7 @@ from millstream.log import commands as c
 from millstream.log.names import check_integer, check_name
 from millstream.log.progress import (
     Acknowledged,
-    Progress,
+    CursorProgress,
     check_section,
     check_within,
     ranges_of,
@@ -61,7 +61,7 @@ async def open_cursor(
     check_name(name, "cursor")
     check_section(section)
     info = await session.execute(c.OpenCursor(source.name, name, start, section, durable))
-    return Cursor(session, source, name, durable=durable, progress=Progress(info, section))
+    return Cursor(session, source, name, durable=durable, progress=CursorProgress(info, section))
 
 
 class Cursor:
@@ -74,7 +74,7 @@ class Cursor:
         name: str,
         *,
         durable: bool,
-        progress: Progress,
+        progress: CursorProgress,
     ) -> None:
         self.name = name
         self.log_name = source.name
@@ -132,7 +132,7 @@ class Cursor:
         """Go back to the floor, so that everything unacknowledged comes again."""
         async with self._lock:
             if self.durable:
-                self.progress = Progress(await self.info(), self.progress.section)
+                self.progress = CursorProgress(await self.info(), self.progress.section)
             else:
                 self.progress.catch_up(await self._source.extent(self.progress.setbacks))
             self.progress.go_back()

@@ -13,7 +13,7 @@ from millstream.errors import InvalidInput, Truncated
 from millstream.format.packing import Single, check_json, pack_many, pack_single
 from millstream.limits import MESSAGE_ID_MAX
 from millstream.log import commands as c
-from millstream.log.block import Block
+from millstream.log.block import RecordBlock
 from millstream.log.names import check_name
 from millstream.log.progress import SECTION
 from millstream.record import (
@@ -126,7 +126,7 @@ class Log:
 
     async def read_blocks(
         self, start: int | None = None, stop: int | None = None
-    ) -> AsyncIterator[Block]:
+    ) -> AsyncIterator[RecordBlock]:
         """As `read`, but whole blocks: columns, for callers that need no record objects."""
         first, end = await self._bounds()
         position = first if start is None else start
@@ -288,7 +288,7 @@ class Log:
     async def _bounds(self) -> tuple[int, int]:
         return await self._session.execute(c.GetBounds(self.name))
 
-    async def _blocks(self, start: int, stop: int) -> list[Block]:
+    async def _blocks(self, start: int, stop: int) -> list[RecordBlock]:
         bytes_max = self._session.limits.read_bytes_max
         return await self._session.execute(c.ReadBlocks(self.name, start, stop, bytes_max))
 

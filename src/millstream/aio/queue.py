@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 from millstream.aio.worker import Worker
 from millstream.command import AsyncSession
-from millstream.format.rfc import Record
+from millstream.format.rfc import RfcRecord
 from millstream.log.names import check_name
 from millstream.queue import commands as c
 from millstream.queue.model.message import Fate, Message, QueueInfo, Try, messages_of
@@ -248,7 +248,7 @@ class Queue:
         claim_id = message.claim_id if isinstance(message, Message) else message
         return await self._session.execute(c.GetAttempts(self.name, claim_id))
 
-    async def records(self) -> AsyncIterator[Record]:
+    async def records(self) -> AsyncIterator[RfcRecord]:
         """The queue as the RFC's records of types 0x02 to 0x06, in the order of their keys.
 
         They are made from what the store holds, some at a time: each bucket as of one commit.

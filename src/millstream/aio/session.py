@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from millstream.aio.claiming import Claims, Turns
+from millstream.aio.claiming import Claims, ClientTurns
 from millstream.command import Command, Operation, tidies
 from millstream.embedded import WAITS, answer, operation, put_for_later
 from millstream.errors import MillstreamError
@@ -85,7 +85,7 @@ class AsyncEmbeddedSession:
         self._closing: asyncio.Future[None] | None = None
         self._claims = Claims(store, self)
 
-    async def execute(self, command: Command[T], turns: Turns | None = None) -> T:
+    async def execute(self, command: Command[T], turns: ClientTurns | None = None) -> T:
         """Answer a command; what it writes is durable then.
 
         If the caller is cancelled, it may still be carried out; other callers notice nothing. A
@@ -146,7 +146,7 @@ class AsyncEmbeddedSession:
     # Reads and procedures.
 
     async def ask(
-        self, question: Callable[..., T], *arguments: Any, turns: Turns | None = None
+        self, question: Callable[..., T], *arguments: Any, turns: ClientTurns | None = None
     ) -> T:
         """Have a thread of the pool answer, in one of the client's turns if it has such."""
         if self._closing is not None:
@@ -158,10 +158,10 @@ class AsyncEmbeddedSession:
         async with turns:
             return await self._loop.run_in_executor(self._pool, asked)
 
-    async def _claim(self, command: ClaimMessages, turns: Turns | None) -> list[Lot]:
+    async def _claim(self, command: ClaimMessages, turns: ClientTurns | None) -> list[Lot]:
         return await self._claims.claim(command, turns)
 
-    async def _wait(self, command: Command[Any], turns: Turns | None) -> Any:
+    async def _wait(self, command: Command[Any], turns: ClientTurns | None) -> Any:
         """As `sleep.wait`, without a thread while it sleeps."""
         waiting = WAITS[type(command)](self.store, command)  # type: ignore[index]
         while isinstance(step := await self.ask(step_of, waiting, turns=turns), Sleep):
@@ -192,7 +192,7 @@ class AsyncEmbeddedSession:
                 raise
 
 
-Waiting = Callable[[AsyncEmbeddedSession, Any, Turns | None], Awaitable[Any]]
+Waiting = Callable[[AsyncEmbeddedSession, Any, ClientTurns | None], Awaitable[Any]]
 
 WAITING: dict[type[Command[Any]], Waiting] = {
     ClaimMessages: AsyncEmbeddedSession._claim,

@@ -12,16 +12,16 @@ from millstream.command import AsyncSession
 from millstream.errors import MillstreamError
 from millstream.replica.sync.following import WAIT_MS, Pace, WaitForChange, watched_sides
 from millstream.replica.sync.outcome import Options, Outcome, Tell
-from millstream.replica.sync.steps import Ask, Meter, Side, Steps
+from millstream.replica.sync.steps import TrafficMeter, Question, Side, Steps
 from millstream.replica.sync.sync import sync_steps
 
 T = TypeVar("T")
 
 
-async def drive(steps: Steps[T], own: AsyncSession, peer: AsyncSession, meter: Meter) -> T:
+async def drive(steps: Steps[T], own: AsyncSession, peer: AsyncSession, meter: TrafficMeter) -> T:
     """Take the steps; the questions of one round are asked beside each other."""
 
-    async def execute(one: Ask) -> Any:
+    async def execute(one: Question) -> Any:
         if one.side == "own":
             return await own.execute(one.command)
         answer = await peer.execute(one.command)
@@ -65,7 +65,7 @@ async def sync_round(
 ) -> tuple[Outcome, list[MillstreamError]]:
     """The same, with the errors of logs beside the outcome."""
     options.check()
-    meter = Meter()
+    meter = TrafficMeter()
     began_s = own.clock.seconds()
     outcome, errors = await drive(sync_steps(options, tell), own, peer, meter)
     outcome.bytes = meter.bytes

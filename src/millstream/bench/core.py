@@ -11,7 +11,7 @@ from typing import Any
 
 from millstream.bench import opening
 from millstream.bench.disk import RawFile, open_slow_engine
-from millstream.bench.measure import PAYLOAD_BYTES, Meter, Row, Step, payloads
+from millstream.bench.measure import PAYLOAD_BYTES, ReportRow, Step, StepMeter, payloads
 from millstream.bench.suite import Suite
 from millstream.bench.turns import Crowd, Side, alternate
 from millstream.embedded import EmbeddedSession, open_store
@@ -27,7 +27,7 @@ RAW_APPENDS_MIN = 9_000
 """Below this many raw synced appends per second the machine was busy, and a run proves nothing."""
 
 
-class Bench:
+class CoreBench:
     """One run: a directory, a time per workload, and perhaps a slow disk."""
 
     def __init__(self, directory: Path, *, seconds_each: float, sync_delay_ms: float) -> None:
@@ -43,11 +43,11 @@ class Bench:
         self.store.close()
         self.raw.close()
 
-    def turns(self, *steps: Step) -> list[Meter]:
+    def turns(self, *steps: Step) -> list[StepMeter]:
         """Let steps take turns."""
         return alternate([Side(step) for step in steps], self.seconds)
 
-    def row(self, meter: Meter, limit: Meter, **more: Any) -> Row:
+    def row(self, meter: StepMeter, limit: StepMeter, **more: Any) -> ReportRow:
         """A report line of a workload that was measured beside its limit."""
         return meter.row(beside=limit, sync_delay_ms=self.delay_s * 1000, **more)
 
@@ -62,7 +62,7 @@ class Bench:
         return step
 
 
-def publish_one(bench: Bench) -> Row:
+def publish_one(bench: CoreBench) -> ReportRow:
     """One producer, one message per commit."""
     value = os.urandom(PAYLOAD_BYTES)
     limit, meter = bench.turns(bench.raw_step(value), _append(bench.store.log("one"), value))
@@ -72,14 +72,14 @@ def publish_one(bench: Bench) -> Row:
     return row.require_ratio(0.4)
 
 
-def publish_batch(bench: Bench) -> Row:
+def publish_batch(bench: CoreBench) -> ReportRow:
     """Batches without keys or headers."""
     log, values = bench.store.log("batch"), payloads(BATCH)
     limit, meter = bench.turns(bench.raw_step(*values), lambda: len(log.append_many(values)))
     return bench.row(meter, limit, batch=BATCH).require_ratio(0.4).require_rate(900_000)
 
 
-def publish_batch_headers(bench: Bench) -> Row:
+def publish_batch_headers(bench: CoreBench) -> ReportRow:
     """Batches with a key and three headers each."""
     log, values = bench.store.log("headers"), payloads(BATCH)
     keys = [f"customer-{i:05d}".encode() for i in range(BATCH)]
@@ -95,7 +95,7 @@ def publish_batch_headers(bench: Bench) -> Row:
     return bench.row(meter, limit, batch=BATCH).require_rate(450_000)
 
 
-def publish_threads(bench: Bench) -> Row:
+def publish_threads(bench: CoreBench) -> ReportRow:
     """Many threads, one message per call, beside one thread alone."""
     log, value = bench.store.log("threads"), os.urandom(PAYLOAD_BYTES)
     append = _append(log, value)
@@ -104,25 +104,25 @@ def publish_threads(bench: Bench) -> Row:
     return crowd.finish(bench.row(together, raw), alone, least=15 if bench.delay_s else 3)
 
 
-def read_blocks(bench: Bench) -> Row:
+def read_blocks(bench: CoreBench) -> ReportRow:
     """A million records in order, as blocks."""
     log = _filled(bench)
     return _read(bench, lambda: sum(len(block) for block in log.read_blocks()), 5_000_000)
 
 
-def read_records(bench: Bench) -> Row:
+def read_records(bench: CoreBench) -> ReportRow:
     """A million records in order, as objects."""
     log = _filled(bench)
     return _read(bench, lambda: sum(1 for _ in log.read()), 400_000)
 
 
-def _read(bench: Bench, read: Step, per_second: int) -> Row:
-    meter = Meter()
+def _read(bench: CoreBench, read: Step, per_second: int) -> ReportRow:
+    meter = StepMeter()
     meter.run(read, bench.seconds)
     return meter.row(batch=BATCH).require_rate(per_second)
 
 
-def _filled(bench: Bench) -> Log:
+def _filled(bench: CoreBench) -> Log:
     log, values = bench.store.log("read"), payloads(BATCH)
     while log.end_offset() < READ_RECORDS:
         log.append_many(values)
@@ -137,13 +137,13 @@ def _append(log: Log, value: bytes) -> Step:
     return step
 
 
-def open_large(bench: Bench) -> Row:
+def open_large(bench: CoreBench) -> ReportRow:
     """Opening a store of a million single appends, killed with the longest tail; and closed."""
     return opening.measure(bench.directory)
 
 
 SUITE = Suite(
-    Bench,
+    CoreBench,
     publish_one,
     publish_batch,
     publish_batch_headers,

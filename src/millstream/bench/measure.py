@@ -22,7 +22,7 @@ Step = Callable[[], int]
 """Does a piece of work and answers how many messages that was."""
 
 
-class Row(Struct, kw_only=True, omit_defaults=True):
+class ReportRow(Struct, kw_only=True, omit_defaults=True):
     """One line of a report."""
 
     workload: str = ""
@@ -41,23 +41,23 @@ class Row(Struct, kw_only=True, omit_defaults=True):
     """Why this run proves nothing; empty if it does."""
     details: dict[str, Any] = {}
 
-    def require(self, wanted: str, reached: bool) -> Row:
+    def require(self, wanted: str, reached: bool) -> ReportRow:
         """Ask for one thing more; a row that reaches all of them has passed."""
         self.required = f"{self.required} and {wanted}" if self.required else wanted
         self.passed = reached and self.passed is not False
         return self
 
-    def require_rate(self, per_second: int) -> Row:
+    def require_rate(self, per_second: int) -> ReportRow:
         """Ask for so many messages per second."""
         return self.require(f"≥ {per_second:,}/s", self.per_second >= per_second)
 
-    def require_ratio(self, least: float) -> Row:
+    def require_ratio(self, least: float) -> ReportRow:
         """Ask for so large a part of what the limit or peer reached."""
         assert self.ratio is not UNSET
         return self.require(f"ratio ≥ {least:g}", self.ratio >= least)
 
 
-class Meter:
+class StepMeter:
     """Counts messages and times steps."""
 
     def __init__(self) -> None:
@@ -86,13 +86,13 @@ class Meter:
         ordered = sorted(self.step_s)
         return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))] * 1000, 4)
 
-    def row(self, *, beside: Meter | None = None, **more: Any) -> Row:
+    def row(self, *, beside: StepMeter | None = None, **more: Any) -> ReportRow:
         """A line of what was measured, and how it compares with what took turns with it."""
         reached = 0.0 if beside is None else beside.per_second()
         if beside is not None:
             more["beside_per_second"] = round(reached)
             more["ratio"] = round(self.per_second() / reached, 3) if reached else 0.0
-        return Row(
+        return ReportRow(
             payload_bytes=PAYLOAD_BYTES,
             per_second=round(self.per_second()),
             p50_ms=self.percentile_ms(0.5),

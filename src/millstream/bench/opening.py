@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 import millstream
-from millstream.bench.measure import PAYLOAD_BYTES, Row, memory_mib, seconds
+from millstream.bench.measure import PAYLOAD_BYTES, ReportRow, memory_mib, seconds
 from millstream.embedded import open_file, operation
 from millstream.format.packing import pack_single
 from millstream.limits import Limits
@@ -37,7 +37,7 @@ class Opened(msgspec.Struct):
     unfolded: int
 
 
-def measure(directory: Path) -> Row:
+def measure(directory: Path) -> ReportRow:
     """Fill, kill, open; then close cleanly, and open again."""
     large, empty = directory / "large.db", directory / "empty.db"
     millstream.open(empty).close()
@@ -51,7 +51,7 @@ def measure(directory: Path) -> Row:
     growth = max(killed.memory_mib, closed.memory_mib) - nothing.memory_mib
     if killed.end < APPENDS:
         raise RuntimeError(f"{APPENDS} appended, {killed.end} found")
-    row = Row(
+    row = ReportRow(
         payload_bytes=PAYLOAD_BYTES,
         details={
             "killed_ms": killed.ms,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.bench.disk import open_slow_engine
-from millstream.bench.measure import Meter, Row, Step, memory_mib
+from millstream.bench.measure import ReportRow, Step, StepMeter, memory_mib
 from millstream.bench.reference import ReferenceQueue
 from millstream.bench.suite import Suite
 from millstream.bench.turns import ROUTED_QUEUES, Backlog, Crowd, Side, alternate
@@ -45,7 +45,7 @@ class Sizes:
     """For the shallow backlog: what would drain a larger one only in part."""
 
 
-class Bench:
+class QueueBench:
     """One workload: a directory of its own, a store and the reference in it."""
 
     def __init__(
@@ -103,7 +103,7 @@ class Bench:
         """Ours: whatever is left unfolded is folded before the clock stops."""
         return Side(step, backlog.fill, self.store.fold)
 
-    def row(self, *, batch: int, reference: Meter, meter: Meter) -> Row:
+    def row(self, *, batch: int, reference: StepMeter, meter: StepMeter) -> ReportRow:
         """A report line of a workload that took turns with the reference."""
         row = meter.row(beside=reference, batch=batch, sync_delay_ms=self.delay_s * 1000)
         reached = reference.per_second()
@@ -112,7 +112,7 @@ class Bench:
         return row
 
 
-class Worker:
+class ClaimingWorker:
     """Claims as a worker does: the last messages acknowledged and the next claimed in one commit."""
 
     def __init__(self, queue: Queue, batch: int) -> None:
@@ -126,7 +126,7 @@ class Worker:
         return len(self._held)
 
 
-def claim_batch(bench: Bench) -> Row:
+def claim_batch(bench: QueueBench) -> ReportRow:
     """Claim, then acknowledge, in batches."""
     queue, backlog = bench.filled("batch", size=bench.sizes.backlog)
 
@@ -138,26 +138,26 @@ def claim_batch(bench: Bench) -> Row:
     return _beside_reference(bench, step, backlog, batch=BATCH).require_ratio(1.3)
 
 
-def work_batch(bench: Bench) -> Row:
+def work_batch(bench: QueueBench) -> ReportRow:
     """The worker's way, in batches."""
     step, backlog = _working(bench, "work", batch=BATCH)
     row = _beside_reference(bench, step, backlog, batch=BATCH)
     return row.require_ratio(2).require_rate(200_000)
 
 
-def claim_one(bench: Bench) -> Row:
+def claim_one(bench: QueueBench) -> ReportRow:
     """The worker's way, one at a time."""
     step, backlog = _working(bench, "one", batch=1)
     return _beside_reference(bench, step, backlog, batch=1).require_ratio(1.5)
 
 
-def _working(bench: Bench, name: str, *, batch: int) -> tuple[Step, Backlog]:
+def _working(bench: QueueBench, name: str, *, batch: int) -> tuple[Step, Backlog]:
     queue, backlog = bench.filled(name, size=bench.sizes.backlog)
-    worker = Worker(queue, batch)
+    worker = ClaimingWorker(queue, batch)
     return lambda: backlog.took(worker.step()), backlog
 
 
-def _beside_reference(bench: Bench, step: Step, backlog: Backlog, *, batch: int) -> Row:
+def _beside_reference(bench: QueueBench, step: Step, backlog: Backlog, *, batch: int) -> ReportRow:
     reference, meter = alternate(
         [bench.reference(batch), bench.side(step, backlog)],
         bench.seconds,
@@ -166,11 +166,11 @@ def _beside_reference(bench: Bench, step: Step, backlog: Backlog, *, batch: int)
     return bench.row(batch=batch, reference=reference, meter=meter)
 
 
-def claim_threads(bench: Bench) -> Row:
+def claim_threads(bench: QueueBench) -> ReportRow:
     """Many threads, each claiming one at a time, beside one thread alone."""
     one, one_backlog = _working(bench, "alone", batch=1)
     queue, backlog = bench.filled("threads", size=bench.sizes.backlog)
-    crowd = Crowd([Worker(queue, 1).step for _ in range(THREADS)])
+    crowd = Crowd([ClaimingWorker(queue, 1).step for _ in range(THREADS)])
     reference, alone, together = alternate(
         [
             bench.reference(1),
@@ -191,7 +191,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def claim_deep(bench: Bench) -> Row:
+def claim_deep(bench: QueueBench) -> ReportRow:
     """The worker's way from a deep backlog, beside a shallow one, for each kind of queue."""
     sizes = bench.sizes
     details: dict[str, Any] = {"backlog": sizes.deep, "shallow_backlog": sizes.shallow}
@@ -205,14 +205,14 @@ def claim_deep(bench: Bench) -> Row:
     return row.require("memory < 100 MiB, for each kind", growth < 100)
 
 
-def _deep(bench: Bench, kind: str, options: dict[str, Any]) -> Row:
+def _deep(bench: QueueBench, kind: str, options: dict[str, Any]) -> ReportRow:
     """A line of the rates from a shallow and a deep backlog, and the memory for it."""
     sizes = bench.sizes
     (queue, shallow), (deep_queue, deep) = (
         bench.filled(f"shallow-{kind}", size=sizes.shallow, options=options),
         bench.filled(f"deep-{kind}", size=sizes.deep, options=options),
     )
-    worker, deep_worker = Worker(queue, BATCH), Worker(deep_queue, BATCH)
+    worker, deep_worker = ClaimingWorker(queue, BATCH), ClaimingWorker(deep_queue, BATCH)
     shallow_side = bench.side(lambda: shallow.took(worker.step()), shallow)
     deep_side = bench.side(lambda: deep.took(deep_worker.step()), deep)
     growth = _memory_growth_mib(shallow_side, deep_side)
@@ -242,7 +242,7 @@ def _memory_growth_mib(shallow: Side, deep: Side) -> float:
     return found[1] - found[0]
 
 
-def route_many(bench: Bench) -> Row:
+def route_many(bench: QueueBench) -> ReportRow:
     """One log, many queues with filters of their own: messages that all of them have looked at."""
     log = bench.store.log("events")
     names = [f"events-{index}" for index in range(ROUTED_QUEUES)]
@@ -277,7 +277,7 @@ def _route(store: Store, name: str) -> int:
 
 
 SUITE = Suite(
-    Bench,
+    QueueBench,
     claim_batch,
     work_batch,
     claim_one,

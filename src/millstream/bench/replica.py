@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import millstream
-from millstream.bench.measure import Meter, Row, payloads, seconds
+from millstream.bench.measure import ReportRow, StepMeter, payloads, seconds
 from millstream.bench.suite import Suite
 from millstream.threads.database import Millstream
 
@@ -17,7 +17,7 @@ LOGS = 100
 """Beside the large one, of one record each: what a first look at many costs."""
 
 
-class Bench:
+class ReplicaBench:
     """One run: a store with a large log, and what is synced with it."""
 
     def __init__(self, directory: Path, *, seconds_each: float, records: int) -> None:
@@ -41,9 +41,9 @@ class Bench:
         self.source.close()
 
 
-def sync_full(bench: Bench) -> Row:
+def sync_full(bench: ReplicaBench) -> ReportRow:
     """A whole log into an empty store."""
-    meter = Meter()
+    meter = StepMeter()
     carried = 0
     while not meter.messages or meter.elapsed_s < bench.seconds:
         with bench.target() as target:
@@ -60,7 +60,7 @@ def sync_full(bench: Bench) -> Row:
     return meter.row(batch=BATCH, details=details).require_rate(500_000)
 
 
-def sync_nothing(bench: Bench) -> Row:
+def sync_nothing(bench: ReplicaBench) -> ReportRow:
     """The same two stores once more, with nothing new; then with many small logs beside."""
     with bench.target() as target:
         target.sync(bench.source, direction="pull", logs="large")
@@ -81,9 +81,9 @@ def sync_nothing(bench: Bench) -> Row:
     return row.require("< 1,000 bytes per log", bytes_per_log < 1_000)
 
 
-def _idle(bench: Bench, target: Millstream, total_s: float) -> tuple[Meter, float]:
+def _idle(bench: ReplicaBench, target: Millstream, total_s: float) -> tuple[StepMeter, float]:
     """Sync again and again; how long it takes, and how much is said per log."""
-    meter = Meter()
+    meter = StepMeter()
     said = 0.0
 
     def step() -> int:
@@ -98,4 +98,4 @@ def _idle(bench: Bench, target: Millstream, total_s: float) -> tuple[Meter, floa
     return meter, said
 
 
-SUITE = Suite(Bench, sync_full, sync_nothing)
+SUITE = Suite(ReplicaBench, sync_full, sync_nothing)

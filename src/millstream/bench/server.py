@@ -21,7 +21,14 @@ from millstream import Message, aio
 from millstream.aio.database import Millstream as AsyncMillstream
 from millstream.aio.queue import Queue
 from millstream.bench.disk import RawFile
-from millstream.bench.measure import PAYLOAD_BYTES, Meter, Row, memory_mib, payloads, seconds
+from millstream.bench.measure import (
+    PAYLOAD_BYTES,
+    ReportRow,
+    StepMeter,
+    memory_mib,
+    payloads,
+    seconds,
+)
 from millstream.bench.suite import Suite
 
 PUBLISH_BATCH = 1_000
@@ -60,11 +67,11 @@ class Bench:
         return memory_mib(self._process.pid)
 
 
-def socket_publish_batch(bench: Bench) -> Row:
+def socket_publish_batch(bench: Bench) -> ReportRow:
     """Batches over the socket, a few in flight."""
     values = payloads(PUBLISH_BATCH)
 
-    async def work(ms: AsyncMillstream) -> Meter:
+    async def work(ms: AsyncMillstream) -> StepMeter:
         log = ms.log("batches")
 
         async def step() -> int:
@@ -75,13 +82,13 @@ def socket_publish_batch(bench: Bench) -> Row:
     return _in_loop(bench, work).row(batch=PUBLISH_BATCH).require_rate(300_000)
 
 
-def socket_claim_batch(bench: Bench) -> Row:
+def socket_claim_batch(bench: Bench) -> ReportRow:
     """A few consumers over the socket: each acknowledges its last batch and claims the next."""
     values = payloads(PUBLISH_BATCH)
 
-    async def work(ms: AsyncMillstream) -> Meter:
+    async def work(ms: AsyncMillstream) -> StepMeter:
         queue = await ms.create_queue("claims", lease=3_600)
-        total = Meter()
+        total = StepMeter()
         while total.elapsed_s < bench.seconds:
             for _ in range(100):
                 await queue.put_many(values)
@@ -104,11 +111,11 @@ def _consumer(queue: Queue) -> Step:
     return step
 
 
-def socket_publish_inflight(bench: Bench) -> Row:
+def socket_publish_inflight(bench: Bench) -> ReportRow:
     """Single publishes over one socket, many in flight."""
     value = os.urandom(PAYLOAD_BYTES)
 
-    async def work(ms: AsyncMillstream) -> Meter:
+    async def work(ms: AsyncMillstream) -> StepMeter:
         log = ms.log("singles")
 
         async def step() -> int:
@@ -121,7 +128,7 @@ def socket_publish_inflight(bench: Bench) -> Row:
     return row.require_rate(10_000)
 
 
-def rest_publish(bench: Bench) -> Row:
+def rest_publish(bench: Bench) -> ReportRow:
     """Single publishes over REST, each connection one at a time."""
     body, at = os.urandom(PAYLOAD_BYTES), urlsplit(bench.url)
     request = (
@@ -129,7 +136,7 @@ def rest_publish(bench: Bench) -> Row:
         f"Content-Type: application/octet-stream\r\nContent-Length: {len(body)}\r\n\r\n"
     ).encode() + body
 
-    async def work() -> Meter:
+    async def work() -> StepMeter:
         connections = [
             await asyncio.open_connection(at.hostname, at.port) for _ in range(CONNECTIONS)
         ]
@@ -162,10 +169,10 @@ def _length(head: bytes) -> int:
     raise RuntimeError("an answer without its length")
 
 
-def delivery_latency(bench: Bench) -> Row:
+def delivery_latency(bench: Bench) -> ReportRow:
     """From a publish to the consumer that waits for it, without the time of a sync."""
     raw = RawFile(bench.directory, sync_delay_s=0.0)
-    syncs = Meter()
+    syncs = StepMeter()
 
     def append_raw() -> int:
         raw.append(b"x" * PAYLOAD_BYTES)
@@ -175,11 +182,11 @@ def delivery_latency(bench: Bench) -> Row:
     raw.close()
     sync_ms = 2 * syncs.percentile_ms(0.5)  # of the publish, and of the claim
 
-    async def work(ms: AsyncMillstream) -> Meter:
+    async def work(ms: AsyncMillstream) -> StepMeter:
         queue = await ms.create_queue("latency", lease=3_600)
         other = await aio.open(bench.url)
         waiting = await other.create_queue("latency", lease=3_600)
-        meter = Meter()
+        meter = StepMeter()
         began = seconds()
         while seconds() - began < bench.seconds:
             claimed = asyncio.ensure_future(waiting.claim(1, wait=10))
@@ -200,7 +207,7 @@ def delivery_latency(bench: Bench) -> Row:
     return row.require("p50 ≤ 2 ms", row.p50_ms <= 2).require("p99 ≤ 20 ms", row.p99_ms <= 20)
 
 
-def idle_sockets(bench: Bench) -> Row:
+def idle_sockets(bench: Bench) -> ReportRow:
     """The server's memory for sockets on which nothing happens."""
 
     async def work() -> float:
@@ -214,13 +221,15 @@ def idle_sockets(bench: Bench) -> Row:
         return after - before
 
     growth = uvloop.run(work())
-    row = Row(details={"memory_mib": round(growth, 1)})
+    row = ReportRow(details={"memory_mib": round(growth, 1)})
     return row.require(f"{IDLE:,} sockets in < 100 MiB", growth < 100)
 
 
-async def _side_by_side(steps: Sequence[Step], total_s: float, meter: Meter | None = None) -> Meter:
+async def _side_by_side(
+    steps: Sequence[Step], total_s: float, meter: StepMeter | None = None
+) -> StepMeter:
     """Repeat all steps, each until the time is over or it has nothing left to do."""
-    found = meter or Meter()
+    found = meter or StepMeter()
     began = seconds()
 
     async def work(step: Step) -> None:
@@ -236,8 +245,8 @@ async def _side_by_side(steps: Sequence[Step], total_s: float, meter: Meter | No
     return found
 
 
-def _in_loop(bench: Bench, work: Callable[[AsyncMillstream], Awaitable[Meter]]) -> Meter:
-    async def run() -> Meter:
+def _in_loop(bench: Bench, work: Callable[[AsyncMillstream], Awaitable[StepMeter]]) -> StepMeter:
+    async def run() -> StepMeter:
         ms = await aio.open(bench.url)
         try:
             return await work(ms)

@@ -12,7 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import millstream
-from millstream.bench.measure import PAYLOAD_BYTES, Row, payloads, seconds
+from millstream.bench.measure import PAYLOAD_BYTES, ReportRow, payloads, seconds
 from millstream.bench.suite import Suite
 from millstream.record import Headers
 from millstream.spark.session import local_session
@@ -33,7 +33,7 @@ SCALED_PARTITIONS = 4
 Work = Callable[[], object]
 
 
-class Bench:
+class SparkBench:
     """One session, one store, and the logs and files that workloads share."""
 
     def __init__(self, directory: Path, *, seconds_each: float, records: int) -> None:
@@ -79,17 +79,17 @@ class Bench:
         return reader.load()
 
 
-def spark_read(bench: Bench) -> Row:
+def spark_read(bench: SparkBench) -> ReportRow:
     """Batch reads, beside the same rows in uncompressed Parquet files."""
     return _read(bench, PAYLOAD_BYTES)
 
 
-def spark_read_1k(bench: Bench) -> Row:
+def spark_read_1k(bench: SparkBench) -> ReportRow:
     """The same with larger records."""
     return _read(bench, 1_000)
 
 
-def _read(bench: Bench, size: int) -> Row:
+def _read(bench: SparkBench, size: int) -> ReportRow:
     log = bench.filled(size)
     files = str(bench.directory / f"read-{size}.parquet")
     bench.reading(log).write.option("compression", "uncompressed").parquet(files)
@@ -102,7 +102,7 @@ def _read(bench: Bench, size: int) -> Row:
     return row.require_ratio(0.6)
 
 
-def spark_stream(bench: Bench) -> Row:
+def spark_stream(bench: SparkBench) -> ReportRow:
     """A stream over all there is, in batches, until nothing is left."""
     log = bench.filled()
 
@@ -122,7 +122,7 @@ def spark_stream(bench: Bench) -> Row:
     return _measured(bench, run, batch=PER_TRIGGER).require_rate(150_000)
 
 
-def spark_write(bench: Bench) -> Row:
+def spark_write(bench: SparkBench) -> ReportRow:
     """Batch writes of rows that lie in Spark's memory, beside writing them to Parquet."""
     rows = bench.reading(bench.filled()).select("value").cache()
     _discard(rows)
@@ -139,7 +139,7 @@ def spark_write(bench: Bench) -> Row:
     return row
 
 
-def spark_route(bench: Bench) -> Row:
+def spark_route(bench: SparkBench) -> ReportRow:
     """The pipeline `route` with many queues, each with a filter of its own."""
     from millstream.spark.pipelines.route import route
 
@@ -165,7 +165,7 @@ def spark_route(bench: Bench) -> Row:
     return row.require_rate(50_000)
 
 
-def spark_scale(bench: Bench) -> Row:
+def spark_scale(bench: SparkBench) -> ReportRow:
     """One log read in four partitions, beside in one."""
     log = bench.filled()
     row = _measured(
@@ -181,14 +181,16 @@ def _discard(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def _measured(bench: Bench, *sides: Work, prepare: Work | None = None, **more: Any) -> Row:
+def _measured(
+    bench: SparkBench, *sides: Work, prepare: Work | None = None, **more: Any
+) -> ReportRow:
     """Ours, in turns with a peer if there is one: records per second, and how medians compare."""
     least = 1
     if bench.seconds >= 1:
         _repeat(sides, prepare, turns=(1, WARM_TURNS), total_s=WARM_S)
         least = TURNS_MIN
     took_s, *beside_s = _repeat(sides, prepare, turns=(least, TURNS_MAX), total_s=bench.seconds)
-    row = Row(
+    row = ReportRow(
         payload_bytes=PAYLOAD_BYTES,
         per_second=round(bench.records / median(took_s)),
         p50_ms=round(median(took_s) * 1000, 1),
@@ -224,4 +226,6 @@ def _repeat(
     return took_s
 
 
-SUITE = Suite(Bench, spark_read, spark_read_1k, spark_stream, spark_write, spark_route, spark_scale)
+SUITE = Suite(
+    SparkBench, spark_read, spark_read_1k, spark_stream, spark_write, spark_route, spark_scale
+)

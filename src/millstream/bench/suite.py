@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from millstream.bench.measure import Row
+from millstream.bench.measure import ReportRow
 
 
 class Suite:
@@ -19,7 +19,7 @@ class Suite:
     """
 
     def __init__(
-        self, make: Callable[..., Any], *workloads: Callable[[Any], Row], apart: bool = False
+        self, make: Callable[..., Any], *workloads: Callable[[Any], ReportRow], apart: bool = False
     ) -> None:
         self.workloads = {workload.__name__: workload for workload in workloads}
         self._make = make
@@ -32,7 +32,7 @@ class Suite:
         directory: Path | None,
         started: Callable[[str], None],
         **settings: Any,
-    ) -> Iterator[Row]:
+    ) -> Iterator[ReportRow]:
         """Run workloads one after the other; `started` is told the name of each."""
         groups = [[name] for name in names] if self._apart else [names]
         with tempfile.TemporaryDirectory(prefix="millstream-bench-", dir=directory) as found:

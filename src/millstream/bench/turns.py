@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from millstream.bench.measure import Meter, Row, Step, payloads, seconds
+from millstream.bench.measure import ReportRow, Step, StepMeter, payloads, seconds
 from millstream.record import Headers
 
 FILL_BATCH = 1_000
@@ -55,9 +55,9 @@ class Side:
     settle: Callable[[], object] = _nothing
 
 
-def alternate(sides: list[Side], total_s: float, *, slice_s: float = SLICE_S) -> list[Meter]:
+def alternate(sides: list[Side], total_s: float, *, slice_s: float = SLICE_S) -> list[StepMeter]:
     """Let sides work in turns until one has worked for so long; only filling is not timed."""
-    meters = [Meter() for _ in sides]
+    meters = [StepMeter() for _ in sides]
     for side in sides:
         side.fill()
         side.step()
@@ -79,7 +79,7 @@ class Crowd:
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = steps
-        self._meters = [Meter() for _ in steps]
+        self._meters = [StepMeter() for _ in steps]
         self._pool = ThreadPoolExecutor(len(steps))
 
     def step(self, length_s: float) -> int:
@@ -88,10 +88,10 @@ class Crowd:
         list(self._pool.map(lambda m, step: m.run(step, length_s), self._meters, self._steps))
         return sum(meter.messages for meter in self._meters) - before
 
-    def finish(self, row: Row, alone: Meter, *, least: float) -> Row:
+    def finish(self, row: ReportRow, alone: StepMeter, *, least: float) -> ReportRow:
         """End the threads; say how long their steps took, and how many times one thread they were."""
         self._pool.shutdown()
-        whole = Meter()
+        whole = StepMeter()
         whole.step_s = [took_s for meter in self._meters for took_s in meter.step_s]
         row.p50_ms, row.p99_ms = whole.percentile_ms(0.5), whole.percentile_ms(0.99)
         times = row.per_second / alone.per_second()

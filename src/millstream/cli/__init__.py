@@ -19,7 +19,7 @@ from millstream.cli.bench import bench
 from millstream.cli.command import command
 from millstream.cli.config import use_file
 from millstream.cli.demo import demo
-from millstream.cli.display import Line, silence
+from millstream.cli.display import PrintedLine, silence
 from millstream.cli.doctor import doctor
 from millstream.cli.log import log
 from millstream.cli.place import CA, STORE, TOKEN
@@ -74,7 +74,7 @@ class Commands(TyperGroup):
             sys.stdout.flush()
         except OSError:
             silence()
-        Line(f"error: {message}", "red", note=True).show()
+        PrintedLine(f"error: {message}", "red", note=True).show()
 
 
 def _hide_variables(command: Any) -> None:

@@ -15,10 +15,10 @@ from msgspec import UNSET
 from millstream.cli.display import Amount, Table, note, report
 
 if TYPE_CHECKING:
-    from millstream.bench.measure import Row
+    from millstream.bench.measure import ReportRow
 
 
-class Suite(StrEnum):
+class SuiteName(StrEnum):
     """What can be measured; each is a module of `millstream.bench`."""
 
     CORE = "core"
@@ -28,19 +28,19 @@ class Suite(StrEnum):
     REPLICA = "replica"
 
 
-_DEFAULTS: dict[Suite, dict[str, float]] = {
-    Suite.CORE: {"seconds": 4.0, "sync_delay_ms": 0.0},
-    Suite.QUEUE: {"seconds": 20.0, "sync_delay_ms": 0.0},
-    Suite.SERVER: {"seconds": 5.0},
-    Suite.SPARK: {"seconds": 20.0, "records": 1_000_000},
-    Suite.REPLICA: {"seconds": 5.0, "records": 1_000_000},
+_DEFAULTS: dict[SuiteName, dict[str, float]] = {
+    SuiteName.CORE: {"seconds": 4.0, "sync_delay_ms": 0.0},
+    SuiteName.QUEUE: {"seconds": 20.0, "sync_delay_ms": 0.0},
+    SuiteName.SERVER: {"seconds": 5.0},
+    SuiteName.SPARK: {"seconds": 20.0, "records": 1_000_000},
+    SuiteName.REPLICA: {"seconds": 5.0, "records": 1_000_000},
 }
 """What can be set of each suite."""
 
 
 def bench(
     suite: Annotated[
-        Suite,
+        SuiteName,
         typer.Argument(
             help="core: appends, reads and opening; queue: claims and routing; server: over "
             "loopback; spark: source, sink and routing; replica: syncs.",
@@ -99,7 +99,7 @@ def _chosen(only: list[str] | None, known: Iterable[str]) -> list[str]:
     return [name for name in names if not only or name in only]
 
 
-def _table(rows: Iterable[Row]) -> Table:
+def _table(rows: Iterable[ReportRow]) -> Table:
     columns = "workload", "batch", "per second", "p50 ms", "p99 ms", "beside/s", "ratio", "required"
     cells = [
         (
@@ -118,7 +118,7 @@ def _table(rows: Iterable[Row]) -> Table:
     return Table((*columns, "reached"), cells)
 
 
-def _reached(row: Row) -> str:
+def _reached(row: ReportRow) -> str:
     details = ", ".join(_details(row.details))
     if row.void:
         verdict = "void: " + row.void

@@ -15,8 +15,8 @@ from millstream import Message, Queue
 from millstream.cli.arguments import duration
 from millstream.cli.command import AsJson
 from millstream.cli.display import (
-    Answer,
-    Facts,
+    FactSheet,
+    Printed,
     Table,
     json_text,
     plural,
@@ -93,32 +93,32 @@ def _hand_out(messages: list[Message], output: Output, otherwise: str) -> None:
             ) from None
 
 
-def ack(queue: Queue, claims: Claims) -> Answer:
+def ack(queue: Queue, claims: Claims) -> Printed:
     """The work is done: acknowledge claims, all or none."""
     chosen = [_parse_claim(queue, text) for text in claims]
     queue.ack(chosen)
     return _ended(queue, len(chosen), "acknowledged")
 
 
-def nack(queue: Queue, claims: Claims, delay: Instead = None, reason: Reason = "") -> Answer:
+def nack(queue: Queue, claims: Claims, delay: Instead = None, reason: Reason = "") -> Printed:
     """Try claims again later; without attempts left they fail."""
     chosen = [_parse_claim(queue, text) for text in claims]
     queue.nack(chosen, delay=delay, reason=reason)
     return _ended(queue, len(chosen), "given back")
 
 
-def fail(queue: Queue, claims: Claims, reason: Reason = "") -> Answer:
+def fail(queue: Queue, claims: Claims, reason: Reason = "") -> Printed:
     """Give up on claims, whatever attempts are left."""
     chosen = [_parse_claim(queue, text) for text in claims]
     queue.fail(chosen, reason=reason)
     return _ended(queue, len(chosen), "failed")
 
 
-def renew(queue: Queue, claims: Claims, lease: Instead = None) -> Answer:
+def renew(queue: Queue, claims: Claims, lease: Instead = None) -> Printed:
     """Go on with claims: their lease begins again, all or none."""
     chosen = [_parse_claim(queue, text) for text in claims]
     until = queue.renew(chosen, lease=lease)
-    return Answer(
+    return Printed(
         {"queue": queue.name, "count": len(chosen), "until": until},
         f"{plural(len(chosen), 'message')} renewed, until {time_of(until)}",
     )
@@ -146,12 +146,12 @@ def message(
     id: Annotated[
         int, typer.Argument(metavar="ID", min=0, help="The number that `put --json` has told.")
     ],
-) -> Answer:
+) -> Printed:
     """Show what became of a message that was put."""
     fate = queue.message(id)
     named = {"until": fate.until, "reason": fate.reason, "claim id": fate.claim_id}
     pairs = [("state", fate.state), ("attempts", fate.attempts), *named.items()]
-    return Answer({"queue": queue.name, "id": id, **asdict(fate)}, Facts(pairs))
+    return Printed({"queue": queue.name, "id": id, **asdict(fate)}, FactSheet(pairs))
 
 
 def attempts(
@@ -159,7 +159,7 @@ def attempts(
     claim: Annotated[
         int, typer.Argument(parser=_claim_id, metavar="CLAIM_ID", help="The message.")
     ],
-) -> Answer:
+) -> Printed:
     """Show how the attempts at a message went."""
     tries = queue.attempts(claim)
     rows = [
@@ -173,7 +173,7 @@ def attempts(
         )
         for number, one in enumerate(tries, start=1)
     ]
-    return Answer(
+    return Printed(
         [{"attempt": number, **asdict(one)} for number, one in enumerate(tries, start=1)],
         Table(
             ("attempt", "claimed", "consumer", "took", "outcome", "reason"),
@@ -204,6 +204,6 @@ def _parse_claim(queue: Queue, text: str) -> Message:
     return named_message(queue.name, int(claim_id), int(attempt))
 
 
-def _ended(queue: Queue, count: int, how: str) -> Answer:
+def _ended(queue: Queue, count: int, how: str) -> Printed:
     data = {"queue": queue.name, "count": count, "outcome": how}
-    return Answer(data, f"{plural(count, 'message')} {how}")
+    return Printed(data, f"{plural(count, 'message')} {how}")

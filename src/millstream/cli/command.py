@@ -24,9 +24,9 @@ import typer
 from millstream import Log, Millstream, Queue
 from millstream.cli.advice import EXIT_UNUSABLE
 from millstream.cli.declared import Declared
-from millstream.cli.display import Answer, Line
+from millstream.cli.display import Printed, PrintedLine
 from millstream.cli.names import LogName, QueueName
-from millstream.cli.place import Place, existing_log, existing_queue
+from millstream.cli.place import StorePlace, existing_log, existing_queue
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -34,7 +34,7 @@ _NOUNS: dict[Any, tuple[Any, Callable[[Millstream, str], Any]]] = {
     Log: (LogName, existing_log),
     Queue: (QueueName, existing_queue),
 }
-_OPENED = (Place, Millstream, *_NOUNS)
+_OPENED = (StorePlace, Millstream, *_NOUNS)
 """What the options that name a store stand for."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -52,7 +52,7 @@ class Consent:
             return
         if not sys.stdin.isatty():
             asked = f"error: there is no terminal to ask on: {question} Say --yes"
-            Line(asked, "red", note=True).show()
+            PrintedLine(asked, "red", note=True).show()
             raise typer.Exit(EXIT_UNUSABLE)
         if not typer.confirm(question, err=True):
             typer.echo("nothing was changed", err=True)
@@ -84,7 +84,7 @@ def command(
 def _expanded(function: Callable[..., Any], *, create: bool, file_only: str) -> Callable[..., None]:
     """The function as the command line sees it: every parameter is an argument or an option."""
     hints = get_type_hints(function, include_extras=True)
-    answers = hints.get("return") is Answer
+    answers = hints.get("return") is Printed
     shown: list[inspect.Parameter] = []
     last: list[inspect.Parameter] = []
     groups: dict[str, tuple[Any, list[str]]] = {}
@@ -108,7 +108,7 @@ def _expanded(function: Callable[..., Any], *, create: bool, file_only: str) -> 
         with ExitStack() as stack:
             for name, (hint, names) in in_order:
                 value = _value_of(hint, {one: given.pop(one) for one in names})
-                if hint is not Place and hint in _OPENED:
+                if hint is not StorePlace and hint in _OPENED:
                     if file_only:
                         value.file(file_only)
                     value = stack.enter_context(value.opened(create=create))
@@ -125,14 +125,14 @@ def _options_of(hint: Any) -> list[inspect.Parameter] | None:
     """The options that a parameter of this type stands for; None if it is one itself."""
     if declared := _declared(hint):
         return [_keyword(name, option, default) for name, option, default in declared.options()]
-    kind = Place if hint in _OPENED else hint
+    kind = StorePlace if hint in _OPENED else hint
     return list(_of_dataclass(kind)) if is_dataclass(kind) else None
 
 
 def _value_of(hint: Any, typed: dict[str, Any]) -> Any:
     if declared := _declared(hint):
         return declared.fields(typed)
-    return (Place if hint in _OPENED else hint)(**typed)
+    return (StorePlace if hint in _OPENED else hint)(**typed)
 
 
 def _declared(hint: Any) -> Declared | None:

@@ -9,7 +9,7 @@ import typer
 from millstream import CursorInfo, Log
 from millstream.cli.arguments import parse_position
 from millstream.cli.command import Consent
-from millstream.cli.display import Answer, Table, safe
+from millstream.cli.display import Printed, Table, safe
 from millstream.errors import NotFound
 
 RANGES_MAX = 5
@@ -25,7 +25,7 @@ def cursors(
         typer.Option(metavar="OFFSET", help="Set its floor: an offset, earliest, latest, or -10."),
     ] = None,
     delete: Annotated[bool, typer.Option("--delete", help="Delete it.")] = False,
-) -> Answer:
+) -> Printed:
     """List the cursors of a log, or move or delete one."""
     if name is None and (seek is not None or delete):
         raise typer.BadParameter("name the cursor that is to be moved or deleted")
@@ -49,7 +49,7 @@ def cursors(
         )
         for info in listed
     ]
-    return Answer(
+    return Printed(
         listed,
         Table(
             ("cursor", "floor", "behind", "acknowledged above the floor", "durable"),

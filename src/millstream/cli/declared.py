@@ -62,15 +62,15 @@ class Declared:
         return {field.name: field.parsed(value) for field, value in found if value is not None}
 
     @cached_property
-    def _fields(self) -> dict[str, Field]:
+    def _fields(self) -> dict[str, DeclaredField]:
         hints = get_type_hints(self.struct)
         return {
-            name: Field(name, hints[name], is_duration=help.startswith("DURATION: "))
+            name: DeclaredField(name, hints[name], is_duration=help.startswith("DURATION: "))
             for name, help in self.helps.items()
         }
 
 
-class Field:
+class DeclaredField:
     """One field of a struct, and how its option is typed."""
 
     def __init__(self, name: str, hint: Any, *, is_duration: bool = False) -> None:

@@ -21,7 +21,7 @@ from textwrap import dedent
 import millstream
 from millstream import Message, Producer, Retry
 from millstream.cli.command import AsJson
-from millstream.cli.display import Line, json_text, report
+from millstream.cli.display import PrintedLine, json_text, report
 from millstream.errors import MillstreamError
 
 KILL_AFTER_S = 0.5
@@ -51,7 +51,7 @@ def demo(json: AsJson = False) -> None:
                 (f"  → {outcome}  ({took_ms:,} ms)", "green"),
                 ("", ""),
             ):
-                Line(text, style).show()
+                PrintedLine(text, style).show()
             sys.stdout.flush()
     if json:
         report(json_text(told))

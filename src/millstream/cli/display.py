@@ -37,7 +37,7 @@ class Amount(str):
 
 
 @dataclass(frozen=True)
-class Line:
+class PrintedLine:
     """One line of text; on standard error if it is a `note`."""
 
     text: str
@@ -56,7 +56,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Facts:
+class FactSheet:
     """Names and values, one pair per line."""
 
     pairs: Sequence[tuple[str, Any]]
@@ -122,7 +122,7 @@ class Table:
         kept = self._fitting(cells, right, screen.width)
         if _narrowest(self.columns, cells, kept, right) > screen.width:
             for row in self.rows:
-                Facts(list(zip(self.columns, row, strict=True)), self.styles).show()
+                FactSheet(list(zip(self.columns, row, strict=True)), self.styles).show()
                 say("")
             return
         drawn = Drawn(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -175,12 +175,14 @@ def _narrowest(
     return total
 
 
-class Answer:
+class Printed:
     """What a command found or did: a value for `--json`, and what people are shown instead."""
 
-    def __init__(self, data: Any, *shown: str | Line | Facts | Table, code: int = 0) -> None:
+    def __init__(
+        self, data: Any, *shown: str | PrintedLine | FactSheet | Table, code: int = 0
+    ) -> None:
         self.data = data
-        self._shown = [Line(one) if isinstance(one, str) else one for one in shown]
+        self._shown = [PrintedLine(one) if isinstance(one, str) else one for one in shown]
         self._code = code
 
     def show(self, *, as_json: bool) -> None:

@@ -6,11 +6,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millstream.cli.display import Answer, Facts, Line, offsets, plural, progress, safe, size
-from millstream.cli.place import Place
+from millstream.cli.display import (
+    FactSheet,
+    Printed,
+    PrintedLine,
+    offsets,
+    plural,
+    progress,
+    safe,
+    size,
+)
+from millstream.cli.place import StorePlace
 
 if TYPE_CHECKING:
-    from millstream.doctor import Problem, Report
+    from millstream.doctor import Finding, Report
     from millstream.doctor.environment import Environment
 
 EXIT_DAMAGED = 1
@@ -19,7 +28,7 @@ SHOWN_MAX = 50
 
 
 def doctor(
-    place: Place,
+    place: StorePlace,
     path: Annotated[
         str | None, typer.Argument(metavar="PATH", help="The store's file; or --store.")
     ] = None,
@@ -30,7 +39,7 @@ def doctor(
             help="Look at the machine instead: interpreter, Spark, Java, host name, disk.",
         ),
     ] = False,
-) -> Answer:
+) -> Printed:
     """Verify every checksum, and that nothing is missing.
 
     SQLite's own structure too. Only reads, also while others write. Ends with 0 if the store is healthy, 1 if something is
@@ -47,7 +56,7 @@ def doctor(
         return _findings(examine(file, progress=tell))
 
 
-def _surroundings(found: Environment) -> Answer:
+def _surroundings(found: Environment) -> Printed:
     java = found.java
     pairs = [
         ("Python", f"{found.python}, {found.interpreter}"),
@@ -62,14 +71,14 @@ def _surroundings(found: Environment) -> Answer:
             for name, disk in found.disks.items()
         ),
     ]
-    shown = [Line(f"problem: {safe(problem)}", "yellow") for problem in found.problems]
+    shown = [PrintedLine(f"problem: {safe(problem)}", "yellow") for problem in found.problems]
     if not shown:
         ready = "Spark can run here" if found.packages["pyspark"] else "Spark is not installed"
-        shown = [Line(f"no problems; {ready}", "bold green")]
-    return Answer(found, Facts(pairs), *shown, code=EXIT_DAMAGED if found.problems else 0)
+        shown = [PrintedLine(f"no problems; {ready}", "bold green")]
+    return Printed(found, FactSheet(pairs), *shown, code=EXIT_DAMAGED if found.problems else 0)
 
 
-def _findings(report: Report) -> Answer:
+def _findings(report: Report) -> Printed:
     lost = f"{report.records_lost:,}"
     if not report.complete:
         lost = f"at least {lost}: parts of the file cannot be read"
@@ -90,17 +99,19 @@ def _findings(report: Report) -> Answer:
     shown = [_line(problem) for problem in report.problems[:SHOWN_MAX]]
     hidden = len(report.problems) - SHOWN_MAX + report.problems_left_off
     if hidden > 0:
-        shown.append(Line(f"and {plural(hidden, 'more problem')}; --json lists them"))
+        shown.append(PrintedLine(f"and {plural(hidden, 'more problem')}; --json lists them"))
     is_healthy = report.healthy
-    shown.append(Line("healthy", "bold green") if is_healthy else Line("damaged", "bold red"))
-    return Answer(report, Facts(pairs), *shown, code=0 if is_healthy else EXIT_DAMAGED)
+    shown.append(
+        PrintedLine("healthy", "bold green") if is_healthy else PrintedLine("damaged", "bold red")
+    )
+    return Printed(report, FactSheet(pairs), *shown, code=0 if is_healthy else EXIT_DAMAGED)
 
 
-def _line(problem: Problem) -> Line:
+def _line(problem: Finding) -> PrintedLine:
     where = ""
     if problem.log is not None and problem.kind != "queue":  # whose messages say where
         where = f"log {problem.log!r}"
         if problem.lost is not None:
             where += f", {offsets(*problem.lost)} lost"
     text = f"{problem.severity}: {where}{': ' if where else ''}{safe(problem.message)}"
-    return Line(text, "red" if problem.severity == "damage" else "yellow")
+    return PrintedLine(text, "red" if problem.severity == "damage" else "yellow")

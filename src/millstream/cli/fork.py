@@ -8,7 +8,7 @@ import typer
 
 from millstream import Log
 from millstream.cli.command import Consent
-from millstream.cli.display import Answer, Line, plural, safe
+from millstream.cli.display import Printed, PrintedLine, plural, safe
 
 
 def fork(
@@ -16,11 +16,11 @@ def fork(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="What the fork is called.")
     ] = None,
-) -> Answer:
+) -> Printed:
     """Create a log that begins as another one is now, without copying."""
     made = log.fork(name)
     end = made.end_offset()
-    return Answer(
+    return Printed(
         {"log": log.name, "fork": made.name, "end_offset": end},
         f"{safe(made.name)} is a fork of {safe(log.name)}, from {end} on",
     )
@@ -37,17 +37,19 @@ def merge(
             "longest (the longer one counts).",
         ),
     ] = "refuse",
-) -> Answer:
+) -> Printed:
     """Bring a fork's records into the log that it was forked from."""
     if on_fork == "longest":
         consent.ask("Let the longer one count, and set the other one's records aside?")
     found = log.merge(on_fork=on_fork)
-    shown: list[str | Line] = [
+    shown: list[str | PrintedLine] = [
         f"{plural(found.adopted, 'record')} merged into {safe(found.parent)}, "
         f"which ends at {found.end}"
     ]
     if found.set_aside is not None:
-        shown.append(Line(f"what it had of its own is in {safe(found.set_aside)}", note=True))
+        shown.append(
+            PrintedLine(f"what it had of its own is in {safe(found.set_aside)}", note=True)
+        )
     data = {
         "fork": log.name,
         "log": found.parent,
@@ -56,7 +58,7 @@ def merge(
         "end_offset": found.end,
         "set_aside": found.set_aside,
     }
-    return Answer(data, *shown)
+    return Printed(data, *shown)
 
 
 def owner(
@@ -66,7 +68,7 @@ def owner(
         str | None, typer.Option(metavar="STORE", help="Let the store of that id append.")
     ] = None,
     take_over: Annotated[bool, typer.Option("--take-over", help="Append here.")] = False,
-) -> Answer:
+) -> Printed:
     """Show which store may append to a log, or change it."""
     if hand_over is not None and take_over:
         raise typer.BadParameter("--hand-over or --take-over, not both")
@@ -79,7 +81,7 @@ def owner(
             consent.ask(f"Append to log {log.name!r} here, and not in store {one.store!r}?")
         one = log.take_over()
     whose = "this store" if one.here else "another store"
-    return Answer(
+    return Printed(
         {"log": log.name, "owner": one.store, "epoch": one.epoch, "here": one.here},
         f"owned by {safe(one.store)}, {whose}, at epoch {one.epoch}",
     )

@@ -15,7 +15,17 @@ from millstream import Log, Millstream, Record
 from millstream.cli.arguments import duration, parse_position
 from millstream.cli.command import Consent, command
 from millstream.cli.cursors import cursors
-from millstream.cli.display import Answer, Facts, Table, note, offsets, plural, safe, size, when
+from millstream.cli.display import (
+    FactSheet,
+    Printed,
+    Table,
+    note,
+    offsets,
+    plural,
+    safe,
+    size,
+    when,
+)
 from millstream.cli.fork import fork, merge, owner
 from millstream.cli.metadata import metadata
 from millstream.cli.names import LogName
@@ -34,7 +44,7 @@ def list_logs(
     pattern: Annotated[
         str, typer.Argument(metavar="PATTERN", help="Names such as 'orders*'.")
     ] = "*",
-) -> Answer:
+) -> Printed:
     """List the logs of the store."""
     found = [info for info in ms.logs() if fnmatchcase(info.name, pattern)]
     rows = [
@@ -49,7 +59,7 @@ def list_logs(
         )
         for info in found
     ]
-    return Answer(
+    return Printed(
         [{**msgspec.to_builtins(info), "records": len(info)} for info in found],
         Table(
             ("log", "start", "end", "records", "size", "last append", "retention"),
@@ -60,7 +70,7 @@ def list_logs(
 
 
 @command(log, "log info orders")
-def info(log: Log) -> Answer:
+def info(log: Log) -> Printed:
     """Show everything about one log."""
     facts = log.info()
     assert facts is not None
@@ -84,7 +94,7 @@ def info(log: Log) -> Answer:
         *((f"cursor {safe(c.name)}", f"floor {c.floor}, {c.lag:,} behind") for c in readers),
         *((f"metadata {safe(key)}", str(value)) for key, value in entries.items()),
     ]
-    return Answer(data, Facts(pairs))
+    return Printed(data, FactSheet(pairs))
 
 
 @command(
@@ -132,7 +142,7 @@ def truncate(
     log: Log,
     before: Annotated[str, typer.Option(metavar="OFFSET", help="The first offset to keep.")],
     consent: Consent,
-) -> Answer:
+) -> Printed:
     """Delete the records before an offset, permanently."""
     first, end = log.start_offset(), log.end_offset()
     target = parse_position(before, start=first, end=end)
@@ -142,19 +152,19 @@ def truncate(
         consent.ask(f"Delete {plural(going, 'record')}, {what}, of log {log.name!r}?")
     gone = log.truncate(before=target)
     start = log.start_offset()
-    return Answer(
+    return Printed(
         {"log": log.name, "truncated": gone, "start_offset": start},
         f"{plural(gone, 'record')} deleted; the log begins at {start}",
     )
 
 
 @command(log, "log delete orders --yes")
-def delete(log: Log, consent: Consent) -> Answer:
+def delete(log: Log, consent: Consent) -> Printed:
     """Delete a log and all that belongs to it, permanently."""
     count = len(log)
     consent.ask(f"Delete log {log.name!r} with {plural(count, 'record')}?")
     gone = log.delete()
-    return Answer(
+    return Printed(
         {"log": log.name, "deleted": gone, "records": count},
         f"log {safe(log.name)} deleted, with {plural(count, 'record')}",
     )

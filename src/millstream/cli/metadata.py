@@ -9,7 +9,7 @@ import typer
 
 from millstream import Log
 from millstream.cli.arguments import parse_json
-from millstream.cli.display import Answer, Table, safe
+from millstream.cli.display import Printed, Table, safe
 from millstream.errors import NotFound
 
 
@@ -23,7 +23,7 @@ def metadata(
         str | None, typer.Option(metavar="VALUE", help="Only if it is this now; null: if absent.")
     ] = None,
     delete: Annotated[bool, typer.Option("--delete", help="Delete the entry.")] = False,
-) -> Answer:
+) -> Printed:
     """Show the metadata of a log, or set or delete an entry."""
     if (delete or expect is not None) and key is None:
         raise typer.BadParameter("name the entry")
@@ -37,18 +37,18 @@ def metadata(
             entries[key] = parse_json(value)
         else:
             entries.compare_and_set(key, expect=parse_json(expect), value=parse_json(value))
-        return Answer(dict(entries))
+        return Printed(dict(entries))
     found = dict(entries)
     if key is None:
         rows = [(name, _text(one)) for name, one in sorted(found.items())]
-        return Answer(found, Table(("key", "value"), rows, none="no metadata"))
+        return Printed(found, Table(("key", "value"), rows, none="no metadata"))
     if key not in found:
         known = ", ".join(sorted(found)) or "nothing"
         raise NotFound(f"log {log.name!r} has no metadata {key!r}; it has {known}", key=key)
     if delete:
         del entries[key]
-        return Answer(dict(entries))
-    return Answer(found[key], safe(_text(found[key])))
+        return Printed(dict(entries))
+    return Printed(found[key], safe(_text(found[key])))
 
 
 def _text(value: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from millstream import Millstream
-from millstream.cli.place import Place
+from millstream.cli.place import StorePlace
 
 NAMES_MAX = 100
 """Names that a shell is offered."""
@@ -23,9 +23,9 @@ def completed(listed: Callable[[Millstream], Any]) -> Callable[[typer.Context, s
 
     def complete(context: typer.Context, incomplete: str) -> list[str]:
         options = {**context.find_root().params, **context.params}
-        given = {name: options[name] for name in Place.__match_args__ if options.get(name)}
+        given = {name: options[name] for name in StorePlace.__match_args__ if options.get(name)}
         try:
-            with Place(**given).opened(connect_timeout=CONNECT_S, retry_for=0) as ms:
+            with StorePlace(**given).opened(connect_timeout=CONNECT_S, retry_for=0) as ms:
                 found = (one.name for one in listed(ms))
                 return list(islice((n for n in found if n.startswith(incomplete)), NAMES_MAX))
         except Exception:  # whatever it is, a shell that completes has no place to tell it

@@ -54,7 +54,7 @@ CA = typer.Option(
 
 
 @dataclass(frozen=True)
-class Place:
+class StorePlace:
     """The options that name a store."""
 
     store: Annotated[str, STORE] = DEFAULT_STORE

@@ -24,7 +24,7 @@ from millstream.cli.claims import (
 )
 from millstream.cli.command import Consent, command
 from millstream.cli.declared import Fields
-from millstream.cli.display import Answer, Facts, Table, per_second, plural, rough, safe
+from millstream.cli.display import FactSheet, Printed, Table, per_second, plural, rough, safe
 from millstream.cli.names import QueueName
 from millstream.cli.settings import CHANGES, SETTINGS, changes_of, parse_start, spec_facts
 from millstream.errors import NotFound
@@ -54,7 +54,7 @@ def create(
             help="In logs that exist: latest, earliest, an offset, a time, or how long ago: 15m.",
         ),
     ] = "latest",
-) -> Answer:
+) -> Printed:
     """Create a queue, or make it what the settings say.
 
     What is not named has its default. To repeat it changes nothing. A setting that cannot be altered now is told, and nothing changes.
@@ -69,14 +69,14 @@ def create(
         names = QueueSpec.__struct_fields__
         altered = [name for name in names if getattr(before.spec, name) != getattr(spec, name)]
     how = "created" if created else "exists already"
-    return Answer(
+    return Printed(
         {"queue": queue, "created": created, "altered": altered},
         f"queue {safe(queue)} {'altered: ' + ', '.join(altered) if altered else how}",
     )
 
 
 @command(queue, "queue alter mail --rate 50", "queue alter mail --dead-letter ''")
-def alter(queue: Queue, given: Annotated[Fields, CHANGES]) -> Answer:
+def alter(queue: Queue, given: Annotated[Fields, CHANGES]) -> Printed:
     """Change some settings of a queue.
 
     What is not named stays as it is. An empty text or a cap of 0 takes a setting away. Priorities and groups change only while nothing
@@ -92,14 +92,14 @@ def alter(queue: Queue, given: Annotated[Fields, CHANGES]) -> Answer:
 def list_queues(
     ms: Millstream,
     pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Names such as 'mail*'.")] = "*",
-) -> Answer:
+) -> Printed:
     """List the queues of the store."""
     found = [info for info in ms.queues() if fnmatchcase(info.name, pattern)]
     rows = [
         (info.name, *(getattr(info, name) for name in NUMBERS), *_paces(info), info.paused)
         for info in found
     ]
-    return Answer(
+    return Printed(
         [queue_json(info) for info in found],
         Table(
             ("queue", *NUMBERS, *PACES, "paused"),
@@ -112,7 +112,7 @@ def list_queues(
 
 
 @command(queue, "queue info mail")
-def info(queue: Queue) -> Answer:
+def info(queue: Queue) -> Printed:
     """Show everything about one queue."""
     return _described(_info(queue))
 
@@ -138,7 +138,7 @@ def queue_json(info: QueueInfo) -> dict[str, Any]:
     return {**asdict(info), "spec": spec}
 
 
-def _described(info: QueueInfo) -> Answer:
+def _described(info: QueueInfo) -> Printed:
     spec = info.spec
     pairs = [
         ("queue", info.name),
@@ -153,7 +153,7 @@ def _described(info: QueueInfo) -> Answer:
     ]
     if info.duplicates or spec.dedup_by:
         pairs.append(("duplicates", f"{info.duplicates:,} dropped"))
-    return Answer(queue_json(info), Facts(pairs, STYLES))
+    return Printed(queue_json(info), FactSheet(pairs, STYLES))
 
 
 @command(
@@ -172,14 +172,14 @@ def redrive(
         typer.Option(metavar="N", help="So many per second, one after the other."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
-) -> Answer:
+) -> Printed:
     """Make failed messages available again, with no attempts counted."""
     if rate is not None and not RATE_MIN <= rate <= RATE_MAX:
         raise typer.BadParameter(f"--rate is a number of messages per second, not {rate:g}")
     count = queue.redrive(filter, limit=limit, rate=rate, dry_run=dry_run)
     what = "would be available again" if dry_run else "available again"
     pace = "" if rate is None else f", {per_second(rate)}"
-    return Answer(
+    return Printed(
         {"queue": queue.name, "redriven": count, "dry_run": dry_run},
         f"{plural(count, 'message')} {what}{pace}",
     )
@@ -190,39 +190,39 @@ def purge(
     queue: Queue,
     consent: Consent,
     state: Annotated[str, typer.Option(help="available or failed.")] = "available",
-) -> Answer:
+) -> Printed:
     """Delete the messages in a state; the records stay in their logs.
 
     What waits in the logs, unrouted, counts as available. What is in flight is left.
     """
     consent.ask(f"Delete all {state} messages of queue {queue.name!r}?")
     count = queue.purge(state=state)
-    return Answer(
+    return Printed(
         {"queue": queue.name, "purged": count, "state": state},
         f"{plural(count, 'message')} deleted",
     )
 
 
 @command(queue, "queue pause mail")
-def pause(queue: Queue) -> Answer:
+def pause(queue: Queue) -> Printed:
     """Hold claims back; messages keep arriving."""
     queue.pause()
-    return Answer({"queue": queue.name, "paused": True}, f"queue {safe(queue.name)} paused")
+    return Printed({"queue": queue.name, "paused": True}, f"queue {safe(queue.name)} paused")
 
 
 @command(queue, "queue resume mail")
-def resume(queue: Queue) -> Answer:
+def resume(queue: Queue) -> Printed:
     """Let messages be claimed again."""
     queue.resume()
-    return Answer({"queue": queue.name, "paused": False}, f"queue {safe(queue.name)} resumed")
+    return Printed({"queue": queue.name, "paused": False}, f"queue {safe(queue.name)} resumed")
 
 
 @command(queue, "queue delete mail --yes")
-def delete(queue: Queue, consent: Consent) -> Answer:
+def delete(queue: Queue, consent: Consent) -> Printed:
     """Delete a queue with its inbox, permanently; its sources stay."""
     consent.ask(f"Delete queue {queue.name!r} and how its messages stand?")
     gone = queue.delete()
-    return Answer({"queue": queue.name, "deleted": gone}, f"queue {safe(queue.name)} deleted")
+    return Printed({"queue": queue.name, "deleted": gone}, f"queue {safe(queue.name)} deleted")
 
 
 command(queue, "queue claim mail", "queue claim mail -n 10 --wait 30s --json")(claim)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from millstream import Log, Retention
 from millstream.cli.command import Consent
 from millstream.cli.declared import Declared, Fields
-from millstream.cli.display import Answer, plural, size, span
+from millstream.cli.display import Printed, plural, size, span
 
 _RULES = {
     "age_ms": "delete what is older, such as 7d.",
@@ -29,7 +29,7 @@ def retention(
     enforce: Annotated[
         bool, typer.Option("--enforce", help="Delete now, not within seconds.")
     ] = False,
-) -> Answer:
+) -> Printed:
     """Show or set what a log deletes by itself.
 
     A record goes as soon as one rule allows it. A rule that is given replaces the one of its kind; the others stay.
@@ -47,10 +47,10 @@ def retention(
         )
     facts = {"log": log.name, "retention": msgspec.to_builtins(rules)}
     if not enforce:
-        return Answer(facts, rules_text(rules))
+        return Printed(facts, rules_text(rules))
     gone = log.enforce_retention()
     told = f"{plural(gone, 'record')} deleted"
-    return Answer({**facts, "deleted": gone}, rules_text(rules), told)
+    return Printed({**facts, "deleted": gone}, rules_text(rules), told)
 
 
 def rules_text(rules: Retention) -> str:

@@ -10,8 +10,8 @@ import typer
 
 from millstream.cli.command import AsJson
 from millstream.cli.declared import Declared, Fields
-from millstream.cli.display import Answer, Facts, safe
-from millstream.cli.place import Place
+from millstream.cli.display import FactSheet, Printed, safe
+from millstream.cli.place import StorePlace
 from millstream.server.settings import Settings
 
 _HELPS = {
@@ -38,7 +38,7 @@ _HELPS = {
 
 
 def serve(
-    place: Place,
+    place: StorePlace,
     given: Annotated[Fields, Declared(Settings, _HELPS)],
     path: Annotated[
         str | None,
@@ -79,8 +79,8 @@ def serve(
             "metrics": f"{serving.url}/metrics",
             "health": f"{serving.url}/health",
         }
-        shown = f"serving {safe(str(file))}", Facts(list(places.items()))
-        Answer({"store": str(file), **places}, *shown).show(as_json=json)
+        shown = f"serving {safe(str(file))}", FactSheet(list(places.items()))
+        Printed({"store": str(file), **places}, *shown).show(as_json=json)
         sys.stdout.flush()  # the reader of these lines may be behind a pipe
         # What is here now stays: without it in the way, collecting garbage takes half as long.
         gc.collect()

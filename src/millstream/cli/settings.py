@@ -8,7 +8,7 @@ import typer
 from msgspec.structs import replace
 
 from millstream.cli.arguments import parse_past
-from millstream.cli.declared import Declared, Field, Fields
+from millstream.cli.declared import Declared, DeclaredField, Fields
 from millstream.cli.display import backoff, per_second, span
 from millstream.queue.model.spec import KEY, QueueSpec
 
@@ -59,7 +59,7 @@ def changes_of(spec: QueueSpec, given: Fields) -> Fields:
     new = replace(spec, **given)
     for name, other in _NEEDS.items():
         if name in given and not getattr(new, other):
-            needed, needs = Field(name, str).flag, Field(other, str).flag
+            needed, needs = DeclaredField(name, str).flag, DeclaredField(other, str).flag
             raise typer.BadParameter(f"{needed} means nothing without {needs}")
     return given
 

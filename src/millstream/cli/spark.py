@@ -14,9 +14,9 @@ import typer
 
 from millstream.cli.arguments import duration
 from millstream.cli.command import command
-from millstream.cli.display import Answer, Facts, Table, note, plural, progress, size
+from millstream.cli.display import FactSheet, Printed, Table, note, plural, progress, size
 from millstream.cli.names import LogName, QueueName
-from millstream.cli.place import Place
+from millstream.cli.place import StorePlace
 from millstream.errors import MillstreamError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Where:
         typer.Option("--progress/--no-progress", help="Say how far it is, on standard error."),
     ] = True
 
-    def run(self, pipeline: str, place: Place, *arguments: Any, **options: Any) -> Any:
+    def run(self, pipeline: str, place: StorePlace, *arguments: Any, **options: Any) -> Any:
         """Run a pipeline on a store; its summary."""
         from millstream.spark.session import check_installed
 
@@ -92,17 +92,17 @@ def _line(stage: str, done: int, total: int) -> None:
 
 def _summarized(
     pipeline: str, summary: Any, facts: dict[str, Any], columns: str = "", rows: Any = ()
-) -> Answer:
+) -> Printed:
     """The summary at the end: JSON, or facts and a table."""
     data = {"pipeline": pipeline, **msgspec.to_builtins(summary)}
     pairs = [*facts.items(), ("took", f"{summary.seconds:,.1f} s")]
-    return Answer(data, Facts(pairs), Table(columns.split(), list(rows)))
+    return Printed(data, FactSheet(pairs), Table(columns.split(), list(rows)))
 
 
 @command(run, "spark run archive /backup/orders --log orders --keep 7d")
 def archive(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The archive's directory.")],
-    place: Place,
+    place: StorePlace,
     where: Where,
     log: Annotated[
         list[str] | None, typer.Option("--log", metavar="LOG", help="A log; may be repeated.")
@@ -126,7 +126,7 @@ def archive(
     allow_gaps: Annotated[
         bool, typer.Option("--allow-gaps", help="Go on where records were truncated too early.")
     ] = False,
-) -> Answer:
+) -> Printed:
     """Logs to Parquet files by log and date, each record once.
 
     Truncates the logs behind them.
@@ -153,7 +153,7 @@ def replay(
     checkpoint: Annotated[
         Path, typer.Option(metavar="PATH", help="A directory of this one replay.")
     ],
-    place: Place,
+    place: StorePlace,
     where: Where,
     format: Annotated[str, typer.Option(help="parquet, json, csv, orc, table.")] = "parquet",
     column: Annotated[
@@ -173,7 +173,7 @@ def replay(
     rate: Annotated[
         float | None, typer.Option(metavar="N", help="At most so many records per second.")
     ] = None,
-) -> Answer:
+) -> Printed:
     """Parquet, JSON, CSV or a Spark table to a log, each row once.
 
     Without a column `value` the value is the whole row as JSON. Run again with the same --checkpoint,
@@ -202,7 +202,7 @@ def _pairs(given: list[str] | None) -> dict[str, str]:
 @command(run, "spark run compact prices --to prices-now", "spark run compact prices --parquet now/")
 def compact(
     log: LogName,
-    place: Place,
+    place: StorePlace,
     where: Where,
     to: Annotated[str, typer.Option("--to", metavar="LOG", help="A new log.")] = "",
     parquet: Annotated[
@@ -217,7 +217,7 @@ def compact(
     empty_deletes: Annotated[
         bool, typer.Option("--empty-deletes", help="An empty value deletes its key.")
     ] = False,
-) -> Answer:
+) -> Printed:
     """The last record of each key to a new log, or to Parquet."""
     summary = where.run(
         "compact", place, log, to_log=to, to_parquet=parquet or "", archive=archive or "",
@@ -231,7 +231,7 @@ def compact(
 @command(run, "spark run report report/ --queue billing --by region")
 def report(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The report's directory.")],
-    place: Place,
+    place: StorePlace,
     where: Where,
     queue: Annotated[
         list[str] | None, typer.Option("--queue", metavar="QUEUE", help="A queue; default: all.")
@@ -239,7 +239,7 @@ def report(
     by: Annotated[
         list[str] | None, typer.Option("--by", metavar="HEADER", help="Tell apart by a header.")
     ] = None,
-) -> Answer:
+) -> Printed:
     """How messages fared, as Parquet and as a page.
 
     Throughput, waiting, working, attempts and reasons.
@@ -259,7 +259,7 @@ def report(
 @command(run, "spark run redrive billing --where \"reason like '%timeout%'\" --dry-run")
 def redrive(
     queue: QueueName,
-    place: Place,
+    place: StorePlace,
     where: Where,
     condition: Annotated[
         str, typer.Option("--where", metavar="SQL", help="Over reason, text, headers, attempt, …")
@@ -271,7 +271,7 @@ def redrive(
         float | None, typer.Option(metavar="N", help="Messages per second that become due.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
-) -> Answer:
+) -> Printed:
     """Failed messages, chosen by SQL, back to available."""
     summary = where.run(
         "redrive", place, queue, where=condition, limit=limit, rate=rate, dry_run=dry_run
@@ -287,7 +287,7 @@ def redrive(
 
 @command(run, "spark run route", "spark run route --queue billing --backfill /backup/orders")
 def route(
-    place: Place,
+    place: StorePlace,
     where: Where,
     queue: Annotated[
         list[str] | None,
@@ -307,7 +307,7 @@ def route(
     allow_loss: Annotated[
         bool, typer.Option("--allow-loss", help="Go on where records were truncated too early.")
     ] = False,
-) -> Answer:
+) -> Printed:
     """Assign records to queues that Spark routes.
 
     All filters of queues with router=spark in one pass of Spark SQL.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from millstream import Millstream
-from millstream.cli.display import Answer, Facts, plural, size
+from millstream.cli.display import FactSheet, Printed, plural, size
 
 
-def stats(ms: Millstream) -> Answer:
+def stats(ms: Millstream) -> Printed:
     """Show facts and counters of the store."""
     logs = list(ms.logs())
     facts = ms.stats() | {
@@ -19,10 +19,10 @@ def stats(ms: Millstream) -> Answer:
         for name, value in facts.items()
         if value is not None
     ]
-    return Answer(facts, Facts(pairs))
+    return Printed(facts, FactSheet(pairs))
 
 
-def fold(ms: Millstream) -> Answer:
+def fold(ms: Millstream) -> Printed:
     """Move every commit into its records now."""
     folded = ms.fold()
-    return Answer({"folded": folded}, f"{plural(folded, 'commit')} folded")
+    return Printed({"folded": folded}, f"{plural(folded, 'commit')} folded")

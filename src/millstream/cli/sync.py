@@ -12,8 +12,18 @@ import msgspec
 import typer
 
 from millstream import Millstream
-from millstream.cli.display import Answer, Line, Table, note, plural, progress, safe, say, size
-from millstream.cli.place import Place
+from millstream.cli.display import (
+    Printed,
+    PrintedLine,
+    Table,
+    note,
+    plural,
+    progress,
+    safe,
+    say,
+    size,
+)
+from millstream.cli.place import StorePlace
 from millstream.errors import CannotOpen, MillstreamError
 from millstream.replica.sync.outcome import Outcome, Progress, SetBack
 from millstream.worker.stopping import stopped_by_signals
@@ -26,7 +36,7 @@ def sync(
     peer: Annotated[
         str, typer.Argument(metavar="PEER", help="Another store's file, or a server's address.")
     ],
-    place: Place,
+    place: StorePlace,
     peer_token: Annotated[
         str | None,
         typer.Option(metavar="TEXT", help="What the peer is shown, if not what --token says."),
@@ -65,10 +75,10 @@ def sync(
         raise typer.BadParameter(f"--on-fork is refuse, longest or rebase, not {on_fork!r}")
     there = replace(place, store=peer, secret=peer_token or place.secret)
     if not there.is_server:
-        there = Place(peer)
+        there = StorePlace(peer)
         if not create and not Path(peer).exists():
             raise CannotOpen(f"there is no store at {peer}; --create creates one", path=peer)
-    here = place if place.is_server else Place(place.store)
+    here = place if place.is_server else StorePlace(place.store)
     options: dict[str, Any] = {
         "direction": "push" if push else "pull" if pull else "both",
         "logs": logs,
@@ -103,7 +113,7 @@ def _once(ms: Millstream, other: Millstream, options: dict[str, Any]) -> Outcome
 
 
 def _follow(
-    ms: Millstream, there: Place, options: dict[str, Any], *, create: bool, json: bool
+    ms: Millstream, there: StorePlace, options: dict[str, Any], *, create: bool, json: bool
 ) -> None:
     """Sync until Ctrl-C, which lets the step finish; a peer that goes away is waited for."""
     pause_s = 1.0
@@ -139,7 +149,7 @@ def _set_back(one: SetBack) -> str:
     return f"{one.kind} {one.name} from {one.passed:,} to {one.offset:,}{gone}"
 
 
-def _answer(outcome: Outcome, *, code: int = 1) -> Answer:
+def _answer(outcome: Outcome, *, code: int = 1) -> Printed:
     rows = [
         (
             one.log,
@@ -160,9 +170,9 @@ def _answer(outcome: Outcome, *, code: int = 1) -> Answer:
         f"{safe(outcome.peer)}: {outcome.pulled:,} pulled, {outcome.pushed:,} pushed, "
         f"{size(outcome.bytes)} in {outcome.seconds:.2f} s{failed}"
     )
-    return Answer(
+    return Printed(
         outcome,
         Table(columns, rows, spare=columns[3:], styles={"error": "red"}),
-        Line(summary, note=True),
+        PrintedLine(summary, note=True),
         code=code if outcome.failed else 0,
     )

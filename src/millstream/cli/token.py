@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from millstream import Millstream
 from millstream.cli.arguments import duration
 from millstream.cli.command import Consent, command
-from millstream.cli.display import Answer, Line, Table, safe, when
+from millstream.cli.display import Printed, PrintedLine, Table, safe, when
 from millstream.clock import SystemClock
 from millstream.record import moment, to_ms
 
@@ -41,18 +41,18 @@ def create(
     expires: Annotated[
         float | None, duration("How long it is good for, such as 30d.", default="without end")
     ] = None,
-) -> Answer:
+) -> Printed:
     """Create a token; its secret is shown once."""
     from millstream.server.auth.tokens import create_token
 
     expires_ms = None if expires is None else to_ms(expires)
     made, text = create_token(ms, name, allow, expires_ms=expires_ms)
     told = "keep it: it is shown only this once, and the store has no copy"
-    return Answer({**_plain(made), "token": text}, text, Line(told, note=True))
+    return Printed({**_plain(made), "token": text}, text, PrintedLine(told, note=True))
 
 
 @command(token, "token list", name="list", file_only=True)
-def list_tokens(ms: Millstream) -> Answer:
+def list_tokens(ms: Millstream) -> Printed:
     """List the tokens; never their secrets."""
     from millstream.server.auth.register import Registrar
 
@@ -68,7 +68,7 @@ def list_tokens(ms: Millstream) -> Answer:
         )
         for one in found
     ]
-    return Answer(
+    return Printed(
         [_plain(one) for one in found],
         Table(
             ("token", "id", "may", "created", "expires"),
@@ -83,13 +83,13 @@ def revoke(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name or id.")],
     ms: Millstream,
     consent: Consent,
-) -> Answer:
+) -> Printed:
     """Revoke a token; running servers refuse it within a second."""
     from millstream.server.auth.register import Registrar
 
     consent.ask(f"Revoke the token {name!r}? Clients that use it are shut out.")
     gone = Registrar(ms).revoke(name)
-    return Answer(
+    return Printed(
         {"token": gone.name, "id": gone.id, "revoked": True}, f"{safe(gone.name)} revoked"
     )
 

@@ -25,7 +25,7 @@ from millstream.cli.arguments import duration
 from millstream.cli.command import AsJson
 from millstream.cli.display import json_text, note, report, safe
 from millstream.cli.names import QueueName
-from millstream.cli.place import Place, existing_queue
+from millstream.cli.place import StorePlace, existing_queue
 from millstream.remote.address import TOKEN_VARIABLE
 
 EXIT_REJECTED = 100
@@ -39,7 +39,7 @@ def worker(
     command: Annotated[
         str, typer.Option("--exec", metavar="CMD", help="A program and its arguments; no shell.")
     ],
-    place: Place,
+    place: StorePlace,
     concurrency: Annotated[
         int, typer.Option("--concurrency", "-c", metavar="N", min=1, help="Commands at once.")
     ] = 1,
@@ -78,7 +78,7 @@ def worker(
         note(", ".join(f"{counts[word]:,} {word}" for word in words))
 
 
-def _variables_of_place(place: Place) -> dict[str, str]:
+def _variables_of_place(place: StorePlace) -> dict[str, str]:
     """How a command finds the store that its message is from."""
     if not place.is_server:
         return {"MILLSTREAM_STORE": os.path.abspath(place.store)}

@@ -10,15 +10,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from millstream.doctor.findings import Findings, Problem, Report
+from millstream.doctor.findings import Finding, Findings, Report
 from millstream.doctor.logs import LogExamination
 from millstream.doctor.queues import QueueExamination
 from millstream.doctor.replay import Replay
-from millstream.doctor.rows import Progress, Rows
+from millstream.doctor.rows import FileRows, Progress
 from millstream.errors import CorruptionError
 from millstream.format import ids, keys
 
-__all__ = ["Problem", "Progress", "Report", "examine"]
+__all__ = ["Finding", "Progress", "Report", "examine"]
 
 
 def examine(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Report:
@@ -29,7 +29,7 @@ def examine(path: str | os.PathLike[str], *, progress: Progress | None = None) -
     """
     place = Path(path)
     findings = Findings(Report(path=str(place)))
-    rows = Rows(place, findings, progress or (lambda _stage, _done, _total: None))
+    rows = FileRows(place, findings, progress or (lambda _stage, _done, _total: None))
     try:
         rows.enter("write-ahead log")
         cut_off = rows.break_in_log()
@@ -40,7 +40,7 @@ def examine(path: str | os.PathLike[str], *, progress: Progress | None = None) -
         rows.close()
 
 
-def _examine(rows: Rows, findings: Findings) -> Report:
+def _examine(rows: FileRows, findings: Findings) -> Report:
     report = findings.report
     report.format, report.page_checksums = rows.format, rows.page_checksums
     rows.enter("SQLite's own check")
@@ -79,7 +79,7 @@ def _examine(rows: Rows, findings: Findings) -> Report:
     return findings.finish()
 
 
-def _reserved(rows: Rows, findings: Findings) -> int:
+def _reserved(rows: FileRows, findings: Findings) -> int:
     """The end of the ids that are marked as given out."""
     try:
         value = rows.get(keys.ID_BLOCK_KEY)
@@ -89,7 +89,7 @@ def _reserved(rows: Rows, findings: Findings) -> int:
         return 0
 
 
-def _check_rest(rows: Rows, replay: Replay, findings: Findings) -> None:
+def _check_rest(rows: FileRows, replay: Replay, findings: Findings) -> None:
     """The rows that belong to none of the parts."""
     bounds = (
         (b"", keys.prefix(keys.ENTRY)),

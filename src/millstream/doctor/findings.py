@@ -17,7 +17,7 @@ PROBLEMS_MAX = 1_000
 """Problems that a report lists; further ones are counted."""
 
 
-class Problem(Struct, frozen=True, kw_only=True):
+class Finding(Struct, frozen=True, kw_only=True):
     """One thing that is wrong."""
 
     kind: str
@@ -56,7 +56,7 @@ class Report(Struct, kw_only=True):
     """Payloads of messages that a queue holds, also below the start of the log."""
     payloads_unreachable: int = 0
     records_lost: int = 0
-    problems: list[Problem] = []
+    problems: list[Finding] = []
     problems_left_off: int = 0
 
 
@@ -65,12 +65,12 @@ class Findings:
 
     def __init__(self, report: Report) -> None:
         self.report = report
-        self._open: Problem | None = None
+        self._open: Finding | None = None
 
     def add(self, kind: str, message: str, **facts: Any) -> None:
         """Note a problem: `severity`, `log` and `lost` are its facts."""
         self._settle()
-        self._list(Problem(kind=kind, message=message, **facts))
+        self._list(Finding(kind=kind, message=message, **facts))
 
     def of_log(self, log: str, message: str) -> None:
         """Note that something is wrong with a log."""
@@ -86,7 +86,7 @@ class Findings:
                 self._open = replace(before, lost=(before.lost[0], stop))
                 return
         self._settle()
-        self._open = Problem(kind=kind, message=why, log=log, lost=(start, stop))
+        self._open = Finding(kind=kind, message=why, log=log, lost=(start, stop))
 
     def finish(self) -> Report:
         """The report, complete."""
@@ -98,7 +98,7 @@ class Findings:
             found, self._open = self._open, None
             self._list(found)
 
-    def _list(self, problem: Problem) -> None:
+    def _list(self, problem: Finding) -> None:
         report = self.report
         if problem.severity == "damage":
             report.healthy = False

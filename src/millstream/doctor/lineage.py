@@ -9,7 +9,7 @@ from __future__ import annotations
 from millstream.doctor.coverage import Coverage
 from millstream.doctor.findings import Findings
 from millstream.doctor.replay import Replay
-from millstream.doctor.rows import Rows
+from millstream.doctor.rows import FileRows
 from millstream.errors import CorruptionError, InvalidInput
 from millstream.format import keys
 from millstream.format.lineage import Fork, decode_marks, decode_set_back
@@ -17,7 +17,7 @@ from millstream.log.ancestry import fork_of
 from millstream.log.head import Head
 from millstream.log.reader import RowMoved, find_blocks
 from millstream.replica.chain import Chain, Mark
-from millstream.store.rows import Rows as Stored
+from millstream.store.rows import Rows
 
 READ_BYTES = 4 * 1024 * 1024
 DEPTH_MAX = 1_000
@@ -27,9 +27,9 @@ DEPTH_MAX = 1_000
 class Lineage:
     """What is known of forks and marks."""
 
-    def __init__(self, rows: Rows, replay: Replay, findings: Findings) -> None:
+    def __init__(self, rows: FileRows, replay: Replay, findings: Findings) -> None:
         self._replay = replay
-        self._stored = Stored(replay.overlay, rows)
+        self._stored = Rows(replay.overlay, rows)
         self._findings = findings
 
     def find_forks(self, heads: dict[int, Head]) -> dict[int, Fork]:

@@ -14,7 +14,7 @@ from millstream.doctor.coverage import Coverage
 from millstream.doctor.findings import Findings
 from millstream.doctor.lineage import Lineage
 from millstream.doctor.replay import Replay
-from millstream.doctor.rows import Found, Rows
+from millstream.doctor.rows import FileRows, Found
 from millstream.doctor.visited import Visited
 from millstream.errors import CorruptionError
 from millstream.format import block as blocks
@@ -25,13 +25,13 @@ from millstream.log.head import Head, Name
 from millstream.log.marks import Marks
 from millstream.log.producer import ProducerState
 from millstream.log.sparse import bytes_below
-from millstream.store.rows import Rows as Stored
+from millstream.store.rows import Rows
 
 
 class LogExamination:
     """Looks at everything that belongs to logs, one kind after the other."""
 
-    def __init__(self, rows: Rows, replay: Replay, findings: Findings) -> None:
+    def __init__(self, rows: FileRows, replay: Replay, findings: Findings) -> None:
         self._rows = rows
         self._replay = replay
         self._findings = findings
@@ -261,7 +261,7 @@ class LogExamination:
         """What an entry counts for below an offset: the fold may have joined records across it."""
         if blocks.is_block(row.value) or entries.extent(row.key, row.value)[0] >= offset:
             return 0
-        return bytes_below(Stored(self._replay.overlay, self._rows), (row.key, row.value), offset)
+        return bytes_below(Rows(self._replay.overlay, self._rows), (row.key, row.value), offset)
 
     def _check_block(self, value: bytes, count: int) -> int:
         header = blocks.decode_header(value, kind=blocks.METADATA)

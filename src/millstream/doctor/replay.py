@@ -14,11 +14,11 @@ from operator import attrgetter
 import msgspec
 
 from millstream.doctor.findings import Findings
-from millstream.doctor.rows import Found, Rows
+from millstream.doctor.rows import FileRows, Found
 from millstream.embedded import kinds
 from millstream.errors import CorruptionError
 from millstream.format import keys
-from millstream.log.head import Appended
+from millstream.log.head import RecordsAppended
 from millstream.store import delta as deltas
 from millstream.store.entity import Entity, Kind
 from millstream.store.instance import Instance
@@ -30,7 +30,7 @@ KINDS = {**kinds(), keys.STORE: Kind(Instance)}
 class Replay:
     """Records plus deltas, up to the first delta that is not sound."""
 
-    def __init__(self, rows: Rows, findings: Findings) -> None:
+    def __init__(self, rows: FileRows, findings: Findings) -> None:
         self._rows = rows
         self._findings = findings
         self._entities: dict[bytes, Entity | None] = {}
@@ -171,7 +171,7 @@ class Replay:
                     change = KINDS[keys.HEAD].decode(raw)
                 except msgspec.MsgspecError:
                     continue
-                if isinstance(change, Appended):
+                if isinstance(change, RecordsAppended):
                     log_id = keys.number(key)
                     self.appended_behind[log_id] = (
                         self.appended_behind.get(log_id, 0) + change.count

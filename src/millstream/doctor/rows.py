@@ -58,7 +58,7 @@ class Found(NamedTuple):
     problem: str = ""
 
 
-class Rows(SqliteSnapshot):
+class FileRows(SqliteSnapshot):
     """One snapshot of a file; close it when done."""
 
     def __init__(self, path: Path, findings: Findings, progress: Progress) -> None:

@@ -9,7 +9,7 @@ from millstream.filters import evaluate, tree
 from millstream.filters.arithmetic import FIELD_KEYS, Row
 from millstream.filters.comparison import Test
 from millstream.filters.parser import parse_tree
-from millstream.filters.spark_value import Columns
+from millstream.filters.spark_value import MessageColumns
 from millstream.filters.to_spark import to_spark
 from millstream.filters.tree import Condition, Scalar
 
@@ -112,7 +112,7 @@ class Filter:
         `bigint` (milliseconds) and `string`. With `exact=False` the expression is shorter, is true
         of the same rows, and may be NULL where the condition is false: enough for a WHERE.
         """
-        columns = Columns(headers=headers, key=key, timestamp=timestamp, log=log)
+        columns = MessageColumns(headers=headers, key=key, timestamp=timestamp, log=log)
         return to_spark(self.tree, columns, exact=exact)
 
     def __reduce__(self) -> tuple[Callable[[str], Filter], tuple[str]]:

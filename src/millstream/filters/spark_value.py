@@ -42,7 +42,7 @@ _TRY: Final = {"+": "try_add", "-": "try_subtract", "*": "try_multiply", "/": "t
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class MessageColumns:
     """The names of the columns that hold a message."""
 
     headers: str = "headers"
@@ -97,7 +97,7 @@ def _inside(value: Typed, name: str) -> Typed:
     return Typed(**{field: f"{name}.{field}" for field in value.fields})  # type: ignore[arg-type]
 
 
-def typed(node: Value, columns: Columns) -> Typed:
+def typed(node: Value, columns: MessageColumns) -> Typed:
     """The value as expressions over the columns."""
     match node:
         case tree.Constant(value=value):
@@ -120,7 +120,7 @@ def typed(node: Value, columns: Columns) -> Typed:
             return _arithmetic(operator, typed(left, columns), typed(right, columns))
 
 
-def header(name: str, columns: Columns) -> str:
+def header(name: str, columns: MessageColumns) -> str:
     """The header's struct; NULL if there is none."""
     return f"try_element_at({_identifier(columns.headers)}, {string(name)})"
 
@@ -221,7 +221,7 @@ def _finite(operator: ArithmeticOperator, left: str | None, right: str | None) -
     return f"nanvl({_TRY[operator]}({left}, {right}) % {_INFINITY}, {_NULL_DOUBLE})"
 
 
-def _computed_in_steps(node: tree.Signed | tree.Arithmetic, columns: Columns) -> Typed:
+def _computed_in_steps(node: tree.Signed | tree.Arithmetic, columns: MessageColumns) -> Typed:
     steps = [_step(each, columns) for each in _operands_first(node)]
     operators = sorted({step.operator for step in steps if step.operator is not None})
     listed = ", ".join(step.sql for step in steps)
@@ -233,7 +233,7 @@ def _computed_in_steps(node: tree.Signed | tree.Arithmetic, columns: Columns) ->
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _SqlStep:
     """Either a number to put on the stack, or an operator for the two on top of it."""
 
     operator: ArithmeticOperator | None
@@ -255,15 +255,15 @@ def _operands_first(node: Value) -> list[Value]:
     return found[::-1]
 
 
-def _step(node: Value, columns: Columns) -> _Step:
+def _step(node: Value, columns: MessageColumns) -> _SqlStep:
     match node:
         case tree.Signed(sign=operator) | tree.Arithmetic(operator=operator):
             fields = (f"'{operator}'", _NULL_BIGINT, _NULL_DOUBLE)
-            return _Step(operator, _STEP.format(*fields))
+            return _SqlStep(operator, _STEP.format(*fields))
         case _:
             found = typed(node, columns)
             fields = ("CAST(NULL AS STRING)", found.i or _NULL_BIGINT, found.d or _NULL_DOUBLE)
-            return _Step(None, _STEP.format(*fields))
+            return _SqlStep(None, _STEP.format(*fields))
 
 
 def _top_two(operators: Sequence[ArithmeticOperator]) -> str:

@@ -17,7 +17,7 @@ from millstream.filters.comparison import MIRRORED
 from millstream.filters.like import Pattern, Segment, literal
 from millstream.filters.spark_value import (
     INT64_MIN,
-    Columns,
+    MessageColumns,
     Typed,
     bigint,
     double,
@@ -35,7 +35,7 @@ _DOUBLE_EXACT_MAX: Final = 2**53
 _GROUP_PARTS_MAX: Final = 50
 
 
-def to_spark(node: Condition, columns: Columns, *, exact: bool = True) -> str:
+def to_spark(node: Condition, columns: MessageColumns, *, exact: bool = True) -> str:
     """The condition as an expression of type boolean.
 
     With `exact=False` it may be NULL where the condition is false: shorter, and the same in a WHERE.
@@ -184,7 +184,7 @@ def _as_member(value: str | int | float | bool) -> Iterator[tuple[str, str]]:
                 yield "d", double(float(value) + 0.0)
 
 
-def _is_null(value: Value, columns: Columns) -> str:
+def _is_null(value: Value, columns: MessageColumns) -> str:
     if isinstance(value, tree.Header):  # NaN is a value here, though nothing compares with it
         entry = header(value.name, columns)
         return f"({' AND '.join(f'{entry}.{field} IS NULL' for field in 'sidb')})"

@@ -60,7 +60,7 @@ _CRC = struct.Struct("<I")
 _SWAP = sys.byteorder == "big"
 
 
-class Header(Struct, frozen=True, gc=False):
+class BlockHeader(Struct, frozen=True, gc=False):
     """What a block's header says."""
 
     kind: int
@@ -158,7 +158,7 @@ def is_block(value: bytes) -> bool:
     return value[:2] == b"\xff\xff"
 
 
-def decode_header(data: bytes, *, kind: int) -> Header:
+def decode_header(data: bytes, *, kind: int) -> BlockHeader:
     """Check and read a header; a damaged, cut or unknown one is refused."""
     if len(data) < HEADER_BYTES:
         raise CorruptionError(f"a block of {len(data)} bytes is cut", what="block", where=len(data))
@@ -177,7 +177,7 @@ def decode_header(data: bytes, *, kind: int) -> Header:
             what="block body",
             where=36,
         )
-    return Header(
+    return BlockHeader(
         kind, count, first_id, appended_ms, timestamp_ms, columns, body_bytes, payload_bytes, crc
     )
 

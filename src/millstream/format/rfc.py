@@ -276,7 +276,7 @@ def decode_queue_spec(value: bytes) -> QueueSpecRecord:
 # ---- whole records
 
 
-class Record(Struct, frozen=True, array_like=True):
+class RfcRecord(Struct, frozen=True, array_like=True):
     """One record of types 0x02 to 0x06."""
 
     key: bytes

@@ -22,7 +22,7 @@ from millstream.format.lineage import (
 )
 from millstream.log.head import Head
 from millstream.store.rows import Rows, View
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 FORKS_PER_STEP = 1_000
 MARK_ROWS_PER_STEP = 64
@@ -40,13 +40,13 @@ class Tail(NamedTuple):
     aside_id: int
 
 
-def fork_of(view: Rows | Transaction, log_id: int) -> Fork | None:
+def fork_of(view: Rows | WriteTransaction, log_id: int) -> Fork | None:
     """Where a log's first records lie, if it is a fork."""
     found = view.get(keys.fork(log_id))
     return None if found is None else decode_fork(found)
 
 
-def put_fork(tx: Transaction, log_id: int, fork: Fork) -> None:
+def put_fork(tx: WriteTransaction, log_id: int, fork: Fork) -> None:
     """Say where a fork's first records lie."""
     before = fork_of(tx, log_id)
     if before is not None and before.parent_id != fork.parent_id:
@@ -56,7 +56,7 @@ def put_fork(tx: Transaction, log_id: int, fork: Fork) -> None:
     tx.put(keys.fork(log_id), encode_fork(fork))
 
 
-def children(view: Rows | Transaction, log_id: int) -> Iterator[tuple[int, Fork]]:
+def children(view: Rows | WriteTransaction, log_id: int) -> Iterator[tuple[int, Fork]]:
     """The forks of a log; an operation may change each in turn."""
     start, stop = keys.of_log(keys.FORKS, log_id)
     while rows := view.scan(start, stop, limit=FORKS_PER_STEP):
@@ -68,7 +68,7 @@ def children(view: Rows | Transaction, log_id: int) -> Iterator[tuple[int, Fork]
         start = rows[-1][0] + b"\x00"
 
 
-def release(tx: Transaction, log_id: int) -> bool:
+def release(tx: WriteTransaction, log_id: int) -> bool:
     """A log is removed for good: its forks become its parent's; True if there is more to do."""
     own = fork_of(tx, log_id)
     found = list(islice(children(tx, log_id), FORKS_PER_STEP + 1))
@@ -91,14 +91,14 @@ def release(tx: Transaction, log_id: int) -> bool:
     return False
 
 
-def forget_marks(tx: Transaction, log_id: int) -> None:
+def forget_marks(tx: WriteTransaction, log_id: int) -> None:
     """Drop the marks of a log that goes on without what they were for: all of them, or none."""
     start, stop = keys.of_log(keys.MARKS, log_id)
     if tx.scan(start, stop, limit=1):
         tx.drop_all(start, stop)
 
 
-def note_set_back(tx: Transaction, log_id: int, number: int, at: int) -> None:
+def note_set_back(tx: WriteTransaction, log_id: int, number: int, at: int) -> None:
     """Remember that a log's end went back to an offset, for the time of that number."""
     key = keys.set_back(log_id)
     found = tx.get(key)

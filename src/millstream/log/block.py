@@ -23,7 +23,7 @@ _ARRAY = b"\xdd"
 """Before a count of 32 bits: what makes maps that lie back to back a MessagePack array."""
 
 
-class Block(Struct, frozen=True, array_like=True, gc=False):
+class RecordBlock(Struct, frozen=True, array_like=True, gc=False):
     """Records at the offsets [first_offset, first_offset + len)."""
 
     log: str
@@ -120,7 +120,7 @@ def unpack_headers(packed: bytes) -> list[Headers]:
     return _decode_many(packed)  # type: ignore[return-value]
 
 
-def pack(log: str, first_offset: int, entry: Entry, values: Sequence[bytes] | None) -> Block:
+def pack(log: str, first_offset: int, entry: Entry, values: Sequence[bytes] | None) -> RecordBlock:
     """Records that were stored apart, as one block: as many as there are values.
 
     With None it holds all of them without values.
@@ -134,7 +134,7 @@ def pack(log: str, first_offset: int, entry: Entry, values: Sequence[bytes] | No
         headers=headers if any(headers) else None,
         appended=entry.appended[:count],
     )
-    return Block(
+    return RecordBlock(
         log,
         first_offset,
         0,

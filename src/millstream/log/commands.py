@@ -6,7 +6,7 @@ from typing import Any
 
 from millstream.command import Operation, Procedure, Read, Traits, Wait, on_fork, on_log, on_parent
 from millstream.format.packing import Batch, Single
-from millstream.log.block import Block
+from millstream.log.block import RecordBlock
 from millstream.log.marks import Range
 from millstream.record import CursorInfo, Extent, LogInfo, Merged, Owner, Producer, Retention
 
@@ -179,7 +179,7 @@ class GetExtent(Read[Extent], frozen=True):
     known: int
 
 
-class ReadBlocks(Read[list[Block]], frozen=True):
+class ReadBlocks(Read[list[RecordBlock]], frozen=True):
     """Some of the records in [start, stop), in order, from the first on."""
 
     traits = Traits(needs=(on_log("read"),), bytes="bytes_max", is_large=True)

@@ -6,17 +6,17 @@ from millstream.errors import InvalidInput, NotFound, OutOfRange, TooLarge
 from millstream.format import keys
 from millstream.log import commands as c
 from millstream.log.ancestry import set_back_to
-from millstream.log.cursor_state import Acked, CursorState, Moved, Opened
+from millstream.log.cursor_state import Acked, CursorOpened, CursorState, FloorMoved
 from millstream.log.head import Head
 from millstream.log.marks import Marks
 from millstream.log.names import check_integer
 from millstream.log.operations import find_log, make_log, need_log
 from millstream.log.progress import set_aside
 from millstream.record import CursorInfo
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 
-def open_cursor(tx: Transaction, command: c.OpenCursor) -> CursorInfo:
+def open_cursor(tx: WriteTransaction, command: c.OpenCursor) -> CursorInfo:
     """Make a cursor if there is none."""
     if check_integer("a section", command.section) < 1:
         raise InvalidInput(f"a section has at least one record, not {command.section}")
@@ -32,11 +32,11 @@ def open_cursor(tx: Transaction, command: c.OpenCursor) -> CursorInfo:
                 position=command.start,
                 end=head.end,
             )
-        tx.change(key, Opened(floor, command.section, command.durable))
+        tx.change(key, CursorOpened(floor, command.section, command.durable))
     return cursor_info(command.cursor, state, head)
 
 
-def acknowledge(tx: Transaction, command: c.Acknowledge) -> int:
+def acknowledge(tx: WriteTransaction, command: c.Acknowledge) -> int:
     """Mark ranges as done."""
     key, state, head = _need_cursor(tx, command.log, command.cursor)
     _check_still_there(tx, command, head, max((stop for _, stop in command.ranges), default=0))
@@ -61,7 +61,7 @@ def acknowledge(tx: Transaction, command: c.Acknowledge) -> int:
     return marks.floor
 
 
-def move_cursor(tx: Transaction, command: c.MoveCursor) -> int:
+def move_cursor(tx: WriteTransaction, command: c.MoveCursor) -> int:
     """Set a cursor's floor."""
     key, state, head = _need_cursor(tx, command.log, command.cursor)
     marks: Marks = state.marks
@@ -69,11 +69,11 @@ def move_cursor(tx: Transaction, command: c.MoveCursor) -> int:
     if check_integer("an offset", command.floor) > head.end:
         raise _past_the_end(head, command.floor)
     if not command.forward or command.floor > marks.floor:
-        tx.change(key, Moved(command.floor))
+        tx.change(key, FloorMoved(command.floor))
     return int(state.marks.floor)
 
 
-def delete_cursor(tx: Transaction, command: c.DeleteCursor) -> bool:
+def delete_cursor(tx: WriteTransaction, command: c.DeleteCursor) -> bool:
     """Forget a cursor."""
     found = find_log(tx, command.log)
     if found is None:
@@ -86,7 +86,7 @@ def delete_cursor(tx: Transaction, command: c.DeleteCursor) -> bool:
 
 
 def _check_still_there(
-    tx: Transaction, command: c.Acknowledge | c.MoveCursor, head: Head, stop: int
+    tx: WriteTransaction, command: c.Acknowledge | c.MoveCursor, head: Head, stop: int
 ) -> None:
     """Refuse to acknowledge records that were set aside: others lie at their offsets now."""
     known = command.setbacks
@@ -98,7 +98,7 @@ def _check_still_there(
         raise set_aside(command.log, at)
 
 
-def _need_cursor(tx: Transaction, log: str, cursor: str) -> tuple[bytes, CursorState, Head]:
+def _need_cursor(tx: WriteTransaction, log: str, cursor: str) -> tuple[bytes, CursorState, Head]:
     log_id, head = need_log(tx, log)
     key = keys.cursor(log_id, cursor)
     state = tx.entity(key, CursorState)

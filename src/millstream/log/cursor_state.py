@@ -11,7 +11,7 @@ from millstream.log.marks import Marks, Range
 from millstream.store.entity import Entity
 
 
-class Opened(Struct, array_like=True, frozen=True, tag=1):
+class CursorOpened(Struct, array_like=True, frozen=True, tag=1):
     """The cursor exists from now on."""
 
     floor: int
@@ -25,13 +25,13 @@ class Acked(Struct, array_like=True, frozen=True, tag=2):
     ranges: list[Range]
 
 
-class Moved(Struct, array_like=True, frozen=True, tag=3):
+class FloorMoved(Struct, array_like=True, frozen=True, tag=3):
     """The floor was set, forwards or backwards; what was acknowledged above it is forgotten."""
 
     floor: int
 
 
-class SetBack(Struct, array_like=True, frozen=True, tag=4):
+class AcksSetBack(Struct, array_like=True, frozen=True, tag=4):
     """Other records lie from `at` on now: acknowledgements at or above it are dropped."""
 
     at: int
@@ -52,21 +52,21 @@ class CursorState(Entity):
     set_back: int = 0
     """How often records that it had passed were set aside."""
 
-    changes: ClassVar = Opened | Acked | Moved | SetBack
+    changes: ClassVar = CursorOpened | Acked | FloorMoved | AcksSetBack
 
-    def apply(self, change: Opened | Acked | Moved | SetBack) -> None:
+    def apply(self, change: CursorOpened | Acked | FloorMoved | AcksSetBack) -> None:
         """Move to the next state."""
         match change:
             case Acked():
                 for start, stop in change.ranges:
                     self.marks.add(start, stop)
-            case Moved():
+            case FloorMoved():
                 self.marks = Marks(change.floor)
-            case Opened():
+            case CursorOpened():
                 self.present = True
                 self.marks = Marks(change.floor)
                 self.section, self.durable = change.section, change.durable
-            case SetBack():
+            case AcksSetBack():
                 self.marks.cut(change.at)
                 self.set_back += 1
 

@@ -26,7 +26,7 @@ GAPS_KEPT = 16
 Older ones are joined."""
 
 
-class Named(Struct, array_like=True, frozen=True):
+class LogNamed(Struct, array_like=True, frozen=True):
     """A name now stands for this log; 0 for none."""
 
     log_id: int
@@ -37,9 +37,9 @@ class Name(Entity, array_like=True):
 
     log_id: int = 0
 
-    changes: ClassVar = Named
+    changes: ClassVar = LogNamed
 
-    def apply(self, change: Named) -> None:
+    def apply(self, change: LogNamed) -> None:
         """Point elsewhere."""
         self.log_id = change.log_id
 
@@ -59,7 +59,7 @@ class Created(Struct, array_like=True, frozen=True, tag=1):
     at_ms: int
 
 
-class Appended(Struct, array_like=True, frozen=True, tag=2):
+class RecordsAppended(Struct, array_like=True, frozen=True, tag=2):
     """Records were added at the end."""
 
     count: int
@@ -67,7 +67,7 @@ class Appended(Struct, array_like=True, frozen=True, tag=2):
     at_ms: int
 
 
-class Truncated(Struct, array_like=True, frozen=True, tag=3):
+class LogTruncated(Struct, array_like=True, frozen=True, tag=3):
     """Records before `start` are gone; past the end, both ends move."""
 
     start: int
@@ -87,7 +87,7 @@ class Retained(Struct, array_like=True, frozen=True, tag=5):
     retention: Retention
 
 
-class Taken(Struct, array_like=True, frozen=True, tag=6):
+class HoldTaken(Struct, array_like=True, frozen=True, tag=6):
     """A staging handle holds the log until then, in store time; an empty token releases it."""
 
     token: str
@@ -105,7 +105,7 @@ class Owned(Struct, array_like=True, frozen=True, tag=8):
     epoch: int
 
 
-class Placed(Struct, array_like=True, frozen=True, tag=9):
+class LogPlaced(Struct, array_like=True, frozen=True, tag=9):
     """A log that was just created begins and ends elsewhere: a fork, or a copy from another store."""
 
     start: int
@@ -113,7 +113,7 @@ class Placed(Struct, array_like=True, frozen=True, tag=9):
     end: int
 
 
-class SetBack(Struct, array_like=True, frozen=True, tag=10):
+class EndSetBack(Struct, array_like=True, frozen=True, tag=10):
     """Records from `end` on now belong to another log."""
 
     end: int
@@ -139,15 +139,15 @@ class Bounds(Struct, frozen=True):
 
 Change = (
     Created
-    | Appended
-    | Truncated
+    | RecordsAppended
+    | LogTruncated
     | Dropped
     | Retained
-    | Taken
+    | HoldTaken
     | Deleted
     | Owned
-    | Placed
-    | SetBack
+    | LogPlaced
+    | EndSetBack
     | Touched
 )
 """What can happen to a head."""
@@ -181,12 +181,12 @@ class Head(Entity, array_like=True):
     """Offsets below `start` that never held a record, half-open, in order, apart from each other."""
 
     changes: ClassVar = Change
-    computed: ClassVar = (Appended,)
+    computed: ClassVar = (RecordsAppended,)
 
     def apply(self, change: Change) -> None:
         """Move to the next state."""
         match change:
-            case Appended():
+            case RecordsAppended():
                 self.end += change.count
                 self.bytes += change.bytes
                 if change.at_ms > self.timestamp_ms:
@@ -194,7 +194,7 @@ class Head(Entity, array_like=True):
             case Created():
                 self.name = change.name
                 self.created_ms = self.timestamp_ms = change.at_ms
-            case Truncated():
+            case LogTruncated():
                 self._skip(self.end, change.start)
                 self.start = change.start
                 self.end = max(self.end, change.start)
@@ -207,18 +207,18 @@ class Head(Entity, array_like=True):
                 self.kept += kept
             case Retained():
                 self.retention = change.retention
-            case Taken():
+            case HoldTaken():
                 self.token, self.until_ms = change.token, change.until_ms
             case Deleted():
                 self.deleted = True
                 self.start = self.end
             case Owned():
                 self.owner, self.epoch = change.owner, change.epoch
-            case Placed():
+            case LogPlaced():
                 self.start, self.dropped, self.end = change.start, change.dropped, change.end
                 self._skip(0, change.dropped)
                 self.timestamp_ms = 0  # that of what it is made from follows
-            case SetBack():
+            case EndSetBack():
                 self.end = change.end
                 self.bytes -= change.bytes
                 self.setbacks += 1

@@ -21,16 +21,16 @@ from millstream.limits import MESSAGE_ID_MAX
 from millstream.log import commands as c
 from millstream.log.ancestry import forget_marks
 from millstream.log.head import (
-    Appended,
     Created,
     Deleted,
     Head,
+    HoldTaken,
+    LogNamed,
+    LogTruncated,
     Name,
-    Named,
+    RecordsAppended,
     Retained,
-    Taken,
     Touched,
-    Truncated,
 )
 from millstream.log.metadata import Meta, MetadataState, Set, check_limits
 from millstream.log.names import check_integer, check_name
@@ -38,27 +38,27 @@ from millstream.log.producer import Produced, ProducerState
 from millstream.record import Producer, moment
 from millstream.store.instance import instance_id
 from millstream.store.rows import View
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 
-def find_log(view: Transaction | View, name: str) -> tuple[int, Head] | None:
+def find_log(view: WriteTransaction | View, name: str) -> tuple[int, Head] | None:
     """The log that a name stands for."""
     log_id = view.entity(keys.log_name(name), Name).log_id
     return (log_id, view.entity(keys.head(log_id), Head)) if log_id else None
 
 
-def make_log(tx: Transaction, name: str) -> tuple[int, Head]:
+def make_log(tx: WriteTransaction, name: str) -> tuple[int, Head]:
     """The log that a name stands for; made if there is none."""
     found = find_log(tx, name)
     if found is not None:
         return found
     log_id = tx.take_log_id()
-    tx.change(keys.log_name(name), Named(log_id))
+    tx.change(keys.log_name(name), LogNamed(log_id))
     tx.change(keys.head(log_id), Created(name, tx.wall_ms))
     return log_id, tx.entity(keys.head(log_id), Head)
 
 
-def need_log(view: Transaction | View, name: str) -> tuple[int, Head]:
+def need_log(view: WriteTransaction | View, name: str) -> tuple[int, Head]:
     """The log that a name stands for; there must be one."""
     found = find_log(view, name)
     if found is None:
@@ -66,7 +66,7 @@ def need_log(view: Transaction | View, name: str) -> tuple[int, Head]:
     return found
 
 
-def create_log(tx: Transaction, command: c.CreateLog) -> bool:
+def create_log(tx: WriteTransaction, command: c.CreateLog) -> bool:
     """Make an empty log; False if there was one."""
     if find_log(tx, command.log) is not None:
         return False
@@ -74,7 +74,7 @@ def create_log(tx: Transaction, command: c.CreateLog) -> bool:
     return True
 
 
-def append(tx: Transaction, command: c.Append) -> int:
+def append(tx: WriteTransaction, command: c.Append) -> int:
     """Add records at the end; the offset of the first."""
     name, expected, producer = command.log, command.expect_end, command.producer
     found = find_log(tx, name)
@@ -113,7 +113,7 @@ def append(tx: Transaction, command: c.Append) -> int:
         size = _put_single(tx, log_id, end, records)
     else:
         size = _put_batch(tx, log_id, end, records)
-    tx.change(keys.head(log_id), Appended(count, size, tx.wall_ms))
+    tx.change(keys.head(log_id), RecordsAppended(count, size, tx.wall_ms))
     return end
 
 
@@ -136,7 +136,7 @@ def _check_producer(producer: Producer) -> None:
     check_integer("a producer's epoch", producer.epoch)
 
 
-def _repeated(tx: Transaction, log_id: int, producer: Producer, count: int) -> int | None:
+def _repeated(tx: WriteTransaction, log_id: int, producer: Producer, count: int) -> int | None:
     """Where a repeated append went the first time; None for a new one."""
     state = tx.entity(keys.producer(log_id, producer.name), ProducerState)
     found = state.repeated(producer, now_ms=tx.store_ms)
@@ -151,7 +151,7 @@ def _repeated(tx: Transaction, log_id: int, producer: Producer, count: int) -> i
     return first
 
 
-def _put_single(tx: Transaction, log_id: int, offset: int, record: Single) -> int:
+def _put_single(tx: WriteTransaction, log_id: int, offset: int, record: Single) -> int:
     message_id = tx.take_ids(1)
     timestamp_ms = record.timestamp_ms
     metadata = entries.encode_metadata(
@@ -165,7 +165,7 @@ def _put_single(tx: Transaction, log_id: int, offset: int, record: Single) -> in
     return len(record.value) + len(metadata)
 
 
-def _put_batch(tx: Transaction, log_id: int, offset: int, batch: Batch) -> int:
+def _put_batch(tx: WriteTransaction, log_id: int, offset: int, batch: Batch) -> int:
     first_id = tx.take_ids(batch.count)
     payload = block.place_values(
         batch.payload, count=batch.count, first_id=first_id, body_crc=batch.payload_crc
@@ -186,7 +186,7 @@ def _put_batch(tx: Transaction, log_id: int, offset: int, batch: Batch) -> int:
     return len(batch.payload) + len(batch.metadata)
 
 
-def truncate(tx: Transaction, command: c.Truncate) -> int:
+def truncate(tx: WriteTransaction, command: c.Truncate) -> int:
     """Forget what lies before an offset; only ever forwards."""
     known = find_log(tx, command.log)
     before = 0 if known is None else known[1].start
@@ -197,7 +197,7 @@ def truncate(tx: Transaction, command: c.Truncate) -> int:
     return gone
 
 
-def truncate_log(tx: Transaction, command: c.Truncate) -> int:
+def truncate_log(tx: WriteTransaction, command: c.Truncate) -> int:
     """Truncate, but leave the time of the last change: another copy brings its own."""
     found = find_log(tx, command.log)
     before = command.before
@@ -215,11 +215,11 @@ def truncate_log(tx: Transaction, command: c.Truncate) -> int:
         check_free(tx, head, "")
         forget_marks(tx, log_id)
     gone = min(before, head.end) - head.start
-    tx.change(keys.head(log_id), Truncated(before))
+    tx.change(keys.head(log_id), LogTruncated(before))
     return gone
 
 
-def delete_log(tx: Transaction, command: c.DeleteLog) -> bool:
+def delete_log(tx: WriteTransaction, command: c.DeleteLog) -> bool:
     """Forget a log with its cursors and metadata; its bytes and marks go in the background."""
     found = find_log(tx, command.log)
     if found is None:
@@ -235,7 +235,7 @@ def delete_log(tx: Transaction, command: c.DeleteLog) -> bool:
     return True
 
 
-def set_metadata(tx: Transaction, command: c.SetMetadata) -> None:
+def set_metadata(tx: WriteTransaction, command: c.SetMetadata) -> None:
     """Set or delete one metadata entry."""
     log_id, _ = make_log(tx, command.log)
     key = keys.metadata(log_id)
@@ -260,7 +260,7 @@ def set_metadata(tx: Transaction, command: c.SetMetadata) -> None:
     tx.change(keys.head(log_id), Touched(tx.wall_ms))
 
 
-def set_retention(tx: Transaction, command: c.SetRetention) -> None:
+def set_retention(tx: WriteTransaction, command: c.SetRetention) -> None:
     """Say what a log may forget."""
     rules = command.retention
     for name, most in (("age", rules.age_ms), ("bytes", rules.bytes), ("count", rules.count)):
@@ -272,7 +272,7 @@ def set_retention(tx: Transaction, command: c.SetRetention) -> None:
     tx.change(keys.head(log_id), Retained(rules))
 
 
-def take_log(tx: Transaction, command: c.TakeLog) -> int:
+def take_log(tx: WriteTransaction, command: c.TakeLog) -> int:
     """Hold a log exclusively for a while; its holder may prolong that."""
     log_id, head = make_log(tx, command.log)
     if head.owner:
@@ -282,24 +282,24 @@ def take_log(tx: Transaction, command: c.TakeLog) -> int:
     return head.end
 
 
-def _hold(tx: Transaction, log_id: int, token: str) -> None:
+def _hold(tx: WriteTransaction, log_id: int, token: str) -> None:
     until_ms = tx.store_ms + tx.limits.stage_lease_ms
-    tx.change(keys.head(log_id), Taken(token, until_ms))
+    tx.change(keys.head(log_id), HoldTaken(token, until_ms))
 
 
-def free_log(tx: Transaction, command: c.FreeLog) -> None:
+def free_log(tx: WriteTransaction, command: c.FreeLog) -> None:
     """Release a hold; that of another handle is left alone."""
     found = find_log(tx, command.log)
     if found is None:
         return
     if found[1].token == command.token:
-        tx.change(keys.head(found[0]), Taken("", 0))
+        tx.change(keys.head(found[0]), HoldTaken("", 0))
     producer = keys.producer(found[0], command.token)
     if tx.entity(producer, ProducerState).exists():
         tx.change(producer, None)  # the handle is gone, and repeats none of its commits
 
 
-def check_free(tx: Transaction, head: Head, token: str) -> None:
+def check_free(tx: WriteTransaction, head: Head, token: str) -> None:
     """Let the holder pass, or any caller if there is no hold; an expired hold is removed."""
     if head.token == token:
         return
@@ -316,4 +316,4 @@ def check_free(tx: Transaction, head: Head, token: str) -> None:
             until=moment(tx.wall_ms + head.until_ms - tx.store_ms),
         )
     log_id = tx.entity(keys.log_name(head.name), Name).log_id
-    tx.change(keys.head(log_id), Taken("", 0))
+    tx.change(keys.head(log_id), HoldTaken("", 0))

@@ -19,7 +19,7 @@ SECTION = 1_024
 """Records in a section: a flush moves the floor by whole ones."""
 
 
-class Progress:
+class CursorProgress:
     """A position and marks that start where the stored cursor stands. Any thread may use it."""
 
     __slots__ = ("_again", "_doubtful", "_lock", "_marks", "position", "section", "setbacks")

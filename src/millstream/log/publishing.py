@@ -22,7 +22,7 @@ from millstream.log.reader import read_blocks
 from millstream.record import Producer, Retention
 from millstream.store.rows import View
 from millstream.store.store import Store
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 
 class Published(Struct, frozen=True):
@@ -58,7 +58,7 @@ class FindPublished(Read[Published | None], frozen=True):
     name: str
 
 
-def publish_parts(tx: Transaction, command: PublishParts) -> Published | None:
+def publish_parts(tx: WriteTransaction, command: PublishParts) -> Published | None:
     """Append all of it, and the entry of the book."""
     book = find_log(tx, command.book)
     if book is None:

@@ -11,7 +11,7 @@ from millstream.format import keys
 from millstream.log import commands as c
 from millstream.log import reader, retention
 from millstream.log.ancestry import set_back_to
-from millstream.log.block import Block
+from millstream.log.block import RecordBlock
 from millstream.log.cursor_operations import cursor_info
 from millstream.log.cursor_state import CursorState
 from millstream.log.head import Head, Name
@@ -46,7 +46,7 @@ def get_extent(store: Store, query: c.GetExtent) -> Extent:
     return store.view(look)
 
 
-def read_blocks(store: Store, query: c.ReadBlocks) -> list[Block]:
+def read_blocks(store: Store, query: c.ReadBlocks) -> list[RecordBlock]:
     """Some of the records that were asked for."""
     return reader.read_blocks(
         store,

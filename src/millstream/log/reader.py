@@ -15,7 +15,7 @@ from millstream.format import block as blocks
 from millstream.format import entries, keys
 from millstream.format.lineage import Fork
 from millstream.log.ancestry import fork_of
-from millstream.log.block import Block, pack
+from millstream.log.block import RecordBlock, pack
 from millstream.log.damage import gone, located, next_entry
 from millstream.log.head import Bounds, Head
 from millstream.store.commit import Row
@@ -57,7 +57,7 @@ def bounds_of(store: Store, log_id: int) -> Bounds:
 
 def read_blocks(
     store: Store, name: str, *, start: int, stop: int, bytes_max: int, values: bool = True
-) -> list[Block]:
+) -> list[RecordBlock]:
     """Some of the records in [start, stop), from the first on: at least one, if there is any.
 
     Where damage begins, the answer ends; a read that starts at the damage raises. Without `values`
@@ -65,7 +65,7 @@ def read_blocks(
     """
     log_id = log_id_of(store, name)
 
-    def read(bounds: Bounds, rows: Rows) -> list[Block]:
+    def read(bounds: Bounds, rows: Rows) -> list[RecordBlock]:
         end = min(stop, bounds.end)
         if start >= end:
             return []
@@ -104,7 +104,7 @@ def with_rows(store: Store, log_id: int, read: Callable[[Bounds, Rows], T]) -> T
 
 def read_sound(
     view: Rows, log_id: int, name: str, *, start: int, stop: int, values: bool = True
-) -> list[Block]:
+) -> list[RecordBlock]:
     """Blocks from `start` on, up to `stop` or to where damage begins; damage at `start` raises."""
     try:
         return find_blocks(
@@ -123,10 +123,10 @@ def fetch_blocks(
     stop: int,
     bytes_max: int = SOME_BYTES,
     values: bool = True,
-) -> list[Block]:
+) -> list[RecordBlock]:
     """Blocks from `start` on, whatever the log's start."""
 
-    def read(_: Bounds, rows: Rows) -> list[Block]:
+    def read(_: Bounds, rows: Rows) -> list[RecordBlock]:
         return find_blocks(
             rows, log_id, name, start=start, stop=stop, bytes_max=bytes_max, values=values
         )
@@ -146,12 +146,12 @@ def find_blocks(
     stop: int,
     bytes_max: int,
     values: bool = True,
-) -> list[Block]:
+) -> list[RecordBlock]:
     """Blocks from `start` on, as far as they are sound; if the first is not, this raises.
 
     `RowMoved` if the first is not there, as the snapshot has it.
     """
-    found: list[Block] = []
+    found: list[RecordBlock] = []
     position, size = start, 0
     behind: int | None = None
     try:
@@ -243,7 +243,7 @@ def _covering(snapshot: Snapshot, log_id: int, position: int) -> list[Row]:
 
 def _stored_block(
     view: Rows, name: str, first: int, wanted: range, value: bytes, *, values: bool
-) -> Block:
+) -> RecordBlock:
     payload = b""
     if values:
         header = blocks.decode_header(value, kind=blocks.METADATA)
@@ -253,7 +253,7 @@ def _stored_block(
         payload = stored
         if not header.payload_bytes:  # a fork has only the first records of this block
             value, payload = entries.with_payload(value, stored)
-    return Block(name, first + wanted.start, wanted.start, len(wanted), value, payload)
+    return RecordBlock(name, first + wanted.start, wanted.start, len(wanted), value, payload)
 
 
 def _payloads(view: Rows, ids: Sequence[int], bytes_max: int) -> list[bytes]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from millstream.errors import CorruptionError
 from millstream.format import block as blocks
-from millstream.log.block import Block, packed_headers_of
+from millstream.log.block import RecordBlock, packed_headers_of
 from millstream.log.reader import bounds_of, fetch_blocks
 from millstream.store.store import Store
 
@@ -45,7 +45,7 @@ class Columns(NamedTuple):
     """A MessagePack array with a map for each; nothing if none has any."""
 
 
-class Parsed:
+class ParsedBlock:
     """A block of records, ready to be cut."""
 
     __slots__ = ("_ahead", "_next", "_rows", "end", "first", "metadata", "payload", "size")
@@ -117,8 +117,8 @@ class RecentBlocks:
     """A few parsed blocks, by log and first offset; the longest unused go first."""
 
     def __init__(self) -> None:
-        self._found: OrderedDict[tuple[int, int], Parsed] = OrderedDict()
-        self._last: dict[int, Parsed] = {}
+        self._found: OrderedDict[tuple[int, int], ParsedBlock] = OrderedDict()
+        self._last: dict[int, ParsedBlock] = {}
         """Of each log, the block that was used last; the next claim mostly wants it again."""
         self._setbacks: dict[int, int] = {}
         """Of logs that were set back, how often."""
@@ -134,7 +134,7 @@ class RecentBlocks:
             for key in [key for key in self._found if key[0] == log_id]:
                 del self._found[key]
 
-    def find(self, log_id: int, offset: int) -> Parsed | None:
+    def find(self, log_id: int, offset: int) -> ParsedBlock | None:
         """The block that holds a record, if it is remembered."""
         last = self._last.get(log_id)
         if last is not None and last.first <= offset < last.end:
@@ -147,12 +147,12 @@ class RecentBlocks:
                     return parsed
         return None
 
-    def add(self, log_id: int, block: Block) -> Parsed:
+    def add(self, log_id: int, block: RecordBlock) -> ParsedBlock:
         """Parse a block that was read, and remember it."""
         # Its rows were checked just now, when they were read.
         metadata = blocks.Block(block.metadata, kind=blocks.METADATA, trusted=True)
         payload = blocks.Block(block.payload, kind=blocks.PAYLOAD, trusted=True)
-        parsed = Parsed(block.first_offset - block.skip, metadata, payload)
+        parsed = ParsedBlock(block.first_offset - block.skip, metadata, payload)
         with self._lock:
             self._found[log_id, parsed.first] = self._last[log_id] = parsed
             self._shrink()
@@ -185,7 +185,7 @@ def recent_rows(store: Store, log_id: int, name: str, *, start: int, stop: int) 
 
 def _pieces(
     store: Store, log_id: int, name: str, start: int, stop: int
-) -> list[tuple[Parsed, int, int]]:
+) -> list[tuple[ParsedBlock, int, int]]:
     """Blocks that hold the records in [start, stop) of a log, and which to take from each.
 
     Blocks may overlap: those of records that were stored apart are made of what was asked for.
@@ -194,7 +194,7 @@ def _pieces(
     setbacks = bounds_of(store, log_id).setbacks
     if setbacks:
         cache.note(log_id, setbacks)
-    found: list[tuple[Parsed, int, int]] = []
+    found: list[tuple[ParsedBlock, int, int]] = []
     while start < stop:
         parsed = cache.find(log_id, start)
         if parsed is not None:

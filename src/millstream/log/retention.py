@@ -19,14 +19,14 @@ from millstream.format import block as blocks
 from millstream.format import entries, keys
 from millstream.log.ancestry import release
 from millstream.log.cursor_state import CursorState
-from millstream.log.head import Dropped, Head, Touched, Truncated
+from millstream.log.head import Dropped, Head, LogTruncated, Touched
 from millstream.log.producer import ProducerState
 from millstream.log.reader import entries_of
 from millstream.log.sparse import Needed, Sweep, bytes_below, payloads_of, rows_of, thin
 from millstream.store.commit import Row
 from millstream.store.rows import Rows, View
 from millstream.store.store import Store
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 HEADS_PER_PASS = 500
 ENTRIES_PER_CUT = 1_000
@@ -118,7 +118,7 @@ class LogUpkeep:
         return page
 
 
-def _forget_producers(tx: Transaction, idle: list[bytes]) -> None:
+def _forget_producers(tx: WriteTransaction, idle: list[bytes]) -> None:
     for key in idle:
         if tx.entity(key, ProducerState).idle(tx.store_ms):
             tx.change(key, None)
@@ -155,14 +155,14 @@ def forget(store: Store, log_id: int) -> int:
     return 0
 
 
-def _forget(tx: Transaction, *, log_id: int, head: Head, start: int) -> int:
+def _forget(tx: WriteTransaction, *, log_id: int, head: Head, start: int) -> int:
     """Move the start, if what was counted then is still there; else 0, to count again."""
     current = tx.entity(keys.head(log_id), Head)
     if current.deleted or (current.start, current.dropped) != (head.start, head.dropped):
         return 0
     if current.retention != head.retention or start > current.end:
         return 0
-    tx.change(keys.head(log_id), Truncated(start))
+    tx.change(keys.head(log_id), LogTruncated(start))
     tx.change(keys.head(log_id), Touched(tx.wall_ms))
     return start - head.start
 
@@ -234,7 +234,7 @@ def _kept_before(view: Rows, rows: list[Row], dropped: int) -> int:
     return bytes_below(view, rows[0], dropped)
 
 
-def _drop_slice(tx: Transaction, log_id: int) -> bool:
+def _drop_slice(tx: WriteTransaction, log_id: int) -> bool:
     """Delete what is not pinned of some entries below the start; True if more are left."""
     key = keys.head(log_id)
     head = tx.entity(key, Head)
@@ -267,7 +267,7 @@ class _Thinned(NamedTuple):
     more: bool
 
 
-def _thin_some(tx: Transaction, log_id: int, start: int, end: int, needed: Needed) -> _Thinned:
+def _thin_some(tx: WriteTransaction, log_id: int, start: int, end: int, needed: Needed) -> _Thinned:
     """Delete what nobody needs of the entries between what was dropped and an end."""
     rows = rows_of(tx.view, log_id, start, end, ENTRIES_PER_SLICE)
     kept = -_kept_before(tx.view, rows, start)
@@ -289,7 +289,7 @@ def _thin_some(tx: Transaction, log_id: int, start: int, end: int, needed: Neede
     return _Thinned(through, gone, kept, more)
 
 
-def _begin_across(tx: Transaction, log_id: int, end: int) -> int:
+def _begin_across(tx: WriteTransaction, log_id: int, end: int) -> int:
     """Where the entry begins that reaches across an end: it stays whole; the end, if none does."""
     _, last = keys.of_log(keys.ENTRY, log_id)
     near = tx.scan(keys.entry(log_id, end), last, limit=1)

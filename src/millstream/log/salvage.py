@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from millstream.errors import CorruptionError
-from millstream.log.block import Block
+from millstream.log.block import RecordBlock
 from millstream.log.reader import read_sound
 from millstream.record import NO_HEADERS, Record
 from millstream.store.rows import Rows
@@ -16,14 +16,14 @@ Damage = CorruptionError | None
 """Why a value cannot be given; None if it can."""
 
 
-class Found(NamedTuple):
+class Salvaged(NamedTuple):
     """Neighbouring records, with or without their values."""
 
     records: list[Record]
     damage: Damage
 
 
-def salvage(view: Rows, log_id: int, name: str, *, start: int, stop: int) -> Iterator[Found]:
+def salvage(view: Rows, log_id: int, name: str, *, start: int, stop: int) -> Iterator[Salvaged]:
     """Every record in [start, stop), also below the log's start while its bytes are there.
 
     A record that is damaged has an empty value. If its metadata is damaged as well, it has no key,
@@ -35,16 +35,16 @@ def salvage(view: Rows, log_id: int, name: str, *, start: int, stop: int) -> Ite
         except CorruptionError as error:
             end = behind(error, start, stop)
             read = partial(read_sound, view, log_id, name, stop=end, values=False)
-            yield Found(bare_records(read, name, start=start, stop=end), error)
+            yield Salvaged(bare_records(read, name, start=start, stop=end), error)
             start = end
             continue
         for block in sound:
-            yield Found(block.records(), None)
+            yield Salvaged(block.records(), None)
         start = sound[-1].offsets.stop
 
 
 def bare_records(
-    read: Callable[..., list[Block]], log: str, *, start: int, stop: int
+    read: Callable[..., list[RecordBlock]], log: str, *, start: int, stop: int
 ) -> list[Record]:
     """The records in [start, stop) without values; of damaged ones nothing is left but their place.
 

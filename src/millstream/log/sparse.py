@@ -23,7 +23,7 @@ from millstream.store.commit import Row
 from millstream.store.rows import Rows, View
 from millstream.store.state import NO_END
 from millstream.store.store import Store
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 LIVE_DIVISOR = 4
 """An entry is replaced once fewer than one in so many of its messages are needed,"""
@@ -82,7 +82,7 @@ class Cut(NamedTuple):
     again: list[Row]
     """The rows to be written afterwards: one of them may take the place of the entry."""
 
-    def apply(self, tx: Transaction) -> None:
+    def apply(self, tx: WriteTransaction) -> None:
         """Let it be so."""
         for key in self.over:
             tx.drop(key)
@@ -97,7 +97,7 @@ def is_sparse(first: int, value: bytes, needed: Needed) -> bool:
     return live * LIVE_DIVISOR < total and live <= SINGLES_MAX
 
 
-def thin(tx: Transaction, row: Row, needed: Needed) -> Cut:
+def thin(tx: WriteTransaction, row: Row, needed: Needed) -> Cut:
     """What becomes of an entry: if little of it is needed, that is written again, as singles."""
     key, value = row
     first, stop = entries.extent(key, value)
@@ -121,7 +121,7 @@ def thin(tx: Transaction, row: Row, needed: Needed) -> Cut:
 
 
 def _singles(
-    tx: Transaction, log_id: int, first: int, value: bytes, offsets: list[int]
+    tx: WriteTransaction, log_id: int, first: int, value: bytes, offsets: list[int]
 ) -> list[Row]:
     """The rows of some messages of an entry, as if each had been appended alone."""
     entry = entries.decode(value)
@@ -145,7 +145,7 @@ def _singles(
     return rows
 
 
-def _found(tx: Transaction, key: bytes) -> bytes:
+def _found(tx: WriteTransaction, key: bytes) -> bytes:
     value = tx.get(key)
     if value is None:
         raise CorruptionError("a payload is missing", what="payload", where=key.hex())
@@ -192,7 +192,7 @@ class Sweep:
             self._needed = Needed(view.pinned(self._log_id))
         return head.dropped
 
-    def _let_go(self, tx: Transaction, found: list[bytes]) -> None:
+    def _let_go(self, tx: WriteTransaction, found: list[bytes]) -> None:
         """Thin what is still sparse: meanwhile a message may have been given another claim id."""
         key = keys.head(self._log_id)
         head = tx.entity(key, Head)

@@ -6,10 +6,10 @@ from msgspec import Struct, field
 
 from millstream.command import Operation, Procedure, Read, Signed, Traits, Wait, on_log, on_queue
 from millstream.format.packing import Batch, Single
-from millstream.format.rfc import Record
+from millstream.format.rfc import RfcRecord
 from millstream.queue.model.marking import Wishes
 from millstream.queue.model.message import Fate, LeaseEnd, Lot, QueueInfo, Try
-from millstream.queue.model.slots import Mark, Span
+from millstream.queue.model.slots import RoutingMark, Span
 from millstream.queue.model.spec import QueueSpec
 from millstream.record import Producer
 
@@ -24,7 +24,7 @@ class Routed(Struct, frozen=True):
     start: int
     stop: int
     spans: list[Span]
-    marks: list[Mark] | None = None
+    marks: list[RoutingMark] | None = None
     """One per message, for queues that look at more than whether it matches."""
     unknown: int = 0
     """Records of which the queue's filter could not say whether they match."""
@@ -249,7 +249,7 @@ class GetAttempts(Read[list[Try]], frozen=True):
     claim_id: int
 
 
-class ListRecords(Read[list[Record]], frozen=True):
+class ListRecords(Read[list[RfcRecord]], frozen=True):
     """The RFC's records of a queue whose keys follow `after`, at most so many; none at the end."""
 
     traits = Traits(needs=(on_queue("read"),), page="count", is_large=True)

@@ -51,14 +51,14 @@ def _silent() -> logging.Logger:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class OpenConnection:
     """An open connection, and how the server greeted us."""
 
     socket: ClientConnection
     hello: wire.Hello
 
 
-async def dial(address: Address, *, timeout_s: float) -> Line:
+async def dial(address: Address, *, timeout_s: float) -> OpenConnection:
     """Connect, and hear the greeting; `CannotOpen` if there is none within the time."""
     try:
         async with asyncio.timeout(timeout_s):
@@ -92,11 +92,11 @@ async def _connected(address: Address) -> ClientConnection:
     )
 
 
-async def _greeted(socket: ClientConnection, address: Address) -> Line:
+async def _greeted(socket: ClientConnection, address: Address) -> OpenConnection:
     try:
         if socket.subprotocol != wire.SUBPROTOCOL:
             raise InvalidInput(f"it does not speak {wire.SUBPROTOCOL}")
-        return Line(socket, wire.decode_hello(await socket.recv(decode=False)))
+        return OpenConnection(socket, wire.decode_hello(await socket.recv(decode=False)))
     except BaseException:
         socket.transport.abort()
         raise

@@ -23,7 +23,7 @@ from millstream import wire
 from millstream.clock import SystemClock
 from millstream.errors import CannotOpen, Closed, InvalidInput, MillstreamError
 from millstream.remote.address import Address
-from millstream.remote.dialing import Line, dial
+from millstream.remote.dialing import OpenConnection, dial
 from millstream.remote.pipeline import Asked, Pipeline
 
 DELAY_S_FIRST = 0.05
@@ -62,10 +62,10 @@ def delay_s(attempt: int, chance: float) -> float:
 class Link:
     """One server, for the tasks of one event loop."""
 
-    def __init__(self, address: Address, patience: Patience, line: Line) -> None:
+    def __init__(self, address: Address, patience: Patience, line: OpenConnection) -> None:
         self.address = address
         self.hello = line.hello
-        self.line: Line | None = line
+        self.line: OpenConnection | None = line
         self._patience = patience
         self._clock = SystemClock()
         self._pipeline = Pipeline(waiting_max=line.hello.limits.waiting_operations_max)
@@ -109,7 +109,7 @@ class Link:
             self._keeping.cancel()
         await asyncio.wait([self._keeping])
 
-    async def _keep(self, line: Line) -> None:
+    async def _keep(self, line: OpenConnection) -> None:
         """Talk, and dial again whenever the connection is lost."""
         try:
             while True:
@@ -127,7 +127,7 @@ class Link:
             self._idle.set()
 
     @asynccontextmanager
-    async def _on(self, line: Line) -> AsyncIterator[None]:
+    async def _on(self, line: OpenConnection) -> AsyncIterator[None]:
         if line.hello.instance != self.hello.instance:
             self._pipeline.forget_sent(f"another store answers at {self.address.shown} now")
         self.line, self.hello = line, line.hello
@@ -142,7 +142,7 @@ class Link:
 
     # One connection.
 
-    async def _talk(self, line: Line) -> str:
+    async def _talk(self, line: OpenConnection) -> str:
         """Send and hear until the connection is lost; answers why."""
         sending = asyncio.create_task(self._send(line))
         try:
@@ -156,7 +156,7 @@ class Link:
             sending.cancel()
             await asyncio.wait([sending])
 
-    async def _send(self, line: Line) -> None:
+    async def _send(self, line: OpenConnection) -> None:
         """Send frames for as long as the connection stands; the hearing side notices its end."""
         while line.socket.state is State.OPEN:
             frame = self._pipeline.next_frame(line.hello)
@@ -179,7 +179,7 @@ class Link:
 
     # Between connections.
 
-    async def _dial_again(self) -> Line:
+    async def _dial_again(self) -> OpenConnection:
         since_s = self._clock.seconds()
         while True:
             await asyncio.sleep(delay_s(self._attempt, random.random()))
@@ -199,7 +199,7 @@ class Link:
         return Closed(f"the connection to {self.address.shown} was closed here")
 
 
-class Answer(Asked):
+class LoopRequest(Asked):
     """A request of a coroutine in the link's own loop."""
 
     __slots__ = ("future",)

@@ -20,7 +20,7 @@ from msgspec import Raw
 from millstream import wire
 from millstream.command import Command, waits
 from millstream.errors import CannotOpen, MillstreamError, Overloaded, TooLarge
-from millstream.remote.repeats import Fate, Interrupted, fate_of, unknown, unreachable
+from millstream.remote.repeats import Interrupted, RepeatFate, fate_of, unknown, unreachable
 
 FRAME_BYTES = 1 << 20
 """A frame is sent once it holds so much: the server can begin with it."""
@@ -123,9 +123,9 @@ class Pipeline:
             if asked.losses > REPEATS_MAX:
                 error = CannotOpen(f"{why}, {asked.losses} times at {type(asked.command).__name__}")
                 asked.settle(unreachable(asked.command, sent=True, why=error))
-            elif fate is Fate.ASK_AGAIN:
+            elif fate is RepeatFate.ASK_AGAIN:
                 again.append(asked)
-            elif fate is Fate.WAIT_AGAIN:
+            elif fate is RepeatFate.WAIT_AGAIN:
                 asked.settle(Interrupted(why))
             else:
                 asked.settle(unknown(asked.command, why))

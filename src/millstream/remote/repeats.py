@@ -17,7 +17,7 @@ from millstream.log.commands import Append
 from millstream.queue.commands import ClaimMessages
 
 
-class Fate(Enum):
+class RepeatFate(Enum):
     """What to do with a request that was sent, and not answered."""
 
     ASK_AGAIN = auto()
@@ -32,11 +32,11 @@ class Interrupted(MillstreamError):
     """A wait whose connection was lost; never seen by users."""
 
 
-def fate_of(command: Command[Any]) -> Fate:
+def fate_of(command: Command[Any]) -> RepeatFate:
     """What to do with a command whose outcome is unknown."""
     if not is_repeatable(command):
-        return Fate.TELL
-    return Fate.WAIT_AGAIN if waits(command) else Fate.ASK_AGAIN
+        return RepeatFate.TELL
+    return RepeatFate.WAIT_AGAIN if waits(command) else RepeatFate.ASK_AGAIN
 
 
 def unknown(command: Command[Any], why: str) -> OutcomeUnknown:

@@ -19,7 +19,7 @@ from millstream import wire
 from millstream.clock import Clock, SystemClock
 from millstream.command import Command, waits
 from millstream.errors import CannotOpen, MillstreamError
-from millstream.remote.link import Answer, Link
+from millstream.remote.link import Link, LoopRequest
 from millstream.remote.repeats import Interrupted
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ async def wait_for(link: Link, command: Command[Any]) -> Raw:
         left_ms = max(0.0, deadline_s - asked_s) * 1000
         piece_ms = link.wait_ms() if left_ms > link.wait_ms() else math.ceil(left_ms)
         piece: Command[Any] = replace(command, **{wait.field: piece_ms})
-        request = Answer(piece)
+        request = LoopRequest(piece)
         link.ask(request)
         try:
             answer = await request.future
@@ -86,7 +86,7 @@ class AsyncRemoteSession:
         self._check_home()
         if waits(command):
             return result_of(command, await wait_for(self._link, command))
-        asked = Answer(command)
+        asked = LoopRequest(command)
         self._link.ask(asked)
         return result_of(command, await asked.future)
 

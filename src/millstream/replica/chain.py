@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from millstream.errors import InvalidInput
 from millstream.format import block as blocks
-from millstream.log.block import Block
+from millstream.log.block import RecordBlock
 from millstream.log.names import check_integer
 
 PIECE_RECORDS_MAX = 1_024
@@ -83,7 +83,7 @@ class Parsed(Struct, frozen=True):
         )
 
 
-def parse(block: Block) -> Parsed:
+def parse(block: RecordBlock) -> Parsed:
     """Take a block that was read apart: checksums, columns and counts are checked."""
     metadata = blocks.Block(block.metadata, kind=blocks.METADATA)
     payload = blocks.Block(block.payload, kind=blocks.PAYLOAD)
@@ -106,7 +106,7 @@ class Run:
         """Of the values."""
         self._hashes = [sha256() for _ in range(_COLUMNS)]
 
-    def add(self, records: Block | Parsed) -> None:
+    def add(self, records: RecordBlock | Parsed) -> None:
         """Go on with the records of a block."""
         found = records if isinstance(records, Parsed) else parse(records)
         if not found.count:
@@ -164,7 +164,7 @@ class Chain:
         """The offset behind the last record that was added."""
         return self.last.offset + self._run.count
 
-    def extend(self, records: Block | Parsed) -> list[Mark]:
+    def extend(self, records: RecordBlock | Parsed) -> list[Mark]:
         """Go on with a block that begins at the end; the marks of the pieces that it closes."""
         found = records if isinstance(records, Parsed) else parse(records)
         if found.first_offset != self.end:

@@ -7,7 +7,7 @@ from msgspec import Struct, field
 from millstream.command import Operation, Procedure, Read, Traits, on_copy
 from millstream.errors import InvalidInput
 from millstream.format.packing import check_timestamp
-from millstream.log.block import Block
+from millstream.log.block import RecordBlock
 from millstream.log.metadata import Meta
 from millstream.log.names import check_integer, check_name
 from millstream.record import SetBackReader
@@ -106,7 +106,7 @@ class Parcel(Struct, frozen=True, array_like=True):
 
     end: int
     digest: bytes
-    blocks: list[Block] = []
+    blocks: list[RecordBlock] = []
     packed: bytes = b""
     """The blocks as MessagePack and zstd, in place of `blocks`."""
     size: int = 0
@@ -117,7 +117,7 @@ class Parcel(Struct, frozen=True, array_like=True):
         return len(self.packed) or sum(map(weight, self.blocks))
 
 
-def weight(block: Block) -> int:
+def weight(block: RecordBlock) -> int:
     """Bytes of a block that travel."""
     return len(block.payload) + len(block.metadata)
 

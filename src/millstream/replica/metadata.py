@@ -21,7 +21,7 @@ from millstream.log.names import check_integer, check_name, check_text
 from millstream.log.operations import find_log, need_log
 from millstream.replica.commands import GetStampedMetadata
 from millstream.store.rows import View
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 COUNTER_MAX = 2**53
 """Entries set within one millisecond: far beyond what a writer reaches, far below what overflows."""
@@ -85,7 +85,7 @@ def check_entries(entries: Entries) -> None:
             raise InvalidInput(f"metadata {key!r} is deleted and has a value")
 
 
-def adopt_metadata(tx: Transaction, log: str, entries: Entries) -> int:
+def adopt_metadata(tx: WriteTransaction, log: str, entries: Entries) -> int:
     """Take over what counts of another copy's metadata; answers how many entries that were."""
     check_entries(entries)
     log_id, _ = need_log(tx, log)
@@ -100,7 +100,7 @@ def adopt_metadata(tx: Transaction, log: str, entries: Entries) -> int:
     return len(found)
 
 
-def _check_size(tx: Transaction, log: str, entries: dict[str, Meta]) -> None:
+def _check_size(tx: WriteTransaction, log: str, entries: dict[str, Meta]) -> None:
     values = {key: meta.value for key, meta in entries.items() if meta.present}
     deleted, most = len(entries) - len(values), 2 * TOMBSTONES_MAX
     if deleted > most:

@@ -16,7 +16,7 @@ from millstream.log.operations import check_free, need_log, not_owner
 from millstream.record import Owner
 from millstream.store.instance import instance_id
 from millstream.store.rows import View
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 
 def get_owner(view: View, query: c.GetOwner) -> Owner:
@@ -25,7 +25,7 @@ def get_owner(view: View, query: c.GetOwner) -> Owner:
     return _owner(head, instance_id(view))
 
 
-def hand_over(tx: Transaction, command: c.HandOver) -> Owner:
+def hand_over(tx: WriteTransaction, command: c.HandOver) -> Owner:
     """Let another store append from now on; only the owner can."""
     check_name(command.to, "store")
     log_id, head = need_log(tx, command.log)
@@ -39,7 +39,7 @@ def hand_over(tx: Transaction, command: c.HandOver) -> Owner:
     return _owner(head, here)
 
 
-def take_over(tx: Transaction, command: c.TakeOver) -> Owner:
+def take_over(tx: WriteTransaction, command: c.TakeOver) -> Owner:
     """Append here from now on; a store that owns the log already changes nothing."""
     log_id, head = need_log(tx, command.log)
     if head.owner:

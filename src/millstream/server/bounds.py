@@ -23,7 +23,7 @@ from millstream.format.checking import check_packed
 from millstream.format.packing import Batch, Single, check_json
 from millstream.limits import Limits
 from millstream.log import commands as logs
-from millstream.log.block import Block
+from millstream.log.block import RecordBlock
 from millstream.log.names import NUMBER_MAX, check_integer, check_name
 from millstream.queue import commands as queues
 from millstream.queue.model.spec import QueueSpec
@@ -37,7 +37,7 @@ RUNS_MAX = 100_000
 """Claims that one command may name."""
 
 _RUNS = ("claims", "acked")
-_CHECKED_ELSEWHERE = (Single, Batch, Block, Parcel, QueueSpec)
+_CHECKED_ELSEWHERE = (Single, Batch, RecordBlock, Parcel, QueueSpec)
 """Values that are checked as a whole: packed records by `check_records`, others by their rules."""
 
 Check = Callable[[str, Any], object]

@@ -44,7 +44,7 @@ class Part(Struct, frozen=True):
     crc: int
 
 
-class Staged:
+class ShelvedParts:
     """The parts of one transaction, in a file of their own."""
 
     def __init__(self, folder: Path | None) -> None:
@@ -84,7 +84,7 @@ class Shelf:
         """One commit at a time: it looks first whether there was one, and it is large."""
         self._clock = clock
         self._folder = folder
-        self._staged: dict[tuple[str, str], Staged] = {}
+        self._staged: dict[tuple[str, str], ShelvedParts] = {}
 
     def total_bytes(self) -> int:
         """Bytes of all transactions."""
@@ -102,7 +102,7 @@ class Shelf:
         await asyncio.to_thread(staged.write, data, position)
         staged.parts[name] = Part(position, len(data), count, crc)
 
-    def _place_for(self, key: tuple[str, str], name: tuple[str, int], size: int) -> Staged:
+    def _place_for(self, key: tuple[str, str], name: tuple[str, int], size: int) -> ShelvedParts:
         staged = self._staged.get(key)
         before = staged.size if staged else 0
         if before + size > TRANSACTION_BYTES_MAX:
@@ -122,11 +122,11 @@ class Shelf:
         if staged is None:
             if len(self._staged) >= TRANSACTIONS_MAX:
                 raise Overloaded("too many transactions are staged; try again later")
-            staged = self._staged[key] = Staged(self._folder)
+            staged = self._staged[key] = ShelvedParts(self._folder)
             asyncio.get_running_loop().call_later(IDLE_S + 1, self.sweep)
         return staged
 
-    def find(self, key: tuple[str, str]) -> Staged | None:
+    def find(self, key: tuple[str, str]) -> ShelvedParts | None:
         """What is staged under a name."""
         self.sweep()
         staged = self._staged.get(key)

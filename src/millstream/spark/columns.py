@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.format import block as stored
-from millstream.log.block import Block, headers_of
+from millstream.log.block import RecordBlock, headers_of
 from millstream.record import Headers
 
 ROWS_PER_BATCH = 8_192
@@ -29,10 +29,10 @@ _TIME = pa.timestamp("us", tz="UTC")
 _SCALAR = pa.struct([("s", pa.string()), ("i", pa.int64()), ("d", pa.float64()), ("b", pa.bool_())])
 
 
-class Piece:
+class DecodedBlock:
     """One block, decoded as far as its columns ask for; `trusted` if a store has checked its rows."""
 
-    def __init__(self, block: Block, *, trusted: bool = False) -> None:
+    def __init__(self, block: RecordBlock, *, trusted: bool = False) -> None:
         self.block = block
         self._trusted = trusted
 
@@ -51,15 +51,15 @@ class Piece:
 
 
 def batches(
-    blocks: Iterable[Block], schema: pa.Schema, *, trusted: bool = False
+    blocks: Iterable[RecordBlock], schema: pa.Schema, *, trusted: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """Blocks as record batches with these columns."""
     return joined((batch_of(block, schema, trusted=trusted) for block in blocks), schema)
 
 
-def batch_of(block: Block, schema: pa.Schema, *, trusted: bool = False) -> pa.RecordBatch:
+def batch_of(block: RecordBlock, schema: pa.Schema, *, trusted: bool = False) -> pa.RecordBatch:
     """One block as a record batch."""
-    piece = Piece(block, trusted=trusted)
+    piece = DecodedBlock(block, trusted=trusted)
     return pa.RecordBatch.from_arrays([_column(piece, field) for field in schema], schema=schema)
 
 
@@ -84,7 +84,7 @@ def _joined(found: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     return pa.Table.from_batches(found, schema).combine_chunks().to_batches()[0]
 
 
-def _column(piece: Piece, field: pa.Field) -> pa.Array:
+def _column(piece: DecodedBlock, field: pa.Field) -> pa.Array:
     """One column of a block, of the type that Spark expects."""
     block = piece.block
     match field.name:
@@ -108,7 +108,10 @@ def _column(piece: Piece, field: pa.Field) -> pa.Array:
 
 
 def _binary(
-    buffers: tuple[memoryview, memoryview] | None, block: Block, *, validity: memoryview | None
+    buffers: tuple[memoryview, memoryview] | None,
+    block: RecordBlock,
+    *,
+    validity: memoryview | None,
 ) -> pa.Array:
     if buffers is None:
         return pa.nulls(block.count, pa.binary())
@@ -132,7 +135,7 @@ def _zeros(count: int) -> pa.Array:
     return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(bytes(4 * count))])
 
 
-def times_of(piece: Piece, column: int) -> pa.Array:
+def times_of(piece: DecodedBlock, column: int) -> pa.Array:
     """The timestamps of a block's records, or when they were appended, in microseconds."""
     metadata, block = piece.metadata, piece.block
     is_appended = column == stored.APPENDED

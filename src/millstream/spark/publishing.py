@@ -18,7 +18,7 @@ from millstream.log.producer import Produced, ProducerState
 from millstream.queue.rules.putting import append
 from millstream.spark import staging
 from millstream.spark.staging import StagedFile
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 BOOK = "millstream:spark"
 """The log under which applications are noted; it has no records."""
@@ -45,7 +45,7 @@ def publish(
     Answers how many records that were; none, if it had been done before.
     """
 
-    def run(tx: Transaction) -> int:
+    def run(tx: WriteTransaction) -> int:
         if version is not None and _is_known(tx, version):
             return 0  # its files may be gone already
         count = 0
@@ -60,7 +60,7 @@ def publish(
     return session.store.run(run)
 
 
-def _is_known(tx: Transaction, version: Version) -> bool:
+def _is_known(tx: WriteTransaction, version: Version) -> bool:
     """Whether a transaction, or a later one of the application, was committed."""
     found = find_log(tx, BOOK)
     if found is None:
@@ -69,7 +69,7 @@ def _is_known(tx: Transaction, version: Version) -> bool:
     return state.exists() and not state.idle(tx.store_ms) and version.number <= state.last
 
 
-def _note(tx: Transaction, version: Version) -> None:
+def _note(tx: WriteTransaction, version: Version) -> None:
     """Remember a transaction; it has no offsets in the book, which has no records."""
     log_id, _ = make_log(tx, BOOK)
     tx.change(

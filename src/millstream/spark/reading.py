@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from millstream.errors import Truncated
 from millstream.format import block as stored
 from millstream.log import commands as c
-from millstream.log.block import Block
-from millstream.spark.columns import Piece, batch_of, batches, joined, times_of
+from millstream.log.block import RecordBlock
+from millstream.spark.columns import DecodedBlock, batch_of, batches, joined, times_of
 from millstream.spark.options import ReadOptions
 from millstream.spark.place import reading
 from millstream.spark.planning import Range, lost
@@ -45,7 +45,7 @@ def read_range(
 
 def _blocks(
     session: Session, options: ReadOptions, wanted: Range, *, values: bool
-) -> Iterator[Block]:
+) -> Iterator[RecordBlock]:
     """Blocks of a range, in order; a part that was truncated is an error, or left out."""
     start, size = wanted.start, session.limits.read_bytes_max
     while start < wanted.stop:
@@ -78,7 +78,7 @@ def _chosen(
 
         condition = parse(options.filter)
     for block in _blocks(session, options, wanted, values=False):
-        piece = Piece(block)
+        piece = DecodedBlock(block)
         mask = _by_times(piece, times)
         if condition is not None and any(mask):
             matched = _by_filter(condition, piece)
@@ -95,7 +95,7 @@ def _chosen(
             yield found if all(keep) else found.filter(pa.array(keep))
 
 
-def _by_times(piece: Piece, bounds: Times) -> list[bool]:
+def _by_times(piece: DecodedBlock, bounds: Times) -> list[bool]:
     found: Any = None
     for name, (low, high) in bounds.items():
         column = stored.TIMESTAMP if name == "timestamp" else stored.APPENDED
@@ -108,7 +108,7 @@ def _by_times(piece: Piece, bounds: Times) -> list[bool]:
     return mask
 
 
-def _by_filter(condition: Filter, piece: Piece) -> Sequence[bool]:
+def _by_filter(condition: Filter, piece: DecodedBlock) -> Sequence[bool]:
     block, metadata = piece.block, piece.metadata
     return [
         bool(matched)

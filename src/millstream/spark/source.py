@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from millstream.spark.assigning import Assigner
-    from millstream.spark.writer import Writer
+    from millstream.spark.writer import SparkWriter
 
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
@@ -77,9 +77,11 @@ class MillstreamSource(DataSource):
         """A stream's writes."""
         return self._writer(schema, overwrite, streaming=True)
 
-    def _writer(self, schema: StructType, overwrite: bool, *, streaming: bool) -> Assigner | Writer:
+    def _writer(
+        self, schema: StructType, overwrite: bool, *, streaming: bool
+    ) -> Assigner | SparkWriter:
         from millstream.spark.assigning import Assigner
-        from millstream.spark.writer import Writer
+        from millstream.spark.writer import SparkWriter
 
         if overwrite:
             raise InvalidInput(
@@ -89,7 +91,7 @@ class MillstreamSource(DataSource):
         options = write_options(self.options)
         if options.assigns:
             return Assigner(options, schema)
-        return Writer(options, schema, streaming=streaming)
+        return SparkWriter(options, schema, streaming=streaming)
 
 
 def _takes_filters() -> bool:

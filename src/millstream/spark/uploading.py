@@ -44,7 +44,7 @@ def send(
     place: Place, txn: str, found: Iterable[Single | Batch], *, partition: int, attempt: int
 ) -> list[SentPart]:
     """Stage blocks, each a part of its own."""
-    sent, server = [], _Server(place)
+    sent, server = [], _UploadServer(place)
     for number, packed in enumerate(found):
         data = _encode(packed)
         part, crc = f"{partition}-{number}", checksum(data)
@@ -60,19 +60,19 @@ def commit(place: Place, txn: str, log: str, parts: list[SentPart]) -> None:
     A batch that Spark runs again is the same batch, though its tasks may pack its rows otherwise.
     """
     body = msgspec.json.encode({"log": log, "parts": parts, "any_content": True})
-    _Server(place).ask("POST", f"{_staging(txn)}/commit", body, "application/json")
+    _UploadServer(place).ask("POST", f"{_staging(txn)}/commit", body, "application/json")
 
 
 def abandon(place: Place, txn: str) -> None:
     """Forget what was staged."""
-    _Server(place).ask("DELETE", _staging(txn))
+    _UploadServer(place).ask("DELETE", _staging(txn))
 
 
 def _staging(txn: str) -> str:
     return f"/staging/{quote(txn, safe='')}"
 
 
-class _Server:
+class _UploadServer:
     """A server, asked over a connection for each request: most of them carry megabytes."""
 
     def __init__(self, place: Place) -> None:

@@ -44,7 +44,7 @@ ASSIGNED = ("topic", "partition", "offset", "appendTimestamp")
 
 
 @dataclass
-class Staged(WriterCommitMessage):
+class StagedByTask(WriterCommitMessage):
     """What one task staged, and for which transaction."""
 
     txn: str
@@ -53,7 +53,7 @@ class Staged(WriterCommitMessage):
     parts: list[SentPart]
 
 
-class Writer(DataSourceArrowWriter, DataSourceStreamArrowWriter):
+class SparkWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
     """A batch write, or a stream's writes: each batch is a transaction of its query."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, streaming: bool) -> None:
@@ -70,7 +70,7 @@ class Writer(DataSourceArrowWriter, DataSourceStreamArrowWriter):
                 "known by their query and number"
             )
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedByTask:
         """Stage the rows of one task."""
         context = TaskContext.get()
         assert context is not None
@@ -80,7 +80,7 @@ class Writer(DataSourceArrowWriter, DataSourceStreamArrowWriter):
         packed = (
             block for batch in iterator for block in blocks_of(_named(batch, self._names), Limits())
         )
-        staged = Staged(txn, version, [], [])
+        staged = StagedByTask(txn, version, [], [])
         place = self._options.place
         if place.is_server:
             staged.parts = uploading.send(place, txn, packed, partition=partition, attempt=attempt)
@@ -94,7 +94,7 @@ class Writer(DataSourceArrowWriter, DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: N803
         """Publish what the tasks staged, unless it was published before."""
-        found = [message for message in messages if isinstance(message, Staged)]
+        found = [message for message in messages if isinstance(message, StagedByTask)]
         if len(found) != len(messages):
             raise InvalidInput("a task sent no list of what it staged; nothing was published")
         if not found:
@@ -117,7 +117,7 @@ class Writer(DataSourceArrowWriter, DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: N803
         """A job failed: what its tasks staged is of no use."""
         place = self._options.place
-        txns = {message.txn for message in messages if isinstance(message, Staged)}
+        txns = {message.txn for message in messages if isinstance(message, StagedByTask)}
         if not self._streaming:
             txns.add(self._txn(self._wished()))
         for txn in txns:

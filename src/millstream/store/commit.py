@@ -79,7 +79,7 @@ def loaded(value: Value) -> bytes:
     return value if type(value) is bytes else value.read()  # type: ignore[union-attr]
 
 
-class Rows:
+class SpooledRows:
     """Rows of which some are spooled, each key once; iterated as often as one likes."""
 
     __slots__ = ("_values",)

@@ -18,7 +18,7 @@ from millstream.store.group import run_group
 from millstream.store.keeper import Keeper
 from millstream.store.rescue import Rescue
 from millstream.store.ticket import Ticket
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 from millstream.store.transactor import told
 
 SLOW_S = 0.02
@@ -82,7 +82,7 @@ class Committing(Folding):
             with self.mutex:
                 self._ahead = True
                 self._advance(writer)
-                transaction = Transaction(
+                transaction = WriteTransaction(
                     state,
                     Draft(writer, self._folder),
                     limits,

@@ -19,8 +19,8 @@ from millstream.store.commit import (
     SPOOLED_BYTES_MIN,
     Commit,
     Row,
-    Rows,
     Spool,
+    SpooledRows,
     Value,
     loaded,
 )
@@ -153,7 +153,7 @@ class Draft:
         values = self._values
         if last is not None:
             values[last[0]] = last[1]
-        rows: Any = values.items() if self._spool is None else Rows(values)
+        rows: Any = values.items() if self._spool is None else SpooledRows(values)
         return Commit(rows, sorted(self._deleted or ()), self._ranges)
 
     def _forget(self, keys: Iterable[bytes]) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self, TypeVar
 from millstream.errors import StoreError
 from millstream.store.rescue import may_be_an_interrupt
 from millstream.store.ticket import Ticket
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 T = TypeVar("T")
 
@@ -23,14 +23,14 @@ class Joint(Protocol[T]):
     joins: Hashable
     """Operations that have the same can run together; None: this one runs alone."""
 
-    def __call__(self, tx: Transaction) -> T:
+    def __call__(self, tx: WriteTransaction) -> T:
         """Run alone."""
 
-    def run_all(self, tx: Transaction, operations: Sequence[Self]) -> list[T] | None:
+    def run_all(self, tx: WriteTransaction, operations: Sequence[Self]) -> list[T] | None:
         """Run as many, this one among them; their results, or None if each has to run alone."""
 
 
-def run_group(transaction: Transaction, group: list[Ticket[Any]]) -> None:
+def run_group(transaction: WriteTransaction, group: list[Ticket[Any]]) -> None:
     """Run the operations of a group; a `StoreError` means the end of all of them.
 
     A refusal for want of room ends only the operation that it meets.
@@ -44,7 +44,7 @@ def run_group(transaction: Transaction, group: list[Ticket[Any]]) -> None:
                 _run(transaction, ticket)
 
 
-def _run(transaction: Transaction, ticket: Ticket[Any]) -> None:
+def _run(transaction: WriteTransaction, ticket: Ticket[Any]) -> None:
     try:
         ticket.result = transaction.run(ticket.operation)
     except StoreError as error:
@@ -57,7 +57,7 @@ def _run(transaction: Transaction, ticket: Ticket[Any]) -> None:
         ticket.error = error
 
 
-def _run_all(transaction: Transaction, tickets: list[Ticket[Any]]) -> bool:
+def _run_all(transaction: WriteTransaction, tickets: list[Ticket[Any]]) -> bool:
     """Run operations together; False, and nothing done, if that is not possible."""
     operations: Any = [ticket.operation for ticket in tickets]
     try:

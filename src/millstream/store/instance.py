@@ -10,7 +10,7 @@ from msgspec import Struct
 from millstream.format.keys import STORE_KEY
 from millstream.store.entity import Entity
 from millstream.store.rows import View
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 
 class Born(Struct, array_like=True, frozen=True):
@@ -37,11 +37,11 @@ class Instance(Entity, array_like=True):
         return self
 
 
-def create_instance(tx: Transaction) -> None:
+def create_instance(tx: WriteTransaction) -> None:
     """Name a new store."""
     tx.change(STORE_KEY, Born(secrets.token_hex(8), tx.wall_ms))
 
 
-def instance_id(view: Transaction | View) -> str:
+def instance_id(view: WriteTransaction | View) -> str:
     """The name of the store that is looked at."""
     return view.entity(STORE_KEY, Instance).id

@@ -148,9 +148,9 @@ class SqliteEngine:
             raise CannotOpen(f"{self.path} was opened to be read only", path=str(self.path))
         return self._writer or self._reopen_writer()
 
-    def read(self) -> Reading:
+    def read(self) -> PooledSnapshot:
         """A snapshot on a connection from the pool."""
-        return Reading(self)
+        return PooledSnapshot(self)
 
     def last_seq(self) -> int:
         """The sequence of the newest delta."""
@@ -408,7 +408,7 @@ def _close(connection: apsw.Connection, *, checkpoint: bool) -> None:
     connection.close()
 
 
-class Reading:
+class PooledSnapshot:
     """A snapshot while it is open: a reader of the engine's pool, in a transaction."""
 
     __slots__ = ("_engine", "_reader")

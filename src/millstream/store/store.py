@@ -27,7 +27,7 @@ from millstream.store.keeper import UPKEEP_S, Keeper
 from millstream.store.recovery import Recovery
 from millstream.store.state import Pin, Readers
 from millstream.store.ticket import Ticket
-from millstream.store.transaction import Operation, Transaction
+from millstream.store.transaction import Operation, WriteTransaction
 from millstream.store.transactor import Transactor, fresh
 from millstream.store.watch import Watch
 
@@ -265,7 +265,7 @@ class Store(Committing):
         with self.engine.write() as writer, self.mutex:
             self._advance(writer)
             if self.state.seq == 0:
-                transaction = Transaction(self.state, Draft(writer), self.limits)
+                transaction = WriteTransaction(self.state, Draft(writer), self.limits)
                 transaction.run(create_instance)
                 commit = transaction.finish()
                 assert commit is not None

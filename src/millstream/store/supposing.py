@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from millstream.store.draft import Draft
 from millstream.store.engine import Snapshot
 from millstream.store.rows import View
-from millstream.store.transaction import Operation, Transaction
+from millstream.store.transaction import Operation, WriteTransaction
 
 if TYPE_CHECKING:
     from millstream.store.state import State
@@ -49,7 +49,7 @@ class Reading:
 
         def ask(state: State, snapshot: Snapshot) -> T:
             supposed, rows = state.copied(), Draft(snapshot, self.store.engine.folder())
-            transaction = Transaction(supposed, rows, self.store.limits)
+            transaction = WriteTransaction(supposed, rows, self.store.limits)
             for operation in self._supposed:
                 transaction.run(operation)
             return question(View(supposed, rows))

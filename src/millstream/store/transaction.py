@@ -26,10 +26,10 @@ from millstream.store.state import State
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Entity)
-Operation = Callable[["Transaction"], T]
+Operation = Callable[["WriteTransaction"], T]
 
 
-class Transaction:
+class WriteTransaction:
     """The door through which operations reach the store; valid only while one runs."""
 
     __slots__ = (

@@ -12,7 +12,7 @@ from millstream.errors import InvalidInput, Truncated
 from millstream.format.packing import Single, check_json, pack_many, pack_single
 from millstream.limits import MESSAGE_ID_MAX
 from millstream.log import commands as c
-from millstream.log.block import Block
+from millstream.log.block import RecordBlock
 from millstream.log.names import check_name
 from millstream.log.progress import SECTION
 from millstream.record import (
@@ -123,7 +123,9 @@ class Log:
     def __iter__(self) -> Iterator[Record]:
         return self.read()
 
-    def read_blocks(self, start: int | None = None, stop: int | None = None) -> Iterator[Block]:
+    def read_blocks(
+        self, start: int | None = None, stop: int | None = None
+    ) -> Iterator[RecordBlock]:
         """As `read`, but whole blocks: columns, for callers that need no record objects."""
         first, end = self._bounds()
         position = first if start is None else start
@@ -281,7 +283,7 @@ class Log:
     def _bounds(self) -> tuple[int, int]:
         return self._session.execute(c.GetBounds(self.name))
 
-    def _blocks(self, start: int, stop: int) -> list[Block]:
+    def _blocks(self, start: int, stop: int) -> list[RecordBlock]:
         bytes_max = self._session.limits.read_bytes_max
         return self._session.execute(c.ReadBlocks(self.name, start, stop, bytes_max))
 

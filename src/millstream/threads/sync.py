@@ -12,7 +12,7 @@ from millstream.command import Session
 from millstream.errors import MillstreamError
 from millstream.replica.sync.following import WAIT_MS, Pace, WaitForChange, watched_sides
 from millstream.replica.sync.outcome import Options, Outcome, Tell
-from millstream.replica.sync.steps import Ask, Meter, Side, Steps
+from millstream.replica.sync.steps import Question, Side, Steps, TrafficMeter
 from millstream.replica.sync.sync import sync_steps
 from millstream.threads.beside import Beside
 from millstream.threads.surface import Event, Future
@@ -20,10 +20,10 @@ from millstream.threads.surface import Event, Future
 T = TypeVar("T")
 
 
-def drive(steps: Steps[T], own: Session, peer: Session, meter: Meter) -> T:
+def drive(steps: Steps[T], own: Session, peer: Session, meter: TrafficMeter) -> T:
     """Take the steps; the questions of one round are asked beside each other."""
 
-    def execute(one: Ask) -> Any:
+    def execute(one: Question) -> Any:
         if one.side == "own":
             return own.execute(one.command)
         answer = peer.execute(one.command)
@@ -65,7 +65,7 @@ def sync_round(
 ) -> tuple[Outcome, list[MillstreamError]]:
     """The same, with the errors of logs beside the outcome."""
     options.check()
-    meter = Meter()
+    meter = TrafficMeter()
     began_s = own.clock.seconds()
     outcome, errors = drive(sync_steps(options, tell), own, peer, meter)
     outcome.bytes = meter.bytes

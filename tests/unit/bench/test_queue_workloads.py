@@ -11,7 +11,7 @@ import pytest
 
 from millstream.bench import queue as workloads
 from millstream.bench.measure import PAYLOAD_BYTES
-from millstream.bench.queue import Backlog, Bench, Side, Sizes, Worker, alternate
+from millstream.bench.queue import Backlog, ClaimingWorker, QueueBench, Side, Sizes, alternate
 from millstream.bench.reference import ReferenceQueue
 from millstream.record import Headers
 
@@ -47,7 +47,7 @@ def test_a_workload_reports_the_documented_fields(name: str, tmp_path: Path) -> 
 
 
 def test_a_run_beside_a_slow_reference_is_void(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, seconds_each=0.01, sync_delay_ms=0, sizes=TINY)
+    bench = QueueBench(tmp_path, seconds_each=0.01, sync_delay_ms=0, sizes=TINY)
     slow, fast = workloads.Meter(), workloads.Meter()
     slow.messages, slow.elapsed_s = workloads.REFERENCE_MIN[1] - 1, 1.0
     fast.messages, fast.elapsed_s = workloads.REFERENCE_MIN[1], 1.0
@@ -81,10 +81,10 @@ def test_a_backlog_is_topped_up_with_payloads_that_differ(tmp_path: Path) -> Non
 
 
 def test_a_worker_acknowledges_what_it_held(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, seconds_each=0.01, sync_delay_ms=0, sizes=TINY)
+    bench = QueueBench(tmp_path, seconds_each=0.01, sync_delay_ms=0, sizes=TINY)
     queue, backlog = bench.filled("work", size=1_000)
     backlog.fill()
-    worker = Worker(queue, 100)
+    worker = ClaimingWorker(queue, 100)
     assert sum(worker.step() for _ in range(11)) == 1_000
     info = queue.info()
     assert info is not None

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from millstream.cli import app as millstream_app
 from millstream.cli.command import command
 from millstream.cli.declared import Declared, Fields
-from millstream.cli.display import Answer, Facts, Line, Table
+from millstream.cli.display import FactSheet, Printed, PrintedLine, Table
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,14 @@ def app() -> typer.Typer:
         typer.echo(f"{sails} {given} {far}")
 
     @command(found)
-    def sail(given: Annotated[Fields, Declared(Boat, HELPS)]) -> Answer:
-        return Answer(given, Facts([("sailed", True), ("boat\x1b", "\x1b")]))
+    def sail(given: Annotated[Fields, Declared(Boat, HELPS)]) -> Printed:
+        return Printed(given, FactSheet([("sailed", True), ("boat\x1b", "\x1b")]))
 
     @command(found)
-    def turn(given: Annotated[Fields, Declared(Boat, HELPS, show_defaults=False)]) -> Answer:
-        return Answer([], Table(("a",), [], none="nothing"), Line("noted", note=True), code=3)
+    def turn(given: Annotated[Fields, Declared(Boat, HELPS, show_defaults=False)]) -> Printed:
+        return Printed(
+            [], Table(("a",), [], none="nothing"), PrintedLine("noted", note=True), code=3
+        )
 
     return found
 

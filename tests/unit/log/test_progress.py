@@ -10,14 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from millstream.log.progress import Progress
+from millstream.log.progress import CursorProgress
 from millstream.record import CursorInfo, Extent
 
 COUNT = 1_000
 
 
-def fresh() -> Progress:
-    return Progress(CursorInfo(name="r", floor=0, ranges=[], lag=0, section=10, durable=True))
+def fresh() -> CursorProgress:
+    return CursorProgress(CursorInfo(name="r", floor=0, ranges=[], lag=0, section=10, durable=True))
 
 
 def test_acknowledgements_fill_gaps_and_raise_the_floor() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from millstream.queue.commands import Routed
 from millstream.queue.model.slots import Span
 from millstream.queue.rules.interleaving import Looked, arrivals_ms, interleave
-from millstream.queue.rules.sources import Source
+from millstream.queue.rules.sources import QueueSource
 
 Log = list[tuple[int, bool]]
 """For each record, when it was appended, and whether the queue takes it."""
@@ -21,7 +21,7 @@ class Logs:
         self.looks = 0
         self.ahead: dict[int, Looked] = {}
 
-    def look(self, source: Source, want: int) -> Looked:
+    def look(self, source: QueueSource, want: int) -> Looked:
         self.looks += 1
         log, start = self.logs[source.log_id], source.position
         if (source.log_id, start) == self.damaged:
@@ -39,7 +39,7 @@ class Logs:
     def step(self, most: int) -> list[int]:
         """The times of what is placed at once, in order."""
         sources = [
-            Source(log_id, "", position, len(self.logs[log_id]))
+            QueueSource(log_id, "", position, len(self.logs[log_id]))
             for log_id, position in enumerate(self.positions)
             if position < len(self.logs[log_id])
         ]
@@ -79,7 +79,7 @@ def test_a_log_that_was_set_back_is_looked_at_again() -> None:
     logs = Logs([(at, True) for at in range(50)], [(at, True) for at in range(100, 150)])
     logs.step(4)
     assert set(logs.ahead) == {1}
-    sources = [Source(1, "", 0, 50, setbacks=1), Source(0, "", logs.positions[0], 50)]
+    sources = [QueueSource(1, "", 0, 50, setbacks=1), QueueSource(0, "", logs.positions[0], 50)]
     before = logs.looks
     interleave(sources, logs.look, 4, logs.ahead)
     assert logs.looks > before

@@ -14,7 +14,7 @@ from millstream.log.commands import Append, GetBounds, Truncate, WaitForOffset
 from millstream.queue.commands import ClaimMessages, FinishClaims, PutMessages
 from millstream.remote.link import delay_s
 from millstream.remote.pipeline import CONTENDED_WAIT_MS, WAIT_MS, Asked, Pipeline
-from millstream.remote.repeats import Fate, Interrupted, fate_of
+from millstream.remote.repeats import Interrupted, RepeatFate, fate_of
 from millstream.replica.sync.following import WaitForChange
 
 RECORD = Single(b"x", None, b"", None)
@@ -111,24 +111,24 @@ def test_what_nobody_wants_any_more_is_not_sent() -> None:
 @pytest.mark.parametrize(
     ("command", "fate"),
     [
-        (GetBounds("a"), Fate.ASK_AGAIN),
-        (Stats(), Fate.ASK_AGAIN),
-        (Fold(), Fate.ASK_AGAIN),
-        (Append("a", RECORD, producer=Producer("p", 0)), Fate.ASK_AGAIN),
-        (WaitForOffset("a", 1, None), Fate.WAIT_AGAIN),
-        (WaitForOffset("a", 1, 0), Fate.ASK_AGAIN),
-        (WaitForChange(1, 1_000), Fate.WAIT_AGAIN),
-        (WaitForChange(1, 0), Fate.ASK_AGAIN),
-        (Append("a", RECORD), Fate.TELL),
-        (Append("a", RECORD, expect_end=0), Fate.TELL),
-        (Truncate("a", 1), Fate.TELL),
-        (Transact([Append("a", RECORD, producer=Producer("p", 0))]), Fate.TELL),
-        (FinishClaims("q", [(0, 1, 1)], "ack"), Fate.TELL),
-        (CLAIM, Fate.TELL),
-        (PutMessages("q", RECORD), Fate.TELL),
+        (GetBounds("a"), RepeatFate.ASK_AGAIN),
+        (Stats(), RepeatFate.ASK_AGAIN),
+        (Fold(), RepeatFate.ASK_AGAIN),
+        (Append("a", RECORD, producer=Producer("p", 0)), RepeatFate.ASK_AGAIN),
+        (WaitForOffset("a", 1, None), RepeatFate.WAIT_AGAIN),
+        (WaitForOffset("a", 1, 0), RepeatFate.ASK_AGAIN),
+        (WaitForChange(1, 1_000), RepeatFate.WAIT_AGAIN),
+        (WaitForChange(1, 0), RepeatFate.ASK_AGAIN),
+        (Append("a", RECORD), RepeatFate.TELL),
+        (Append("a", RECORD, expect_end=0), RepeatFate.TELL),
+        (Truncate("a", 1), RepeatFate.TELL),
+        (Transact([Append("a", RECORD, producer=Producer("p", 0))]), RepeatFate.TELL),
+        (FinishClaims("q", [(0, 1, 1)], "ack"), RepeatFate.TELL),
+        (CLAIM, RepeatFate.TELL),
+        (PutMessages("q", RECORD), RepeatFate.TELL),
     ],
 )
-def test_what_becomes_of_each_command(command: Command[Any], fate: Fate) -> None:
+def test_what_becomes_of_each_command(command: Command[Any], fate: RepeatFate) -> None:
     assert fate_of(command) is fate
 
 

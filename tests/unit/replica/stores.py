@@ -8,7 +8,7 @@ from millstream import Millstream
 from millstream.command import Command
 from millstream.format import keys
 from millstream.log import retention
-from millstream.log.block import Block
+from millstream.log.block import RecordBlock
 from millstream.log.head import Name
 from millstream.replica import commands as r
 from millstream.replica.chain import Mark
@@ -75,13 +75,15 @@ def summary(ms: Millstream, log: str = "a") -> r.Summary:
     return found
 
 
-def blocks(ms: Millstream, start: int = 0, stop: int = 2**40, size: int = 2**20) -> list[Block]:
+def blocks(
+    ms: Millstream, start: int = 0, stop: int = 2**40, size: int = 2**20
+) -> list[RecordBlock]:
     """Some blocks of log "a", as another copy would get them."""
     return ms.session.execute(r.SendBlocks("a", start, stop, size)).blocks
 
 
 def adopt(
-    ms: Millstream, found: list[Block], *, digest: bytes, end: int = 0, epoch: int = 0
+    ms: Millstream, found: list[RecordBlock], *, digest: bytes, end: int = 0, epoch: int = 0
 ) -> int:
     """Take blocks over."""
     stop = found[-1].offsets.stop if found else end

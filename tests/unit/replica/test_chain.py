@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from millstream.errors import CorruptionError, InvalidInput
 from millstream.format import block as blocks
 from millstream.format.entries import Entry
-from millstream.log.block import Block, pack
+from millstream.log.block import RecordBlock, pack
 from millstream.replica.chain import (
     PIECE_BYTES_MAX,
     PIECE_RECORDS_MAX,
@@ -39,7 +39,7 @@ rows_of = st.lists(
 )
 
 
-def packed(rows: Rows, first: int = 0) -> Block:
+def packed(rows: Rows, first: int = 0) -> RecordBlock:
     values, keys, headers, timestamps, appended = map(list, zip(*rows, strict=True))
     entry = Entry(
         ids=range(len(rows)),
@@ -166,7 +166,7 @@ def test_a_copy_of_a_chain_goes_on_by_itself() -> None:
 def test_part_of_a_block() -> None:
     rows = plain(10)
     whole = packed(rows)
-    part = Block("a", 3, 3, 4, whole.metadata, whole.payload)
+    part = RecordBlock("a", 3, 3, 4, whole.metadata, whole.payload)
     run = Run()
     run.add(part)
     assert run.digest() == by_hand(rows[3:7])
@@ -184,15 +184,15 @@ def test_a_chain_has_no_gaps() -> None:
 def test_blocks_that_do_not_hold_what_they_say_are_refused() -> None:
     good, other = packed(plain(5)), packed(plain(4))
     with pytest.raises(InvalidInput):
-        parse(Block("a", 0, 3, 3, good.metadata, good.payload))
+        parse(RecordBlock("a", 0, 3, 3, good.metadata, good.payload))
     with pytest.raises(InvalidInput):
-        parse(Block("a", 0, 0, 4, good.metadata, other.payload))
+        parse(RecordBlock("a", 0, 0, 4, good.metadata, other.payload))
     flipped = bytearray(good.payload)
     flipped[-1] ^= 1
     with pytest.raises(CorruptionError):
-        parse(Block("a", 0, 0, 5, good.metadata, bytes(flipped)))
+        parse(RecordBlock("a", 0, 0, 5, good.metadata, bytes(flipped)))
     with pytest.raises(CorruptionError):
-        parse(Block("a", 0, 0, 5, good.payload, good.metadata))
+        parse(RecordBlock("a", 0, 0, 5, good.payload, good.metadata))
 
 
 def test_constant_columns_count_as_if_they_were_written_out() -> None:
@@ -218,5 +218,5 @@ def test_constant_columns_count_as_if_they_were_written_out() -> None:
         timestamp_ms=6,
     )
     run = Run()
-    run.add(Block("a", 0, 0, 2, metadata, payload))
+    run.add(RecordBlock("a", 0, 0, 2, metadata, payload))
     assert run.digest() == by_hand([(value, None, b"", 6, 7) for value in values])

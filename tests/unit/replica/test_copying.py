@@ -24,7 +24,7 @@ from millstream.errors import (
 )
 from millstream.format import keys
 from millstream.limits import Limits
-from millstream.log.block import Block
+from millstream.log.block import RecordBlock
 from millstream.replica import commands as r
 from millstream.replica.chain import ZERO, Chain, Mark, Run
 from millstream.store.store import Store
@@ -257,7 +257,9 @@ def test_a_copy_that_ends_before_the_other_begins_begins_anew(
     assert not other.session.execute(r.StartReplica("a", summary(ms).base, "x", 0))
 
 
-def refused(other: Millstream, found: list[Block], error: type[Exception], **facts: object) -> None:
+def refused(
+    other: Millstream, found: list[RecordBlock], error: type[Exception], **facts: object
+) -> None:
     before = summary(other)
     with pytest.raises(error):
         adopt(other, found, **{"digest": ZERO, "end": before.end, **facts})  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from millstream import Limits, Millstream
 from millstream.errors import CorruptionError, InvalidInput, MillstreamError, TooLarge
 from millstream.format import block as blocks
-from millstream.log.block import Block
+from millstream.log.block import RecordBlock
 from millstream.log.metadata import Meta, Stamp
 from millstream.replica.chain import Mark
 from millstream.replica.commands import (
@@ -36,7 +36,7 @@ def on_parcels(change: Tamper) -> Callable[[Any, Any], Any]:
     return lambda command, answer: change(answer) if isinstance(command, SendBlocks) else answer
 
 
-def on_block(change: Callable[[Block], Block]) -> Callable[[Any, Any], Any]:
+def on_block(change: Callable[[RecordBlock], RecordBlock]) -> Callable[[Any, Any], Any]:
     return on_parcels(lambda p: replace(p, blocks=[change(p.blocks[0]), *p.blocks[1:]]))
 
 
@@ -44,7 +44,7 @@ def flipped(data: bytes, at: int) -> bytes:
     return data[:at] + bytes((data[at] ^ 1,)) + data[at + 1 :]
 
 
-def with_value(block: Block, value: bytes) -> Block:
+def with_value(block: RecordBlock, value: bytes) -> RecordBlock:
     """A block whose first value is another one, with all its checksums right."""
     found = block.values()
     body = blocks.encode_values([value, *found[1:]])
@@ -59,7 +59,7 @@ def with_value(block: Block, value: bytes) -> Block:
     return replace(block, payload=payload)
 
 
-def claiming(block: Block, count: int) -> Block:
+def claiming(block: RecordBlock, count: int) -> RecordBlock:
     """A block whose header says that it holds more, with its own checksum right."""
     head = bytearray(block.payload[:52])
     head[4:8] = count.to_bytes(4, "little")
@@ -67,7 +67,7 @@ def claiming(block: Block, count: int) -> Block:
     return replace(block, payload=bytes(head) + block.payload[56:])
 
 
-def long_body(block: Block) -> Block:
+def long_body(block: RecordBlock) -> RecordBlock:
     head = bytearray(block.payload[:52])
     head[36:40] = (2**31 - 1).to_bytes(4, "little")
     head += blocks.checksum(bytes(head)).to_bytes(4, "little")

@@ -16,7 +16,7 @@ from millstream.store.commit import Commit, Row, Spooled
 from millstream.store.draft import Draft
 from millstream.store.memory import MemoryEngine
 from millstream.store.ticket import Ticket
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 from millstream.testing import SimulatedClock
 from tests.conformance.kits import all_rows, apply
 
@@ -122,13 +122,13 @@ def test_an_operation_that_fails_after_much_was_spooled_undoes_itself_alone(
     store = open_store(MemoryEngine(), clock=SimulatedClock())
     large = b"x" * 3_000
 
-    def fails(tx: Transaction) -> None:
+    def fails(tx: WriteTransaction) -> None:
         for number in range(10, 20):
             tx.put(keys.payload(number), large)
         assert tx.get(keys.payload(19)) == large
         raise InvalidInput("no")
 
-    def succeeds(tx: Transaction) -> None:
+    def succeeds(tx: WriteTransaction) -> None:
         assert tx.get(keys.payload(19)) is None
         tx.put(keys.payload(1), large)
         tx.put(keys.payload(2), large)

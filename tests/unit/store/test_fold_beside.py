@@ -24,7 +24,7 @@ from millstream.store.faults import Crash
 from millstream.store.fold import Slice
 from millstream.store.memory import MemoryEngine
 from millstream.store.store import Store
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 from millstream.testing import Faults, Probe, SimulatedClock
 
 TRAIL = 0x7E
@@ -90,7 +90,7 @@ class Process:
             return self.store._write_slice(planned)
 
     def fail(self, key: bytes) -> None:
-        def operation(tx: Transaction) -> None:
+        def operation(tx: WriteTransaction) -> None:
             tx.change(key, Added(-1))
             raise ZeroDivisionError
 

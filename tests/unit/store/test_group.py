@@ -12,7 +12,7 @@ from millstream.embedded import open_store
 from millstream.errors import InvalidInput, WriteFailed
 from millstream.store.store import Store
 from millstream.store.ticket import Ticket
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 from millstream.testing import MemoryEngine, Probe, SimulatedClock
 
 
@@ -24,14 +24,14 @@ class Counting:
         self.bad = bad
         self._ran = ran
 
-    def __call__(self, tx: Transaction) -> int:
+    def __call__(self, tx: WriteTransaction) -> int:
         self._ran.append(1)
         first = tx.take_ids(1)
         if self.bad:
             raise InvalidInput("no")
         return first
 
-    def run_all(self, tx: Transaction, operations: Sequence[Counting]) -> list[int] | None:
+    def run_all(self, tx: WriteTransaction, operations: Sequence[Counting]) -> list[int] | None:
         self._ran.append(len(operations))
         first = tx.take_ids(len(operations))
         if any(one.bad for one in operations):
@@ -39,7 +39,9 @@ class Counting:
         return list(range(first, first + len(operations)))
 
 
-def commit(store: Store, operations: Sequence[Callable[[Transaction], Any]]) -> list[Ticket[Any]]:
+def commit(
+    store: Store, operations: Sequence[Callable[[WriteTransaction], Any]]
+) -> list[Ticket[Any]]:
     """Run operations as one group."""
     over = threading.Semaphore(0)
     tickets = [Ticket(one, lambda _: over.release()) for one in operations]

@@ -10,7 +10,7 @@ from millstream.store.commit import Commit
 from millstream.store.overlay import Overlay
 from millstream.store.rows import Rows
 from millstream.store.store import Store
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 from millstream.testing import MemoryEngine, Probe, memory_store
 
 
@@ -63,7 +63,7 @@ def test_an_entity_is_asked_for_by_its_kind() -> None:
 
 
 def test_an_operation_that_looks_sees_what_was_there_before_it() -> None:
-    def put(tx: Transaction) -> tuple[bytes | None, bytes | None]:
+    def put(tx: WriteTransaction) -> tuple[bytes | None, bytes | None]:
         tx.put(row(1), b"new")
         return tx.view.get(row(1)), tx.get(row(1))
 

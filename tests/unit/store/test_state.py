@@ -26,7 +26,7 @@ from millstream.store.entity import Entity, Kind
 from millstream.store.memory import MemoryEngine
 from millstream.store.sqlite import SqliteEngine
 from millstream.store.store import Store
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 from millstream.testing import Faults, Probe, SimulatedClock
 
 TRAIL = 0x7E
@@ -91,7 +91,7 @@ class Process:
         self.store.run(lambda tx: tx.change(key, None))
 
     def fail(self, *tried: bytes) -> None:
-        def operation(tx: Transaction) -> None:
+        def operation(tx: WriteTransaction) -> None:
             for key in tried:
                 tx.change(key, Added(-1))
             tx.put(row(0), b"never")
@@ -410,7 +410,7 @@ def run_actions(start: Start, actions: list[tuple[int, str, bytes]]) -> None:
     expected.check(start())
 
 
-def add(tx: Transaction, number: int) -> None:
+def add(tx: WriteTransaction, number: int) -> None:
     tx.change(ONE, Added(number))
 
 

@@ -35,7 +35,7 @@ from millstream.store.engine import Shortage
 from millstream.store.recovery import PAUSE_S_MAX
 from millstream.store.store import Store
 from millstream.store.ticket import Ticket
-from millstream.store.transaction import Transaction, _outside
+from millstream.store.transaction import WriteTransaction, _outside
 from millstream.testing import Faults, MemoryEngine, Probe, SimulatedClock, Torn, memory_store
 from millstream.threads.database import Millstream
 
@@ -360,7 +360,7 @@ def test_a_refused_operation_gives_its_ids_back_and_commits_nothing() -> None:
     first = store.run(lambda tx: tx.take_ids(1))
     commits = engine.commits
 
-    def refuse(tx: Transaction) -> None:
+    def refuse(tx: WriteTransaction) -> None:
         tx.take_ids(5_000)
         tx.take_log_id()
         raise InvalidInput("no")

@@ -24,7 +24,7 @@ from millstream.store import gather, ticket, transactor
 from millstream.store.sqlite import SqliteEngine
 from millstream.store.store import Store
 from millstream.store.ticket import Ticket
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 from millstream.testing import MemoryEngine, Probe, SimulatedClock
 
 PATIENCE_S = 10
@@ -48,7 +48,7 @@ def commits(store: Store) -> int:
     return store.engine.commits
 
 
-def count(tx: Transaction) -> int:
+def count(tx: WriteTransaction) -> int:
     """An operation that changes something."""
     return tx.take_ids(1)
 
@@ -57,7 +57,10 @@ class Caller(threading.Thread):
     """A thread that runs one operation, and what came of it."""
 
     def __init__(
-        self, store: Store, operation: Callable[[Transaction], Any] = count, name: str | None = None
+        self,
+        store: Store,
+        operation: Callable[[WriteTransaction], Any] = count,
+        name: str | None = None,
     ) -> None:
         super().__init__(daemon=True, name=name)
         self._store = store
@@ -87,7 +90,7 @@ class Hold:
         self.caller = Caller(store, self._wait)
         assert self._began.wait(PATIENCE_S)
 
-    def _wait(self, tx: Transaction) -> int:
+    def _wait(self, tx: WriteTransaction) -> int:
         self._began.set()
         assert self._go_on.wait(PATIENCE_S)
         return count(tx)
@@ -165,10 +168,10 @@ class Together:
 
     joins = "together"
 
-    def __call__(self, tx: Transaction) -> tuple[int, int]:
+    def __call__(self, tx: WriteTransaction) -> tuple[int, int]:
         return count(tx), threading.get_ident()
 
-    def run_all(self, tx: Transaction, operations: list[Together]) -> list[tuple[int, int]]:
+    def run_all(self, tx: WriteTransaction, operations: list[Together]) -> list[tuple[int, int]]:
         return [operation(tx) for operation in operations]
 
 
@@ -258,7 +261,7 @@ def test_answers_are_given_after_the_commit() -> None:
 def test_an_operation_that_raises_answers_its_own_caller_only() -> None:
     store = start()
 
-    def fail(_: Transaction) -> None:
+    def fail(_: WriteTransaction) -> None:
         raise ZeroDivisionError
 
     with held(store) as hold:
@@ -485,7 +488,7 @@ def test_who_waits_for_its_turn_when_the_store_is_poisoned_is_told_so() -> None:
 def test_a_leader_interrupted_in_its_commit_leaves_nobody_waiting() -> None:
     store = start()
 
-    def interrupt(_: Transaction) -> None:
+    def interrupt(_: WriteTransaction) -> None:
         raise KeyboardInterrupt
 
     with held(store) as hold:

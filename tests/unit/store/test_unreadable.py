@@ -10,8 +10,8 @@ import millstream
 from millstream.embedded import EmbeddedSession
 from millstream.errors import MillstreamError, WriteFailed
 from millstream.format import keys
-from millstream.log.head import Truncated
-from millstream.store.transaction import Transaction
+from millstream.log.head import LogTruncated
+from millstream.store.transaction import WriteTransaction
 
 
 def test_a_change_that_could_not_be_read_again_is_refused(tmp_path: Path) -> None:
@@ -20,8 +20,8 @@ def test_a_change_that_could_not_be_read_again_is_refused(tmp_path: Path) -> Non
         session = ms.session
         assert isinstance(session, EmbeddedSession)
 
-        def mistaken(tx: Transaction) -> None:
-            tx.change(keys.head(1), Truncated(0.5))  # type: ignore[arg-type]
+        def mistaken(tx: WriteTransaction) -> None:
+            tx.change(keys.head(1), LogTruncated(0.5))  # type: ignore[arg-type]
 
         with pytest.raises(WriteFailed):
             session.store.run(mistaken)
@@ -37,7 +37,7 @@ def test_a_row_that_could_not_be_read_again_is_refused(tmp_path: Path) -> None:
         session = ms.session
         assert isinstance(session, EmbeddedSession)
 
-        def mistaken(tx: Transaction) -> None:
+        def mistaken(tx: WriteTransaction) -> None:
             tx.put(keys.payload(7), "text")  # type: ignore[arg-type]
 
         with pytest.raises(MillstreamError):

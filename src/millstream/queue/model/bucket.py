@@ -31,7 +31,7 @@ from millstream.queue.model.slots import (
     GONE,
     IN_FLIGHT,
     NONE,
-    Attempt,
+    ClaimedSlots,
     End,
     Slots,
     Span,
@@ -41,7 +41,7 @@ from millstream.store.entity import Entity
 
 _slot_of = attrgetter("slot")
 
-R = TypeVar("R", Attempt, End)
+R = TypeVar("R", ClaimedSlots, End)
 
 _NOT_THERE = (NONE, GONE, FORGOTTEN)
 _ABSENT = b"".join(FILL[state] for state in _NOT_THERE)
@@ -147,7 +147,7 @@ class Bucket(Entity):
     """Per slot: the end of the lease in flight, the due time when available, else when it ended; of
     what is gone, 0."""
     spans: list[Span] = field(default_factory=list)
-    tries: list[Attempt] = field(default_factory=list)
+    tries: list[ClaimedSlots] = field(default_factory=list)
     ends: list[End] = field(default_factory=list)
     lane: int = 0
     marks: dict[int, SlotMark] = field(default_factory=dict)
@@ -167,7 +167,7 @@ class Bucket(Entity):
                 for start, stop in change.ranges:
                     self._fill(start, stop, IN_FLIGHT, change.until_ms)
                     self._count(start, stop)
-                    self.tries.append(Attempt(start, stop, change.at_ms, change.consumer))
+                    self.tries.append(ClaimedSlots(start, stop, change.at_ms, change.consumer))
             case Ended():
                 at_ms = change.due_ms if change.state == AVAILABLE else change.at_ms
                 for start, stop in change.ranges:
@@ -221,7 +221,7 @@ class Bucket(Entity):
             self._fill(first, last, IN_FLIGHT, change.until_ms)
             self._count(first, last)
             for start, stop in claimed:
-                self.tries.append(Attempt(start, stop, at_ms, change.consumer))
+                self.tries.append(ClaimedSlots(start, stop, at_ms, change.consumer))
 
     def _lose_past(self, start: int, stop: int) -> None:
         if self.past:
@@ -413,7 +413,7 @@ def _stretches(spans: list[Span]) -> Iterator[Slots]:
         yield start, stop
 
 
-def _trial(claim: Attempt, end: End | None) -> Trial:
+def _trial(claim: ClaimedSlots, end: End | None) -> Trial:
     if end is None:
         return Trial(claim.at_ms, claim.consumer)
     return Trial(claim.at_ms, claim.consumer, end.at_ms, end.state, end.reason)

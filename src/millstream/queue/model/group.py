@@ -17,7 +17,7 @@ from millstream.store.entity import Entity
 NOBODY = -1
 
 
-class Standing(Struct, array_like=True, frozen=True):
+class GroupStanding(Struct, array_like=True, frozen=True):
     """How a group stands; as a change, how it stands from now on."""
 
     waiting: int = 0
@@ -33,14 +33,14 @@ class Standing(Struct, array_like=True, frozen=True):
 class Group(Entity, array_like=True):
     """One group of a queue."""
 
-    standing: Standing = Standing()
+    standing: GroupStanding = GroupStanding()
 
-    changes: ClassVar = Standing
+    changes: ClassVar = GroupStanding
 
-    def apply(self, change: Standing) -> None:
+    def apply(self, change: GroupStanding) -> None:
         """Move to the next state."""
         self.standing = change
 
     def exists(self) -> bool:
         """Whether anything is known of it."""
-        return self.standing != Standing()
+        return self.standing != GroupStanding()

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from millstream.errors import InvalidInput
 from millstream.log.names import check_text
-from millstream.queue.model.slots import Mark
+from millstream.queue.model.slots import RoutingMark
 from millstream.queue.model.spec import KEY, PRIORITY_MAX, QueueSpec
 from millstream.record import Headers
 
@@ -24,7 +24,7 @@ class Wishes(Struct, frozen=True, omit_defaults=True):
     dedup: str | None = None
 
 
-def mark_of(spec: QueueSpec, key: bytes | None, headers: Headers) -> Mark:
+def mark_of(spec: QueueSpec, key: bytes | None, headers: Headers) -> RoutingMark:
     """What a queue wants to know of a message: its priority, its group, how a repeat is known."""
     priority = headers.get(spec.priority_by) if spec.priority_by else 0
     digest = b""
@@ -32,7 +32,7 @@ def mark_of(spec: QueueSpec, key: bytes | None, headers: Headers) -> Mark:
         known = _named(spec.dedup_by, key, headers)
         if known is not None:
             digest = blake2b(known.encode(), digest_size=16).digest()
-    return Mark(
+    return RoutingMark(
         min(max(priority, 0), PRIORITY_MAX) if type(priority) is int else 0,
         (_named(spec.group_by, key, headers) or "") if spec.group_by else "",
         digest=digest,

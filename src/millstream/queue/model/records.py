@@ -27,7 +27,7 @@ MetadataOf = Callable[[Span], list[bytes]]
 
 def bucket_record(
     kind: rfc.RecordType, name: bytes, bucket_id: int, bucket: Bucket, metadata_of: MetadataOf
-) -> rfc.Record:
+) -> rfc.RfcRecord:
     """What of a bucket is available or in flight, done, or failed."""
     each = partial(_each, bucket, bucket_id, metadata_of=metadata_of)
     attempts, until_ms = bucket.attempts, bucket.until_ms
@@ -52,20 +52,22 @@ def bucket_record(
             )
         ]
         value = rfc.encode_finished(finished)
-    return rfc.Record(rfc.bucket_key(kind, name, bucket_id), value)
+    return rfc.RfcRecord(rfc.bucket_key(kind, name, bucket_id), value)
 
 
 BUCKET_RECORDS = (rfc.RecordType.ACTIVE, rfc.RecordType.DONE, rfc.RecordType.FAILED)
 """The records that each bucket has, in the order of their keys."""
 
 
-def attempts_record(name: bytes, message_id: int, trials: Iterable[Trial]) -> rfc.Record:
+def attempts_record(name: bytes, message_id: int, trials: Iterable[Trial]) -> rfc.RfcRecord:
     """Who claimed a message, and when."""
     made = [rfc.Attempt(one.at_ms, one.consumer) for one in trials]
-    return rfc.Record(rfc.attempts_key(name, message_id), rfc.encode_attempts(made[-ATTEMPTS_MAX:]))
+    return rfc.RfcRecord(
+        rfc.attempts_key(name, message_id), rfc.encode_attempts(made[-ATTEMPTS_MAX:])
+    )
 
 
-def spec_record(name: bytes, spec: QueueSpec) -> rfc.Record:
+def spec_record(name: bytes, spec: QueueSpec) -> rfc.RfcRecord:
     """What a queue is, as far as the RFC goes."""
     said = rfc.QueueSpecRecord(
         spec.filter,
@@ -74,7 +76,7 @@ def spec_record(name: bytes, spec: QueueSpec) -> rfc.Record:
         spec.bucket_exponent,
         spec.description,
     )
-    return rfc.Record(rfc.queue_spec_key(name), rfc.encode_queue_spec(said))
+    return rfc.RfcRecord(rfc.queue_spec_key(name), rfc.encode_queue_spec(said))
 
 
 def trials_by_message(bucket: Bucket) -> Iterator[tuple[int, list[Trial]]]:

@@ -33,7 +33,7 @@ class Span(Struct, array_like=True, frozen=True, gc=False):
         return Span(slot, count, self.log_id, offset, message_id, self.at_ms)
 
 
-class Mark(Struct, array_like=True, frozen=True, gc=False):
+class RoutingMark(Struct, array_like=True, frozen=True, gc=False):
     """A routing mark: what routing found out about one message besides that it matches."""
 
     priority: int = 0
@@ -46,7 +46,7 @@ class Mark(Struct, array_like=True, frozen=True, gc=False):
     """By which a repeat is known."""
 
 
-class Attempt(Struct, array_like=True, frozen=True, gc=False):
+class ClaimedSlots(Struct, array_like=True, frozen=True, gc=False):
     """Slots that were claimed together."""
 
     start: int

@@ -160,7 +160,7 @@ class Paused(Struct, array_like=True, frozen=True, tag=3):
     paused: bool
 
 
-class SetBack(Struct, array_like=True, frozen=True, tag=5):
+class QueueSetBack(Struct, array_like=True, frozen=True, tag=5):
     """The end of a log was set aside, and the queue goes back to where it begins."""
 
     log_id: int
@@ -174,7 +174,7 @@ class SetBack(Struct, array_like=True, frozen=True, tag=5):
     """Messages that the queue had not finished."""
 
 
-Change = Specified | Moved | Paused | Advanced | SetBack
+Change = Specified | Moved | Paused | Advanced | QueueSetBack
 """What can happen to a queue."""
 
 
@@ -224,7 +224,7 @@ class QueueState(Entity, array_like=True):
                 self._advance(change)
             case Moved():
                 self._move(change)
-            case SetBack():
+            case QueueSetBack():
                 self._go_back(change)
             case Paused():
                 self.paused = change.paused
@@ -293,7 +293,7 @@ class QueueState(Entity, array_like=True):
         for bucket_id, by_count in change.alive:
             self._survive(bucket_id, by_count)
 
-    def _go_back(self, change: SetBack) -> None:
+    def _go_back(self, change: QueueSetBack) -> None:
         self.positions[change.log_id] = change.position
         if change.aside_end >= 0:
             self.positions[change.aside_id] = change.aside_end

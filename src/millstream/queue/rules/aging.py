@@ -12,7 +12,7 @@ from millstream.queue.model.bucket import Bucket, Forgot
 from millstream.queue.model.slots import DONE, FORGOTTEN
 from millstream.queue.model.state import Counts, Moved, QueueState
 from millstream.store.rows import View
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 HAS_DONE, EMPTIED = range(2)
 """The stages: some messages are done; nothing is left that is of interest."""
@@ -26,13 +26,13 @@ STEP_MS = 15_000
 BUCKETS_PER_COMMIT = 20
 
 
-def note_done(tx: Transaction, queue_id: int, bucket_id: int, bucket: Bucket) -> None:
+def note_done(tx: WriteTransaction, queue_id: int, bucket_id: int, bucket: Bucket) -> None:
     """Before messages of a bucket are done: list it, if none was yet."""
     if not bucket.any_are(DONE):
         tx.put(keys.aging(queue_id, HAS_DONE, tx.store_ms, bucket_id), b"")
 
 
-def note_removed(tx: Transaction, queue_id: int, bucket_id: int) -> None:
+def note_removed(tx: WriteTransaction, queue_id: int, bucket_id: int) -> None:
     """After messages of a bucket were removed: perhaps it holds nothing any more."""
     tx.put(keys.aging(queue_id, EMPTIED, tx.store_ms, bucket_id), b"")
 
@@ -45,7 +45,7 @@ def is_due(view: View, queue: QueueState, now_ms: int) -> bool:
     )
 
 
-def forget(tx: Transaction, queue: QueueState) -> bool:
+def forget(tx: WriteTransaction, queue: QueueState) -> bool:
     """Forget what is over, in a few buckets; True if there may be more."""
     key, total, looked_at = keys.queue(queue.name), 0, 0
     for stage, through_ms in _due(queue, tx.store_ms):
@@ -74,7 +74,7 @@ def _range(queue: QueueState, stage: int, through_ms: int) -> tuple[bytes, bytes
     return start, keys.aging(queue.queue_id, stage, max(0, through_ms + 1), 0)
 
 
-def _forget_done(tx: Transaction, queue: QueueState, bucket_id: int, through_ms: int) -> int:
+def _forget_done(tx: WriteTransaction, queue: QueueState, bucket_id: int, through_ms: int) -> int:
     """Forget what of a bucket was done long enough ago; how many messages."""
     key = keys.bucket(queue.queue_id, bucket_id)
     bucket = tx.entity(key, Bucket)
@@ -90,7 +90,9 @@ def _forget_done(tx: Transaction, queue: QueueState, bucket_id: int, through_ms:
     return count
 
 
-def _forget_bucket(tx: Transaction, queue: QueueState, bucket_id: int, through_ms: int) -> None:
+def _forget_bucket(
+    tx: WriteTransaction, queue: QueueState, bucket_id: int, through_ms: int
+) -> None:
     """Forget a bucket that holds nothing and gets nothing, once its last repeats are over.
 
     One that does not go now is listed again by what changes it.

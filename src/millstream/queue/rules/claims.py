@@ -22,7 +22,7 @@ from millstream.queue.rules.index import QUIET, Rank
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.placing import place
 from millstream.queue.rules.stride import stride, stride_together
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 CLAIM_MAX = 10_000
 LAST: Rank = (9, 0)
@@ -32,7 +32,7 @@ PROMOTED_MIN = 1_000
 """Messages whose time has come that one claim makes ready, at least."""
 
 
-def place_routed(tx: Transaction, queue: str, routed: list[c.Routed]) -> int:
+def place_routed(tx: WriteTransaction, queue: str, routed: list[c.Routed]) -> int:
     """Take over what was routed, without claiming any of it; how many messages."""
     ledger = Ledger(tx, queue)
     total = place(ledger, routed)
@@ -54,18 +54,20 @@ class Claiming:
         simple = command.count > 0 and not command.routed
         self.joins = (command.queue, command.lease_ms, command.consumer) if simple else None
 
-    def __call__(self, tx: Transaction) -> c.Granted:
+    def __call__(self, tx: WriteTransaction) -> c.Granted:
         """Claim for this consumer alone."""
         return claim(tx, self.command)
 
-    def run_all(self, tx: Transaction, operations: Sequence[Claiming]) -> list[c.Granted] | None:
+    def run_all(
+        self, tx: WriteTransaction, operations: Sequence[Claiming]
+    ) -> list[c.Granted] | None:
         """Claim for several consumers."""
         claims = [one.command for one in operations]
         _check(self.command)  # of the same consumer as all others
         return stride_together(tx, claims)
 
 
-def claim(tx: Transaction, command: c.ClaimRouted) -> c.Granted:
+def claim(tx: WriteTransaction, command: c.ClaimRouted) -> c.Granted:
     """Finish, route and claim, in one commit."""
     _check(command)
     if not command.routed:
@@ -93,7 +95,7 @@ def claim(tx: Transaction, command: c.ClaimRouted) -> c.Granted:
     return c.Granted(grants, ahead, expired, _left(tx, queue), is_overtaken=is_overtaken)
 
 
-def _left(tx: Transaction, queue: QueueState) -> int:
+def _left(tx: WriteTransaction, queue: QueueState) -> int:
     """How many messages can be claimed at once, now that a claim was made."""
     counts = queue.counts
     if queue.paused:

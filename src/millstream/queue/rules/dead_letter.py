@@ -26,7 +26,7 @@ from millstream.queue.model.state import Moved, QueueState
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.putting import append
 from millstream.record import Headers, Record, Scalar
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 OWN = "dead-letter-"
 """How the headers begin that a letter has beside those of its message."""
@@ -70,7 +70,7 @@ def publish_failed(
                     ledger.letters += 1
 
 
-def send_owed(tx: Transaction, name: str) -> bool:
+def send_owed(tx: WriteTransaction, name: str) -> bool:
     """Write letters that could not be written before; True if there are more to write now."""
     key = keys.queue(name)
     queue = tx.entity(key, QueueState)
@@ -91,13 +91,15 @@ def send_owed(tx: Transaction, name: str) -> bool:
 
 
 def _salvaged(
-    tx: Transaction, log_id: int, offset: int, count: int
+    tx: WriteTransaction, log_id: int, offset: int, count: int
 ) -> list[tuple[list[Record], Damage]]:
     name = tx.entity(keys.head(log_id), Head).name
     return list(salvage(tx.view, log_id, name, start=offset, stop=offset + count))
 
 
-def _send(tx: Transaction, queue: QueueState, owed: Owed, record: Record, damage: Damage) -> bool:
+def _send(
+    tx: WriteTransaction, queue: QueueState, owed: Owed, record: Record, damage: Damage
+) -> bool:
     """Append a letter; False if the log does not take it now."""
     letter = _letter(tx, queue.name, owed, record, damage)
     try:
@@ -109,7 +111,7 @@ def _send(tx: Transaction, queue: QueueState, owed: Owed, record: Record, damage
     return True
 
 
-def _letter(tx: Transaction, queue: str, owed: Owed, record: Record, damage: Damage) -> Single:
+def _letter(tx: WriteTransaction, queue: str, owed: Owed, record: Record, damage: Damage) -> Single:
     """The record of a letter: what the message was, and why and after what it failed."""
     told, left_out = _attempts(owed.history, tx.state.time.epoch_ms())
     own: dict[str, Scalar] = {

@@ -32,7 +32,7 @@ from millstream.queue.rules.aging import note_done
 from millstream.queue.rules.dead_letter import publish_failed
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.stride import stride
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 EXPIRE_PER_COMMIT = 10_000
 EXPIRED = "lease expired"
@@ -104,7 +104,7 @@ def earliest(bucket: Bucket) -> int:
     return bucket.first_ms(IN_FLIGHT) or 0
 
 
-def finish(tx: Transaction, command: c.FinishClaims) -> list[c.Run]:
+def finish(tx: WriteTransaction, command: c.FinishClaims) -> list[c.Run]:
     """End attempts; all of them, or with `each` those whose lease still holds."""
     if command.outcome not in _STATES:
         raise InvalidInput(f"an attempt ends by ack, nack or fail, not by {command.outcome!r}")
@@ -250,7 +250,7 @@ def _settle(
         ledger.busy[bucket_id] = earliest(bucket)
 
 
-def renew(tx: Transaction, command: c.RenewClaims) -> LeaseEnd:
+def renew(tx: WriteTransaction, command: c.RenewClaims) -> LeaseEnd:
     """Prolong leases that still hold; all of them, or none."""
     ledger = Ledger(tx, command.queue)
     queue = ledger.queue

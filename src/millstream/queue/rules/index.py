@@ -16,9 +16,9 @@ from millstream.format import keys
 from millstream.format.ids import bucket_of, split_id
 from millstream.queue.model import pace
 from millstream.queue.model.bucket import Bucket
-from millstream.queue.model.group import NOBODY, Group, Standing
+from millstream.queue.model.group import NOBODY, Group, GroupStanding
 from millstream.queue.model.state import Counts, QueueState
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 QUIET, NOISY = 0, 1
 NOISY_SHARE = 0.1
@@ -41,7 +41,7 @@ class _Open:
 
     __slots__ = ("added", "before", "behind", "name", "now", "read_to", "reads", "unread")
 
-    def __init__(self, name: str, standing: Standing) -> None:
+    def __init__(self, name: str, standing: GroupStanding) -> None:
         self.name = name
         self.before = self.now = standing
         self.behind: list[tuple[int, int, bytes]] = []
@@ -61,7 +61,7 @@ class _Open:
 class Index:
     """What one operation changes about what is ready, waits, and belongs to groups."""
 
-    def __init__(self, tx: Transaction, queue: QueueState, counts: Counts) -> None:
+    def __init__(self, tx: WriteTransaction, queue: QueueState, counts: Counts) -> None:
         self._tx = tx
         self._queue = queue
         self._counts = counts
@@ -178,7 +178,7 @@ class Index:
         paid_ms = now.paid_until_ms
         if rate:
             paid_ms = pace.paid(rate, paid_ms, self._tx.store_ms, 1)
-        group.now = Standing(now.waiting, now.in_flight + 1, NOBODY, None, paid_ms)
+        group.now = GroupStanding(now.waiting, now.in_flight + 1, NOBODY, None, paid_ms)
         self._lift(group)
         head = group.now.head
         if head in self._ready:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from millstream.queue.commands import Routed
-from millstream.queue.rules.sources import Source
+from millstream.queue.rules.sources import QueueSource
 
 RECORDS_MORE = 16
 """Records that are looked at, at least, in a log that holds others back."""
@@ -30,12 +30,12 @@ class Looked(NamedTuple):
     until_ms: int
 
 
-Look = Callable[[Source, int], Looked]
+Look = Callable[[QueueSource, int], Looked]
 """Look at a log from its position on, for about so many messages."""
 
 
 def interleave(
-    sources: Sequence[Source], look: Look, most: int, ahead: dict[int, Looked]
+    sources: Sequence[QueueSource], look: Look, most: int, ahead: dict[int, Looked]
 ) -> list[Routed]:
     """About `most` messages of several logs that nothing older can follow.
 
@@ -69,7 +69,7 @@ def interleave(
     return placed
 
 
-def _known(ahead: dict[int, Looked], source: Source) -> Looked | None:
+def _known(ahead: dict[int, Looked], source: QueueSource) -> Looked | None:
     found = ahead.get(source.log_id)
     if found is None or found.routed.start != source.position:
         return None
@@ -82,7 +82,7 @@ def _before(looked: Sequence[Looked], until_ms: int) -> int:
 
 
 def _look_further(
-    sources: Sequence[Source],
+    sources: Sequence[QueueSource],
     look: Look,
     want: int,
     looked: list[Looked],

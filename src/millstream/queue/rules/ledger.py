@@ -11,13 +11,13 @@ from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.spec import no_queue
 from millstream.queue.model.state import Counts, Moved, QueueState
 from millstream.queue.rules.index import Index
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 
 class Ledger:
     """One queue in one operation; `close` writes what has changed."""
 
-    def __init__(self, tx: Transaction, name: str) -> None:
+    def __init__(self, tx: WriteTransaction, name: str) -> None:
         self.tx = tx
         self.key = keys.queue(name)
         self.queue = tx.entity(self.key, QueueState)

@@ -19,7 +19,7 @@ from millstream.log.names import check_name
 from millstream.queue import commands as c
 from millstream.queue.model.backoff import Backoff
 from millstream.queue.model.bucket import Removed
-from millstream.queue.model.group import Group, Standing
+from millstream.queue.model.group import Group, GroupStanding
 from millstream.queue.model.slots import AVAILABLE, FAILED, Trial
 from millstream.queue.model.spec import RATE_MAX, RATE_MIN, QueueSpec
 from millstream.queue.model.state import Counts, Moved, Paused, QueueState, Specified
@@ -29,7 +29,7 @@ from millstream.queue.rules.placing import Arrival, admit
 from millstream.queue.rules.sources import find_sources, later_of, own_logs
 from millstream.queue.rules.starting import check_start, first_offset
 from millstream.store.rows import View
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 T = TypeVar("T", QueueSpec, Backoff)
 _INDEXES = (
@@ -66,7 +66,7 @@ def _lean(value: T) -> T:
     return type(value)(**{name: own for name, (own, default) in said.items() if own != default})
 
 
-def specify(tx: Transaction, command: c.SpecifyQueue) -> bool:
+def specify(tx: WriteTransaction, command: c.SpecifyQueue) -> bool:
     """Make a queue, or make it what the spec says; True if there was none."""
     check_name(command.queue, "queue")
     spec = checked(command.spec)
@@ -96,7 +96,7 @@ def _check_dead_letter(name: str, spec: QueueSpec) -> None:
     )
 
 
-def _free_from(tx: Transaction, capacity: int) -> int:
+def _free_from(tx: WriteTransaction, capacity: int) -> int:
     """The first claim number that no deleted queue has given out.
 
     So a claim of a queue that was deleted names nothing in one that has its name now.
@@ -105,14 +105,14 @@ def _free_from(tx: Transaction, capacity: int) -> int:
     return 0 if found is None else -(-int.from_bytes(found, "little") // capacity) * capacity
 
 
-def _give_up(tx: Transaction, queue: QueueState) -> None:
+def _give_up(tx: WriteTransaction, queue: QueueState) -> None:
     """Remember the claim numbers of a queue that goes: none of them is given out again."""
     if queue.next > _free_from(tx, 1):
         tx.put(keys.CLAIMS_KEY, encode_u64(queue.next))
 
 
 def _alter(
-    tx: Transaction, key: bytes, queue: QueueState, new: QueueSpec, expect: QueueSpec | None
+    tx: WriteTransaction, key: bytes, queue: QueueState, new: QueueSpec, expect: QueueSpec | None
 ) -> None:
     old = queue.spec
     if expect is not None and old != expect:
@@ -164,7 +164,7 @@ def _told(old: QueueSpec, new: QueueSpec, names: Sequence[str]) -> str:
 
 
 def _start(
-    tx: Transaction, key: bytes, queue: QueueState, known: Collection[int] | None = None
+    tx: WriteTransaction, key: bytes, queue: QueueState, known: Collection[int] | None = None
 ) -> None:
     """Set where routing begins in the logs that exist already and are new to the queue.
 
@@ -185,14 +185,14 @@ def _start(
         tx.change(key, Moved(tx.store_ms, positions=positions))
 
 
-def pause(tx: Transaction, command: c.PauseQueue) -> None:
+def pause(tx: WriteTransaction, command: c.PauseQueue) -> None:
     """Hold claims back, or stop doing so."""
     ledger = Ledger(tx, command.queue)
     if ledger.queue.paused != command.paused:
         tx.change(ledger.key, Paused(command.paused))
 
 
-def purge(tx: Transaction, command: c.PurgeQueue) -> int:
+def purge(tx: WriteTransaction, command: c.PurgeQueue) -> int:
     """Forget available or failed messages; what is in flight is left alone.
 
     What waits in the logs, not yet routed, counts as available and is passed over as well.
@@ -241,16 +241,16 @@ def purge(tx: Transaction, command: c.PurgeQueue) -> int:
     return total
 
 
-def _empty_groups(tx: Transaction, queue: QueueState) -> None:
+def _empty_groups(tx: WriteTransaction, queue: QueueState) -> None:
     """Nothing waits in any group any more; what is in flight stays so."""
     for group_key in tx.view.find_all(*keys.of_queue(keys.GROUP, queue.queue_id)):
         now = tx.entity(group_key, Group).standing
-        empty = Standing(in_flight=now.in_flight, paid_until_ms=now.paid_until_ms)
+        empty = GroupStanding(in_flight=now.in_flight, paid_until_ms=now.paid_until_ms)
         if now != empty:
             tx.change(group_key, empty)
 
 
-def redrive(tx: Transaction, command: c.RedriveClaims) -> int:
+def redrive(tx: WriteTransaction, command: c.RedriveClaims) -> int:
     """Make failed messages available again, under new claim ids and with no attempts."""
     ledger = Ledger(tx, command.queue)
     if command.rate is not None and not RATE_MIN <= command.rate <= RATE_MAX:
@@ -281,7 +281,7 @@ def redrive(tx: Transaction, command: c.RedriveClaims) -> int:
     return total
 
 
-def delete(tx: Transaction, command: c.DeleteQueue) -> bool:
+def delete(tx: WriteTransaction, command: c.DeleteQueue) -> bool:
     """Forget a queue, its messages and its inbox; its sources stay.
 
     Of a large queue some rows are left, which nothing leads to: they go in the background.
@@ -299,7 +299,7 @@ def delete(tx: Transaction, command: c.DeleteQueue) -> bool:
     return True
 
 
-def delete_remains(tx: Transaction) -> bool:
+def delete_remains(tx: WriteTransaction) -> bool:
     """Delete some of what deleted queues have left; True if there may be more."""
     for key, _ in tx.scan(*keys.of_log(keys.REMAINS, 0), limit=1):
         if not _delete_some(tx, keys.pair(key)[1]):
@@ -313,7 +313,7 @@ def has_remains(view: View) -> bool:
     return bool(view.scan(*keys.of_log(keys.REMAINS, 0), limit=1))
 
 
-def _delete_some(tx: Transaction, queue_id: int) -> bool:
+def _delete_some(tx: WriteTransaction, queue_id: int) -> bool:
     """Delete some rows of a queue that is deleted; True if more are left."""
     more = False
     for kind, limit in ((keys.BUCKET, BUCKETS_PER_DELETION), (keys.GROUP, ROWS_PER_DELETION)):

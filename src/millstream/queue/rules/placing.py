@@ -17,11 +17,11 @@ from millstream.format.encodings import encode_u64
 from millstream.log.head import Head
 from millstream.queue import commands as c
 from millstream.queue.model.bucket import Placed, SlotMark
-from millstream.queue.model.slots import Mark, Span, Trial
+from millstream.queue.model.slots import RoutingMark, Span, Trial
 from millstream.queue.model.state import APART, Counts, Moved, QueueState
 from millstream.queue.rules.interleaving import arrivals_ms
 from millstream.queue.rules.ledger import Ledger
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 FORGOTTEN_PER_PLACED = 2
 """For every message that is remembered against repeats, so many old ones are forgotten."""
@@ -29,7 +29,7 @@ FORGOTTEN_PER_PLACED = 2
 TIMES_KEPT = 8
 """Of messages with one digest that are no repeats of each other, so many are remembered."""
 
-_PLAIN = Mark()
+_PLAIN = RoutingMark()
 
 
 class Arrival(NamedTuple):
@@ -175,7 +175,7 @@ def _enter(
 
 
 def _arrivals(
-    tx: Transaction, queue: QueueState, routed: c.Routed
+    tx: WriteTransaction, queue: QueueState, routed: c.Routed
 ) -> Iterator[tuple[int, Arrival]]:
     """What is to be placed, and when it came."""
     times = zip(arrivals_ms(routed), routed.spans, strict=True)
@@ -194,7 +194,7 @@ def _arrivals(
             yield at_ms, _due(tx, queue, arrival, mark)
 
 
-def _due(tx: Transaction, queue: QueueState, arrival: Arrival, mark: Mark) -> Arrival:
+def _due(tx: WriteTransaction, queue: QueueState, arrival: Arrival, mark: RoutingMark) -> Arrival:
     """When messages are due: a delay counts from when they were appended."""
     if mark.due_ms is not None:
         if mark.due_ms <= tx.wall_ms:
@@ -214,7 +214,7 @@ def _due(tx: Transaction, queue: QueueState, arrival: Arrival, mark: Mark) -> Ar
 class _Repeats:
     """Messages that were appended lately, by digest."""
 
-    def __init__(self, tx: Transaction, queue: QueueState) -> None:
+    def __init__(self, tx: WriteTransaction, queue: QueueState) -> None:
         self._tx = tx
         self._queue = queue
         self._known: dict[bytes, list[int]] = {}

@@ -22,10 +22,10 @@ from millstream.queue.model.state import QueueState
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.placing import place
 from millstream.queue.rules.sources import INBOX, LATER, LATER_ID, inbox_of, later_of
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 
-def append(tx: Transaction, command: Append) -> int:
+def append(tx: WriteTransaction, command: Append) -> int:
     """Append to a log; to an inbox only while there is its queue, or no consumer would get it.
 
     An inbox that is written elsewhere is left to the rules of copies.
@@ -39,7 +39,7 @@ def append(tx: Transaction, command: Append) -> int:
     return logs.append(tx, command)
 
 
-def put(tx: Transaction, command: c.PutMessages) -> int:
+def put(tx: WriteTransaction, command: c.PutMessages) -> int:
     """Append messages to a queue's own log, at once or for later; the id of the first."""
     ledger = Ledger(tx, command.queue)
     queue, records = ledger.queue, command.records

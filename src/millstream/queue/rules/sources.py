@@ -39,7 +39,7 @@ SOURCES_PER_LOOK = 256
 _FOLLOWER = "logs by pattern"
 
 
-class Source(Struct, frozen=True):
+class QueueSource(Struct, frozen=True):
     """A log that a queue takes from, and where routing stands in it."""
 
     log_id: int
@@ -65,7 +65,7 @@ class Facts(Struct, frozen=True):
     spec: QueueSpec
     paused: bool
     untouched: int
-    sources: list[Source]
+    sources: list[QueueSource]
     """Logs with records that are not routed. Of a queue that takes messages in their turn, some."""
     own: tuple[str, str]
     """The logs of messages that were put straight to it; no filter applies to them."""
@@ -145,7 +145,7 @@ def facts_of(view: View, name: str, *, whole: bool = False, anyone: bool = False
     if not queue.exists():
         return None
     spec, own = queue.spec, own_logs(name)
-    found: dict[int, Source] = {}
+    found: dict[int, QueueSource] = {}
     routes = anyone or not spec.router
     for log in named_logs(name, spec) if routes else own:
         entry = view.entity(keys.log_name(log), Name)
@@ -176,11 +176,11 @@ def has_patterns(spec: QueueSpec) -> bool:
     return any(_literal(one) != one for one in spec.sources)
 
 
-def _source(view: View, queue: QueueState, log_id: int) -> Source:
+def _source(view: View, queue: QueueState, log_id: int) -> QueueSource:
     head = view.entity(keys.head(log_id), Head)
     position = queue.positions.get(log_id, 0)
     gaps = tuple(gap for gap in head.gaps if gap[1] > position) if head.gaps else ()
-    return Source(log_id, head.name, head.next_at(position), head.end, head.setbacks, gaps)
+    return QueueSource(log_id, head.name, head.next_at(position), head.end, head.setbacks, gaps)
 
 
 class _Matched:
@@ -192,7 +192,7 @@ class _Matched:
         self._takers = takers
         self._logs: dict[str, int] = {}
         """Names → ids of the logs that are known so far."""
-        self._news: dict[int, tuple[int, Source] | None] = {}
+        self._news: dict[int, tuple[int, QueueSource] | None] = {}
         """Logs that may hold something new → the position and the source when that was looked at."""
         starts = [
             keys.log_name(_literal(one)) for one in queue.spec.sources if _literal(one) != one
@@ -232,13 +232,15 @@ class _Matched:
         for log_id in self._logs.values():
             self.forget(log_id)
 
-    def news(self, view: View, queue: QueueState, most: int | None) -> tuple[list[Source], bool]:
+    def news(
+        self, view: View, queue: QueueState, most: int | None
+    ) -> tuple[list[QueueSource], bool]:
         """Up to so many logs with something new; and whether more are to be looked at first."""
         if self._ranges:
             self._look_for_names(view)
             if self._ranges:
                 return [], True
-        found: list[Source] = []
+        found: list[QueueSource] = []
         over: list[int] = []
         looked_at = 0
         for log_id, known in self._news.items():

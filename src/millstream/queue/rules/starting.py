@@ -11,10 +11,10 @@ from millstream.log.damage import next_entry
 from millstream.log.head import Head
 from millstream.log.reader import RowMoved, entries_of
 from millstream.queue.model.spec import QueueSpec
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 
-def first_offset(tx: Transaction, log_id: int, head: Head, spec: QueueSpec) -> int:
+def first_offset(tx: WriteTransaction, log_id: int, head: Head, spec: QueueSpec) -> int:
     """The first offset of a log that a queue looks at."""
     if spec.start_ms is not None:
         return _offset_at(tx, log_id, head, spec.start_ms)
@@ -36,7 +36,7 @@ def check_start(head: Head, spec: QueueSpec) -> None:
         )
 
 
-def _offset_at(tx: Transaction, log_id: int, head: Head, time_ms: int) -> int:
+def _offset_at(tx: WriteTransaction, log_id: int, head: Head, time_ms: int) -> int:
     """The first record that was appended at or after a time, or the end.
 
     It is found by halving, so the write lock is held for some reads, however long the log is. A
@@ -63,7 +63,7 @@ def _offset_at(tx: Transaction, log_id: int, head: Head, time_ms: int) -> int:
     return low
 
 
-def _times(tx: Transaction, log_id: int, offset: int) -> tuple[int, Sequence[int]] | None:
+def _times(tx: WriteTransaction, log_id: int, offset: int) -> tuple[int, Sequence[int]] | None:
     """The first offset of the entry that covers one, and when its records were appended."""
     try:
         ((first, value),) = entries_of(tx.view, log_id, start=offset, stop=offset + 1)

@@ -20,14 +20,14 @@ from millstream.queue.model.bucket import Bucket, Strode
 from millstream.queue.model.slots import IN_FLIGHT, Slots
 from millstream.queue.model.state import Advanced, QueueState
 from millstream.queue.rules.aging import note_done
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 FIRST = 1
 """The attempt at a message that comes from its lane: it was never claimed before."""
 
 
 def stride(
-    tx: Transaction,
+    tx: WriteTransaction,
     name: str,
     *,
     done: Sequence[c.Run],
@@ -68,7 +68,7 @@ Place = tuple[bytes, Bucket, list[Slots]]
 """A bucket that a stride touches: its key, itself, and which of its slots are done."""
 
 
-def _place(tx: Transaction, queue_id: int, bucket_id: int) -> Place:
+def _place(tx: WriteTransaction, queue_id: int, bucket_id: int) -> Place:
     key = keys.bucket(queue_id, bucket_id)
     return key, tx.entity(key, Bucket), []
 
@@ -80,7 +80,7 @@ def _cut(start: int, counts: Sequence[int]) -> list[Slots]:
     return list(pairwise(accumulate(counts, initial=start)))
 
 
-def _held(tx: Transaction, queue_id: int, runs: Sequence[c.Run]) -> dict[int, Place] | None:
+def _held(tx: WriteTransaction, queue_id: int, runs: Sequence[c.Run]) -> dict[int, Place] | None:
     """Runs by bucket, if each lies in a plain one, all are held, and none is named twice."""
     found: dict[int, Place] = {}
     end = 0
@@ -99,7 +99,9 @@ def _held(tx: Transaction, queue_id: int, runs: Sequence[c.Run]) -> dict[int, Pl
     return found
 
 
-def stride_together(tx: Transaction, claims: Sequence[c.ClaimRouted]) -> list[c.Granted] | None:
+def stride_together(
+    tx: WriteTransaction, claims: Sequence[c.ClaimRouted]
+) -> list[c.Granted] | None:
     """Claims of several consumers on one queue as one stride; None if it is not so simple."""
     first, counts = claims[0], [claim.count for claim in claims]
     runs = _merged([run for claim in claims for run in claim.acked])

@@ -26,7 +26,7 @@ from millstream.log.names import check_integer
 from millstream.log.reader import RowMoved, bounds_of, entries_of, log_id_of
 from millstream.queue.commands import Routed
 from millstream.queue.model.marking import Wishes, check_wishes, mark_of
-from millstream.queue.model.slots import Mark, Span
+from millstream.queue.model.slots import RoutingMark, Span
 from millstream.queue.model.spec import DELAY_MS_MAX, QueueSpec
 from millstream.queue.rules.finding import need_queue
 from millstream.queue.rules.ledger import Ledger
@@ -36,7 +36,7 @@ from millstream.queue.service.routing import decoded_entry, joined_spans
 from millstream.record import Headers
 from millstream.store.rows import Rows, View
 from millstream.store.store import Store
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 TRIES = 8
 """How often a log is read that is truncated or folded meanwhile."""
@@ -221,10 +221,10 @@ class _Source(NamedTuple):
 
 def _spans(
     source: _Source, one: Assignment, spec: QueueSpec
-) -> tuple[list[Span], list[Mark] | None]:
+) -> tuple[list[Span], list[RoutingMark] | None]:
     """Where the messages lie; one span each if they have marks, else as few as can be."""
     spans: list[Span] = []
-    marks: list[Mark] | None = [] if source.looks else None
+    marks: list[RoutingMark] | None = [] if source.looks else None
     runs, wishes = _left(one, source.gone)
     for first, entry, headers, taken in _taken(source, runs):
         spans += joined_spans(source.log_id, first, entry, taken)
@@ -274,12 +274,12 @@ def _taken(
         yield first, entry, headers, taken
 
 
-def _wished(mark: Mark, wish: Wish) -> Mark:
+def _wished(mark: RoutingMark, wish: Wish) -> RoutingMark:
     said = {name: value for name, value in asdict(wish).items() if value is not None}
     return replace(mark, **said) if said else mark
 
 
-def _place(tx: Transaction, found: Sequence[_Found]) -> int:
+def _place(tx: WriteTransaction, found: Sequence[_Found]) -> int:
     """Compare where each queue stands, set where it stands then, and place what is new."""
     total = 0
     for assignment, routed in found:

@@ -33,7 +33,7 @@ from millstream.queue.service.routing import PLACE_RECORDS, route
 from millstream.store.rows import View
 from millstream.store.store import Store
 from millstream.store.supposing import Reading
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 ROUTING_S_MAX = 1.0
 """How long a claim routes before it takes what there is; the rest is routed in the background."""
@@ -126,7 +126,7 @@ def _take_ahead(store: Store, queue: str, count: int) -> bool:
     return True
 
 
-def pop_routed(tx: Transaction, command: c.ClaimRouted) -> tuple[c.Granted, list[Lot]]:
+def pop_routed(tx: WriteTransaction, command: c.ClaimRouted) -> tuple[c.Granted, list[Lot]]:
     """Claim, read and acknowledge in one commit: what is done may be forgotten at any time."""
     granted = claim(tx, command)
     found, damaged = read_inside(tx, command.queue, granted.grants)

@@ -14,7 +14,7 @@ from millstream.queue.model.message import QueueInfo, Skipped
 from millstream.queue.model.slots import AVAILABLE
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.finding import find_bucket, find_queue
-from millstream.queue.rules.sources import Facts, Source, facts_of
+from millstream.queue.rules.sources import Facts, QueueSource, facts_of
 from millstream.record import moment
 from millstream.store.rows import View
 from millstream.store.state import State
@@ -132,7 +132,7 @@ def _due(view: View, queue: QueueState, now_ms: int) -> int:
     return found
 
 
-def _oldest_ms(view: View, queue: QueueState, unrouted: list[Source]) -> int | None:
+def _oldest_ms(view: View, queue: QueueState, unrouted: list[QueueSource]) -> int | None:
     """When the oldest message that waits was appended, or a record that is not routed."""
     found: list[int] = []
     for ranges in queue.lanes.values():

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from millstream.format import keys
-from millstream.log.head import Head, Name, Truncated
+from millstream.log.head import Head, LogTruncated, Name
 from millstream.log.sparse import LIVE_DIVISOR, Needed
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT
@@ -28,7 +28,7 @@ from millstream.queue.service.consuming import route_some
 from millstream.store.rows import View
 from millstream.store.state import NO_END
 from millstream.store.store import Store
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 REST_S = 5.0
 """How long an inbox that was looked at is left alone while consumers go on."""
@@ -83,7 +83,7 @@ def goes_on_in(queue: QueueState, head: Head) -> bool:
     return takes(queue.name, queue.spec, head.name)
 
 
-def queue_past(tx: Transaction, log_id: int, offset: int) -> str | None:
+def queue_past(tx: WriteTransaction, log_id: int, offset: int) -> str | None:
     """A queue that was routed beyond an offset of a log, in words; None if there is none."""
     for queue in all_queues(tx.view):
         if queue.positions.get(log_id, 0) > offset:
@@ -210,15 +210,15 @@ def _cut(begin: int, needed: list[Range]) -> int:
     return unrouted if unrouted - begin > live * LIVE_DIVISOR else cut
 
 
-def _cut_inbox(tx: Transaction, name: str) -> bool:
+def _cut_inbox(tx: WriteTransaction, name: str) -> bool:
     tx.notice_folds()
     found = inbox_cuts(tx.view, name)
     for log_id, start in found:
-        tx.change(keys.head(log_id), Truncated(start))
+        tx.change(keys.head(log_id), LogTruncated(start))
     return bool(found)
 
 
-def _keep(tx: Transaction, name: str) -> bool:
+def _keep(tx: WriteTransaction, name: str) -> bool:
     queue = tx.entity(keys.queue(name), QueueState)
     if not queue.exists():
         return False

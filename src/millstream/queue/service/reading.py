@@ -24,7 +24,7 @@ from millstream.queue.model.message import Label, Lot
 from millstream.queue.rules.endings import finish
 from millstream.record import Record
 from millstream.store.store import Store
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 
 def read_granted(store: Store, queue: str, granted: c.Granted) -> list[Lot]:
@@ -68,7 +68,7 @@ def _give_up(store: Store, queue: str, damaged: list[Damaged], *, others: bool) 
             raise  # else their lease ends, and the next claim comes here again
 
 
-def fail_damaged(tx: Transaction, *, queue: str, damaged: Iterable[Damaged]) -> None:
+def fail_damaged(tx: WriteTransaction, *, queue: str, damaged: Iterable[Damaged]) -> None:
     """Fail messages that cannot be read, unless their lease has ended meanwhile."""
     for grant, reason in damaged:
         run = grant.claim_id, grant.count, grant.attempt
@@ -207,7 +207,7 @@ def are_at_hand(store: Store, grants: list[c.Grant]) -> bool:
 
 
 def read_inside(
-    tx: Transaction, queue: str, grants: Iterable[c.Grant]
+    tx: WriteTransaction, queue: str, grants: Iterable[c.Grant]
 ) -> tuple[list[Lot], list[Damaged]]:
     """Messages read inside a transaction, where none can be forgotten meanwhile; and damaged ones."""
     found: list[Lot] = []

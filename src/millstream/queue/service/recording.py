@@ -40,11 +40,11 @@ BUCKETS_PER_GLANCE = 256
 """Buckets of which only the message ids are looked at under the mutex in one go."""
 
 
-def list_records(store: Store, query: c.ListRecords) -> list[rfc.Record]:
+def list_records(store: Store, query: c.ListRecords) -> list[rfc.RfcRecord]:
     """A page of the RFC's records."""
     if not 0 < query.count <= RECORDS_MAX:
         raise InvalidInput(f"a page has from 1 to {RECORDS_MAX:,} records, not {query.count}")
-    found: list[rfc.Record] = []
+    found: list[rfc.RfcRecord] = []
     size = 0
     for record in _records(store, query):
         found.append(record)
@@ -54,13 +54,13 @@ def list_records(store: Store, query: c.ListRecords) -> list[rfc.Record]:
     return found
 
 
-def _records(store: Store, query: c.ListRecords) -> Iterator[rfc.Record]:
+def _records(store: Store, query: c.ListRecords) -> Iterator[rfc.RfcRecord]:
     name = query.queue.encode()
     spec = store.view(lambda view: need_queue(view, query.queue).spec)
     for kind in records.BUCKET_RECORDS:
         first = _first(query.after, rfc.queue_prefix(kind, name))
         if first is not None:
-            metadata = _Metadata(store, strict=kind != rfc.RecordType.DONE)
+            metadata = _RfcMetadata(store, strict=kind != rfc.RecordType.DONE)
             for bucket_id, bucket in _buckets(store, query.queue, first):
                 yield records.bucket_record(kind, name, bucket_id, bucket, metadata)
     first = _first(query.after, rfc.queue_prefix(rfc.RecordType.ATTEMPTS, name))
@@ -156,7 +156,7 @@ def _extent(bucket: Bucket) -> tuple[int, int]:
 # Metadata.
 
 
-class _Metadata:
+class _RfcMetadata:
     """Reads the metadata of messages from the entries of their logs."""
 
     def __init__(self, store: Store, *, strict: bool) -> None:

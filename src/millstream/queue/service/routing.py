@@ -23,10 +23,10 @@ from millstream.log.head import Bounds, Head, without
 from millstream.log.reader import RowMoved, entries_of, with_rows
 from millstream.queue.commands import Routed
 from millstream.queue.model.marking import mark_of
-from millstream.queue.model.slots import Mark, Span
+from millstream.queue.model.slots import RoutingMark, Span
 from millstream.queue.model.spec import QueueSpec
 from millstream.queue.rules.interleaving import Look, Looked, interleave
-from millstream.queue.rules.sources import Facts, Source
+from millstream.queue.rules.sources import Facts, QueueSource
 from millstream.record import NO_HEADERS, Headers
 from millstream.store.rows import Rows, View
 from millstream.store.store import Store
@@ -57,7 +57,7 @@ def route(store: Store, facts: Facts, want: int) -> list[Routed]:
     if not spec.indexed and facts.untouched >= want:
         return []
 
-    def look(source: Source, want: int) -> Looked:
+    def look(source: QueueSource, want: int) -> Looked:
         wanted = None if source.name in facts.own else condition
         return _look(store, source, spec, wanted, want)
 
@@ -98,7 +98,7 @@ def _condition(text: str) -> Filter | None:
 
 
 def _look(
-    store: Store, source: Source, spec: QueueSpec, condition: Filter | None, want: int
+    store: Store, source: QueueSource, spec: QueueSpec, condition: Filter | None, want: int
 ) -> Looked:
     def look(_: Bounds, rows: Rows) -> Looked:
         return _look_in(rows, source, spec, condition, want)
@@ -114,14 +114,14 @@ def _look(
     return Looked(Routed(source.log_id, source.position, source.position, []), 0)
 
 
-def _is_there(view: View, source: Source) -> bool:
+def _is_there(view: View, source: QueueSource) -> bool:
     """Whether a log should still have the record at which routing stands."""
     head = view.entity(keys.head(source.log_id), Head)
     at = source.position
     return not head.deleted and head.setbacks == source.setbacks and head.next_at(at) == at
 
 
-def _passed_over(store: Store, source: Source, error: CorruptionError | None) -> Looked:
+def _passed_over(store: Store, source: QueueSource, error: CorruptionError | None) -> Looked:
     """Pass over damage: which of its records belong to the queue cannot be known."""
     log_id, start = source.log_id, source.position
 
@@ -136,14 +136,14 @@ def _passed_over(store: Store, source: Source, error: CorruptionError | None) ->
 
 def _look_in(
     rows: Rows,
-    source: Source,
+    source: QueueSource,
     spec: QueueSpec,
     condition: Filter | None,
     want: int,
 ) -> Looked:
     stop = min(source.end, source.position + (SCAN_RECORDS if condition else want))
     spans: list[Span] = []
-    marks: list[Mark] | None = [] if spec.looks_at_headers else None
+    marks: list[RoutingMark] | None = [] if spec.looks_at_headers else None
     position = source.position
     count = unknown = until_ms = 0
     try:
@@ -174,14 +174,14 @@ def _look_in(
     return Looked(routed, until_ms)
 
 
-def _entries(rows: Rows, source: Source, stop: int) -> Iterator[tuple[int, bytes]]:
+def _entries(rows: Rows, source: QueueSource, stop: int) -> Iterator[tuple[int, bytes]]:
     """The entries of a log from where routing stands, across its gaps."""
     for low, high in without(source.gaps, source.position, stop):
         yield from entries_of(rows, source.log_id, start=low, stop=high)
 
 
 def _matching(
-    source: Source, first: int, value: bytes, wanted: range, condition: Filter | None
+    source: QueueSource, first: int, value: bytes, wanted: range, condition: Filter | None
 ) -> tuple[list[Span], Sequence[int]]:
     """The records of one entry that a queue takes, as spans, and which they are."""
     if condition is None and blocks.is_block(value):
@@ -206,7 +206,7 @@ def _matching(
 
 
 def _unknown(
-    source: Source, value: bytes, wanted: range, taken: Sequence[int], condition: Filter
+    source: QueueSource, value: bytes, wanted: range, taken: Sequence[int], condition: Filter
 ) -> int:
     """How many records the filter cannot decide on, mostly since a header is missing.
 

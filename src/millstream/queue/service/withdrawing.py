@@ -27,7 +27,7 @@ from millstream.queue.model.bucket import Bucket, Withdrawn
 from millstream.queue.model.group import NOBODY, Group
 from millstream.queue.model.marking import mark_of
 from millstream.queue.model.slots import AVAILABLE, IN_FLIGHT, Slots, Span
-from millstream.queue.model.state import SetBack
+from millstream.queue.model.state import QueueSetBack
 from millstream.queue.rules.aging import note_removed
 from millstream.queue.rules.dead_letter import Owed
 from millstream.queue.rules.endings import earliest
@@ -35,10 +35,10 @@ from millstream.queue.rules.finding import all_queues, all_rows
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.service.routing import decoded_entry
 from millstream.record import SetBackReader
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 
-def set_queues_back(tx: Transaction, tail: Tail) -> list[SetBackReader]:
+def set_queues_back(tx: WriteTransaction, tail: Tail) -> list[SetBackReader]:
     """Set every queue back that has passed the beginning of a tail; what became of each."""
     found = []
     for name in [one.name for one in all_queues(tx.view) if tail.log_id in one.positions]:
@@ -51,7 +51,7 @@ def set_queues_back(tx: Transaction, tail: Tail) -> list[SetBackReader]:
 class _Withdrawal:
     """One queue that goes back."""
 
-    def __init__(self, tx: Transaction, name: str, tail: Tail) -> None:
+    def __init__(self, tx: WriteTransaction, name: str, tail: Tail) -> None:
         self._tx = tx
         self._tail = tail
         self._ledger = Ledger(tx, name)
@@ -79,7 +79,7 @@ class _Withdrawal:
         position = min(passed, max(tail.at, self._first_wanted()))
         self._tx.change(
             self._ledger.key,
-            SetBack(
+            QueueSetBack(
                 tail.log_id,
                 position,
                 tail.aside_id,

@@ -17,9 +17,9 @@ from millstream.format import entries, keys
 from millstream.format.checking import check_stored
 from millstream.format.packing import check_timestamp
 from millstream.limits import Limits
-from millstream.log.block import Block
+from millstream.log.block import RecordBlock
 from millstream.log.commands import Truncate
-from millstream.log.head import Appended, Head, Owned, Placed, Touched, Truncated
+from millstream.log.head import Head, LogPlaced, LogTruncated, Owned, RecordsAppended, Touched
 from millstream.log.names import check_integer, check_name
 from millstream.log.operations import check_free, find_log, make_log, need_log, truncate_log
 from millstream.replica import commands as c
@@ -31,13 +31,13 @@ from millstream.replica.metadata import adopt_metadata
 from millstream.store.instance import instance_id
 from millstream.store.store import Store
 from millstream.store.supposing import Reading
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 BLOCKS_MAX = 100_000
 """Blocks in one step: they are written under the lock."""
 
 
-def start_replica(tx: Transaction, command: c.StartReplica) -> bool:
+def start_replica(tx: WriteTransaction, command: c.StartReplica) -> bool:
     """Make an empty copy, or let one begin anew that ends before the other one begins."""
     command.base.check()
     _check_owner(command.owner, command.epoch)
@@ -46,7 +46,7 @@ def start_replica(tx: Transaction, command: c.StartReplica) -> bool:
     if found is None:
         check_name(command.log)
         log_id, _ = make_log(tx, command.log)
-        tx.change(keys.head(log_id), Placed(offset, offset, offset))
+        tx.change(keys.head(log_id), LogPlaced(offset, offset, offset))
     else:
         log_id, head = found
         if head.end > offset:
@@ -54,13 +54,13 @@ def start_replica(tx: Transaction, command: c.StartReplica) -> bool:
         if head.epoch > command.epoch:
             raise fenced(head)
         check_free(tx, head, "")
-        tx.change(keys.head(log_id), Truncated(offset))
+        tx.change(keys.head(log_id), LogTruncated(offset))
     begin_marks(tx, log_id, command.base)
     _own(tx, log_id, command.owner, command.epoch)
     return True
 
 
-def adopt_owner(tx: Transaction, command: c.AdoptOwner) -> bool:
+def adopt_owner(tx: WriteTransaction, command: c.AdoptOwner) -> bool:
     """Note who owns a log since an epoch; an epoch that is over is refused."""
     _check_owner(command.owner, command.epoch)
     log_id, head = need_log(tx, command.log)
@@ -75,7 +75,7 @@ def adopt_owner(tx: Transaction, command: c.AdoptOwner) -> bool:
     return True
 
 
-def _own(tx: Transaction, log_id: int, owner: str, epoch: int) -> None:
+def _own(tx: WriteTransaction, log_id: int, owner: str, epoch: int) -> None:
     """Note an owner and its epoch, unless the log has them."""
     head = tx.entity(keys.head(log_id), Head)
     short = "" if owner == instance_id(tx) else owner
@@ -150,7 +150,7 @@ def _pieces(parsed: Parsed, limits: Limits) -> Iterator[Parsed]:
         start = stop
 
 
-def _parsed(block: Block, log: str) -> Parsed:
+def _parsed(block: RecordBlock, log: str) -> Parsed:
     try:
         return parse(block)
     except CorruptionError as error:
@@ -161,7 +161,7 @@ def _parsed(block: Block, log: str) -> Parsed:
 
 
 def _adopt(
-    tx: Transaction,
+    tx: WriteTransaction,
     *,
     command: c.AdoptParcel,
     standing: Standing,
@@ -184,7 +184,7 @@ def _adopt(
     return tx.entity(keys.head(log_id), Head).end
 
 
-def adopt_state(tx: Transaction, command: c.AdoptState) -> c.Adopted:
+def adopt_state(tx: WriteTransaction, command: c.AdoptState) -> c.Adopted:
     """Take over what counts of another copy's state; this one must be there.
 
     Truncations travel: what the other one has forgotten goes here too.
@@ -198,7 +198,9 @@ def adopt_state(tx: Transaction, command: c.AdoptState) -> c.Adopted:
     return c.Adopted(truncated, metadata)
 
 
-def put_records(tx: Transaction, log_id: int, offset: int, records: Parsed, *, at_ms: int) -> None:
+def put_records(
+    tx: WriteTransaction, log_id: int, offset: int, records: Parsed, *, at_ms: int
+) -> None:
     """Append records of a stored block, at an offset that is the end, under new ids.
 
     `at_ms` is when the log was changed by that: 0 for a copy, which is told in another way.
@@ -230,7 +232,7 @@ def put_records(tx: Transaction, log_id: int, offset: int, records: Parsed, *, a
     )
     tx.put(keys.payload_block(first_id), placed)
     tx.put(keys.entry(log_id, offset + count - 1), entry)
-    tx.change(keys.head(log_id), Appended(count, len(values) + len(body), at_ms))
+    tx.change(keys.head(log_id), RecordsAppended(count, len(values) + len(body), at_ms))
 
 
 def _check_owner(owner: str, epoch: int) -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from millstream.errors import CorruptionError, NotFound, OutOfRange, TooLarge, Truncated
 from millstream.format import keys
 from millstream.log.ancestry import fork_of
-from millstream.log.block import Block
+from millstream.log.block import RecordBlock
 from millstream.log.head import Head
 from millstream.log.metadata import MetadataState
 from millstream.log.names import check_integer, check_name
@@ -37,7 +37,7 @@ from millstream.store.instance import Instance
 from millstream.store.rows import View
 from millstream.store.store import Store
 from millstream.store.supposing import Reading
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 READ_BYTES = 4 * 1024 * 1024
 """Values read at once to be hashed."""
@@ -190,7 +190,7 @@ def _inherited(reading: Reading, standing: Standing) -> list[Mark]:
     return reading.view(ask)
 
 
-def _blocks(reading: Reading, standing: Standing, start: int, stop: int) -> Iterator[Block]:
+def _blocks(reading: Reading, standing: Standing, start: int, stop: int) -> Iterator[RecordBlock]:
     while start < stop:
         for block in fetch_blocks(
             reading.store,
@@ -204,7 +204,7 @@ def _blocks(reading: Reading, standing: Standing, start: int, stop: int) -> Iter
             start = block.offsets.stop
 
 
-def _note(tx: Transaction, *, standing: Standing, marks: list[Mark]) -> bool:
+def _note(tx: WriteTransaction, *, standing: Standing, marks: list[Mark]) -> bool:
     """Write marks behind the last one, if the log is still what they were computed from."""
     head = tx.entity(keys.head(standing.log_id), Head)
     if not head.exists() or head.deleted or head.setbacks != standing.setbacks:
@@ -324,7 +324,7 @@ def digest_range(store: Store, query: c.DigestRange) -> bytes:
     return run.digest()
 
 
-def transfer_blocks(store: Store, query: c.SendBlocks) -> list[Block]:
+def transfer_blocks(store: Store, query: c.SendBlocks) -> list[RecordBlock]:
     """Blocks for another copy, as they are stored."""
     reading = Reading(store)
     standing = need_standing(reading, query.log)

@@ -15,7 +15,7 @@ from millstream.log.head import Head
 from millstream.replica.chain import Mark
 from millstream.store.rows import View
 from millstream.store.state import NO_END
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 ROWS_PER_STEP = 8
 ROWS_PER_ERASURE = 1_000
@@ -51,7 +51,7 @@ def last_mark(view: View, log_id: int) -> Mark | None:
     return mark_at(view, log_id, NO_END)
 
 
-def add_marks(tx: Transaction, log_id: int, marks: list[Mark]) -> None:
+def add_marks(tx: WriteTransaction, log_id: int, marks: list[Mark]) -> None:
     """Write marks behind the last one; the newest row is written again, under its own key if full."""
     row = tx.get(keys.marks(log_id, NO_END))
     known = [] if row is None else decode_marks(row)
@@ -62,7 +62,7 @@ def add_marks(tx: Transaction, log_id: int, marks: list[Mark]) -> None:
         tx.put(keys.marks(log_id, last), encode_marks(some))
 
 
-def begin_marks(tx: Transaction, log_id: int, base: Mark) -> None:
+def begin_marks(tx: WriteTransaction, log_id: int, base: Mark) -> None:
     """Have one mark alone, whatever there was before, also by the same operation."""
     start, stop = keys.of_log(keys.MARKS, log_id)
     while rows := tx.scan(start, stop, limit=ROWS_PER_ERASURE):
@@ -71,7 +71,7 @@ def begin_marks(tx: Transaction, log_id: int, base: Mark) -> None:
     tx.put(keys.marks(log_id, NO_END), encode_marks([(base.offset, base.digest)]))
 
 
-def cut_marks(tx: Transaction, log_id: int, above: int) -> None:
+def cut_marks(tx: WriteTransaction, log_id: int, above: int) -> None:
     """Forget the marks above an offset: what they were for is gone."""
     start, (_, stop) = keys.marks(log_id, above), keys.of_log(keys.MARKS, log_id)
     near = tx.scan(start, stop, limit=1)
@@ -82,7 +82,7 @@ def cut_marks(tx: Transaction, log_id: int, above: int) -> None:
             tx.put(keys.marks(log_id, NO_END), encode_marks(kept))
 
 
-def prune_marks(tx: Transaction, log_id: int, anchor: int) -> None:
+def prune_marks(tx: WriteTransaction, log_id: int, anchor: int) -> None:
     """Drop some of the rows that lie wholly below the anchor; the next call goes on."""
     start, _ = keys.of_log(keys.MARKS, log_id)
     tx.drop_some(start, keys.marks(log_id, anchor), limit=ROWS_PER_PRUNING)

@@ -17,7 +17,7 @@ from millstream.errors import CorruptionError, InvalidInput, TooLarge
 from millstream.format import block as blocks
 from millstream.format import entries
 from millstream.limits import Limits
-from millstream.log.block import Block, pack
+from millstream.log.block import RecordBlock, pack
 from millstream.log.names import check_integer
 from millstream.replica.commands import GetChain, Parcel, SendBlocks, weight
 from millstream.replica.copies import copying
@@ -33,7 +33,7 @@ BLOCKS_MAX = 10_000
 """Blocks in one parcel, well within what the other side takes in one commit."""
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[Block]).decode
+_decode = msgspec.msgpack.Decoder(list[RecordBlock]).decode
 
 
 def send_blocks(store: Store, query: SendBlocks) -> Parcel:
@@ -53,7 +53,7 @@ def send_blocks(store: Store, query: SendBlocks) -> Parcel:
     return Parcel(end, digest, [], packed, len(data))
 
 
-def _fitting(found: list[Block]) -> list[Block]:
+def _fitting(found: list[RecordBlock]) -> list[RecordBlock]:
     """The first of some blocks that one frame, and one commit of the other side, can hold."""
     if weight(found[0]) > BLOCK_BYTES_MAX:
         return [_first_of(found[0])]
@@ -61,7 +61,7 @@ def _fitting(found: list[Block]) -> list[Block]:
     return found[: min(BLOCKS_MAX, sum(size <= BLOCK_BYTES_MAX for size in sizes))]
 
 
-def _first_of(block: Block) -> Block:
+def _first_of(block: RecordBlock) -> RecordBlock:
     """As many of a large block's first records as fit well into a frame; at least one."""
     payload = blocks.Block(block.payload, kind=blocks.PAYLOAD)
     values = payload.column(blocks.VALUE, block.skip, block.count) or []
@@ -72,7 +72,7 @@ def _first_of(block: Block) -> Block:
     return pack(block.log, block.first_offset, entry, values[:count])
 
 
-def unpacked(parcel: Parcel, limits: Limits) -> list[Block]:
+def unpacked(parcel: Parcel, limits: Limits) -> list[RecordBlock]:
     """The blocks of a parcel; one that claims or holds too much is refused before it is unpacked."""
     if not parcel.packed:
         return parcel.blocks

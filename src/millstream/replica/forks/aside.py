@@ -15,8 +15,8 @@ from millstream.format import keys
 from millstream.format.lineage import Fork
 from millstream.limits import NAME_CHARS_MAX
 from millstream.log.ancestry import FORK_NAME, Tail, children, fork_of, put_fork
-from millstream.log.cursor_state import CursorState, SetBack
-from millstream.log.head import Created, Head, Named, Placed, Touched
+from millstream.log.cursor_state import AcksSetBack, CursorState
+from millstream.log.head import Created, Head, LogNamed, LogPlaced, Touched
 from millstream.log.names import check_integer, check_name
 from millstream.log.operations import check_free, find_log, need_log
 from millstream.log.producer import Produced, ProducerState
@@ -25,19 +25,19 @@ from millstream.replica import commands as c
 from millstream.replica.copies.adopting import fenced
 from millstream.replica.copies.marks import add_marks, cut_marks, last_mark, mark_at
 from millstream.replica.forks.moving import lower_end
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
-Passed = Callable[[Transaction, int, int], str | None]
+Passed = Callable[[WriteTransaction, int, int], str | None]
 """Asked of each part with readers: which of them has passed an offset of a log, in words."""
 
-GoBack = Callable[[Transaction, Tail], list[SetBackReader]]
+GoBack = Callable[[WriteTransaction, Tail], list[SetBackReader]]
 """Sets queues back that have passed the beginning of a tail."""
 
 RANDOM_BYTES = 4
 """In the generated name of a fork: two forks of one log rarely try the same name."""
 
 
-def set_aside(tx: Transaction, command: c.SetAside, go_back: GoBack) -> c.Aside:
+def set_aside(tx: WriteTransaction, command: c.SetAside, go_back: GoBack) -> c.Aside:
     """Move a log's records from an offset on into a fork; its name, and which readers were set back."""
     log_id, head = need_log(tx, command.log)
     check_integer("an offset", command.at)
@@ -48,7 +48,7 @@ def set_aside(tx: Transaction, command: c.SetAside, go_back: GoBack) -> c.Aside:
     return c.Aside(name, [*_set_cursors_back(tx, tail), *go_back(tx, tail)])
 
 
-def set_tail_aside(tx: Transaction, log_id: int, at: int, name: str) -> Tail:
+def set_tail_aside(tx: WriteTransaction, log_id: int, at: int, name: str) -> Tail:
     """Set aside under a free name; the caller deals with readers that have passed the offset."""
     head = tx.entity(keys.head(log_id), Head)
     end = head.end
@@ -85,19 +85,19 @@ def set_tail_aside(tx: Transaction, log_id: int, at: int, name: str) -> Tail:
     return Tail(log_id, at, end, aside_id)
 
 
-def make_fork(tx: Transaction, parent_id: int, name: str) -> int:
+def make_fork(tx: WriteTransaction, parent_id: int, name: str) -> int:
     """Make a fork at the end of a log: its name, its head, and where its records lie."""
     if find_log(tx, name) is not None:
         raise AlreadyExists(f"there is a log {name!r} already", name=name)
     parent = tx.entity(keys.head(parent_id), Head)
     log_id = tx.take_log_id()
-    tx.change(keys.log_name(name), Named(log_id))
+    tx.change(keys.log_name(name), LogNamed(log_id))
     tx.change(keys.head(log_id), Created(name, tx.wall_ms))
     # It holds what its hash is computed from. Between a mark and the start there is no gap: marks are
     # forgotten when a log is truncated past its end.
     anchor = mark_at(tx.view, parent_id, parent.start)
     dropped = parent.start if anchor is None else anchor.offset
-    tx.change(keys.head(log_id), Placed(parent.start, dropped, parent.end))
+    tx.change(keys.head(log_id), LogPlaced(parent.start, dropped, parent.end))
     tx.change(keys.head(log_id), Touched(parent.timestamp_ms))
     put_fork(tx, log_id, Fork(parent_id, parent.end))
     if anchor is not None:
@@ -110,7 +110,7 @@ def fork_pattern(log: str) -> str:
     return log[: NAME_CHARS_MAX - len(FORK_NAME) - 2 * RANDOM_BYTES] + f"{FORK_NAME}*"
 
 
-def fork_name(tx: Transaction, log: str, middle: str = "") -> str:
+def fork_name(tx: WriteTransaction, log: str, middle: str = "") -> str:
     """A generated name for a fork, which no log has."""
     while True:
         ending = f"{FORK_NAME}{middle}{secrets.token_hex(RANDOM_BYTES)}"
@@ -119,7 +119,7 @@ def fork_name(tx: Transaction, log: str, middle: str = "") -> str:
             return check_name(name)
 
 
-def check_passed(tx: Transaction, log_id: int, at: int, passed: Passed) -> None:
+def check_passed(tx: WriteTransaction, log_id: int, at: int, passed: Passed) -> None:
     """Refuse if a cursor or a queue has passed an offset."""
     head = tx.entity(keys.head(log_id), Head)
     cursor = next(_cursors_past(tx, log_id, at), None)
@@ -133,25 +133,25 @@ def check_passed(tx: Transaction, log_id: int, at: int, passed: Passed) -> None:
         )
 
 
-def _cursors_past(tx: Transaction, log_id: int, at: int) -> Iterator[bytes]:
+def _cursors_past(tx: WriteTransaction, log_id: int, at: int) -> Iterator[bytes]:
     for key in tx.view.find_all(*keys.range_of(keys.cursor(log_id, ""))):
         if tx.entity(key, CursorState).marks.highest() > at:
             yield key
 
 
-def _set_cursors_back(tx: Transaction, tail: Tail) -> list[SetBackReader]:
+def _set_cursors_back(tx: WriteTransaction, tail: Tail) -> list[SetBackReader]:
     """Set cursors back: their acknowledgements of the tail do not count for other records."""
     found = []
     for key in list(_cursors_past(tx, tail.log_id, tail.at)):
         marks = tx.entity(key, CursorState).marks
         name, passed = keys.trailing_name(key), int(marks.highest())
-        tx.change(key, SetBack(tail.at))
+        tx.change(key, AcksSetBack(tail.at))
         offset = int(marks.floor)
         found.append(SetBackReader(kind="cursor", name=name, passed=passed, offset=offset))
     return found
 
 
-def _forget_sequences(tx: Transaction, log_id: int, at: int) -> None:
+def _forget_sequences(tx: WriteTransaction, log_id: int, at: int) -> None:
     """Forget producers' appends in the tail: when they come again, they are no repeats."""
     for key in tx.view.find_all(*keys.range_of(keys.producer(log_id, ""))):
         state = tx.entity(key, ProducerState)

@@ -22,7 +22,7 @@ from millstream.format import keys
 from millstream.format.lineage import Fork
 from millstream.log import commands as c
 from millstream.log.ancestry import fork_of, put_fork
-from millstream.log.head import Bounds, Head, Truncated
+from millstream.log.head import Bounds, Head, LogTruncated
 from millstream.log.metadata import MetadataState, Set
 from millstream.log.names import check_name
 from millstream.log.operations import check_free, need_log, not_owner
@@ -41,7 +41,7 @@ from millstream.replica.forks.moving import raise_point
 from millstream.replica.metadata import adopt_metadata
 from millstream.store.rows import View
 from millstream.store.store import Store
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 RULES = ("refuse", "longest", "rebase")
 
@@ -49,7 +49,7 @@ REBASE_BYTES = 4 * 1024 * 1024
 """Values that one commit of a rebase appends."""
 
 
-def fork_log(tx: Transaction, command: c.ForkLog) -> str:
+def fork_log(tx: WriteTransaction, command: c.ForkLog) -> str:
     """Make a fork of a log, at its end; the fork's name."""
     parent_id, _ = need_log(tx, command.log)
     name = fork_name(tx, command.log) if command.name is None else check_name(command.name)
@@ -114,7 +114,7 @@ def merge_fork(store: Store, command: c.MergeFork, passed: Passed) -> Merged:
 
 def _next_step(
     store: Store, sides: Sides, on_fork: str, passed: Passed
-) -> Callable[[Transaction], Step]:
+) -> Callable[[WriteTransaction], Step]:
     """What the next commit of a merge does."""
     if not sides.moved:
         return partial(_adopt, sides=sides)
@@ -162,7 +162,7 @@ def _check_parent(fork: str, parent: Head) -> None:
 # Commits. Each looks whether the logs are still what they were when it was decided.
 
 
-def _is_as_seen(tx: Transaction, sides: Sides) -> bool:
+def _is_as_seen(tx: WriteTransaction, sides: Sides) -> bool:
     """Whether a step may go on; refuses where no step of this merge could."""
     own = tx.entity(keys.head(sides.fork_id), Head)
     parent = tx.entity(keys.head(sides.fork.parent_id), Head)
@@ -178,7 +178,7 @@ def _is_as_seen(tx: Transaction, sides: Sides) -> bool:
     )
 
 
-def _adopt(tx: Transaction, *, sides: Sides) -> Step:
+def _adopt(tx: WriteTransaction, *, sides: Sides) -> Step:
     """Give records to a parent that has not moved."""
     parent = tx.entity(keys.head(sides.fork.parent_id), Head)
     if not _is_as_seen(tx, sides) or parent.end != sides.fork.point:
@@ -191,7 +191,7 @@ def _adopt(tx: Transaction, *, sides: Sides) -> Step:
     return Step(moved, _join(tx, sides) if fork.point >= own.end else None)
 
 
-def _append_again(tx: Transaction, *, sides: Sides, blocks: list[Parsed]) -> Step:
+def _append_again(tx: WriteTransaction, *, sides: Sides, blocks: list[Parsed]) -> Step:
     """Append copies of a fork's records to its parent, and note how far the fork was merged."""
     if not _is_as_seen(tx, sides):
         return Step()
@@ -206,7 +206,7 @@ def _append_again(tx: Transaction, *, sides: Sides, blocks: list[Parsed]) -> Ste
     return Step(sum(one.count for one in blocks), _join(tx, sides) if done else None)
 
 
-def _note_merged(tx: Transaction, *, sides: Sides) -> Step:
+def _note_merged(tx: WriteTransaction, *, sides: Sides) -> Step:
     """The parent has the same records already."""
     if _is_as_seen(tx, sides):
         merged = min(sides.own.end, sides.parent.end)
@@ -214,7 +214,7 @@ def _note_merged(tx: Transaction, *, sides: Sides) -> Step:
     return Step()
 
 
-def _set_aside(tx: Transaction, *, sides: Sides, at: int, passed: Passed) -> Step:
+def _set_aside(tx: WriteTransaction, *, sides: Sides, at: int, passed: Passed) -> Step:
     """Make room in the parent for a fork that is longer."""
     parent = tx.entity(keys.head(sides.fork.parent_id), Head)
     if not _is_as_seen(tx, sides) or parent.end != sides.parent.end:
@@ -227,7 +227,7 @@ def _set_aside(tx: Transaction, *, sides: Sides, at: int, passed: Passed) -> Ste
     return Step(aside=name)
 
 
-def _finish(tx: Transaction, *, sides: Sides) -> Step:
+def _finish(tx: WriteTransaction, *, sides: Sides) -> Step:
     """Nothing is left to be appended: join what else there is."""
     own = tx.entity(keys.head(sides.fork_id), Head)
     if not _is_as_seen(tx, sides) or own.end != sides.own.end:
@@ -235,7 +235,7 @@ def _finish(tx: Transaction, *, sides: Sides) -> Step:
     return Step(ends=_join(tx, sides))
 
 
-def _join(tx: Transaction, sides: Sides) -> tuple[int, int]:
+def _join(tx: WriteTransaction, sides: Sides) -> tuple[int, int]:
     """Metadata by its stamps; the later start. Where the parent begins and ends then."""
     parent_id = sides.fork.parent_id
     own = tx.entity(keys.metadata(sides.fork_id), MetadataState).entries
@@ -244,7 +244,7 @@ def _join(tx: Transaction, sides: Sides) -> tuple[int, int]:
     start = tx.entity(keys.head(sides.fork_id), Head).start
     parent = tx.entity(keys.head(parent_id), Head)
     if parent.start < start <= parent.end:
-        tx.change(keys.head(parent_id), Truncated(start))
+        tx.change(keys.head(parent_id), LogTruncated(start))
     return parent.start, parent.end
 
 

@@ -14,10 +14,10 @@ from millstream.format import block as blocks
 from millstream.format import entries, keys
 from millstream.format.lineage import Fork
 from millstream.log.ancestry import forget_marks, note_set_back, put_fork
-from millstream.log.head import Appended, Dropped, Head, SetBack, Truncated
+from millstream.log.head import Dropped, EndSetBack, Head, LogTruncated, RecordsAppended
 from millstream.log.sparse import bytes_below, payloads_of, rows_of
 from millstream.store.commit import Row
-from millstream.store.transaction import Transaction
+from millstream.store.transaction import WriteTransaction
 
 ENTRIES_PER_SLICE = 1_000
 BYTES_PER_SLICE = 8 * 1024 * 1024
@@ -26,7 +26,7 @@ BYTES_PER_SLICE = 8 * 1024 * 1024
 ENTRIES_MAX = 2**31
 
 
-def raise_point(tx: Transaction, log_id: int, fork: Fork) -> int:
+def raise_point(tx: WriteTransaction, log_id: int, fork: Fork) -> int:
     """Give some of a fork's first own records to its parent, which ends at the fork point; how many.
 
     Where the fork has forgotten its first own records, the parent begins behind them.
@@ -46,7 +46,7 @@ def raise_point(tx: Transaction, log_id: int, fork: Fork) -> int:
         )
     if first > fork.point:
         forget_marks(tx, fork.parent_id)
-        tx.change(keys.head(fork.parent_id), Truncated(first))
+        tx.change(keys.head(fork.parent_id), LogTruncated(first))
     moved = size = kept = carried = 0
     for key, value in rows:
         offset, stop = entries.extent(key, value)
@@ -60,13 +60,13 @@ def raise_point(tx: Transaction, log_id: int, fork: Fork) -> int:
         moved = stop - first
         carried += len(value)
     if moved:
-        tx.change(keys.head(fork.parent_id), Appended(moved, size, tx.wall_ms))
+        tx.change(keys.head(fork.parent_id), RecordsAppended(moved, size, tx.wall_ms))
         tx.change(keys.head(log_id), Dropped(head.dropped, (size, -kept) if kept else size))
     put_fork(tx, log_id, fork._replace(point=first + moved))
     return moved
 
 
-def lower_end(tx: Transaction, from_id: int, to_id: int, at: int) -> None:
+def lower_end(tx: WriteTransaction, from_id: int, to_id: int, at: int) -> None:
     """Give a log's own records from `at` on to another log that has none there."""
     head = tx.entity(keys.head(from_id), Head)
     gone = came = 0
@@ -87,7 +87,7 @@ def lower_end(tx: Transaction, from_id: int, to_id: int, at: int) -> None:
         tx.put(keys.entry(to_id, stop - 1), halves.tail)
         gone -= halves.head_size
         came += halves.tail_size
-    tx.change(keys.head(from_id), SetBack(at, gone))
+    tx.change(keys.head(from_id), EndSetBack(at, gone))
     note_set_back(tx, from_id, head.setbacks, at)
     tx.change(keys.head(to_id), Dropped(tx.entity(keys.head(to_id), Head).dropped, -came))
 
@@ -102,7 +102,7 @@ class Halves(NamedTuple):
     payloads: list[Row]
 
 
-def split(tx: Transaction, value: bytes, count: int) -> Halves:
+def split(tx: WriteTransaction, value: bytes, count: int) -> Halves:
     """Cut an entry behind its first `count` records."""
     head, tail = entries.head_of(value, count), entries.tail_of(value, count)
     if not blocks.is_block(value):

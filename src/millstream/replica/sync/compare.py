@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from millstream.replica.commands import DigestRange, GetChain, Summary
-from millstream.replica.sync.steps import Ask, Side, Steps
+from millstream.replica.sync.steps import Question, Side, Steps
 
 Copies = dict[Side, Summary]
 
@@ -64,12 +64,12 @@ def _same_at(log: str, copies: Copies, offset: int) -> Steps[bool]:
             known[side] = copy.base.digest
     missing: list[Side] = [side for side in copies if side not in known]
     if missing:
-        answers = yield [Ask(side, GetChain(log, offset)) for side in missing]
+        answers = yield [Question(side, GetChain(log, offset)) for side in missing]
         known.update(zip(missing, answers, strict=True))
     return known["own"] == known["peer"]
 
 
 def _same_between(log: str, start: int, stop: int) -> Steps[bool]:
     question = DigestRange(log, start, stop)
-    own, peer = yield [Ask("own", question), Ask("peer", question)]
+    own, peer = yield [Question("own", question), Question("peer", question)]
     return bool(own == peer)

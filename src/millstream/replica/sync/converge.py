@@ -44,7 +44,7 @@ from millstream.replica.commands import (
 from millstream.replica.metadata import news
 from millstream.replica.sync.compare import Copies, compare
 from millstream.replica.sync.outcome import LogOutcome, Options, Progress, SetBack, Tell
-from millstream.replica.sync.steps import Ask, Side, Steps, ask
+from millstream.replica.sync.steps import Question, Side, Steps, ask
 
 PARCEL_BYTES = 4 * 1024 * 1024
 """Payload in one step: one commit of the side that takes it over."""
@@ -338,9 +338,9 @@ class Convergence:
             parcel = yield from ask(longer, self._question(position, source.end))
         while parcel is not None:
             self._check(parcel, position, source)
-            questions = [Ask(shorter, AdoptParcel(self.log, parcel, position, epoch))]
+            questions = [Question(shorter, AdoptParcel(self.log, parcel, position, epoch))]
             if parcel.end < source.end:
-                questions.append(Ask(longer, self._question(parcel.end, source.end)))
+                questions.append(Question(longer, self._question(parcel.end, source.end)))
             answers = yield questions
             self._note(
                 shorter, parcel, parcel.end - position, parcel.end - first, source.end - first
@@ -388,7 +388,7 @@ class Convergence:
         entries: dict[Side, dict[str, Meta]] = {"own": {}, "peer": {}}
         if own.metadata != peer.metadata:
             question = GetStampedMetadata(self.log)
-            mine, theirs = yield [Ask("own", question), Ask("peer", question)]
+            mine, theirs = yield [Question("own", question), Question("peer", question)]
             entries = {"own": news(mine, theirs), "peer": news(theirs, mine)}
         latest = max(own.timestamp_ms, peer.timestamp_ms)
         for side in self._written:

@@ -13,7 +13,7 @@ from millstream.errors import InvalidInput
 from millstream.replica.commands import NAMES_MAX, SummarizeLogs, SummarizeNamed, Summary
 from millstream.replica.copies.pattern import takes
 from millstream.replica.sync.outcome import Options
-from millstream.replica.sync.steps import Ask, Side, Steps, ask
+from millstream.replica.sync.steps import Question, Side, Steps, ask
 
 SUMMARIES_PER_PAGE = NAMES_MAX
 
@@ -35,11 +35,11 @@ class Pages:
         self._pattern = pattern
         self._after: str | None = ""
 
-    def question(self) -> Ask | None:
+    def question(self) -> Question | None:
         """What to ask for the next page; None if there is one, or none is left."""
         if self.found or self._after is None:
             return None
-        return Ask(self.side, SummarizeLogs(self._after, SUMMARIES_PER_PAGE, self._pattern))
+        return Question(self.side, SummarizeLogs(self._after, SUMMARIES_PER_PAGE, self._pattern))
 
     def add(self, page: list[Summary]) -> None:
         """Take a page in; an empty one is the last."""

@@ -25,26 +25,26 @@ BLOCK_BYTES = 24
 """About what a block takes beside its bytes."""
 
 
-class Ask(Struct, frozen=True):
+class Question(Struct, frozen=True):
     """One question to one of the stores."""
 
     side: Side
     command: Command[Any]
 
 
-Steps = Generator[list[Ask], list[Any], T]
+Steps = Generator[list[Question], list[Any], T]
 """Yields rounds, is sent their answers, and gives a `T` in the end. If a question is answered by an
 error, that is thrown in, the first question's first."""
 
 
 def ask(side: Side, command: Command[T]) -> Steps[T]:
     """A round of one question."""
-    (answer,) = yield [Ask(side, command)]
+    (answer,) = yield [Question(side, command)]
     found: T = answer
     return found
 
 
-class Meter:
+class TrafficMeter:
     """Bytes that went to a peer, and that came from it: no two questions go there at once.
 
     It counts what a wire would carry, so that a sync between two files says what it would cost

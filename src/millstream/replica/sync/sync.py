@@ -22,7 +22,7 @@ from millstream.replica.commands import GetStoreId, SummarizeLog, Summary
 from millstream.replica.sync.converge import Convergence
 from millstream.replica.sync.listing import Listing
 from millstream.replica.sync.outcome import Options, Outcome, Tell
-from millstream.replica.sync.steps import Ask, Side, Steps
+from millstream.replica.sync.steps import Question, Side, Steps
 
 TRIES = 5
 """Others may append, truncate or sync while we do: then the log is looked at again."""
@@ -36,7 +36,7 @@ MOVED = (EndMoved, Truncated, OutOfRange, Fenced, NotOwner)
 
 def sync_steps(options: Options, tell: Tell | None) -> Steps[tuple[Outcome, list[MillstreamError]]]:
     """The steps of a sync of all logs that the options name."""
-    own_id, peer_id = yield [Ask("own", GetStoreId()), Ask("peer", GetStoreId())]
+    own_id, peer_id = yield [Question("own", GetStoreId()), Question("peer", GetStoreId())]
     if own_id == peer_id:
         raise InvalidInput(
             f"both are the store {own_id}: a store is not synced with itself, nor with a copy of its "
@@ -74,5 +74,5 @@ def _converge(
                 work.outcome.error = f"{type(error).__name__}: {error.message}"
                 return error
         question = SummarizeLog(work.log)
-        own, peer = yield [Ask("own", question), Ask("peer", question)]
+        own, peer = yield [Question("own", question), Question("peer", question)]
     return None

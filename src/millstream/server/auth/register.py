@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from millstream.errors import AlreadyExists, CorruptionError, EndMoved, NotFound, Truncated
-from millstream.log.block import Block
+from millstream.log.block import RecordBlock
 from millstream.record import LogInfo
 from millstream.server.auth.access import RESERVED, Permission, parse_permissions
 from millstream.threads.database import Millstream
@@ -97,7 +97,7 @@ class Register:
             self.position, self._log_created = start, created
         return range(self.position, end)
 
-    def take(self, blocks: Iterable[Block]) -> None:
+    def take(self, blocks: Iterable[RecordBlock]) -> None:
         """Read on."""
         for block in blocks:
             for record in block.records():

@@ -31,14 +31,14 @@ class _Claims(Struct, frozen=True, array_like=True):
     permissions: list[str]
 
 
-class Asked(Struct, frozen=True, forbid_unknown_fields=True):
+class TicketWanted(Struct, frozen=True, forbid_unknown_fields=True):
     """The body of `POST /tickets`."""
 
     permissions: list[str]
     seconds: float = 60
 
 
-class Ticket(Struct, frozen=True):
+class BrowserTicket(Struct, frozen=True):
     """The answer: the ticket, what it allows, and until when, in milliseconds since the epoch."""
 
     ticket: str
@@ -71,8 +71,8 @@ def verify(key: bytes, text: str, *, wall_ms: int) -> Principal:
 
 
 async def make_ticket(
-    tokens: Tokens, principal: Principal, asked: Asked, *, wall_ms: int
-) -> Ticket:
+    tokens: Tokens, principal: Principal, asked: TicketWanted, *, wall_ms: int
+) -> BrowserTicket:
     """A ticket for a part of what a token may do."""
     if principal.is_ticket:
         raise Denied("a ticket cannot make tickets: ask with the token", action="ticket")
@@ -100,7 +100,7 @@ async def make_ticket(
             size=len(text),
             limit=TEXT_CHARS_MAX,
         )
-    return Ticket(text, [str(one) for one in wanted], expires_ms)
+    return BrowserTicket(text, [str(one) for one in wanted], expires_ms)
 
 
 def _signature(key: bytes, content: str) -> bytes:

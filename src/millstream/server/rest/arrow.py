@@ -26,7 +26,7 @@ from starlette.responses import StreamingResponse
 from millstream.command import AsyncSession
 from millstream.format import block as stored
 from millstream.log import commands as c
-from millstream.log.block import Block
+from millstream.log.block import RecordBlock
 from millstream.record import Headers
 from millstream.server.rest.endpoint import ARROW
 
@@ -71,12 +71,12 @@ def _emptied(sink: io.BytesIO) -> bytes:
     return data
 
 
-def _write(writer: Any, blocks: list[Block]) -> None:
+def _write(writer: Any, blocks: list[RecordBlock]) -> None:
     for block in blocks:
         writer.write_batch(_batch(block))
 
 
-def _batch(block: Block) -> Any:
+def _batch(block: RecordBlock) -> Any:
     payload = stored.Block(block.payload, kind=stored.PAYLOAD)
     metadata = stored.Block(block.metadata, kind=stored.METADATA)
     columns = [
@@ -96,7 +96,7 @@ def _numbers(numbers: Sequence[int]) -> Any:
 
 
 def _binary(
-    buffers: tuple[memoryview, memoryview] | None, block: Block, validity: memoryview | None
+    buffers: tuple[memoryview, memoryview] | None, block: RecordBlock, validity: memoryview | None
 ) -> Any:
     if buffers is None:
         return pa.nulls(block.count, pa.binary())

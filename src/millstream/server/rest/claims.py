@@ -86,7 +86,7 @@ class Finished(Struct, kw_only=True):
     lost: list[str]
 
 
-class Renewed(Struct, kw_only=True):
+class RenewedClaims(Struct, kw_only=True):
     """Until when the leases last, and with `each` the claims that were lost."""
 
     until: datetime | None
@@ -158,12 +158,12 @@ async def _finish(ask: Ask, command: c.FinishClaims) -> Finished:
 
 
 @endpoint("POST /queues/{queue}/renew", errors=(404, 409))
-async def renew_claims(ask: Ask, queue: str, body: RenewBody) -> Renewed:
+async def renew_claims(ask: Ask, queue: str, body: RenewBody) -> RenewedClaims:
     """Prolong leases."""
     runs, lease_ms = runs_of(body.claims), optional_ms(body.lease)
     if not body.each:
         end = await ask.execute(c.RenewClaims(queue, runs, lease_ms))
-        return Renewed(until=end.until, lost=[])
+        return RenewedClaims(until=end.until, lost=[])
     claims = claims_of(body.claims)
     answers = await asyncio.gather(
         *(
@@ -180,7 +180,7 @@ async def renew_claims(ask: Ask, queue: str, body: RenewBody) -> Renewed:
             raise answer
         else:
             until.append(answer.until)
-    return Renewed(until=min(until, default=None), lost=lost)
+    return RenewedClaims(until=min(until, default=None), lost=lost)
 
 
 def claims_of(tokens: str | list[str]) -> list[tuple[int, int]]:

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from millstream.errors import CorruptionError, InvalidInput, NotFound, Truncated
 from millstream.log import commands as c
 from millstream.log.marks import Range, joined
-from millstream.log.progress import SECTION, Progress
+from millstream.log.progress import SECTION, CursorProgress
 from millstream.record import CursorInfo, Record
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Endpoints, Reply
@@ -120,7 +120,7 @@ async def take_records(ask: Ask, log: str, cursor: str, body: TakeBody) -> Taken
     Nothing is reserved: two takes at the same position answer the same records. Hand in the
     `position` of the answer before to go on.
     """
-    progress = Progress(await get_cursor(ask, log, cursor))
+    progress = CursorProgress(await get_cursor(ask, log, cursor))
     if body.position is not None:
         progress.position = max(progress.position, body.position)
     _, end = await ask.execute(c.GetBounds(log))  # before: what comes meanwhile ends the wait
@@ -132,7 +132,7 @@ async def take_records(ask: Ask, log: str, cursor: str, body: TakeBody) -> Taken
     return Taken(records=[show_record(one) for one in found], position=progress.position)
 
 
-async def _take(ask: Ask, log: str, progress: Progress, n: int) -> list[Record]:
+async def _take(ask: Ask, log: str, progress: CursorProgress, n: int) -> list[Record]:
     """As a cursor takes; ends early when an answer's worth of bytes is together."""
     found: list[Record] = []
     left = ask.limits.read_bytes_max

@@ -64,7 +64,7 @@ class MetadataBody(Struct, forbid_unknown_fields=True, kw_only=True):
     expect: Raw | UnsetType = UNSET
 
 
-class Removed(Struct, kw_only=True):
+class RemovedCount(Struct, kw_only=True):
     """How many went."""
 
     count: int
@@ -134,9 +134,9 @@ async def delete_log(ask: Ask, log: str) -> Existed:
 
 
 @endpoint("POST /logs/{log}/truncate", errors=(409, 423))
-async def truncate_log(ask: Ask, log: str, body: TruncateBody) -> Removed:
+async def truncate_log(ask: Ask, log: str, body: TruncateBody) -> RemovedCount:
     """Forget the records before an offset."""
-    return Removed(count=await ask.execute(c.Truncate(log, body.before)))
+    return RemovedCount(count=await ask.execute(c.Truncate(log, body.before)))
 
 
 @endpoint("GET /logs/{log}/metadata")
@@ -182,6 +182,6 @@ async def set_retention(ask: Ask, log: str, body: Rules) -> Rules:
 
 
 @endpoint("POST /logs/{log}/retention/enforce")
-async def enforce_retention(ask: Ask, log: str) -> Removed:
+async def enforce_retention(ask: Ask, log: str) -> RemovedCount:
     """Forget now what may be forgotten, rather than in the background."""
-    return Removed(count=await ask.execute(c.EnforceRetention(log)))
+    return RemovedCount(count=await ask.execute(c.EnforceRetention(log)))

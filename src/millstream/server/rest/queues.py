@@ -14,7 +14,7 @@ from millstream.queue.model.message import QueueInfo
 from millstream.queue.model.spec import QueueSpec, no_queue, spec_of
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Endpoints, Reply
-from millstream.server.rest.logs import Existed, Page, Removed, checked_after
+from millstream.server.rest.logs import Existed, Page, RemovedCount, checked_after
 
 
 class BackoffBody(
@@ -147,16 +147,16 @@ async def resume_queue(ask: Ask, queue: str) -> QueueShown:
 
 
 @endpoint("POST /queues/{queue}/purge", body_optional=True, errors=(404,))
-async def purge_queue(ask: Ask, queue: str, body: PurgeBody) -> Removed:
+async def purge_queue(ask: Ask, queue: str, body: PurgeBody) -> RemovedCount:
     """Forget all messages that are available, or failed."""
-    return Removed(count=await ask.execute(c.PurgeQueue(queue, body.state)))
+    return RemovedCount(count=await ask.execute(c.PurgeQueue(queue, body.state)))
 
 
 @endpoint("POST /queues/{queue}/redrive", body_optional=True, errors=(404,))
-async def redrive_queue(ask: Ask, queue: str, body: RedriveBody) -> Removed:
+async def redrive_queue(ask: Ask, queue: str, body: RedriveBody) -> RemovedCount:
     """Make failed messages available again, under new claim ids."""
     await get_queue(ask, queue)
     count = await Queue(ask, queue).redrive(
         body.where, limit=body.limit, rate=body.rate, dry_run=body.dry_run
     )
-    return Removed(count=count)
+    return RemovedCount(count=count)

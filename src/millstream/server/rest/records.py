@@ -13,7 +13,7 @@ from starlette.responses import Response
 from millstream.aio.log import Log
 from millstream.errors import InvalidInput, NotFound, Truncated
 from millstream.log import commands as c
-from millstream.log.block import Block
+from millstream.log.block import RecordBlock
 from millstream.log.names import NUMBER_MAX
 from millstream.record import Item, Producer, Record
 from millstream.server.problems import NotAcceptable
@@ -174,7 +174,7 @@ async def read_records(ask: Ask, log: str, query: ReadQuery) -> RecordPage | Res
 
 async def read_blocks(
     ask: Ask, log: str, start: int, stop: int, bytes_max: int = NUMBER_MAX
-) -> list[Block]:
+) -> list[RecordBlock]:
     """Some of the records in a range, from the first on; the core bounds their bytes as well."""
     return await ask.execute(c.ReadBlocks(log, start, stop, bytes_max)) if start < stop else []
 

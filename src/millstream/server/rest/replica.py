@@ -119,7 +119,7 @@ class AdoptQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     """That of the copy which the parcel comes from."""
 
 
-class Adopted(Struct, kw_only=True):
+class AdoptedRecords(Struct, kw_only=True):
     """How far a copy has come."""
 
     end_offset: int
@@ -196,7 +196,7 @@ async def get_blocks(ask: Ask, log: str, query: BlocksQuery) -> Response:
 
 
 @endpoint("POST /replica/logs/{log}/blocks", raw=(MSGPACK,), errors=(404, 409, 423))
-async def adopt_blocks(ask: Ask, log: str, query: AdoptQuery) -> Adopted:
+async def adopt_blocks(ask: Ask, log: str, query: AdoptQuery) -> AdoptedRecords:
     """Take a parcel over, in one commit.
 
     Checksums, limits and the running hash are checked before anything is stored.
@@ -209,4 +209,4 @@ async def adopt_blocks(ask: Ask, log: str, query: AdoptQuery) -> Adopted:
         end = await ask.execute(AdoptParcel(log, parcel, query.expect_end, query.epoch))
     except CorruptionError as error:  # of what was sent, not of what is stored
         raise InvalidInput(error.message, **error.data) from error
-    return Adopted(end_offset=end)
+    return AdoptedRecords(end_offset=end)

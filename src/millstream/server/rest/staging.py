@@ -28,7 +28,7 @@ from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import BATCH, Endpoints
 from millstream.server.rest.logs import Existed
 from millstream.server.rest.payload import NewRecord, item_of
-from millstream.server.shelf import PARTS_MAX, Part, Shelf, Staged
+from millstream.server.shelf import PARTS_MAX, Part, Shelf, ShelvedParts
 
 BOOK = "millstream:staging"
 """The log that notes what was committed."""
@@ -226,7 +226,7 @@ async def _read_parts(
     return await asyncio.to_thread(_load, staged, parts, limits)
 
 
-def _load(staged: Staged, parts: list[Part], limits: Limits) -> list[Single | Batch]:
+def _load(staged: ShelvedParts, parts: list[Part], limits: Limits) -> list[Single | Batch]:
     found = [_packed.decode(staged.read(part)) for part in parts]
     for packed in found:
         check_packed(packed, limits)  # a disk may have damaged what it kept

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.server.auth import tickets
-from millstream.server.auth.tickets import Asked, Ticket
+from millstream.server.auth.tickets import BrowserTicket, TicketWanted
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Endpoints
 
@@ -11,7 +11,7 @@ endpoint = Endpoints("access")
 
 
 @endpoint("POST /tickets", status=201)
-async def make_ticket(ask: Ask, body: Asked) -> Ticket:
+async def make_ticket(ask: Ask, body: TicketWanted) -> BrowserTicket:
     """Make a ticket: some of a token's rights, for up to an hour.
 
     For browsers, which send it as `?ticket=` when they open a socket or `GET`.

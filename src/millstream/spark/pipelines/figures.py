@@ -43,7 +43,7 @@ class Reason(Struct, frozen=True, kw_only=True):
     last_ms: int
 
 
-class Counts(Struct, frozen=True, kw_only=True):
+class FigureCounts(Struct, frozen=True, kw_only=True):
     """How many messages were claimed at least once and are not forgotten, and what became of them."""
 
     messages: int = 0
@@ -52,7 +52,7 @@ class Counts(Struct, frozen=True, kw_only=True):
     failed: int = 0
 
 
-class Fared(Counts, frozen=True, kw_only=True):
+class Fared(FigureCounts, frozen=True, kw_only=True):
     """How some messages fared."""
 
     wait: Spread = Spread()
@@ -61,7 +61,7 @@ class Fared(Counts, frozen=True, kw_only=True):
     """From a claim to the end of that attempt."""
 
 
-class Slice(Fared, frozen=True, kw_only=True):
+class HeaderSlice(Fared, frozen=True, kw_only=True):
     """The messages that have one value of a header; None if they lack it."""
 
     header: str
@@ -79,10 +79,10 @@ class QueueFigures(Fared, frozen=True, kw_only=True):
     """How many messages took so many attempts."""
     minutes: list[Minute]
     reasons: list[Reason]
-    slices: list[Slice]
+    slices: list[HeaderSlice]
 
 
-class Figures(Counts, frozen=True, kw_only=True):
+class Figures(FigureCounts, frozen=True, kw_only=True):
     """A whole report; its counts are those of all queues."""
 
     store: str

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from millstream.filters import parse
-from millstream.filters.spark_value import Columns, header, string
+from millstream.filters.spark_value import MessageColumns, header, string
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.rules.sources import may_match
 
@@ -54,7 +54,7 @@ def _condition(info: QueueInfo, logs: Sequence[str], names: dict[str, str]) -> s
         text = condition.spark_sql(timestamp=AT_MS, log="topic", exact=False)
         for name in sorted(condition.names):
             # No literal can hold these words: what is not plain is written in hexadecimal.
-            lookup = header(name, Columns())
+            lookup = header(name, MessageColumns())
             text = text.replace(lookup, names.setdefault(lookup, f"h{len(names)}"))
         parts.append(f"coalesce({text}, FALSE)")
     return " AND ".join(parts) or "TRUE"

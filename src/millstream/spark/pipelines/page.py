@@ -8,7 +8,7 @@ from itertools import groupby
 
 from millstream.spark.pipelines import charts
 from millstream.spark.pipelines.charts import Series, count, duration, full_moment
-from millstream.spark.pipelines.figures import Fared, Figures, Minute, QueueFigures, Slice
+from millstream.spark.pipelines.figures import Fared, Figures, HeaderSlice, Minute, QueueFigures
 
 QUEUES_MAX = 25
 """Queues with charts of their own; of all others the page has the numbers."""
@@ -253,7 +253,7 @@ def _reasons(one: QueueFigures) -> str:
     return _panel("Why attempts went wrong", "attempts by reason", legend + drawn)
 
 
-def _slices(header: str, slices: Sequence[Slice]) -> str:
+def _slices(header: str, slices: Sequence[HeaderSlice]) -> str:
     rows = [
         _row(
             "<i>without it, or forgotten by its log</i>"

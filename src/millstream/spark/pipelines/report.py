@@ -19,7 +19,7 @@ from millstream.clock import SystemClock
 from millstream.errors import InvalidInput, NotFound
 from millstream.queue.model.message import QueueInfo
 from millstream.spark.archive import archive_path
-from millstream.spark.pipelines.figures import Counts, Figures, QueueFigures
+from millstream.spark.pipelines.figures import FigureCounts, Figures, QueueFigures
 from millstream.spark.pipelines.page import page_of
 from millstream.spark.pipelines.target import Job, Target, Tell, check_names, find_queues, quiet
 from millstream.spark.place import reading
@@ -99,7 +99,10 @@ def report(
             last_ms=ends[1],
             step_ms=step_ms,
             queues=found,
-            **{name: sum(getattr(one, name) for one in found) for name in Counts.__struct_fields__},
+            **{
+                name: sum(getattr(one, name) for one in found)
+                for name in FigureCounts.__struct_fields__
+            },
         )
     page = into / PAGE
     draft = page.with_name(f".{PAGE}.tmp")
