@@ -15,6 +15,7 @@ import millstream
 from millstream.bench.measure import PAYLOAD_BYTES, ReportRow, payloads, seconds
 from millstream.bench.suite import Suite
 from millstream.record import Headers
+from millstream.spark.pipelines.target import Job, quiet
 from millstream.spark.session import local_session
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class SparkBench:
         self.spark = local_session(
             name="millstream bench", master=MASTER, memory=MEMORY, directory=directory
         )
+        self.job = Job(self.spark, self.store, quiet)
         self._made = 0
 
     def close(self) -> None:
@@ -70,14 +72,6 @@ class SparkBench:
         self.client.fold()
         return log.name
 
-    def reading(self, log: str, **options: object) -> DataFrame:
-        """A batch read of a log."""
-        reader = self.spark.read.format("millstream").option("path", self.store)
-        reader = reader.option("subscribe", log)
-        for name, value in options.items():
-            reader = reader.option(name, str(value))
-        return reader.load()
-
 
 def spark_read(bench: SparkBench) -> ReportRow:
     """Batch reads, beside the same rows in uncompressed Parquet files."""
@@ -92,10 +86,10 @@ def spark_read_1k(bench: SparkBench) -> ReportRow:
 def _read(bench: SparkBench, size: int) -> ReportRow:
     log = bench.filled(size)
     files = str(bench.directory / f"read-{size}.parquet")
-    bench.reading(log).write.option("compression", "uncompressed").parquet(files)
+    bench.job.read([log]).write.option("compression", "uncompressed").parquet(files)
     row = _measured(
         bench,
-        lambda: _discard(bench.reading(log)),
+        lambda: _discard(bench.job.read([log])),
         lambda: _discard(bench.spark.read.parquet(files)),
     )
     row.payload_bytes = size
@@ -124,12 +118,11 @@ def spark_stream(bench: SparkBench) -> ReportRow:
 
 def spark_write(bench: SparkBench) -> ReportRow:
     """Batch writes of rows that lie in Spark's memory, beside writing them to Parquet."""
-    rows = bench.reading(bench.filled()).select("value").cache()
+    rows = bench.job.read([bench.filled()]).select("value").cache()
     _discard(rows)
 
     def ours() -> None:
-        writer = rows.write.format("millstream").mode("append").option("path", bench.store)
-        writer.option("log", bench.name("written")).save()
+        bench.job.append(rows, log=bench.name("written"))
 
     def peer() -> None:
         rows.write.parquet(str(bench.directory / bench.name("written.parquet")))
@@ -170,8 +163,8 @@ def spark_scale(bench: SparkBench) -> ReportRow:
     log = bench.filled()
     row = _measured(
         bench,
-        lambda: _discard(bench.reading(log, minPartitions=SCALED_PARTITIONS)),
-        lambda: _discard(bench.reading(log, minPartitions=1)),
+        lambda: _discard(bench.job.read([log], minPartitions=SCALED_PARTITIONS)),
+        lambda: _discard(bench.job.read([log], minPartitions=1)),
     )
     return row.require_ratio(1.15)
 

@@ -27,8 +27,7 @@ from millstream.spark.failures import point
 from millstream.spark.pipelines.target import PARQUET_TIMES, Job, Target, Tell, quiet, understood
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import DataType
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 FORMATS = ("parquet", "json", "csv", "orc", "table")
 COLUMNS = ("key", "value", "timestamp", "headers")
@@ -170,9 +169,7 @@ def mapped(
             rows = rows.sparkSession.sql(f"SELECT * FROM {{rows}} ORDER BY {wished}", rows=rows)
         chosen = [f.expr(wanted[name]).alias(name) for name in COLUMNS if name in wanted]
         if headers:
-            kinds = rows.select(*(f.expr(e).alias(n) for n, e in headers.items())).schema
-            typed = {n: _typed(e, kinds[n].dataType, n) for n, e in headers.items()}
-            chosen.append(_header_map(typed))
+            chosen.append(_header_map(rows, headers))
         made = rows.select(*chosen)
         if "timestamp" in made.columns and made.schema["timestamp"].dataType.typeName() == "string":
             made = made.withColumn("timestamp", f.expr("cast(timestamp as timestamp)"))
@@ -189,25 +186,26 @@ _LETTERS = {
 _TYPES = {"s": "string", "i": "bigint", "d": "double", "b": "boolean"}
 
 
-def _typed(expression: str, kind: DataType, name: str) -> str:
-    """A header's value as the struct of its type."""
-    letter = _LETTERS.get(kind.typeName())
-    if letter is None:
-        raise InvalidInput(
-            f"header {name!r} would be {kind.simpleString()}; expected text, a number or a boolean"
-        )
-    fields = [
-        f"'{one}', cast({f'({expression})' if one == letter else 'null'} as {_TYPES[one]})"
-        for one in "sidb"
-    ]
-    return f"if(({expression}) is null, null, named_struct({', '.join(fields)}))"
-
-
-def _header_map(typed: Mapping[str, str]) -> Any:
-    """A map of the headers that are not null."""
+def _header_map(rows: DataFrame, headers: Mapping[str, str]) -> Column:
+    """A map of the headers that are not null, each as the struct of its type."""
     from pyspark.sql import functions as f
 
-    pairs = [part for name, one in typed.items() for part in (f.lit(name), f.expr(one))]
+    found = {name: f.expr(expression) for name, expression in headers.items()}
+    kinds = rows.select(*(value.alias(name) for name, value in found.items())).schema
+    pairs = []
+    for name, value in found.items():
+        kind = kinds[name].dataType
+        letter = _LETTERS.get(kind.typeName())
+        if letter is None:
+            raise InvalidInput(
+                f"header {name!r} would be {kind.simpleString()}; expected text, a number or a "
+                "boolean"
+            )
+        fields = [
+            (value if one == letter else f.lit(None)).cast(type_).alias(one)
+            for one, type_ in _TYPES.items()
+        ]
+        pairs += [f.lit(name), f.when(value.isNotNull(), f.struct(*fields))]
     return f.map_filter(f.create_map(*pairs), lambda _, value: value.isNotNull()).alias("headers")
 
 
