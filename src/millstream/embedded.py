@@ -52,7 +52,7 @@ from millstream.replica.sync import following
 from millstream.store import forking
 from millstream.store.engine import Engine, query_tables
 from millstream.store.engines import open_engine
-from millstream.store.entity import Kind, Kinds
+from millstream.store.entity import Kinds
 from millstream.store.rows import View
 from millstream.store.sleep import Waiting, wait
 from millstream.store.store import Store
@@ -64,19 +64,17 @@ STEPS_MAX = 10_000
 """Commands in one transaction: they run under the write lock."""
 
 
-def kinds() -> Kinds:
-    """How the entities of every part are loaded."""
-    return {
-        keys.NAME: Kind(Name),
-        keys.HEAD: Kind(Head),
-        keys.METADATA: Kind(MetadataState),
-        keys.CURSOR: Kind(CursorState),
-        keys.PRODUCER: Kind(ProducerState),
-        keys.QUEUE: Kind(QueueState),
-        keys.BUCKET: Kind(Bucket),
-        keys.GROUP: Kind(Group),
-    }
-
+KINDS: Kinds = {
+    keys.NAME: Name,
+    keys.HEAD: Head,
+    keys.METADATA: MetadataState,
+    keys.CURSOR: CursorState,
+    keys.PRODUCER: ProducerState,
+    keys.QUEUE: QueueState,
+    keys.BUCKET: Bucket,
+    keys.GROUP: Group,
+}
+"""The entities of every part."""
 
 _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] = {
     c.CreateLog: rules.create_log,
@@ -204,7 +202,7 @@ def open_store(
     """A store with every part that there is."""
     return Store(
         engine,
-        kinds(),
+        KINDS,
         limits=limits,
         clock=clock,
         upkeep=(LogUpkeep(), QueueUpkeep()),
@@ -251,9 +249,7 @@ def operation(command: Operation[T]) -> Callable[[WriteTransaction], T]:
         return lambda tx: _transact(tx, command)  # type: ignore[arg-type, return-value]
     if kind is q.ClaimRouted:
         return claims.Claiming(command)  # type: ignore[arg-type, return-value]
-    rule = _OPERATIONS.get(kind)
-    if rule is None:
-        raise _unknown(kind)
+    rule = _rule(kind)
     return lambda tx: rule(tx, command)
 
 

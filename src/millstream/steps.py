@@ -17,21 +17,10 @@ from millstream.log.names import check_name
 from millstream.log.progress import Acknowledged, CursorProgress, ranges_of
 from millstream.queue.commands import FinishClaims, RenewClaims
 from millstream.queue.model.message import LeaseEnd
+from millstream.queue.model.spec import Named
 from millstream.queue.putting import put_batch, put_one
 from millstream.queue.runs import Messages, claims_of
 from millstream.record import Headers, Producer, Record, Seconds, optional_ms
-
-
-class NamedLog(Protocol):
-    """A log, whatever surface it belongs to."""
-
-    name: str
-
-
-class NamedQueue(Protocol):
-    """A queue, whatever surface it belongs to."""
-
-    name: str
 
 
 class NamedCursor(Protocol):
@@ -85,7 +74,7 @@ class Steps:
 
     def append(
         self,
-        log: str | NamedLog,
+        log: str | Named,
         value: Any,
         *,
         key: bytes | str | None = None,
@@ -102,7 +91,7 @@ class Steps:
 
     def append_many(
         self,
-        log: str | NamedLog,
+        log: str | Named,
         values: Sequence[Any],
         *,
         keys: Sequence[bytes | str | None] | None = None,
@@ -117,17 +106,17 @@ class Steps:
             return self._nothing()
         return self._add(c.Append(_name(log), records))
 
-    def truncate(self, log: str | NamedLog, *, before: int) -> Later:
+    def truncate(self, log: str | Named, *, before: int) -> Later:
         """Forget the records before an offset; the answer is how many went."""
         return self._add(c.Truncate(_name(log), before))
 
-    def set_metadata(self, log: str | NamedLog, key: str, value: Any) -> Later:
+    def set_metadata(self, log: str | Named, key: str, value: Any) -> Later:
         """Set a metadata entry."""
         return self._add(c.SetMetadata(_name(log), check_name(key, "metadata"), check_json(value)))
 
     def put(
         self,
-        queue: str | NamedQueue,
+        queue: str | Named,
         value: Any,
         *,
         key: bytes | str | None = None,
@@ -158,7 +147,7 @@ class Steps:
 
     def put_many(
         self,
-        queue: str | NamedQueue,
+        queue: str | Named,
         values: Iterable[Any],
         *,
         keys: Sequence[bytes | str | None] | None = None,
@@ -278,6 +267,6 @@ def _durable(cursor: NamedCursor) -> NamedCursor:
     return cursor
 
 
-def _name(noun: str | NamedLog | NamedQueue, what: str = "log") -> str:
+def _name(noun: str | Named, what: str = "log") -> str:
     name: Any = getattr(noun, "name", None)
     return check_name(noun if name is None else name, what)  # type: ignore[arg-type]

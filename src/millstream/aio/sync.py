@@ -12,7 +12,7 @@ from millstream.command import AsyncSession
 from millstream.errors import MillstreamError
 from millstream.replica.sync.following import WAIT_MS, Pace, WaitForChange, watched_sides
 from millstream.replica.sync.outcome import Options, Outcome, Tell
-from millstream.replica.sync.steps import TrafficMeter, Question, Side, Steps
+from millstream.replica.sync.steps import Question, Side, Steps, TrafficMeter
 from millstream.replica.sync.sync import sync_steps
 
 T = TypeVar("T")

@@ -13,18 +13,18 @@ from operator import attrgetter
 
 import msgspec
 
+from millstream import embedded
 from millstream.doctor.findings import Findings
 from millstream.doctor.rows import FileRows, Found
-from millstream.embedded import kinds
 from millstream.errors import CorruptionError
 from millstream.format import keys
-from millstream.log.head import RecordsAppended
+from millstream.log.head import Head, RecordsAppended
 from millstream.store import delta as deltas
-from millstream.store.entity import Entity, Kind
+from millstream.store.entity import Entity, Kinds
 from millstream.store.instance import Instance
 from millstream.store.overlay import Overlay
 
-KINDS = {**kinds(), keys.STORE: Kind(Instance)}
+KINDS: Kinds = {**embedded.KINDS, keys.STORE: Instance}
 
 
 class Replay:
@@ -141,11 +141,9 @@ class Replay:
         entity = self._entities[key]
         if entity is None or seq <= entity.lsn:
             return
-        change = kind.decode(raw)
+        change = kind.decode_change(raw)
         if change is None:
-            lsn = entity.lsn
-            entity = self._entities[key] = kind.blank()
-            entity.lsn = lsn
+            self._entities[key] = kind.gone(entity.lsn)
         else:
             entity.apply(change)
 
@@ -168,7 +166,7 @@ class Replay:
         for key, raw in delta.changes:
             if key[1:2] == bytes((keys.HEAD,)):
                 try:
-                    change = KINDS[keys.HEAD].decode(raw)
+                    change = Head.decode_change(raw)
                 except msgspec.MsgspecError:
                     continue
                 if isinstance(change, RecordsAppended):

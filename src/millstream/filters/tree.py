@@ -147,7 +147,6 @@ class Or(Node):
     operands: tuple[Condition, ...]
 
 
-Name: TypeAlias = Header | Field
 Value: TypeAlias = Constant | Header | Field | Signed | Arithmetic
 Condition: TypeAlias = Compare | Between | In | Like | IsNull | Not | And | Or | Header | Constant
 """A header is one if it is boolean, a constant only as TRUE or FALSE."""

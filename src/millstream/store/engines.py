@@ -14,9 +14,6 @@ from millstream.store.place import IN_MEMORY, check_file, check_there
 from millstream.store.sqlite import SqliteEngine
 from millstream.store.sqlite_options import SqliteOptions
 
-EngineOptions = SqliteOptions
-"""Options of one engine; `open_engine` refuses those of another."""
-
 
 def open_engine(
     place: str | os.PathLike[str],
@@ -24,7 +21,7 @@ def open_engine(
     mode: Mode = "rw",
     create: bool = True,
     durability: Durability = "full",
-    options: EngineOptions | None = None,
+    options: SqliteOptions | None = None,
     limits: Limits | None = None,
     clock: Clock | None = None,
     **of_files: Any,

@@ -9,7 +9,8 @@ there, a tombstone in place of its record keeps the sequence up to which they ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from functools import cache
 from typing import Any, ClassVar, Self
 
 import msgspec
@@ -60,11 +61,7 @@ class Entity(Struct, array_like=True):
 
     def copied(self) -> Self:
         """One of its own, to be changed without changing this one."""
-        if self.exists():
-            return self.decode(self.encode())
-        gone = self.blank()
-        gone.lsn = self.lsn
-        return gone
+        return self.decode(self.encode()) if self.exists() else self.gone(self.lsn)
 
     @classmethod
     def blank(cls) -> Self:
@@ -72,9 +69,21 @@ class Entity(Struct, array_like=True):
         return cls()
 
     @classmethod
+    def gone(cls, lsn: int) -> Self:
+        """One that was removed: the changes of its past life, up to a delta, count no more."""
+        found = cls.blank()
+        found.lsn = lsn
+        return found
+
+    @classmethod
     def decode(cls, data: bytes) -> Self:
         """Read it from the bytes of its record."""
         return msgspec.msgpack.decode(data, type=cls)
+
+    @classmethod
+    def decode_change(cls, data: bytes | msgspec.Raw) -> Any:
+        """Read one of its changes from the bytes in a delta."""
+        return _changes(cls).decode(data)
 
     @classmethod
     def load(cls, key: bytes, snapshot: Snapshot) -> Self:
@@ -84,9 +93,7 @@ class Entity(Struct, array_like=True):
             return cls.blank()
         try:
             if data[:1] == _TOMBSTONE:
-                gone = cls.blank()
-                gone.lsn = msgspec.msgpack.decode(data, type=int)
-                return gone
+                return cls.gone(msgspec.msgpack.decode(data, type=int))
             return cls.decode(data)
         except msgspec.MsgspecError as error:
             raise CorruptionError(
@@ -103,20 +110,10 @@ _TOMBSTONE = b"\xcf"
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Kind:
-    """How the entities of one record type are loaded and their changes decoded."""
-
-    __slots__ = ("blank", "computed", "decode", "load", "weight")
-
-    def __init__(self, entity: type[Entity]) -> None:
-        self.weight = entity.weight
-        self.computed = entity.computed
-        self.blank: Callable[[], Entity] = entity.blank
-        self.load: Callable[[bytes, Snapshot], Entity] = entity.load
-        self.decode: Callable[[bytes | msgspec.Raw], Any] = msgspec.msgpack.Decoder(
-            entity.changes | None
-        ).decode
+@cache
+def _changes(kind: type[Entity]) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(kind.changes | None)
 
 
-Kinds = dict[int, Kind]
-"""Record type → kind; the parts that make up a store hand theirs in."""
+Kinds = Mapping[int, type[Entity]]
+"""Record type → its entities; the parts that make up a store hand theirs in."""

@@ -19,8 +19,8 @@ from __future__ import annotations
 import os
 import threading
 from _thread import LockType, allocate_lock
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from time import sleep
 from typing import Any, TypeVar
 
@@ -153,11 +153,9 @@ class Readable:
         """The same for questions to rows and entities."""
         return self.look(lambda state, snapshot: question(View(state, snapshot)))
 
-    @contextmanager
-    def hold(self) -> Iterator[None]:
-        """Let no commit and no fold begin meanwhile; what is asked for waits."""
-        with self._transactor.turn:
-            yield
+    def hold(self) -> AbstractContextManager[object]:
+        """A block in which no commit and no fold begins; what is asked for waits."""
+        return self._transactor.turn
 
     def seen(self, key: bytes) -> Any:
         """What readers see of an entity, as of the last `refresh` or commit."""

@@ -53,7 +53,8 @@ def watching(watch: Watch, sleep: Sleep, wake: Wake) -> Iterator[None]:
     """Call `wake`, from any thread, whenever something changes that would end the sleep."""
     with ExitStack() as watches:
         for key in sleep.keys:
-            watches.enter_context(watch.waiting(key, wake))
+            watch.add(key, wake)
+            watches.callback(watch.remove, key, wake)
         yield
 
 

@@ -168,8 +168,7 @@ class State:
         if change is not None:
             entity.apply(change)
         else:
-            gone = self.entities[key] = self._kinds[key[1]].blank()
-            gone.lsn = entity.lsn
+            self.entities[key] = self._kinds[key[1]].gone(entity.lsn)
 
     def find(self, start: bytes, stop: bytes, snapshot: Snapshot, *, limit: int) -> list[bytes]:
         """The keys of up to `limit` entities that exist, in order."""
@@ -223,7 +222,7 @@ class State:
         if found <= self._computed:
             return
         for key, raw in deltas.decode(delta.seq, data).changes:
-            self._kinds[key[1]].decode(raw)
+            self._kinds[key[1]].decode_change(raw)
 
     def publish(self) -> set[bytes]:
         """Once a commit is durable: let readers see what it changed; answers which watchers to wake."""
@@ -264,7 +263,7 @@ class State:
             return
         if self._weight_kept and self.weight <= self._weight_kept + min(keep, weight_max) // 8:
             return
-        self._let_go(self.entities.keys() - self.dirty.keys())
+        self._let_go(self.entities.keys() - self.dirty)
         self._weight_kept = self.weight
 
     def _let_go(self, found: Iterable[bytes]) -> None:
@@ -300,7 +299,7 @@ class State:
             )
         if seq > self.entity(key, snapshot).lsn:
             try:
-                change = kind.decode(raw)
+                change = kind.decode_change(raw)
             except msgspec.MsgspecError as error:
                 raise CorruptionError(
                     f"delta {seq}, record {key.hex()}: {error}", what="delta", where=seq

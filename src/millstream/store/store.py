@@ -21,7 +21,7 @@ from millstream.store.caches import Caches
 from millstream.store.committing import Committing
 from millstream.store.draft import Draft
 from millstream.store.engine import Engine
-from millstream.store.entity import Kind, Kinds
+from millstream.store.entity import Kinds
 from millstream.store.instance import Instance, create_instance
 from millstream.store.keeper import UPKEEP_S, Keeper
 from millstream.store.recovery import Recovery
@@ -60,7 +60,7 @@ class Store(Committing):
     ) -> None:
         super().__init__(
             engine,
-            {**kinds, keys.STORE: Kind(Instance)},
+            {**kinds, keys.STORE: Instance},
             limits=limits or Limits(),
             clock=clock or SystemClock(),
             pins=pins,

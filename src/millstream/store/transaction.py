@@ -43,7 +43,6 @@ class WriteTransaction:
         "_wrote",
         "delta",
         "encoded",
-        "has_sql",
         "limits",
         "refusal",
         "state",
@@ -53,13 +52,7 @@ class WriteTransaction:
     )
 
     def __init__(
-        self,
-        state: State,
-        writer: Draft,
-        limits: Limits,
-        *,
-        refusal: DiskFull | None = None,
-        has_sql: bool = False,
+        self, state: State, writer: Draft, limits: Limits, *, refusal: DiskFull | None = None
     ) -> None:
         self.state = state
         self.writer = writer
@@ -67,8 +60,6 @@ class WriteTransaction:
         self.limits = limits
         self.refusal = refusal
         """What an operation that publishes is refused with; it alone, not the rest of its group."""
-        self.has_sql = has_sql
-        """Whether the engine has the ability `sql`: then the application has tables of its own."""
         self._wrote = False
         """Whether statements on the application's tables were run."""
         self.wall_ms = state.clock.wall_ms()
@@ -208,9 +199,10 @@ class WriteTransaction:
         return self._tables().savepoint()
 
     def _tables(self) -> SqlWriter:
-        if not self.has_sql:
+        stored: Any = self.writer.stored
+        if not hasattr(stored, "sql"):  # the engine has not that ability
             raise no_tables("tx.sql")
-        return cast(SqlWriter, self.writer.stored)
+        return cast(SqlWriter, stored)
 
     # What the transactor uses.
 

@@ -6,7 +6,7 @@ tail holds: a queue with many groups leaves tens of thousands of entities unfold
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, KeysView
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 
@@ -21,18 +21,11 @@ class Unfolded:
         """A delta → the entities that it changed first; those that were written since count no more."""
         self._folded = 0
 
-    def __contains__(self, key: bytes) -> bool:
-        return key in self._spans
-
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._spans)
 
     def __len__(self) -> int:
         return len(self._spans)
-
-    def keys(self) -> KeysView[bytes]:
-        """All of them, in no order."""
-        return self._spans.keys()
 
     def last(self, key: bytes) -> int:
         """The last delta that changed one of them."""

@@ -7,8 +7,7 @@ the engine, and only while a caller waits.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 
 from millstream.errors import MillstreamError
 
@@ -30,17 +29,8 @@ class Watch:
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
 
-    @contextmanager
-    def waiting(self, key: bytes, wake: Wake) -> Iterator[None]:
-        """Call `wake`, from any thread, whenever the entity may have changed."""
-        self.add(key, wake)
-        try:
-            yield
-        finally:
-            self.remove(key, wake)
-
     def add(self, key: bytes, wake: Wake) -> None:
-        """Start waking; each `add` needs its `remove`."""
+        """Call `wake`, from any thread, whenever the entity may have changed, until `remove`."""
         with self._lock:
             self._waiters.setdefault(key, []).append(wake)
             if self._look is not None and self._thread is None and not self._stop.is_set():

@@ -46,7 +46,7 @@ class Probe:
         """
         return self._store.pause_keeper()
 
-    def hold_commits(self) -> AbstractContextManager[None]:
+    def hold_commits(self) -> AbstractContextManager[object]:
         """A block during which no commit begins: callers that write wait until its end.
 
         The block itself must not write: it would wait for its own end. Other threads or tasks may.

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from millstream import Producer
-from millstream.embedded import EmbeddedSession, kinds, open_store
+from millstream.embedded import KINDS, EmbeddedSession, open_store
 from millstream.errors import CorruptionError
 from millstream.format import keys
 from millstream.log import retention
@@ -353,7 +353,7 @@ def test_the_document_lists_every_type_that_the_store_knows() -> None:
     table, _, _ = section().partition("###")
     listed = {int(row["kind"], 16) for row in TYPE.finditer(table)}
     assert {keys.PAYLOAD_BLOCK, keys.ENTRY, keys.DELTA, keys.ID_BLOCK, keys.FOLD} <= listed
-    assert {keys.STORE, *kinds(), *COPY_TYPES, keys.CLAIMS, keys.REMAINS} <= listed
+    assert {keys.STORE, *KINDS, *COPY_TYPES, keys.CLAIMS, keys.REMAINS} <= listed
 
 
 def test_each_change_has_the_bytes_that_the_document_shows(
@@ -372,7 +372,7 @@ def test_each_change_has_the_bytes_that_the_document_shows(
 
 def test_the_document_shows_every_kind_of_change() -> None:
     shown = [(kind, golden.cells) for kind, _, golden in shown_changes()]
-    assert {keys.STORE, *kinds()} <= {kind for kind, _ in shown}
+    assert {keys.STORE, *KINDS} <= {kind for kind, _ in shown}
     for kind, entity in TAGGED.items():
         tags = {change.__struct_config__.tag for change in get_args(entity.changes)}
         assert tags <= {cells[1] for k, cells in shown if k == kind and len(cells) > 1}

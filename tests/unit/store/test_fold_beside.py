@@ -19,7 +19,7 @@ from msgspec import Struct
 from millstream.errors import WriteFailed
 from millstream.format import keys
 from millstream.limits import Limits
-from millstream.store.entity import Entity, Kind
+from millstream.store.entity import Entity
 from millstream.store.faults import Crash
 from millstream.store.fold import Slice
 from millstream.store.memory import MemoryEngine
@@ -68,7 +68,7 @@ class Process:
     """A store, and what the tests let it do."""
 
     def __init__(self, engine: MemoryEngine, limits: Limits = FEW) -> None:
-        self.store = Store(engine, {TRAIL: Kind(Trail)}, limits=limits, clock=SimulatedClock())
+        self.store = Store(engine, {TRAIL: Trail}, limits=limits, clock=SimulatedClock())
         Probe(self.store).pause_keeper()
 
     def add(self, key: bytes, *numbers: int) -> None:

@@ -22,7 +22,7 @@ from millstream.errors import CorruptionError
 from millstream.format import keys
 from millstream.limits import Limits
 from millstream.store.engine import Engine
-from millstream.store.entity import Entity, Kind
+from millstream.store.entity import Entity
 from millstream.store.memory import MemoryEngine
 from millstream.store.sqlite import SqliteEngine
 from millstream.store.store import Store
@@ -56,7 +56,7 @@ class Trail(Entity, array_like=True):
         return tuple(self.numbers)
 
 
-KINDS = {TRAIL: Kind(Trail)}
+KINDS = {TRAIL: Trail}
 LIMITS = Limits(
     fold_slice_deltas=2,
     fold_deltas_min=1_000_000,

@@ -204,7 +204,7 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
 
 
 class Named(Protocol):
-    """A log, given where its name is wanted."""
+    """A log or a queue of any surface, given where its name is wanted."""
 
     name: str
 
