@@ -59,9 +59,16 @@ def read_blocks(store: Store, query: c.ReadBlocks) -> list[RecordBlock]:
 
 
 def wait_for_offset(store: Store, query: c.WaitForOffset) -> Waiting[bool]:
-    """Wait until there is a record at the offset; False if the time is up before."""
+    """Wait until there is a record at the offset; False if the time is up before.
+
+    The time runs from this call, not from the first step.
+    """
     wanted_ms = query.timeout_ms
     deadline = None if wanted_ms is None else store.clock.seconds() + wanted_ms / 1000
+    return _until_past(store, query, deadline)
+
+
+def _until_past(store: Store, query: c.WaitForOffset, deadline: float | None) -> Waiting[bool]:
     while not _is_past(store, query):
         left_s = None if deadline is None else deadline - store.clock.seconds()
         if left_s is not None and left_s <= 0:
