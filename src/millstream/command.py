@@ -94,6 +94,8 @@ class Wait(Struct, frozen=True):
     once: str = ""
     """A list that is carried out before the wait; a caller that asks again for the rest of the wait
     leaves it out."""
+    count: str = ""
+    """The field that says how much is wanted: for nothing, nobody waits."""
 
 
 class Traits(Struct, frozen=True, kw_only=True):
@@ -208,7 +210,7 @@ class Fold(Procedure[int], frozen=True):
 def waits(command: Command[Any]) -> bool:
     """Whether a command may wait for something to happen."""
     wait = command.traits.waits
-    if wait is None:
+    if wait is None or (wait.count and not getattr(command, wait.count)):
         return False
     wanted_ms = getattr(command, wait.field)
     return wait.is_endless if wanted_ms is None else wanted_ms > 0

@@ -206,7 +206,11 @@ class RedriveClaims(Operation[int], frozen=True):
 class ClaimMessages(Procedure[list[Lot]], frozen=True):
     """Route, claim and read: what a consumer asks for."""
 
-    traits = Traits(needs=(on_queue("write"),), waits=Wait("wait_ms", once="acked"), holds=True)
+    traits = Traits(
+        needs=(on_queue("write"),),
+        waits=Wait("wait_ms", once="acked", count="count"),
+        holds=True,
+    )
 
     queue: str
     count: int

@@ -48,7 +48,7 @@ def test_a_workload_reports_the_documented_fields(name: str, tmp_path: Path) -> 
 
 def test_a_run_beside_a_slow_reference_is_void(tmp_path: Path) -> None:
     bench = QueueBench(tmp_path, seconds_each=0.01, sync_delay_ms=0, sizes=TINY)
-    slow, fast = workloads.Meter(), workloads.Meter()
+    slow, fast = workloads.StepMeter(), workloads.StepMeter()
     slow.messages, slow.elapsed_s = workloads.REFERENCE_MIN[1] - 1, 1.0
     fast.messages, fast.elapsed_s = workloads.REFERENCE_MIN[1], 1.0
     assert "4,199 messages/s by 1" in bench.row(batch=1, reference=slow, meter=fast).void
