@@ -1,12 +1,12 @@
 """How a function becomes a command: options are gathered, the store is opened, the answer is shown.
 
     @command(queue, "queue pause mail")
-    def pause(queue: Queue) -> Answer: ...
+    def pause(queue: Queue) -> Printed: ...
 
 A parameter that is a `Millstream` stands for the options that name a store, and gets it open. One
 that is a `Log` or `Queue` stands for its name too, and gets it; there must be one. One that is a
 dataclass stands for an option per field, and one with `Declared` fields for options that are made
-from a struct. A command that returns an `Answer` has `--json`.
+from a struct. A command that returns `Printed` has `--json`.
 """
 
 from __future__ import annotations

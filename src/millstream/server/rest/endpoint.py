@@ -7,7 +7,7 @@ the table needs to know.
     endpoint = Endpoints("logs")
 
     @endpoint("POST /logs/{log}/truncate", errors=(409, 423))
-    async def truncate_log(ask: Ask, log: str, body: TruncateBody) -> Removed:
+    async def truncate_log(ask: Ask, log: str, body: TruncateBody) -> RemovedCount:
         '''Forget the records before an offset.'''
 
 Parameters that the path names are handed over checked: text as a name, `int` as a number. `query`
