@@ -11,6 +11,7 @@ machine to themselves.
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -33,8 +34,11 @@ ORDER = (
     "browser",
 )
 QUICK = "unit"
-ALONGSIDE = ("-n", "auto", "--dist", "loadfile")
-"""How the quick suite shares the processors: each file's tests stay together, and in order."""
+ALONGSIDE = ("-n", str((os.cpu_count() or 1) + 1), "--dist", "loadfile")
+"""How the quick suite shares the processors: each file's tests stay together, and in order.
+
+One process more than there are processors, since some tests wait for others' processes.
+"""
 
 PYTEST_OK = 0
 PYTEST_NOTHING_COLLECTED = 5
