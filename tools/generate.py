@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "src/millstream/"
 
-GENERATED = ("cursor", "database", "log", "queue", "stage", "sync", "worker")
+GENERATED = ("cursor", "database", "log", "queue", "read_only", "stage", "sync", "worker")
 """Files of threads that are made from the files of coroutines of the same name."""
 
 NAMES = {

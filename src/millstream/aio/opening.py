@@ -7,7 +7,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from millstream.aio.surface import ReadOnly
+from millstream.aio.read_only import ReadOnly
 from millstream.command import AsyncSession
 from millstream.remote.address import is_address
 from millstream.remote.opening import check_no_address_options, open_async_remote

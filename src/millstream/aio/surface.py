@@ -12,11 +12,9 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
-from millstream.clock import Clock
-from millstream.command import AsyncSession, Command, check_reads
-from millstream.limits import Limits
+from millstream.command import AsyncSession, Command
 
-__all__ = ["Entries", "Event", "Future", "Lock", "ReadOnly", "Unbroken", "opening"]
+__all__ = ["Entries", "Event", "Future", "Lock", "Unbroken", "opening"]
 
 T = TypeVar("T")
 _P = ParamSpec("_P")
@@ -76,32 +74,6 @@ def opening(function: Callable[_P, Coroutine[Any, Any, _C]]) -> Callable[_P, _Op
         return _Opening(function(*given, **named))
 
     return begin
-
-
-class ReadOnly:
-    """A session that refuses to write."""
-
-    def __init__(self, session: AsyncSession) -> None:
-        self._session = session
-
-    @property
-    def limits(self) -> Limits:
-        """Those of the session beneath."""
-        return self._session.limits
-
-    @property
-    def clock(self) -> Clock:
-        """That of the session beneath."""
-        return self._session.clock
-
-    async def execute(self, command: Command[T]) -> T:
-        """Answer a command that changes nothing."""
-        check_reads(command)
-        return await self._session.execute(command)
-
-    async def close(self) -> None:
-        """End the session."""
-        await self._session.close()
 
 
 class Entries:

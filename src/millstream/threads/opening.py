@@ -9,7 +9,7 @@ from millstream.command import Session
 from millstream.remote.address import is_address
 from millstream.remote.opening import check_no_address_options, open_remote
 from millstream.store.engine import Mode
-from millstream.threads.surface import ReadOnly
+from millstream.threads.read_only import ReadOnly
 
 
 def open_session(

@@ -12,11 +12,9 @@ from concurrent.futures import Future
 from threading import Event, Lock
 from typing import Any, TypeVar
 
-from millstream.clock import Clock
-from millstream.command import Command, Session, check_reads
-from millstream.limits import Limits
+from millstream.command import Command, Session
 
-__all__ = ["Entries", "Event", "Future", "Lock", "ReadOnly", "Unbroken", "opening"]
+__all__ = ["Entries", "Event", "Future", "Lock", "Unbroken", "opening"]
 
 T = TypeVar("T")
 
@@ -24,32 +22,6 @@ T = TypeVar("T")
 def opening(function: T) -> T:
     """Coroutines have to wrap what opens a handle; threads enter the handle itself."""
     return function
-
-
-class ReadOnly:
-    """A session that refuses to write."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    @property
-    def limits(self) -> Limits:
-        """Those of the session beneath."""
-        return self._session.limits
-
-    @property
-    def clock(self) -> Clock:
-        """That of the session beneath."""
-        return self._session.clock
-
-    def execute(self, command: Command[T]) -> T:
-        """Answer a command that changes nothing."""
-        check_reads(command)
-        return self._session.execute(command)
-
-    def close(self) -> None:
-        """End the session."""
-        self._session.close()
 
 
 class Entries(MutableMapping[str, Any]):

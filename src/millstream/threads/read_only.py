@@ -1,0 +1,39 @@
+# Generated from src/millstream/aio/read_only.py by `make generate`: change that file, not this one.
+
+"""A store that is opened to be read: its session answers what changes nothing."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from millstream.clock import Clock
+from millstream.command import Command, Session, check_reads
+from millstream.limits import Limits
+
+T = TypeVar("T")
+
+
+class ReadOnly:
+    """A session that refuses to write."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def limits(self) -> Limits:
+        """Those of the session beneath."""
+        return self._session.limits
+
+    @property
+    def clock(self) -> Clock:
+        """That of the session beneath."""
+        return self._session.clock
+
+    def execute(self, command: Command[T]) -> T:
+        """Answer a command that changes nothing."""
+        check_reads(command)
+        return self._session.execute(command)
+
+    def close(self) -> None:
+        """End the session."""
+        self._session.close()
