@@ -25,7 +25,7 @@ from millstream.queue.putting import put_batch, put_one
 from millstream.queue.runs import Messages, runs_of
 from millstream.record import Headers, Producer, Seconds, optional_ms
 from millstream.worker.options import WorkerOptions
-from millstream.worker.shift import WorkerStats
+from millstream.worker.stats import WorkerStats
 
 
 class Queue:

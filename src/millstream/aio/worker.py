@@ -37,7 +37,8 @@ from millstream.worker.effects import (
 from millstream.worker.endurance import Endurance
 from millstream.worker.handler import log_failure
 from millstream.worker.options import WorkerOptions
-from millstream.worker.shift import LOOK_S, Shift, WorkerStats
+from millstream.worker.shift import LOOK_S, Shift
+from millstream.worker.stats import WorkerStats
 
 
 class Supply(Protocol):

@@ -10,7 +10,8 @@ from millstream.queue.model.message import Message
 from millstream.queue.model.spec import QueueSpec
 from millstream.record import Seconds, to_ms
 from millstream.worker.handler import Handler, check_handler, is_async
-from millstream.worker.shift import ShiftPlan, WorkerStats
+from millstream.worker.shift import ShiftPlan
+from millstream.worker.stats import WorkerStats
 
 CONCURRENCY_MAX = 1_000
 

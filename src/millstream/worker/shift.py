@@ -32,7 +32,6 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from millstream.errors import LeaseLost
@@ -52,6 +51,7 @@ from millstream.worker.effects import (
 )
 from millstream.worker.endurance import Endurance, may_pass
 from millstream.worker.leases import ClaimKey, Leases, claim_of
+from millstream.worker.stats import WorkerStats
 
 IDLE_WAIT_S = 0.25
 """How long one claim waits for messages while no handler runs; a stop takes no longer to be seen."""
@@ -66,18 +66,6 @@ CANCELLED = "given back by a worker that was cancelled"
 
 class TimeLimitExceeded(Exception):
     """A handler took longer than the worker's time limit."""
-
-
-class WorkerStats(Struct, frozen=True, kw_only=True):
-    """What a worker has done since it was made."""
-
-    done: int = 0
-    failed: int = 0
-    """Rejected, or out of attempts."""
-    retried: int = 0
-    lost: int = 0
-    """Handled, but the lease had ended, and another worker has the message. Or over its time limit."""
-    running: int = 0
 
 
 NOTHING = WorkerStats()

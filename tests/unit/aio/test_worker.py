@@ -16,7 +16,7 @@ import pytest
 
 from millstream import Message, aio
 from millstream.errors import Closed, InvalidInput, NotFound
-from millstream.worker.shift import WorkerStats
+from millstream.worker.stats import WorkerStats
 
 PATIENCE_S = 30
 

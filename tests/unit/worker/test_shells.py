@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from millstream import Message, Reject, Retry
-from millstream.worker.shift import TimeLimitExceeded, WorkerStats
+from millstream.worker.shift import TimeLimitExceeded
+from millstream.worker.stats import WorkerStats
 from tests.unit.surfaces import bare
 
 PATIENCE_S = 60

@@ -16,7 +16,7 @@ from millstream.clock import SystemClock
 from millstream.errors import Closed, InvalidInput, NotFound, WriteFailed
 from millstream.queue.model.message import Reject
 from millstream.testing import Faults, MemoryEngine, memory_store
-from millstream.worker.shift import WorkerStats
+from millstream.worker.stats import WorkerStats
 
 pytestmark = pytest.mark.embedded
 

@@ -10,7 +10,6 @@ found by an index instead (groups, delays) is numbered in the lane `APART`, whic
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import exp
 from typing import ClassVar, NamedTuple
 
 from msgspec import Struct, field
@@ -21,6 +20,7 @@ from millstream.format.ids import (
     capacity_of,
     make_bucket_id,
 )
+from millstream.queue.model.counts import Counts, Rates
 from millstream.queue.model.pace import NEVER_MS
 from millstream.queue.model.slots import NO_SLOTS, Slots
 from millstream.queue.model.spec import QueueSpec
@@ -29,54 +29,8 @@ from millstream.store.entity import Entity
 APART = -1
 """The lane of messages that an index finds, not their turn."""
 
-RATE_WINDOW_S = 60
 SKIPPED_KEPT = 100
 """Ranges of damaged records that a queue remembers."""
-
-
-class Counts(Struct, array_like=True):
-    """How many messages are in each state; or by how much that changes."""
-
-    available: int = 0
-    in_flight: int = 0
-    done: int = 0
-    failed: int = 0
-    waiting: int = 0
-    """Of the available ones, those that wait for a retry or a delay, by store time."""
-    scheduled: int = 0
-    """Of the available ones, those that wait for a wall time."""
-    ready: int = 0
-    """Of the available ones, those in the index of what may be claimed."""
-    fresh: int = 0
-    """Of the available ones, those that wait in a lane."""
-    placed: int = 0
-    """From here on: how many there ever were."""
-    claimed: int = 0
-    retried: int = 0
-    expired: int = 0
-    duplicates: int = 0
-    lost: int = 0
-    """Records that a log forgot before a lossy queue had looked at them."""
-    unknown: int = 0
-    """Records of which the filter could not say whether they match; of many, an estimate."""
-
-    def add(self, by: Counts) -> None:
-        """Change by so much."""
-        self.available += by.available
-        self.in_flight += by.in_flight
-        self.done += by.done
-        self.failed += by.failed
-        self.waiting += by.waiting
-        self.scheduled += by.scheduled
-        self.ready += by.ready
-        self.fresh += by.fresh
-        self.placed += by.placed
-        self.claimed += by.claimed
-        self.retried += by.retried
-        self.expired += by.expired
-        self.duplicates += by.duplicates
-        self.lost += by.lost
-        self.unknown += by.unknown
 
 
 class Specified(Struct, array_like=True, frozen=True, tag=1):
@@ -131,27 +85,6 @@ class Allotment(NamedTuple):
     ranges: list[Slots]
     free: tuple[int, int, int]
     next: int
-
-
-class Rates(Struct, array_like=True):
-    """How many messages per second come and go, mostly in the last minute."""
-
-    at_ms: int = 0
-    placed: float = 0.0
-    done: float = 0.0
-
-    def note(self, placed: int, done: int, at_ms: int) -> None:
-        """Count what came and went."""
-        if at_ms > self.at_ms:
-            self.placed, self.done = self.now(at_ms)
-            self.at_ms = at_ms
-        self.placed += placed / RATE_WINDOW_S
-        self.done += done / RATE_WINDOW_S
-
-    def now(self, at_ms: int) -> tuple[float, float]:
-        """The rates at a time: old messages count for less and less."""
-        faded = exp(-max(0, at_ms - self.at_ms) / (1000 * RATE_WINDOW_S))
-        return self.placed * faded, self.done * faded
 
 
 class Paused(Struct, array_like=True, frozen=True, tag=3):

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from millstream.format import keys
 from millstream.queue.model.bucket import Bucket, Forgot
+from millstream.queue.model.counts import Counts
 from millstream.queue.model.slots import DONE, FORGOTTEN
-from millstream.queue.model.state import Counts, Moved, QueueState
+from millstream.queue.model.state import Moved, QueueState
 from millstream.store.rows import View
 from millstream.store.transaction import WriteTransaction
 

@@ -16,8 +16,9 @@ from millstream.format import keys
 from millstream.format.ids import bucket_of, split_id
 from millstream.queue.model import pace
 from millstream.queue.model.bucket import Bucket
+from millstream.queue.model.counts import Counts
 from millstream.queue.model.group import NOBODY, Group, GroupStanding
-from millstream.queue.model.state import Counts, QueueState
+from millstream.queue.model.state import QueueState
 from millstream.store.transaction import WriteTransaction
 
 QUIET, NOISY = 0, 1

@@ -19,10 +19,11 @@ from millstream.log.names import check_name
 from millstream.queue import commands as c
 from millstream.queue.model.backoff import Backoff
 from millstream.queue.model.bucket import Removed
+from millstream.queue.model.counts import Counts
 from millstream.queue.model.group import Group, GroupStanding
 from millstream.queue.model.slots import AVAILABLE, FAILED, Trial
 from millstream.queue.model.spec import RATE_MAX, RATE_MIN, QueueSpec
-from millstream.queue.model.state import Counts, Moved, Paused, QueueState, Specified
+from millstream.queue.model.state import Moved, Paused, QueueState, Specified
 from millstream.queue.rules.aging import note_removed
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.placing import Arrival, admit

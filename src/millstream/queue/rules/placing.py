@@ -17,8 +17,9 @@ from millstream.format.encodings import encode_u64
 from millstream.log.head import Head
 from millstream.queue import commands as c
 from millstream.queue.model.bucket import Placed, SlotMark
+from millstream.queue.model.counts import Counts
 from millstream.queue.model.slots import RoutingMark, Span, Trial
-from millstream.queue.model.state import APART, Counts, Moved, QueueState
+from millstream.queue.model.state import APART, Moved, QueueState
 from millstream.queue.rules.interleaving import arrivals_ms
 from millstream.queue.rules.ledger import Ledger
 from millstream.store.transaction import WriteTransaction
