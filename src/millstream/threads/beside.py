@@ -41,7 +41,8 @@ class Beside:
         try:
             found = [calls[0]()]
         finally:
-            wait(others)  # whatever happens, nothing of them goes on behind the caller's back
+            for future in others:
+                future.exception()  # whatever happens, none goes on behind the caller's back
         return found + [future.result() for future in others]
 
     def first(self, begun: Iterable[Future[Any]]) -> None:
