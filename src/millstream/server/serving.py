@@ -34,6 +34,7 @@ from millstream.server.docs.endpoints import routes
 from millstream.server.http.connection import Config, HttpConnection, SocketConnection
 from millstream.server.http.guard import Guard
 from millstream.server.http.handshake import Handshakes
+from millstream.server.pages import WebPages
 from millstream.server.problems import nothing_here
 from millstream.server.settings import Settings
 from millstream.server.socket.socket import PATH, Socket
@@ -272,7 +273,8 @@ class _Server(uvicorn.Server):
 
 def make_app(core: Core) -> Guard:
     """Everything that one port answers, behind the guard."""
-    joined: list[BaseRoute] = [WebSocketRoute(PATH, Socket(core)), *routes(core)]
+    pages = WebPages(core.settings.origins)
+    joined: list[BaseRoute] = [WebSocketRoute(PATH, Socket(core)), *routes(core), pages]
     return Guard(Starlette(routes=joined, exception_handlers={404: nothing_here}), core)
 
 

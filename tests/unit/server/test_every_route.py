@@ -15,14 +15,17 @@ from starlette.routing import WebSocketRoute
 
 from millstream.server.auth.register import Registrar
 from millstream.server.http.guard import Guard
+from millstream.server.pages import WebPages
 from millstream.server.rest.routing import Paths
 from millstream.server.serving import make_app
 from millstream.server.settings import Settings
 from millstream.testing import SimulatedClock
 from tests.unit.server.guarded import Guarded, guarded, in_loop
 
-WITHOUT_TOKEN = {("GET", "/health"), ("GET", "/docs")}
+FILES = {("GET", address): "a file of the package" for address in WebPages().addresses}
+WITHOUT_TOKEN = {("GET", "/health"), ("GET", "/docs"), *FILES}
 FOR_ANY_TOKEN = {
+    **FILES,
     ("GET", "/health"): "only the status",
     ("GET", "/logs"): "an empty listing",
     ("GET", "/queues"): "an empty listing",
@@ -55,6 +58,8 @@ def asked(at: Guarded) -> Iterator[tuple[str, str, str]]:
     for route in at.app.app.routes:
         if isinstance(route, WebSocketRoute):
             yield "SOCKET", route.path, route.path
+        elif isinstance(route, WebPages):
+            yield from (("GET", address, address) for address in route.addresses)
         else:
             assert isinstance(route, Paths)
             for endpoint in route.endpoints:

@@ -33,7 +33,8 @@ from millstream.server.problems import respond
 if TYPE_CHECKING:
     from millstream.server.core import Core
 
-PUBLIC = frozenset({"/health", "/docs"})
+PUBLIC = frozenset({"/", "/health", "/docs", "/demo/canvas", "/millstream.js", "/millstream.d.ts"})
+PUBLIC_FOLDER = "/web/"
 """Paths that need no token; handlers see the principal `NOBODY`."""
 
 REQUEST_ID = b"x-request-id"
@@ -97,7 +98,7 @@ class Guard:
         if text is None:
             if not self._core.settings.needs_tokens():
                 return ANYONE_HERE
-            if scope["path"] in PUBLIC:
+            if scope["path"] in PUBLIC or scope["path"].startswith(PUBLIC_FOLDER):
                 return NOBODY
             raise Unauthenticated
         if len(text) > TEXT_CHARS_MAX:

@@ -1,0 +1,133 @@
+"""Pages: the files of `millstream/web`, as a browser asks for them.
+
+They are the same for every client, hold nothing of the store, and so need no token: a page signs in
+by itself. Only files that lie in the package can be asked for, each by its exact address; a policy
+keeps a page to scripts, styles and connections of this server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
+from starlette.types import Receive, Scope, Send
+
+from millstream.server.problems import NotAllowed, respond
+
+PAGES = {
+    "/": "dashboard/index.html",
+    "/demo/canvas": "canvas/index.html",
+}
+"""Addresses of their own, and the file that each shows."""
+
+FOLDER = "/web/"
+"""Below it, every file has the address that its place in the package says."""
+
+MEDIA_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "ts": "text/plain; charset=utf-8",
+    "md": "text/plain; charset=utf-8",
+    "txt": "text/plain; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+"""What a file is, by the end of its name; a file of another kind is not served."""
+
+METHODS = ("GET", "HEAD")
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file of the package, as it is sent."""
+
+    body: bytes
+    media_type: str
+    etag: str
+
+
+class WebPages(BaseRoute):
+    """Every page and file, found by its address."""
+
+    def __init__(self, origins: Sequence[str] = ()) -> None:
+        self.addresses = {**PAGES, **{FOLDER + path: path for path in files()}}
+        """Each address, and the file that it shows."""
+        self._origins = tuple(origins)
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Whether a request is for one of the files, whatever its method."""
+        if scope["type"] == "http" and scope["path"] in self.addresses:
+            return Match.FULL, {}
+        return Match.NONE, {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the file."""
+        request = Request(scope)
+        if request.method in METHODS:
+            response = show(request, self.addresses[scope["path"]], self._origins)
+        else:
+            response = respond(NotAllowed("a page can only be read", allow=list(METHODS)))
+        await response(scope, receive, send)
+
+
+def show(request: Request, path: str, origins: Sequence[str] = ()) -> Response:
+    """The answer with a file; without its body, if the browser says that it has the same one."""
+    file = files()[path]
+    headers = {**safeguards(tuple(origins)), "etag": file.etag, "cache-control": "no-cache"}
+    known = request.headers.get("if-none-match", "")
+    if file.etag in (one.strip().removeprefix("W/") for one in known.split(",")):
+        return Response(status_code=304, headers=headers)
+    return Response(file.body, headers={**headers, "content-type": file.media_type})
+
+
+@cache
+def safeguards(origins: tuple[str, ...] = ()) -> dict[str, str]:
+    """The headers that keep a page to itself.
+
+    It may connect to this server, and to the servers of `origins`, whose pages may connect here.
+    """
+    sockets = tuple(f"ws{one.removeprefix('http')}" for one in origins if one.startswith("http"))
+    policy = {
+        "default-src": "'none'",
+        "script-src": "'self'",
+        "style-src": "'self'",
+        "img-src": "'self' data:",
+        "connect-src": " ".join(("'self'", *origins, *sockets)),
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "frame-ancestors": "'none'",
+    }
+    return {
+        "content-security-policy": "; ".join(f"{key} {value}" for key, value in policy.items()),
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+        "cross-origin-opener-policy": "same-origin",
+    }
+
+
+@cache
+def files() -> dict[str, File]:
+    """Every file of the package's pages, by its path; read once."""
+    found = {}
+    for path, file in _walk(resources.files("millstream") / "web"):
+        if media_type := MEDIA_TYPES.get(path.rpartition(".")[2]):
+            body = file.read_bytes()
+            etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+            found[path] = File(body, media_type, etag)
+    return found
+
+
+def _walk(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
+    for one in folder.iterdir():
+        path = prefix + one.name
+        if one.is_dir():
+            yield from _walk(one, f"{path}/")
+        else:
+            yield path, one

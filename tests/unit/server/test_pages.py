@@ -1,0 +1,139 @@
+"""WebPages: the files of the package and nothing else, each with its type, its tag and its policy."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib import resources
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+
+from millstream.server.http.guard import PUBLIC, PUBLIC_FOLDER
+from millstream.server.pages import FOLDER, MEDIA_TYPES, PAGES, WebPages, files, safeguards
+from millstream.server.problems import nothing_here
+from tests.unit.server.guarded import guarded, in_loop
+
+
+@asynccontextmanager
+async def asking(*origins: str) -> AsyncIterator[httpx.AsyncClient]:
+    app = Starlette(routes=[WebPages(origins)], exception_handlers={404: nothing_here})
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+        yield client
+
+
+def get(path: str, method: str = "GET", **head: str) -> httpx.Response:
+    async def ask() -> httpx.Response:
+        async with asking() as client:
+            return await client.request(method, path, headers=head)
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize("address", WebPages().addresses)
+def test_every_file_is_sent_with_its_type_and_a_strict_policy(address: str) -> None:
+    answer = get(address)
+    assert answer.status_code == 200
+    assert answer.content == files()[WebPages().addresses[address]].body
+    assert answer.headers["content-type"] in MEDIA_TYPES.values()
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    policy = answer.headers["content-security-policy"].split("; ")
+    assert policy[0] == "default-src 'none'"
+    assert {"script-src 'self'", "connect-src 'self'", "frame-ancestors 'none'"} < {*policy}
+    assert "unsafe" not in answer.headers["content-security-policy"]
+
+
+def test_scripts_have_a_type_with_which_browsers_run_them() -> None:
+    assert get("/web/charts.js").headers["content-type"] == "text/javascript; charset=utf-8"
+    assert get("/web/look.css").headers["content-type"] == "text/css; charset=utf-8"
+
+
+def test_a_browser_that_has_a_file_is_sent_no_second_copy() -> None:
+    first = get("/web/look.css")
+    assert first.headers["cache-control"] == "no-cache"
+    tag = first.headers["etag"]
+    for known in (tag, f'"other", {tag}', f"W/{tag}"):
+        again = get("/web/look.css", **{"if-none-match": known})
+        assert (again.status_code, again.content) == (304, b"")
+        assert again.headers["etag"] == tag
+        assert "content-security-policy" in again.headers
+    assert get("/web/look.css", **{"if-none-match": '"other"'}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/web",
+        "/web/",
+        "/web/vendor",
+        "/web/../__init__.py",
+        "/web/%2e%2e/__init__.py",
+        "/web/..%2f__init__.py",
+        "/web//look.css",
+        "/web/look.css%00",
+        "/web/LOOK.CSS",
+        "/web/\\look.css",
+        "/demo",
+    ],
+)
+def test_nothing_else_is_there(path: str) -> None:
+    async def ask() -> int:
+        async with asking() as client:
+            url = client.base_url.copy_with(raw_path=path.encode())
+            return (await client.get(url)).status_code
+
+    assert asyncio.run(ask()) == 404
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
+def test_a_page_can_only_be_read(method: str) -> None:
+    answer = get("/", method)
+    assert answer.status_code == 405
+    assert answer.headers["allow"] == "GET, HEAD"
+
+
+def test_pages_open_without_a_token_and_with_a_wrong_one_do_not() -> None:
+    async def test() -> None:
+        async with guarded(extra=lambda core: [WebPages()]) as at:
+            for address in ("/", "/demo/canvas", "/web/look.css"):
+                assert (await at.ask("GET", address)).status_code == 200
+                assert (await at.ask("GET", address, bearer="ms_no_good")).status_code == 401
+            assert (await at.ask("GET", "/web/none")).status_code == 404
+
+    in_loop(test)
+
+
+def test_the_guard_lets_in_what_is_served() -> None:
+    assert {*PAGES} <= PUBLIC
+    assert FOLDER == PUBLIC_FOLDER
+
+
+def test_a_page_may_connect_to_servers_whose_pages_may_connect_here() -> None:
+    policy = safeguards(("http://b:81", "https://c"))["content-security-policy"]
+    assert "connect-src 'self' http://b:81 https://c ws://b:81 wss://c;" in policy
+
+
+def test_no_page_names_anything_outside_or_inside_itself() -> None:
+    """The policy refuses inline scripts and styles, and every other server."""
+    for path, file in files().items():
+        text = file.body.decode()
+        if path.endswith(".html"):
+            assert not re.search(r"<style|\bstyle=|<script>|\son\w+=", text), path
+            linked = set(re.findall(r'(?:src|href)="?(/web/[^"> ]+)', text))
+            assert linked <= {*WebPages().addresses}, path
+        if path.endswith((".html", ".css")):
+            assert not re.search(r"(src|href)=\"?https?:|url\(|@import", text), path
+
+
+def test_what_others_have_made_has_its_licence_and_its_version() -> None:
+    folder = resources.files("millstream") / "web" / "vendor"
+    readme = (folder / "README.md").read_text(encoding="utf-8")
+    vendored = [path.removeprefix("vendor/") for path in files() if path.startswith("vendor/")]
+    for name in vendored:
+        assert name == "README.md" or f"`{name}`" in readme, name
+    for name in re.findall(r"`(LICENSE[^`]*)`", readme):
+        assert (folder / name).is_file()
