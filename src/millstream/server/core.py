@@ -28,6 +28,7 @@ from millstream.server.auth.turns import Turns
 from millstream.server.bounds import bounded, check_command
 from millstream.server.holdings import Holdings
 from millstream.server.observe.health import Checkup
+from millstream.server.observe.live import Live
 from millstream.server.observe.meter import Meter
 from millstream.server.observe.tracing import Tracer, traced
 from millstream.server.settings import Settings
@@ -60,6 +61,8 @@ class Core:
         self.meter = Meter()
         store.on_commit = self.meter.committed
         self.checkup = Checkup(self.session, settings)
+        self.live = Live(store, self.meter, self.checkup, self.closing)
+        """The figures that watchers get once per second."""
         self.tracer = Tracer()
         self._holdings: dict[str, Holdings] = {}
         """What the requests of each token have claimed; a socket has holdings of its own."""
@@ -197,5 +200,6 @@ class Core:
     async def close(self) -> None:
         """Finish commits and close the store."""
         self.closing.set()
+        await self.live.close()
         await self.tokens.close()
         await self.session.close()

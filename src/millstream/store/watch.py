@@ -7,7 +7,7 @@ the engine, and only while a caller waits.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 
 from millstream.errors import MillstreamError
 
@@ -18,6 +18,9 @@ Wake = Callable[[], None]
 Look = Callable[[threading.Event], object]
 """Waits until other processes may have committed, or the event is set, and takes that over."""
 
+Tell = Callable[[Collection[bytes] | None], None]
+"""Is told which entities have changed; None if any may have."""
+
 
 class Watch:
     """Waiters by the key of the entity that they wait for, or by the two bytes of a type."""
@@ -26,6 +29,8 @@ class Watch:
         self._look = look
         self._lock = threading.Lock()
         self._waiters: dict[bytes, list[Wake]] = {}
+        self.told: tuple[Tell, ...] = ()
+        """What is told of every commit."""
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
 
@@ -48,13 +53,32 @@ class Watch:
             if not waiting:
                 self._waiters.pop(key, None)
 
+    def follow(self, tell: Tell) -> None:
+        """Call `tell`, from any thread, with what each commit changed, until `unfollow`.
+
+        It must be quick, and must not ask the store. Nothing is looked for on its behalf: of other
+        processes' commits it is told once a caller looks.
+        """
+        with self._lock:
+            self.told = (*self.told, tell)
+
+    def unfollow(self, tell: Tell) -> None:
+        """Stop telling."""
+        with self._lock:
+            self.told = tuple(one for one in self.told if one != tell)
+
     def wakes(self) -> list[Wake]:
         """What is called when something changes: one for each waiter and entity."""
         with self._lock:
             return [wake for waiting in self._waiters.values() for wake in waiting]
 
-    def notify(self, keys: Iterable[bytes]) -> None:
+    def notify(self, keys: Collection[bytes]) -> None:
         """Wake all that wait for one of these."""
+        for tell in self.told:
+            tell(keys)
+        self._wake(keys)
+
+    def _wake(self, keys: Collection[bytes]) -> None:
         if not self._waiters:
             return
         with self._lock:
@@ -69,9 +93,11 @@ class Watch:
 
     def wake_all(self) -> None:
         """Wake all waiters: they will find out why."""
+        for tell in self.told:
+            tell(None)
         with self._lock:
             everybody = list(self._waiters)
-        self.notify(everybody)
+        self._wake(everybody)
 
     def close(self) -> None:
         """Wake all waiters, for good."""

@@ -88,7 +88,7 @@ def _info(view: View, name: str) -> QueueInfo | Facts | None:
     due = _due(view, queue, now_ms)
     waiting = counts.waiting + counts.scheduled
     incoming, done = queue.rates.now(now_ms)
-    oldest_ms = _oldest_ms(view, queue, facts.sources)
+    waits_since_ms = oldest_ms(view, queue, facts.sources)
     return QueueInfo(
         name=name,
         spec=queue.spec,
@@ -109,8 +109,8 @@ def _info(view: View, name: str) -> QueueInfo | Facts | None:
         paused=queue.paused,
         created=moment(queue.created_ms),
         oldest_s=None
-        if oldest_ms is None
-        else max(0.0, (view.state.clock.wall_ms() - oldest_ms) / 1000),
+        if waits_since_ms is None
+        else max(0.0, (view.state.clock.wall_ms() - waits_since_ms) / 1000),
         in_per_second=round(incoming, 3),
         done_per_second=round(done, 3),
         set_back=queue.set_back,
@@ -132,15 +132,20 @@ def _due(view: View, queue: QueueState, now_ms: int) -> int:
     return found
 
 
-def _oldest_ms(view: View, queue: QueueState, unrouted: list[QueueSource]) -> int | None:
-    """When the oldest message that waits was appended, or a record that is not routed."""
+def oldest_ms(
+    view: View, queue: QueueState, unrouted: list[QueueSource], *, buckets_max: int | None = None
+) -> int | None:
+    """When the oldest message that waits was appended, or a record that is not routed.
+
+    A message that waits behind more than `buckets_max` buckets of failed ones is not found.
+    """
     found: list[int] = []
     for ranges in queue.lanes.values():
         for bucket_id, (slot, _) in queue.pieces(*ranges[0]):
             found.append(find_bucket(view, queue, bucket_id).arrived_ms(slot))
             break
     if queue.counts.available > queue.counts.fresh:
-        for bucket_id in sorted(queue.alive, key=lambda one: one & ((1 << 60) - 1)):
+        for bucket_id in sorted(queue.alive, key=lambda one: one & ((1 << 60) - 1))[:buckets_max]:
             bucket = find_bucket(view, queue, bucket_id)
             waits = next(bucket.runs(AVAILABLE), None)
             if waits is not None:

@@ -31,6 +31,7 @@ QUERIES = {
     "getHash": {"offset": "0"},
     "getBlocks": {"start": "0", "stop": "1000"},
     "adoptBlocks": {"expect_end": "0"},
+    "watchStore": {"seconds": "0"},
 }
 
 _CLAIM = f"{NAMES['claim_id']}:1"

@@ -80,6 +80,20 @@ class Meter:
         self._commit_times.observe(commit_s)
         self._sync_times.observe(sync_s)
 
+    def commit_counts(self) -> list[tuple[float, int]]:
+        """How many commits there were by how long they took: bounds in seconds, and counts up to them."""
+        (family,) = self._commit_times.collect()
+        return [
+            (float(sample.labels["le"]), int(sample.value))
+            for sample in family.samples
+            if sample.name.endswith("_bucket")
+        ]
+
+    def connections_open(self) -> int:
+        """How many connections are open now."""
+        (family,) = self.connections.collect()
+        return int(family.samples[0].value)
+
     def failed(self, kind: type, error: Exception) -> None:
         """A command was answered with an error."""
         self._failures.labels(kind.__name__, type(error).__name__).inc()

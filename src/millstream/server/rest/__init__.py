@@ -10,6 +10,7 @@ from millstream.server.rest import (
     claims,
     cursors,
     forks,
+    live,
     logs,
     messages,
     queues,
@@ -23,6 +24,6 @@ from millstream.server.rest import (
 
 _NOUNS = (
     *(logs, forks, records, cursors, queues, messages, claims, transactions),
-    *(staging, replica, store, tickets),
+    *(staging, replica, store, live, tickets),
 )
 ENDPOINTS = tuple(one for noun in _NOUNS for one in noun.endpoint)
