@@ -8,14 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from random import Random
+from time import sleep
 from typing import Any
 
 from millstream.bench.disk import open_slow_engine
 from millstream.bench.measure import ReportRow, Step, StepMeter, memory_mib
-from millstream.bench.reference import ReferenceQueue
+from millstream.bench.reference import DUE, GROUP, PRIORITY, TURN, Order, ReferenceQueue
 from millstream.bench.suite import Suite
-from millstream.bench.turns import ROUTED_QUEUES, Backlog, Crowd, Side, alternate
+from millstream.bench.turns import (
+    ROUTED_QUEUES,
+    Backlog,
+    Crowd,
+    Label,
+    Side,
+    alternate,
+    by_region,
+)
 from millstream.embedded import EmbeddedSession, open_store
 from millstream.queue.model.message import Message
 from millstream.queue.rules.claims import place_routed
@@ -43,6 +54,8 @@ class Sizes:
     slice_s: float = 0.2
     short_slice_s: float = 0.02
     """For the shallow backlog: what would drain a larger one only in part."""
+    due_s: float = 0.5
+    """How long what is put with a delay waits: long enough to be routed before it is due."""
 
 
 class QueueBench:
@@ -62,17 +75,21 @@ class QueueBench:
         engine = open_slow_engine(directory / "bench.db", sync_delay_s=self.delay_s)
         self.raw_store: Store = open_store(engine)
         self.store = Millstream(EmbeddedSession(self.raw_store))
-        self._reference = ReferenceQueue(directory / "reference.db", sync_delay_s=self.delay_s)
+        self._references: list[ReferenceQueue] = []
+        self._directory = directory
 
     def close(self) -> None:
-        """Let go of both."""
+        """Let go of all."""
         self.store.close()
-        self._reference.close()
+        for reference in self._references:
+            reference.close()
 
-    def reference(self, batch: int) -> Side:
-        """The reference, claiming and acknowledging so many at a time."""
-        queue = self._reference
-        backlog = Backlog(queue.put_many, size=self.sizes.backlog)
+    def reference(self, batch: int, *, order: Order = TURN, label: Label = by_region) -> Side:
+        """A reference, claiming and acknowledging so many at a time."""
+        path = self._directory / f"reference-{len(self._references)}.db"
+        queue = ReferenceQueue(path, order=order, sync_delay_s=self.delay_s)
+        self._references.append(queue)
+        backlog = Backlog(queue.put_many, size=self.sizes.backlog, label=label)
 
         def step() -> int:
             claims = queue.claim(batch)
@@ -82,7 +99,12 @@ class QueueBench:
         return Side(step, backlog.fill)
 
     def filled(
-        self, name: str, *, size: int, options: dict[str, Any] | None = None
+        self,
+        name: str,
+        *,
+        size: int,
+        options: dict[str, Any] | None = None,
+        label: Label = by_region,
     ) -> tuple[Queue, Backlog]:
         """A queue on a log, and what waits in it: routed, where the queue looks at all of it."""
         log = self.store.log(name)
@@ -90,14 +112,11 @@ class QueueBench:
         queue = self.store.queue(name, **spec)
 
         def put(values: Sequence[bytes], headers: Sequence[Headers]) -> None:
-            if options:
-                numbers = [int(header["amount"] or 0) for header in headers]
-                headers = [{"tenant": number, "priority": number % 10} for number in numbers]
             log.append_many(values, headers=headers)
             if options:
                 queue.peek(0)
 
-        return queue, Backlog(put, size=size)
+        return queue, Backlog(put, size=size, label=label)
 
     def side(self, step: Step, backlog: Backlog) -> Side:
         """Ours: whatever is left unfolded is folded before the clock stops."""
@@ -191,6 +210,11 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+def _by_amount(number: int) -> Headers:
+    amount = number % 1_000
+    return {"tenant": amount, "priority": amount % 10}
+
+
 def claim_deep(bench: QueueBench) -> ReportRow:
     """The worker's way from a deep backlog, beside a shallow one, for each kind of queue."""
     sizes = bench.sizes
@@ -209,8 +233,8 @@ def _deep(bench: QueueBench, kind: str, options: dict[str, Any]) -> ReportRow:
     """A line of the rates from a shallow and a deep backlog, and the memory for it."""
     sizes = bench.sizes
     (queue, shallow), (deep_queue, deep) = (
-        bench.filled(f"shallow-{kind}", size=sizes.shallow, options=options),
-        bench.filled(f"deep-{kind}", size=sizes.deep, options=options),
+        bench.filled(f"shallow-{kind}", size=sizes.shallow, options=options, label=_by_amount),
+        bench.filled(f"deep-{kind}", size=sizes.deep, options=options, label=_by_amount),
     )
     worker, deep_worker = ClaimingWorker(queue, BATCH), ClaimingWorker(deep_queue, BATCH)
     shallow_side = bench.side(lambda: shallow.took(worker.step()), shallow)
@@ -242,6 +266,55 @@ def _memory_growth_mib(shallow: Side, deep: Side) -> float:
     return found[1] - found[0]
 
 
+GROUPS = 10_000
+
+
+def claim_groups(bench: QueueBench) -> ReportRow:
+    """Claim, then acknowledge, in batches, from a queue with the order of many groups."""
+    label = partial(_by_chance, numbers=Random(17))
+    options = {"group_by": "tenant", "group_in_flight": 1}
+    return _ordered(bench, options, label, GROUP).require_rate(60_000)
+
+
+def claim_priority(bench: QueueBench) -> ReportRow:
+    """Claim, then acknowledge, in batches, from a queue with priorities."""
+    return _ordered(bench, {"priority_by": "priority"}, _by_amount, PRIORITY).require_rate(80_000)
+
+
+def claim_delayed(bench: QueueBench) -> ReportRow:
+    """Claim, then acknowledge, in batches, messages that were put with a delay and are due."""
+    return _ordered(bench, {"delay": bench.sizes.due_s}, by_region, DUE).require_rate(60_000)
+
+
+def _by_chance(_: int, numbers: Random) -> Headers:
+    return {"tenant": numbers.randrange(GROUPS)}
+
+
+def _ordered(bench: QueueBench, options: dict[str, Any], label: Label, order: Order) -> ReportRow:
+    """Claims by the batch from a queue that chooses, beside a reference that chooses alike."""
+    queue, backlog = bench.filled("ordered", size=bench.sizes.backlog, options=options, label=label)
+
+    def step() -> int:
+        messages = queue.claim(BATCH)
+        queue.ack(messages)
+        return backlog.took(len(messages))
+
+    def fill() -> None:
+        backlog.fill()
+        if order is DUE:
+            sleep(bench.sizes.due_s)
+
+    reference, meter = alternate(
+        [
+            bench.reference(BATCH, order=order, label=label),
+            Side(step, fill, bench.store.fold),
+        ],
+        bench.seconds,
+        slice_s=bench.sizes.slice_s,
+    )
+    return meter.row(beside=reference, batch=BATCH, sync_delay_ms=bench.delay_s * 1000)
+
+
 def route_many(bench: QueueBench) -> ReportRow:
     """One log, many queues with filters of their own: messages that all of them have looked at."""
     log = bench.store.log("events")
@@ -264,7 +337,7 @@ def route_many(bench: QueueBench) -> ReportRow:
         "queues": ROUTED_QUEUES,
         "evaluations_per_second": round(row.per_second * ROUTED_QUEUES),
     }
-    return row.require_rate(40_000)
+    return row.require_rate(100_000)
 
 
 def _route(store: Store, name: str) -> int:
@@ -283,6 +356,9 @@ SUITE = Suite(
     claim_one,
     claim_threads,
     claim_deep,
+    claim_groups,
+    claim_priority,
+    claim_delayed,
     route_many,
     apart=True,
 )

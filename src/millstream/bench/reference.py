@@ -3,6 +3,9 @@
 A partial index finds what is ready, `UPDATE … RETURNING` claims it, deleting acknowledges it. Every
 claim and every acknowledgement is a commit, as durable as ours: WAL, synchronous=FULL. As with our
 messages, headers are handed out as they are stored: who looks at them unpacks them.
+
+For queues that choose by more than the turn, the table has one column more, and its index another
+order.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from time import sleep
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,14 +30,14 @@ CREATE TABLE messages (
     attempts INTEGER NOT NULL DEFAULT 0,
     until_ms INTEGER NOT NULL DEFAULT 0,
     headers BLOB NOT NULL,
-    payload BLOB NOT NULL
+    payload BLOB NOT NULL,
+    place INTEGER NOT NULL DEFAULT 0
 );
-CREATE INDEX ready ON messages (id) WHERE claimed = 0;
 """
-_PUT = "INSERT INTO messages (headers, payload) VALUES (?, ?)"
+_PUT = "INSERT INTO messages (headers, payload, place) VALUES (?, ?, ?)"
 _CLAIM = """
-UPDATE messages SET claimed = 1, attempts = attempts + 1, until_ms = ?
-WHERE id IN (SELECT id FROM messages WHERE claimed = 0 ORDER BY id LIMIT ?)
+UPDATE messages SET claimed = 1, attempts = attempts + 1, until_ms = :until_ms
+WHERE id IN (SELECT id FROM messages AS m WHERE claimed = 0 {which} ORDER BY {order} LIMIT :count)
 RETURNING id, attempts, headers, payload
 """
 
@@ -41,29 +45,57 @@ Claim = tuple[int, int, bytes, bytes]
 """The id of a message, its attempt, its packed headers, its payload."""
 
 
+class Order(NamedTuple):
+    """What a queue chooses by: for more than the turn of its messages, each has a `place`."""
+
+    header: str = ""
+    """The header that is its place."""
+    order: str = "id"
+    """By what messages are claimed."""
+    which: str = ""
+    """A condition more on those that may be claimed."""
+    indexes: tuple[str, ...] = ("(id) WHERE claimed = 0",)
+
+
+TURN = Order()
+PRIORITY = Order("priority", "place DESC, id", "", ("(place DESC, id) WHERE claimed = 0",))
+DUE = Order("due_ms", "place, id", "AND place <= :now_ms", ("(place, id) WHERE claimed = 0",))
+GROUP = Order(
+    "tenant",
+    "id",
+    "AND NOT EXISTS (SELECT 1 FROM messages WHERE place = m.place AND id < m.id)",
+    (*TURN.indexes, "(place, id)"),
+)
+
+
 class ReferenceQueue:
     """Messages in one table; used by one thread."""
 
-    def __init__(self, path: Path, *, sync_delay_s: float = 0.0) -> None:
+    def __init__(self, path: Path, *, order: Order = TURN, sync_delay_s: float = 0.0) -> None:
         self._delay_s = sync_delay_s
+        self._header = order.header
+        self._claim = _CLAIM.format(which=order.which, order=order.order)
         self._wall_ms = SystemClock().wall_ms
         self._encode = msgspec.msgpack.Encoder().encode
         self._rows = sqlite3.connect(path, isolation_level=None)
         self._rows.execute("PRAGMA journal_mode = WAL")
         self._rows.execute("PRAGMA synchronous = FULL")
-        self._rows.executescript(_SCHEMA)
+        indexes = [f"CREATE INDEX i{at} ON messages {one};" for at, one in enumerate(order.indexes)]
+        self._rows.executescript(_SCHEMA + "".join(indexes))
 
     def put_many(self, values: Sequence[bytes], headers: Sequence[Headers]) -> None:
         """Put a batch, in one commit."""
         self._rows.execute("BEGIN IMMEDIATE")
-        rows = zip(map(self._encode, headers), values, strict=True)
+        places = [one.get(self._header) or 0 for one in headers]
+        rows = zip(map(self._encode, headers), values, places, strict=True)
         self._rows.executemany(_PUT, rows)
         self._rows.execute("COMMIT")
 
     def claim(self, count: int) -> list[Claim]:
         """Claim the oldest messages that are ready, in one commit."""
-        until_ms = self._wall_ms() + LEASE_MS
-        found: list[Claim] = self._rows.execute(_CLAIM, (until_ms, count)).fetchall()
+        now_ms = self._wall_ms()
+        facts = {"until_ms": now_ms + LEASE_MS, "now_ms": now_ms, "count": count}
+        found: list[Claim] = self._rows.execute(self._claim, facts).fetchall()
         self._synced()
         return found
 

@@ -14,12 +14,26 @@ ROUTED_QUEUES = 20
 SLICE_S = 0.25
 
 
+Label = Callable[[int], Headers]
+"""The headers of a message, from a number that counts up."""
+
+
+def by_region(number: int) -> Headers:
+    """Headers that filters choose by."""
+    return {"region": f"r{number % ROUTED_QUEUES}", "amount": number % 1_000}
+
+
 class Backlog:
     """Messages that wait; refilled with payloads that never repeat."""
 
     def __init__(
-        self, put: Callable[[Sequence[bytes], Sequence[Headers]], object], *, size: int
+        self,
+        put: Callable[[Sequence[bytes], Sequence[Headers]], object],
+        *,
+        size: int,
+        label: Label = by_region,
     ) -> None:
+        self._label = label
         self._put = put
         self._size = size
         self._left = 0
@@ -28,10 +42,8 @@ class Backlog:
     def fill(self) -> None:
         """Put batches until it is as deep as it should be."""
         while self._left < self._size:
-            headers: list[Headers] = [
-                {"region": f"r{number % ROUTED_QUEUES}", "amount": number % 1_000}
-                for number in range(self._filled, self._filled + FILL_BATCH)
-            ]
+            numbers = range(self._filled, self._filled + FILL_BATCH)
+            headers = list(map(self._label, numbers))
             self._put(payloads(FILL_BATCH), headers)
             self._filled += FILL_BATCH
             self._left += FILL_BATCH

@@ -12,10 +12,12 @@ import pytest
 from millstream.bench import queue as workloads
 from millstream.bench.measure import PAYLOAD_BYTES
 from millstream.bench.queue import Backlog, ClaimingWorker, QueueBench, Side, Sizes, alternate
-from millstream.bench.reference import ReferenceQueue
+from millstream.bench.reference import GROUP, PRIORITY, ReferenceQueue
 from millstream.record import Headers
 
-TINY = Sizes(backlog=2_000, shallow=1_000, deep=3_000, slice_s=0.01, short_slice_s=0.005)
+TINY = Sizes(
+    backlog=2_000, shallow=1_000, deep=3_000, slice_s=0.01, short_slice_s=0.005, due_s=0.02
+)
 FIELDS = {"workload", "payload_bytes", "per_second", "p50_ms", "p99_ms", "required", "passed"}
 BESIDE = {"beside_per_second", "ratio"}
 DETAILS = {
@@ -65,6 +67,25 @@ def test_the_reference_hands_out_each_message_once_and_in_order(tmp_path: Path) 
         seen += [(payload, msgspec.msgpack.decode(packed)) for _, _, packed, payload in claims]
         queue.ack(claims)
     assert seen == [(bytes([number]), {"number": number}) for number in range(250)]
+    queue.close()
+
+
+def test_a_reference_with_priorities_hands_out_the_highest_first(tmp_path: Path) -> None:
+    queue = ReferenceQueue(tmp_path / "reference.db", order=PRIORITY)
+    queue.put_many([b"a", b"b", b"c"], [{"priority": 1}, {"priority": 2}, {"priority": 1}])
+    assert sorted(payload for *_, payload in queue.claim(2)) == [b"a", b"b"]
+    assert [payload for *_, payload in queue.claim(2)] == [b"c"]
+    queue.close()
+
+
+def test_a_reference_with_groups_hands_out_one_of_each_at_a_time(tmp_path: Path) -> None:
+    queue = ReferenceQueue(tmp_path / "reference.db", order=GROUP)
+    queue.put_many([b"a1", b"a2", b"b1"], [{"tenant": 1}, {"tenant": 1}, {"tenant": 2}])
+    first = queue.claim(3)
+    assert sorted(payload for *_, payload in first) == [b"a1", b"b1"]
+    assert queue.claim(3) == []
+    queue.ack(first)
+    assert [payload for *_, payload in queue.claim(3)] == [b"a2"]
     queue.close()
 
 
