@@ -31,7 +31,7 @@ class SuiteName(StrEnum):
 _DEFAULTS: dict[SuiteName, dict[str, float]] = {
     SuiteName.CORE: {"seconds": 4.0, "sync_delay_ms": 0.0},
     SuiteName.QUEUE: {"seconds": 20.0, "sync_delay_ms": 0.0},
-    SuiteName.SERVER: {"seconds": 5.0},
+    SuiteName.SERVER: {"seconds": 5.0, "sync_delay_ms": 0.0},
     SuiteName.SPARK: {"seconds": 20.0, "records": 1_000_000},
     SuiteName.REPLICA: {"seconds": 5.0, "records": 1_000_000},
 }
@@ -54,7 +54,7 @@ def bench(
     ] = None,
     sync_delay_ms: Annotated[
         float | None,
-        typer.Option(help="Of core and queue: pause after every sync, as on slow disks."),
+        typer.Option(help="Of core, queue and server: pause after every sync, as on slow disks."),
     ] = None,
     records: Annotated[
         int | None,

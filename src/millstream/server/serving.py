@@ -25,7 +25,7 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute, WebSocketRoute
 
 from millstream.clock import Clock
-from millstream.embedded import EmbeddedSession, open_file
+from millstream.embedded import EmbeddedSession, open_file, open_over
 from millstream.errors import InvalidInput, MillstreamError
 from millstream.limits import Limits
 from millstream.server.auth.register import Registrar
@@ -38,7 +38,7 @@ from millstream.server.pages import WebPages
 from millstream.server.problems import nothing_here
 from millstream.server.settings import Settings
 from millstream.server.socket.socket import PATH, Socket
-from millstream.store.engine import Durability
+from millstream.store.engine import Durability, Engine
 from millstream.store.store import Store
 from millstream.threads.database import Millstream
 
@@ -72,13 +72,16 @@ class Serving:
         limits: Limits | None = None,
         clock: Clock | None = None,
         file_mode: int | None = None,
+        make_engine: Callable[[], Engine] | None = None,
     ) -> None:
+        """Take the address. `make_engine` opens another engine than the one at the path."""
         self.settings = settings or Settings()
         self.settings.check()
         self.core: Core | None = None
         self._path = path
         self._options: dict[str, Any] = {"limits": limits, "clock": clock, "file_mode": file_mode}
         self._durability: Durability = durability
+        self._make_engine = make_engine
         self._tls = tls_context(self.settings)
         self._socket = listen(self.settings.host, self.settings.port)
         self.port: int = self._socket.getsockname()[1]
@@ -156,13 +159,19 @@ class Serving:
                     loop.remove_signal_handler(number)
 
     def _open(self) -> Store:
-        store = open_file(self._path, durability=self._durability, **self._options)
+        store = self._open_store()
         try:
             self._check_tokens(store)
         except BaseException:
             store.close()
             raise
         return store
+
+    def _open_store(self) -> Store:
+        if self._make_engine is not None:
+            limits, clock = self._options["limits"], self._options["clock"]
+            return open_over(self._make_engine, limits=limits, clock=clock)
+        return open_file(self._path, durability=self._durability, **self._options)
 
     def _check_tokens(self, store: Store) -> None:
         """A server that needs tokens must have one, else no client could use it."""
