@@ -29,7 +29,7 @@ from millstream.queue import commands as q
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.group import Group
 from millstream.queue.model.state import QueueState
-from millstream.queue.rules import claims, endings, putting
+from millstream.queue.rules import claims, endings, putting, replacing
 from millstream.queue.rules import operations as queues
 from millstream.queue.service import (
     assigning,
@@ -102,6 +102,7 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
     q.PauseQueue: queues.pause,
     q.PurgeQueue: queues.purge,
     q.RedriveClaims: queues.redrive,
+    q.ReplaceFailed: replacing.replace_failed,
     q.PutMessages: putting.put,
     q.ClaimRouted: claims.claim,
     q.FinishClaims: endings.finish,
@@ -256,10 +257,14 @@ def operation(command: Operation[T]) -> Callable[[WriteTransaction], T]:
 def put_for_later(command: Command[Any]) -> set[str]:
     """The queues to which a command puts messages for later: these are routed before it runs."""
     kind = type(command)
-    if kind is not q.PutMessages and kind is not base.Transact:
+    if kind is not q.PutMessages and kind is not q.ReplaceFailed and kind is not base.Transact:
         return set()
     steps: list[Any] = command.steps if isinstance(command, base.Transact) else [command]
-    return {one.queue for one in steps if type(one) is q.PutMessages and one.is_for_later}
+    return {
+        one.queue
+        for one in steps
+        if (type(one) is q.PutMessages and one.is_for_later) or type(one) is q.ReplaceFailed
+    }
 
 
 def answer(store: Store, command: Command[T]) -> T:

@@ -10,6 +10,7 @@ from typing import Any, Unpack
 
 from millstream.aio.worker import Worker
 from millstream.command import AsyncSession
+from millstream.format.packing import pack_single
 from millstream.format.rfc import RfcRecord
 from millstream.log.names import check_name
 from millstream.queue import commands as c
@@ -303,6 +304,24 @@ class Queue:
         if chosen:
             total += await self._redrive(chosen, total, rate, dry_run=dry_run)
         return total
+
+    async def replace(
+        self,
+        message: Message | int,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+    ) -> int:
+        """Put another message in the place of a failed one; the id that `message` takes.
+
+        It can be claimed at once, and keeps the attempts that were made. Raises `Conflict` if the
+        message is not failed any more.
+        """
+        claim_id = message.claim_id if isinstance(message, Message) else message
+        limits = self._session.limits
+        record = pack_single(value, key=key, headers=headers, timestamp=None, limits=limits)
+        return await self._session.execute(c.ReplaceFailed(self.name, claim_id, record))
 
     async def _redrive(
         self, chosen: list[int], before: int, rate: float | None, *, dry_run: bool

@@ -203,6 +203,19 @@ class RedriveClaims(Operation[int], frozen=True):
     """How many are due before these."""
 
 
+class ReplaceFailed(Operation[int], frozen=True):
+    """Put another message in the place of a failed one, in one commit; answers its id.
+
+    Raises `Conflict` if that message is not failed any more: of two callers one replaces it.
+    """
+
+    traits = Traits(needs=(on_queue("admin"),), is_step=True)
+
+    queue: str
+    claim_id: int
+    record: Single
+
+
 class ClaimMessages(Procedure[list[Lot]], frozen=True):
     """Route, claim and read: what a consumer asks for."""
 

@@ -153,6 +153,8 @@ def check_records(command: Command[Any], limits: Limits) -> None:
             check_records(step, limits)
     elif isinstance(command, logs.Append | queues.PutMessages):
         check_packed(command.records, limits)
+    elif isinstance(command, queues.ReplaceFailed):
+        check_packed(command.record, limits)
     elif isinstance(command, logs.SetMetadata):
         check_json(command.value, bytes_max=limits.metadata_bytes_max)
         check_json(command.expect, bytes_max=limits.metadata_bytes_max)

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Unpack
 
 from millstream.command import Session
+from millstream.format.packing import pack_single
 from millstream.format.rfc import RfcRecord
 from millstream.log.names import check_name
 from millstream.queue import commands as c
@@ -302,6 +303,24 @@ class Queue:
         if chosen:
             total += self._redrive(chosen, total, rate, dry_run=dry_run)
         return total
+
+    def replace(
+        self,
+        message: Message | int,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+    ) -> int:
+        """Put another message in the place of a failed one; the id that `message` takes.
+
+        It can be claimed at once, and keeps the attempts that were made. Raises `Conflict` if the
+        message is not failed any more.
+        """
+        claim_id = message.claim_id if isinstance(message, Message) else message
+        limits = self._session.limits
+        record = pack_single(value, key=key, headers=headers, timestamp=None, limits=limits)
+        return self._session.execute(c.ReplaceFailed(self.name, claim_id, record))
 
     def _redrive(self, chosen: list[int], before: int, rate: float | None, *, dry_run: bool) -> int:
         if dry_run:

@@ -83,6 +83,7 @@ TABLE: list[tuple[Any, str]] = [
     (queues.PauseQueue("mail", True), "queue:admin:mail"),
     (queues.PurgeQueue("mail", "failed"), "queue:admin:mail"),
     (queues.RedriveClaims("mail", []), "queue:admin:mail"),
+    (queues.ReplaceFailed("mail", 1, ONE), "queue:admin:mail"),
     (queues.FinishClaims("mail", [], "ack"), "queue:write:mail"),
     (queues.RenewClaims("mail", []), "queue:write:mail"),
     (queues.PutMessages("mail", ONE), "queue:write:mail"),

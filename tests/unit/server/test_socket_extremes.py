@@ -37,6 +37,7 @@ from millstream.queue.commands import (
     PutMessages,
     RedriveClaims,
     RenewClaims,
+    ReplaceFailed,
     SpecifyQueue,
 )
 from millstream.queue.model.marking import Wishes
@@ -96,6 +97,7 @@ SOUND: dict[type, list[Any]] = {
     ],
     RenewClaims: [RenewClaims("a", RUNS, 1_000)],
     RedriveClaims: [RedriveClaims("a", [3, 4], 5.0, 1)],
+    ReplaceFailed: [ReplaceFailed("a", 3, single(b"x"))],
     ClaimMessages: [
         ClaimMessages("a", 2, 1_000, "c", 1, []),
         ClaimMessages("a", 2, 1_000, "c", None, RUNS),

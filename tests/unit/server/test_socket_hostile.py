@@ -202,6 +202,7 @@ ODD = st.one_of(
     st.builds(queues.FindMessage, NAMES, NUMBERS),
     st.builds(queues.ListRecords, NAMES, st.binary(max_size=30), NUMBERS),
     st.builds(queues.RedriveClaims, NAMES, st.lists(NUMBERS, max_size=2), st.none(), NUMBERS),
+    st.builds(queues.ReplaceFailed, NAMES, NUMBERS, st.just(single(b"x"))),
     st.builds(queues.PurgeQueue, NAMES, NAMES),
     st.builds(queues.ListQueues, NAMES, NUMBERS),
 )

@@ -1,0 +1,58 @@
+"""Replacing: another message takes the place of one that has failed, in one commit.
+
+It lies in the queue's log for what is for later, so that its place is given here and not by
+routing. A repeat is not looked for: the one that it replaces is the one that it would repeat.
+"""
+
+from __future__ import annotations
+
+from millstream.errors import Conflict
+from millstream.format.headers import labels_of
+from millstream.format.ids import bucket_of
+from millstream.log import operations as logs
+from millstream.log.commands import Append
+from millstream.queue import commands as c
+from millstream.queue.model.bucket import Removed
+from millstream.queue.model.marking import mark_of
+from millstream.queue.model.slots import FAILED, Span
+from millstream.queue.rules.aging import note_removed
+from millstream.queue.rules.ledger import Ledger
+from millstream.queue.rules.placing import Arrival, admit
+from millstream.queue.rules.sources import LATER_ID, later_of
+from millstream.store.transaction import WriteTransaction
+
+
+def replace_failed(tx: WriteTransaction, command: c.ReplaceFailed) -> int:
+    """Put a message in the place of a failed one; its id, as putting answers it."""
+    ledger = Ledger(tx, command.queue)
+    queue, bucket_id = ledger.queue, bucket_of(command.claim_id)
+    slot, bucket = command.claim_id - bucket_id, ledger.bucket(bucket_id)
+    if slot >= len(bucket.states) or bucket.states[slot] != FAILED:
+        raise Conflict(
+            f"message {command.claim_id} of queue {command.queue!r} is not failed, so it cannot be "
+            "replaced: it was redriven, replaced or purged, or never failed; look at the failed ones",
+            name=command.queue,
+            claim_id=command.claim_id,
+        )
+    past = bucket.histories(slot, slot + 1)[0]
+    ledger.change_bucket(bucket_id, Removed([(slot, slot + 1)]))
+    ledger.change_alive(bucket_id, -1)
+    ledger.counts.failed -= 1
+    note_removed(tx, queue.queue_id, bucket_id)
+    first_id = tx.delta.next_id
+    offset = logs.append(tx, Append(later_of(queue.name), command.record))
+    log_id, head = logs.need_log(tx, later_of(queue.name))
+    if head.next_at(queue.positions.get(log_id, 0)) != offset:
+        raise Conflict(
+            f"another producer puts messages for later to queue {command.queue!r} at this moment; "
+            "replace the message again",
+            name=command.queue,
+            claim_id=command.claim_id,
+        )
+    ledger.positions.append((log_id, offset + 1))
+    (label,) = labels_of(command.record)
+    mark = mark_of(queue.spec, *label)
+    span = Span(0, 1, log_id, offset, first_id, tx.wall_ms)
+    admit(ledger, [Arrival(span, mark.priority, mark.group, past=past)])
+    ledger.close()
+    return LATER_ID + offset
