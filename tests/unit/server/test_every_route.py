@@ -27,6 +27,7 @@ WITHOUT_TOKEN = {("GET", "/health"), ("GET", "/docs"), *FILES}
 FOR_ANY_TOKEN = {
     **FILES,
     ("GET", "/health"): "only the status",
+    ("GET", "/access"): "what the token itself may do",
     ("GET", "/logs"): "an empty listing",
     ("GET", "/queues"): "an empty listing",
     ("GET", "/replica/logs"): "an empty listing",
@@ -42,6 +43,8 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/logs/{log}/records"): {"records": [{"value": 1}]},
     ("PUT", "/logs/{log}/retention"): {"count": 1},
     ("POST", "/tickets"): {"permissions": ["*:admin"]},
+    ("POST", "/tokens"): {"name": "more", "permissions": ["*:admin"]},
+    ("POST", "/queues/{queue}/messages/{claim_id}/replace"): {"value": 1},
 }
 """Bodies that are right, where a wrong one would be refused before the right to send it."""
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 
+from millstream.server.auth.access import Principal, parse_permissions
 from millstream.server.docs import examples
 from millstream.server.docs.endpoints import ENDPOINTS, PAGE, document_bytes, routes
 from millstream.server.pages import files
-from tests.unit.server.asking import Rest, served
+from tests.unit.server.asking import Rest, served, serving
 from tests.unit.server.guarded import guarded, in_loop
 
 
@@ -139,6 +140,7 @@ def test_the_page_opens_without_a_token_and_the_document_does_not() -> None:
 # Examples.
 
 LATER = {"deleteLog", "deleteMetadata", "deleteCursor", "deleteQueue", "truncateLog", "purgeQueue"}
+LATER |= {"revokeToken"}
 """What would take away what other examples need."""
 
 
@@ -152,8 +154,18 @@ def request_of(endpoint: Any) -> dict[str, Any]:
     return found
 
 
-@served
-async def test_every_example_is_one_that_works(rest: Rest) -> None:
+EVERYTHING = Principal("all", parse_permissions(["*:admin", "store:admin"]))
+
+
+def test_every_example_is_one_that_works() -> None:
+    async def test() -> None:
+        async with serving(principal=EVERYTHING) as rest:
+            await _ask_every_example(rest)
+
+    in_loop(test)
+
+
+async def _ask_every_example(rest: Rest) -> None:
     first = ("createLog", "specifyQueue", "openCursor", "appendRecords", "putMessages")
     order = sorted(ENDPOINTS, key=lambda one: (one.name in LATER, one.name not in first))
     order.sort(key=lambda one: -len(one.path) if one.name.startswith("delete") else -999)
@@ -168,7 +180,12 @@ async def test_every_example_is_one_that_works(rest: Rest) -> None:
             asked = request_of(endpoint)
         if endpoint.name in ("takeRecords", "claimMessages"):
             asked["json"] = {**asked["json"], "wait": 0}
-        if "claim_id" in endpoint.path:
+        if endpoint.name == "replaceMessage":
+            await rest.post("/queues/invoices/messages", json={"value": 1})
+            (message,) = (await rest.post("/queues/invoices/claims", json={})).json()["messages"]
+            await rest.post("/queues/invoices/fail", json={"claims": message["claim"]})
+            asked["url"] = asked["url"].replace(claim, message["claim_id"])
+        elif "claim_id" in endpoint.path:
             (message,) = (await rest.get("/queues/invoices/messages?limit=1")).json()["messages"]
             asked["url"] = asked["url"].replace(claim, str(message["claim_id"]))
         if endpoint.name == "mergeFork":

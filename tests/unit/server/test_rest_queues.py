@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+import httpx
 import pytest
 
 from millstream.queue.model.backoff import Backoff
 from millstream.queue.model.spec import QueueSpec
+from millstream.server.auth.access import Principal, parse_permissions
 from tests.unit.queue.test_spec import SETTINGS
-from tests.unit.server.asking import Rest, looped, problem, served, serving
+from tests.unit.server.asking import AsSomebody, Rest, looped, problem, served, serving
 
 
 async def claim(rest: Rest, **body: Any) -> list[dict[str, Any]]:
@@ -300,3 +302,76 @@ async def test_a_message_is_asked_for_by_the_id_that_putting_answered(rest: Rest
     assert (await rest.get("/queues/q/messages/99")).json()["state"] == "unknown"
     problem(await rest.get("/queues/none/messages/0"), 404, "NotFound")
     assert (await rest.get("/queues/q/messages/x")).status_code == 422
+
+
+async def fail_some(rest: Rest, count: int) -> list[str]:
+    """Make messages fail; their claim ids."""
+    await rest.put("/queues/q")
+    await rest.post("/queues/q/messages", json={"messages": [{"value": n} for n in range(count)]})
+    messages = await claim(rest, n=count, consumer="ann")
+    claims = [one["claim"] for one in messages]
+    await rest.post("/queues/q/fail", json={"claims": claims, "reason": "no"})
+    return [one["claim_id"] for one in messages]
+
+
+@served
+async def test_messages_are_redriven_by_their_claim_ids(rest: Rest) -> None:
+    first, second, third = await fail_some(rest, 3)
+    chosen = {"claims": [first, third, first, "17"]}
+    dry = await rest.post("/queues/q/redrive", json={**chosen, "dry_run": True})
+    assert dry.json() == {"count": 2}
+    assert (await rest.get("/queues/q")).json()["failed"] == 3
+    assert (await rest.post("/queues/q/redrive", json=chosen)).json() == {"count": 2}
+    assert (await rest.post("/queues/q/redrive", json=chosen)).json() == {"count": 0}
+    left = (await rest.get("/queues/q/messages?state=failed")).json()["messages"]
+    assert [one["claim_id"] for one in left] == [second]
+    for wrong in ({"claims": ["x"]}, {"claims": [first], "where": "a = 1"}, {"claims": [7]}):
+        problem(await rest.post("/queues/q/redrive", json=wrong), 422, "InvalidInput")
+
+
+@served
+async def test_a_failed_message_is_replaced_by_an_edited_one(rest: Rest) -> None:
+    (failed,) = await fail_some(rest, 1)
+    path = f"/queues/q/messages/{failed}/replace"
+    body = {"value": {"fixed": True}, "key": "k", "headers": {"a": 1}}
+    assert (await rest.post(path, json={**body, "dry_run": True})).json() == {"id": None}
+    assert (await rest.get("/queues/q")).json()["failed"] == 1
+    problem(await rest.post(path, json={"headers": {"a": 1}}), 422, "InvalidInput")
+    id = (await rest.post(path, json=body)).json()["id"]
+    assert (await rest.get(f"/queues/q/messages/{id}")).json()["state"] == "available"
+    (message,) = await claim(rest)
+    assert (message["value"], message["key"], message["headers"]["a"]) == ({"fixed": True}, "k", 1)
+    for dry_run in (True, False):
+        told = await rest.post(path, json={**body, "dry_run": dry_run})
+        assert "not failed" in problem(told, 409, "Conflict")["detail"]
+
+
+@served
+async def test_a_peek_shows_who_works_on_what(rest: Rest) -> None:
+    await fail_some(rest, 2)
+    peek = "/queues/q/messages?state=failed"
+    plain = (await rest.get(peek)).json()["messages"]
+    assert all("attempts" not in one for one in plain)
+    first, _ = (await rest.get(f"{peek}&attempts=true")).json()["messages"]
+    assert [(one["consumer"], one["reason"]) for one in first["attempts"]] == [("ann", "no")]
+    await rest.post("/queues/q/redrive", json={})
+    await claim(rest, consumer="bob")
+    (flying,) = (await rest.get("/queues/q/messages?state=in_flight&attempts=true")).json()[
+        "messages"
+    ]
+    assert [one["consumer"] for one in flying["attempts"]] == ["ann", "bob"]
+    assert flying["until"]
+
+
+@looped
+async def test_a_dry_run_needs_the_rights_of_the_real_one() -> None:
+    reader = Principal("r", parse_permissions(["queue:read"]))
+    async with serving() as rest:
+        (failed,) = await fail_some(rest, 1)
+        for command, body in (
+            ("redrive", {"claims": [failed], "dry_run": True}),
+            (f"messages/{failed}/replace", {"value": 1, "dry_run": True}),
+        ):
+            transport = httpx.ASGITransport(AsSomebody(rest.app, reader))
+            async with httpx.AsyncClient(transport=transport, base_url="http://here") as other:
+                problem(await other.post(f"/queues/q/{command}", json=body), 403, "Denied")

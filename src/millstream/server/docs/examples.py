@@ -18,13 +18,16 @@ NAMES = {
     "claim_id": "3458764513820540928",
     "txn": "nightly-17",
     "part": "0",
+    "token": "billing",
 }
 """What stands in the place of a path's parameters."""
 
 QUERIES = {
     "listLogs": {"limit": "20"},
+    "searchRecords": {"where": "amount > 100", "order": "newest", "limit": "20"},
     "readRecords": {"start": "0", "limit": "100", "wait": "20"},
     "listQueues": {"limit": "20"},
+    "listTokens": {"limit": "20"},
     "peekMessages": {"state": "available", "limit": "10"},
     "stagePart": {"attempt": "1"},
     "listCopies": {"pattern": "orders*"},
@@ -66,6 +69,7 @@ BODIES: dict[str, Any] = {
     "purgeQueue": {"state": "failed"},
     "redriveQueue": {"where": "amount > 1000", "limit": 100, "dry_run": True},
     "putMessages": {"value": {"invoice": 7}, "headers": {"amount": 120}, "delay": 1.5},
+    "replaceMessage": {"value": {"invoice": 7, "customer": "ada"}, "dry_run": True},
     "claimMessages": {"n": 10, "lease": 30, "wait": 20, "consumer": "worker-1"},
     "popMessages": {"n": 1},
     "ackClaims": {"claims": [_CLAIM]},
@@ -83,6 +87,7 @@ BODIES: dict[str, Any] = {
         "log": "orders",
         "parts": [{"part": "0", "attempt": 1, "count": 1, "crc": 2880577365}],
     },
+    "makeToken": {"name": "billing", "permissions": ["queue:write:invoices"], "expires": 86400},
     "makeTicket": {"permissions": ["log:read:orders"], "seconds": 60},
 }
 """The JSON body of each operation that has one."""

@@ -16,14 +16,16 @@ from millstream.server.rest import (
     queues,
     records,
     replica,
+    search,
     staging,
     store,
     tickets,
+    tokens,
     transactions,
 )
 
 _NOUNS = (
-    *(logs, forks, records, cursors, queues, messages, claims, transactions),
-    *(staging, replica, store, live, tickets),
+    *(logs, forks, records, search, cursors, queues, messages, claims, transactions),
+    *(staging, replica, store, live, tickets, tokens),
 )
 ENDPOINTS = tuple(one for noun in _NOUNS for one in noun.endpoint)

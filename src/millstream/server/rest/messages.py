@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from millstream.command import Operation
-from millstream.errors import InvalidInput
+from millstream.errors import Conflict, InvalidInput, NotFound
+from millstream.format.packing import pack_single
 from millstream.queue import commands as c
 from millstream.queue.model.marking import Wishes
 from millstream.queue.model.message import Fate, Try, messages_of
@@ -27,7 +28,7 @@ from millstream.server.rest.payload import (
     item_of_raw,
     show_message,
 )
-from millstream.server.rest.queues import get_queue
+from millstream.server.rest.queues import get_queue, is_failed
 from millstream.server.rest.records import RAW_HEADERS, ProducerBody
 
 PEEK_MAX = 1_000
@@ -75,6 +76,8 @@ class PeekQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=PEEK_MAX)] = 100
     after: Position | None = None
     """The claim id of the last message of the page before."""
+    attempts: bool = False
+    """Whether each comes with its attempts."""
 
 
 class MessagePage(Struct, kw_only=True):
@@ -89,6 +92,20 @@ class Put(Struct, kw_only=True):
     id: int
     """`GET /queues/{queue}/messages/{id}` says what became of it."""
     count: int
+
+
+class ReplaceBody(NewRecord, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """The message that takes the place of the failed one."""
+
+    dry_run: bool = False
+    """Only check whether it could be replaced so."""
+
+
+class Replaced(Struct, kw_only=True):
+    """What took the place of a failed message."""
+
+    id: int | None
+    """`GET /queues/{queue}/messages/{id}` says what became of it; null in a dry run."""
 
 
 class Attempts(Struct, kw_only=True):
@@ -162,7 +179,44 @@ async def peek_messages(ask: Ask, queue: str, query: PeekQuery) -> MessagePage:
     """Look at messages in a state, without claiming them."""
     after = -1 if query.after is None else query.after
     found = await ask.execute(c.PeekMessages(queue, query.state, query.limit, after))
-    return MessagePage(messages=[show_message(message) for message in messages_of(found)])
+    shown = [show_message(message) for message in messages_of(found)]
+    if query.attempts:
+        for message in shown:
+            message.attempts = await _tries(ask, queue, int(message.claim_id))
+    return MessagePage(messages=shown)
+
+
+async def _tries(ask: Ask, queue: str, claim_id: int) -> list[Try]:
+    """How the attempts at a message went that was there just now."""
+    try:
+        return await ask.execute(c.GetAttempts(queue, claim_id))
+    except NotFound:
+        return []
+
+
+@endpoint("POST /queues/{queue}/messages/{claim_id}/replace", errors=(404, 409))
+async def replace_message(ask: Ask, queue: str, claim_id: int, body: ReplaceBody) -> Replaced:
+    """Put another message in the place of a failed one, in one commit.
+
+    It can be claimed at once, and keeps the attempts that were made. If the message is not failed
+    any more, it is a conflict.
+    """
+    item = item_of(body)
+    record = pack_single(
+        item.value, key=item.key, headers=item.headers, timestamp=item.timestamp, limits=ask.limits
+    )
+    command = c.ReplaceFailed(queue, claim_id, record)
+    if not body.dry_run:
+        id: int = await ask.execute(command)
+        return Replaced(id=id)
+    ask.principal.check(command)
+    if not await is_failed(ask, queue, claim_id):
+        raise Conflict(
+            f"message {claim_id} of queue {queue!r} is not failed, so it cannot be replaced",
+            name=queue,
+            claim_id=claim_id,
+        )
+    return Replaced(id=None)
 
 
 @endpoint("GET /queues/{queue}/messages/{id}", errors=(404,))

@@ -17,7 +17,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from millstream.errors import InvalidInput
 from millstream.format.packing import CONTENT_TYPE, JSON, TEXT, TIMESTAMP_MS_MAX, HeaderMap
-from millstream.queue.model.message import Message
+from millstream.queue.model.message import Message, Try
 from millstream.record import Headers, Item, Record
 
 Position = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -72,6 +72,8 @@ class ReadMessage(_Read, kw_only=True, omit_defaults=True):
     until: datetime | None = None
     """When the lease ends; in a peek, when the message is due, or ended."""
     reason: str = ""
+    attempts: list[Try] = []
+    """In a peek that asks for them: how its attempts went, in order."""
 
 
 def item_of(record: NewRecord, where: str = "") -> Item:

@@ -8,13 +8,17 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from millstream.aio.queue import Queue
+from millstream.errors import InvalidInput
+from millstream.format.ids import split_id
 from millstream.queue import commands as c
 from millstream.queue.model.backoff import Backoff
-from millstream.queue.model.message import QueueInfo
+from millstream.queue.model.message import QueueInfo, messages_of
 from millstream.queue.model.spec import QueueSpec, no_queue, spec_of
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Endpoints, Reply
 from millstream.server.rest.logs import Existed, Page, RemovedCount, checked_after
+
+ClaimId = Annotated[str, Meta(pattern="^[0-9]{1,19}$")]
 
 
 class BackoffBody(
@@ -61,6 +65,8 @@ class RedriveBody(Struct, forbid_unknown_fields=True, kw_only=True):
 
     where: str | None = None
     """A filter over headers."""
+    claims: Annotated[list[ClaimId], Meta(max_length=c.REDRIVE_PER_COMMIT)] | None = None
+    """Instead of a filter: the claim ids of the messages, as a peek tells them."""
     limit: Annotated[int, Meta(ge=0, le=2**31)] | None = None
     rate: Annotated[float, Meta(gt=0, le=1e9)] | None = None
     """Messages per second that become due; without one, all at once."""
@@ -156,7 +162,28 @@ async def purge_queue(ask: Ask, queue: str, body: PurgeBody) -> RemovedCount:
 async def redrive_queue(ask: Ask, queue: str, body: RedriveBody) -> RemovedCount:
     """Make failed messages available again, under new claim ids."""
     await get_queue(ask, queue)
+    if body.claims is not None:
+        return RemovedCount(count=await _redrive_claims(ask, queue, body))
     count = await Queue(ask, queue).redrive(
         body.where, limit=body.limit, rate=body.rate, dry_run=body.dry_run
     )
     return RemovedCount(count=count)
+
+
+async def _redrive_claims(ask: Ask, queue: str, body: RedriveBody) -> int:
+    """Redrive messages that were named, in one commit; how many were failed."""
+    if body.where is not None or body.limit is not None:
+        raise InvalidInput("a redrive names 'claims', or has a filter and a limit; not both")
+    chosen = list(dict.fromkeys(int(one) for one in body.claims or ()))
+    command = c.RedriveClaims(queue, chosen, body.rate)
+    if not body.dry_run:
+        return await ask.execute(command)
+    ask.principal.check(command)
+    return sum([await is_failed(ask, queue, claim_id) for claim_id in chosen])
+
+
+async def is_failed(ask: Ask, queue: str, claim_id: int) -> bool:
+    """Whether a message is failed now."""
+    after = claim_id - 1 if split_id(claim_id)[1] else -1
+    found = await ask.execute(c.PeekMessages(queue, "failed", 1, after))
+    return any(message.claim_id == claim_id for message in messages_of(found))
