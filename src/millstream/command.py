@@ -33,7 +33,7 @@ Signed = Annotated[int, "signed"]
 class Right(Struct, frozen=True):
     """A right that a command needs, on what one of its fields names."""
 
-    noun: Literal["log", "queue", "copy", "store"]
+    noun: Literal["log", "queue", "room", "copy", "store"]
     """A `copy` is a log as its replicas read and change it."""
     action: Action
     field: str = ""
@@ -66,6 +66,11 @@ def on_fork(when: tuple[str, Any], *, of_parent: bool = False) -> Right:
 def on_queue(action: Action, field: str = "queue") -> Right:
     """A right on the queue that a field names."""
     return Right("queue", action, field)
+
+
+def on_room(action: Action, field: str = "room") -> Right:
+    """A right on the room that a field names."""
+    return Right("room", action, field)
 
 
 def on_copy(action: Action) -> Right:

@@ -49,6 +49,12 @@ from millstream.replica import metadata, owner
 from millstream.replica.copies import adopting, copying, marks, parcel
 from millstream.replica.forks import aside, fork
 from millstream.replica.sync import following
+from millstream.rooms import commands as m
+from millstream.rooms import instances, presence, retaining, sending, sweeping
+from millstream.rooms import operations as rooms
+from millstream.rooms.instance_state import InstanceState
+from millstream.rooms.state import RoomState
+from millstream.rooms.sweeping import RoomUpkeep
 from millstream.store import forking
 from millstream.store.engine import Engine, query_tables
 from millstream.store.engines import open_engine
@@ -73,6 +79,8 @@ KINDS: Kinds = {
     keys.QUEUE: QueueState,
     keys.BUCKET: Bucket,
     keys.GROUP: Group,
+    keys.ROOM: RoomState,
+    keys.INSTANCE: InstanceState,
 }
 """The entities of every part."""
 
@@ -80,7 +88,7 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
     c.CreateLog: rules.create_log,
     c.Append: putting.append,
     c.Truncate: rules.truncate,
-    c.DeleteLog: rules.delete_log,
+    c.DeleteLog: rooms.delete_log,
     c.SetMetadata: rules.set_metadata,
     c.SetRetention: rules.set_retention,
     c.TakeLog: rules.take_log,
@@ -107,6 +115,15 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
     q.ClaimRouted: claims.claim,
     q.FinishClaims: endings.finish,
     q.RenewClaims: endings.renew,
+    m.SendToRoom: sending.send,
+    m.SpecifyRoom: rooms.specify,
+    m.DeleteRoom: rooms.delete,
+    m.JoinRoom: presence.join,
+    m.LeaveRooms: presence.leave,
+    m.SettlePresence: presence.settle,
+    m.RenewInstance: instances.renew_instance,
+    m.FreeInstance: instances.free_instance,
+    m.NoteWatermarks: instances.note_watermarks,
 }
 
 _PROCEDURES: dict[type[Procedure[Any]], Callable[[Store, Any], Any]] = {
@@ -115,6 +132,8 @@ _PROCEDURES: dict[type[Procedure[Any]], Callable[[Store, Any], Any]] = {
     r.AdoptParcel: adopting.adopt_parcel,
     assigning.AssignMessages: assigning.assign_messages,
     q.ClaimMessages: waiting.claim_messages,
+    m.TakeInstance: instances.take_instance,
+    m.SweepRooms: sweeping.sweep_rooms,
     base.Fold: lambda store, _: store.fold(),
 }
 
@@ -158,6 +177,12 @@ _VIEWS: dict[type[Read[Any]], Callable[[View, Any], Any]] = {
     c.GetOwner: owner.get_owner,
     c.GetParent: fork.get_parent,
     r.GetStampedMetadata: metadata.stamped_metadata,
+    m.DescribeRoom: rooms.describe_room,
+    m.ListRooms: rooms.list_rooms,
+    m.GetRetained: retaining.get_retained,
+    m.GetPresence: presence.get_presence,
+    m.LookIntoRoom: rooms.look_into_room,
+    m.ListInstances: instances.list_instances,
 }
 """Reads that one look at the entities answers."""
 
@@ -206,7 +231,7 @@ def open_store(
         KINDS,
         limits=limits,
         clock=clock,
-        upkeep=(LogUpkeep(), QueueUpkeep()),
+        upkeep=(LogUpkeep(), QueueUpkeep(), RoomUpkeep()),
         pins=(pin, ancestry.pin, marks.pin),
         readers=(cursors_passed, queues_passed),
     )
@@ -250,6 +275,8 @@ def operation(command: Operation[T]) -> Callable[[WriteTransaction], T]:
         return lambda tx: _transact(tx, command)  # type: ignore[arg-type, return-value]
     if kind is q.ClaimRouted:
         return claims.Claiming(command)  # type: ignore[arg-type, return-value]
+    if kind is m.SendToRoom:
+        return sending.Sending(command)  # type: ignore[arg-type, return-value]
     rule = _rule(kind)
     return lambda tx: rule(tx, command)
 

@@ -50,7 +50,7 @@ def subclasses(kind: type) -> Iterator[type]:
 def every_command() -> list[type[Command[Any]]]:
     """Every command of the product, wherever it is declared."""
     for module in pkgutil.walk_packages(millstream.__path__, "millstream."):
-        if module.name.split(".")[1] in ("log", "queue", "replica", "store", "command"):
+        if module.name.split(".")[1] in ("log", "queue", "rooms", "replica", "store", "command"):
             import_module(module.name)
     found = set(subclasses(Command)) - BASES
     return [one for one in found if one.__module__.startswith("millstream.")]
@@ -94,7 +94,7 @@ def test_the_fields_that_a_command_declares_are_there(kind: type[Command[Any]]) 
 
 def test_a_name_that_a_right_is_about_is_never_left_unchecked() -> None:
     for kind in wire.OFFERED:
-        if "log" in kind.__struct_fields__ or "queue" in kind.__struct_fields__:
+        if {"log", "queue", "room"} & set(kind.__struct_fields__):
             assert not isinstance(kind.traits.needs, str), kind.__name__
 
 
@@ -167,8 +167,20 @@ def test_what_is_internal_is_refused_to_everybody() -> None:
         "ClaimRouted",
         "PublishParts",
         "FindPublished",
+        "LookIntoRoom",
+        "JoinRoom",
+        "LeaveRooms",
+        "SettlePresence",
+        "TakeInstance",
+        "RenewInstance",
+        "FreeInstance",
+        "ListInstances",
+        "NoteWatermarks",
+        "SweepRooms",
     }
-    everything = who("*:admin", "store:admin", "log:admin", "queue:admin", "replica:admin")
+    everything = who(
+        "*:admin", "store:admin", "log:admin", "queue:admin", "room:admin", "replica:admin"
+    )
     for kind in internal:
         for command in (required(kind), Transact([required(kind)])):
             with pytest.raises(Denied, match="no client may"):

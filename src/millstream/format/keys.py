@@ -34,6 +34,15 @@ their numbers do. Types 0x01 to 0x06 are the RFC's (see `rfc`); ours start at 0x
                            ms (u64), bucket (u64)        forget, or is to be forgotten itself
     0x21  claims           (nothing)                     claim numbers below may be a deleted queue's
     0x22  remains          0 (u64), queue id (u64)       (nothing): a deleted queue has rows left
+    0x23  room             log id (u64)                  settings and counts of a room
+    0x24  retained         log id (u64), type*, key      the latest value of a type and key
+    0x25  presence         log id (u64), user*,          client, since when, generation, due ms
+                           instance*, connection
+    0x26  attendance       generation, log id (u64),     (nothing): the same, by who keeps it up
+                           user*, instance*, connection
+    0x27  departure        0, due ms, log id (u64),      (nothing): the same, once it was left
+                           user*, instance*, connection
+    0x28  instance         name (UTF-8)                  holder, generation, lease
 
     * as TerminatedBytes. In 0x14 to 0x18 a claim is written number first, then bucket size, so
       that claims sort by number.
@@ -46,7 +55,7 @@ from collections.abc import Callable
 from functools import partial
 
 from millstream.errors import CorruptionError
-from millstream.format.encodings import encode_terminated_bytes
+from millstream.format.encodings import KEY_U64, Reader, encode_terminated_bytes
 
 VERSION = 0x01
 
@@ -79,6 +88,12 @@ LETTER = 0x1F
 AGING = 0x20
 CLAIMS = 0x21
 REMAINS = 0x22
+ROOM = 0x23
+RETAINED = 0x24
+PRESENCE = 0x25
+ATTENDANCE = 0x26
+DEPARTURE = 0x27
+INSTANCE = 0x28
 
 _NUMBERED = struct.Struct(">BBQ")
 _ENTRY = struct.Struct(">BBQQ")
@@ -90,6 +105,8 @@ _FOUR = struct.Struct(">2xQBQQ")
 
 _NAME_PREFIX = bytes((VERSION, NAME))
 _QUEUE_PREFIX = bytes((VERSION, QUEUE))
+_INSTANCE_PREFIX = bytes((VERSION, INSTANCE))
+_PRESENCE_PREFIX = bytes((VERSION, PRESENCE))
 
 ID_BLOCK_KEY = bytes((VERSION, ID_BLOCK))
 STORE_KEY = bytes((VERSION, STORE))
@@ -124,6 +141,9 @@ metadata = _of_one(METADATA)
 
 fork = _of_one(FORK)
 """Log id → the key of what says where a fork's first records lie."""
+
+room = _of_one(ROOM)
+"""Log id → the key of a room's settings and counts."""
 
 set_back = _of_one(SET_BACK)
 """Log id → the key of how often a log's end went back."""
@@ -298,13 +318,85 @@ def remains(queue_id: int) -> bytes:
     return _ENTRY.pack(VERSION, REMAINS, 0, queue_id)
 
 
+def retained(log_id: int, kind: str, key: str = "") -> bytes:
+    """The key of a room's latest value of a type; without a key, also the prefix of all of them."""
+    start = _NUMBERED.pack(VERSION, RETAINED, log_id)
+    return start + encode_terminated_bytes(kind.encode()) + key.encode()
+
+
+def retained_parts(found: bytes) -> tuple[str, str]:
+    """The type and the key of a retained value."""
+    reader = Reader(found, "retained key")
+    reader.take(_NUMBERED.size)
+    kind = reader.terminated_bytes()
+    return kind.decode(), reader.take(reader.remaining).decode()
+
+
+def presence(log_id: int, user: str, instance: str, connection: str) -> bytes:
+    """The key of one connection of a user to a room."""
+    end = encode_terminated_bytes(instance.encode()) + connection.encode()
+    return presences(log_id, user) + end
+
+
+def presences(log_id: int, user: str) -> bytes:
+    """The prefix of all connections of a user to a room."""
+    start = _NUMBERED.pack(VERSION, PRESENCE, log_id)
+    return start + encode_terminated_bytes(user.encode())
+
+
+def presence_parts(key: bytes) -> tuple[int, str, str, str]:
+    """The log's id, the user, the instance and the connection."""
+    reader = Reader(key, "presence key")
+    reader.key_prefix(PRESENCE)
+    log_id = reader.number(KEY_U64)
+    user, instance_name = reader.terminated_bytes(), reader.terminated_bytes()
+    connection = reader.take(reader.remaining)
+    return log_id, user.decode(), instance_name.decode(), connection.decode()
+
+
+def attendance(generation: int, presence_key: bytes) -> bytes:
+    """The key under which a connection is listed by who keeps it up."""
+    return _NUMBERED.pack(VERSION, ATTENDANCE, generation) + presence_key[2:]
+
+
+def generation_of(key: bytes) -> int:
+    """The generation under which a connection is listed."""
+    return int.from_bytes(key[2 : _NUMBERED.size], "big")
+
+
+def attended(key: bytes) -> bytes:
+    """The key of the presence that is listed so."""
+    return _PRESENCE_PREFIX + key[_NUMBERED.size :]
+
+
+def departure(due_ms: int, presence_key: bytes) -> bytes:
+    """The key under which a connection that was left waits until it is forgotten."""
+    return _ENTRY.pack(VERSION, DEPARTURE, 0, due_ms) + presence_key[2:]
+
+
+def departures(due_ms: int) -> tuple[bytes, bytes]:
+    """The range of all that are due at a time."""
+    start = _ENTRY.pack(VERSION, DEPARTURE, 0, 0)
+    return start, _ENTRY.pack(VERSION, DEPARTURE, 0, due_ms + 1)
+
+
+def departed(key: bytes) -> bytes:
+    """The key of the presence that waits so."""
+    return _PRESENCE_PREFIX + key[_ENTRY.size :]
+
+
+def instance(name: str) -> bytes:
+    """The key of an instance; with an empty name, the prefix of all."""
+    return _INSTANCE_PREFIX + name.encode()
+
+
 def of_log(kind: int, log_id: int) -> tuple[bytes, bytes]:
     """The range of all records of a type whose keys are a log and another number."""
     return _ENTRY.pack(VERSION, kind, log_id, 0), _ENTRY.pack(VERSION, kind, log_id, 2**64 - 1)
 
 
 def of_queue(kind: int, queue_id: int) -> tuple[bytes, bytes]:
-    """The range of all records of a type that belong to one queue."""
+    """The range of all records of a type that belong to one queue, or to one log or generation."""
     return _NUMBERED.pack(VERSION, kind, queue_id), _NUMBERED.pack(VERSION, kind, queue_id + 1)
 
 

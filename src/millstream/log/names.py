@@ -9,6 +9,9 @@ from millstream.limits import NAME_CHARS_MAX, QUEUE_NAME_CHARS_MAX
 
 NUMBER_MAX = 2**63 - 1
 
+ROOM = "room:"
+"""What the names of the logs of rooms begin with."""
+
 
 def check_integer(what: str, number: int) -> int:
     """A whole number from 0 to 2^63 - 1; nothing that only compares like one."""

@@ -28,6 +28,8 @@ from millstream.log.names import NUMBER_MAX, check_integer, check_name
 from millstream.queue import commands as queues
 from millstream.queue.model.spec import QueueSpec
 from millstream.replica.commands import Parcel
+from millstream.rooms.model import RoomMessage
+from millstream.rooms.settings import RoomSettings
 from millstream.server.settings import Settings
 
 PAGE_MAX = 10_000
@@ -37,7 +39,7 @@ RUNS_MAX = 100_000
 """Claims that one command may name."""
 
 _RUNS = ("claims", "acked")
-_CHECKED_ELSEWHERE = (Single, Batch, RecordBlock, Parcel, QueueSpec)
+_CHECKED_ELSEWHERE = (Single, Batch, RecordBlock, Parcel, QueueSpec, RoomSettings, RoomMessage)
 """Values that are checked as a whole: packed records by `check_records`, others by their rules."""
 
 Check = Callable[[str, Any], object]

@@ -15,6 +15,7 @@ from millstream.log.commands import GetParent, ListLogs
 from millstream.queue.commands import ClaimMessages, ListQueues
 from millstream.replica.commands import NAMES_MAX, SummarizeLogs, SummarizeNamed, Summary
 from millstream.replica.copies.pattern import takes
+from millstream.rooms.commands import ListRooms
 from millstream.server.auth.access import (
     Principal,
     copyable,
@@ -140,7 +141,7 @@ class Core:
 
     async def _seen(self, principal: Principal, command: Any) -> Any:
         """Answer with what a principal may see; a listing that cannot be filtered is refused."""
-        if isinstance(command, ListLogs | ListQueues):
+        if isinstance(command, ListLogs | ListQueues | ListRooms):
             return await self._list(principal, command)
         if isinstance(command, SummarizeLogs):
             return await self._summarize(principal, command)

@@ -24,8 +24,8 @@ from millstream.store.commit import (
     Value,
     loaded,
 )
+from millstream.store.disk import full
 from millstream.store.engine import Snapshot
-from millstream.store.room import full
 
 PAGE_ROWS = 256
 """Stored rows looked at in one step while rows that the draft drops are passed over."""

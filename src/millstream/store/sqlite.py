@@ -32,9 +32,9 @@ from millstream.errors import (
     WriteFailed,
 )
 from millstream.limits import Limits
+from millstream.store.disk import DiskSpace, full
 from millstream.store.engine import Ability, Durability, Shortage
 from millstream.store.polling import poll
-from millstream.store.room import Room, full
 from millstream.store.sqlite_checkpoints import Checkpoints
 from millstream.store.sqlite_file import (
     FILE_MODE,
@@ -116,7 +116,7 @@ class SqliteEngine:
         self._closed = False
         self._suspended = False
         self._real_path = os.path.realpath(self.path)
-        self._room = Room(os.path.dirname(self._real_path), limits or Limits(), self._clock)
+        self._room = DiskSpace(os.path.dirname(self._real_path), limits or Limits(), self._clock)
         log_was_left = False
         if not is_open_here(self.path):
             inspect(self.path)

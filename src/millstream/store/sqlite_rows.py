@@ -26,7 +26,7 @@ from millstream.format import keys
 from millstream.record import SqlResult
 from millstream.store.checksum import checked, row_checksum
 from millstream.store.commit import Commit, Row
-from millstream.store.room import full
+from millstream.store.disk import full
 from millstream.store.sqlite_file import PREFIX, explained, is_damage
 from millstream.store.sqlite_sql import NOT_SQL, Parameters, may_read, may_write, run
 

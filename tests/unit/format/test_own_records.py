@@ -1,7 +1,7 @@
 """Our own records: the rows of two small stores, byte for byte as docs/FORMAT.md shows them.
 
 The document is the only place where the bytes are written down; here they are read from it. `??`
-stands for a byte that is random. One store has logs, the other one has a queue.
+stands for a byte that is random. One store has logs, another one has a queue, a third one a room.
 """
 
 from __future__ import annotations
@@ -29,6 +29,11 @@ from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.state import QueueState
 from millstream.queue.service.keeping import QueueUpkeep
 from millstream.replica.commands import SetAside, SummarizeLog
+from millstream.rooms import commands as rooms
+from millstream.rooms.instance_state import InstanceState
+from millstream.rooms.model import Leaving, RoomMessage
+from millstream.rooms.settings import RoomSettings
+from millstream.rooms.state import RoomState
 from millstream.store import delta as deltas
 from millstream.store.engine import Engine
 from millstream.store.entity import Entity
@@ -44,6 +49,7 @@ FORMAT_MD = Path(__file__).parents[3] / "docs" / "FORMAT.md"
 SECTION = "## Our own records (from 0x07)"
 QUEUES = "### Records of queues\n"
 COPIES = "### Records of forks and copies (0x1b to 0x1e)"
+ROOMS = "### Records of rooms (0x23 to 0x28)"
 BYTES = r"(?:[0-9a-f]{2}|\?\?)(?: (?:[0-9a-f]{2}|\?\?))*"
 LINE = re.compile(rf"(?P<part>key|value)?\s*(?P<bytes>{BYTES})(?:\s{{2,}}.*)?")
 CHANGE = re.compile(rf"\| `0x(?P<kind>..)` \| (?P<name>[^|]+) \| [^|]+ \| `(?P<bytes>{BYTES})` \|")
@@ -52,9 +58,12 @@ TAGGED: dict[int, type[Entity]] = {
     keys.CURSOR: CursorState,
     keys.QUEUE: QueueState,
     keys.BUCKET: Bucket,
+    keys.ROOM: RoomState,
+    keys.INSTANCE: InstanceState,
 }
 QUEUE_TYPES = (*range(keys.QUEUE, keys.SEEN_UNTIL + 1), keys.AGING)
 COPY_TYPES = range(keys.FORK, keys.SET_BACK + 1)
+ROOM_TYPES = range(keys.ROOM, keys.INSTANCE + 1)
 TYPE = re.compile(r"\| `0x(?P<kind>..)` \| (?P<name>[^|]+) \| [^|]+ \| [^|]+ \|")
 
 
@@ -80,15 +89,17 @@ def section() -> str:
     return text
 
 
-def parts() -> tuple[str, str, str]:
-    """What the document says of the store with logs, of the one with a queue, and of that with forks."""
+def parts() -> tuple[str, str, str, str]:
+    """What the document says of the stores with logs, with a queue, with forks, and with a room."""
     before, found, rest = section().partition(QUEUES)
     assert found
     queues, found, rest = rest.partition(COPIES)
     assert found
-    copies, found, after = rest.partition("\n### ")
+    copies, found, rest = rest.partition(ROOMS)
     assert found
-    return before + after, queues, copies
+    of_rooms, found, after = rest.partition("\n### ")
+    assert found
+    return before + after, queues, copies, of_rooms
 
 
 def shown_rows(text: str) -> list[tuple[bytes, Golden]]:
@@ -298,6 +309,31 @@ def with_setback() -> Stored:
         return Stored(unfolded(engine), dict(engine.survivors()))
 
 
+@pytest.fixture(scope="module")
+def with_room() -> Stored:
+    """A store with a room in which one user is, and which another one has just left."""
+    engine, clock = MemoryEngine(), SimulatedClock(1_000)
+    store = open_store(engine, clock=clock)
+    Probe(store).pause_keeper()
+    with Millstream(EmbeddedSession(store)) as ms:
+        ask = ms.session.execute
+        first = ask(rooms.TakeInstance("i", "h")).generation
+        ask(rooms.FreeInstance("i", first))
+        clock.advance(1)
+        second = ask(rooms.TakeInstance("i", "h")).generation
+        ask(rooms.SpecifyRoom("r", RoomSettings(ttl=9.0, retained=("t",))))
+        ask(
+            rooms.SendToRoom("r", [RoomMessage("t", b"5", "k")], sender="ann", origin="o", number=1)
+        )
+        for user, connection in (("ann", "1"), ("bob", "2")):
+            ask(rooms.JoinRoom("r", "i", second, connection, "c", user))
+        ask(rooms.LeaveRooms("i", second, [Leaving("r", "bob", "2")]))
+        ms.log("a").append(b"the newest delta stays")
+        before = unfolded(engine)
+        ms.fold()
+        return Stored(before, dict(engine.survivors()))
+
+
 def named(rows: list[tuple[bytes, Golden]]) -> list[object]:
     return [pytest.param(key, golden, id=key.hex(" ", 8)) for key, golden in rows]
 
@@ -327,6 +363,22 @@ def test_a_row_of_a_fork_has_the_bytes_that_the_document_shows(
     assert golden.matches(value), f"the code writes {value.hex(' ')}"
 
 
+@pytest.mark.parametrize(("key", "golden"), named(shown_rows(parts()[3])))
+def test_a_row_of_a_room_has_the_bytes_that_the_document_shows(
+    key: bytes, golden: Golden, with_room: Stored
+) -> None:
+    value = with_room.folded[key]
+    assert golden.matches(value), f"the code writes {value.hex(' ')}"
+
+
+def test_the_document_shows_every_row_of_rooms(with_room: Stored) -> None:
+    shown = [key for key, _ in shown_rows(parts()[3])]
+    assert len(shown) == len(set(shown))
+    written = {key for key in with_room.folded if key[1] in ROOM_TYPES}
+    assert written <= set(shown)
+    assert {key[1] for key in written} == set(ROOM_TYPES)
+
+
 def test_the_document_shows_every_row_of_forks(with_forks: Stored) -> None:
     shown = [key for key, _ in shown_rows(parts()[2])]
     assert len(shown) == len(set(shown))
@@ -353,7 +405,8 @@ def test_the_document_lists_every_type_that_the_store_knows() -> None:
     table, _, _ = section().partition("###")
     listed = {int(row["kind"], 16) for row in TYPE.finditer(table)}
     assert {keys.PAYLOAD_BLOCK, keys.ENTRY, keys.DELTA, keys.ID_BLOCK, keys.FOLD} <= listed
-    assert {keys.STORE, *KINDS, *COPY_TYPES, keys.CLAIMS, keys.REMAINS} <= listed
+    known = {*KINDS, *COPY_TYPES, *ROOM_TYPES}
+    assert {keys.STORE, *known, keys.CLAIMS, keys.REMAINS} <= listed
 
 
 def test_each_change_has_the_bytes_that_the_document_shows(
@@ -362,8 +415,9 @@ def test_each_change_has_the_bytes_that_the_document_shows(
     with_strides: Stored,
     with_forks: Stored,
     with_setback: Stored,
+    with_room: Stored,
 ) -> None:
-    stores = (stored, with_queue, with_strides, with_forks, with_setback)
+    stores = (stored, with_queue, with_strides, with_forks, with_setback, with_room)
     written = [change for store in stores for change in store.changes()]
     shown = shown_changes()
     for kind, name, golden in shown:

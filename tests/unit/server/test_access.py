@@ -22,6 +22,8 @@ from millstream.record import Retention
 from millstream.replica import commands as copies
 from millstream.replica.chain import ZERO, Mark
 from millstream.replica.commands import AdoptParcel, Parcel, SendBlocks
+from millstream.rooms import commands as rooms
+from millstream.rooms.settings import RoomSettings
 from millstream.server.auth.access import (
     ANYONE_HERE,
     Denied,
@@ -99,6 +101,15 @@ TABLE: list[tuple[Any, str]] = [
     (logs.Append("queue:mail", ONE), "queue:write:mail"),
     (logs.ReadBlocks("queue-later:mail", 0, 1, 1), "queue:read:mail"),
     (logs.Truncate("queue:mail", 1), "queue:admin:mail"),
+    (rooms.SendToRoom("hall", []), "room:write:hall"),
+    (rooms.SpecifyRoom("hall", RoomSettings()), "room:admin:hall"),
+    (rooms.DeleteRoom("hall"), "room:admin:hall"),
+    (rooms.DescribeRoom("hall"), "room:read:hall"),
+    (rooms.GetRetained("hall"), "room:read:hall"),
+    (rooms.GetPresence("hall"), "room:read:hall"),
+    (logs.Append("room:hall", ONE), "room:write:hall"),
+    (logs.ReadBlocks("room:hall", 0, 1, 1), "room:read:hall"),
+    (logs.DeleteLog("room:hall"), "room:admin:hall"),
     (logs.HandOver("orders", "s"), "log:admin:orders"),
     (logs.TakeOver("orders"), "log:admin:orders"),
     (logs.MergeFork("orders"), "log:write:orders"),
@@ -128,7 +139,8 @@ def test_a_command_needs_exactly_this_permission(command: Any, needed: str) -> N
     assert may(who(f"*:{action}"), command)
     assert not may(Principal("nobody", ()), command)
     assert not may(
-        who(*(f"{other}:admin" for other in {"log", "queue", "replica", "store"} - {noun})), command
+        who(*(f"{other}:admin" for other in {"log", "queue", "room", "replica", "store"} - {noun})),
+        command,
     )
     if action in LESS:
         assert not may(who(":".join([noun, LESS[action], *pattern])), command)
@@ -151,6 +163,7 @@ def test_the_table_names_every_command_that_can_be_sent() -> None:
     free = {
         "ListLogs",
         "ListQueues",
+        "ListRooms",
         "AssignMessages",
         "SummarizeLogs",
         "SummarizeNamed",
@@ -246,7 +259,7 @@ def test_a_permission_is_printed_as_it_is_written(text: str) -> None:
         "log",
         "log:",
         "log:own",
-        "room:read",
+        "hall:read",
         "log:read:",
         "store:read:x",
         "log:read:queue:mail",
@@ -298,7 +311,7 @@ LETTERS = st.text("ab*?", max_size=6)
 NAMES = st.text("ab*?:", max_size=6)
 PERMISSIONS = st.builds(
     Permission,
-    st.sampled_from(["log", "queue", "store", "*"]),
+    st.sampled_from(["log", "queue", "room", "store", "*"]),
     st.sampled_from(["read", "write", "admin"]),
     LETTERS,
 )
@@ -328,7 +341,7 @@ def test_a_pattern_covers_no_more_than_it_means(held: str, other: str, names: li
 
 @given(
     PERMISSIONS,
-    st.sampled_from(["log", "queue", "store"]),
+    st.sampled_from(["log", "queue", "room", "store"]),
     st.sampled_from(["read", "write", "admin"]),
     NAMES,
     st.booleans(),

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from millstream.errors import InvalidInput, NotFound
 from millstream.format.ids import CAPACITY_EXPONENT_MAX
-from millstream.log.names import check_name, check_text
+from millstream.log.names import ROOM, check_name, check_text
 from millstream.queue.model.backoff import Backoff
 from millstream.record import Seconds, to_ms
 
@@ -199,8 +199,13 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
         return min(asked_ms, self.lease_max_ms)
 
     def takes_from(self, log: str) -> bool:
-        """Whether a log is one of its sources."""
-        return any(_pattern(source).match(log) is not None for source in self.sources)
+        """Whether a log is one of its sources; a room's only if the source names it as such."""
+        of_room = log.startswith(ROOM)
+        return any(
+            _pattern(source).match(log) is not None
+            for source in self.sources
+            if not of_room or source.startswith(ROOM)
+        )
 
 
 class Named(Protocol):

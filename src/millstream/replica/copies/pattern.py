@@ -5,9 +5,10 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 from millstream.log.ancestry import FORK_NAME
+from millstream.log.names import ROOM
 
-PRIVATE = ("queue:", "queue-later:", "millstream:")
-"""What queues and the store keep for themselves."""
+PRIVATE = ("queue:", "queue-later:", ROOM, "millstream:")
+"""What queues, rooms and the store keep for themselves."""
 
 
 def takes(pattern: str, name: str) -> bool:

@@ -1,8 +1,9 @@
 """Access: who asks, and what they may do.
 
 A permission is a noun, an action and a pattern of names, written `log:write:orders*`. What no
-permission names is denied. A queue's inbox is reached only by rights on the queue, and logs whose
-names begin with `millstream:` only by a permission that names `store:admin` literally.
+permission names is denied. A queue's inbox is reached only by rights on the queue, a room's log only
+by rights on the room, and logs whose names begin with `millstream:` only by a permission that names
+`store:admin` literally.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from msgspec import Struct
 from millstream.command import Action, Command, Exemption, Right, Transact
 from millstream.errors import Denied, InvalidInput
 from millstream.limits import NAME_CHARS_MAX
+from millstream.log.names import ROOM
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.rules.sources import INBOX, LATER
 from millstream.record import LogInfo
 from millstream.replica.forks.aside import fork_pattern
+from millstream.rooms.model import RoomInfo
 
-Noun = Literal["log", "queue", "replica", "store"]
-Info = TypeVar("Info", LogInfo, QueueInfo)
+Noun = Literal["log", "queue", "room", "replica", "store"]
+Info = TypeVar("Info", LogInfo, QueueInfo, RoomInfo)
 
 RESERVED = "millstream:"
 """Logs in which the server keeps what is its own."""
@@ -138,9 +141,11 @@ def copyable(principal: Principal, names: list[str]) -> list[str]:
     return [name for name in names if all(map(principal.allows, _needs_of_copy("read", name)))]
 
 
-def _need_to_see(info: LogInfo | QueueInfo) -> Need:
+def _need_to_see(info: LogInfo | QueueInfo | RoomInfo) -> Need:
     if isinstance(info, QueueInfo):
         return Need("queue", "read", info.name)
+    if isinstance(info, RoomInfo):
+        return Need("room", "read", info.name)
     return need_of_log("read", info.name)
 
 
@@ -234,8 +239,8 @@ def _needs_of_right(right: Right, name: str) -> tuple[Need, ...]:
         return (Need("store", right.action, ""),)
     if right.noun == "copy":
         return _needs_of_copy(right.action, name)
-    if right.noun == "queue":
-        return (Need("queue", right.action, name),)
+    if right.noun == "queue" or right.noun == "room":
+        return (Need(right.noun, right.action, name),)
     if right.is_fork:
         return (need_of_log(right.action, fork_pattern(name), is_pattern=True),)
     is_pattern = right.is_pattern and ("*" in name or "?" in name)
@@ -243,17 +248,20 @@ def _needs_of_right(right: Right, name: str) -> tuple[Need, ...]:
 
 
 def need_of_log(action: Action, name: str, *, is_pattern: bool = False) -> Need:
-    """What it needs to do something to a log: an inbox is its queue's, a reserved one the store's."""
+    """What it needs to do something to a log: an inbox is its queue's, a room's log the room's, a
+    reserved one the store's."""
     if name.startswith(RESERVED):
         return Need("store", "admin", "", is_explicit=True)
     for prefix in (INBOX, LATER):
         if name.startswith(prefix):
             return Need("queue", action, name.removeprefix(prefix), is_pattern=is_pattern)
+    if name.startswith(ROOM):
+        return Need("room", action, name.removeprefix(ROOM), is_pattern=is_pattern)
     return Need("log", action, name, is_pattern=is_pattern)
 
 
 def _needs_of_copy(action: Action, name: str) -> tuple[Need, ...]:
-    """To copy a log it needs a right of its own; to copy what is a queue's, that on the queue too."""
+    """To copy a log it needs a right of its own; to copy a queue's or a room's, that on it too."""
     own = need_of_log(action, name)
     if own.noun == "store":
         return (own,)
@@ -287,6 +295,11 @@ def parse_permission(text: str) -> Permission:
         raise InvalidInput(
             f"the log {pattern!r} belongs to a queue: write queue:{action}:{queue or '*'}"
         )
+    if noun == "log" and pattern.startswith(ROOM):
+        room = pattern.removeprefix(ROOM)
+        raise InvalidInput(
+            f"the log {pattern!r} belongs to a room: write room:{action}:{room or '*'}"
+        )
     if noun == "log" and pattern.startswith(RESERVED):
         raise InvalidInput(f"logs named {RESERVED}… are the store's own: only store:admin has them")
     return Permission(noun, action, pattern)  # type: ignore[arg-type]
@@ -309,7 +322,7 @@ def _worth(permission: Permission) -> list[Need]:
         return [Need("store", action, "", is_explicit=action == "admin")]
     if permission.noun != "*":
         return [Need(permission.noun, action, pattern, is_pattern=True)]
-    nouns: tuple[Noun, ...] = ("log", "queue", "replica")
+    nouns: tuple[Noun, ...] = ("log", "queue", "room", "replica")
     found = [Need(noun, action, pattern, is_pattern=True) for noun in nouns]
     return [*found, Need("store", action, "")] if matches(pattern, "") else found
 

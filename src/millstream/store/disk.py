@@ -39,7 +39,7 @@ def full(folder: str | os.PathLike[str], cause: str) -> DiskFull:
     )
 
 
-class Room:
+class DiskSpace:
     """The free room of one folder; while it is short, each question is asked anew."""
 
     def __init__(self, folder: str, limits: Limits, clock: Clock) -> None:

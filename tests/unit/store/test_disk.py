@@ -1,4 +1,4 @@
-"""Room: when the disk is asked, and what is kept in reserve."""
+"""DiskSpace: when the disk is asked, and what is kept in reserve."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import namedtuple
 import pytest
 
 from millstream.limits import Limits, MiB
-from millstream.store.room import ASKED_BYTES, ASKED_S, Room
+from millstream.store.disk import ASKED_BYTES, ASKED_S, DiskSpace
 from millstream.testing import SimulatedClock
 
 Usage = namedtuple("Usage", "total used free")
@@ -29,10 +29,12 @@ class Disk:
         return Usage(self.total, self.total - self.free, self.free)
 
 
-def room(disk: Disk, monkeypatch: pytest.MonkeyPatch, **limits: int) -> tuple[Room, SimulatedClock]:
+def room(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, **limits: int
+) -> tuple[DiskSpace, SimulatedClock]:
     monkeypatch.setattr(shutil, "disk_usage", disk.usage)
     clock = SimulatedClock()
-    return Room("/disk", Limits(**limits), clock), clock
+    return DiskSpace("/disk", Limits(**limits), clock), clock
 
 
 def test_while_there_is_room_the_disk_is_asked_rarely(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,1 @@
+"""Rooms: logs with a short memory, pushed to all who listen now."""

@@ -1,0 +1,182 @@
+"""What can be asked of rooms."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from millstream.command import Operation, Procedure, Read, Traits, on_room
+from millstream.rooms.model import (
+    InstanceInfo,
+    InstanceTaken,
+    Joined,
+    Leaving,
+    Present,
+    RetainedValues,
+    RoomInfo,
+    RoomLook,
+    RoomMessage,
+    Watermark,
+)
+from millstream.rooms.settings import RoomSettings
+
+PRESENCE_PER_COMMIT = 500
+"""Connections that one commit forgets, or notes as left."""
+
+
+class SendToRoom(Operation[int], frozen=True):
+    """Send messages to all listeners of a room, in one commit; answers the offset of the first."""
+
+    traits = Traits(needs=(on_room("write"),), is_step=True)
+
+    room: str
+    messages: list[RoomMessage]
+    sender: str = ""
+    """The user that listeners are shown."""
+    origin: str = ""
+    """The client that sends: it does not get the messages itself."""
+    number: int | None = None
+    """The client's own number of this call, by which it finds out whether it was carried out."""
+
+
+class SpecifyRoom(Operation[None], frozen=True):
+    """Say how a room is; with `expect` only if its settings are still those."""
+
+    traits = Traits(needs=(on_room("admin"),), is_step=True)
+
+    room: str
+    settings: RoomSettings
+    expect: RoomSettings | None = None
+
+
+class DeleteRoom(Operation[bool], frozen=True):
+    """Forget a room, its messages and what it retained; False if there was none."""
+
+    traits = Traits(needs=(on_room("admin"),), is_step=True, tidies=True)
+
+    room: str
+
+
+class DescribeRoom(Read[RoomInfo | None], frozen=True):
+    """How a room stands; None if there is none."""
+
+    traits = Traits(needs=(on_room("read"),))
+
+    room: str
+
+
+class ListRooms(Read[list[RoomInfo]], frozen=True):
+    """Rooms in the order of their names, after one name, at most so many."""
+
+    traits = Traits(needs="seen", page="limit")
+
+    after: str
+    limit: int
+
+
+class GetRetained(Read[RetainedValues], frozen=True):
+    """What a room has kept, all of it or some types, and the end of its log at that moment."""
+
+    traits = Traits(needs=(on_room("read"),), is_large=True)
+
+    room: str
+    types: list[str] | None = None
+
+
+class GetPresence(Read[list[Present]], frozen=True):
+    """Who is in a room, in the order of names."""
+
+    traits = Traits(needs=(on_room("read"),))
+
+    room: str
+
+
+class LookIntoRoom(Read[RoomLook], frozen=True):
+    """Everything that a joiner is told, as of one commit."""
+
+    traits = Traits(needs="internal")
+
+    room: str
+    types: list[str] | None = None
+
+
+class JoinRoom(Operation[Joined], frozen=True):
+    """Note a connection of a user; tells the room if the user was not there.
+
+    Nothing is noted of one without a user: it listens unseen.
+    """
+
+    traits = Traits(needs="internal", repeat="harmless")
+
+    room: str
+    instance: str
+    generation: int
+    connection: str
+    client: str
+    user: str
+
+
+class LeaveRooms(Operation[None], frozen=True):
+    """Note that connections have ended; the room is told if the user does not come back."""
+
+    traits = Traits(needs="internal", repeat="harmless")
+
+    instance: str
+    generation: int
+    left: list[Leaving]
+
+
+class SettlePresence(Operation[int], frozen=True):
+    """Tell rooms of users who have not come back; answers how many. Some of them in each call."""
+
+    traits = Traits(needs="internal", repeat="harmless")
+
+    limit: int = PRESENCE_PER_COMMIT
+
+
+class TakeInstance(Procedure[InstanceTaken], frozen=True):
+    """Become an instance, unless another process holds the name and is alive (`Locked`)."""
+
+    traits = Traits(needs="internal")
+
+    name: str
+    holder: str
+
+
+class RenewInstance(Operation[None], frozen=True):
+    """Prolong an instance's lease; `Fenced` if it has ended, or another process took its place."""
+
+    traits = Traits(needs="internal", repeat="harmless")
+
+    name: str
+    generation: int
+
+
+class FreeInstance(Operation[None], frozen=True):
+    """End an instance's lease now; the connections that it has not ended count as left."""
+
+    traits = Traits(needs="internal", repeat="harmless")
+
+    name: str
+    generation: int
+
+
+class ListInstances(Read[list[InstanceInfo]], frozen=True):
+    """All instances that are remembered, in the order of their names."""
+
+    traits = Traits(needs="internal")
+
+
+class NoteWatermarks(Operation[None], frozen=True):
+    """Note how far an instance has come in several rooms; it never goes back."""
+
+    traits = Traits(needs="internal", repeat="harmless")
+
+    instance: str
+    generation: int
+    marks: list[Watermark] = field(default_factory=list)
+
+
+class SweepRooms(Procedure[int], frozen=True):
+    """Forget messages that are older than their room's time to live; answers how many."""
+
+    traits = Traits(needs="internal", repeat="harmless")

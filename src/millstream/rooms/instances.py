@@ -1,0 +1,137 @@
+"""Instances: processes that serve rooms, each under a name that it holds alone by a lease."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from msgspec.structs import replace
+
+from millstream.errors import Fenced, Locked
+from millstream.format import keys
+from millstream.log.cursor_state import CursorOpened, CursorState, FloorMoved
+from millstream.rooms import commands as c
+from millstream.rooms.finding import find_room
+from millstream.rooms.holder import is_dead
+from millstream.rooms.instance_state import InstanceHeld, InstanceProlonged, InstanceState
+from millstream.rooms.model import InstanceInfo, InstanceTaken
+from millstream.rooms.names import check_instance, watermark_of
+from millstream.store.rows import View
+from millstream.store.store import Store
+from millstream.store.transaction import WriteTransaction
+
+LEASE_MS = 30_000
+"""How long an instance counts as alive after its last renewal."""
+
+RENEW_S = 10.0
+"""How often an instance renews its lease."""
+
+TRIES = 8
+SECTION = 1_024
+"""Of a watermark's cursor, as of any other."""
+
+
+def take_instance(store: Store, command: c.TakeInstance) -> InstanceTaken:
+    """Become an instance: whether its holder lives is looked at outside the write lock."""
+    check_instance(command.name)
+    for _ in range(TRIES):
+        state, left_ms = store.view(partial(_standing, name=command.name))
+        is_held = left_ms > 0 and state.holder != command.holder
+        if is_held and not is_dead(state.holder, store.clock):
+            break
+        taken = store.run(partial(_take, command=command, generation=state.generation))
+        if taken is not None:
+            return taken
+    raise Locked(
+        f"instance {command.name!r} is held by another process ({state.holder}), for up to "
+        f"{left_ms / 1000:.0f} s unless it goes on; choose another name: --instance OTHER",
+        instance=command.name,
+        holder=state.holder,
+    )
+
+
+def _standing(view: View, name: str) -> tuple[InstanceState, int]:
+    """An instance, and how long its lease holds."""
+    state = view.entity(keys.instance(name), InstanceState)
+    return replace(state), state.until_ms - view.state.time.now()[1]
+
+
+def _take(
+    tx: WriteTransaction, *, command: c.TakeInstance, generation: int
+) -> InstanceTaken | None:
+    """Take the name from the generation that was looked at; None if there is another one."""
+    key = keys.instance(command.name)
+    state = tx.entity(key, InstanceState)
+    if state.generation != generation:
+        return None
+    ended_ms = min(state.until_ms, tx.store_ms)
+    held = InstanceHeld(
+        command.holder, tx.take_log_id(), tx.store_ms + LEASE_MS, tx.wall_ms, ended_ms
+    )
+    tx.change(key, held)
+    return InstanceTaken(
+        name=command.name, generation=held.generation, lease_ms=LEASE_MS, is_new=not generation
+    )
+
+
+def need_instance(tx: WriteTransaction, name: str, generation: int) -> InstanceState:
+    """The instance of a name, if its generation holds."""
+    state = tx.entity(keys.instance(name), InstanceState)
+    if state.end_of(generation, store_ms=tx.store_ms) is not None:
+        raise Fenced(
+            f"generation {generation} of instance {name!r} has ended: its lease ran out, or "
+            "another process took its place; take the instance again, and join again",
+            epoch=state.generation,
+        )
+    return state
+
+
+def renew_instance(tx: WriteTransaction, command: c.RenewInstance) -> None:
+    """Prolong a lease, and with it the presence of all connections of the instance."""
+    need_instance(tx, command.name, command.generation)
+    tx.change(keys.instance(command.name), InstanceProlonged(tx.store_ms + LEASE_MS, tx.wall_ms))
+
+
+def free_instance(tx: WriteTransaction, command: c.FreeInstance) -> None:
+    """End a lease now."""
+    state = tx.entity(keys.instance(command.name), InstanceState)
+    if state.end_of(command.generation, store_ms=tx.store_ms) is None:
+        tx.change(keys.instance(command.name), InstanceProlonged(tx.store_ms, tx.wall_ms))
+
+
+def all_instances(view: View) -> Iterator[tuple[str, InstanceState]]:
+    """Every instance that is remembered, with its name."""
+    prefix = keys.instance("")
+    for key in view.find_all(*keys.range_of(prefix)):
+        yield key[len(prefix) :].decode(), view.entity(key, InstanceState)
+
+
+def list_instances(view: View, query: c.ListInstances) -> list[InstanceInfo]:
+    """How instances stand."""
+    _, now_ms = view.state.time.now()
+    return [
+        InstanceInfo(
+            name=name,
+            holder=state.holder,
+            generation=state.generation,
+            is_alive=state.until_ms > now_ms,
+            seen=state.seen_ms,
+        )
+        for name, state in all_instances(view)
+    ]
+
+
+def note_watermarks(tx: WriteTransaction, command: c.NoteWatermarks) -> None:
+    """Move an instance's cursors forwards; a room that is not there any more is passed over."""
+    need_instance(tx, command.instance, command.generation)
+    name = watermark_of(command.instance)
+    for mark in command.marks:
+        room = find_room(tx, mark.room)
+        if room is None:
+            continue
+        key, offset = keys.cursor(room.log_id, name), min(mark.offset, room.head.end)
+        state = tx.entity(key, CursorState)
+        if not state.present:
+            tx.change(key, CursorOpened(offset, SECTION, True))
+        elif offset > state.marks.floor:
+            tx.change(key, FloorMoved(offset))

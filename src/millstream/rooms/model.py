@@ -1,0 +1,152 @@
+"""The values that rooms hand out and take: messages, retained values, who is there, instances."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from millstream.rooms.settings import RoomSettings
+
+
+class RoomMessage(Struct, frozen=True, gc=False):
+    """A message on its way into a room."""
+
+    type: str
+    data: bytes = b"null"
+    """JSON, as it is to be delivered."""
+    key: str | None = None
+    deleted: bool = False
+    """Whether the retained value of the type and key is to be forgotten; `data` does not count."""
+
+
+class RetainedValue(Struct, frozen=True, kw_only=True):
+    """The latest message of a type and key."""
+
+    type: str
+    key: str | None = None
+    offset: int
+    sender: str = ""
+    timestamp: int
+    """When it was sent: milliseconds since the epoch."""
+    data: bytes
+    """JSON."""
+
+    def json(self) -> Any:
+        """The data, decoded."""
+        return msgspec.json.decode(self.data)
+
+
+class RetainedValues(Struct, frozen=True, kw_only=True):
+    """What a room has kept, as of an offset: messages from there on come after it."""
+
+    offset: int
+    values: list[RetainedValue]
+    """In the order of types and keys."""
+
+
+class Present(Struct, frozen=True, kw_only=True):
+    """A user who is in a room."""
+
+    user: str
+    since_ms: int
+    """When the first of the user's connections came: milliseconds since the epoch."""
+    connections: int
+    """How many there are now; 0 for a few seconds after the last one was lost."""
+
+
+class RoomInfo(Struct, frozen=True, kw_only=True):
+    """How a room stands."""
+
+    name: str
+    settings: RoomSettings
+    start_offset: int
+    end_offset: int
+    bytes: int
+    created: datetime
+    timestamp: int
+    """When something was sent last: milliseconds since the epoch."""
+    retained: int
+    """How many values are kept."""
+    retained_bytes: int
+    users: int
+    connections: int
+
+    def __len__(self) -> int:
+        """Messages that can be read again."""
+        return self.end_offset - self.start_offset
+
+
+class RoomLook(Struct, frozen=True, kw_only=True):
+    """Everything that a joiner is told, as of one commit: messages from `offset` on come after it."""
+
+    settings: RoomSettings
+    start: int
+    offset: int
+    """The end of the room's log."""
+    setbacks: int
+    retained: list[RetainedValue]
+    presence: list[Present]
+
+
+class Joined(Struct, frozen=True, kw_only=True):
+    """The answer to a connection that has joined, as of the commit by which it did."""
+
+    settings: RoomSettings
+    start: int
+    offset: int
+    """The end of the room's log, behind the message that tells of the join if there is one."""
+    is_first: bool
+    """Whether the user was not there before: a message of type `joined` was sent."""
+
+
+class Leaving(Struct, frozen=True):
+    """A connection that has ended."""
+
+    room: str
+    user: str
+    connection: str
+
+
+class Watermark(Struct, frozen=True):
+    """How far an instance has come in a room: everything before the offset was delivered."""
+
+    room: str
+    offset: int
+
+
+class InstanceTaken(Struct, frozen=True, kw_only=True):
+    """The right to be an instance, until the lease ends."""
+
+    name: str
+    generation: int
+    """Grows with every holder; what is done for an earlier one is refused."""
+    lease_ms: int
+    """How long it holds unless it is renewed."""
+    is_new: bool
+    """Whether nobody had the name before."""
+
+
+class InstanceInfo(Struct, frozen=True, kw_only=True):
+    """How an instance stands."""
+
+    name: str
+    holder: str
+    generation: int
+    is_alive: bool
+    seen: int
+    """When it was taken, renewed or freed last: milliseconds since the epoch."""
+
+
+class RoomTicket(Struct, frozen=True, kw_only=True):
+    """A short-lived right for a browser to enter one room as one user."""
+
+    ticket: str
+    room: str
+    user: str
+    can: str
+    """`read` or `write`."""
+    expires: int
+    """Milliseconds since the epoch."""

@@ -1,0 +1,125 @@
+"""What is done to a room as a whole, and what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from millstream.errors import Conflict
+from millstream.format import keys
+from millstream.log import operations as logs
+from millstream.log.ancestry import FORK_NAME
+from millstream.log.commands import DeleteLog
+from millstream.log.head import Head, Name
+from millstream.log.names import ROOM
+from millstream.record import moment
+from millstream.rooms import commands as c
+from millstream.rooms.finding import FoundRoom, find_room, make_room
+from millstream.rooms.model import RoomInfo, RoomLook
+from millstream.rooms.names import log_of, room_of
+from millstream.rooms.presence import ROWS_MAX, presence_of
+from millstream.rooms.retaining import forget_types, values_of
+from millstream.rooms.settings import DEFAULTS
+from millstream.rooms.state import RetainedCounted, RoomSpecified, RoomState
+from millstream.store.rows import View
+from millstream.store.transaction import WriteTransaction
+
+NAMES_PER_STEP = 500
+
+
+def specify(tx: WriteTransaction, command: c.SpecifyRoom) -> None:
+    """Say how a room is; what is retained no longer is forgotten at once."""
+    command.settings.check()
+    room = make_room(tx, command.room)
+    before = room.settings
+    if command.expect is not None and before != command.expect:
+        raise Conflict(f"the settings of room {command.room!r} were changed meanwhile; try again")
+    if command.settings == room.state.settings:
+        return
+    count, size = forget_types(
+        tx, room, sorted(before.retained_types - command.settings.retained_types)
+    )
+    tx.change(room.key, RoomSpecified(command.settings))
+    if count:
+        tx.change(room.key, RetainedCounted(-count, -size))
+
+
+def delete(tx: WriteTransaction, command: c.DeleteRoom) -> bool:
+    """Forget a room."""
+    return delete_log(tx, DeleteLog(log_of(command.room)))
+
+
+def delete_log(tx: WriteTransaction, command: DeleteLog) -> bool:
+    """Forget a log; with the log of a room goes everything that is kept beside it."""
+    found = logs.find_log(tx, command.log)
+    gone = logs.delete_log(tx, command)
+    if found is not None and command.log.startswith(ROOM):
+        log_id, _ = found
+        for kind in (keys.RETAINED, keys.PRESENCE):
+            while tx.drop_some(*keys.of_queue(kind, log_id), limit=ROWS_MAX):
+                pass
+        if tx.entity(keys.room(log_id), RoomState).exists():
+            tx.change(keys.room(log_id), None)
+    return gone
+
+
+def describe_room(view: View, query: c.DescribeRoom) -> RoomInfo | None:
+    """How a room stands."""
+    room = find_room(view, query.room)
+    return None if room is None else _info(room)
+
+
+def list_rooms(view: View, query: c.ListRooms) -> list[RoomInfo]:
+    """Rooms in the order of their names."""
+    found: list[RoomInfo] = []
+    for room in all_rooms(view, after=query.after):
+        if len(found) == query.limit:
+            break
+        found.append(_info(room))
+    return found
+
+
+def all_rooms(view: View, *, after: str = "") -> Iterator[FoundRoom]:
+    """Rooms in the order of their names; tails that were set aside are none."""
+    prefix = keys.log_name(ROOM)
+    start, stop = keys.range_of(prefix)
+    if after:
+        start = prefix + after.encode() + b"\x00"
+    while page := view.find(start, stop, limit=NAMES_PER_STEP):
+        for key in page:
+            log_id = view.entity(key, Name).log_id
+            head = view.entity(keys.head(log_id), Head)
+            if FORK_NAME not in head.name and head.name != ROOM:
+                yield FoundRoom(log_id, head, view.entity(keys.room(log_id), RoomState))
+        start = page[-1] + b"\x00"
+
+
+def look_into_room(view: View, query: c.LookIntoRoom) -> RoomLook:
+    """Everything that a joiner is told."""
+    room = find_room(view, query.room)
+    if room is None:
+        return RoomLook(settings=DEFAULTS, start=0, offset=0, setbacks=0, retained=[], presence=[])
+    return RoomLook(
+        settings=room.settings,
+        start=room.head.start,
+        offset=room.head.end,
+        setbacks=room.head.setbacks,
+        retained=values_of(view, room, query.types),
+        presence=presence_of(view, room),
+    )
+
+
+def _info(room: FoundRoom) -> RoomInfo:
+    head, state = room.head, room.state
+    return RoomInfo(
+        name=room_of(head.name),
+        settings=room.settings,
+        start_offset=head.start,
+        end_offset=head.end,
+        bytes=head.bytes,
+        created=moment(head.created_ms),
+        timestamp=head.timestamp_ms,
+        retained=state.retained,
+        retained_bytes=state.retained_bytes,
+        users=state.users,
+        connections=state.connections,
+    )

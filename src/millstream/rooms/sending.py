@@ -1,0 +1,132 @@
+"""Sending: messages become records of the room's log, and retained values, in one commit."""
+
+from __future__ import annotations
+
+from millstream.errors import InvalidInput, TooLarge
+from millstream.format import keys
+from millstream.format.packing import Batch, Single, too_large
+from millstream.limits import MiB
+from millstream.log.commands import Append
+from millstream.log.operations import append
+from millstream.rooms.commands import SendToRoom
+from millstream.rooms.finding import FoundRoom, make_room
+from millstream.rooms.names import log_of
+from millstream.rooms.packing import pack_messages
+from millstream.rooms.retaining import encode_value
+from millstream.rooms.state import RetainedCounted
+from millstream.store.transaction import WriteTransaction
+
+MESSAGES_MAX = 10_000
+"""Messages in one call."""
+
+RETAINED_MAX = 10_000
+"""Values that one room retains: a joiner gets all of them at once."""
+
+RETAINED_BYTES_MAX = 16 * MiB
+"""Bytes of these."""
+
+
+class Sending:
+    """What the transactor runs for a call: the messages were packed before, by the caller's thread."""
+
+    def __init__(self, command: SendToRoom) -> None:
+        if len(command.messages) > MESSAGES_MAX:
+            raise too_large("a call", len(command.messages), MESSAGES_MAX, unit="messages")
+        self._command = command
+        self._log = log_of(command.room)
+        self._records = pack_messages(
+            command.messages,
+            sender=command.sender,
+            origin=command.origin,
+            number=command.number,
+        )
+
+    def __call__(self, tx: WriteTransaction) -> int:
+        """Append the messages, and keep those of retained types."""
+        room = make_room(tx, self._command.room)
+        _check_sizes(room, self._command, self._records, tx.limits.batch_bytes_max)
+        last = _last_of_each(room, self._command)
+        offset = append(tx, Append(self._log, self._records))
+        if last:
+            _retain(tx, room, self._command, last=last, offset=offset)
+        return offset
+
+
+def send(tx: WriteTransaction, command: SendToRoom) -> int:
+    """Send as a step of a transaction."""
+    return Sending(command)(tx)
+
+
+def _check_sizes(
+    room: FoundRoom, command: SendToRoom, records: Single | Batch, bytes_max: int
+) -> None:
+    most = room.settings.message_bytes_max
+    largest = max([len(one.data) for one in command.messages])
+    if largest > most:
+        raise TooLarge(
+            f"a message of {largest:,} bytes; the limit of room {command.room!r} is {most:,} "
+            "(its setting message_bytes_max)",
+            size=largest,
+            limit=most,
+        )
+    if isinstance(records, Batch) and len(records.payload) + len(records.metadata) > bytes_max:
+        raise too_large("a call", len(records.payload) + len(records.metadata), bytes_max)
+
+
+def _last_of_each(room: FoundRoom, command: SendToRoom) -> dict[tuple[str, str], int]:
+    """Which message is the last of each retained type and key."""
+    kinds = room.settings.retained_types
+    last = {}
+    for index, one in enumerate(command.messages):
+        if one.type in kinds:
+            last[one.type, one.key or ""] = index
+        elif one.deleted:
+            raise InvalidInput(
+                f"room {command.room!r} retains nothing of the type {one.type!r}, so there is "
+                "nothing to delete; name the type in its setting `retained`"
+            )
+    return last
+
+
+def _retain(
+    tx: WriteTransaction,
+    room: FoundRoom,
+    command: SendToRoom,
+    *,
+    last: dict[tuple[str, str], int],
+    offset: int,
+) -> None:
+    """Keep the last message of each retained type and key, or forget what was kept."""
+    count = size = 0
+    for (kind, key), index in last.items():
+        row = keys.retained(room.log_id, kind, key)
+        before = tx.get(row)
+        message = command.messages[index]
+        if before is not None:
+            count -= 1
+            size -= len(row) + len(before)
+        if not message.deleted:
+            value = encode_value(offset + index, command.sender, tx.wall_ms, message.data)
+            count += 1
+            size += len(row) + len(value)
+            tx.put(row, value)
+        elif before is not None:
+            tx.erase(row)
+    if count or size:
+        _check_room(room, command.room, count, size)
+        tx.change(room.key, RetainedCounted(count, size))
+
+
+def _check_room(room: FoundRoom, name: str, count: int, size: int) -> None:
+    """Refuse to retain more than a joiner can be sent."""
+    for what, found, more, most in (
+        ("values", room.state.retained, count, RETAINED_MAX),
+        ("bytes", room.state.retained_bytes, size, RETAINED_BYTES_MAX),
+    ):
+        if more > 0 and found + more > most:
+            raise TooLarge(
+                f"room {name!r} would retain {found + more:,} {what}; the limit is {most:,}: "
+                "delete some, or retain fewer types",
+                size=found + more,
+                limit=most,
+            )

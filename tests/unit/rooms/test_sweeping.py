@@ -1,0 +1,108 @@
+"""Sweeping: what is older than the time to live goes, once every living instance has passed it."""
+
+from __future__ import annotations
+
+from millstream.format import keys
+from millstream.rooms import commands as c
+from millstream.rooms.model import Watermark
+from millstream.testing import Probe
+from tests.unit.rooms.serving import Served, message
+
+
+def bounds(served: Served, room: str = "hall") -> tuple[int, int]:
+    log = served.ms.log(f"room:{room}")
+    return log.start_offset(), log.end_offset()
+
+
+def test_messages_go_when_they_are_older_than_the_time_to_live(served: Served) -> None:
+    served.send("hall", message("chat"), message("chat"))
+    served.clock.advance(30)
+    served.send("hall", message("chat"))
+    served.clock.advance(30)
+    assert served.ask(c.SweepRooms()) == 0
+    served.clock.advance(0.001)
+    assert served.ask(c.SweepRooms()) == 2
+    assert bounds(served) == (2, 3)
+
+
+def test_each_room_has_its_own_time_to_live(served: Served) -> None:
+    served.specify("short", ttl=1.0)
+    served.specify("endless", ttl=0.0)
+    for room in ("short", "endless", "usual"):
+        served.send(room, message("chat"))
+    served.clock.advance(10)
+    served.ask(c.SweepRooms())
+    assert [bounds(served, room)[0] for room in ("short", "endless", "usual")] == [1, 0, 0]
+    served.clock.advance(10**6)
+    served.ask(c.SweepRooms())
+    assert [bounds(served, room)[0] for room in ("short", "endless", "usual")] == [1, 0, 1]
+
+
+def test_other_logs_are_left_alone(served: Served) -> None:
+    served.ms.log("rooms").append(b"x")
+    served.ms.log("orders").append(b"x")
+    served.clock.advance(10**6)
+    assert served.ask(c.SweepRooms()) == 0
+
+
+def test_retained_values_outlive_their_messages(served: Served) -> None:
+    served.specify("hall", retained=("rect",))
+    served.send("hall", message("rect", 1, "a"))
+    served.clock.advance(100)
+    assert served.ask(c.SweepRooms()) == 1
+    assert served.retained("hall") == {("rect", "a"): 1}
+
+
+def test_the_lowest_watermark_of_instances_that_were_seen_guards(served: Served) -> None:
+    one, two = ("one", served.take("one")), ("two", served.take("two"))
+    served.send("hall", *[message("chat") for _ in range(6)])
+    served.ask(c.NoteWatermarks(*one, [Watermark("hall", 4)]))
+    served.ask(c.NoteWatermarks(*two, [Watermark("hall", 2)]))
+    served.clock.advance(100)
+    assert served.ask(c.SweepRooms()) == 2
+    assert served.ask(c.SweepRooms()) == 0
+    assert bounds(served) == (2, 6)
+    third = "one", served.take("one")
+    served.clock.advance(201)
+    assert served.ask(c.SweepRooms()) == 2
+    assert bounds(served) == (4, 6)
+    served.ask(c.FreeInstance(*third))
+    served.clock.advance(301)
+    assert served.ask(c.SweepRooms()) == 2
+
+
+def test_instances_that_were_not_seen_for_a_day_are_forgotten(served: Served) -> None:
+    at = "one", served.take("one")
+    served.send("hall", message("chat"))
+    served.ask(c.NoteWatermarks(*at, [Watermark("hall", 1)]))
+    served.clock.advance(24 * 3600 - 1)
+    other = served.take("two")
+    served.clock.advance(2)
+    served.ask(c.SweepRooms())
+    assert [one.name for one in served.ask(c.ListInstances())] == ["two"]
+    assert served.ms.log("room:hall").cursors() == []
+    assert served.take("one") > other
+
+
+def test_many_rooms_and_long_logs_are_swept_in_steps(served: Served) -> None:
+    for number in range(450):
+        served.send(f"room {number:03}", message("chat"))
+    for _ in range(2_500):
+        served.send("long", message("chat"))
+    served.clock.advance(61)
+    assert served.ask(c.SweepRooms()) == 450 + 2_500
+
+
+def test_the_background_sweeps_and_gives_bytes_back(served: Served) -> None:
+    for _ in range(10):
+        served.send("hall", message("chat", "x" * 1_000))
+    served.ms.fold()
+    served.clock.advance(61)
+    Probe(served.ms).upkeep()
+    Probe(served.ms).upkeep()
+    served.ms.fold()
+    assert bounds(served) == (10, 10)
+    info = served.ask(c.DescribeRoom("hall"))
+    assert info is not None
+    assert info.bytes == 0
+    assert len(Probe(served.ms).rows(keys.ENTRY)) == 0
