@@ -14,9 +14,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from millstream.aio.claiming import Claims, ClientTurns
+from millstream.aio.feed import Feeds
 from millstream.command import Command, Operation, tidies
 from millstream.embedded import WAITS, answer, operation, put_for_later
 from millstream.errors import MillstreamError
+from millstream.log.commands import WaitForOffset
 from millstream.queue.commands import ClaimMessages
 from millstream.queue.model.message import Lot
 from millstream.queue.service.consuming import route_before
@@ -84,6 +86,8 @@ class AsyncEmbeddedSession:
         self._gathered: list[_Asked] = []
         self._closing: asyncio.Future[None] | None = None
         self._claims = Claims(store, self)
+        self.feeds = Feeds(self)
+        """The logs that this session follows: one tail each, however many wait or listen."""
 
     async def execute(self, command: Command[T], turns: ClientTurns | None = None) -> T:
         """Answer a command; what it writes is durable then.
@@ -161,6 +165,12 @@ class AsyncEmbeddedSession:
     async def _claim(self, command: ClaimMessages, turns: ClientTurns | None) -> list[Lot]:
         return await self._claims.claim(command, turns)
 
+    async def _wait_for_offset(self, command: WaitForOffset, turns: ClientTurns | None) -> bool:
+        """A caller more that waits for the log's feed, which takes no turn of a client."""
+        return await self.feeds.wait(
+            command.log, command.offset, command.timeout_ms, command.setbacks
+        )
+
     async def _wait(self, command: Command[Any], turns: ClientTurns | None) -> Any:
         """As `sleep.wait`, without a thread while it sleeps."""
         waiting = WAITS[type(command)](self.store, command)  # type: ignore[index]
@@ -197,5 +207,6 @@ Waiting = Callable[[AsyncEmbeddedSession, Any, ClientTurns | None], Awaitable[An
 WAITING: dict[type[Command[Any]], Waiting] = {
     ClaimMessages: AsyncEmbeddedSession._claim,
     **dict.fromkeys(WAITS, AsyncEmbeddedSession._wait),
+    WaitForOffset: AsyncEmbeddedSession._wait_for_offset,
 }
 """How coroutines wait: one that is not here would hold a thread meanwhile."""

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from millstream import aio
+from millstream.aio.feed import Feed
 from millstream.errors import InvalidInput
 from millstream.format import keys
 from millstream.queue.service.waiting import Lines
@@ -77,7 +78,8 @@ class Probe:
 
     def waiting(self) -> int:
         """How many waits there are: one for each caller, or line of claims, and what it waits for."""
-        return len(self._store.watch.wakes())
+        owners = [getattr(wake, "__self__", None) for wake in self._store.watch.wakes()]
+        return sum(one.waiting if isinstance(one, Feed) else 1 for one in owners)
 
     def claims_waiting(self, queue: str) -> int:
         """How many claims wait for messages of a queue; 0 while one of them looks for some."""

@@ -1,0 +1,440 @@
+"""The feed of a log: one tail in this process, however many coroutines listen or wait.
+
+A feed watches its log, looks once per change, fetches what is new in small pieces, and hands each
+piece to all its listeners, in the order of offsets. What this process commits itself may be offered,
+and is then not read back. A listener that begins below the feed's position reads up to it first
+(`read`, `attach`). Callers that only wait for an offset share the watch and the looks.
+
+    a look fails        waits get the error; listeners: the feed tries again, less and less often
+    records expired     listeners are told what they will not get
+    records damaged     the same; counted, and the feed goes on behind them
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+from msgspec import Struct
+
+from millstream.aio.fetching import (
+    FETCH_RECORDS_MAX,
+    Delivery,
+    Missing,
+    Recent,
+    Seen,
+    fetch,
+    look_at,
+)
+from millstream.aio.inorder import InOrder
+from millstream.clock import Clock
+from millstream.errors import CannotOpen, Closed, MillstreamError, Poisoned
+from millstream.format import keys
+from millstream.log.head import Bounds
+from millstream.record import Record
+from millstream.store.store import Store
+from millstream.store.transactor import fresh
+
+T = TypeVar("T")
+
+RETRY_S_MIN = 0.05
+RETRY_S_MAX = 2.0
+"""The pause after a look or a fetch that failed; it doubles from one failure to the next."""
+
+_logger = logging.getLogger("millstream.feed")
+
+
+class Listener(Protocol):
+    """What hears a feed. Its methods are called in the event loop, must be quick and never wait."""
+
+    position: int
+    """The first offset that it has not heard of; the feed moves it on before it tells more."""
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Take records that begin at the listener's position."""
+
+    def miss(self, missing: Missing) -> None:
+        """Be told that some offsets will not come."""
+
+    def restart(self) -> None:
+        """Be told that the log was deleted, or its end was set back: `position` is lower now."""
+
+
+class FeedSource(Protocol):
+    """What feeds need of the session whose event loop they run in."""
+
+    store: Store
+    clock: Clock
+
+    async def ask(self, question: Callable[..., T], *arguments: Any) -> T:
+        """Have a thread of the pool answer."""
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call in the event loop; from any thread."""
+
+
+class _Wait(Struct, eq=False):
+    """A caller that waits for an offset."""
+
+    offset: int
+    setbacks: int | None
+    until_s: float | None
+    answer: asyncio.Future[bool]
+
+
+class Feeds:
+    """The feeds of one session, by log; those that no caller needs are let go."""
+
+    def __init__(self, source: FeedSource) -> None:
+        self._source = source
+        self._found: dict[str, Feed] = {}
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __iter__(self) -> Iterator[Feed]:
+        return iter([*self._found.values()])
+
+    def of(self, log: str) -> Feed:
+        """The feed of a log; it lives while it has listeners or waits."""
+        found = self._found.get(log)
+        if found is None:
+            found = self._found[log] = Feed(self._source, log, self._forget)
+        return found
+
+    async def wait(
+        self, log: str, offset: int, timeout_ms: int | None, setbacks: int | None = None
+    ) -> bool:
+        """Wait until there is a record at the offset; False if the time is up before."""
+        return await self.of(log).wait(offset, timeout_ms, setbacks)
+
+    def _forget(self, feed: Feed) -> None:
+        if self._found.get(feed.log) is feed:
+            del self._found[feed.log]
+
+
+class Feed:
+    """One log as this process follows it; belongs to one event loop."""
+
+    def __init__(self, source: FeedSource, log: str, forget: Callable[[Feed], None]) -> None:
+        self.log = log
+        self.looks = 0
+        """Times that a thread was asked how far the log goes."""
+        self.failures = 0
+        """Looks, fetches and deliveries that failed."""
+        self.skipped = 0
+        """Records that were damaged, and left out."""
+        self.gather_s = 0.0
+        """How long news gathers before it is fetched: larger pieces, later."""
+        self.is_across = True
+        """Whether the log is watched; without, listeners hear only what is offered."""
+        self._source = source
+        self._forget = forget
+        self._order: InOrder[Record] = InOrder()
+        self._listeners: tuple[Listener, ...] = ()
+        self._behind: dict[int, int] = {}
+        """How far readers have come that are not at the feed's position yet, by a number of each."""
+        self._recent = Recent()
+        self._waits: set[_Wait] = set()
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._watched: bytes | None = None
+        self._seen: Seen | None = None
+        self._sending = 0
+        self._deferred = False
+        """Whether news waits until what this process commits has been offered."""
+        self._is_fresh = False
+        """Whether the next look may do with what the store has taken over already."""
+        self._error_s = 0.0
+
+    @property
+    def position(self) -> int:
+        """The first offset that listeners have not heard of."""
+        return self._order.position
+
+    @property
+    def waiting(self) -> int:
+        """How many callers wait and listen."""
+        return len(self._waits) + len(self._listeners)
+
+    @property
+    def lowest(self) -> int:
+        """The first offset that some listener may still want to read."""
+        return min([self.position, *self._behind.values()])
+
+    # Waiting for an offset.
+
+    async def wait(
+        self, offset: int, timeout_ms: int | None = None, setbacks: int | None = None
+    ) -> bool:
+        """Wait until there is a record at the offset; False if the time is up before.
+
+        The time runs from this call. With `setbacks`, the wait also ends once the log's end has gone
+        back more often than that.
+        """
+        clock = self._source.clock
+        until_s = None if timeout_ms is None else clock.seconds() + timeout_ms / 1000
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        wait = _Wait(offset, setbacks, until_s, answer)
+        self._waits.add(wait)
+        self._look_soon()
+        try:
+            while not answer.done():
+                left_s = None if until_s is None else until_s - clock.seconds()
+                if left_s is not None and left_s <= 0:
+                    self._look_soon()  # the last look says whether it was in vain
+                    return await answer
+                await asyncio.wait([answer], timeout=left_s)
+            return answer.result()
+        finally:
+            self._waits.discard(wait)
+            self._end_if_idle()
+
+    # Listening.
+
+    def attach(self, listener: Listener) -> bool:
+        """Let a listener hear what comes, from its position on.
+
+        False if the feed is past that already: the listener reads up to `position` first, and tries
+        again without waiting in between. The first listener says where the feed begins.
+        """
+        if not self._listeners:
+            self._restart(listener.position)
+        elif listener.position < self.position:
+            return False
+        self._listeners = (*self._listeners, listener)
+        self._look_soon()
+        return True
+
+    def detach(self, listener: Listener) -> None:
+        """Tell a listener nothing more; harmless if it was not attached."""
+        self._listeners = tuple(one for one in self._listeners if one is not listener)
+        self._end_if_idle()
+
+    def is_attached(self, listener: Listener) -> bool:
+        """Whether a listener hears what comes."""
+        return any(one is listener for one in self._listeners)
+
+    @contextmanager
+    def reading(self, number: int, position: int) -> Iterator[None]:
+        """A block in which a listener reads up to the feed: `lowest` counts it, and the feed stays."""
+        self._behind[number] = position
+        try:
+            yield
+        finally:
+            self._behind.pop(number, None)
+            self._end_if_idle()
+
+    async def read(self, start: int, stop: int) -> Delivery | Missing:
+        """Some of the records in [start, stop), at least one: remembered ones, or fetched."""
+        found = self._recent.find(start, stop)
+        if found is not None:
+            return found
+        return await self._source.ask(fetch, self._source.store, self.log, start, stop)
+
+    # What this process commits.
+
+    def begin_send(self) -> None:
+        """A commit of this process is under way: what it stores will be offered."""
+        self._sending += 1
+
+    def end_send(self) -> None:
+        """It has ended, however it did."""
+        self._sending -= 1
+        if self._deferred and not self._sending:
+            self._deferred = False
+            self._news.set()
+        self._end_if_idle()
+
+    def offer(self, first: int, records: Sequence[Record]) -> None:
+        """Deliver records that were just committed, once it is their turn, without fetching them."""
+        if not self._listeners:
+            return
+        if not self.is_across:
+            self._order.skip(first)
+        self._deliver(self._order.take(first, records))
+        if self._order.has_hole:
+            self._look_soon()
+
+    # The tail.
+
+    def _look_soon(self) -> None:
+        """Look at the store, also for what it has not taken over from other processes yet."""
+        self._is_fresh = False
+        self._news.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._follow())
+
+    def _end_if_idle(self) -> None:
+        if self._listeners or self._waits or self._behind or self._sending:
+            return
+        task, self._task = self._task, None
+        if task is not None and not task.get_loop().is_closed():
+            task.cancel()
+        self._watch(None)
+        self._forget(self)
+
+    def _wake(self) -> None:
+        """The log may have changed; called from any thread."""
+        if not self._news.is_set():
+            self._source.call_soon(self._news.set)
+
+    def _watch(self, key: bytes | None) -> None:
+        watch = self._source.store.watch
+        if self._watched is not None:
+            watch.remove(self._watched, self._wake)
+        self._watched = key
+        if key is not None:
+            watch.add(key, self._wake)
+
+    async def _follow(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            try:
+                await self._look()
+                self._error_s = 0.0
+            except (Closed, Poisoned, CannotOpen) as error:
+                self._fail_waits(error)
+                return
+            except Exception as error:
+                self._fail_waits(error)
+                await self._pause_after(error)
+
+    async def _look(self) -> None:
+        if not self.is_across and not self._waits:
+            return
+        source, before = self._source, self._seen
+        seen = self._glance() if self._is_fresh else None
+        self._is_fresh = True
+        if seen is None:
+            self.looks += 1
+            known = 0 if before is None else before.setbacks
+            seen = await source.ask(look_at, source.store, self.log, known)
+        if seen.key != self._watched:
+            self._watch(seen.key)
+            self._look_soon()  # a change before the watch began woke no one
+        self._seen = seen
+        self._settle(seen)
+        if self._listeners and self.is_across:
+            self._go_back(before, seen)
+            await self._catch_up(seen)
+
+    def _glance(self) -> Seen | None:
+        """What the store shows without a lock; None if that is not all. Needs no thread."""
+        views, before = self._source.store.views, self._seen
+        log_id = views.get(keys.log_name(self.log))
+        if not log_id or before is None or before.key != keys.head(log_id):
+            return None
+        bounds: Bounds | None = views.get(before.key)
+        if bounds is None or bounds.setbacks != before.setbacks:
+            return None
+        return Seen(before.key, bounds.start, bounds.end, bounds.setbacks, None)
+
+    def _settle(self, seen: Seen) -> None:
+        """Answer waits whose offset is there, or whose time is up."""
+        now_s = self._source.clock.seconds()
+        for wait in self._waits:
+            went_back = wait.setbacks is not None and seen.setbacks > wait.setbacks
+            if wait.answer.done():
+                continue
+            if seen.end > wait.offset or went_back:
+                wait.answer.set_result(True)
+            elif wait.until_s is not None and now_s >= wait.until_s:
+                wait.answer.set_result(False)
+
+    def _fail_waits(self, error: Exception) -> None:
+        for wait in self._waits:
+            if not wait.answer.done():
+                known = isinstance(error, MillstreamError)
+                wait.answer.set_exception(fresh(error) if known else error)  # type: ignore[arg-type]
+
+    async def _pause_after(self, error: Exception) -> None:
+        self.failures += 1
+        if not isinstance(error, MillstreamError):
+            _logger.exception("feed_failed", extra={"log": self.log}, exc_info=error)
+        if not self._listeners:
+            return
+        self._error_s = min(RETRY_S_MAX, self._error_s * 2) or RETRY_S_MIN
+        await asyncio.sleep(self._error_s)
+        self._news.set()
+
+    # Records.
+
+    def _go_back(self, before: Seen | None, seen: Seen) -> None:
+        """The log is another one, or its end was set back: begin again where that is."""
+        if before is None:
+            return
+        if seen.key != before.key and self.position > seen.end:
+            position = seen.start
+        elif seen.set_back_to is not None and seen.set_back_to < self.position:
+            position = seen.set_back_to
+        else:
+            return
+        self._restart(position)
+        for listener in self._listeners:
+            listener.position = min(listener.position, position)
+            self._tell(listener.restart)
+
+    def _restart(self, position: int) -> None:
+        self._order.restart(position)
+        self._recent.clear()
+
+    async def _catch_up(self, seen: Seen) -> None:
+        """Fetch and deliver up to the end that was seen."""
+        if self._sending and not self._order.has_hole:
+            self._deferred = True  # what is under way will be offered
+            return
+        if self.gather_s and seen.end > self.position:
+            await asyncio.sleep(self.gather_s)
+        while self._listeners and (position := self.position) < seen.end:
+            if position < seen.start:
+                self._miss(Missing(position, seen.start, "expired"))
+                continue
+            stop = min(seen.end, position + FETCH_RECORDS_MAX)
+            found = await self._source.ask(fetch, self._source.store, self.log, position, stop)
+            if isinstance(found, Missing):
+                self._miss(found)
+            else:
+                self._deliver(self._order.take(found.first, found.records))
+
+    def _deliver(self, records: list[Record]) -> None:
+        """Hand records that end at the feed's position to every listener."""
+        if not records:
+            return
+        delivery = Delivery(self.position - len(records), records)
+        self._recent.add(delivery)
+        first, stop = delivery.first, delivery.stop
+        for listener in self._listeners:
+            position = listener.position
+            if position >= stop:
+                continue
+            part = delivery if position == first else delivery.since(position)
+            listener.position = stop
+            self._tell(listener.deliver, part)
+
+    def _miss(self, missing: Missing) -> None:
+        if missing.why == "damaged":
+            self.skipped += missing.stop - missing.first
+            _logger.warning(
+                "records_skipped",
+                extra={"log": self.log, "first": missing.first, "stop": missing.stop},
+            )
+        held = self._order.skip(missing.stop)
+        for listener in self._listeners:
+            if listener.position < missing.stop:
+                first = max(missing.first, listener.position)
+                listener.position = missing.stop
+                self._tell(listener.miss, Missing(first, missing.stop, missing.why))
+        self._deliver(held)
+
+    def _tell(self, method: Callable[..., None], *arguments: Any) -> None:
+        """Call a listener; one that fails is not in the way of the others."""
+        try:
+            method(*arguments)
+        except Exception:
+            self.failures += 1
+            _logger.exception("listener_failed", extra={"log": self.log})

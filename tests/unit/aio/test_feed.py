@@ -1,0 +1,311 @@
+"""Feeds: one tail per log however many listen, in order, once; damage and failures pass."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream import aio
+from millstream.aio.feed import Feed, Feeds
+from millstream.aio.fetching import (
+    FETCH_RECORDS_MAX,
+    RECENT_BYTES_MAX,
+    RECENT_RECORDS_MAX,
+    Delivery,
+    Missing,
+    Recent,
+)
+from millstream.aio.session import AsyncEmbeddedSession
+from millstream.errors import Closed, Overloaded
+from millstream.format import keys
+from millstream.record import Record
+from millstream.store.watch import Watch
+from millstream.testing import Probe
+
+pytestmark = pytest.mark.embedded
+
+
+class Heard:
+    """A listener that notes what it hears."""
+
+    def __init__(self, position: int = 0) -> None:
+        self.position = position
+        self.values: list[bytes] = []
+        self.deliveries: list[Delivery] = []
+        self.missing: list[Missing] = []
+        self.restarts = 0
+
+    def deliver(self, delivery: Delivery) -> None:
+        self.deliveries.append(delivery)
+        self.values += [record.value for record in delivery.records]
+
+    def miss(self, missing: Missing) -> None:
+        self.missing.append(missing)
+
+    def restart(self) -> None:
+        self.restarts += 1
+
+
+def session_of(ms: aio.Millstream) -> AsyncEmbeddedSession:
+    session = ms.session
+    assert isinstance(session, AsyncEmbeddedSession)
+    return session
+
+
+def feed_of(ms: aio.Millstream, log: str = "x") -> Feed:
+    return session_of(ms).feeds.of(log)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the others run until it is so."""
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+def numbers(first: int, stop: int) -> list[bytes]:
+    return [b"%d" % n for n in range(first, stop)]
+
+
+async def test_all_listeners_hear_everything_from_their_position_on(tmp_path: Path) -> None:
+    async with await aio.open(tmp_path / "a.db") as ms:
+        log, feed = ms.log("x"), feed_of(ms)
+        await log.append_many(numbers(0, 10))
+        first, second = Heard(0), Heard(7)
+        assert feed.attach(first)
+        assert feed.attach(second)
+        await log.append_many(numbers(10, 12))
+        await until(lambda: len(first.values) == 12 and len(second.values) == 5)
+
+        assert first.values == numbers(0, 12)
+        assert second.values == numbers(7, 12)
+        assert first.position == second.position == feed.position == 12
+
+
+async def test_other_processes_records_are_heard(tmp_path: Path) -> None:
+    async with await aio.open(tmp_path / "a.db") as ms, await aio.open(tmp_path / "a.db") as other:
+        heard = Heard()
+        feed_of(ms).attach(heard)
+        await other.log("x").append(b"0")
+        await until(lambda: heard.values == [b"0"])
+
+
+async def test_a_thousand_listeners_and_waits_have_one_watch_and_few_looks(tmp_path: Path) -> None:
+    async with await aio.open(tmp_path / "a.db") as ms:
+        log, feed = ms.log("x"), feed_of(ms)
+        heard = [Heard() for _ in range(500)]
+        for one in heard:
+            feed.attach(one)
+        waits = [asyncio.ensure_future(log.wait(0)) for _ in range(500)]
+        await until(lambda: Probe(ms).waiting() == 1_000)
+        watch = session_of(ms).store.watch
+        assert isinstance(watch, Watch)
+        assert len(watch.wakes()) == 1
+
+        await log.append(b"0")
+
+        assert all(await asyncio.gather(*waits))
+        await until(lambda: all(one.values == [b"0"] for one in heard))
+        assert feed.looks < 10
+
+
+async def test_waits_of_a_server_share_a_feed_and_leave_nothing_behind(tmp_path: Path) -> None:
+    async with await aio.open(tmp_path / "a.db") as ms:
+        log = ms.log("x")
+        waits = [asyncio.ensure_future(log.wait(n % 2)) for n in range(10)]
+        await until(lambda: Probe(ms).waiting() == 10)
+        assert len(session_of(ms).feeds) == 1
+        await log.append_many([b"0", b"1"])
+        assert await asyncio.gather(*waits) == [True] * 10
+        assert len(session_of(ms).feeds) == 0
+        assert Probe(ms).waiting() == 0
+
+
+async def test_a_listener_below_the_feed_reads_up_to_it_first(tmp_path: Path) -> None:
+    async with await aio.open(tmp_path / "a.db") as ms:
+        log, feed = ms.log("x"), feed_of(ms)
+        await log.append_many(numbers(0, 1_000))
+        ahead, late = Heard(1_000), Heard(3)
+        feed.attach(ahead)
+        values = []
+        with feed.reading(1, late.position):
+            assert feed.lowest == 3
+            while not feed.attach(late):
+                found = await feed.read(late.position, feed.position)
+                assert isinstance(found, Delivery)
+                assert len(found.records) <= FETCH_RECORDS_MAX
+                values += [record.value for record in found.records]
+                late.position = found.stop
+        assert feed.lowest == 1_000
+        await log.append(b"1000")
+        await until(lambda: bool(late.values))
+        assert values + late.values == numbers(3, 1_001)
+
+
+def delivery_of(first: int, stop: int, size: int = 10) -> Delivery:
+    return Delivery(first, [Record("x", n, b"x" * size, 0) for n in range(first, stop)])
+
+
+def test_what_was_delivered_lately_is_remembered() -> None:
+    recent = Recent()
+    recent.add(delivery_of(0, 10))
+    recent.add(delivery_of(10, 50))
+    found = recent.find(20, 30)
+    assert found is not None
+    assert [record.offset for record in found.records] == [*range(20, 30)]
+    found = recent.find(5, 30)
+    assert found is not None
+    assert (found.first, found.stop) == (5, 10)
+    assert recent.find(50, 60) is None
+
+
+@pytest.mark.parametrize("size", [10, 1_000, 100_000, 1_000_000])
+def test_what_is_remembered_is_bounded(size: int) -> None:
+    recent = Recent()
+    for first in range(0, 1_000, 10):
+        recent.add(delivery_of(first, first + 10, size))
+        assert recent.bytes <= RECENT_BYTES_MAX
+        assert sum(len(one.records) for one in recent.deliveries) <= RECENT_RECORDS_MAX
+
+
+async def test_an_offer_is_delivered_at_once_and_not_again(tmp_path: Path) -> None:
+    async with await aio.open(tmp_path / "a.db") as ms:
+        log, feed, heard = ms.log("x"), feed_of(ms), Heard()
+        feed.attach(heard)
+        await until(lambda: Probe(ms).waiting() == 1)
+        feed.begin_send()
+        offset = await log.append(b"mine")
+        feed.offer(offset, [Record("x", offset, b"mine", 1)])
+        feed.end_send()
+        assert heard.values == [b"mine"]
+        await log.append(b"next")
+        await until(lambda: len(heard.values) == 2)
+        assert heard.values == [b"mine", b"next"]
+
+
+async def test_an_offer_waits_for_what_others_have_stored_before_it(tmp_path: Path) -> None:
+    async with await aio.open(tmp_path / "a.db") as ms, await aio.open(tmp_path / "a.db") as other:
+        log, feed, heard = ms.log("x"), feed_of(ms), Heard()
+        feed.attach(heard)
+        for n in range(20):
+            await other.log("x").append(b"other %d" % n)
+            feed.begin_send()
+            offset = await log.append(b"mine %d" % n)
+            feed.offer(offset, [Record("x", offset, b"mine %d" % n, 1)])
+            feed.end_send()
+        await until(lambda: len(heard.values) == 40)
+        assert heard.values == [
+            b"%s %d" % (who, n) for n in range(20) for who in (b"other", b"mine")
+        ]
+
+
+async def test_without_watching_only_what_is_offered_is_heard(tmp_path: Path) -> None:
+    async with await aio.open(tmp_path / "a.db") as ms:
+        log, feed, heard = ms.log("x"), feed_of(ms), Heard()
+        feed.is_across = False
+        feed.attach(heard)
+        await log.append(b"another's")
+        await log.append(b"mine")
+        feed.offer(1, [Record("x", 1, b"mine", 1)])
+        assert heard.values == [b"mine"]
+        assert Probe(ms).waiting() == 0
+
+
+async def test_what_was_truncated_is_told_and_the_rest_delivered(tmp_path: Path) -> None:
+    async with await aio.open(tmp_path / "a.db") as ms:
+        log, feed, heard = ms.log("x"), feed_of(ms), Heard(2)
+        await log.append_many(numbers(0, 10))
+        await log.truncate(before=6)
+        feed.attach(heard)
+        await until(lambda: heard.position == 10)
+        assert heard.missing == [Missing(2, 6, "expired")]
+        assert heard.values == numbers(6, 10)
+
+
+async def test_damaged_records_are_left_out_counted_and_passed(tmp_path: Path) -> None:
+    async with await aio.open(tmp_path / "a.db") as ms:
+        log = ms.log("x")
+        for first in range(0, 30, 10):
+            await log.append_many(numbers(first, first + 10))
+        await ms.log("y").append(b"")
+        await ms.fold()
+        probe = Probe(ms)
+        found = sorted(probe.rows(keys.PAYLOAD_BLOCK))
+        probe.damage(found[1])
+    async with await aio.open(tmp_path / "a.db") as ms:
+        feed, heard = feed_of(ms), Heard()
+        feed.attach(heard)
+        await until(lambda: heard.position == 30)
+        assert heard.values == numbers(0, 10) + numbers(20, 30)
+        assert heard.missing == [Missing(10, 20, "damaged")]
+        assert feed.skipped == 10
+
+
+async def test_a_listener_that_fails_is_not_in_the_way_of_others(tmp_path: Path) -> None:
+    class Broken(Heard):
+        def deliver(self, delivery: Delivery) -> None:
+            raise ZeroDivisionError
+
+    async with await aio.open(tmp_path / "a.db") as ms:
+        feed, heard = feed_of(ms), Heard()
+        feed.attach(Broken())
+        feed.attach(heard)
+        await ms.log("x").append(b"0")
+        await until(lambda: heard.values == [b"0"])
+        assert feed.failures == 1
+
+
+class Faulty:
+    """A session whose threads fail as long as they are told to."""
+
+    def __init__(self, session: AsyncEmbeddedSession) -> None:
+        self.store, self.clock, self.call_soon = session.store, session.clock, session.call_soon
+        self.fails = True
+        self._session = session
+
+    async def ask(self, question: Callable[..., Any], *arguments: Any) -> Any:
+        if self.fails:
+            raise Overloaded("not now")
+        return await self._session.ask(question, *arguments)
+
+
+async def test_a_look_that_fails_is_repeated_later(tmp_path: Path) -> None:
+    async with await aio.open(tmp_path / "a.db") as ms:
+        source, heard = Faulty(session_of(ms)), Heard()
+        feed = Feeds(source).of("x")
+        feed.attach(heard)
+        await ms.log("x").append(b"0")
+        with pytest.raises(Overloaded):
+            await feed.wait(0)
+        await until(lambda: feed.failures > 1)
+        source.fails = False
+        await until(lambda: heard.values == [b"0"])
+        feed.detach(heard)
+
+
+async def test_a_log_that_is_deleted_and_made_again_begins_again(tmp_path: Path) -> None:
+    async with await aio.open(tmp_path / "a.db") as ms:
+        log, feed, heard = ms.log("x"), feed_of(ms), Heard()
+        await log.append_many(numbers(0, 5))
+        feed.attach(heard)
+        await until(lambda: heard.position == 5)
+        await log.delete()
+        await until(lambda: heard.restarts == 1)
+        assert heard.position == 0
+        await log.append(b"again")
+        await until(lambda: heard.values[5:] == [b"again"])
+
+
+async def test_a_closed_store_ends_waits_and_feeds(tmp_path: Path) -> None:
+    ms = await aio.open(tmp_path / "a.db")
+    feed, heard = feed_of(ms), Heard()
+    feed.attach(heard)
+    wait = asyncio.ensure_future(ms.log("x").wait(0))
+    await until(lambda: Probe(ms).waiting() == 2)
+    await ms.close()
+    with pytest.raises(Closed):
+        await wait
+    feed.detach(heard)
