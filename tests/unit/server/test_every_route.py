@@ -30,6 +30,7 @@ FOR_ANY_TOKEN = {
     ("GET", "/access"): "what the token itself may do",
     ("GET", "/logs"): "an empty listing",
     ("GET", "/queues"): "an empty listing",
+    ("GET", "/forks"): "an empty listing",
     ("GET", "/replica/logs"): "an empty listing",
     ("GET", "/openapi.json"): "the same for everybody",
     ("GET", "/docs"): "the same for everybody",
@@ -139,7 +140,7 @@ def test_no_route_does_anything_for_a_token_without_the_right() -> None:
                     denied += found == 403
             assert at.core.store.state.seq == before
             assert denied > 20
-            for address in ("/logs", "/queues", "/replica/logs", "/health"):
+            for address in ("/logs", "/queues", "/forks", "/replica/logs", "/health"):
                 answer = await at.ask("GET", address, headers=head)
                 assert "orders" not in answer.text
                 assert "mail" not in answer.text

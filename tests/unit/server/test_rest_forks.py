@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import httpx
+
 from millstream.log.commands import CreateLog, ForkLog, ListLogs
-from millstream.server.auth.access import Permission, Principal
-from tests.unit.server.asking import Rest, looped, problem, served, serving
+from millstream.server.auth.access import Permission, Principal, parse_permissions
+from tests.unit.server.asking import AsSomebody, Rest, looped, problem, served, serving
 
 
 @served
@@ -108,3 +110,30 @@ async def test_a_merge_that_sets_aside_needs_the_right_to_delete_what_it_sets_as
         assert "log:admin:orders~fork-*" in denied["detail"]
         rebased = await rest.post("/logs/trial/merge", json={"on_fork": "rebase"})
         assert rebased.status_code == 200
+
+
+@served
+async def test_forks_are_listed_with_what_they_come_from(rest: Rest) -> None:
+    for log in ("a", "b"):
+        await rest.post(f"/logs/{log}/records", json={"value": 1})
+    await rest.post("/logs/a/fork", json={"name": "c"})
+    await rest.post("/logs/c/fork", json={"name": "d"})
+    await rest.post("/logs/d/records", json={"value": 2})
+    page = (await rest.get("/forks")).json()
+    found = [(one["name"], one["parent"], one["end_offset"]) for one in page["forks"]]
+    assert (found, page["after"]) == ([("c", "a", 1), ("d", "c", 2)], None)
+    page = (await rest.get("/forks?limit=3")).json()
+    assert ([one["name"] for one in page["forks"]], page["after"]) == (["c"], "c")
+    assert [one["name"] for one in (await rest.get("/forks?after=c")).json()["forks"]] == ["d"]
+
+
+@looped
+async def test_a_fork_does_not_tell_of_a_log_that_may_not_be_read() -> None:
+    async with serving() as rest:
+        await rest.post("/logs/secret/records", json={"value": 1})
+        await rest.post("/logs/secret/fork", json={"name": "open"})
+        reader = Principal("r", parse_permissions(["log:read:open"]))
+        transport = httpx.ASGITransport(AsSomebody(rest.app, reader))
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as other:
+            (fork,) = (await other.get("/forks")).json()["forks"]
+        assert (fork["name"], fork["parent"]) == ("open", None)

@@ -28,6 +28,7 @@ QUERIES = {
     "readRecords": {"start": "0", "limit": "100", "wait": "20"},
     "listQueues": {"limit": "20"},
     "listTokens": {"limit": "20"},
+    "listForks": {"limit": "100"},
     "peekMessages": {"state": "available", "limit": "10"},
     "stagePart": {"attempt": "1"},
     "listCopies": {"pattern": "orders*"},

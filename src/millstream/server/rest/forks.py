@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from millstream.errors import NotFound
 from millstream.log import commands as c
-from millstream.record import Merged, Owner
+from millstream.record import LogInfo, Merged, Owner
+from millstream.server.auth.access import need_of_log
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Endpoints
+from millstream.server.rest.logs import Page, checked_after
 
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 
@@ -42,7 +46,54 @@ class Forked(Struct, kw_only=True):
     """Its name."""
 
 
+class ForkShown(Struct, kw_only=True):
+    """A fork, and where it comes from."""
+
+    name: str
+    parent: str | None
+    """The log that it was forked from; null if the asker may not read that one."""
+    start_offset: int
+    end_offset: int
+    created: datetime
+    """When it was made, in UTC."""
+
+
+class ForkPage(Struct, kw_only=True):
+    """Forks in the order of their names."""
+
+    forks: list[ForkShown]
+    """Those among the logs that were looked at."""
+    after: str | None
+    """Ask with this for the next page; null: there is none."""
+
+
 endpoint = Endpoints("logs")
+
+
+@endpoint("GET /forks")
+async def list_forks(ask: Ask, query: Page) -> ForkPage:
+    """List forks in the order of their names; `limit` is how many logs are looked at."""
+    logs = await ask.execute(c.ListLogs(checked_after(query.after), query.limit))
+    forks = [fork for log in logs if (fork := await _fork(ask, log)) is not None]
+    return ForkPage(forks=forks, after=logs[-1].name if len(logs) == query.limit else None)
+
+
+async def _fork(ask: Ask, log: LogInfo) -> ForkShown | None:
+    """How a log stands as a fork; None if it is none, or is gone."""
+    try:
+        parent = await ask.execute(c.GetParent(log.name))
+    except NotFound:
+        return None
+    if parent is None:
+        return None
+    is_seen = ask.principal.allows(need_of_log("read", parent))
+    return ForkShown(
+        name=log.name,
+        parent=parent if is_seen else None,
+        start_offset=log.start_offset,
+        end_offset=log.end_offset,
+        created=log.created,
+    )
 
 
 @endpoint("POST /logs/{log}/fork", status=201, description="It was made", errors=(404, 409))
