@@ -21,7 +21,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "src/millstream/"
 
-GENERATED = ("cursor", "database", "log", "queue", "read_only", "stage", "sync", "worker")
+GENERATED = (
+    "cursor",
+    "database",
+    "log",
+    "queue",
+    "read_only",
+    "room",
+    "stage",
+    "sync",
+    "worker",
+)
 """Files of threads that are made from the files of coroutines of the same name."""
 
 NAMES = {

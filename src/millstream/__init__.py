@@ -20,6 +20,9 @@ from millstream.queue.model.backoff import Backoff
 from millstream.queue.model.message import Fate, Message, QueueInfo, Reject, Retry
 from millstream.queue.model.spec import QueueSpec
 from millstream.record import CursorInfo, Item, LogInfo, Producer, Record, Retention, SqlResult
+from millstream.rooms.events import RoomEvent
+from millstream.rooms.model import RoomInfo, RoomMessage
+from millstream.rooms.settings import RoomSettings
 from millstream.steps import Later
 from millstream.store.engine import Durability
 from millstream.store.sqlite_options import SqliteOptions
@@ -27,6 +30,7 @@ from millstream.threads.cursor import Cursor
 from millstream.threads.database import Millstream, Transaction, open
 from millstream.threads.log import Log
 from millstream.threads.queue import Queue
+from millstream.threads.room import Room
 from millstream.threads.stage import Stage
 
 if TYPE_CHECKING:
@@ -67,6 +71,11 @@ __all__ = [
     "Reject",
     "Retention",
     "Retry",
+    "Room",
+    "RoomEvent",
+    "RoomInfo",
+    "RoomMessage",
+    "RoomSettings",
     "SqlResult",
     "SqliteOptions",
     "Stage",

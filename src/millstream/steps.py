@@ -21,6 +21,9 @@ from millstream.queue.model.spec import Named
 from millstream.queue.putting import put_batch, put_one
 from millstream.queue.runs import Messages, claims_of
 from millstream.record import Headers, Producer, Record, Seconds, optional_ms
+from millstream.rooms.commands import SendToRoom
+from millstream.rooms.model import RoomMessage
+from millstream.rooms.packing import data_of
 
 
 class NamedCursor(Protocol):
@@ -166,6 +169,24 @@ class Steps:
             limits=self._limits,
         )
         return self._nothing() if command is None else self._add(command)
+
+    def send(
+        self,
+        room: str | Named,
+        type: str,
+        data: Any,
+        key: str | None = None,
+        *,
+        user: str | None = None,
+    ) -> Later:
+        """Send one message to a room, as `Room.send` does; the answer is its offset.
+
+        The handle of a room does not hear what is sent by it; `user` is shown as the sender.
+        """
+        sender = getattr(room, "user", "") if user is None else user
+        message = RoomMessage(type, data_of(data), key)
+        name, origin = _name(room, "room"), getattr(room, "origin", "")
+        return self._add(SendToRoom(name, [message], sender, origin))
 
     @overload
     def ack(self, messages: Messages, /) -> Later: ...

@@ -20,6 +20,7 @@ NOUNS = (
     aio.Metadata,
     aio.Millstream,
     aio.Queue,
+    aio.Room,
     aio.Stage,
     aio.Transaction,
     Worker,

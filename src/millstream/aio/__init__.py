@@ -19,6 +19,17 @@ from millstream.aio.cursor import Cursor
 from millstream.aio.database import Millstream, Transaction, open
 from millstream.aio.log import Log, Metadata
 from millstream.aio.queue import Queue
+from millstream.aio.room import Room
 from millstream.aio.stage import Stage
 
-__all__ = ["Cursor", "Log", "Metadata", "Millstream", "Queue", "Stage", "Transaction", "open"]
+__all__ = [
+    "Cursor",
+    "Log",
+    "Metadata",
+    "Millstream",
+    "Queue",
+    "Room",
+    "Stage",
+    "Transaction",
+    "open",
+]

@@ -11,6 +11,7 @@ from typing import Any, Self, Unpack
 from millstream.aio.log import Log
 from millstream.aio.opening import open_session
 from millstream.aio.queue import Queue
+from millstream.aio.room import Room
 from millstream.aio.surface import Event, opening
 from millstream.aio.sync import follow, synced
 from millstream.clock import Clock
@@ -25,13 +26,15 @@ from millstream.record import LogInfo, SqlResult
 from millstream.remote.opening import CONNECT_TIMEOUT_S, RETRY_FOR_S
 from millstream.replica.commands import GetStoreId
 from millstream.replica.sync.outcome import Direction, OnFork, Options, Outcome, Tell
+from millstream.rooms.commands import ListRooms
+from millstream.rooms.model import RoomInfo
 from millstream.steps import Steps
 from millstream.store.engine import Durability, Mode
 from millstream.store.place import is_address
 from millstream.store.sqlite_options import SqliteOptions
 
 ENTRIES_PER_PAGE = 1_000
-"""Logs or queues that are listed by one command."""
+"""Logs, queues or rooms that are listed by one command."""
 
 
 @opening
@@ -143,6 +146,18 @@ class Millstream:
         """How every queue stands, in the order of their names."""
         after = ""
         while page := await self._session.execute(ListQueues(after, ENTRIES_PER_PAGE)):
+            for info in page:
+                yield info
+            after = page[-1].name
+
+    def room(self, name: str, *, user: str = "") -> Room:
+        """The room of that name, which need not exist; what is sent is shown as sent by `user`."""
+        return Room(self._session, name, user=user)
+
+    async def rooms(self) -> AsyncIterator[RoomInfo]:
+        """How every room stands, in the order of their names."""
+        after = ""
+        while page := await self._session.execute(ListRooms(after, ENTRIES_PER_PAGE)):
             for info in page:
                 yield info
             after = page[-1].name

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
 from millstream.errors import InvalidInput
 from millstream.format import block
-from millstream.format.packing import Batch, HeaderMap, Single, batch_of
+from millstream.format.packing import JSON, Batch, HeaderMap, Single, batch_of, pack_value
 from millstream.limits import NAME_CHARS_MAX
 from millstream.log.names import check_integer, check_name
 from millstream.rooms.model import RoomMessage
@@ -73,6 +74,44 @@ def check_data(data: bytes) -> bytes:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError) as error:
         raise InvalidInput(f"the data of a message is JSON: {error}") from error
     return bytes(data)
+
+
+def is_json(data: bytes) -> bool:
+    """Whether bytes are JSON that every client can read."""
+    try:
+        _decode_json(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+def data_of(value: Any) -> bytes:
+    """The data of a message, from a JSON value."""
+    data, kind = pack_value(value)
+    return data if kind == JSON else msgspec.json.encode(_text_of(value))
+
+
+def _text_of(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    raise InvalidInput(
+        f"the data of a message is a JSON value, not {type(value).__name__}; text, or base64 of "
+        "bytes, can be sent"
+    )
+
+
+def messages_of(messages: Iterable[RoomMessage | Sequence[Any]]) -> list[RoomMessage]:
+    """Messages, from themselves or from tuples of a type, data and perhaps a key."""
+    return [one if isinstance(one, RoomMessage) else _message_of(one) for one in messages]
+
+
+def _message_of(parts: Any) -> RoomMessage:
+    if not isinstance(parts, tuple | list) or len(parts) not in (2, 3):
+        raise InvalidInput(
+            f"a message is (type, data) or (type, data, key), or a RoomMessage; not {parts!r:.100}"
+        )
+    kind, data, *key = parts
+    return RoomMessage(kind, data_of(data), *key)
 
 
 def check_sender(user: str) -> str:

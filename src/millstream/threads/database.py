@@ -22,6 +22,8 @@ from millstream.record import LogInfo, SqlResult
 from millstream.remote.opening import CONNECT_TIMEOUT_S, RETRY_FOR_S
 from millstream.replica.commands import GetStoreId
 from millstream.replica.sync.outcome import Direction, OnFork, Options, Outcome, Tell
+from millstream.rooms.commands import ListRooms
+from millstream.rooms.model import RoomInfo
 from millstream.steps import Steps
 from millstream.store.engine import Durability, Mode
 from millstream.store.place import is_address
@@ -29,11 +31,12 @@ from millstream.store.sqlite_options import SqliteOptions
 from millstream.threads.log import Log
 from millstream.threads.opening import open_session
 from millstream.threads.queue import Queue
+from millstream.threads.room import Room
 from millstream.threads.surface import Event, opening
 from millstream.threads.sync import follow, synced
 
 ENTRIES_PER_PAGE = 1_000
-"""Logs or queues that are listed by one command."""
+"""Logs, queues or rooms that are listed by one command."""
 
 
 @opening
@@ -144,6 +147,17 @@ class Millstream:
         """How every queue stands, in the order of their names."""
         after = ""
         while page := self._session.execute(ListQueues(after, ENTRIES_PER_PAGE)):
+            yield from page
+            after = page[-1].name
+
+    def room(self, name: str, *, user: str = "") -> Room:
+        """The room of that name, which need not exist; what is sent is shown as sent by `user`."""
+        return Room(self._session, name, user=user)
+
+    def rooms(self) -> Iterator[RoomInfo]:
+        """How every room stands, in the order of their names."""
+        after = ""
+        while page := self._session.execute(ListRooms(after, ENTRIES_PER_PAGE)):
             yield from page
             after = page[-1].name
 

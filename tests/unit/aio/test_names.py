@@ -22,14 +22,17 @@ TWINS = [
     (millstream.Cursor, aio.Cursor),
     (millstream.Stage, aio.Stage),
     (millstream.Queue, aio.Queue),
+    (millstream.Room, aio.Room),
     (Worker, tasks.Worker),
 ]
 NOT_AWAITED = {
     (aio.Millstream, "log"),
+    (aio.Millstream, "room"),
     (aio.Millstream, "session"),
     (aio.Millstream, "transaction"),
     (aio.Log, "metadata"),
     (aio.Queue, "worker"),
+    (aio.Room, "log"),
     (tasks.Worker, "start"),
     (tasks.Worker, "stats"),
     (tasks.Worker, "stop"),

@@ -1,0 +1,122 @@
+"""What a listener of a room gets: messages in the order of their offsets, and gaps; pure."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from millstream.record import Extent, Record
+from millstream.rooms.packing import DELETED, NUMBER, ORIGIN, SENDER, TYPE, is_json
+
+RECORD = "record"
+"""The type of what was appended to a room's log by other means than the room."""
+
+
+class RoomEvent(Struct, frozen=True, kw_only=True):
+    """A message of a room; or a gap: offsets that the listener does not get."""
+
+    offset: int
+    """Of a gap: the offset from which it goes on."""
+    type: str = ""
+    sender: str = ""
+    key: str | None = None
+    data: bytes = b"null"
+    """JSON."""
+    timestamp: int = 0
+    """When it was sent: milliseconds since the epoch."""
+    deleted: bool = False
+    """Whether it tells that the retained value of the type and key is forgotten."""
+    origin: str = ""
+    """The client that sent it."""
+    number: int | None = None
+    """That client's own number of the call."""
+    gap: tuple[int, int] | None = None
+    """The offsets, half-open, that are gone or have been replaced; None for a message."""
+
+    @property
+    def next_offset(self) -> int:
+        """The offset to go on from: hand it to `listen` to hear what comes after this event."""
+        return self.offset if self.gap is not None else self.offset + 1
+
+    def json(self) -> Any:
+        """The data, decoded."""
+        return msgspec.json.decode(self.data)
+
+
+def event_of(record: Record) -> RoomEvent:
+    """A record of a room's log as a message, however it came there."""
+    headers = record.headers
+    kind, sender, origin = headers.get(TYPE), headers.get(SENDER), headers.get(ORIGIN)
+    number = headers.get(NUMBER)
+    key = record.key
+    return RoomEvent(
+        offset=record.offset,
+        type=kind if isinstance(kind, str) and kind else RECORD,
+        sender=sender if isinstance(sender, str) else "",
+        key=None if key is None else key.decode("utf-8", "backslashreplace"),
+        data=json_of(record.value),
+        timestamp=record.timestamp,
+        deleted=headers.get(DELETED) is True,
+        origin=origin if isinstance(origin, str) else "",
+        number=number if type(number) is int else None,
+    )
+
+
+def json_of(value: bytes) -> bytes:
+    """A record's value as JSON: as it is, as text, or as base64 of its bytes."""
+    if is_json(value):
+        return value
+    try:
+        return msgspec.json.encode(value.decode())
+    except UnicodeDecodeError:
+        return msgspec.json.encode({"base64": b64encode(value).decode()})
+
+
+class Listening:
+    """Where a listener stands in a room's log: what it is to be told, and what to read next."""
+
+    def __init__(self, position: int | None, *, types: Collection[str] | None, origin: str) -> None:
+        self._at_end = position is None
+        self.position = position or 0
+        """The next offset."""
+        self.setbacks: int | None = None
+        """How often the log's end had gone back; None until it was looked at."""
+        self._types = None if types is None else frozenset(types)
+        self._origin = origin
+
+    def look(self, extent: Extent) -> RoomEvent | None:
+        """Take in where the log begins and ends now; answers the gap that it leaves, if any."""
+        is_new, self.setbacks = self.setbacks is None, extent.setbacks
+        if self._at_end:
+            self.position, self._at_end = extent.end, False
+        position = self.position
+        back_to = None if is_new else extent.set_back_to
+        if back_to is not None and back_to < position:
+            return self._go_on(back_to, (back_to, position))
+        if position > extent.end:  # the room was deleted, and made again
+            return self._go_on(extent.start, (extent.end, position))
+        if position < extent.start:
+            return self._go_on(extent.start, (position, extent.start))
+        return None
+
+    def lost(self, stop: int) -> RoomEvent:
+        """The gap that damaged records leave, up to an offset."""
+        return self._go_on(stop, (self.position, stop))
+
+    def take(self, records: Iterable[Record]) -> Iterator[RoomEvent]:
+        """The messages among some records that the listener wants."""
+        for record in records:
+            self.position = record.offset + 1
+            event = event_of(record)
+            if event.origin and event.origin == self._origin:
+                continue
+            if self._types is None or event.type in self._types:
+                yield event
+
+    def _go_on(self, offset: int, gap: tuple[int, int]) -> RoomEvent:
+        self.position = offset
+        return RoomEvent(offset=offset, gap=gap)
