@@ -50,7 +50,7 @@ from millstream.replica.copies import adopting, copying, marks, parcel
 from millstream.replica.forks import aside, fork
 from millstream.replica.sync import following
 from millstream.rooms import commands as m
-from millstream.rooms import instances, presence, retaining, sending, sweeping
+from millstream.rooms import instances, presence, retaining, sending, sweeping, tickets
 from millstream.rooms import operations as rooms
 from millstream.rooms.instance_state import InstanceState
 from millstream.rooms.state import RoomState
@@ -134,6 +134,7 @@ _PROCEDURES: dict[type[Procedure[Any]], Callable[[Store, Any], Any]] = {
     q.ClaimMessages: waiting.claim_messages,
     m.TakeInstance: instances.take_instance,
     m.SweepRooms: sweeping.sweep_rooms,
+    m.MintTicket: tickets.mint_ticket,
     base.Fold: lambda store, _: store.fold(),
 }
 

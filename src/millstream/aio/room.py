@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from millstream.aio.log import Log
 from millstream.command import AsyncSession
 from millstream.errors import Conflict, CorruptionError, Truncated
 from millstream.log.commands import GetExtent, ReadBlocks, WaitForOffset
 from millstream.log.names import check_integer
-from millstream.record import Extent, Seconds, optional_ms
+from millstream.record import Extent, Seconds, optional_ms, to_ms
 from millstream.rooms import commands as c
 from millstream.rooms.events import Listening, RoomEvent
-from millstream.rooms.model import Present, RetainedValues, RoomInfo, RoomMessage
+from millstream.rooms.model import Present, RetainedValues, RoomInfo, RoomMessage, RoomTicket
 from millstream.rooms.names import log_of
 from millstream.rooms.packing import check_sender, data_of, messages_of
 from millstream.rooms.settings import DEFAULTS, RoomOptions, RoomSettings, altered
@@ -109,6 +109,16 @@ class Room:
     async def presence(self) -> list[Present]:
         """Who is in the room, in the order of names: users who are connected to a server."""
         return await self._session.execute(c.GetPresence(self.name))
+
+    async def ticket(
+        self, user: str, can: Literal["read", "write"] = "write", expires: Seconds = 60
+    ) -> RoomTicket:
+        """A ticket by which a browser enters this room as that user, for up to an hour.
+
+        Whatever is sent with it is shown as sent by the user. A browser brings it as `?ticket=`.
+        """
+        seconds = to_ms(expires, "expires") / 1000
+        return await self._session.execute(c.MintTicket(self.name, user, can, seconds))
 
     async def settings(self) -> RoomSettings:
         """How the room is; the defaults if nothing was said."""

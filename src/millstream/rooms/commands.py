@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import field
 
-from millstream.command import Operation, Procedure, Read, Traits, on_room
+from millstream.command import Operation, Procedure, Read, Right, Traits, on_room
 from millstream.rooms.model import (
     InstanceInfo,
     InstanceTaken,
@@ -15,6 +17,7 @@ from millstream.rooms.model import (
     RoomInfo,
     RoomLook,
     RoomMessage,
+    RoomTicket,
     Watermark,
 )
 from millstream.rooms.settings import RoomSettings
@@ -88,6 +91,17 @@ class GetPresence(Read[list[Present]], frozen=True):
     traits = Traits(needs=(on_room("read"),))
 
     room: str
+
+
+class MintTicket(Procedure[RoomTicket], frozen=True):
+    """Make a short-lived ticket by which a browser enters one room as one user."""
+
+    traits = Traits(needs=(on_room("read"), Right("room", "write", "room", when=("can", "write"))))
+
+    room: str
+    user: str
+    can: Literal["read", "write"] = "write"
+    seconds: float = 60.0
 
 
 class LookIntoRoom(Read[RoomLook], frozen=True):

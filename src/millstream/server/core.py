@@ -15,7 +15,7 @@ from millstream.log.commands import GetParent, ListLogs
 from millstream.queue.commands import ClaimMessages, ListQueues
 from millstream.replica.commands import NAMES_MAX, SummarizeLogs, SummarizeNamed, Summary
 from millstream.replica.copies.pattern import takes
-from millstream.rooms.commands import ListRooms
+from millstream.rooms.commands import ListRooms, MintTicket
 from millstream.server.auth.access import (
     Principal,
     copyable,
@@ -24,6 +24,7 @@ from millstream.server.auth.access import (
     visible,
 )
 from millstream.server.auth.quota import Quota
+from millstream.server.auth.tickets import mint_ticket
 from millstream.server.auth.tokens import Tokens
 from millstream.server.auth.turns import Turns
 from millstream.server.bounds import bounded, check_command
@@ -86,6 +87,7 @@ class Core:
             principal = await self.tokens.confirm(principal)
             principal.check(command)
             check_command(command)
+            command = principal.signed(command)
             command = bounded(command, self.settings, self.store.limits)
             if traceparent is not None:
                 command = traced(command, traceparent, self.store.limits)
@@ -131,6 +133,9 @@ class Core:
         if traits.holds:
             held = self._holdings_of(principal) if holdings is None else holdings
             return await self._hold(command, held, turns)  # type: ignore[no-any-return]
+        if isinstance(command, MintTicket):
+            wall_ms = self.store.clock.wall_ms()
+            return await mint_ticket(self.tokens, principal, command, wall_ms=wall_ms)  # type: ignore[return-value]
         if traits.needs == "seen":
             return await self._seen(principal, command)  # type: ignore[no-any-return]
         if names_parent(command):

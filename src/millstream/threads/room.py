@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from millstream.command import Session
 from millstream.errors import Conflict, CorruptionError, Truncated
 from millstream.log.commands import GetExtent, ReadBlocks, WaitForOffset
 from millstream.log.names import check_integer
-from millstream.record import Extent, Seconds, optional_ms
+from millstream.record import Extent, Seconds, optional_ms, to_ms
 from millstream.rooms import commands as c
 from millstream.rooms.events import Listening, RoomEvent
-from millstream.rooms.model import Present, RetainedValues, RoomInfo, RoomMessage
+from millstream.rooms.model import Present, RetainedValues, RoomInfo, RoomMessage, RoomTicket
 from millstream.rooms.names import log_of
 from millstream.rooms.packing import check_sender, data_of, messages_of
 from millstream.rooms.settings import DEFAULTS, RoomOptions, RoomSettings, altered
@@ -111,6 +111,16 @@ class Room:
     def presence(self) -> list[Present]:
         """Who is in the room, in the order of names: users who are connected to a server."""
         return self._session.execute(c.GetPresence(self.name))
+
+    def ticket(
+        self, user: str, can: Literal["read", "write"] = "write", expires: Seconds = 60
+    ) -> RoomTicket:
+        """A ticket by which a browser enters this room as that user, for up to an hour.
+
+        Whatever is sent with it is shown as sent by the user. A browser brings it as `?ticket=`.
+        """
+        seconds = to_ms(expires, "expires") / 1000
+        return self._session.execute(c.MintTicket(self.name, user, can, seconds))
 
     def settings(self) -> RoomSettings:
         """How the room is; the defaults if nothing was said."""

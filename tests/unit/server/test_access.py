@@ -107,6 +107,8 @@ TABLE: list[tuple[Any, str]] = [
     (rooms.DescribeRoom("hall"), "room:read:hall"),
     (rooms.GetRetained("hall"), "room:read:hall"),
     (rooms.GetPresence("hall"), "room:read:hall"),
+    (rooms.MintTicket("hall", "ann"), "room:write:hall"),
+    (rooms.MintTicket("hall", "ann", "read"), "room:read:hall"),
     (logs.Append("room:hall", ONE), "room:write:hall"),
     (logs.ReadBlocks("room:hall", 0, 1, 1), "room:read:hall"),
     (logs.DeleteLog("room:hall"), "room:admin:hall"),

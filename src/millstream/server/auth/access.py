@@ -14,6 +14,7 @@ from functools import cache, lru_cache
 from typing import Any, Literal, TypeVar, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from millstream.command import Action, Command, Exemption, Right, Transact
 from millstream.errors import Denied, InvalidInput
@@ -23,6 +24,7 @@ from millstream.queue.model.message import QueueInfo
 from millstream.queue.rules.sources import INBOX, LATER
 from millstream.record import LogInfo
 from millstream.replica.forks.aside import fork_pattern
+from millstream.rooms.commands import SendToRoom
 from millstream.rooms.model import RoomInfo
 
 Noun = Literal["log", "queue", "room", "replica", "store"]
@@ -50,6 +52,8 @@ class Need(Struct, frozen=True):
     is_pattern: bool = False
     is_explicit: bool = False
     """Whether a permission must name the noun; one for `*` does not count."""
+    is_direct: bool = False
+    """Whether it is about a room's log rather than the room: there a sender can be made up."""
 
 
 class Permission(Struct, frozen=True):
@@ -84,9 +88,13 @@ class Principal(Struct, frozen=True):
     expires_ms: int | None = None
     is_ticket: bool = False
     """Whether it came with a ticket, which the token was good for."""
+    user: str = ""
+    """Whom its ticket is for: it sends to rooms as this user, and as no other."""
 
     def allows(self, need: Need) -> bool:
         """Whether any of its permissions covers a need."""
+        if self.user and need.is_direct and need.action != "read":
+            return False
         return _allows(self.permissions, need)
 
     def require(self, need: Need) -> None:
@@ -104,8 +112,26 @@ class Principal(Struct, frozen=True):
     def check(self, command: Command[Any]) -> None:
         """Refuse a command that is not allowed."""
         for need in needs_of(command):
-            if not _allows(self.permissions, need):
+            if self.user or not _allows(self.permissions, need):
                 self.require(need)
+
+    def signed(self, command: Any) -> Any:
+        """The command, with what it sends to rooms sent by the user that its ticket is for."""
+        if not self.user:
+            return command
+        if isinstance(command, Transact):
+            return replace(command, steps=[self.signed(step) for step in command.steps])
+        if not isinstance(command, SendToRoom):
+            return command
+        if command.sender not in ("", self.user):
+            raise Denied(
+                f"this ticket is for the user {self.user!r}, and sends as no other; "
+                f"not as {command.sender!r}",
+                noun="room",
+                action="write",
+                name=command.room,
+            )
+        return replace(command, sender=self.user)
 
     def grants(self, wanted: Iterable[Permission]) -> bool:
         """Whether it may do whatever these permissions allow."""
@@ -256,7 +282,8 @@ def need_of_log(action: Action, name: str, *, is_pattern: bool = False) -> Need:
         if name.startswith(prefix):
             return Need("queue", action, name.removeprefix(prefix), is_pattern=is_pattern)
     if name.startswith(ROOM):
-        return Need("room", action, name.removeprefix(ROOM), is_pattern=is_pattern)
+        room = name.removeprefix(ROOM)
+        return Need("room", action, room, is_pattern=is_pattern, is_direct=True)
     return Need("log", action, name, is_pattern=is_pattern)
 
 

@@ -21,10 +21,11 @@ from msgspec import Struct
 from millstream.errors import AlreadyExists, CorruptionError, EndMoved, NotFound, Truncated
 from millstream.log.block import RecordBlock
 from millstream.record import LogInfo
-from millstream.server.auth.access import RESERVED, Permission, parse_permissions
+from millstream.rooms.tickets import BOOK
+from millstream.server.auth.access import Permission, parse_permissions
 from millstream.threads.database import Millstream
 
-LOG = f"{RESERVED}tokens"
+LOG = BOOK
 
 TIDY_ENTRIES_MIN = 10_000
 """Up to so many entries the register is never rewritten."""

@@ -3,32 +3,25 @@
 A ticket is made from a token and allows a part of what the token allows, for up to an hour. The
 store does not know it: it says everything itself, and is signed with a key of the store's. When it
 is used it is compared with its token: what the token may not do any more, the ticket may not.
-
-    mt_ + base64url( [token id, token name, expiry, [permission, ...]] as MessagePack )
-        + . + base64url( HMAC-SHA256 of what stands before the dot )
+One that names a user sends to rooms as that user, and as no other. How it is written is in
+`format/ticket.py`.
 """
 
 from __future__ import annotations
 
-import hmac
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-
-import msgspec
 from msgspec import Struct
 
-from millstream.errors import Denied, InvalidInput, TooLarge, Unauthenticated
+from millstream.errors import Denied, InvalidInput, TooLarge
+from millstream.format import ticket as text_of
+from millstream.format.ticket import SECONDS_MAX, TicketClaims
+from millstream.rooms.commands import MintTicket
+from millstream.rooms.model import RoomTicket
+from millstream.rooms.packing import check_sender
+from millstream.rooms.tickets import check_wanted, permission_of, ticket_of
 from millstream.server.auth.access import PERMISSIONS_MAX, Principal, parse_permissions
 from millstream.server.auth.tokens import TEXT_CHARS_MAX, Tokens
 
-PREFIX = "mt_"
-SECONDS_MAX = 3_600
-
-
-class _Claims(Struct, frozen=True, array_like=True):
-    token: str
-    name: str
-    expires_ms: int
-    permissions: list[str]
+PREFIX = text_of.PREFIX
 
 
 class TicketWanted(Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,6 +29,8 @@ class TicketWanted(Struct, frozen=True, forbid_unknown_fields=True):
 
     permissions: list[str]
     seconds: float = 60
+    user: str = ""
+    """Whom it is for; what is sent to rooms with it is sent by this user."""
 
 
 class BrowserTicket(Struct, frozen=True):
@@ -50,24 +45,33 @@ def sign(key: bytes, principal: Principal) -> str:
     """The text of a ticket for a principal that expires."""
     assert principal.expires_ms is not None
     permissions = [str(one) for one in principal.permissions]
-    claims = _Claims(principal.token, principal.name, principal.expires_ms, permissions)
-    content = PREFIX + _text(msgspec.msgpack.encode(claims))
-    return f"{content}.{_text(_signature(key, content))}"
+    claims = TicketClaims(
+        principal.token, principal.name, principal.expires_ms, permissions, principal.user
+    )
+    return text_of.sign(key, claims)
 
 
 def verify(key: bytes, text: str, *, wall_ms: int) -> Principal:
     """Who comes with a ticket. Raises `Unauthenticated`."""
-    content, _, signature = text.rpartition(".")
-    if not hmac.compare_digest(_text(_signature(key, content)).encode(), _bytes(signature)):
-        raise Unauthenticated
-    data = content.removeprefix(PREFIX)
-    claims = msgspec.msgpack.decode(urlsafe_b64decode(data + "=" * (-len(data) % 4)), type=_Claims)
-    if claims.expires_ms <= wall_ms:
-        raise Unauthenticated
-    permissions = parse_permissions(claims.permissions)
+    claims = text_of.verify(key, text, wall_ms=wall_ms)
     return Principal(
-        claims.name, permissions, claims.token, expires_ms=claims.expires_ms, is_ticket=True
+        claims.name,
+        parse_permissions(claims.permissions),
+        claims.token,
+        expires_ms=claims.expires_ms,
+        is_ticket=True,
+        user=claims.user,
     )
+
+
+async def mint_ticket(
+    tokens: Tokens, principal: Principal, asked: MintTicket, *, wall_ms: int
+) -> RoomTicket:
+    """A ticket for one room and one user, made with a token that may do as much there."""
+    check_wanted(asked)
+    wanted = TicketWanted([permission_of(asked)], asked.seconds, asked.user)
+    made = await make_ticket(tokens, principal, wanted, wall_ms=wall_ms)
+    return ticket_of(made.ticket, asked, made.expires)
 
 
 async def make_ticket(
@@ -76,6 +80,8 @@ async def make_ticket(
     """A ticket for a part of what a token may do."""
     if principal.is_ticket:
         raise Denied("a ticket cannot make tickets: ask with the token", action="ticket")
+    if asked.user:
+        check_sender(asked.user)
     if not 0 < asked.seconds <= SECONDS_MAX:
         raise InvalidInput(
             f"a ticket is good for up to {SECONDS_MAX:,} seconds, not {asked.seconds}"
@@ -92,7 +98,9 @@ async def make_ticket(
     expires_ms = wall_ms + int(asked.seconds * 1000)
     if principal.expires_ms is not None:
         expires_ms = min(expires_ms, principal.expires_ms)
-    scoped = Principal(principal.name, wanted, principal.token, expires_ms, is_ticket=True)
+    scoped = Principal(
+        principal.name, wanted, principal.token, expires_ms, is_ticket=True, user=asked.user
+    )
     text = sign(await tokens.make_ticket_key(), scoped)
     if len(text) > TEXT_CHARS_MAX:
         raise TooLarge(
@@ -101,15 +109,3 @@ async def make_ticket(
             limit=TEXT_CHARS_MAX,
         )
     return BrowserTicket(text, [str(one) for one in wanted], expires_ms)
-
-
-def _signature(key: bytes, content: str) -> bytes:
-    return hmac.digest(key, _bytes(content), "sha256")
-
-
-def _text(data: bytes) -> str:
-    return urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "backslashreplace")

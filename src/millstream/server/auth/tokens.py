@@ -20,8 +20,10 @@ from msgspec.structs import replace
 from millstream.clock import Clock, SystemClock
 from millstream.command import AsyncSession
 from millstream.errors import InvalidInput, MetadataConflict, Truncated, Unauthenticated
+from millstream.format.ticket import BY_STORE, KEY_BYTES
 from millstream.log.commands import DescribeLog, GetMetadata, ReadBlocks, SetMetadata
 from millstream.log.names import check_name
+from millstream.rooms.tickets import TICKET_KEY
 from millstream.server.auth.access import Principal, common, parse_permissions
 from millstream.server.auth.register import LOG, Register, Registrar, Token
 from millstream.threads.database import Millstream
@@ -41,7 +43,6 @@ STALE_S = 0.5
 WAIT_S = 1.0
 """After so long requests wait for that: so soon a revoked token is refused."""
 
-_KEY = "ticket-key"
 _NO_DIGEST = "0" * 64
 
 
@@ -113,7 +114,7 @@ class Tokens:
         wall_ms = self._clock.wall_ms()
         if principal.expires_ms is not None and principal.expires_ms <= wall_ms:
             raise Unauthenticated
-        if not principal.token:
+        if not principal.token or principal.token == BY_STORE:
             return principal
         await self.freshen()
         token = self._register.by_id.get(principal.token)
@@ -137,9 +138,11 @@ class Tokens:
         """The key to sign tickets with; the first server of a store makes it."""
         await self.freshen()
         while self._key is None:
-            made = secrets.token_hex(SECRET_BYTES)
+            made = secrets.token_hex(KEY_BYTES)
             try:
-                await self._session.execute(SetMetadata(LOG, _KEY, made, expect=None, compare=True))
+                await self._session.execute(
+                    SetMetadata(LOG, TICKET_KEY, made, expect=None, compare=True)
+                )
             except MetadataConflict:
                 pass  # another server was quicker: its key is read
             await self._read()
@@ -166,7 +169,7 @@ class Tokens:
         await self._read_on()
         if self._key is None:
             found = await self._session.execute(GetMetadata(LOG))
-            self._key = bytes.fromhex(found[_KEY]) if _KEY in found else None
+            self._key = bytes.fromhex(found[TICKET_KEY]) if TICKET_KEY in found else None
         self._read_s = began_s
 
     async def _read_on(self) -> None:
