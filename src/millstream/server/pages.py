@@ -24,6 +24,8 @@ from millstream.server.problems import NotAllowed, respond
 PAGES = {
     "/": "dashboard/index.html",
     "/demo/canvas": "canvas/index.html",
+    "/millstream.js": "millstream.js",
+    "/millstream.d.ts": "millstream.d.ts",
 }
 """Addresses of their own, and the file that each shows."""
 

@@ -1,0 +1,170 @@
+// What was said in a room, and what it means: positions, numbers of sends, presence, retained values.
+//
+// It takes frames and answers events, and knows no network, clock or page. It outlives connections: a
+// join after a lost one says how far this client has come, and what it knows to be stored.
+import { MillstreamError } from "./error.js";
+import { RetainedValues } from "./retained.js";
+
+const WAITING_MAX = 1_000; // sends that wait for a connection or an answer
+
+/** One client's part in a room. */
+export class Conversation {
+  offset = null; // of the next message; null before the first welcome
+  settings = null;
+  presence = new Map();
+  retained = new RetainedValues();
+  #types;
+  #number = 0; // of the last send
+  #known = 0; // the highest number that is known to be stored
+  #waiting = new Map(); // number → {frame, from, resolve, reject}; `from`: the offset when it was first sent
+
+  constructor({ user, types, client }) {
+    this.user = user;
+    this.client = client;
+    this.#types = types;
+  }
+
+  get hasJoined() { return this.settings !== null; }
+
+  /** What a join asks for: all that came since, also where the server finds sends that nobody confirmed. */
+  joining() {
+    const query = { client: this.client };
+    if (this.user) query.user = this.user;
+    if (this.#types) query.types = [...this.#types].join(",");
+    if (this.offset !== null) {
+      const unsure = [...this.#waiting.values()].filter((one) => one.from !== null);
+      query.offset = Math.min(this.offset, ...unsure.map((one) => one.from));
+    }
+    if (this.#known) query.sent = this.#known;
+    return query;
+  }
+
+  /** A new send, which is sent now or later: its number, and the promise of its offset. */
+  send(messages) {
+    if (this.#waiting.size >= WAITING_MAX) {
+      throw new MillstreamError({ title: "Overloaded", detail: `${WAITING_MAX} sends wait already`, status: 429, retry: true });
+    }
+    this.#number += 1;
+    const frame = { send: messages, n: this.#number };
+    const answer = new Promise((resolve, reject) => {
+      this.#waiting.set(frame.n, { frame, from: null, resolve, reject });
+    });
+    this.#suppose(frame);
+    return answer;
+  }
+
+  /** Every frame that waits, in order, from a number on; they are sent now. */
+  toSend(first = 1) {
+    const frames = [...this.#waiting.values()].filter((one) => one.frame.n >= first);
+    return frames.map((one) => {
+      one.from ??= this.offset;
+      return one.frame;
+    });
+  }
+
+  get lastNumber() { return this.#number; }
+
+  /** Understand a frame; answers the events that it means, as `[name, value]`. */
+  take(frame) {
+    if (frame.welcome) return this.#welcomed(frame.welcome, frame.retained);
+    if (frame.messages) return this.#heard(frame.messages, frame.offset);
+    if (frame.gap) return this.#missed(frame.gap, frame);
+    if (frame.error) return this.#refused(new MillstreamError(frame.error), frame.n);
+    if (frame.sent) this.#confirm(frame.sent, frame.offset ?? null);
+    return [];
+  }
+
+  /** Every send that waits has failed. */
+  fail(error) {
+    for (const n of [...this.#waiting.keys()]) this.#over(n)?.reject(error);
+  }
+
+  /** The room was deleted and made anew: offsets that are known mean nothing there. */
+  forget() {
+    this.offset = null;
+    this.retained.clear();
+  }
+
+  #welcomed(welcome, retained) {
+    const resumes = this.offset !== null;
+    this.settings = welcome.settings;
+    this.user = welcome.user ?? this.user;
+    this.presence = new Map((welcome.presence ?? []).map((one) => [one.user, one]));
+    this.#known = Math.max(this.#known, welcome.sent ?? 0);
+    for (const [n, one] of [...this.#waiting]) {
+      if (n <= this.#known) this.#confirm(n, null);
+      // The room has forgotten messages that came since: it may be one of them.
+      else if (one.from !== null && (!resumes || one.from < (welcome.start ?? 0))) this.#over(n).reject(unknownOutcome());
+    }
+    if (!resumes) this.offset = welcome.offset;
+    if (retained) this.retained.replace(retained, welcome.offset);
+    for (const { frame } of this.#waiting.values()) this.#suppose(frame); // which types are retained may be new
+    return [["presence", { presence: this.presence }]];
+  }
+
+  #heard(messages, next) {
+    const events = [];
+    for (const message of messages) {
+      if (message.offset < this.offset) continue; // came already, before the connection was lost
+      if (message.type === "joined" || message.type === "left") events.push(this.#moved(message));
+      else events.push(["message", message]);
+      if (this.#isRetained(message.type)) this.retained.apply(message);
+    }
+    this.#advance(next);
+    return events;
+  }
+
+  #moved({ type, data: { user }, time }) {
+    if (type === "left") this.presence.delete(user);
+    else if (!this.presence.has(user)) this.presence.set(user, { user, since: time, connections: 1 });
+    return ["presence", { presence: this.presence, [type]: user }];
+  }
+
+  #missed({ from, to }, { offset, retained }) {
+    const isNews = to > this.offset;
+    const gap = { from: Math.max(from, this.offset), to };
+    if (retained) this.retained.replace(retained, offset);
+    this.#advance(offset);
+    return isNews ? [["gap", gap]] : [];
+  }
+
+  #advance(next) {
+    this.offset = Math.max(this.offset, next);
+    this.retained.passed(this.offset);
+  }
+
+  #confirm(n, offset) {
+    this.#known = Math.max(this.#known, n);
+    this.#over(n, offset)?.resolve(offset);
+  }
+
+  #refused(error, n) {
+    const one = n === undefined ? undefined : this.#over(n);
+    if (!one) return [["error", error]];
+    one.reject(error);
+    return [];
+  }
+
+  /** A send is over; `offset` undefined: not stored, null: stored, nobody said where. */
+  #over(n, offset) {
+    const one = this.#waiting.get(n);
+    this.#waiting.delete(n);
+    if (one) this.retained.decide(n, offset);
+    return one;
+  }
+
+  #suppose({ send, n }) {
+    send.forEach((one, index) => {
+      if (this.#isRetained(one.type)) this.retained.suppose(n, index, { ...one, from: this.user });
+    });
+  }
+
+  #isRetained(type) { return this.settings?.retained?.includes(type) ?? false; }
+}
+
+function unknownOutcome() {
+  return new MillstreamError({
+    title: "OutcomeUnknown",
+    detail: "the connection was lost for longer than the room remembers: the message may be stored or not",
+  });
+}

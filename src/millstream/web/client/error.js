@@ -1,0 +1,29 @@
+// Errors: what a server refused, or what went wrong on the way.
+
+const FINAL = new Set([400, 401, 403, 404, 405, 409, 413, 422]);
+
+/** `name` is the error's name as in the documentation; `data` are its facts; `retry`: it may work later. */
+export class MillstreamError extends Error {
+  constructor({ title = "Failed", detail = "", status = 0, data = {}, retry = false }) {
+    super(detail || title);
+    Object.assign(this, { name: title, status, data, retry });
+  }
+
+  /** Whether asking again, of this server or of another, changes nothing. */
+  get isFinal() { return FINAL.has(this.status) && !this.retry; }
+
+  /** As a frame of a room tells it. */
+  get problem() {
+    return { title: this.name, detail: this.message, status: this.status, data: this.data, retry: this.retry };
+  }
+}
+
+/** The error that an answer tells: a problem document, or whatever a proxy has to say. */
+export async function problemOf(answer) {
+  const text = await answer.text();
+  try {
+    return new MillstreamError({ ...JSON.parse(text), status: answer.status });
+  } catch {
+    return new MillstreamError({ detail: `${answer.status} ${text.slice(0, 200)}`, status: answer.status });
+  }
+}

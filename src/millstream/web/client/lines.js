@@ -1,0 +1,92 @@
+// Lines: how frames travel. `run(onFrame)` ends when the line does; it raises what the server refused.
+import { MillstreamError } from "./error.js";
+import { readEvents } from "./events.js";
+
+/** A WebSocket. */
+export class SocketLine {
+  kind = "socket";
+  #address;
+  #socket = null;
+
+  constructor({ place, query, ticket }) {
+    const asked = new URLSearchParams(ticket ? { ...query, ticket } : query);
+    this.#address = `${place.replace(/^http/, "ws")}?${asked}`;
+  }
+
+  run(onFrame) {
+    return new Promise((done, fail) => {
+      this.#socket = new WebSocket(this.#address);
+      this.#socket.onmessage = ({ data }) => {
+        const frame = JSON.parse(data);
+        const error = frame.error && frame.n === undefined ? new MillstreamError(frame.error) : null;
+        if (error?.isFinal) fail(error);
+        onFrame(frame);
+      };
+      // Why a handshake failed is hidden from pages: the other line finds out.
+      this.#socket.onclose = done;
+    });
+  }
+
+  send(frame) {
+    if (this.#socket?.readyState === WebSocket.OPEN) this.#socket.send(JSON.stringify(frame));
+  }
+
+  /** Ask whether it still carries; answers whether something will come back. */
+  ping() {
+    this.send({ ping: 1 });
+    return true;
+  }
+
+  close() {
+    this.#socket?.close();
+    this.#socket?.onclose?.(); // a dead peer would keep us waiting for its part
+  }
+}
+
+/** Server-sent events one way, requests the other: where a proxy lets no socket pass. */
+export class EventLine {
+  kind = "events";
+  #ms;
+  #place;
+  #query;
+  #ended = new AbortController();
+  #onFrame = null;
+  #last = Promise.resolve();
+
+  constructor({ ms, place, query }) {
+    this.#ms = ms;
+    this.#place = new URL(place);
+    this.#query = query;
+  }
+
+  async run(onFrame) {
+    this.#onFrame = onFrame;
+    const asked = new URLSearchParams({ live: "sse", ...this.#query });
+    const headers = { accept: "text/event-stream" };
+    const answer = await this.#ms.fetch(`${this.#place}?${asked}`, { headers, signal: this.#ended.signal });
+    await readEvents(answer.body, (text) => onFrame(JSON.parse(text)));
+  }
+
+  /** One after the other, so that they are stored in the order in which they were sent. */
+  send(frame) {
+    this.#last = this.#last.then(() => this.#post(frame));
+  }
+
+  ping() { return false; }
+
+  close() { this.#ended.abort(); }
+
+  async #post({ send, n }) {
+    if (this.#ended.signal.aborted) return;
+    const { client, user } = this.#query;
+    const body = { messages: send, client, user, n };
+    try {
+      const path = `${this.#place.pathname}/messages`;
+      const { offset } = await this.#ms.request("POST", path, body, { url: this.#place.origin, signal: this.#ended.signal });
+      this.#onFrame({ sent: n, offset });
+    } catch (error) {
+      if (error.status) this.#onFrame({ error: error.problem, n });
+      else this.close(); // whether it was stored is asked at the next join
+    }
+  }
+}

@@ -1,0 +1,129 @@
+/** The client for browsers: rooms, the HTTP interface and the live figures of a Millstream server. */
+
+export interface Options {
+  /** The server's address, or those of several servers that share a store; this page's by default. */
+  url?: string | string[];
+  /** A token; sockets use tickets that are made from it. */
+  token?: string;
+  /** A ticket, or what gets one: it is asked for at each connection, since tickets are short-lived. */
+  ticket?: string | (() => string | Promise<string>);
+}
+
+export class Millstream {
+  constructor(options?: Options);
+  readonly urls: string[];
+  /** Join a room. It connects at once, and stays until `close`. */
+  room<Types extends object = Record<string, unknown>>(name: string, options?: RoomOptions): Room<Types>;
+  /** Ask the HTTP interface: what its JSON holds, its text, or null. Raises `MillstreamError`. */
+  get<T = unknown>(path: string): Promise<T>;
+  post<T = unknown>(path: string, body?: unknown): Promise<T>;
+  put<T = unknown>(path: string, body?: unknown): Promise<T>;
+  patch<T = unknown>(path: string, body?: unknown): Promise<T>;
+  delete<T = unknown>(path: string): Promise<T>;
+  request<T = unknown>(method: string, path: string, body?: unknown, options?: { url?: string; signal?: AbortSignal }): Promise<T>;
+  /** `fetch` with the token or the ticket. */
+  fetch(address: string, options?: RequestInit): Promise<Response>;
+  /** The server's figures, once per second; answers a function that ends it. */
+  live(onFigures: (figures: Record<string, unknown>) => void, onState?: OnState): () => void;
+  /** Each server-sent event of a path, over lost connections; answers a function that ends it. */
+  events<T = unknown>(path: string, onEvent: (event: T) => void, onState?: OnState): () => void;
+}
+
+export type OnState = (state: "live" | "reconnecting" | "refused" | "closed", error?: MillstreamError) => void;
+
+export interface RoomOptions {
+  /** Under which name this client is shown; a ticket says its own. */
+  user?: string;
+  /** Which types of messages to hear; all of them by default. */
+  types?: Iterable<string>;
+  /** An id of up to 64 letters, digits, `_` and `-`; a random one by default. */
+  client?: string;
+}
+
+/** A room, joined. `Types` says what data each type of message has. */
+export class Room<Types extends object = Record<string, unknown>> {
+  readonly name: string;
+  readonly state: State;
+  /** Where it is connected, or was. */
+  readonly url: string;
+  readonly user: string;
+  readonly client: string;
+  /** Null before the first connection. */
+  readonly settings: RoomSettings | null;
+  /** Of the next message; null before the first connection. */
+  readonly offset: number | null;
+  readonly presence: ReadonlyMap<string, Present>;
+  /** From type to key to message; what this client has sent shows at once. */
+  readonly retained: ReadonlyMap<string, ReadonlyMap<string | null, Message>>;
+  /** Answers a function that ends it. */
+  on<E extends keyof Events>(event: E, fn: (value: Events[E]) => void): () => void;
+  /**
+   * Send to all others. Answers the offset once it is stored; null if it is known to be stored, but
+   * not where. Of conflated types the latest goes with the next tick: the answer is null, at once.
+   */
+  send<T extends keyof Types & string>(type: T, data: Types[T], options?: { key?: string }): Promise<number | null>;
+  /** Send several messages as one commit; answers the offset of the first. */
+  sendMany(messages: Outgoing[]): Promise<number | null>;
+  /** Delete the retained value of a key. */
+  delete(type: string, key: string): Promise<number | null>;
+  /** Leave. Sends that were not confirmed fail. */
+  close(): void;
+}
+
+export type State = "connecting" | "live" | "reconnecting" | "refused" | "closed";
+
+export interface Events {
+  message: Message;
+  /** Messages that this client does not get: expired, or dropped because it was slow. */
+  gap: { from: number; to: number };
+  presence: { presence: ReadonlyMap<string, Present>; joined?: string; left?: string };
+  /** What changed; `message` is null for what is gone. */
+  retained: { type: string; key: string | null; message: Message | null }[];
+  state: { state: State; url: string; via?: "socket" | "events"; error?: MillstreamError | null; retry_ms?: number };
+  /** What the server refused, and no `send` waits for. */
+  error: MillstreamError;
+}
+
+export interface Message<T = unknown> {
+  type: string;
+  data: T;
+  /** Missing while an own message is on its way. */
+  offset?: number;
+  from?: string;
+  key?: string;
+  /** Milliseconds since 1970. */
+  time?: number;
+  deleted?: true;
+}
+
+export interface Outgoing {
+  type: string;
+  data: unknown;
+  key?: string;
+  deleted?: true;
+}
+
+export interface Present {
+  user: string;
+  since: number;
+  connections: number;
+}
+
+export interface RoomSettings {
+  ttl: number;
+  conflated: string[];
+  tick: number;
+  retained: string[];
+  priority: string[];
+  messages_per_second: number;
+  message_bytes_max: number;
+  waiting_bytes_max: number;
+}
+
+/** `name` is the error's name as in the documentation, `data` its facts, `retry`: it may work later. */
+export class MillstreamError extends Error {
+  readonly status: number;
+  readonly data: Record<string, unknown>;
+  readonly retry: boolean;
+  readonly isFinal: boolean;
+}

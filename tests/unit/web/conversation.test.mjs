@@ -1,0 +1,253 @@
+// The rules of the browser's client, without a network: what a frame means, and what a join asks for.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { Conversation } from "../../../src/millstream/web/client/conversation.js";
+import { MillstreamError } from "../../../src/millstream/web/client/error.js";
+import { EventParser, backoff } from "../../../src/millstream/web/client/events.js";
+import { RetainedValues } from "../../../src/millstream/web/client/retained.js";
+
+const SETTINGS = { retained: ["shape"], conflated: ["pointer"], tick: 0.05 };
+const welcome = (about = {}, retained = undefined) =>
+  ({ welcome: { settings: SETTINGS, offset: 10, presence: [], sent: null, ...about }, retained });
+const shape = (offset, key, data, more = {}) => ({ offset, type: "shape", key, data, ...more });
+
+function joined(about, retained = []) {
+  const talk = new Conversation({ user: "ada", types: null, client: "c1" });
+  talk.take(welcome(about, retained));
+  return talk;
+}
+
+const shown = (talk) => Object.fromEntries(
+  [...(talk.retained.shown.get("shape") ?? [])].map(([key, message]) => [key, message.data]));
+
+test("the first join asks for no offset, a later one for what came since", () => {
+  const talk = new Conversation({ user: "ada", types: ["chat", "shape"], client: "c1" });
+  assert.deepEqual(talk.joining(), { client: "c1", user: "ada", types: "chat,shape" });
+  talk.take(welcome());
+  talk.take({ messages: [{ offset: 11, type: "chat", data: 1 }], offset: 12 });
+  assert.equal(talk.joining().offset, 12);
+});
+
+test("a client that received nothing resumes at the offset of its welcome", () => {
+  assert.equal(joined().joining().offset, 10);
+});
+
+test("a message that came already is not told again", () => {
+  const talk = joined();
+  const frame = { messages: [{ offset: 10, type: "chat", data: 1 }], offset: 11 };
+  assert.deepEqual(talk.take(frame), [["message", frame.messages[0]]]);
+  assert.deepEqual(talk.take(frame), []);
+});
+
+test("a send is confirmed with its offset", async () => {
+  const talk = joined();
+  const answer = talk.send([{ type: "chat", data: 1 }]);
+  assert.deepEqual(talk.toSend(), [{ send: [{ type: "chat", data: 1 }], n: 1 }]);
+  talk.take({ sent: 1, offset: 17 });
+  assert.equal(await answer, 17);
+  assert.deepEqual(talk.toSend(), []);
+  assert.equal(talk.joining().sent, 1);
+});
+
+test("after a lost connection only what is newer than the server knows is sent again", async () => {
+  const talk = joined();
+  const [first, second] = [talk.send([{ type: "chat", data: 1 }]), talk.send([{ type: "chat", data: 2 }])];
+  talk.toSend();
+  talk.take(welcome({ sent: 1 }));
+  assert.equal(await first, null);
+  assert.deepEqual(talk.toSend().map((one) => one.n), [2]);
+  talk.take({ sent: 2, offset: 30 });
+  assert.equal(await second, 30);
+});
+
+test("a join looks for unconfirmed sends from where they were sent", () => {
+  const talk = joined();
+  talk.send([{ type: "chat", data: 1 }]);
+  talk.toSend();
+  talk.take({ messages: [{ offset: 11, type: "chat", data: 2 }], offset: 12 });
+  assert.equal(talk.joining().offset, 10);
+});
+
+test("if the room has forgotten what came between, the outcome of a send is unknown", async () => {
+  const talk = joined();
+  const sent = talk.send([{ type: "chat", data: 1 }]);
+  talk.toSend();
+  const waiting = talk.send([{ type: "chat", data: 2 }]);
+  talk.take(welcome({ start: 90 }));
+  await assert.rejects(sent, { name: "OutcomeUnknown" });
+  assert.deepEqual(talk.toSend().map((one) => one.n), [2]);
+  talk.take({ sent: 2, offset: 90 });
+  assert.equal(await waiting, 90);
+});
+
+test("a refusal fails the send that it names, and no other", async () => {
+  const talk = joined();
+  const [first, second] = [talk.send([{ type: "shape", key: "a", data: 1 }]), talk.send([{ type: "chat", data: 2 }])];
+  assert.deepEqual(talk.take({ error: { title: "TooLarge", detail: "too large", status: 413 }, n: 1 }), []);
+  await assert.rejects(first, { name: "TooLarge", status: 413 });
+  assert.deepEqual(shown(talk), {});
+  talk.take({ sent: 2, offset: 11 });
+  assert.equal(await second, 11);
+});
+
+test("a refusal of nothing in particular is an event", () => {
+  const [[event, error]] = joined().take({ error: { title: "Overloaded", retry: true } });
+  assert.equal(event, "error");
+  assert.ok(error instanceof MillstreamError && error.retry);
+});
+
+test("leaving fails every send", async () => {
+  const talk = joined();
+  const sent = talk.send([{ type: "chat", data: 1 }]);
+  talk.fail(new MillstreamError({ title: "Closed" }));
+  await assert.rejects(sent, { name: "Closed" });
+});
+
+test("too many sends that wait are refused", () => {
+  const talk = new Conversation({ user: "", types: null, client: "c1" });
+  for (let i = 0; i < 1000; i += 1) talk.send([{ type: "chat", data: i }]);
+  assert.throws(() => talk.send([{ type: "chat", data: 0 }]), { name: "Overloaded", retry: true });
+});
+
+test("a gap is told once, from where this client is", () => {
+  const talk = joined();
+  const frame = { gap: { from: 5, to: 20 }, offset: 20, retained: [shape(15, "a", 1)] };
+  assert.deepEqual(talk.take(frame), [["gap", { from: 10, to: 20 }]]);
+  assert.equal(talk.offset, 20);
+  assert.deepEqual(shown(talk), { a: 1 });
+  assert.deepEqual(talk.take(frame), []);
+});
+
+test("presence follows who joins and who leaves", () => {
+  const talk = joined({ presence: [{ user: "ada", since: 1, connections: 2 }] });
+  const bob = { offset: 10, type: "joined", data: { user: "bob" }, time: 5 };
+  assert.deepEqual(talk.take({ messages: [bob], offset: 11 })[0][1].joined, "bob");
+  assert.deepEqual([...talk.presence.keys()], ["ada", "bob"]);
+  const ada = { offset: 11, type: "left", data: { user: "ada" } };
+  assert.equal(talk.take({ messages: [ada], offset: 12 })[0][1].left, "ada");
+  assert.deepEqual([...talk.presence.keys()], ["bob"]);
+});
+
+test("a user named like a property of objects is a user", () => {
+  const talk = joined({ presence: [{ user: "__proto__" }, { user: "constructor" }] });
+  assert.deepEqual([...talk.presence.keys()], ["__proto__", "constructor"]);
+});
+
+test("an own value shows at once, and a later one of another client replaces it", () => {
+  const talk = joined({}, [shape(3, "a", "old")]);
+  talk.send([shape(undefined, "a", "mine")]);
+  assert.deepEqual(shown(talk), { a: "mine" });
+  talk.take({ sent: 1, offset: 10 });
+  talk.take({ messages: [shape(11, "a", "theirs")], offset: 12 });
+  assert.deepEqual(shown(talk), { a: "theirs" });
+});
+
+test("an earlier value of another client that comes late does not replace an own one", () => {
+  const talk = joined();
+  talk.send([shape(undefined, "a", "mine")]);
+  talk.take({ sent: 1, offset: 11 });
+  talk.take({ messages: [shape(10, "a", "theirs")], offset: 12 });
+  assert.deepEqual(shown(talk), { a: "mine" });
+});
+
+test("a deletion of one's own is not undone by an earlier value that comes late", () => {
+  const talk = joined({}, [shape(3, "a", "old")]);
+  talk.send([{ type: "shape", key: "a", data: null, deleted: true }]);
+  assert.deepEqual(shown(talk), {});
+  talk.take({ sent: 1, offset: 11 });
+  talk.take({ messages: [shape(10, "a", "theirs")], offset: 12 });
+  assert.deepEqual(shown(talk), {});
+  talk.take({ messages: [shape(12, "a", "again")], offset: 13 });
+  assert.deepEqual(shown(talk), { a: "again" });
+});
+
+test("a deletion that came before the answer to an earlier own value counts", () => {
+  const talk = joined();
+  talk.send([shape(undefined, "a", "mine")]);
+  talk.take({ messages: [shape(11, "a", null, { deleted: true })], offset: 15 });
+  talk.take({ sent: 1, offset: 10 });
+  assert.deepEqual(shown(talk), {});
+});
+
+test("a snapshot that comes late undoes nothing that came behind it", () => {
+  const talk = joined();
+  talk.send([shape(undefined, "a", "mine")]);
+  talk.toSend();
+  talk.take(welcome({ sent: 1 }));
+  talk.take({ messages: [shape(11, "a", null, { deleted: true })], offset: 12 });
+  talk.retained.replace([shape(10, "a", "mine")], 11);
+  assert.deepEqual(shown(talk), {});
+});
+
+test("what is older than a snapshot changes nothing, also if the snapshot has no such key", () => {
+  const values = new RetainedValues();
+  values.replace([], 9);
+  values.apply(shape(5, "a", "old"));
+  assert.equal(values.shown.get("shape").size, 0);
+  values.replace([shape(3, "b", 1)], 12);
+  assert.deepEqual([...values.shown.get("shape").keys()], ["b"]);
+  values.replace([shape(5, "a", "old")], 9);
+  assert.deepEqual([...values.shown.get("shape").keys()], ["b"]);
+});
+
+test("of several values of a key in one send, the last shows", () => {
+  const talk = joined();
+  talk.send([shape(undefined, "a", 1), shape(undefined, "a", 2), shape(undefined, "b", 3)]);
+  assert.deepEqual(shown(talk), { a: 2, b: 3 });
+  talk.take({ sent: 1, offset: 20 });
+  assert.deepEqual(shown(talk), { a: 2, b: 3 });
+});
+
+test("an own value that was stored nobody knows where asks to be settled", () => {
+  const talk = joined();
+  talk.send([shape(undefined, "a", "mine")]);
+  talk.toSend();
+  talk.take(welcome({ sent: 1 }));
+  assert.ok(talk.retained.isDoubtful);
+  talk.retained.replace([shape(12, "a", "theirs")], 13);
+  assert.deepEqual(shown(talk), { a: "theirs" });
+  assert.ok(!talk.retained.isDoubtful);
+});
+
+test("what a snapshot lacks is gone, unless it was stored later", () => {
+  const values = new RetainedValues();
+  values.replace([shape(1, "a", 1), shape(2, "b", 2)], 5);
+  values.apply(shape(9, "c", 3));
+  values.takeChanges();
+  values.replace([shape(2, "b", 2)], 9);
+  assert.deepEqual([...values.shown.get("shape").keys()].sort(), ["b", "c"]);
+  assert.ok(values.takeChanges().some((one) => one.key === "a" && one.message === null));
+});
+
+test("which types are retained is known at the first welcome, also for what was sent before", () => {
+  const talk = new Conversation({ user: "ada", types: null, client: "c1" });
+  talk.send([shape(undefined, "a", 1)]);
+  assert.deepEqual(shown(talk), {});
+  talk.take(welcome({}, []));
+  assert.deepEqual(shown(talk), { a: 1 });
+});
+
+test("a room that was made anew is joined anew", () => {
+  const talk = joined({}, [shape(3, "a", "old")]);
+  talk.forget();
+  assert.equal(talk.joining().offset, undefined);
+  talk.take(welcome({ offset: 1 }, [shape(0, "b", 1)]));
+  assert.equal(talk.offset, 1);
+  assert.deepEqual(shown(talk), { b: 1 });
+});
+
+test("events are cut from text however it comes", () => {
+  const text = ': here\nid: 7\ndata: {"a":\ndata: 1}\n\ndata:x\r\n\r\nevent: y\n\ndata: z\n\n';
+  for (let size = 1; size <= text.length; size += 1) {
+    const parser = new EventParser();
+    const found = [];
+    for (let i = 0; i < text.length; i += size) found.push(...parser.feed(text.slice(i, i + size)));
+    assert.deepEqual(found, ['{"a":\n1}', "x", "z"], `in pieces of ${size}`);
+  }
+});
+
+test("the backoff doubles up to its bound, and is never the same for all", () => {
+  assert.deepEqual([0, 1, 2].map((i) => backoff(i, 1)), [250, 500, 1000]);
+  assert.equal(backoff(0, 0), 125);
+  assert.equal(backoff(1000, 1), 15_000);
+});
