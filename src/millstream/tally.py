@@ -16,6 +16,7 @@ from msgspec import Struct
 from millstream.format import keys
 from millstream.log.ancestry import fork_of
 from millstream.log.head import Head, Name
+from millstream.log.names import ROOM
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.sources import INBOX, LATER, OWN, Facts, facts_of, named_logs
 from millstream.queue.service.info import oldest_ms
@@ -27,9 +28,6 @@ LOOKED_AT_PER_STEP = 500
 
 BUCKETS_LOOKED_AT = 16
 """Buckets of a queue in which the oldest message is looked for, if it does not wait in its turn."""
-
-ROOM = "room:"
-"""Logs of rooms have names that begin so."""
 
 _WATCHED = (keys.HEAD, keys.NAME, keys.QUEUE)
 

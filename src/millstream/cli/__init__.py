@@ -31,6 +31,7 @@ from millstream.cli.spark import spark
 from millstream.cli.store import fold, stats
 from millstream.cli.sync import sync
 from millstream.cli.token import token
+from millstream.cli.top import top
 from millstream.cli.worker import worker
 from millstream.errors import MillstreamError
 
@@ -157,6 +158,7 @@ app.add_typer(token, name="token")
 app.add_typer(spark, name="spark")
 command(app, "doctor orders.db", "doctor --environment")(doctor)
 command(app, "stats", "stats --store http://depot:8080 --json")(stats)
+command(app, "top", "top --store http://depot:8080", "top --once --json")(top)
 command(app, "fold")(fold)
 command(app, "bench core", "bench queue --only claim --json")(bench)
 command(app, "demo")(demo)

@@ -13,16 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
+from millstream.pulse import CommitTimes, Flow, flow_between
 from millstream.server.auth.register import Registrar
 from millstream.server.observe import live
-from millstream.server.observe.live import (
-    HEARTBEAT,
-    CommitTimes,
-    Flow,
-    Live,
-    commit_times,
-    rates_between,
-)
+from millstream.server.observe.live import HEARTBEAT, Live, commit_times
 from millstream.server.rest.live import endpoint
 from millstream.server.rest.routing import Paths
 from millstream.server.serving import running
@@ -71,8 +65,8 @@ def with_live(core: Any) -> list[Any]:
 
 def test_rates_are_differences_over_time() -> None:
     before, after = Totals(published=10, claimed=5, done=1), Totals(published=30, claimed=5, done=4)
-    assert rates_between(before, after, 2.0) == Flow(published=10.0, claimed=0.0, acked=1.5)
-    assert rates_between(before, after, 0.0) == Flow()
+    assert flow_between(before, after, 2.0) == Flow(published=10.0, claimed=0.0, acked=1.5)
+    assert flow_between(before, after, 0.0) == Flow()
 
 
 def test_times_of_commits_are_those_between_two_counts() -> None:

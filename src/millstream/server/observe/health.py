@@ -10,7 +10,7 @@ import asyncio
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct
 
@@ -19,13 +19,12 @@ from millstream.command import Stats
 from millstream.errors import MillstreamError
 from millstream.limits import Limits, MiB
 from millstream.log.commands import GetBounds
+from millstream.pulse import Status
 from millstream.queue.commands import ListQueues
 from millstream.queue.model.message import QueueInfo
 from millstream.server.auth.access import RESERVED
 from millstream.server.settings import Settings
 from millstream.store.store import Store
-
-Status = Literal["healthy", "warning", "critical"]
 
 KEPT_S = 1.0
 """How long a finding is cached: frequent requests do not make the store work for it."""

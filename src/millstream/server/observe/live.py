@@ -16,7 +16,8 @@ from msgspec import Struct
 
 from millstream.clock import Clock
 from millstream.errors import MillstreamError
-from millstream.server.observe.health import Checkup, Status
+from millstream.pulse import CommitTimes, Flow, Pulse, Status, age_s, flow_between
+from millstream.server.observe.health import Checkup
 from millstream.server.observe.meter import Meter
 from millstream.store.store import Store
 from millstream.tally import Tally, Totals
@@ -34,51 +35,6 @@ COMMITS_OVER = 10
 HEARTBEAT = b": still here\n\n"
 
 _encode = msgspec.json.Encoder().encode
-
-
-class Flow(Struct, frozen=True):
-    """Messages per second, of all processes that share the store."""
-
-    published: float = 0.0
-    """Records appended to logs, puts to queues and messages of rooms among them."""
-    claimed: float = 0.0
-    """Messages that consumers were given, repeats included."""
-    acked: float = 0.0
-    """Messages that are done."""
-
-
-class CommitTimes(Struct, frozen=True):
-    """How long commits of this process took in the last seconds; null if there were none."""
-
-    p50: float | None = None
-    """The median, in milliseconds."""
-    p99: float | None = None
-    """Only one of a hundred took longer, in milliseconds."""
-
-
-class Pulse(Struct, frozen=True, kw_only=True):
-    """How the server and its store stood at a time."""
-
-    time: int
-    """Milliseconds since the epoch."""
-    rates: Flow
-    """Messages per second."""
-    depth: int
-    """Messages of all queues that are neither done nor failed."""
-    oldest_age_s: float
-    """Of the oldest message that waits; 0 if none does."""
-    commit_ms: CommitTimes
-    """How long commits took."""
-    logs: int
-    """How many logs there are that users have named."""
-    queues: int
-    """How many queues there are."""
-    rooms: int
-    """How many rooms there are."""
-    connections: int
-    """How many connections this server has."""
-    health: Status
-    """As `GET /health` says it."""
 
 
 class Moment(Struct, frozen=True):
@@ -174,7 +130,7 @@ class Live:
                 after, status = await self._look(tally, before)
                 now_s = loop.time()
                 self._commits.append(self._meter.commit_counts())
-                self._tell(rates_between(before, after, now_s - before_s), after, status)
+                self._tell(flow_between(before, after, now_s - before_s), after, status)
                 before, before_s = after, now_s
                 due_s = max(due_s + self.tick_s, now_s)
                 await asyncio.sleep(due_s - now_s)
@@ -195,12 +151,11 @@ class Live:
         now_ms = clock.wall_ms()
         if self._kept:  # a clock that was set back does not hide what is new
             now_ms = max(now_ms, self._kept[-1].figures.time + 1)
-        oldest_ms = totals.oldest_ms
         figures = Pulse(
             time=now_ms,
             rates=rates,
             depth=totals.depth,
-            oldest_age_s=0.0 if oldest_ms is None else max(0.0, (now_ms - oldest_ms) / 1000),
+            oldest_age_s=age_s(totals, now_ms),
             commit_ms=commit_times(self._commits[0], self._commits[-1]),
             logs=totals.logs,
             queues=totals.queues,
@@ -219,17 +174,6 @@ class Live:
 def event_of(figures: Pulse) -> bytes:
     """An event of server-sent events; its id is its time, from which a client can go on."""
     return b"id: %d\ndata: %s\n\n" % (figures.time, _encode(figures))
-
-
-def rates_between(before: Totals, after: Totals, seconds: float) -> Flow:
-    """How much happened per second between two looks."""
-    if seconds <= 0:
-        return Flow()
-    return Flow(
-        published=round((after.published - before.published) / seconds, 1),
-        claimed=round((after.claimed - before.claimed) / seconds, 1),
-        acked=round((after.done - before.done) / seconds, 1),
-    )
 
 
 def commit_times(before: CommitCounts, after: CommitCounts) -> CommitTimes:

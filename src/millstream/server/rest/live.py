@@ -12,8 +12,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
 from millstream.errors import Denied, MillstreamError, Unauthenticated
+from millstream.pulse import Pulse
 from millstream.server.auth.access import Need
-from millstream.server.observe.live import Pulse
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Endpoints
 

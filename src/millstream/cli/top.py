@@ -1,0 +1,168 @@
+"""`millstream top`: how a store stands, live, on one screen of a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from millstream.cli.command import AsJson
+from millstream.cli.display import console, json_text, say
+from millstream.cli.place import StorePlace
+from millstream.cli.screen import TITLES, Scene, draw, line_of
+from millstream.pulse import Pulse
+from millstream.queue.model.message import QueueInfo
+
+if TYPE_CHECKING:
+    from millstream.cli.watching import Watching
+
+TURN_S = 0.1
+"""How long a key may wait to be noticed."""
+
+QUEUES_LISTED = 1_000
+LISTING_SHARE = 10
+"""Listing queues takes a tenth of the time at most: where it takes long, it is done less often."""
+
+QUIT = ("q", "Q", "\x03", "\x04")
+
+
+def top(
+    place: StorePlace,
+    once: Annotated[bool, typer.Option("--once", help="Show it once, and end.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Watch a store live: rates, queues, rooms and health. Ends with q or Ctrl-C.
+
+    Works on a file, which is only read, and over a server, where a token needs store:read. In a
+    pipe it writes a line per second, with --json an object.
+    """
+    from millstream.cli.watching import watching
+
+    try:
+        with watching(place) as found:
+            show = _Show(found, once=once)
+            if json:
+                show.as_json()
+            elif once or not sys.stdout.isatty():
+                show.as_lines()
+            else:
+                show.on_screen()
+    except KeyboardInterrupt:
+        pass  # that is how it ends
+
+
+class _Show:
+    """What was seen so far, and the ways to show it."""
+
+    def __init__(self, found: Watching, *, once: bool) -> None:
+        self._found = found
+        self._once = once
+        self._pulses: deque[Pulse] = deque(maxlen=300)
+        self._queues: list[QueueInfo] = []
+        self._list_at_s = 0.0
+
+    def as_json(self) -> None:
+        """An object per second."""
+        for scene in self._scenes():
+            say(json_text({"live": scene.pulses[-1], "queues": scene.queues}))
+            sys.stdout.flush()
+
+    def as_lines(self) -> None:
+        """A line per second in a pipe; once, on a terminal, what the screen would show."""
+        titled = False
+        for scene in self._scenes():
+            if sys.stdout.isatty():
+                screen = console()
+                drawn = draw(scene, width=screen.width, height=screen.height, keys=False)
+                screen.print(drawn)
+                continue
+            if not titled:
+                say("\t".join(TITLES))
+                titled = True
+            say("\t".join(line_of(scene.pulses[-1])))
+            sys.stdout.flush()
+
+    def on_screen(self) -> None:
+        """The whole terminal, until a key ends it."""
+        from rich.live import Live
+        from rich.text import Text
+
+        screen = console()
+        with (
+            _keys() as pressed,
+            Live(Text("looking …"), console=screen, screen=True, auto_refresh=False) as live,
+        ):
+            for scene in self._turns(pressed):
+                drawn = draw(scene, width=screen.width, height=screen.height)
+                live.update(drawn, refresh=True)
+
+    def _scenes(self) -> Iterator[Scene]:
+        """What there is to show, each time that there is something new."""
+        while True:
+            if self._look():
+                yield self._scene()
+                if self._once:
+                    return
+            time.sleep(TURN_S)
+
+    def _turns(self, pressed: Any) -> Iterator[Scene]:
+        """The same, until a key is pressed that quits; a lost server is shown too."""
+        trouble = ""
+        while True:
+            if (self._look() or trouble != self._found.trouble) and self._pulses:
+                trouble = self._found.trouble
+                yield self._scene()
+            if pressed(TURN_S) in QUIT:
+                return
+
+    def _look(self) -> bool:
+        """Whether there is something new to show; once means: with rates."""
+        found = self._found.news()
+        self._pulses += found
+        if not found or (self._once and len(self._pulses) < self._found.until_rates):
+            return False
+        now_s = time.perf_counter()
+        if now_s >= self._list_at_s:
+            self._queues = list(islice(self._found.ms.queues(), QUEUES_LISTED))
+            self._list_at_s = now_s + (time.perf_counter() - now_s) * LISTING_SHARE
+        return True
+
+    def _scene(self) -> Scene:
+        return Scene(
+            self._found.shown, list(self._pulses), self._queues, trouble=self._found.trouble
+        )
+
+
+@contextmanager
+def _keys() -> Iterator[Any]:
+    """Keys as they are pressed, without Enter; a standard input that is no terminal has none."""
+    if not sys.stdin.isatty():
+
+        def wait(seconds: float) -> str:
+            time.sleep(seconds)
+            return ""
+
+        yield wait
+        return
+    import select
+    import termios
+    import tty
+
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+    try:
+
+        def pressed(seconds: float) -> str:
+            if select.select([sys.stdin], [], [], seconds)[0]:
+                return sys.stdin.read(1)
+            return ""
+
+        yield pressed
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
