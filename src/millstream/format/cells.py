@@ -102,6 +102,11 @@ class Cells:
         rest.seek(start)
         return list(map(rest.read, self.sizes()[first : first + count]))
 
+    def pick(self, indexes: Sequence[int]) -> list[bytes]:
+        """Some of them that need not be neighbours."""
+        data, base, ends = self._data, self.base, self.ends
+        return [data[base + ends[at] : base + ends[at + 1]] for at in indexes]
+
     def joined(self, first: int, count: int) -> bytes:
         """Some of them, back to back."""
         base, ends = self.base, self.ends

@@ -110,6 +110,17 @@ def packed_headers_of(metadata: blocks.Block, first: int, count: int) -> bytes:
     return _ARRAY + count.to_bytes(4, "big") + maps
 
 
+def picked_headers_of(metadata: blocks.Block, indexes: Sequence[int]) -> bytes:
+    """The headers of records that need not be neighbours, as a MessagePack array of maps."""
+    cells = metadata.cells(blocks.HEADERS)
+    if cells is None:
+        return b""
+    maps = cells.pick(indexes)
+    if not cells.is_full():
+        maps = [one or _NO_MAP for one in maps]
+    return _ARRAY + len(maps).to_bytes(4, "big") + b"".join(maps)
+
+
 def pack_headers(headers: Sequence[Headers]) -> bytes:
     """Headers of records as a MessagePack array of maps; nothing if none has any."""
     return _encode([dict(one) for one in headers]) if any(headers) else b""

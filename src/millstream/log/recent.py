@@ -8,6 +8,7 @@ What a claim gets is cut for it alone.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
 from itertools import chain
 from threading import Lock
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 from millstream.errors import CorruptionError
 from millstream.format import block as blocks
-from millstream.log.block import RecordBlock, packed_headers_of
+from millstream.log.block import RecordBlock, packed_headers_of, picked_headers_of
 from millstream.log.reader import bounds_of, fetch_blocks
 from millstream.store.store import Store
 
@@ -32,10 +33,14 @@ ROWS_AHEAD_BYTES = 64 * 1024
 _ARRAY_OF_ONE = b"\x91"
 
 
-class Columns(NamedTuple):
-    """Neighbouring records of a log, column by column."""
+NEAR = 16
+"""Records that are not wanted and are read all the same, between two that are."""
 
-    offsets: range
+
+class Columns(NamedTuple):
+    """Records of a log in order, mostly neighbours, column by column."""
+
+    offsets: range | list[int]
     values: list[bytes]
     timestamps: int | list[int]
     """One for all, or one for each."""
@@ -78,6 +83,27 @@ class ParsedBlock:
             timestamps,
             metadata.keys(skip, count) if header.columns & blocks.KEY else None,
             packed_headers_of(metadata, skip, count),
+        )
+
+    def picked(self, offsets: list[int]) -> Columns:
+        """Some of the records that it holds, which need not be neighbours."""
+        metadata, header, first = self.metadata, self.metadata.header, self.first
+        indexes = [offset - first for offset in offsets]
+        timestamps: int | list[int] = header.timestamp_ms
+        if header.columns & blocks.TIMESTAMP:
+            every = metadata.timestamps()
+            timestamps = [every[index] for index in indexes]
+        keys: list[bytes | None] | None = None
+        if header.columns & blocks.KEY:
+            all_keys = metadata.keys()
+            keys = [all_keys[index] for index in indexes]
+        cells = self.payload.cells(blocks.VALUE)
+        return Columns(
+            offsets,
+            [] if cells is None else cells.pick(indexes),
+            timestamps,
+            keys,
+            picked_headers_of(metadata, indexes),
         )
 
     def _row(self, offset: int) -> Columns:
@@ -181,6 +207,29 @@ def recent_rows(store: Store, log_id: int, name: str, *, start: int, stop: int) 
     """The records in [start, stop) of a log as `recent_columns` gives them, each by itself."""
     found = _pieces(store, log_id, name, start, stop)
     return list(chain.from_iterable([parsed.rows(first, end) for parsed, first, end in found]))
+
+
+def recent_scattered(store: Store, log_id: int, name: str, offsets: list[int]) -> list[Columns]:
+    """Records of a log, in ascending order, that need not be neighbours; damage raises."""
+    cache = store.caches.of(RecentBlocks)
+    setbacks = bounds_of(store, log_id).setbacks
+    if setbacks:
+        cache.note(log_id, setbacks)
+    found: list[Columns] = []
+    at, count = 0, len(offsets)
+    while at < count:
+        parsed = cache.find(log_id, offsets[at])
+        if parsed is None:
+            near = at + 1
+            while near < count and offsets[near] - offsets[near - 1] <= NEAR:
+                near += 1
+            start, stop = offsets[at], offsets[near - 1] + 1
+            read = fetch_blocks(store, log_id, name, start=start, stop=stop)
+            parsed, *_ = [cache.add(log_id, block) for block in read]
+        end = bisect_left(offsets, parsed.end, at)
+        found.append(parsed.picked(offsets[at:end]))
+        at = end
+    return found
 
 
 def _pieces(

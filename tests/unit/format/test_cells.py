@@ -34,6 +34,8 @@ def test_cells_come_back_as_they_were(values: list[bytes], data: st.DataObject) 
 
     assert found.cut(0, len(values)) == [found.cell(n) for n in range(len(values))] == values
     assert found.cut(first, count) == some
+    assert found.pick(range(first, first + count)) == some
+    assert found.pick(range(0, len(values), 3)) == values[::3]
     assert found.joined(first, count) == b"".join(some)
     assert found.any_is_empty(first, count) == (b"" in some)
     assert found.is_full() == (b"" not in values)

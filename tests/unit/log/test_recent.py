@@ -31,8 +31,18 @@ Row = tuple[int, bytes, int, bytes | None, Headers]
 def rows(ms: Millstream, name: str, start: int, stop: int) -> list[Row]:
     """Offset, value, timestamp, key and headers of each record."""
     store, log_id = parts(ms, name)
+    return _rows_of(recent.recent_columns(store, log_id, name, start=start, stop=stop))
+
+
+def scattered(ms: Millstream, name: str, offsets: list[int]) -> list[Row]:
+    """The same of records that need not be neighbours."""
+    store, log_id = parts(ms, name)
+    return _rows_of(recent.recent_scattered(store, log_id, name, offsets))
+
+
+def _rows_of(columns: list[recent.Columns]) -> list[Row]:
     found: list[Row] = []
-    for some in recent.recent_columns(store, log_id, name, start=start, stop=stop):
+    for some in columns:
         count, times, packed = len(some.values), some.timestamps, some.packed_headers
         found += zip(
             some.offsets,
@@ -72,6 +82,26 @@ def test_every_column_is_read_across_blocks_and_single_records(ms: Millstream) -
             for stop in range(start, 8):
                 assert rows(ms, "a", start, min(stop, 7)) == records[start:stop]
         ms.fold()
+
+
+def test_records_that_lie_apart_are_read_in_their_order(ms: Millstream) -> None:
+    log = ms.log("a")
+    log.append(b"0", key="k", headers={"n": 0}, timestamp=5)
+    log.append_many([b"1", b"2", b"3"], headers=[{"n": 1}, {}, {"n": 3}], timestamps=[6, 7, 8])
+    log.append(b"4", timestamp=9)
+    log.append_many([b"%d" % n for n in range(5, 60)], keys=["x", None, *["y"] * 53])
+    records = [(r.offset, r.value, r.timestamp, r.key, r.headers) for r in log.read(0)]
+
+    for _ in range(2):
+        for offsets in (range(0, 60, 2), range(1, 60, 3), [0, 59], [2, 3, 4], range(60), []):
+            assert scattered(ms, "a", list(offsets)) == [records[offset] for offset in offsets]
+        ms.fold()
+
+
+def test_of_records_that_lie_apart_none_may_be_gone(ms: Millstream) -> None:
+    ms.log("a").append_many([b"0", b"1"])
+    with pytest.raises(CorruptionError, match="is gone"):
+        scattered(ms, "a", [0, 5])
 
 
 def test_single_records_are_fetched_together(

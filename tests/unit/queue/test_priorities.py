@@ -29,6 +29,29 @@ def test_the_higher_goes_first_and_equals_go_in_order(queue: Queue) -> None:
     assert values(queue.claim(5)) == [b"c", b"b", b"d", b"a", b"e"]
 
 
+def test_messages_that_lie_apart_in_their_log_are_whole(queue: Queue, ms: Millstream) -> None:
+    log = ms.log("orders")
+    queue.alter(sources="orders", max_attempts=3)
+    for n in range(0, 40, 2):
+        log.append_many(
+            [b"%d" % n, b"%d" % (n + 1)],
+            keys=[f"k{n}", None],
+            headers=[{"p": n % 3, "n": n}, {"p": (n + 1) % 3, "n": n + 1}],
+        )
+    claimed = queue.claim(40)
+    assert values(claimed) == [b"%d" % n for n in sorted(range(40), key=lambda n: -(n % 3))]
+    for message in claimed:
+        n = int(message.text)
+        assert (message.offset, message.log, message.headers["n"]) == (n, "orders", n)
+        assert message.key == (f"k{n}".encode() if n % 2 == 0 else None)
+    queue.nack(claimed[5:8])
+    again = queue.claim(40)
+    assert sorted(values(again)) == sorted(values(claimed[5:8]))
+    assert [message.attempt for message in again] == [2, 2, 2]
+    queue.ack([*claimed[:5], *claimed[8:], *again])
+    assert counts(queue)["done"] == 40
+
+
 def test_the_best_may_be_the_last_of_many(queue: Queue) -> None:
     queue.put_many([b"%d" % n for n in range(3_000)])
     queue.put(b"urgent", priority=1)

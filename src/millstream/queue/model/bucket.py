@@ -10,7 +10,7 @@ is the whole truth about the messages: the RFC's records are made from it when t
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from copy import copy
 from functools import partial
@@ -325,20 +325,33 @@ class Bucket(Entity):
         """The latest time of a message in a state; None if there is none."""
         return max((max(self.until_ms[a:b]) for a, b in self.runs(state)), default=None)
 
-    def sources(self, start: int, stop: int) -> Iterator[Span]:
+    def sources(self, start: int, stop: int) -> list[Span]:
         """Where the messages of a range of slots lie, span by span."""
         spans = self.spans
         if len(spans) > 1:
-            at = bisect_right(spans, start, key=_slot_of) - 1
-            spans = spans[max(at, 0) :]
-        for span in spans:
-            first, last = max(start, span.slot), min(stop, span.slot + span.count)
-            if first >= stop:
-                return
-            if last - first == span.count:
-                yield span
-            elif first < last:
-                yield span.cut(first - span.slot, last - first, first)
+            low = max(bisect_right(spans, start, key=_slot_of) - 1, 0)
+            spans = spans[low : bisect_left(spans, stop, low, key=_slot_of)]
+        else:
+            spans = spans[:]
+        if spans and (skip := start - spans[0].slot) > 0:
+            first = spans[0]
+            spans[:1] = [first.cut(skip, first.count - skip, start)] if skip < first.count else []
+        if spans and (over := spans[-1].slot + spans[-1].count - stop) > 0:
+            last = spans[-1]
+            spans[-1:] = [last.cut(0, last.count - over, last.slot)] if over < last.count else []
+        return spans
+
+    def attempt_runs(self, start: int, stop: int) -> list[tuple[int, int, int]]:
+        """A range of slots cut where the number of attempts changes: from, to, attempts."""
+        attempts = self.attempts[start:stop]
+        first = attempts[0]
+        if attempts.count(first) == stop - start:
+            return [(start, stop, first)]
+        found = []
+        for attempt, same in groupby(attempts):
+            before, start = start, start + len(list(same))
+            found.append((before, start, attempt))
+        return found
 
     def mark(self, slot: int) -> SlotMark:
         """The priority and the group of a message."""

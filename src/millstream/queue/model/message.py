@@ -33,8 +33,9 @@ class Label(Struct, array_like=True, eq=False, dict=True):
     queue: str
     log: str
     claim_id: int
-    """Of the first; those of the others follow. So it is with the offset."""
-    offset: int
+    """Of the first; those of the others follow."""
+    offsets: int | list[int]
+    """That of the first, and those of the others follow; or one for each, in ascending order."""
     attempt: int
     timestamps: int | list[int]
     """One for all, or one for each."""
@@ -55,7 +56,7 @@ class Label(Struct, array_like=True, eq=False, dict=True):
 
 
 class Lot(Struct, array_like=True, frozen=True):
-    """Messages that were handed out together: neighbours in a log, and in their claim ids."""
+    """Messages of one log that were handed out together: neighbours in their claim ids."""
 
     label: Label
     values: list[bytes]
@@ -109,7 +110,8 @@ class Message(Struct, frozen=True, eq=False, gc=False):
     @property
     def offset(self) -> int:
         """Where it lies in its log."""
-        return self.label.offset + self.index
+        offsets = self.label.offsets
+        return offsets + self.index if isinstance(offsets, int) else offsets[self.index]
 
     @property
     def until(self) -> datetime | None:

@@ -15,7 +15,7 @@ from millstream.log.names import check_integer, check_text
 from millstream.queue import commands as c
 from millstream.queue.model import pace
 from millstream.queue.model.bucket import Bucket, Claimed
-from millstream.queue.model.slots import Slots, Span
+from millstream.queue.model.slots import Slots
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.endings import end_attempts, expire
 from millstream.queue.rules.index import QUIET, Rank
@@ -234,14 +234,19 @@ def _front_rank(ledger: Ledger, chosen: _Chosen, lane: int) -> Rank:
 def _take_front(ledger: Ledger, chosen: _Chosen, lane: int, most: int, limit: Rank) -> None:
     """Take messages off a lane while nothing else has a better rank."""
     run = 0
+    at_ms: int | None = None
     for bucket_id, slots in chosen.front(lane):
         for span in ledger.bucket(bucket_id).sources(*slots):
-            rank = (QUIET, ledger.index.rank(lane, span.at_ms))
-            if run >= most or (run and rank >= limit):
-                chosen.add_front(lane, min(run, most))
-                return
+            if span.at_ms != at_ms:
+                at_ms = span.at_ms
+                if run and (QUIET, ledger.index.rank(lane, at_ms)) >= limit:
+                    chosen.add_front(lane, run)
+                    return
             run += span.count
-    chosen.add_front(lane, min(run, most))
+            if run >= most:
+                chosen.add_front(lane, most)
+                return
+    chosen.add_front(lane, run)
 
 
 def _take(ledger: Ledger, chosen: _Chosen, *, until_ms: int, consumer: str) -> list[c.Grant]:
@@ -256,9 +261,7 @@ def _take(ledger: Ledger, chosen: _Chosen, *, until_ms: int, consumer: str) -> l
         ledger.busy[bucket_id] = min(before, until_ms)
     grants: list[c.Grant] = []
     for bucket_id, (start, stop) in chosen.parts:
-        bucket = ledger.bucket(bucket_id)
-        for span in bucket.sources(start, stop):
-            grants += _granted(queue, bucket, bucket_id, span, until_ms)
+        grants += _granted(ledger.bucket(bucket_id), bucket_id, (start, stop), until_ms)
     total, rate, counts = chosen.count, queue.spec.rate, ledger.counts
     counts.available -= total
     ledger.add_in_flight(total)
@@ -270,16 +273,10 @@ def _take(ledger: Ledger, chosen: _Chosen, *, until_ms: int, consumer: str) -> l
     return grants
 
 
-def _granted(
-    queue: QueueState, bucket: Bucket, bucket_id: int, span: Span, until_ms: int
-) -> Iterator[c.Grant]:
-    """Neighbouring messages that were claimed, cut where the attempt differs."""
-    start, stop = span.slot, span.slot + span.count
-    while start < stop:
-        attempt = bucket.attempts[start]
-        end = stop
-        if bucket.attempts[start:stop].count(attempt) < stop - start:
-            end = next(slot for slot in range(start, stop) if bucket.attempts[slot] != attempt)
-        claim_id, offset = bucket_id + start, span.offset + start - span.slot
-        yield c.Grant(claim_id, end - start, attempt, span.log_id, offset, until_ms)
-        start = end
+def _granted(bucket: Bucket, bucket_id: int, slots: Slots, until_ms: int) -> list[c.Grant]:
+    """Messages that were claimed: neighbours of the same attempt together."""
+    return [
+        c.Grant(bucket_id + span.slot, span.count, attempt, span.log_id, span.offset, until_ms)
+        for start, stop, attempt in bucket.attempt_runs(*slots)
+        for span in bucket.sources(start, stop)
+    ]

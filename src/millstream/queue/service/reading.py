@@ -7,6 +7,7 @@ handed out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -17,7 +18,13 @@ from millstream.format import keys
 from millstream.log.block import pack_headers
 from millstream.log.head import Head
 from millstream.log.reader import fetch_blocks
-from millstream.log.recent import Columns, is_at_hand, recent_columns, recent_rows
+from millstream.log.recent import (
+    Columns,
+    is_at_hand,
+    recent_columns,
+    recent_rows,
+    recent_scattered,
+)
 from millstream.log.salvage import bare_records, behind, salvage
 from millstream.queue import commands as c
 from millstream.queue.model.message import Label, Lot
@@ -48,15 +55,54 @@ def read_grants(store: Store, queue: str, grants: Sequence[c.Grant]) -> list[Lot
     """Messages that are claimed, with their payloads; those that are damaged fail now."""
     found: list[Lot] = []
     damaged: list[Damaged] = []
-    for grant in grants:
-        for some in _read(store, queue, grant):
-            if isinstance(some, Lot):
-                found.append(some)
-            else:
-                damaged.append(some)
+    for bundle in _bundles(grants):
+        if len(bundle) > 1:
+            with suppress(CorruptionError):  # of one of them: each is then read by itself
+                found += _read_bundle(store, queue, bundle)
+                continue
+        for grant in bundle:
+            for some in _read(store, queue, grant):
+                if isinstance(some, Lot):
+                    found.append(some)
+                else:
+                    damaged.append(some)
     if damaged:
         _give_up(store, queue, damaged, others=bool(found))
     return found
+
+
+def _bundles(grants: Sequence[c.Grant]) -> list[Sequence[c.Grant]]:
+    """Grants that lie apart in one log, in its order, but are neighbours in their claim ids."""
+    if len(grants) == 1:
+        return [grants]
+    found: list[list[c.Grant]] = []
+    bundle: list[c.Grant] = []
+    alike: tuple[int, ...] = ()
+    for grant in grants:
+        wanted = grant.claim_id, grant.attempt, grant.log_id, grant.until_ms
+        if wanted != alike or grant.offset < bundle[-1].offset:
+            bundle = []
+            found.append(bundle)
+        bundle.append(grant)
+        alike = grant.claim_id + grant.count, *wanted[1:]
+    return found  # type: ignore[return-value]  # a list of lists is one of sequences, too
+
+
+def _read_bundle(store: Store, queue: str, bundle: Sequence[c.Grant]) -> list[Lot]:
+    """The messages of a bundle, as many lots as they lie in blocks; damage raises."""
+    first = bundle[0]
+    offsets: list[int] = []
+    for grant in bundle:
+        if grant.count == 1:
+            offsets.append(grant.offset)
+        else:
+            offsets += range(grant.offset, grant.offset + grant.count)
+    log, epoch_ms = log_name(store, first.log_id), store.state.time.epoch_ms()
+    skip, lots = 0, []
+    for some in recent_scattered(store, first.log_id, log, offsets):
+        lots.append(_lot(queue, log, first, some, epoch_ms, skip=skip))
+        skip += len(some.offsets)
+    return lots
 
 
 def _give_up(store: Store, queue: str, damaged: list[Damaged], *, others: bool) -> None:
@@ -105,8 +151,8 @@ def _read(store: Store, queue: str, grant: c.Grant, reason: str = "") -> Iterato
             start = end
             continue
         for some in found:
-            yield _lot(queue, log, grant, some, epoch_ms, reason)
-        start = found[-1].offsets.stop
+            yield _lot(queue, log, grant, some, epoch_ms, reason, skip=start - grant.offset)
+            start += len(some.offsets)
 
 
 def _part(grant: c.Grant, start: int, stop: int) -> c.Grant:
@@ -121,15 +167,22 @@ def told(error: CorruptionError) -> str:
 
 
 def _lot(
-    queue: str, log: str, grant: c.Grant, some: Columns, epoch_ms: int, reason: str = ""
+    queue: str,
+    log: str,
+    grant: c.Grant,
+    some: Columns,
+    epoch_ms: int,
+    reason: str = "",
+    *,
+    skip: int = 0,
 ) -> Lot:
-    """Messages of a grant, from their records."""
-    first = some.offsets.start
+    """Messages of a grant behind the first few, from their records."""
+    offsets = some.offsets
     label = Label(
         queue,
         log,
-        grant.claim_id + first - grant.offset,
-        first,
+        grant.claim_id + skip,
+        offsets.start if isinstance(offsets, range) else offsets,
         grant.attempt,
         some.timestamps,
         some.keys,
