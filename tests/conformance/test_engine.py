@@ -13,7 +13,7 @@ import pytest
 from millstream.errors import Closed, CorruptionError
 from millstream.format import keys
 from millstream.store.commit import Commit, Row, Spool, SpooledRows, Value
-from millstream.store.engine import Engine
+from millstream.store.engine import Engine, WouldWait
 from millstream.testing.engines import corrupt
 from tests.conformance.kits import ENGINES, EngineKit
 
@@ -206,6 +206,17 @@ def test_leaving_without_a_commit_changes_nothing(engine: Engine) -> None:
         raise ZeroDivisionError
     assert read(engine, keys.payload(1)) == b"old"
     write(engine, (keys.payload(3), b"the next writer gets its turn"))
+
+
+def test_a_turn_is_waited_for_only_by_a_writer_that_waits(kit: EngineKit, engine: Engine) -> None:
+    other = kit.reopen(engine) if engine.shared else engine
+    with engine.write(), pytest.raises(WouldWait), other.write(waits=False):
+        pass
+    with other.write(waits=False) as writer:
+        writer.commit(Commit([(keys.delta(1), b"x")]))
+    with engine.write() as writer:
+        assert writer.last_seq() == 1
+    other.close()
 
 
 def test_a_commit_larger_than_is_held_in_memory_is_one_commit(

@@ -1,6 +1,7 @@
 """Claims of coroutines: made in the loop's own commits where they can, and waiting in lines.
 
-A claim that waits holds no thread. When the queue changes, the first in line looks at once: a
+A claim that waits holds no thread. When the queue changes, the first in line looks at once. If the
+event loop made the commit that changed it, the loop makes the claim as well, right behind. Else a
 thread of the session's pool is set to work by the thread that commits, and the event loop is not
 woken before there is an answer. The others that can get something too go on in the loop, all in
 one turn of it, so that one commit serves them.
@@ -61,6 +62,9 @@ class Loop(Protocol):
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call in the event loop; from any thread."""
+
+    def is_here(self) -> bool:
+        """Whether the event loop itself is calling."""
 
 
 class _Waiter:
@@ -142,12 +146,16 @@ class Claims:
         """As `consuming.claim_now`; what is known to be routed is claimed by the loop's own commits."""
         store = self._store
         routed = consuming.claim_ahead(store, command)
+        close = None
+        if routed is None and store.is_fast and not store.is_committing:
+            routed = close = consuming.claim_close(store, command)
         if routed is None:
             return await self._loop.ask(consuming.claim_now, store, command, turns=turns)
         granted = await self._loop.commit(routed)
         consuming.note_ahead(store, command.queue, granted)
         missing = command.count - granted.count
-        if missing > 0 and not granted.ahead:
+        is_all = close is not None and granted.grants and not granted.is_overtaken
+        if missing > 0 and not granted.ahead and not is_all:
             rest = replace(command, acked=[], count=missing)
             grants = granted.grants
             return await self._loop.ask(consuming.claim_now, store, rest, grants, turns=turns)
@@ -165,8 +173,12 @@ class Claims:
     def _tell(self, duties: Sequence[tuple[_Waiter, Duty]]) -> None:
         """Have waiters do something; called on any thread."""
         taking = []
+        here = self._store.is_fast and self._loop.is_here()
         for waiter, duty in duties:
             if duty == "take":
+                taking.append(waiter)
+            elif duty == "look" and here:
+                self._lines.stop_watching(waiter)
                 taking.append(waiter)
             else:
                 self._begin(waiter, self._look if duty == "look" else self._watch)

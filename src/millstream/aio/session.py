@@ -1,8 +1,9 @@
 """The embedded session for coroutines: answers commands from a store in this process.
 
 Operations that are asked for in one turn of the event loop are handed to the transactor as one
-list; their answers come back from the commit thread with one call into the loop. Reads and
-procedures run in a few threads of the session's own. A caller that waits holds no thread meanwhile.
+list. While commits are fast, the loop makes light ones itself; else their answers come back from the
+commit thread with one call into the loop. Reads and procedures run in a few threads of the session's
+own. A caller that waits holds no thread meanwhile.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 
 from millstream.aio.claiming import Claims, ClientTurns
 from millstream.aio.feed import Feeds
+from millstream.aio.weight import are_light, weight_of
 from millstream.command import Command, Operation, tidies
 from millstream.embedded import WAITS, answer, operation, put_for_later
 from millstream.errors import MillstreamError
@@ -37,6 +39,8 @@ class _Asked(Ticket[Any], eq=False, kw_only=True):
     """A ticket with the future of the coroutine that waits for it."""
 
     future: asyncio.Future[Any]
+    weight: int
+    """About how many bytes and records it handles."""
 
     def settle(self) -> None:
         """Give the answer, unless nobody waits any more."""
@@ -130,7 +134,8 @@ class AsyncEmbeddedSession:
         future: asyncio.Future[T] = self._loop.create_future()
         if not self._gathered:
             self._loop.call_soon(self._hand_in)
-        self._gathered.append(_Asked(operation(command), future=future))
+        asked = _Asked(operation(command), future=future, weight=weight_of(command))
+        self._gathered.append(asked)
         return await future
 
     def _hand_in(self) -> None:
@@ -140,8 +145,9 @@ class AsyncEmbeddedSession:
         size = self.limits.group_operations_max
         for first in range(0, len(gathered), size):
             group = _Group(gathered[first : first + size], self.call_soon)
+            light = are_light([asked.weight for asked in gathered])
             try:
-                self.store.submit([*group.asked])
+                self.store.submit([*group.asked], light=light)
             except MillstreamError as error:
                 for asked in group.asked:
                     asked.error = fresh(error)
@@ -193,10 +199,17 @@ class AsyncEmbeddedSession:
         if not changed.is_set():
             self.call_soon(changed.set)
 
+    def is_here(self) -> bool:
+        """Whether the event loop itself is calling, and not another thread."""
+        return asyncio._get_running_loop() is self._loop
+
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call in the event loop; from any thread. A loop that is closed has nobody left who could want the answer."""
         try:
-            self._loop.call_soon_threadsafe(callback)
+            if self.is_here():
+                self._loop.call_soon(callback)  # it need not be woken
+            else:
+                self._loop.call_soon_threadsafe(callback)
         except RuntimeError:
             if not self._loop.is_closed():
                 raise

@@ -19,7 +19,7 @@ from millstream.errors import MillstreamError, OutcomeUnknown
 from millstream.format import keys
 from millstream.store.commit import Commit
 from millstream.store.draft import Draft
-from millstream.store.engine import Writer
+from millstream.store.engine import WouldWait, Writer
 from millstream.store.fold import Slice, write_slice
 from millstream.store.group import run_group
 from millstream.store.keeper import Keeper
@@ -67,14 +67,19 @@ class Committing(Readable):
     def _begin_recovery(self, cause: BaseException) -> None:
         """Refuse writes until what is on disk is certain."""
 
-    def commit_group(self, group: list[Ticket[Any]]) -> None:
+    def commit_group(self, group: list[Ticket[Any]], *, waits: bool = True) -> bool:
         """Run the operations of a group and commit them; called by the leader, in its turn.
 
         Every ticket has its result or its error then. Raises nothing but what has interrupted its
-        thread, once the commit is finished.
+        thread, once the commit is finished. Without `waits`, nothing is done if more than the commit
+        itself would have to be waited for: False.
         """
+        if not waits and (self._promised or self._tail_is_full()):
+            return False
         try:
-            self._commit_group(group)
+            self._commit_group(group, waits=waits)
+        except WouldWait:
+            return False
         except MillstreamError as error:
             self._fail(group, error)
         except BaseException as error:
@@ -88,8 +93,9 @@ class Committing(Readable):
             if not (again and isinstance(error, Exception)):
                 raise  # it came from outside: what comes from an operation, comes again
         self.settled = group
+        return True
 
-    def _commit_group(self, group: list[Ticket[Any]]) -> None:
+    def _commit_group(self, group: list[Ticket[Any]], *, waits: bool = True) -> None:
         self._sent = False
         shortage = self.engine.shortage()
         if shortage is not None and shortage.is_severe:
@@ -101,7 +107,7 @@ class Committing(Readable):
         if self._promised:
             self._let_read()
         state, limits = self.state, self.limits
-        with self.engine.write() as writer:
+        with self.engine.write(waits=waits) as writer:
             with self.mutex:
                 self._ahead = True
                 self._advance(writer)
@@ -127,7 +133,7 @@ class Committing(Readable):
         self._operations += len(group)
         if self.on_commit is not None and self._sent:
             self.on_commit(len(group), self.clock.seconds() - began_s, self._sync_s)
-        self._after_commit()
+        self._after_commit(folds=waits)
 
     def _sync(self, writer: Writer, commit: Commit) -> None:
         """Hand a commit to the engine, and wait until it is durable."""
@@ -159,16 +165,12 @@ class Committing(Readable):
                 raise OutcomeUnknown("the commit was interrupted, and then folded by others")
         return found == data
 
-    def _after_commit(self) -> None:
+    def _after_commit(self, *, folds: bool) -> None:
         state, limits = self.state, self.limits
         if self.standby.is_used:
             self._follow()
         unfolded, size = state.seq - state.folded, state.tail_total
-        if (
-            unfolded > limits.tail_deltas_max
-            or size > limits.tail_bytes_max
-            or len(state.dirty) > limits.tail_entities_max
-        ):
+        if folds and self._tail_is_full():
             self._fold_behind()
         long = unfolded > limits.fold_deltas_min or size > limits.fold_bytes_min
         if long or not self._kept:
@@ -207,6 +209,15 @@ class Committing(Readable):
         self._last_failure = str(error)
 
     # The fold.
+
+    def _tail_is_full(self) -> bool:
+        """Whether so much is unfolded that the next commit has to fold."""
+        state, limits = self.state, self.limits
+        return (
+            state.seq - state.folded > limits.tail_deltas_max
+            or state.tail_total > limits.tail_bytes_max
+            or len(state.dirty) > limits.tail_entities_max
+        )
 
     def _tail_is_long(self) -> bool:
         state, limits = self.state, self.limits

@@ -112,6 +112,10 @@ class Suspendable(Protocol):
         """After the fork: the next use opens the handles again."""
 
 
+class WouldWait(Exception):
+    """The turn to write is another's, and the caller did not want to wait for it."""
+
+
 class Engine(Protocol):
     """A place where rows live."""
 
@@ -127,8 +131,11 @@ class Engine(Protocol):
     on_upkeep_due: Callable[[], None] | None
     """Called by the engine, on any thread, when `upkeep` would find something to do; it is quick."""
 
-    def write(self) -> AbstractContextManager[Writer]:
-        """Wait for the turn to write, across processes; leaving without a commit undoes it all."""
+    def write(self, *, waits: bool = True) -> AbstractContextManager[Writer]:
+        """Wait for the turn to write, across processes; leaving without a commit undoes it all.
+
+        Without `waits`, a turn that another process has is not waited for: `WouldWait`.
+        """
 
     def read(self) -> AbstractContextManager[Snapshot]:
         """A snapshot; short-lived, any thread."""

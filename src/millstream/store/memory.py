@@ -21,7 +21,7 @@ from millstream.errors import Closed, InvalidInput, OutcomeUnknown
 from millstream.format import keys
 from millstream.store.checksum import checked, row_checksum
 from millstream.store.commit import Commit, Row
-from millstream.store.engine import Ability, Durability, Shortage
+from millstream.store.engine import Ability, Durability, Shortage, WouldWait
 from millstream.store.faults import Crash, Torn
 from millstream.store.place import IN_MEMORY
 from millstream.store.polling import poll
@@ -164,8 +164,10 @@ class MemoryEngine:
         self._closed = False
 
     @contextmanager
-    def write(self) -> Iterator[MemoryWriter]:
+    def write(self, *, waits: bool = True) -> Iterator[MemoryWriter]:
         """Wait for the turn to write; leaving without a commit undoes it all."""
+        if not waits and self._turn.locked():
+            raise WouldWait
         with self._turn:
             self._check_open()
             assert self._in_doubt is None, "a write after an unknown outcome: recover first"

@@ -142,11 +142,13 @@ class SqliteEngine:
             self._readers.append(SqliteReader(connection))
         _open_paths[self._real_path] += 1
 
-    def write(self) -> SqliteWriter:
+    def write(self, *, waits: bool = True) -> SqliteWriter:
         """Wait for the turn to write; leaving without a commit undoes it all."""
         if self.read_only:
             raise CannotOpen(f"{self.path} was opened to be read only", path=str(self.path))
-        return self._writer or self._reopen_writer()
+        writer = self._writer or self._reopen_writer()
+        writer.waits = waits
+        return writer
 
     def read(self) -> PooledSnapshot:
         """A snapshot on a connection from the pool."""
@@ -273,7 +275,7 @@ class SqliteEngine:
     def _make_writer(self, connection: apsw.Connection) -> SqliteWriter:
         sync_folder(self.path)  # SQLite has made the log by now, if there was none
         connection.set_wal_hook(self._on_wal)
-        return SqliteWriter(connection, refused=self._refused)
+        return SqliteWriter(connection, busy=self._busy(), refused=self._refused)
 
     def _on_wal(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         self.commits += 1

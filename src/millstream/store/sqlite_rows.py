@@ -27,6 +27,7 @@ from millstream.record import SqlResult
 from millstream.store.checksum import checked, row_checksum
 from millstream.store.commit import Commit, Row
 from millstream.store.disk import full
+from millstream.store.engine import WouldWait
 from millstream.store.sqlite_file import PREFIX, explained, is_damage
 from millstream.store.sqlite_sql import NOT_SQL, Parameters, may_read, may_write, run
 
@@ -170,9 +171,16 @@ class SqliteWriter(SqliteReader):
     """A connection to write on: entered, it is a transaction, until commit or rollback."""
 
     def __init__(
-        self, connection: apsw.Connection, *, refused: Callable[[apsw.Error], MillstreamError]
+        self,
+        connection: apsw.Connection,
+        *,
+        busy: Callable[[int], bool],
+        refused: Callable[[apsw.Error], MillstreamError],
     ) -> None:
         super().__init__(connection)
+        self.waits = True
+        """Whether the next transaction waits for a lock that another process has."""
+        connection.set_busy_handler(lambda attempt: self.waits and busy(attempt))
         self._refused = refused
         self._newest: int | None = None
         """The sequence of the newest delta in the file, if it is known."""
@@ -190,10 +198,13 @@ class SqliteWriter(SqliteReader):
                     raise
                 self._execute("ROLLBACK")  # of one that was interrupted on its way out
                 self._execute("BEGIN IMMEDIATE")
-            self._damage = None
+            self._damage, self.waits = None, True
             if self.connection.data_version() != self._version:
                 self._newest = None
         except apsw.Error as error:
+            if not self.waits and isinstance(error, apsw.BusyError):
+                self.waits = True
+                raise WouldWait from error
             raise self._refused(error) from error
         except BaseException:  # `__enter__` raised, so `__exit__` will not run: roll back here
             self.__exit__(None, None, None)

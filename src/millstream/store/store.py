@@ -88,11 +88,19 @@ class Store(Committing):
             self.recovery.attempt()
         return self._transactor.run(operation)
 
-    def submit(self, tickets: list[Ticket[Any]]) -> None:
-        """Hand in operations whose tickets call back when they are durable."""
+    def submit(self, tickets: list[Ticket[Any]], *, light: bool = False) -> None:
+        """Hand in operations whose tickets call back when they are durable.
+
+        Light ones are committed by the calling thread, if commits are fast and none is in flight.
+        """
         if self._pid != os.getpid():
             self._refuse_fork()
-        self._transactor.submit(tickets)
+        self._transactor.submit(tickets, light=light)
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether commits take so little time that an event loop can make light ones itself."""
+        return self._transactor.is_fast
 
     # Upkeep.
 

@@ -3,7 +3,8 @@
 A caller beside which no other waits commits on its own thread. Under load one caller leads: it runs
 and commits the operations of all callers that wait, and meanwhile the next group gathers (`gather`
 decides who leads and who waits). Callers without a thread to lend, which are coroutines, are led for
-by a thread of the transactor's own.
+by a thread of the transactor's own; or by their event loop itself, while commits are so fast (`tempo`)
+that waking a thread would take longer, and if there is nothing else to wait for.
 
 `turn` is the writer's turn: the leader holds it from the first operation of its group until the
 commit is durable. Callers are answered only after that.
@@ -19,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 from millstream.clock import Clock
 from millstream.errors import MillstreamError, OutcomeUnknown, Overloaded, WriteFailed
 from millstream.store.gather import LEAD_ALONE, WAIT, Effect, Gather
+from millstream.store.tempo import Tempo
 from millstream.store.ticket import Ticket, finish
 from millstream.store.transaction import Operation
 
@@ -36,10 +38,11 @@ class Committer(Protocol):
     settled: list[Ticket[Any]] | None
     """The last group whose tickets all have their result or their error."""
 
-    def commit_group(self, group: list[Ticket[Any]]) -> None:
+    def commit_group(self, group: list[Ticket[Any]], *, waits: bool = True) -> bool:
         """Run and commit; every ticket then has its result or its error.
 
-        Raises nothing but what has interrupted its thread, and then the group is settled too.
+        Raises nothing but what has interrupted its thread, and then the group is settled too. Without
+        `waits`, nothing is done if more than the commit would have to be waited for: False.
         """
 
 
@@ -65,6 +68,12 @@ class Transactor:
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._thread_turn = threading.Semaphore(0)
+        self._tempo = Tempo()
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether commits take so little time that an event loop can make light ones itself."""
+        return self._tempo.is_fast
 
     def run(self, operation: Operation[T]) -> T:
         """Run an operation and return when it is durable.
@@ -102,15 +111,18 @@ class Transactor:
             else:
                 lead = self._await(ticket)
 
-    def submit(self, tickets: list[Ticket[Any]]) -> None:
-        """Hand in tickets that call back; returns at once."""
+    def submit(self, tickets: list[Ticket[Any]], *, light: bool = False) -> None:
+        """Hand in tickets that call back; returns at once, or soon if they are light."""
         with self._gate:
             self._admit(len(tickets))
             effect = self._gather.arrive_all(tickets)
             if effect is None:
                 return
             self._wake(effect)
-        self._use_thread(effect)
+        if light and effect.kind == "use thread" and self.is_fast and not self.turn.locked():
+            self._lead(waits=False)
+        else:
+            self._use_thread(effect)
 
     def refuse(self, reason: MillstreamError) -> None:
         """Refuse what comes from now on, and fail what still waits."""
@@ -157,22 +169,28 @@ class Transactor:
         finally:
             self._pass_on(1)
 
-    def _lead(self, own: Ticket[Any] | None = None) -> None:
-        """Commit for all callers that wait, answer them, pass the lead on; also if interrupted."""
+    def _lead(self, own: Ticket[Any] | None = None, *, waits: bool = True) -> None:
+        """Commit for all callers that wait, answer them, pass the lead on; also if interrupted.
+
+        A leader that must not wait leaves a group that has to wait to the transactor's thread.
+        """
         group: list[Ticket[Any]] = []
         self._leader = own
         try:
             with self.turn:
                 self._gather.taken = ()
                 try:
-                    group = self._take(patient=own is None or not own.joint)
+                    group = self._take(patient=waits and (own is None or not own.joint))
                 except BaseException:
                     group = list(self._gather.taken)
                     raise
                 began_s = self._clock.seconds()
-                if group:
-                    self._committer.commit_group(group)
-                self._gather.commit_s = self._clock.seconds() - began_s
+                if not group or self._committer.commit_group(group, waits=waits):
+                    self._gather.commit_s = self._clock.seconds() - began_s
+                    self._tempo.note(self._gather.commit_s)
+                else:
+                    left, group = group, []
+                    self._put_back(left)
         except BaseException:
             if self._committer.settled is not group:
                 left, group = group, []

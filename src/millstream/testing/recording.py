@@ -36,8 +36,8 @@ class _Around:
 
 class _Recorded(_Around):
     @contextmanager
-    def write(self) -> Iterator[Writer]:
-        with self._inner.write() as writer:
+    def write(self, *, waits: bool = True) -> Iterator[Writer]:
+        with self._inner.write(waits=waits) as writer:
             yield cast(Writer, _RecordedWriter(writer, self._on_commit))
 
 

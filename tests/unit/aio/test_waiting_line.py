@@ -15,7 +15,8 @@ from millstream.aio.queue import Queue
 from millstream.aio.session import AsyncEmbeddedSession
 from millstream.embedded import EmbeddedSession, open_store
 from millstream.errors import Closed, NotFound, OutcomeUnknown, Recovering, WriteFailed
-from millstream.testing import Faults, MemoryEngine, Probe, Torn
+from millstream.store.tempo import KEPT
+from millstream.testing import Faults, MemoryEngine, Probe, SimulatedClock, Torn
 
 LONG_S = 20
 MANY = 100
@@ -278,3 +279,51 @@ async def test_all_in_line_are_told_that_the_store_recovers() -> None:
         await queue.put(b"a")
         told = await asyncio.gather(*claims, return_exceptions=True)
         assert {type(one) for one in told} <= {OutcomeUnknown, Recovering}
+
+
+@pytest.mark.embedded
+async def test_a_loop_whose_commits_are_fast_claims_right_behind_the_put() -> None:
+    """Neither the put nor the claim that it serves wakes another thread."""
+    threads: list[str] = []
+    engine = MemoryEngine(
+        faults=lambda step: (
+            threads.append(threading.current_thread().name) if step == "commit" else None
+        )
+    )
+    store = open_store(engine, clock=SimulatedClock())
+    Probe(store).pause_keeper()
+    async with aio.Millstream(AsyncEmbeddedSession(store)) as ms:
+        queue = await ms.create_queue("jobs", lease=60)
+        for _ in range(KEPT):
+            await ms.log("warm").append(b"x")
+        claims = await waiting(ms, queue, 3)
+        for value in (b"a", b"b"):
+            threads.clear()
+            await queue.put(value)
+            (served,), claims = await asyncio.wait(claims, return_when=asyncio.FIRST_COMPLETED)
+            assert [message.value for message in served.result()] == [value]
+            assert threads == [threading.current_thread().name] * 2
+            await until_standing(ms, len(claims))
+        await queue.put_many([b"c", b"d"])
+        (last,) = claims
+        await queue.ack(await last)
+        assert [message.value for message in await queue.claim(5)] == [b"d"]
+
+
+@pytest.mark.embedded
+async def test_a_loop_whose_commits_are_fast_leaves_queues_that_look_at_headers_to_threads() -> (
+    None
+):
+    store = open_store(MemoryEngine(), clock=SimulatedClock())
+    Probe(store).pause_keeper()
+    async with aio.Millstream(AsyncEmbeddedSession(store)) as ms:
+        log = ms.log("all")
+        for _ in range(KEPT):
+            await log.append(b"no", headers={"n": 0})
+        queue = await ms.create_queue("jobs", sources="all", filter="n = 1", lease=60)
+        claims = await waiting(ms, queue, 2)
+        await log.append(b"no", headers={"n": 0})
+        await until_standing(ms, 2)
+        await log.append_many([b"yes"] * 2, headers=[{"n": 1}] * 2)
+        found = await asyncio.gather(*claims)
+        assert [message.value for (message,) in found] == [b"yes"] * 2

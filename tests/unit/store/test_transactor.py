@@ -507,7 +507,7 @@ def test_a_leader_interrupted_on_its_way_into_the_commit_leaves_it_to_another(
     before = commits(store)
     commit_group = store.commit_group
 
-    def interrupted(_: list[Ticket[Any]]) -> None:
+    def interrupted(_: list[Ticket[Any]], *, waits: bool) -> bool:
         monkeypatch.setattr(store, "commit_group", commit_group)
         raise KeyboardInterrupt
 

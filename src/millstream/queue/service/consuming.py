@@ -21,7 +21,7 @@ from millstream.queue.model.spec import no_queue
 from millstream.queue.rules.claims import Claiming, claim, place_routed
 from millstream.queue.rules.endings import finish
 from millstream.queue.rules.finding import find_bucket, find_queue, need_queue
-from millstream.queue.rules.sources import Facts, find_facts, named_logs
+from millstream.queue.rules.sources import Facts, facts_of, find_facts, named_logs
 from millstream.queue.service.info import change_in_s
 from millstream.queue.service.reading import (
     fail_damaged,
@@ -40,6 +40,9 @@ ROUTING_S_MAX = 1.0
 
 OVERTAKEN_MAX = 3
 """How often a claim routes again because others did so meanwhile; then it takes what there is."""
+
+CLOSE_RECORDS = 128
+"""Messages that a claim may have to look at if it is made by an event loop."""
 
 DAMAGED_S_MAX = 1.0
 """How long a claim goes on while it meets nothing but damaged messages."""
@@ -108,6 +111,24 @@ def claim_ahead(store: Store, query: c.ClaimMessages) -> c.ClaimRouted | None:
     if query.pop or not _take_ahead(store, query.queue, query.count):
         return None
     return c.ClaimRouted(query.queue, query.count, query.lease_ms, query.consumer, [], query.acked)
+
+
+def claim_close(store: Store, query: c.ClaimMessages) -> c.ClaimRouted | None:
+    """The claim of a few messages that came a moment ago, routed on the way; None if it is not that.
+
+    It takes little time, so that an event loop may do it, while no commit is in flight.
+    """
+    if query.pop or query.count <= 0:
+        return None
+    facts = store.view(partial(facts_of, name=query.queue))
+    if facts is None or facts.partial or not facts.is_plain or facts.spec.filter:
+        return None
+    if len(facts.sources) > 1 or not 0 < _behind(facts) + facts.untouched <= CLOSE_RECORDS:
+        return None
+    routed = route(store, facts, query.count)
+    return c.ClaimRouted(
+        query.queue, query.count, query.lease_ms, query.consumer, routed, query.acked
+    )
 
 
 def note_ahead(store: Store, queue: str, granted: c.Granted) -> None:
