@@ -29,6 +29,9 @@ from millstream.store.store import Store
 
 T = TypeVar("T")
 
+READ_HERE = 16
+"""Messages that came a moment ago, and are read by the event loop itself."""
+
 
 class ClientTurns(Protocol):
     """How many queries of one client may run at once: each look at a queue is one of them."""
@@ -159,10 +162,12 @@ class Claims:
             rest = replace(command, acked=[], count=missing)
             grants = granted.grants
             return await self._loop.ask(consuming.claim_now, store, rest, grants, turns=turns)
-        if are_at_hand(store, granted.grants):
-            return read_grants(store, command.queue, granted.grants), granted.left
+        is_little = is_all and granted.count <= READ_HERE
         asked = (store, command.queue, granted.grants)
-        found = await self._loop.ask(read_grants, *asked, turns=turns)
+        if is_little or are_at_hand(store, granted.grants):
+            found = read_grants(*asked)
+        else:
+            found = await self._loop.ask(read_grants, *asked, turns=turns)
         if found or not granted.grants:
             return found, granted.left
         rest = consuming.without_acks(command)  # all of these were damaged, and have failed
