@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from msgspec import Struct
 
+from millstream.record import Status
 from millstream.tally import Totals
-
-Status = Literal["healthy", "warning", "critical"]
 
 
 class Flow(Struct, frozen=True):

@@ -25,6 +25,9 @@ NO_HEADERS: Headers = MappingProxyType({})
 Seconds = float | timedelta
 """Durations are seconds, or a `timedelta`."""
 
+Status = Literal["healthy", "warning", "critical"]
+"""How well something is."""
+
 T = TypeVar("T")
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from millstream.format import keys
-from millstream.log.ancestry import fork_of
+from millstream.log.ancestry import FORK_NAME, fork_of
 from millstream.log.head import Head, Name
 from millstream.log.names import ROOM
 from millstream.queue.model.state import QueueState
@@ -189,7 +189,7 @@ class Tally:
     def _count(self, name: str, by: int) -> None:
         """Count a log as a room, or as one that a user has named; one of a queue's own is neither."""
         if name.startswith(ROOM):
-            self._rooms += by
+            self._rooms += by * (FORK_NAME not in name)
         elif not name.startswith((INBOX, LATER)):
             self._named += by
 

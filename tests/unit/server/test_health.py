@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from millstream.limits import Limits, MiB
+from millstream.rooms import commands as c
+from millstream.rooms.holder import make_holder
+from millstream.rooms.model import RoomMessage, Watermark
 from millstream.server.observe.health import (
     Check,
     Checkup,
@@ -166,3 +169,29 @@ def test_what_the_store_says_of_itself(change: dict[str, Any], name: str, status
 @pytest.mark.parametrize(("lag_s", "status"), [(0, "healthy"), (1, "warning"), (9, "critical")])
 def test_a_loop_that_is_late_is_told(lag_s: float, status: str) -> None:
     assert check_lag(lag_s).status == status
+
+
+# Rooms.
+
+
+def test_a_room_that_an_instance_does_not_keep_up_with_is_told() -> None:
+    async def test() -> None:
+        clock = SimulatedClock()
+        async with guarded(Settings(), clock=clock) as at:
+            ask = at.ms.session.execute
+            taken = ask(c.TakeInstance("other", make_holder(clock)))
+            ask(c.SendToRoom("hall", [RoomMessage("chat")] * 2))
+            ask(c.NoteWatermarks("other", taken.generation, [Watermark("hall", 0)]))
+            clock.advance(2)
+            assert statuses(await at.core.checkup.health())["rooms"] == "healthy"
+            clock.advance(10)
+            found = await at.core.checkup.health()
+            (check,) = (one for one in found.checks if one.name == "rooms")
+            assert (found.status, check.status) == ("warning", "warning")
+            assert "'hall'" in check.detail
+            assert "2 messages" in check.detail
+            ask(c.NoteWatermarks("other", taken.generation, [Watermark("hall", 2)]))
+            clock.advance(10)
+            assert statuses(await at.core.checkup.health())["rooms"] == "healthy"
+
+    in_loop(test)

@@ -15,6 +15,9 @@ from millstream.format.packing import pack_single
 from millstream.limits import Limits
 from millstream.log.commands import Append, GetBounds
 from millstream.queue.commands import ClaimMessages
+from millstream.rooms.commands import JoinRoom, NoteWatermarks, SendToRoom, TakeInstance
+from millstream.rooms.holder import make_holder
+from millstream.rooms.model import RoomMessage, Watermark
 from millstream.server.auth.access import ANYONE_HERE, NOBODY
 from millstream.server.settings import Settings
 from millstream.testing import Probe, SimulatedClock
@@ -33,6 +36,28 @@ async def scrape(at: Guarded) -> dict[tuple[str, ...], float]:
         for family in text_string_to_metric_families(answer.text)
         for sample in family.samples
     }
+
+
+def test_a_scrape_says_how_rooms_stand() -> None:
+    async def test() -> None:
+        clock = SimulatedClock()
+        async with guarded(Settings(), clock=clock) as at:
+            ask = at.ms.session.execute
+            taken = ask(TakeInstance("other", make_holder(clock)))
+            ask(SendToRoom("hall", [RoomMessage("chat")] * 3))
+            ask(NoteWatermarks("other", taken.generation, [Watermark("hall", 1)]))
+            ask(JoinRoom("hall", "other", taken.generation, "1", "client", "ada"))
+            clock.advance(12)
+            found = await scrape(at)
+            assert found["millstream_room_sent_total", "hall"] == 4
+            assert found["millstream_room_messages", "hall"] == 4
+            assert found["millstream_room_unpassed_messages", "hall"] == 3
+            assert found["millstream_room_oldest_seconds", "hall"] == 12
+            assert found["millstream_room_users", "hall"] == 1
+            assert found["millstream_room_connections", "hall"] == 1
+            assert found["millstream_room_health", "hall"] == 1
+
+    in_loop(test)
 
 
 def test_a_scrape_says_how_logs_and_queues_stand() -> None:

@@ -19,9 +19,10 @@ from millstream.command import Stats
 from millstream.errors import MillstreamError
 from millstream.limits import Limits, MiB
 from millstream.log.commands import GetBounds
-from millstream.pulse import Status
 from millstream.queue.commands import ListQueues
 from millstream.queue.model.message import QueueInfo
+from millstream.record import Status
+from millstream.rooms.backlog import NOWHERE, OwnPlace, RoomBacklog, find_backlogs
 from millstream.server.auth.access import RESERVED
 from millstream.server.settings import Settings
 from millstream.store.store import Store
@@ -44,7 +45,8 @@ LAG_S_CRITICAL = 5.0
 
 QUEUES_LOOKED_AT = 1_000
 
-_RANK = {"healthy": 0, "warning": 1, "critical": 2}
+RANK = {"healthy": 0, "warning": 1, "critical": 2}
+"""How bad a status is."""
 
 
 async def loop_lag_s() -> float:
@@ -84,6 +86,8 @@ class Checkup:
         self._session = session
         self._queue_age_s_max = settings.queue_age_s_max
         self._disk_free = disk_free
+        self.own_place: Callable[[], OwnPlace] = lambda: NOWHERE
+        """How far this server has come in its rooms; the stored watermarks are a second behind."""
         self._found: Health | None = None
         self._looked_s = 0.0
         self._lock = asyncio.Lock()
@@ -94,9 +98,13 @@ class Checkup:
         async with self._lock:
             if self._found is None or clock.seconds() - self._looked_s >= KEPT_S:
                 checks = await self._look()
-                worst = max((check.status for check in checks), key=_RANK.__getitem__)
+                worst = max((check.status for check in checks), key=RANK.__getitem__)
                 self._found, self._looked_s = Health(worst, checks), clock.seconds()
             return self._found
+
+    async def backlogs(self) -> list[RoomBacklog]:
+        """How rooms stand, with what this server itself has come to."""
+        return await asyncio.to_thread(find_backlogs, self._session.store, self.own_place())
 
     async def _look(self) -> list[Check]:
         session, store = self._session, self._session.store
@@ -109,6 +117,8 @@ class Checkup:
                 if self._queue_age_s_max:
                     queues = await session.execute(ListQueues("", QUEUES_LOOKED_AT))
                     checks.append(check_ages(queues, self._queue_age_s_max))
+                if backlogs := await self.backlogs():
+                    checks.append(check_rooms(backlogs))
         except (MillstreamError, OSError) as error:
             text = getattr(error, "message", "") or str(error)
             return [*checks, Check("store", "critical", text)]
@@ -162,6 +172,20 @@ def check_lag(lag_s: float) -> Check:
 def _graded(found: float, warning: float, critical: float) -> Status:
     """How bad it is to be above two bounds."""
     return "healthy" if found <= warning else "warning" if found <= critical else "critical"
+
+
+def check_rooms(backlogs: list[RoomBacklog]) -> Check:
+    """Whether an instance is behind in a room: by how many messages, and since when."""
+    late = [one for one in backlogs if one.status != "healthy"]
+    if not late:
+        return Check("rooms", "healthy")
+    worst = max(late, key=lambda one: (RANK[one.status], one.unpassed))
+    detail = (
+        f"in {worst.room!r} an instance has yet to deliver {worst.unpassed:,} messages, the oldest "
+        f"for {worst.oldest_s:.0f} s"
+    )
+    more = f", and {len(late) - 1} more rooms" if len(late) > 1 else ""
+    return Check("rooms", worst.status, detail + more)
 
 
 def check_ages(queues: list[QueueInfo], age_s_max: float) -> Check:

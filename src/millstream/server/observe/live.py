@@ -16,7 +16,8 @@ from msgspec import Struct
 
 from millstream.clock import Clock
 from millstream.errors import MillstreamError
-from millstream.pulse import CommitTimes, Flow, Pulse, Status, age_s, flow_between
+from millstream.pulse import CommitTimes, Flow, Pulse, age_s, flow_between
+from millstream.record import Status
 from millstream.server.observe.health import Checkup
 from millstream.server.observe.meter import Meter
 from millstream.store.store import Store

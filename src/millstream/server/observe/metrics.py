@@ -22,8 +22,9 @@ from millstream.queue.commands import ListQueues
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.model.state import QueueState
 from millstream.record import LogInfo
+from millstream.rooms.backlog import RoomBacklog
 from millstream.server.core import Core
-from millstream.server.observe.health import loop_lag_s
+from millstream.server.observe.health import RANK, loop_lag_s
 from millstream.store.rows import View
 from millstream.store.store import Store
 
@@ -36,6 +37,7 @@ LISTED_MAX = 10_000
 _PAGE = 1_000
 _LOGS = f"Of the {NAMES_MAX:,} largest logs, among the first {LISTED_MAX:,} by name."
 _QUEUES = f"Of the {NAMES_MAX:,} longest queues, among the first {LISTED_MAX:,} by name."
+_ROOMS = f"Of the {NAMES_MAX:,} largest rooms."
 _STATES = ("available", "unrouted", "delayed", "in_flight", "done", "failed")
 _TOTALS = {
     "done": "Messages that were ever done, also those that are forgotten by now.",
@@ -70,6 +72,7 @@ async def _families(core: Core) -> list[Metric]:
         *_of_store(stats),
         *_of_logs(found),
         *_of_queues(queues, totals),
+        *_of_rooms(await core.checkup.backlogs()),
     ]
 
 
@@ -147,6 +150,44 @@ def _of_logs(logs: list[LogInfo]) -> Iterator[Metric]:
         family = kind(f"millstream_log_{name}", f"{text} {_LOGS}", labels=["log"])
         for log in logs:
             family.add_metric([log.name], value(log))
+        yield family
+
+
+def _of_rooms(backlogs: list[RoomBacklog]) -> Iterator[Metric]:
+    shown = nlargest(NAMES_MAX, backlogs, key=attrgetter("messages"))
+    for kind, name, text, value in (
+        (CounterMetricFamily, "sent", "Messages ever sent.", attrgetter("sent")),
+        (GaugeMetricFamily, "messages", "Messages that can be read again.", attrgetter("messages")),
+        (
+            GaugeMetricFamily,
+            "unpassed_messages",
+            "Messages that the slowest living instance has yet to deliver.",
+            attrgetter("unpassed"),
+        ),
+        (
+            GaugeMetricFamily,
+            "oldest_seconds",
+            "Age of the oldest of them; 0 if there are none.",
+            attrgetter("oldest_s"),
+        ),
+        (GaugeMetricFamily, "users", "Users who are there.", attrgetter("users")),
+        (
+            GaugeMetricFamily,
+            "connections",
+            "Connections of these users, of all instances.",
+            attrgetter("connections"),
+        ),
+        (GaugeMetricFamily, "retained_values", "Values that are kept.", attrgetter("retained")),
+        (
+            GaugeMetricFamily,
+            "health",
+            "0 is healthy, 1 a warning, 2 critical.",
+            lambda room: RANK[room.status],
+        ),
+    ):
+        family = kind(f"millstream_room_{name}", f"{text} {_ROOMS}", labels=["room"])
+        for room in sorted(shown, key=attrgetter("room")):
+            family.add_metric([room.room], value(room))
         yield family
 
 
