@@ -2,10 +2,12 @@
 
 - What is packed is unpacked to the same, whole or record by record.
 - A block that is cut, longer, or has one bit flipped is refused, whichever bit it is.
-- Joining entries loses no record and changes none.
+- Joining single appends loses no record and changes none, and they count for as many bytes.
 """
 
 from __future__ import annotations
+
+import random
 
 import pytest
 from hypothesis import given
@@ -15,6 +17,7 @@ from msgspec.structs import replace
 from millstream.errors import CorruptionError
 from millstream.format import block, entries, keys
 from millstream.format.block import METADATA, PAYLOAD, Block
+from millstream.format.joining import coalesce
 from millstream.log.block import pack
 
 I64 = st.integers(-(2**63), 2**63 - 1)
@@ -143,18 +146,55 @@ def test_a_single_entry_comes_back(
     assert list(found.headers) == [headers]
 
 
-@given(offsets=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 30)), unique=True))
-def test_joining_loses_nothing(offsets: list[tuple[int, int]]) -> None:
-    metadata = entries.encode_metadata(key=None, timestamp_ms=1, headers=b"", appended_ms=1)
-    rows = [
-        (keys.entry(log, offset), entries.encode_single(100 * log + offset, metadata))
-        for log, offset in offsets
-    ]
-    found = []
-    for key, value in entries.coalesce(rows):
-        log, (first, _) = keys.pair(key)[0], entries.extent(key, value)
-        for n, message_id in enumerate(entries.decode(value).ids):
-            assert message_id == 100 * log + first + n
-            found.append((log, first + n))
+LONE = st.tuples(BYTES, st.none() | BYTES, I64, HEADERS, I64, st.booleans())
+"""A record: value, key, timestamp, headers, when it was appended; and whether its payload is large."""
 
-    assert sorted(found) == sorted(offsets)
+
+@given(
+    st.dictionaries(st.tuples(st.integers(1, 3), st.integers(0, 30)), LONE, max_size=40),
+    st.randoms(use_true_random=False),
+)
+def test_joining_loses_nothing(
+    records: dict[tuple[int, int], tuple[bytes, bytes | None, int, bytes, int, bool]],
+    source: random.Random,
+) -> None:
+    ids = dict(zip(records, source.sample(range(100), len(records)), strict=True))
+    rows, home, size = [], {}, 0
+    for place, (value, key, timestamp_ms, headers, appended_ms, is_large) in records.items():
+        metadata = entries.encode_metadata(
+            key=key, timestamp_ms=timestamp_ms, headers=headers, appended_ms=appended_ms
+        )
+        rows.append((keys.entry(*place), entries.encode_single(ids[place], metadata)))
+        payload = keys.payload(ids[place]), value
+        if is_large:
+            home[payload[0]] = value
+        else:
+            rows.append(payload)
+            size += len(value)
+        size += len(metadata)
+    source.shuffle(rows)
+
+    joined = dict(coalesce(rows))
+
+    found = {}
+    for row_key, row in joined.items():
+        if row_key[1] != keys.ENTRY:
+            continue
+        log, (first, stop) = keys.pair(row_key)[0], entries.extent(row_key, row)
+        entry = entries.decode(row)
+        if entry.packed:
+            header = block.decode_header(row, kind=METADATA)
+            payloads = Block(joined[keys.payload_block(header.first_id)], kind=PAYLOAD).column(
+                block.VALUE
+            )
+            size -= header.log_bytes
+        else:
+            payload_key = keys.payload(entry.ids[0])
+            payloads = [home[payload_key] if payload_key in home else joined[payload_key]]
+            size -= len(row) - entries.SINGLE_HEAD_BYTES
+            size -= len(joined.get(payload_key, b""))
+        columns = entry.keys, entry.timestamps, entry.headers, entry.appended, entry.ids
+        for offset, value, *rest in zip(range(first, stop), payloads or [], *columns, strict=True):
+            found[log, offset] = (value, *rest)
+    assert found == {place: (*record[:5], ids[place]) for place, record in records.items()}
+    assert size == 0

@@ -24,6 +24,9 @@ from millstream.format import keys
 from millstream.store.checksum import row_checksum
 
 SINGLES = 60
+APART = 30
+"""Of the singles, so many at the start are folded one by one; the fold joins the others."""
+
 BATCHES = 5
 PER_BATCH = 50
 
@@ -36,6 +39,8 @@ def path(tmp_path: Path) -> Path:
         orders, events = ms.log("orders"), ms.log("events")
         for number in range(SINGLES):
             orders.append({"number": number}, key=f"k{number}")
+            if number <= APART:
+                ms.fold()
         for _ in range(BATCHES):
             events.append_many([b"x" * 100] * PER_BATCH)
         orders.cursor("billing").ack([0, 1, 5])
@@ -143,11 +148,16 @@ def test_neighbouring_losses_are_told_as_one(path: Path) -> None:
     assert losses(examine(path)) == [("orders", (7, 12)), ("orders", (20, 21))]
 
 
+def test_a_damaged_block_of_joined_singles_loses_all_of_them(path: Path) -> None:
+    change(path, "DELETE FROM millstream_block WHERE id = ?", APART)
+    assert losses(examine(path)) == [("orders", (APART, SINGLES + 1))]
+
+
 def test_a_damaged_payload_block_loses_its_batch(path: Path) -> None:
     change(
         path,
         "UPDATE millstream_block SET value = zeroblob(length(value)) "
-        "WHERE id = (SELECT id FROM millstream_block ORDER BY id LIMIT 1 OFFSET 2)",
+        "WHERE id = (SELECT id FROM millstream_block ORDER BY id LIMIT 1 OFFSET 3)",
     )
     report = examine(path)
     assert losses(report) == [("events", (2 * PER_BATCH, 3 * PER_BATCH))]
@@ -157,7 +167,8 @@ def test_a_damaged_payload_block_loses_its_batch(path: Path) -> None:
 def test_a_payload_block_of_another_batch_is_noticed(path: Path) -> None:
     """Its checksum fits its row, but it is not what the entry points to."""
     with closing(apsw.Connection(str(path))) as file:
-        first, second = [row[0] for row in file.execute("SELECT id FROM millstream_block LIMIT 2")]
+        query = "SELECT id FROM millstream_block LIMIT 2 OFFSET 1"
+        first, second = [row[0] for row in file.execute(query)]
         value = file.execute("SELECT value FROM millstream_block WHERE id = ?", (second,)).get
     change(
         path,

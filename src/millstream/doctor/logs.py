@@ -7,7 +7,7 @@ themselves what they miss.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from millstream.doctor.coverage import Coverage
@@ -240,33 +240,29 @@ class LogExamination:
         head, sound = self._heads[log_id], self.sound.setdefault(log_id, Coverage())
         try:
             if entry.packed:
-                size = self._check_block(value, len(entry))
+                size = self._check_block(value, entry.ids)
                 sound.add(first, first + len(entry))
                 return size
         except CorruptionError as error:
             self._lose(head, first, len(entry), str(error))
             return None
-        lost = 0
-        size = len(value) - entries.ARRAY_HEAD_BYTES - entries.ELEMENT_HEAD_BYTES * len(entry)
-        for index, message_id in enumerate(entry.ids):
-            try:
-                size += len(self._payload(keys.PAYLOAD, message_id))
-                sound.add(first + index, first + index + 1)
-            except CorruptionError as error:
-                lost += 1
-                self._lose(head, first + index, 1, str(error))
-        return None if lost else size
+        try:
+            size = len(self._payload(keys.PAYLOAD, entry.ids[0]))
+        except CorruptionError as error:
+            self._lose(head, first, 1, str(error))
+            return None
+        sound.add(first, first + 1)
+        return size + len(value) - entries.SINGLE_HEAD_BYTES
 
     def _below(self, row: Found, offset: int) -> int:
         """What an entry counts for below an offset: the fold may have joined records across it."""
-        if blocks.is_block(row.value) or entries.extent(row.key, row.value)[0] >= offset:
-            return 0
         return bytes_below(Rows(self._replay.overlay, self._rows), (row.key, row.value), offset)
 
-    def _check_block(self, value: bytes, count: int) -> int:
+    def _check_block(self, value: bytes, ids: Sequence[int]) -> int:
+        count = len(ids)
         header = blocks.decode_header(value, kind=blocks.METADATA)
         payload = self._payload(keys.PAYLOAD_BLOCK, header.first_id)
-        self._note_id(header.first_id + count - 1)
+        self._note_id(max(ids))
         try:
             found = blocks.Block(payload, kind=blocks.PAYLOAD)
         except CorruptionError as error:
@@ -275,7 +271,7 @@ class LogExamination:
             raise CorruptionError(f"the payload holds {found.count} records, not {count}")
         if found.header.body_bytes != header.payload_bytes:
             raise CorruptionError("the payload is not the one that was written")
-        return header.body_bytes + header.payload_bytes
+        return header.log_bytes
 
     def _payload(self, kind: int, number: int) -> bytes:
         self._note_id(number)

@@ -8,19 +8,21 @@ encoded, checked and sent without them, so a block that arrives over a wire is s
     2   u8   version, 1
     3   u8   kind: 1 payload, 2 metadata
     4   u32  count
-    8   u64  first message id
+    8   u64  message id of the first record
     16  i64  when it was appended, ms
-    24  i64  timestamp of every record, where the timestamp column is absent, ms
-    32  u16  columns: 1 value, 2 timestamp, 4 key, 8 key validity, 16 headers, 32 appended
+    24  i64  timestamp of every record, where the columns of times are absent, ms
+    32  u16  columns: 1 value, 2 timestamp, 4 key, 8 key validity, 16 headers, 32 appended, 64 ids
     34  u16  0
     36  u32  bytes in the body
     40  u32  in metadata: bytes in the body of the payload block that belongs to it
-    44  u32  0
+    44  u32  in metadata: bytes that its records count for; 0: those of both bodies
     48  u32  CRC32C of the body
     52  u32  CRC32C of the 52 bytes before
 
     body: the columns that are present, in that order, each padded to 8 bytes
-    timestamp     i64[count]; so is appended, the last column, where it differs by record
+    timestamp     i64[count]; where only appended is there, the timestamps are the same
+    appended      i64[count], where it differs by record
+    ids           i64[count], the last column, where they do not follow each other by one
     key validity  bits, least significant first, before the key column
     the others    cells: u32[count + 1] offsets, padding, bytes
 
@@ -52,6 +54,10 @@ KEY = 4
 KEY_VALIDITY = 8
 HEADERS = 16
 APPENDED = 32
+IDS = 64
+
+_ORDER = (VALUE, TIMESTAMP, KEY_VALIDITY, KEY, HEADERS, APPENDED, IDS)
+_KNOWN = sum(_ORDER)
 
 HEADER_BYTES = 56
 
@@ -69,9 +75,16 @@ class BlockHeader(Struct, frozen=True, gc=False):
     appended_ms: int
     timestamp_ms: int
     columns: int
+    reserved: int
     body_bytes: int
     payload_bytes: int
+    counted_bytes: int
     body_crc: int
+
+    @property
+    def log_bytes(self) -> int:
+        """In metadata: how many bytes of its log its records count for."""
+        return self.counted_bytes or self.body_bytes + self.payload_bytes
 
 
 def checksum(data: bytes) -> int:
@@ -90,8 +103,12 @@ def encode_metadata(
     keys: Sequence[bytes | None] | None,
     headers: Sequence[bytes] | None,
     appended: Sequence[int] | None = None,
+    ids: Sequence[int] | None = None,
 ) -> tuple[int, bytes]:
-    """The columns bitmap and body of a metadata block; what is None takes no space."""
+    """The columns bitmap and body of a metadata block; what is None takes no space.
+
+    Without timestamps they are the times in `appended`, if that is given.
+    """
     columns = 0
     parts: list[bytes] = []
     if timestamps is not None:
@@ -110,6 +127,9 @@ def encode_metadata(
     if appended is not None:
         columns |= APPENDED
         parts.append(_fixed(array("q", appended)))
+    if ids is not None:
+        columns |= IDS
+        parts.append(_fixed(array("q", ids)))
     return columns, b"".join(parts)
 
 
@@ -124,6 +144,7 @@ def place(
     appended_ms: int = 0,
     timestamp_ms: int = 0,
     payload_bytes: int = 0,
+    counted_bytes: int = 0,
 ) -> bytes:
     """The whole block: a body behind its header. A checksum that is known is not computed again."""
     head = _HEADER.pack(
@@ -138,7 +159,7 @@ def place(
         0,
         len(body),
         payload_bytes,
-        0,
+        counted_bytes,
         checksum(body) if body_crc is None else body_crc,
     )
     return b"".join((head, _CRC.pack(checksum(head)), body))
@@ -170,16 +191,14 @@ def decode_header(data: bytes, *, kind: int) -> BlockHeader:
         raise CorruptionError("a block's header is damaged", what="block header", where=52)
     if found != kind:
         raise CorruptionError(f"a block of kind {found}, not {kind}", what="block kind", where=3)
-    count, first_id, appended_ms, timestamp_ms, columns, _, body_bytes, payload_bytes, _, crc = rest
+    body_bytes = rest[6]
     if len(data) != HEADER_BYTES + body_bytes:
         raise CorruptionError(
             f"a block has {len(data) - HEADER_BYTES} bytes of body, its header says {body_bytes}",
             what="block body",
             where=36,
         )
-    return BlockHeader(
-        kind, count, first_id, appended_ms, timestamp_ms, columns, body_bytes, payload_bytes, crc
-    )
+    return BlockHeader(kind, *rest)
 
 
 class Block:
@@ -230,11 +249,30 @@ class Block:
 
     def timestamps(self, first: int = 0, count: int | None = None) -> Sequence[int]:
         """Every record's timestamp, or those of some, in ms."""
-        return self._numbers(TIMESTAMP, self.header.timestamp_ms, first, count)
+        column = TIMESTAMP if self.header.columns & TIMESTAMP else APPENDED
+        return self._numbers(column, self.header.timestamp_ms, first, count)
 
     def appended(self, first: int = 0, count: int | None = None) -> Sequence[int]:
         """When each record was appended, or some were, in ms."""
         return self._numbers(APPENDED, self.header.appended_ms, first, count)
+
+    def timestamp_ms(self) -> int | None:
+        """The timestamp that all records have; None if each has its own."""
+        header = self.header
+        return None if header.columns & (TIMESTAMP | APPENDED) else header.timestamp_ms
+
+    def appended_ms(self) -> int | None:
+        """When all records were appended; None if each was at a time of its own."""
+        header = self.header
+        return None if header.columns & APPENDED else header.appended_ms
+
+    def ids(self, first: int = 0, count: int | None = None) -> Sequence[int]:
+        """Every record's message id, or those of some."""
+        header = self.header
+        if header.columns & IDS:
+            return self._numbers(IDS, 0, first, count)
+        start, some = header.first_id + first, header.count - first if count is None else count
+        return range(start, start + some)
 
     def validity(self) -> Sequence[bool] | None:
         """Which records have a key; None if all or none have."""
@@ -282,18 +320,18 @@ class Block:
         count, columns = self.header.count, self.header.columns
         starts: dict[int, int] = {}
         position = HEADER_BYTES
-        for column in (VALUE, TIMESTAMP, KEY_VALIDITY, KEY, HEADERS, APPENDED):
+        for column in _ORDER:
             if not columns & column:
                 continue
             starts[column] = position
-            if column in (TIMESTAMP, APPENDED):
+            if column in (TIMESTAMP, APPENDED, IDS):
                 position += 8 * count
             elif column == KEY_VALIDITY:
                 position += round8((count + 7) // 8)
             else:
                 cells = self._cells[column] = Cells(self._data, position, count)
                 position = cells.stop
-        if position != len(self._data) or columns & ~63:
+        if position != len(self._data) or columns & ~_KNOWN:
             raise CorruptionError(
                 "a block's columns do not fill its body", what="block body", where=position
             )

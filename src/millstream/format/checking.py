@@ -80,7 +80,10 @@ def check_stored(metadata: block.Block, payload: block.Block, limits: Limits) ->
     count, columns = metadata.count, metadata.header.columns
     if count < 1:
         raise InvalidInput("a block without records")
-    if columns & ~(_HANDED_IN | block.APPENDED) or payload.header.columns != block.VALUE:
+    if (
+        columns & ~(_HANDED_IN | block.APPENDED | block.IDS)
+        or payload.header.columns != block.VALUE
+    ):
         raise InvalidInput(f"a block with the columns {columns} and {payload.header.columns}")
     _check_cells(metadata, payload, limits)
     if columns & block.KEY_VALIDITY:

@@ -1,8 +1,8 @@
-"""Log entries: the metadata of one append, as an RFC array or as a block.
+"""Log entries: the metadata of records with adjacent offsets, as an RFC array or as a block.
 
 An append of one record is the RFC's `Array<MessageMetadata>` of one element, of more a metadata
-block. The fold joins neighbouring arrays into longer ones: an entry covers as many offsets as its
-array has elements.
+block. The fold joins neighbouring single entries into blocks (`joining`), as if their records had
+been appended together.
 
     MessageMetadata.metadata = MessagePack [key, timestamp, headers], or, where the producer gave
     another timestamp than the time of the append, [key, timestamp, headers, appended]
@@ -11,7 +11,7 @@ array has elements.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Raw, Struct
@@ -19,20 +19,15 @@ from msgspec import Raw, Struct
 from millstream.errors import CorruptionError
 from millstream.format import block, keys
 
-ARRAY_RECORDS_MAX = 500
-"""Elements in a joined array: an entry is read whole."""
-
-ARRAY_BYTES_MAX = 64 * 1024
-
-ARRAY_HEAD_BYTES = 2
-ELEMENT_HEAD_BYTES = 12
+SINGLE_HEAD_BYTES = 14
+"""Of the entry of one record: count, message id and size of the metadata that follows."""
 
 NO_HEADERS = b""
 _EMPTY_MAP = Raw(b"\x80")
 
 _SINGLE = struct.Struct("<HQI")
-_COUNT = struct.Struct("<H")
-_ELEMENT = struct.Struct("<QI")
+_ARRAY = b"\xdd"
+"""Before a count of 32 bits: what makes metadata that lies back to back a MessagePack array."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -56,6 +51,19 @@ class Entry(Places, kw_only=True):
     headers: Sequence[bytes]
     timestamps: Sequence[int]
 
+    def first(self, count: int) -> Entry:
+        """The first of its records, in a form that is not kept."""
+        if count == len(self):
+            return self
+        return Entry(
+            ids=self.ids[:count],
+            keys=self.keys[:count],
+            headers=self.headers[:count],
+            timestamps=self.timestamps[:count],
+            appended=self.appended[:count],
+            packed=self.packed,
+        )
+
 
 def encode_metadata(
     *, key: bytes | None, timestamp_ms: int, headers: bytes, appended_ms: int
@@ -70,7 +78,7 @@ def encode_metadata(
 def metadata_of(value: bytes) -> list[tuple[int, bytes]]:
     """The message id and the metadata, as `encode_metadata` gives it, of each record of an entry."""
     if not block.is_block(value):
-        return [(message_id, value[start:stop]) for message_id, start, stop in _elements(value)]
+        return [(single_id(value), value[SINGLE_HEAD_BYTES:])]
     found = decode(value)
     columns = zip(
         found.ids, found.keys, found.timestamps, found.headers, found.appended, strict=True
@@ -89,14 +97,34 @@ def encode_single(message_id: int, metadata: bytes) -> bytes:
     return _SINGLE.pack(1, message_id, len(metadata)) + metadata
 
 
+def single_id(value: bytes) -> int:
+    """The message id of the entry of one record, which is checked."""
+    if len(value) < SINGLE_HEAD_BYTES:
+        raise CorruptionError("a log entry is cut", what="log entry", where=len(value))
+    total, message_id, size = _SINGLE.unpack_from(value)
+    if total != 1:
+        raise CorruptionError(
+            f"an array of {total} elements; a log entry has 1, or is a block",
+            what="log entry",
+            where=0,
+        )
+    if len(value) != SINGLE_HEAD_BYTES + size:
+        raise CorruptionError(
+            f"a log entry has {len(value) - SINGLE_HEAD_BYTES} bytes of metadata, not {size}",
+            what="log entry",
+            where=10,
+        )
+    found: int = message_id
+    return found
+
+
 def count(value: bytes) -> int:
     """How many records an entry covers, without decoding it."""
     if block.is_block(value):
         return block.decode_header(value, kind=block.METADATA).count
-    if len(value) < 2:
+    if len(value) < SINGLE_HEAD_BYTES:
         raise CorruptionError("a log entry is cut", what="log entry", where=len(value))
-    found: int = _COUNT.unpack_from(value)[0]
-    return found
+    return 1
 
 
 def extent(key: bytes, value: bytes) -> tuple[int, int]:
@@ -108,11 +136,11 @@ def extent(key: bytes, value: bytes) -> tuple[int, int]:
 def decode(value: bytes, start: int = 0, stop: int | None = None) -> Entry:
     """Read an entry, of either form; or only its records [start, stop), counted from its first."""
     if not block.is_block(value):
-        return _decode_array(value, start, stop)
+        return decode_singles([value])
     found = block.Block(value, kind=block.METADATA)
-    total, first = (found.count if stop is None else stop) - start, found.header.first_id + start
+    total = (found.count if stop is None else stop) - start
     return Entry(
-        ids=range(first, first + total),
+        ids=found.ids(start, total),
         keys=found.keys(start, total),
         headers=found.column(block.HEADERS, start, total) or [NO_HEADERS] * total,
         timestamps=found.timestamps(start, total),
@@ -124,62 +152,111 @@ def decode(value: bytes, start: int = 0, stop: int | None = None) -> Entry:
 def decode_places(value: bytes) -> Places:
     """Read only where the payloads of an entry are, and when they came."""
     if not block.is_block(value):
-        return _decode_array(value)
+        return decode_singles([value])
     found = block.Block(value, kind=block.METADATA)
-    first = found.header.first_id
-    return Places(ids=range(first, first + found.count), appended=found.appended(), packed=True)
+    return Places(ids=found.ids(), appended=found.appended(), packed=True)
+
+
+def decode_singles(values: Sequence[bytes]) -> Entry:
+    """Read entries of one record each, as one; their payloads lie apart."""
+    found = _fields_of(values)
+    return Entry(
+        ids=as_range(list(map(single_id, values))),
+        keys=[one.key for one in found],
+        headers=[_headers(one) for one in found],
+        timestamps=[one.timestamp_ms for one in found],
+        appended=[_appended(one) for one in found],
+        packed=False,
+    )
+
+
+def as_range(ids: Sequence[int]) -> Sequence[int]:
+    """Message ids, as a range if they follow each other by one."""
+    found = range(ids[0], ids[0] + len(ids))
+    return found if ids[-1] == found[-1] and list(found) == ids else ids
 
 
 def head_of(value: bytes, count: int) -> bytes:
-    """An entry as if it had only its first `count` records; see `with_payload` for its payload."""
-    if not block.is_block(value):
-        return _COUNT.pack(count) + value[ARRAY_HEAD_BYTES : _elements(value)[count - 1][2]]
+    """A block as if it had only its first `count` records; see `with_payload` for its payload."""
     return _block_of(value, 0, count)
 
 
 def tail_of(value: bytes, start: int) -> bytes:
-    """An entry as if it had only the records from `start` on; see `with_payload` for its payload."""
-    if not block.is_block(value):
-        elements = _elements(value)
-        begin = elements[start][1] - ELEMENT_HEAD_BYTES
-        return _COUNT.pack(len(elements) - start) + value[begin:]
+    """A block as if it had only the records from `start` on; see `with_payload` for its payload."""
     return _block_of(value, start, count(value))
 
 
-def encode_some(found: block.Block, start: int, total: int) -> tuple[int, bytes]:
-    """The columns bitmap and body of some records of a metadata block."""
+def encode(entry: Entry, *, payload_bytes: int = 0, counted_bytes: int = 0) -> bytes:
+    """The metadata block of some records: what they have in common takes no column."""
+    appended, timestamps = list(entry.appended), list(entry.timestamps)
+    together = appended.count(appended[0]) == len(appended)
+    alike = timestamps == appended or timestamps.count(timestamps[0]) == len(timestamps)
+    if not together:
+        alike = timestamps == appended
+    columns, body = block.encode_metadata(
+        timestamps=None if alike else timestamps,
+        keys=entry.keys if any(key is not None for key in entry.keys) else None,
+        headers=entry.headers if any(entry.headers) else None,
+        appended=None if together else appended,
+        ids=None if isinstance(entry.ids, range) else entry.ids,
+    )
+    return block.place(
+        body,
+        kind=block.METADATA,
+        count=len(entry),
+        first_id=entry.ids[0],
+        columns=columns,
+        appended_ms=appended[0] if together else 0,
+        timestamp_ms=timestamps[0] if together and alike else 0,
+        payload_bytes=payload_bytes,
+        counted_bytes=counted_bytes,
+    )
+
+
+def encode_some(
+    found: block.Block, start: int, total: int, ids: Sequence[int] | None = None
+) -> tuple[int, bytes]:
+    """The columns bitmap and body of some records of a metadata block, with these ids if any."""
     columns = found.header.columns
     return block.encode_metadata(
         timestamps=found.timestamps(start, total) if columns & block.TIMESTAMP else None,
         keys=found.keys(start, total) if columns & block.KEY else None,
         headers=found.column(block.HEADERS, start, total),
         appended=found.appended(start, total) if columns & block.APPENDED else None,
+        ids=ids,
     )
 
 
 def _block_of(value: bytes, start: int, stop: int) -> bytes:
     found = block.Block(value, kind=block.METADATA)
     head, some = found.header, stop - start
-    columns, body = encode_some(found, start, some)
+    ids = found.ids(start, some)
+    columns, body = encode_some(found, start, some, None if isinstance(ids, range) else ids)
     return block.place(
         body,
         kind=block.METADATA,
         count=some,
-        first_id=head.first_id + start,
+        first_id=ids[0],
         columns=columns,
         appended_ms=head.appended_ms,
         timestamp_ms=head.timestamp_ms,
     )
 
 
-def with_payload(value: bytes, payload: bytes, start: int = 0) -> tuple[bytes, bytes]:
+def with_payload(
+    value: bytes, payload: bytes, start: int = 0, *, singly: bool = False
+) -> tuple[bytes, bytes]:
     """Of a block that was cut, metadata and payload as if its records had been appended so.
 
-    `payload` is the whole block's, in which the records begin at `start`.
+    `payload` is the whole block's, in which the records begin at `start`. `singly`: the records
+    count for as many bytes as if each had been appended alone.
     """
     head = block.decode_header(value, kind=block.METADATA)
-    cells = block.Block(payload, kind=block.PAYLOAD).column(block.VALUE, start, head.count)
-    values, body = block.encode_values(cells or []), value[block.HEADER_BYTES :]
+    cells = block.Block(payload, kind=block.PAYLOAD).column(block.VALUE, start, head.count) or []
+    values, body = block.encode_values(cells), value[block.HEADER_BYTES :]
+    counted = 0
+    if singly:
+        counted = sum(map(len, cells)) + sum(len(metadata) for _, metadata in metadata_of(value))
     metadata = block.place(
         body,
         kind=block.METADATA,
@@ -190,49 +267,9 @@ def with_payload(value: bytes, payload: bytes, start: int = 0) -> tuple[bytes, b
         appended_ms=head.appended_ms,
         timestamp_ms=head.timestamp_ms,
         payload_bytes=len(values),
+        counted_bytes=counted,
     )
     return metadata, block.place_values(values, count=head.count, first_id=head.first_id)
-
-
-def _decode_array(value: bytes, start: int = 0, stop: int | None = None) -> Entry:
-    ids, found_keys, headers, timestamps, appended = [], [], [], [], []
-    for message_id, begin, end in _elements(value)[start:stop]:
-        key, timestamp_ms, packed, appended_ms = decode_metadata(value[begin:end])
-        ids.append(message_id)
-        found_keys.append(key)
-        headers.append(packed)
-        timestamps.append(timestamp_ms)
-        appended.append(appended_ms)
-    return Entry(
-        ids=ids,
-        keys=found_keys,
-        headers=headers,
-        timestamps=timestamps,
-        appended=appended,
-        packed=False,
-    )
-
-
-def _elements(value: bytes) -> list[tuple[int, int, int]]:
-    """Of each element of an array: the message id, and where its metadata starts and ends."""
-    found: list[tuple[int, int, int]] = []
-    position = ARRAY_HEAD_BYTES
-    for _ in range(count(value)):
-        base = position + ELEMENT_HEAD_BYTES
-        if base > len(value):
-            raise CorruptionError("a log entry is cut", what="log entry", where=position)
-        message_id, size = _ELEMENT.unpack_from(value, position)
-        position = base + size
-        if position > len(value):
-            raise CorruptionError("a log entry is cut", what="log entry", where=base)
-        found.append((message_id, base, position))
-    if position != len(value):
-        raise CorruptionError(
-            f"a log entry has {len(value) - position} bytes too many",
-            what="log entry",
-            where=position,
-        )
-    return found
 
 
 class _Metadata(Struct, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -243,6 +280,7 @@ class _Metadata(Struct, array_like=True, forbid_unknown_fields=True, gc=False):
 
 
 _decode_fields = msgspec.msgpack.Decoder(_Metadata).decode
+_decode_many = msgspec.msgpack.Decoder(list[_Metadata]).decode
 
 
 def decode_metadata(data: bytes) -> tuple[bytes | None, int, bytes, int]:
@@ -253,36 +291,24 @@ def decode_metadata(data: bytes) -> tuple[bytes | None, int, bytes, int]:
         raise CorruptionError(
             f"message metadata: {error}", what="message metadata", where=0
         ) from error
+    return found.key, found.timestamp_ms, _headers(found), _appended(found)
+
+
+def _fields_of(values: Sequence[bytes]) -> list[_Metadata]:
+    """The fields of single entries: many take half as long together as one by one."""
+    parts = [value[SINGLE_HEAD_BYTES:] for value in values]
+    try:
+        return _decode_many(_ARRAY + len(parts).to_bytes(4, "big") + b"".join(parts))
+    except msgspec.MsgspecError as error:
+        raise CorruptionError(
+            f"message metadata: {error}", what="message metadata", where=0
+        ) from error
+
+
+def _headers(found: _Metadata) -> bytes:
     headers = bytes(found.headers)
-    appended_ms = found.timestamp_ms if found.appended_ms is None else found.appended_ms
-    return found.key, found.timestamp_ms, NO_HEADERS if headers == b"\x80" else headers, appended_ms
+    return NO_HEADERS if headers == b"\x80" else headers
 
 
-def coalesce(rows: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Join the arrays of neighbouring offsets; every other row stays as it is."""
-    result: list[tuple[bytes, bytes]] = []
-    arrays: dict[int, list[tuple[int, bytes]]] = {}
-    for key, value in rows:
-        if key[1] != keys.ENTRY or block.is_block(value):
-            result.append((key, value))
-        else:
-            log_id, last = keys.pair(key)
-            arrays.setdefault(log_id, []).append((last, value))
-    for log_id, found in arrays.items():
-        result += _joined(log_id, found)
-    return result
-
-
-def _joined(log_id: int, arrays: list[tuple[int, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    """Arrays of one log, each with its last offset, in rows as long as they may be."""
-    parts: list[bytes] = []
-    total = size = end = 0
-    for last, value in arrays:
-        more = count(value)
-        fits = total + more <= ARRAY_RECORDS_MAX and size + len(value) <= ARRAY_BYTES_MAX
-        if parts and (last - more != end or not fits):
-            yield keys.entry(log_id, end), _COUNT.pack(total) + b"".join(parts)
-            parts, total, size = [], 0, 0
-        parts.append(value[ARRAY_HEAD_BYTES:])
-        total, size, end = total + more, size + len(value), last
-    yield keys.entry(log_id, end), _COUNT.pack(total) + b"".join(parts)
+def _appended(found: _Metadata) -> int:
+    return found.timestamp_ms if found.appended_ms is None else found.appended_ms

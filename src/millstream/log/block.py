@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from millstream.format import block as blocks
-from millstream.format.entries import Entry
+from millstream.format.entries import Entry, encode
 from millstream.record import NO_HEADERS, Headers, Record
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -137,25 +137,7 @@ def pack(log: str, first_offset: int, entry: Entry, values: Sequence[bytes] | No
     With None it holds all of them without values.
     """
     count = len(entry) if values is None else len(values)
-    payload = b"" if values is None else blocks.encode_values(values)
-    keys, headers = entry.keys[:count], entry.headers[:count]
-    bitmap, metadata = blocks.encode_metadata(
-        timestamps=entry.timestamps[:count],
-        keys=keys if any(key is not None for key in keys) else None,
-        headers=headers if any(headers) else None,
-        appended=entry.appended[:count],
-    )
-    return RecordBlock(
-        log,
-        first_offset,
-        0,
-        count,
-        blocks.place(
-            metadata,
-            kind=blocks.METADATA,
-            count=count,
-            columns=bitmap,
-            payload_bytes=len(payload),
-        ),
-        b"" if values is None else blocks.place_values(payload, count=count),
-    )
+    body = b"" if values is None else blocks.encode_values(values)
+    metadata = encode(entry.first(count), payload_bytes=len(body))
+    payload = b"" if values is None else blocks.place_values(body, count=count)
+    return RecordBlock(log, first_offset, 0, count, metadata, payload)

@@ -24,6 +24,9 @@ from millstream.store.rows import Rows
 from millstream.store.store import Store
 
 ENTRIES_PER_SCAN = 32
+ENTRIES_PER_RUN = 512
+"""Single entries that are decoded together."""
+
 SOME_BYTES = 64 * 1024
 """What is fetched at least when only some records are wanted."""
 
@@ -155,18 +158,17 @@ def find_blocks(
     position, size = start, 0
     behind: int | None = None
     try:
-        for first, value in entries_of(view, log_id, start=start, stop=stop):
-            # The fold may have joined this entry with those before it, which were found apart.
-            end = first + entries.count(value)
-            wanted = range(position - first, min(stop, end) - first)
-            whole = blocks.is_block(value)
-            behind = end if whole or not values else position + 1
-            if whole:
-                made = _stored_block(view, name, first, wanted, value, values=values)
+        for first, some in in_runs(entries_of(view, log_id, start=start, stop=stop)):
+            if blocks.is_block(some[0]):
+                # The fold may have joined records with those before them, which were found apart.
+                behind = first + entries.count(some[0])
+                wanted = range(position - first, min(stop, behind) - first)
+                made = _stored_block(view, name, first, wanted, some[0], values=values)
             else:
-                entry = entries.decode(value, wanted.start, wanted.stop)
+                behind, wanted = first + 1, range(len(some))
+                entry = _sound_of(some)
                 payloads = _payloads(view, entry.ids, bytes_max - size) if values else None
-                made = pack(name, position, entry, payloads)
+                made = pack(name, first, entry, payloads)
             found.append(made)
             position, behind = made.offsets.stop, None
             size += len(made.payload if values else made.metadata)
@@ -186,16 +188,19 @@ def entries_of(view: Rows, log_id: int, *, start: int, stop: int) -> Iterator[tu
     """The entries that cover [start, stop), in order, each with its first offset."""
     position = start
     while position < stop:
-        held = view.overlay.after(keys.entry(log_id, position))
-        near = stop
-        if held is not None:
-            first, behind = entries.extent(*held)
-            if first <= position:
-                yield first, held[1]
-                position = behind
-                continue
-            near = min(stop, first)
-        before = position
+        near, before = stop, position
+        wanted = min(stop - position, ENTRIES_PER_RUN)
+        for key, value in view.overlay.some(keys.entry(log_id, position), limit=wanted):
+            first, behind = entries.extent(key, value)
+            if first > position:
+                near = min(stop, first)
+                break
+            yield first, value
+            position = behind
+            if position >= stop:
+                return
+        if position > before:
+            continue
         for key, value in _stored(view.snapshot, log_id, position, near):
             first, behind = entries.extent(key, value)
             if first > position:
@@ -209,6 +214,48 @@ def entries_of(view: Rows, log_id: int, *, start: int, stop: int) -> Iterator[tu
             for first, value in _of_parent(view, fork, start=position, stop=stop):
                 yield first, value
                 position = first + entries.count(value)
+
+
+def in_runs(found: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, list[bytes]]]:
+    """Entries as they come: blocks by themselves, neighbouring single ones together.
+
+    What was found before an error is given before the error is raised.
+    """
+    at, run = 0, list[bytes]()
+    try:
+        for first, value in found:
+            if run and (blocks.is_block(value) or len(run) == ENTRIES_PER_RUN):
+                yield at, run
+                run = []
+            if blocks.is_block(value):
+                yield first, [value]
+            else:
+                at = at if run else first
+                run.append(value)
+    except (CorruptionError, RowMoved):
+        if run:
+            yield at, run
+        raise
+    if run:
+        yield at, run
+
+
+def joined_entries_of(
+    view: Rows, log_id: int, *, start: int, stop: int
+) -> Iterator[tuple[int, bytes]]:
+    """As `entries_of`, but neighbouring single ones are joined into a block, as the fold does it."""
+    for first, some in in_runs(entries_of(view, log_id, start=start, stop=stop)):
+        yield first, some[0] if len(some) == 1 else entries.encode(entries.decode_singles(some))
+
+
+def _sound_of(singles: list[bytes]) -> entries.Entry:
+    """Single entries as one, as far as they are sound; if the first is not, this raises."""
+    try:
+        return entries.decode_singles(singles)
+    except CorruptionError:
+        if len(singles) == 1:
+            raise
+    return _sound_of(singles[: len(singles) // 2])
 
 
 def _of_parent(view: Rows, fork: Fork, *, start: int, stop: int) -> Iterator[tuple[int, bytes]]:

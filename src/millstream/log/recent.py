@@ -74,8 +74,8 @@ class ParsedBlock:
             return self._row(start)
         metadata, header = self.metadata, self.metadata.header
         skip, count = start - self.first, stop - start
-        timestamps: int | list[int] = header.timestamp_ms
-        if header.columns & blocks.TIMESTAMP:
+        timestamps: int | list[int] | None = metadata.timestamp_ms()
+        if timestamps is None:
             timestamps = list(metadata.timestamps(skip, count))
         return Columns(
             range(start, stop),

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from millstream.errors import CorruptionError
-from millstream.format import block as blocks
 from millstream.format import entries, keys
 from millstream.log.ancestry import release
 from millstream.log.cursor_state import CursorState
@@ -281,8 +280,7 @@ def _thin_some(tx: WriteTransaction, log_id: int, start: int, end: int, needed: 
         gone += cut.size - cut.left
         kept += cut.left
         done += 1
-        packed = blocks.is_block(row[1])
-        payloads += needed.count(first, through) + 1 if packed else through - first
+        payloads += needed.count(first, through) + 1
     more = done < len(rows) or done == ENTRIES_PER_SLICE
     if not more and through < end:
         through = max(through, _begin_across(tx, log_id, end))

@@ -111,28 +111,20 @@ def thin(tx: WriteTransaction, row: Row, needed: Needed) -> Cut:
             puts = _singles(tx, keys.pair(key)[0], first, value, offsets)
         except CorruptionError:  # damaged, and the doctor's: nothing of it is touched
             return Cut(size, size, [], [])
-    heads = len(offsets) * (entries.ARRAY_HEAD_BYTES + entries.ELEMENT_HEAD_BYTES)
-    left = sum(len(one) for _, one in puts) - heads
-    if blocks.is_block(value):
-        return Cut(size, left, [key, *payloads], puts)
-    stay = {put_key for put_key, _ in puts}
-    over = [key, *(payload_key for payload_key in payloads if payload_key not in stay)]
-    return Cut(size, left, over, [row for row in puts if row[0][1] == keys.ENTRY])
+    left = sum(len(one) for _, one in puts) - len(offsets) * entries.SINGLE_HEAD_BYTES
+    return Cut(size, left, [key, *payloads], puts)
 
 
 def _singles(
     tx: WriteTransaction, log_id: int, first: int, value: bytes, offsets: list[int]
 ) -> list[Row]:
-    """The rows of some messages of an entry, as if each had been appended alone."""
+    """The rows of some messages of a block, as if each had been appended alone."""
     entry = entries.decode(value)
-    packed = None
-    if entry.packed:
-        packed = blocks.Block(_found(tx, keys.payload_block(entry.ids[0])), kind=blocks.PAYLOAD)
+    payloads = blocks.Block(_found(tx, keys.payload_block(entry.ids[0])), kind=blocks.PAYLOAD)
     rows = []
     for offset in offsets:
         index = offset - first
-        payload_key = keys.payload(entry.ids[index])
-        payload = _found(tx, payload_key) if packed is None else packed.cell(blocks.VALUE, index)
+        payload = payloads.cell(blocks.VALUE, index)
         assert payload is not None
         metadata = entries.encode_metadata(
             key=entry.keys[index],
@@ -140,7 +132,7 @@ def _singles(
             headers=entry.headers[index],
             appended_ms=entry.appended[index],
         )
-        rows.append((payload_key, payload))
+        rows.append((keys.payload(entry.ids[index]), payload))
         rows.append((keys.entry(log_id, offset), entries.encode_single(entry.ids[index], metadata)))
     return rows
 
@@ -223,21 +215,27 @@ def rows_of(view: Rows, log_id: int, start: int, stop: int, limit: int) -> list[
 
 
 def bytes_below(view: Rows, row: Row, offset: int) -> int:
-    """What the records of an array count for that lie below an offset."""
-    first, _ = entries.extent(*row)
-    size = 0
-    for message_id, metadata in entries.metadata_of(row[1])[: max(0, offset - first)]:
-        size += len(metadata) + len(view.get(keys.payload(message_id)) or b"")
-    return size
+    """What the records of joined singles count for that lie below an offset."""
+    key, value = row
+    first, stop = entries.extent(key, value)
+    count = min(offset, stop) - first
+    if count <= 0 or not blocks.is_block(value):
+        return 0
+    header = blocks.decode_header(value, kind=blocks.METADATA)
+    if not header.counted_bytes:
+        return 0
+    size = sum(len(metadata) for _, metadata in entries.metadata_of(value)[:count])
+    payload = view.get(keys.payload_block(header.first_id))
+    cells = (
+        None if payload is None else blocks.Block(payload, kind=blocks.PAYLOAD).cells(blocks.VALUE)
+    )
+    return size if cells is None else size + cells.ends[count]
 
 
 def payloads_of(view: Rows, value: bytes) -> tuple[list[bytes], int]:
     """Where an entry's payloads lie, and how many bytes entry and payloads count for."""
     if blocks.is_block(value):
         header = blocks.decode_header(value, kind=blocks.METADATA)
-        return [keys.payload_block(header.first_id)], header.body_bytes + header.payload_bytes
-    found = [keys.payload(message_id) for message_id in entries.decode(value).ids]
-    size = len(value) - entries.ARRAY_HEAD_BYTES - entries.ELEMENT_HEAD_BYTES * len(found)
-    for key in found:
-        size += len(view.get(key) or b"")
-    return found, size
+        return [keys.payload_block(header.first_id)], header.log_bytes
+    key = keys.payload(entries.single_id(value))
+    return [key], len(value) - entries.SINGLE_HEAD_BYTES + len(view.get(key) or b"")

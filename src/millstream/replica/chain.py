@@ -114,13 +114,12 @@ class Run:
         first, count, metadata = found.skip, found.count, found.metadata
         values, numbers = self._hashes[:2], self._hashes[2:4]
         self.size += _add_cells(values, found.payload, blocks.VALUE, first, count)
-        constants = metadata.header
         times = (
-            (blocks.TIMESTAMP, constants.timestamp_ms, metadata.timestamps),
-            (blocks.APPENDED, constants.appended_ms, metadata.appended),
+            (metadata.timestamp_ms(), metadata.timestamps),
+            (metadata.appended_ms(), metadata.appended),
         )
-        for into, (column, constant, each) in zip(numbers, times, strict=True):
-            if constants.columns & column:
+        for into, (constant, each) in zip(numbers, times, strict=True):
+            if constant is None:
                 into.update(_stored(array("q", each(first, count))))
             else:
                 into.update(constant.to_bytes(8, "little", signed=True) * count)

@@ -139,9 +139,8 @@ def times_of(piece: DecodedBlock, column: int) -> pa.Array:
     """The timestamps of a block's records, or when they were appended, in microseconds."""
     metadata, block = piece.metadata, piece.block
     is_appended = column == stored.APPENDED
-    if not metadata.header.columns & column:
-        header = metadata.header
-        constant_ms = header.appended_ms if is_appended else header.timestamp_ms
+    constant_ms = metadata.appended_ms() if is_appended else metadata.timestamp_ms()
+    if constant_ms is not None:
         return _int64s(np.full(block.count, constant_ms * 1000, dtype=np.int64))
     ask = metadata.appended if is_appended else metadata.timestamps
     return _int64s(np.asarray(ask(block.skip, block.count)) * 1000)

@@ -12,7 +12,7 @@ made under it and prepared without it, and `write_slice` needs it again.
 from __future__ import annotations
 
 from millstream.format.encodings import encode_u64
-from millstream.format.entries import coalesce
+from millstream.format.joining import coalesce
 from millstream.format.keys import FOLD_KEY
 from millstream.format.keys import delta as delta_key
 from millstream.limits import Limits
@@ -42,7 +42,7 @@ class Slice:
         return len(self.rows) < ROWS_PREPARED_MIN
 
     def prepare(self) -> None:
-        """Join neighbouring entries of logs; needs no lock."""
+        """Join neighbouring single appends into blocks; needs no lock."""
         self.rows = coalesce(self.rows)
 
 

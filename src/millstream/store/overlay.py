@@ -76,6 +76,16 @@ class Overlay:
         found = self._rows.get(group[at])
         return None if found is None else (group[at], found[1])
 
+    def some(self, key: bytes, *, limit: int) -> list[Row]:
+        """Up to `limit` rows from this key on, within its group."""
+        group = self._groups.get(key[:GROUP_BYTES])
+        if not group:
+            return []
+        at = bisect_left(group, key)
+        rows = self._rows
+        found = [(name, rows.get(name)) for name in group[at : at + limit]]
+        return [(name, row[1]) for name, row in found if row is not None]
+
     def keys(self, start: bytes, stop: bytes) -> list[bytes]:
         """The held keys in a range; keys of ten bytes are never part of one."""
         first, last = start[:GROUP_BYTES], stop[:GROUP_BYTES]

@@ -1,11 +1,13 @@
-"""Entries: the metadata of one append, alone or as a block, and how the fold joins them."""
+"""Entries: the metadata of one append, alone or as a block."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import pytest
 
 from millstream.errors import CorruptionError
-from millstream.format import block, entries, keys
+from millstream.format import block, entries
 
 HEADERS = b"\x81\xa1h\x01"
 
@@ -98,71 +100,48 @@ def test_metadata_that_makes_no_sense_is_refused(metadata: bytes) -> None:
         entries.decode_metadata(metadata)
 
 
-def rows(*offsets: int, log: int = 1) -> list[tuple[bytes, bytes]]:
-    return [(keys.entry(log, n), single(100 + n)) for n in offsets]
+def test_an_array_of_several_elements_is_refused() -> None:
+    value = b"\x02" + single(1)[1:]
+
+    with pytest.raises(CorruptionError, match="an array of 2 elements"):
+        entries.decode(value)
 
 
-def covered(row: tuple[bytes, bytes]) -> tuple[int, int, list[int]]:
-    first, _ = entries.extent(*row)
-    return keys.pair(row[0])[0], first, list(entries.decode(row[1]).ids)
+def test_single_entries_are_read_as_one() -> None:
+    found = entries.decode_singles([single(1, key=b"k"), single(2, appended_ms=6), single(9)])
+
+    assert (list(found.ids), found.keys, found.packed) == ([1, 2, 9], [b"k", None, None], False)
+    assert (found.timestamps, found.appended) == ([5, 5, 5], [5, 6, 5])
+    assert entries.decode_singles([single(1), single(2)]).ids == range(1, 3)
 
 
-def test_neighbouring_singles_are_joined() -> None:
-    (joined,) = entries.coalesce(rows(4, 5, 6))
-
-    assert covered(joined) == (1, 4, [104, 105, 106])
-    assert joined[1] == b"\x03\x00" + b"".join(value[2:] for _, value in rows(4, 5, 6))
-
-
-def test_a_gap_begins_another_entry() -> None:
-    assert [covered(row) for row in entries.coalesce(rows(4, 5, 7, 8))] == [
-        (1, 4, [104, 105]),
-        (1, 7, [107, 108]),
-    ]
-
-
-def test_logs_are_joined_apart_though_they_alternate() -> None:
-    mixed = [row for n in (0, 1) for log in (1, 2) for row in rows(n, log=log)]
-
-    assert [covered(row) for row in entries.coalesce(mixed)] == [
-        (1, 0, [100, 101]),
-        (2, 0, [100, 101]),
-    ]
-
-
-def test_blocks_and_other_rows_stay_as_they_are() -> None:
-    stays = [(keys.payload(9), b"\x01\x00payload"), (keys.entry(1, 2), metadata_block(2))]
-    found = entries.coalesce([*rows(0), *stays, *rows(3)])
-
-    assert stays[0] in found
-    assert stays[1] in found
-    assert sorted(key for key, _ in found) == sorted(
-        [keys.entry(1, 0), keys.entry(1, 2), keys.entry(1, 3), keys.payload(9)]
+@pytest.mark.parametrize("ids", [range(7, 10), [7, 9, 12]])
+@pytest.mark.parametrize("appended", [[3, 3, 3], [3, 4, 5]])
+@pytest.mark.parametrize("timestamps", [[3, 3, 3], [3, 4, 5], [8, 8, 8], [9, 8, 7]])
+@pytest.mark.parametrize("own_keys", [[None] * 3, [b"k", None, b""]])
+def test_an_entry_becomes_a_block_and_back(
+    ids: Sequence[int], appended: list[int], timestamps: list[int], own_keys: list[bytes | None]
+) -> None:
+    entry = entries.Entry(
+        ids=ids,
+        keys=own_keys,
+        headers=[HEADERS, b"", HEADERS],
+        timestamps=timestamps,
+        appended=appended,
+        packed=True,
     )
 
+    value = entries.encode(entry)
 
-def test_a_joined_entry_has_a_limited_number_of_records() -> None:
-    total = entries.ARRAY_RECORDS_MAX * 2 + 1
-    found = entries.coalesce(rows(*range(total)))
-
-    assert [entries.count(value) for _, value in found] == [500, 500, 1]
-
-
-def test_a_joined_entry_has_a_limited_size() -> None:
-    metadata = entries.encode_metadata(
-        key=b"k" * 30_000, timestamp_ms=1, headers=b"", appended_ms=1
-    )
-    large = [(keys.entry(1, n), entries.encode_single(n, metadata)) for n in range(5)]
-    found = entries.coalesce(large)
-
-    assert [entries.count(value) for _, value in found] == [2, 2, 1]
-    assert max(len(value) for _, value in found) <= entries.ARRAY_BYTES_MAX
+    assert _lists(entries.decode(value)) == _lists(entry)
+    assert _lists(entries.decode(entries.head_of(value, 2))) == _lists(entry.first(2))
+    assert _lists(entries.decode(entries.tail_of(value, 1))) == [one[1:] for one in _lists(entry)]
+    assert list(entries.decode_places(value).ids) == list(ids)
 
 
-def test_joined_entries_can_be_joined_again() -> None:
-    once = entries.coalesce(rows(0, 1)) + entries.coalesce(rows(2, 3))
-
-    assert [covered(row) for row in entries.coalesce(once)] == [(1, 0, [100, 101, 102, 103])]
+def _lists(entry: entries.Entry) -> list[list[object]]:
+    columns = entry.ids, entry.keys, entry.headers, entry.timestamps, entry.appended
+    return [list[object](column) for column in columns]
 
 
 @pytest.mark.parametrize("own_timestamps", [None, [4, 5, 6]])
@@ -206,18 +185,12 @@ def test_metadata_of_a_block_is_that_of_its_records(
     ]
 
 
-def test_metadata_of_an_array_is_taken_as_it_is() -> None:
-    ((_, value),) = entries.coalesce(
-        [
-            (keys.entry(1, 0), single(1, key=b"k")),
-            (keys.entry(1, 1), single(2, appended_ms=6)),
-        ]
-    )
+def test_metadata_of_a_single_entry_is_taken_as_it_is() -> None:
+    value = single(1, key=b"k", appended_ms=6)
 
-    found = entries.metadata_of(value)
+    ((message_id, metadata),) = entries.metadata_of(value)
 
-    assert [message_id for message_id, _ in found] == [1, 2]
-    assert [entries.decode_metadata(metadata)[0] for _, metadata in found] == [b"k", None]
-    assert [entries.decode_metadata(metadata)[3] for _, metadata in found] == [5, 6]
+    assert message_id == 1
+    assert entries.decode_metadata(metadata) == (b"k", 5, b"", 6)
     with pytest.raises(CorruptionError):
         entries.metadata_of(value[:-1])

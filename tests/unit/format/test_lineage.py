@@ -40,15 +40,15 @@ def test_marks_that_cannot_be_are_refused(wrong: bytes) -> None:
         decode_marks(wrong)
 
 
-def array(count: int) -> bytes:
+def joined(count: int) -> bytes:
     """An entry of records that were appended one by one."""
     rows = []
     for n in range(count):
         metadata = entries.encode_metadata(
             key=b"k%d" % n, timestamp_ms=n, headers=b"", appended_ms=n + 1
         )
-        rows.append(entries.encode_single(10 + n, metadata))
-    return count.to_bytes(2, "little") + b"".join(row[2:] for row in rows)
+        rows.append(entries.encode_single(10 + n * n, metadata))
+    return entries.encode(entries.decode_singles(rows))
 
 
 def batch(count: int) -> tuple[bytes, bytes]:
@@ -87,7 +87,7 @@ def rows_of(value: bytes) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("cut", [1, 3, 6])
-@pytest.mark.parametrize("value", [array(7), batch(7)[0]], ids=["array", "block"])
+@pytest.mark.parametrize("value", [joined(7), batch(7)[0]], ids=["singles", "batch"])
 def test_an_entry_is_cut_in_two(value: bytes, cut: int) -> None:
     head, tail = entries.head_of(value, cut), entries.tail_of(value, cut)
     assert (entries.count(head), entries.count(tail)) == (cut, 7 - cut)

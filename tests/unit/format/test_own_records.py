@@ -470,5 +470,5 @@ def test_the_sqlite_file_is_as_the_document_says(tmp_path: Path) -> None:
     assert f"| page size | {PAGE_BYTES:,} bytes |" in text
     for table in (RECORD, *NUMBERED.values()):
         assert f"| `{table}` |" in text
-    key, value, crc = next(row for row in rows if row[0] == keys.payload(0))
+    key, value, crc = next(row for row in rows if row[0] == keys.FOLD_KEY)
     assert f"| key `{key.hex(' ')}`, value `{value.hex(' ')}` | `{crc}` |" in text

@@ -29,10 +29,11 @@ def fragile() -> Iterator[Fragile]:
 
 
 def singles(fragile: Fragile, count: int = 12) -> Log:
+    """Records that were folded one by one, so that the fold joined none of them."""
     log = fragile.ms.log("x")
     for n in range(count):
         log.append(str(n))
-    fragile.settle()
+        fragile.settle()
     return log
 
 
@@ -91,11 +92,14 @@ def test_a_damaged_block_hides_nothing_before_it(fragile: Fragile, how: str, at:
     assert places(told(log.read(3 * at + 2))[1]) == ("x", 3 * at + 2, 3 * at + 3)
 
 
-def test_an_entry_of_many_singles_is_damaged_as_a_whole(fragile: Fragile) -> None:
-    log = singles(fragile)
+@pytest.mark.parametrize("how", ["spoil", "lose", "spoil_entry"])
+def test_a_block_of_joined_singles_is_damaged_as_a_whole(fragile: Fragile, how: str) -> None:
+    log = fragile.ms.log("x")
+    for n in range(12):
+        log.append(str(n))
     log.append_many(["12", "13"])
     fragile.settle()
-    fragile.spoil_entry("x", 5)
+    getattr(fragile, how)("x", 5)
 
     found, error = told(log.read())
 

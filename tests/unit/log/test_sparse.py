@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from millstream.doctor.coverage import Coverage
+from millstream.format import block as blocks
 from millstream.format import entries
 from millstream.log.head import Head
 from millstream.log.reader import log_id_of
@@ -20,8 +21,8 @@ from millstream.testing import Probe, memory_store
 pytestmark = pytest.mark.embedded
 
 
-def array_of(count: int) -> bytes:
-    return count.to_bytes(2, "little")
+def block_of(count: int) -> bytes:
+    return blocks.place(b"", kind=blocks.METADATA, count=count, columns=0)
 
 
 def test_needed_offsets_are_counted_and_listed_whatever_their_order_and_overlap() -> None:
@@ -61,7 +62,7 @@ def test_the_floor_is_where_something_needs_everything() -> None:
     ],
 )
 def test_an_entry_is_replaced_below_a_quarter(total: int, live: int, sparse: bool) -> None:
-    value = array_of(total)
+    value = block_of(total)
     assert entries.count(value) == total
     assert is_sparse(10, value, Needed([(10, 10 + live)] if live else [])) is sparse
 

@@ -40,9 +40,11 @@ def fragile() -> Iterator[Fragile]:
 
 
 def singles(fragile: Fragile, count: int = 10) -> None:
+    """Records that are folded one by one, so that the fold joins none of them."""
     log = fragile.ms.log("x")
     for n in range(count):
         log.append(str(n), headers={"group": "a", "number": n, "priority": 1})
+        fragile.settle()
 
 
 def batches(fragile: Fragile, count: int = 4, each: int = 3) -> None:

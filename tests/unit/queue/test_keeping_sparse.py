@@ -161,9 +161,11 @@ def test_singles_that_were_folded_together_are_thinned_as_well(ms: Millstream) -
     fold_all(ms)
     finish(queue, 60, {7, 50})
     fold_all(ms)
-    before = rows(ms)[keys.PAYLOAD]
+    before = rows(ms)
     clear(ms, "events")
-    assert before - rows(ms)[keys.PAYLOAD] == 58
+    after = rows(ms)
+    assert before[keys.PAYLOAD_BLOCK] - after[keys.PAYLOAD_BLOCK] == 1
+    assert after[keys.PAYLOAD] - before[keys.PAYLOAD] == 2
     assert values(queue.peek(9, state="failed")) == [b"7", b"50"]
     check(ms)
 

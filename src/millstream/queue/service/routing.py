@@ -20,7 +20,7 @@ from millstream.format import block as blocks
 from millstream.format import entries, keys
 from millstream.log.damage import next_entry
 from millstream.log.head import Bounds, Head, without
-from millstream.log.reader import RowMoved, entries_of, with_rows
+from millstream.log.reader import RowMoved, joined_entries_of, with_rows
 from millstream.queue.commands import Routed
 from millstream.queue.model.marking import mark_of
 from millstream.queue.model.slots import RoutingMark, Span
@@ -177,7 +177,7 @@ def _look_in(
 def _entries(rows: Rows, source: QueueSource, stop: int) -> Iterator[tuple[int, bytes]]:
     """The entries of a log from where routing stands, across its gaps."""
     for low, high in without(source.gaps, source.position, stop):
-        yield from entries_of(rows, source.log_id, start=low, stop=high)
+        yield from joined_entries_of(rows, source.log_id, start=low, stop=high)
 
 
 def _matching(
@@ -191,6 +191,9 @@ def _matching(
             first_id = header.first_id + start
             whole = Span(0, len(wanted), source.log_id, first + start, first_id, at_ms)
             return [whole], wanted
+    if condition is None:
+        places = entries.decode_places(value)
+        return joined_spans(source.log_id, first, places, wanted), wanted
     entry, headers = decoded_entry(value)
     taken: Sequence[int] = wanted
     if condition is not None:

@@ -212,6 +212,8 @@ def put_records(
         values, body, columns = payload.body(), metadata.body(), head.columns
         value_crc: int | None = payload.header.body_crc
         body_crc: int | None = head.body_crc
+        if columns & blocks.IDS:  # which the other store gave
+            columns, body, body_crc = columns & ~blocks.IDS, body[: -8 * count], None
     else:
         cells = payload.column(blocks.VALUE, records.skip, count)
         assert cells is not None

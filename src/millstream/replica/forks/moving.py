@@ -31,6 +31,7 @@ def raise_point(tx: WriteTransaction, log_id: int, fork: Fork) -> int:
 
     Where the fork has forgotten its first own records, the parent begins behind them.
     """
+    tx.notice_folds()
     head = tx.entity(keys.head(log_id), Head)
     rows = rows_of(
         tx.view,
@@ -68,6 +69,7 @@ def raise_point(tx: WriteTransaction, log_id: int, fork: Fork) -> int:
 
 def lower_end(tx: WriteTransaction, from_id: int, to_id: int, at: int) -> None:
     """Give a log's own records from `at` on to another log that has none there."""
+    tx.notice_folds()
     head = tx.entity(keys.head(from_id), Head)
     gone = came = 0
     for key, value in rows_of(tx.view, from_id, at, head.end, ENTRIES_MAX):
@@ -93,7 +95,7 @@ def lower_end(tx: WriteTransaction, from_id: int, to_id: int, at: int) -> None:
 
 
 class Halves(NamedTuple):
-    """An entry in two; the payloads are rows to be written, if they lie together."""
+    """A block in two, and the rows of their payloads."""
 
     head: bytes
     head_size: int
@@ -103,11 +105,8 @@ class Halves(NamedTuple):
 
 
 def split(tx: WriteTransaction, value: bytes, count: int) -> Halves:
-    """Cut an entry behind its first `count` records."""
+    """Cut a block behind its first `count` records."""
     head, tail = entries.head_of(value, count), entries.tail_of(value, count)
-    if not blocks.is_block(value):
-        sizes = [payloads_of(tx.view, half)[1] for half in (head, tail)]
-        return Halves(head, sizes[0], tail, sizes[1], [])
     found = blocks.decode_header(value, kind=blocks.METADATA)
     stored = tx.get(keys.payload_block(found.first_id))
     if stored is None:
@@ -115,7 +114,10 @@ def split(tx: WriteTransaction, value: bytes, count: int) -> Halves:
     rows: list[Row] = []
     halves: list[tuple[bytes, int]] = []
     for half, start in ((head, 0), (tail, count)):
-        metadata, payload = entries.with_payload(half, stored, start)
-        rows.append((keys.payload_block(found.first_id + start), payload))
+        metadata, payload = entries.with_payload(
+            half, stored, start, singly=bool(found.counted_bytes)
+        )
+        first_id = blocks.decode_header(metadata, kind=blocks.METADATA).first_id
+        rows.append((keys.payload_block(first_id), payload))
         halves.append((metadata, payloads_of(tx.view, metadata)[1]))
     return Halves(*halves[0], *halves[1], rows)
