@@ -169,7 +169,7 @@ def attempts(
             one.consumer,
             one.ended and span(wall_ms_of(one.ended) - wall_ms_of(one.claimed)),
             one.outcome,
-            one.reason,
+            one.reason.partition("\n")[0],
         )
         for number, one in enumerate(tries, start=1)
     ]

@@ -92,7 +92,7 @@ def _record_line(record: Record) -> str:
 def _message_line(message: Message) -> str:
     fields = [_claim(message), _key(message), safe(message.value)]
     if message.reason:
-        fields.append(safe(message.reason))
+        fields.append(safe(message.reason.partition("\n")[0]))
     return ("  " if sys.stdout.isatty() else "\t").join(fields)
 
 

@@ -51,6 +51,7 @@ from millstream.worker.effects import (
 )
 from millstream.worker.endurance import Endurance, may_pass
 from millstream.worker.leases import ClaimKey, Leases, claim_of
+from millstream.worker.reason import reason_of
 from millstream.worker.stats import WorkerStats
 
 IDLE_WAIT_S = 0.25
@@ -59,7 +60,6 @@ LOOK_S = 0.05
 """How often new messages are looked for while some handlers run and others could."""
 ACK_S = 0.1
 """How long an acknowledgement may wait for the next claim, where more was claimed than can run."""
-REASON_CHARS_MAX = 500
 STOPPED = "given back by a worker that stopped"
 CANCELLED = "given back by a worker that was cancelled"
 
@@ -385,15 +385,3 @@ class Shift:
             retried=was.retried + retried,
             lost=was.lost + lost,
         )
-
-
-def reason_of(error: BaseException) -> str:
-    """What is kept of an error: its kind and text, or the reason that a handler gave."""
-    try:
-        text = str(error.reason if isinstance(error, Reject | Retry) else error)
-    except Exception:  # of a handler's own class of errors
-        text = ""
-    if not isinstance(error, Reject | Retry):
-        kind = type(error).__name__
-        text = f"{kind}: {text}" if text else kind
-    return text[:REASON_CHARS_MAX].encode("utf-8", "replace").decode()

@@ -31,7 +31,8 @@ from millstream.worker.effects import (
     Renew,
 )
 from millstream.worker.leases import Leases
-from millstream.worker.shift import Shift, ShiftPlan, reason_of
+from millstream.worker.reason import reason_of
+from millstream.worker.shift import Shift, ShiftPlan
 from tests.unit.worker.messages import message
 
 TRANSCRIPTS = sorted(Path(__file__).with_name("transcripts").glob("*.txt"))

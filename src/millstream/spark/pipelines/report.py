@@ -270,14 +270,13 @@ def _quantiles(column: Column) -> Column:
 
 
 def reasons_of(attempts: DataFrame) -> DataFrame:
-    """Why attempts went wrong, per queue; the most frequent reason first."""
+    """Why attempts went wrong, per queue; the most frequent reason first, without its traceback."""
     from pyspark.sql import functions as f
 
     wrong = attempts.where("outcome in ('failed', 'again')")
+    told = f.substring_index("reason", "\n", 1)
     return (
-        wrong.withColumn(
-            "reason", f.when(f.col("reason") == "", "(none given)").otherwise(f.col("reason"))
-        )
+        wrong.withColumn("reason", f.when(told == "", "(none given)").otherwise(told))
         .groupBy("queue", "reason")
         .agg(
             f.count("*").alias("attempts"),
