@@ -32,6 +32,7 @@ from millstream.server.auth.register import Registrar
 from millstream.server.core import Core
 from millstream.server.docs.endpoints import routes
 from millstream.server.http.connection import Config, HttpConnection, SocketConnection
+from millstream.server.http.framed import FramedConnection
 from millstream.server.http.guard import Guard
 from millstream.server.http.handshake import Handshakes
 from millstream.server.pages import WebPages
@@ -264,7 +265,7 @@ class _Server(uvicorn.Server):
             self._handshakes.close()
         self._core.closing.set()
         for connection in list(self.server_state.connections):
-            if not isinstance(connection, SocketConnection):
+            if not isinstance(connection, SocketConnection | FramedConnection):
                 connection.shutdown()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._core.settings.stop_s * GRACE

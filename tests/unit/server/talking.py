@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import msgspec
+import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
@@ -16,6 +17,23 @@ from millstream.errors import MillstreamError
 from millstream.format.packing import Batch, Single, pack_batch, pack_single
 from millstream.limits import Limits
 from millstream.server.serving import Serving
+from tests.unit.server.frames import framed
+
+by_frames = False
+"""Whether `talking` speaks frames on a bare connection; a module's fixture sets it for all its tests."""
+
+
+def each_transport(request: pytest.FixtureRequest) -> Iterator[str]:
+    """For a fixture that has all tests of a module run over WebSockets, and over frames."""
+    global by_frames
+    by_frames = request.param == "frames"
+    yield request.param
+    by_frames = False
+
+
+EACH_TRANSPORT = pytest.fixture(
+    params=["websocket", "frames"], autouse=True, scope="module", name="transport"
+)
 
 
 class Talk:
@@ -76,7 +94,12 @@ def _told(closed: ConnectionClosed) -> tuple[int, str]:
 
 @contextmanager
 def talking(server: Serving, **options: Any) -> Iterator[Talk]:
-    """A connection to a server."""
+    """A connection to a server: a WebSocket, or with `by_frames` our own frames."""
+    if by_frames:
+        assert not options, "frames have no options"
+        with framed(server) as bare:
+            yield Talk(bare)  # type: ignore[arg-type]
+        return
     settings: dict[str, Any] = {"subprotocols": [wire.SUBPROTOCOL], "compression": None}
     with connect(server.socket_url, max_size=None, **(settings | options)) as socket:
         yield Talk(socket)

@@ -20,7 +20,9 @@ from millstream.queue.model.spec import QueueSpec
 from millstream.record import Producer
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
-from tests.unit.server.talking import batch, single, talking
+from tests.unit.server.talking import EACH_TRANSPORT, batch, each_transport, single, talking
+
+transport = EACH_TRANSPORT(each_transport)
 
 
 @pytest.fixture

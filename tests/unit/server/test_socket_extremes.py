@@ -49,7 +49,9 @@ from millstream.replica.commands import DigestRange, SendBlocks
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from tests.unit.samples import offered, required, sample
-from tests.unit.server.talking import Talk, batch, single, talking
+from tests.unit.server.talking import EACH_TRANSPORT, Talk, batch, each_transport, single, talking
+
+transport = EACH_TRANSPORT(each_transport)
 
 EXTREMES: dict[type, list[Any]] = {
     int: [-(2**63), -(2**31), -1, 0, 10, 2**31, 2**32, 2**53, 2**62, 2**63 - 1, 2**63, 2**64 - 1],

@@ -13,14 +13,19 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from websockets.sync.client import connect
+from websockets.typing import Subprotocol
 
+from millstream import wire
 from millstream.errors import Conflict, InvalidInput, MillstreamError, TooLarge
 from millstream.log import commands as logs
 from millstream.queue import commands as queues
 from millstream.queue.model.spec import QueueSpec
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
-from tests.unit.server.talking import batch, single, talking
+from tests.unit.server.talking import EACH_TRANSPORT, Talk, batch, each_transport, single, talking
+
+transport = EACH_TRANSPORT(each_transport)
 
 pack = msgspec.msgpack.encode
 DEEP = b"\x91" * 100_000
@@ -73,7 +78,8 @@ def test_what_is_no_frame_of_requests_ends_the_connection(server: Serving, frame
 
 
 def test_text_is_refused(server: Serving) -> None:
-    with talking(server) as talk:
+    with connect(server.socket_url, subprotocols=[Subprotocol(wire.SUBPROTOCOL)]) as websocket:
+        talk = Talk(websocket)
         talk.socket.send("[]")
         assert talk.ending() == (1003, "frames are binary, this one is text")
 
@@ -107,10 +113,16 @@ def test_a_frame_over_the_limit_is_not_even_read(tmp_path: Path) -> None:
         assert talk.ending()[0] == 1009
 
 
-def test_a_frame_that_claims_more_than_it_may_is_refused_by_its_head(server: Serving) -> None:
+def test_a_frame_that_claims_more_than_it_may_is_refused_by_its_head(
+    server: Serving, transport: str
+) -> None:
+    heads = {
+        "websocket": b"\x82\xff" + (2**40).to_bytes(8, "big") + bytes(4),
+        "frames": b"\x00\xff\xff\xff\xff",
+    }
     with talking(server) as talk:
         raw: sockets.socket = talk.socket.socket
-        raw.sendall(b"\x82\xff" + (2**40).to_bytes(8, "big") + bytes(4))
+        raw.sendall(heads[transport])
         assert talk.ending()[0] == 1009
 
 

@@ -14,6 +14,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from millstream.server.http.framed import FramedConnection, wants_frames
 from millstream.server.settings import Settings
 
 HEAD_S = 10.0
@@ -127,6 +128,26 @@ class HttpConnection(HttpToolsProtocol):
         super().on_headers_complete()
         cycle = self.cycle
         self.scope["state"]["has_come"] = lambda: not cycle.more_body
+
+    def handle_websocket_upgrade(self) -> None:
+        """Leave the connection to frames of our own, or to a WebSocket."""
+        if self._get_upgrade() == b"websocket":
+            super().handle_websocket_upgrade()
+            return
+        self.connections.discard(self)
+        scope: Any = self.scope
+        scope["query_string"] = self.url.partition(b"?")[2]
+        FramedConnection.take_over(
+            self.app,
+            self.server_state,
+            self.transport,
+            scope,
+            frame_bytes_max=self.config.settings.frame_bytes_max,
+        )
+
+    def _should_upgrade(self) -> bool:
+        asked = self._get_upgrade()
+        return super()._should_upgrade() or wants_frames(self.scope["method"], self.url, asked)
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body: what comes between two of them counts as overhead."""

@@ -1,0 +1,113 @@
+"""Framing: frames on a bare connection, after an upgrade to `millstream`. Pure.
+
+    frame     kind (u8) | length (u32, little-endian) | so many bytes
+
+    0 data    a frame of requests, of answers, or the greeting (see `wire`)
+    1 close   code (u16, little-endian), and a reason in UTF-8: the last frame of its sender
+    2 ping    is answered by a pong with the same bytes, at most 125
+    3 pong
+
+A WebSocket carries the same frames with more work: each is masked, and its parser is a machine of
+many states. So clients of our own ask for this, and for a WebSocket if something in between does not
+let it through.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+UPGRADE = "millstream"
+"""The name of the protocol, in a request for an upgrade."""
+
+DATA, CLOSE, PING, PONG = range(4)
+
+CONTROL_BYTES_MAX = 125
+"""Of the bytes of a frame that is not data."""
+
+COPIED_BYTES_MAX = 16 * 1024
+
+HEAD = Struct("<BI")
+_CODE = Struct("<H")
+
+
+class BadFrame(Exception):
+    """Bytes that are no frame, or a frame that is too large: the connection cannot go on."""
+
+    def __init__(self, reason: str, *, is_too_large: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.is_too_large = is_too_large
+
+
+def frame(data: bytes, kind: int = DATA) -> bytes:
+    """A frame, as it is sent."""
+    return HEAD.pack(kind, len(data)) + data
+
+
+def pieces(data: bytes) -> tuple[bytes, ...]:
+    """A frame of data as it is sent, in pieces: a large one is not copied."""
+    if len(data) <= COPIED_BYTES_MAX:
+        return (HEAD.pack(DATA, len(data)) + data,)
+    return HEAD.pack(DATA, len(data)), data
+
+
+def close_frame(code: int, reason: str) -> bytes:
+    """The last frame, which says why."""
+    cut = reason.encode()[: CONTROL_BYTES_MAX - _CODE.size].decode(errors="ignore")
+    return frame(_CODE.pack(code) + cut.encode(), CLOSE)
+
+
+def read_close(data: bytes) -> tuple[int, str]:
+    """The code and the reason of a close frame."""
+    if len(data) < _CODE.size:
+        return 1005, ""
+    return _CODE.unpack_from(data)[0], data[_CODE.size :].decode(errors="replace")
+
+
+class Unframer:
+    """Takes frames out of the bytes of a connection, however these are cut into pieces."""
+
+    __slots__ = ("_buffer", "_bytes_max", "_needed")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._buffer = bytearray()
+        self._needed = HEAD.size
+        """With so many bytes in the buffer there is something to do."""
+
+    @property
+    def is_between(self) -> bool:
+        """Whether no frame has begun that is not whole."""
+        return not self._buffer
+
+    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
+        """The frames that are whole by now, each with its kind; `BadFrame` if it is none."""
+        if not self._buffer and len(data) >= HEAD.size:
+            kind, length = HEAD.unpack_from(data)
+            self._check(kind, length)
+            if len(data) == HEAD.size + length:  # as most pieces are
+                return [(kind, data[HEAD.size :])]
+        self._buffer += data
+        return self._take() if len(self._buffer) >= self._needed else []
+
+    def _take(self) -> list[tuple[int, bytes]]:
+        found: list[tuple[int, bytes]] = []
+        buffer, at = self._buffer, 0
+        self._needed = HEAD.size
+        while len(buffer) - at >= HEAD.size:
+            kind, length = HEAD.unpack_from(buffer, at)
+            self._check(kind, length)
+            end = at + HEAD.size + length
+            if end > len(buffer):
+                self._needed = end - at
+                break
+            found.append((kind, bytes(memoryview(buffer)[at + HEAD.size : end])))
+            at = end
+        del buffer[:at]
+        return found
+
+    def _check(self, kind: int, length: int) -> None:
+        if kind > PONG:
+            raise BadFrame(f"a frame of kind {kind}; there are 0 to {PONG}")
+        if length > (CONTROL_BYTES_MAX if kind else self._bytes_max):
+            raise BadFrame(f"a frame of {length:,} bytes is too large", is_too_large=True)
