@@ -25,40 +25,48 @@ const places = new Map(); // user → {x, y, at}
 
 // Entering.
 
+/** Join, and see to it that the room keeps the latest value of each `shape`. */
 async function enter(name) {
-  const token = sessionStorage.getItem(TOKEN) ?? "";
-  const ms = new Millstream({ url: servers, token });
-  await keepShapes(ms);
+  const ms = new Millstream({ url: servers, token: sessionStorage.getItem(TOKEN) ?? "" });
+  room = await joined(ms, name);
+  const { settings } = room;
+  if (!settings.retained.includes("shape")) {
+    const path = `/rooms/${encodeURIComponent(roomName)}/settings`;
+    await ms.put(path, { ...settings, retained: [...settings.retained, "shape"] });
+    room.close(); // a room says its settings when it is joined
+    room = await joined(ms, name);
+  }
   localStorage.setItem(NAME, name);
-  room = ms.room(roomName, { user: name });
-  room.on("retained", draw);
-  room.on("message", ({ type, from = "", data }) => {
-    const place = type === "pointer" ? readPlace(data) : null;
-    if (place) places.set(from, { ...place, at: Date.now() });
-    draw();
-  });
-  room.on("presence", ({ joined, left }) => {
-    if (left !== undefined) places.delete(left);
-    if (joined ?? left) at("said").textContent = joined ? `${joined} is here` : `${left} has left`;
-    showPeople();
-    draw();
-  });
-  room.on("state", showState);
-  room.on("error", complain);
-  setInterval(draw, POINTER_MS / 4);
 }
 
-/** The room must keep the latest value of each `shape`; that is said once, by a client that may. */
-async function keepShapes(ms) {
-  const path = `/rooms/${encodeURIComponent(roomName)}`;
-  const info = await ms.get(`${path}/info`).catch((error) => {
-    if (error.status !== 404) throw error;
-    return null;
+/** A room that has greeted; raises why it refused. */
+function joined(ms, name) {
+  const found = ms.room(roomName, { user: name });
+  found.on("retained", draw);
+  found.on("message", heard);
+  found.on("presence", met);
+  found.on("error", complain);
+  return new Promise((done, fail) => {
+    found.on("state", (about) => {
+      if (found !== room && about.state === "closed") return;
+      showState(about);
+      if (about.state === "live") done(found);
+      if (about.state === "refused") fail(about.error);
+    });
   });
-  const settings = info?.settings ?? {};
-  const retained = settings.retained ?? [];
-  if (retained.includes("shape")) return;
-  await ms.put(`${path}/settings`, { ...settings, retained: [...retained, "shape"] });
+}
+
+function heard({ type, from = "", data }) {
+  const place = type === "pointer" ? readPlace(data) : null;
+  if (place) places.set(from, { ...place, at: Date.now() });
+  draw();
+}
+
+function met({ presence, joined: came, left }) {
+  if (left !== undefined) places.delete(left);
+  if (came ?? left) at("said").textContent = came ? `${came} is here` : `${left} has left`;
+  showPeople(presence);
+  draw();
 }
 
 at("enter").addEventListener("submit", async (event) => {
@@ -69,11 +77,14 @@ at("enter").addEventListener("submit", async (event) => {
   try {
     await enter(name);
     at("entry").close();
+    setInterval(draw, POINTER_MS / 4);
   } catch (error) {
-    at("token-field").hidden = error.status !== 401;
     at("entry-trouble").textContent = error.message;
     at("entry-trouble").hidden = false;
-    if (error.status === 401) { sessionStorage.removeItem(TOKEN); at("token").focus(); }
+    if (error.status !== 401 && error.status !== 403) return;
+    sessionStorage.removeItem(TOKEN); // another one may do
+    at("token-field").hidden = false;
+    at("token").focus();
   }
 });
 
@@ -108,11 +119,12 @@ function shapes() {
   return found;
 }
 
-function showPeople() {
-  at("people").replaceChildren(...[...room.presence.keys()].sort().map((user) => {
+function showPeople(presence) {
+  const own = at("name").value.trim();
+  at("people").replaceChildren(...[...presence.keys()].sort().map((user) => {
     const [item, dot, name] = ["li", "i", "span"].map((tag) => document.createElement(tag));
-    item.className = `${tintOf(user)}${user === room.user ? " me" : ""}`;
-    name.textContent = user === room.user ? `${user} (you)` : user;
+    item.className = `${tintOf(user)}${user === own ? " me" : ""}`;
+    name.textContent = user === own ? `${user} (you)` : user;
     name.title = user;
     item.append(dot, name);
     return item;

@@ -3,13 +3,14 @@
 const BACKOFF_MS = 250;
 const BACKOFF_MAX_MS = 15_000;
 
-/** Read server-sent events until they end; `onEvent` gets the data of each. */
-export async function readEvents(stream, onEvent) {
+/** Read server-sent events until they end; `onEvent` gets the data of each, `onSign` is told of any sign of life. */
+export async function readEvents(stream, onEvent, onSign = () => {}) {
   const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
   const parser = new EventParser();
   for (;;) {
     const { done, value } = await reader.read();
     if (done) return;
+    onSign();
     for (const data of parser.feed(value)) onEvent(data);
   }
 }

@@ -31,11 +31,8 @@ export class SocketLine {
     if (this.#socket?.readyState === WebSocket.OPEN) this.#socket.send(JSON.stringify(frame));
   }
 
-  /** Ask whether it still carries; answers whether something will come back. */
-  ping() {
-    this.send({ ping: 1 });
-    return true;
-  }
+  /** Ask whether it still carries. */
+  ping() { this.send({ ping: 1 }); }
 
   close() {
     this.#socket?.close();
@@ -64,7 +61,7 @@ export class EventLine {
     const asked = new URLSearchParams({ live: "sse", ...this.#query });
     const headers = { accept: "text/event-stream" };
     const answer = await this.#ms.fetch(`${this.#place}?${asked}`, { headers, signal: this.#ended.signal });
-    await readEvents(answer.body, (text) => onFrame(JSON.parse(text)));
+    await readEvents(answer.body, (text) => onFrame(JSON.parse(text)), () => onFrame({ pong: 1 }));
   }
 
   /** One after the other, so that they are stored in the order in which they were sent. */
@@ -72,7 +69,7 @@ export class EventLine {
     this.#last = this.#last.then(() => this.#post(frame));
   }
 
-  ping() { return false; }
+  ping() {} // the server gives a sign of life by itself
 
   close() { this.#ended.abort(); }
 

@@ -123,7 +123,8 @@ export class Room {
     let heardAt = Date.now();
     const watch = setInterval(() => {
       const silent = Date.now() - heardAt;
-      if (!greetedAt ? silent > WELCOME_MS : silent > PING_MS && line.ping() && silent > SILENT_MS) line.close();
+      if (silent > (greetedAt ? SILENT_MS : WELCOME_MS)) line.close();
+      else if (silent > PING_MS) line.ping();
     }, PING_MS / 8);
     this.#line = line;
     const failure = await line.run((frame) => {
