@@ -476,6 +476,7 @@ def test_progress_is_told_for_every_stage(path: Path) -> None:
         "records",
         "payloads",
         "queues",
+        "rooms",
         "hashes",
         "cursors",
         "done",

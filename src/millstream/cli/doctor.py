@@ -90,6 +90,7 @@ def _findings(report: Report) -> Printed:
         ("logs", f"{report.logs:,} with {plural(report.records, 'record')}"),
         ("cursors, producers", f"{report.cursors:,}, {report.producers:,}"),
         ("queues", f"{report.queues:,} holding {plural(report.messages, 'message')}"),
+        ("rooms", f"{report.rooms:,}"),
         ("unfolded commits", report.commits_unfolded),
         ("records lost", lost),
         ("payloads lost", report.payloads_lost),

@@ -1,7 +1,7 @@
 """The doctor: examines a store's file and says what is wrong, and what is lost by it.
 
 It verifies SQLite's own structure and write-ahead log, the checksum of every row, that commits and offsets have no
-gap, that every record's payload is there, and that names, cursors, queues and counters agree. It never
+gap, that every record's payload is there, and that names, cursors, queues, rooms and counters agree. It never
 writes, works in one snapshot while others use the store, and goes on behind damage.
 """
 
@@ -14,6 +14,7 @@ from millstream.doctor.findings import Finding, Findings, Report
 from millstream.doctor.logs import LogExamination
 from millstream.doctor.queues import QueueExamination
 from millstream.doctor.replay import Replay
+from millstream.doctor.rooms import RoomExamination
 from millstream.doctor.rows import FileRows, Progress
 from millstream.errors import CorruptionError
 from millstream.format import ids, keys
@@ -65,6 +66,8 @@ def _examine(rows: FileRows, findings: Findings) -> Report:
     rows.enter("queues")
     queues = QueueExamination(replay, findings, logs)
     queues.check_messages()
+    rows.enter("rooms")
+    RoomExamination(replay, findings, logs).check_rooms()
     rows.enter("hashes")
     logs.check_marks()
     rows.enter("cursors")
@@ -97,7 +100,8 @@ def _check_rest(rows: FileRows, replay: Replay, findings: Findings) -> None:
         (keys.after(keys.prefix(keys.RETRY)), keys.prefix(keys.FORKS)),
         (keys.prefix(keys.SET_BACK), keys.prefix(keys.AGING)),
         (keys.after(keys.prefix(keys.AGING)), keys.prefix(keys.REMAINS)),
-        (keys.after(keys.prefix(keys.REMAINS)), b"\xff" * 32),
+        (keys.after(keys.prefix(keys.REMAINS)), keys.prefix(keys.ROOM)),
+        (keys.after(keys.prefix(keys.INSTANCE)), b"\xff" * 32),
     )
     for start, stop in bounds:
         for found in rows.walk(start, stop):

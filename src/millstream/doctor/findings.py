@@ -21,7 +21,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     """One thing that is wrong."""
 
     kind: str
-    """Where it was found: file, row, commit, name, log, cursor, payload, queue, counter."""
+    """Where it was found: file, row, commit, name, log, cursor, payload, queue, room, counter."""
     message: str
     severity: Severity = "damage"
     log: str | None = None
@@ -51,6 +51,7 @@ class Report(Struct, kw_only=True):
     queues: int = 0
     messages: int = 0
     """What queues hold: available, in flight and failed."""
+    rooms: int = 0
     payloads_lost: int = 0
     payloads_missing: int = 0
     """Payloads of messages that a queue holds, also below the start of the log."""

@@ -176,11 +176,16 @@ class Replay:
                     )
 
 
-_NAMED = {keys.NAME: "the name {!r}", keys.QUEUE: "the queue {!r}"}
+_NAMED = {
+    keys.NAME: "the name {!r}",
+    keys.QUEUE: "the queue {!r}",
+    keys.INSTANCE: "the instance {!r}",
+}
 _NUMBERED = {
     keys.HEAD: "the head of log {}",
     keys.METADATA: "the metadata of log {}",
     keys.FORK: "the fork point of log {}",
+    keys.ROOM: "what is kept of the room of log {}",
 }
 _TRAILING = {keys.CURSOR: "the cursor {!r} of log {}", keys.PRODUCER: "the producer {!r} of log {}"}
 _PAIRS = {

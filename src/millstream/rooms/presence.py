@@ -25,6 +25,7 @@ from millstream.log.names import check_name
 from millstream.log.operations import append
 from millstream.rooms import commands as c
 from millstream.rooms.finding import FoundRoom, find_room, make_room
+from millstream.rooms.instance_state import InstanceState
 from millstream.rooms.instances import all_instances, need_instance
 from millstream.rooms.model import Joined, Present
 from millstream.rooms.names import JOINED, LEFT
@@ -99,7 +100,10 @@ def _enter(tx: WriteTransaction, room: FoundRoom, command: c.JoinRoom) -> bool:
 
 
 def leave(tx: WriteTransaction, command: c.LeaveRooms) -> None:
-    """Mark connections that have ended; those of an earlier generation are marked anyway."""
+    """Mark connections that have ended; those of an earlier generation ended with that."""
+    state = tx.entity(keys.instance(command.instance), InstanceState)
+    ended_ms = state.end_of(command.generation, store_ms=tx.store_ms)
+    due_ms = (tx.store_ms if ended_ms is None else ended_ms) + GRACE_MS
     gone: dict[bytes, int] = {}
     for one in command.left:
         room = find_room(tx, one.room)
@@ -108,7 +112,7 @@ def leave(tx: WriteTransaction, command: c.LeaveRooms) -> None:
         key = keys.presence(room.log_id, one.user, command.instance, one.connection)
         found = _find(tx, key)
         if found is not None and found.generation == command.generation and not found.due_ms:
-            _mark(tx, key, found, due_ms=tx.store_ms + GRACE_MS)
+            _mark(tx, key, found, due_ms=due_ms)
             gone[room.key] = gone.get(room.key, 0) + 1
     _count(tx, gone)
 

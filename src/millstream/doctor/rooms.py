@@ -1,0 +1,123 @@
+"""The examination of rooms: what is kept beside their logs is sound, and the counts agree with it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from millstream.doctor.findings import Findings
+from millstream.doctor.logs import LogExamination
+from millstream.doctor.replay import Replay
+from millstream.doctor.rows import Found
+from millstream.errors import CorruptionError
+from millstream.format import keys
+from millstream.log.head import Head
+from millstream.log.names import ROOM
+from millstream.rooms.presence import decode_connection
+from millstream.rooms.retaining import decode_value
+from millstream.rooms.state import RoomState
+
+
+class RoomExamination:
+    """Looks at everything that belongs to rooms but their messages, which are records of logs."""
+
+    def __init__(self, replay: Replay, findings: Findings, logs: LogExamination) -> None:
+        self._replay = replay
+        self._findings = findings
+        self._heads: dict[int, Head] = dict(logs.heads())
+        self._states: dict[int, RoomState] = {}
+        for key, entity in replay.entities(keys.ROOM):
+            assert isinstance(entity, RoomState)
+            self._states[keys.number(key)] = entity
+        for _ in replay.entities(keys.INSTANCE):
+            pass  # that they can be read is all that must hold
+        findings.report.rooms = sum(one.name.startswith(ROOM) for one in self._heads.values())
+
+    def check_rooms(self) -> None:
+        """Every row belongs to a room, and is counted by it."""
+        for log_id in self._states:
+            if log_id not in self._heads:
+                self._wrong(f"the settings of a room belong to log {log_id}, which is gone")
+        retained, sizes = self._retained()
+        users, connections = self._presence()
+        if self._replay.broken_at:
+            return
+        for log_id, head in self._heads.items():
+            state = self._states.get(log_id, RoomState())
+            for what, counted, found in (
+                ("retained values", state.retained, retained[log_id]),
+                ("bytes of retained values", state.retained_bytes, sizes[log_id]),
+                ("users", state.users, len(users[log_id])),
+                ("connections", state.connections, connections[log_id]),
+            ):
+                if counted != found:
+                    self._wrong(f"log {head.name!r} counts {counted:,} {what}, and has {found:,}")
+
+    def _retained(self) -> tuple[Counter[int], Counter[int]]:
+        """How many values each room retains, and their bytes."""
+        counts, sizes = Counter[int](), Counter[int]()
+        for row in self._sound(keys.RETAINED):
+            try:
+                decode_value((row.key, row.value))
+            except (CorruptionError, UnicodeDecodeError) as error:
+                self._replay.report_row(row.key, str(error))
+                continue
+            log_id = keys.number(row.key[:10])
+            if log_id not in self._heads:
+                self._wrong(f"a value is retained for log {log_id}, which is gone")
+            counts[log_id] += 1
+            sizes[log_id] += len(row.key) + len(row.value)
+        return counts, sizes
+
+    def _presence(self) -> tuple[dict[int, set[str]], Counter[int]]:
+        """Who is in each room, and how many connections are there; each is listed as it should."""
+        listed = {row.key for row in self._sound(keys.ATTENDANCE)}
+        listed |= {row.key for row in self._sound(keys.DEPARTURE)}
+        users: dict[int, set[str]] = defaultdict(set)
+        counts = Counter[int]()
+        for row in self._sound(keys.PRESENCE):
+            try:
+                log_id, user, _, _ = keys.presence_parts(row.key)
+                found = decode_connection(row.key, row.value)
+            except (CorruptionError, UnicodeDecodeError) as error:
+                self._replay.report_row(row.key, str(error))
+                continue
+            users[log_id].add(user)
+            counts[log_id] += not found.due_ms
+            key = (
+                keys.departure(found.due_ms, row.key)
+                if found.due_ms
+                else keys.attendance(found.generation, row.key)
+            )
+            if log_id not in self._heads:
+                self._wrong(f"user {user!r} is in the room of log {log_id}, which is gone")
+            elif key not in listed:
+                self._wrong(
+                    f"a connection of user {user!r} to {self._heads[log_id].name!r} is not listed, "
+                    "and would never be forgotten"
+                )
+            listed.discard(key)
+        self._check_listed(listed)
+        return users, counts
+
+    def _check_listed(self, listed: set[bytes]) -> None:
+        """What is listed is there, unless its room was deleted: then it is forgotten by and by."""
+        for key in listed:
+            of = keys.attended if key[1] == keys.ATTENDANCE else keys.departed
+            log_id, user, _, _ = keys.presence_parts(of(key))
+            if log_id in self._heads:
+                self._wrong(
+                    f"a connection of user {user!r} to {self._heads[log_id].name!r} is listed, "
+                    "though there is none"
+                )
+
+    def _sound(self, kind: int) -> Iterator[Found]:
+        """Rows with a checksum that fits; the others are reported."""
+        for row in self._replay.rows(kind):
+            if row.problem:
+                self._replay.report_row(row.key, row.problem)
+            else:
+                yield row
+
+    def _wrong(self, message: str) -> None:
+        self._findings.add("room", message)
