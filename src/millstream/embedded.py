@@ -116,6 +116,7 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
     q.FinishClaims: endings.finish,
     q.RenewClaims: endings.renew,
     m.SendToRoom: sending.send,
+    m.Broadcast: lambda tx, command: sending.Broadcasting(command)(tx),
     m.SpecifyRoom: rooms.specify,
     m.DeleteRoom: rooms.delete,
     m.JoinRoom: presence.join,
@@ -278,6 +279,8 @@ def operation(command: Operation[T]) -> Callable[[WriteTransaction], T]:
         return claims.Claiming(command)  # type: ignore[arg-type, return-value]
     if kind is m.SendToRoom:
         return sending.Sending(command)  # type: ignore[arg-type, return-value]
+    if kind is m.Broadcast:
+        return sending.Broadcasting(command)  # type: ignore[arg-type, return-value]
     rule = _rule(kind)
     return lambda tx: rule(tx, command)
 

@@ -143,6 +143,7 @@ class Feed:
         self._task: asyncio.Task[None] | None = None
         self._watched: bytes | None = None
         self._seen: Seen | None = None
+        self._holds = 0
         self._sending = 0
         self._deferred = False
         """Whether news waits until what this process commits has been offered."""
@@ -195,14 +196,15 @@ class Feed:
 
     # Listening.
 
-    def attach(self, listener: Listener) -> bool:
+    def attach(self, listener: Listener, start: int | None = None) -> bool:
         """Let a listener hear what comes, from its position on.
 
         False if the feed is past that already: the listener reads up to `position` first, and tries
-        again without waiting in between. The first listener says where the feed begins.
+        again without waiting in between. With the first listener the feed begins, at `start` if that
+        is lower.
         """
         if not self._listeners:
-            self._restart(listener.position)
+            self._restart(listener.position if start is None else min(start, listener.position))
         elif listener.position < self.position:
             return False
         self._listeners = (*self._listeners, listener)
@@ -218,6 +220,15 @@ class Feed:
         """Whether a listener hears what comes."""
         return any(one is listener for one in self._listeners)
 
+    def hold(self) -> None:
+        """Stay, also without listeners, until `release`."""
+        self._holds += 1
+
+    def release(self) -> None:
+        """Give a hold back."""
+        self._holds -= 1
+        self._end_if_idle()
+
     @contextmanager
     def reading(self, number: int, position: int) -> Iterator[None]:
         """A block in which a listener reads up to the feed: `lowest` counts it, and the feed stays."""
@@ -227,6 +238,11 @@ class Feed:
         finally:
             self._behind.pop(number, None)
             self._end_if_idle()
+
+    def move(self, number: int, position: int) -> int:
+        """Note how far a listener has read, and answer it."""
+        self._behind[number] = position
+        return position
 
     async def read(self, start: int, stop: int) -> Delivery | Missing:
         """Some of the records in [start, stop), at least one: remembered ones, or fetched."""
@@ -269,7 +285,7 @@ class Feed:
             self._task = asyncio.get_running_loop().create_task(self._follow())
 
     def _end_if_idle(self) -> None:
-        if self._listeners or self._waits or self._behind or self._sending:
+        if self._listeners or self._waits or self._behind or self._sending or self._holds:
             return
         task, self._task = self._task, None
         if task is not None and not task.get_loop().is_closed():

@@ -18,6 +18,7 @@ from millstream.rooms.model import (
     RoomLook,
     RoomMessage,
     RoomTicket,
+    Sent,
     Watermark,
 )
 from millstream.rooms.settings import RoomSettings
@@ -39,6 +40,17 @@ class SendToRoom(Operation[int], frozen=True):
     """The client that sends: it does not get the messages itself."""
     number: int | None = None
     """The client's own number of this call, by which it finds out whether it was carried out."""
+
+
+class Broadcast(Operation[Sent], frozen=True):
+    """Send for a client of this process; also answers the time that the messages carry.
+
+    By that an instance can push them to its listeners without reading them back.
+    """
+
+    traits = Traits(needs="internal")
+
+    send: SendToRoom
 
 
 class SpecifyRoom(Operation[None], frozen=True):

@@ -102,6 +102,15 @@ class Joined(Struct, frozen=True, kw_only=True):
     """Whether the user was not there before: a message of type `joined` was sent."""
 
 
+class Sent(Struct, frozen=True):
+    """Messages that were stored."""
+
+    offset: int
+    """Of the first."""
+    timestamp: int
+    """Which all of them carry: milliseconds since the epoch."""
+
+
 class Leaving(Struct, frozen=True):
     """A connection that has ended."""
 

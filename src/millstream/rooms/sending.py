@@ -8,8 +8,9 @@ from millstream.format.packing import Batch, Single, too_large
 from millstream.limits import MiB
 from millstream.log.commands import Append
 from millstream.log.operations import append
-from millstream.rooms.commands import SendToRoom
+from millstream.rooms.commands import Broadcast, SendToRoom
 from millstream.rooms.finding import FoundRoom, make_room
+from millstream.rooms.model import Sent
 from millstream.rooms.names import log_of
 from millstream.rooms.packing import pack_messages
 from millstream.rooms.retaining import encode_value
@@ -55,6 +56,17 @@ class Sending:
 def send(tx: WriteTransaction, command: SendToRoom) -> int:
     """Send as a step of a transaction."""
     return Sending(command)(tx)
+
+
+class Broadcasting(Sending):
+    """The same, which also tells the time that the messages carry."""
+
+    def __init__(self, command: Broadcast) -> None:
+        super().__init__(command.send)
+
+    def __call__(self, tx: WriteTransaction) -> Sent:  # type: ignore[override]
+        """Send them."""
+        return Sent(super().__call__(tx), tx.wall_ms)
 
 
 def _check_sizes(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
@@ -15,7 +16,7 @@ from millstream.log.commands import GetParent, ListLogs
 from millstream.queue.commands import ClaimMessages, ListQueues
 from millstream.replica.commands import NAMES_MAX, SummarizeLogs, SummarizeNamed, Summary
 from millstream.replica.copies.pattern import takes
-from millstream.rooms.commands import ListRooms, MintTicket
+from millstream.rooms.commands import ListRooms, MintTicket, SendToRoom
 from millstream.server.auth.access import (
     Principal,
     copyable,
@@ -46,6 +47,16 @@ LISTED_AT_ONCE = 1_000
 """Names looked at in one step of a listing, of which a principal may see only a few."""
 
 
+class RoomStream(Protocol):
+    """What a listener hears of a room, as server-sent events; `close` must follow."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """Events, until the client or the server ends it."""
+
+    def close(self) -> None:
+        """The connection has ended."""
+
+
 class Core:
     """What every route of a server shares; made inside the event loop that serves."""
 
@@ -65,6 +76,10 @@ class Core:
         self.checkup = Checkup(self.session, settings)
         self.live = Live(store, self.meter, self.checkup, self.closing)
         """The figures that watchers get once per second."""
+        self.send_to_room: Callable[[SendToRoom], Awaitable[int]] = self.session.execute
+        """How messages are sent to a room: by the hub, if it pushes them to listeners here."""
+        self.room_events: Callable[..., Awaitable[RoomStream]] | None = None
+        """How a client enters a room by server-sent events; set by the hub."""
         self.tracer = Tracer()
         self._holdings: dict[str, Holdings] = {}
         """What the requests of each token have claimed; a socket has holdings of its own."""
@@ -130,6 +145,8 @@ class Core:
     ) -> T:
         """Answer a command; one that waits has a turn only while it looks, so it gets them."""
         traits = command.traits
+        if isinstance(command, SendToRoom):
+            return await self.send_to_room(command)  # type: ignore[return-value]
         if traits.holds:
             held = self._holdings_of(principal) if holdings is None else holdings
             return await self._hold(command, held, turns)  # type: ignore[no-any-return]

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -37,6 +38,10 @@ from millstream.server.http.guard import Guard
 from millstream.server.http.handshake import Handshakes
 from millstream.server.pages import WebPages
 from millstream.server.problems import nothing_here
+from millstream.server.rooms.events import enter_stream
+from millstream.server.rooms.hub import Hub
+from millstream.server.rooms.socket import PATH as ROOM_PATH
+from millstream.server.rooms.socket import RoomSocket
 from millstream.server.settings import Settings
 from millstream.server.socket.socket import PATH, Socket
 from millstream.store.engine import Durability, Engine
@@ -150,10 +155,14 @@ class Serving:
                 loop.add_signal_handler(number, self._stop)
         self.core = core = Core(self._open(), self.settings)
         core.store.on_poisoned = self._give_up
+        hub = Hub(core, self.settings.instance or f"{self.settings.host}:{self.port}")
         try:
-            server = _Server(self._config(core), core, self._stopping, on_ready, self._tls)
+            if self.settings.instance:
+                await hub.attendance.take()  # else once a client enters a room
+            server = _Server(self._config(core, hub), core, self._stopping, on_ready, self._tls)
             await server.serve(sockets=[self._socket])
         finally:
+            await hub.close()
             await core.close()
             if with_signals:
                 for number in SIGNALS:
@@ -186,9 +195,9 @@ class Serving:
                 "has none; `millstream token create` makes one, on 127.0.0.1 none is needed"
             )
 
-    def _config(self, core: Core) -> Config:
+    def _config(self, core: Core, hub: Hub) -> Config:
         return Config(
-            make_app(core),
+            make_app(core, hub),
             self.settings,
             lifespan="off",
             log_config=None,
@@ -281,10 +290,17 @@ class _Server(uvicorn.Server):
             await asyncio.wait(self.server_state.tasks, timeout=TURN_S)
 
 
-def make_app(core: Core) -> Guard:
+def make_app(core: Core, hub: Hub | None = None) -> Guard:
     """Everything that one port answers, behind the guard."""
     pages = WebPages(core.settings.origins)
-    joined: list[BaseRoute] = [WebSocketRoute(PATH, Socket(core)), *routes(core), pages]
+    hub = hub or Hub(core, core.settings.instance or "here")
+    core.room_events = partial(enter_stream, hub)
+    joined: list[BaseRoute] = [
+        WebSocketRoute(PATH, Socket(core)),
+        WebSocketRoute(ROOM_PATH, RoomSocket(hub)),
+        *routes(core),
+        pages,
+    ]
     return Guard(Starlette(routes=joined, exception_handlers={404: nothing_here}), core)
 
 

@@ -66,6 +66,15 @@ class Settings(Struct, frozen=True, kw_only=True):
     log_requests: bool = False
     """One line of JSON per request, to the logger `millstream.access`."""
 
+    instance: str = ""
+    """The name of this server among those that share its store; empty: HOST:PORT."""
+
+    rooms_profile: Literal["balanced", "low-latency", "high-throughput"] = "balanced"
+    """How rooms weigh latency against load."""
+
+    rooms_across: bool = True
+    """Whether listeners hear what other processes send; without, only what comes in here."""
+
     queue_age_s_max: float = 0.0
     """A message that waits for longer makes the server's health a warning; 0 is any time."""
 

@@ -31,6 +31,7 @@ FOR_ANY_TOKEN = {
     ("GET", "/logs"): "an empty listing",
     ("GET", "/queues"): "an empty listing",
     ("GET", "/forks"): "an empty listing",
+    ("GET", "/rooms"): "an empty listing",
     ("GET", "/replica/logs"): "an empty listing",
     ("GET", "/openapi.json"): "the same for everybody",
     ("GET", "/docs"): "the same for everybody",

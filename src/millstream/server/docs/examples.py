@@ -19,6 +19,7 @@ NAMES = {
     "txn": "nightly-17",
     "part": "0",
     "token": "billing",
+    "room": "canvas",
 }
 """What stands in the place of a path's parameters."""
 
@@ -35,6 +36,9 @@ QUERIES = {
     "getHash": {"offset": "0"},
     "getBlocks": {"start": "0", "stop": "1000"},
     "adoptBlocks": {"expect_end": "0"},
+    "listRooms": {"limit": "20"},
+    "getRetained": {"types": "shape"},
+    "listenToRoom": {"live": "sse", "user": "ada", "seconds": "0"},
     "watchStore": {"seconds": "0"},
 }
 
@@ -77,6 +81,12 @@ BODIES: dict[str, Any] = {
     "nackClaims": {"claims": [_CLAIM], "delay": 60, "reason": "the printer is busy"},
     "failClaims": {"claims": [_CLAIM], "reason": "no such customer"},
     "renewClaims": {"claims": [_CLAIM], "lease": 60},
+    "specifyRoom": {"retained": ["shape"], "ttl": 60},
+    "sendToRoom": {
+        "messages": [{"type": "shape", "key": "7", "data": {"x": 10, "y": 20}}],
+        "user": "ada",
+    },
+    "makeRoomTicket": {"user": "ada", "can": "write", "seconds": 60},
     "transact": {
         "operations": [
             {"op": "append", "log": "orders", "value": {"order": 8}},

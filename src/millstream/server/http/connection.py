@@ -8,6 +8,7 @@ or goes on sending a body that was refused, is cut off.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -240,11 +241,32 @@ class SocketConnection(WebSocketsSansIOProtocol):
     """A WebSocket that can be cut, and is cut when its reader has stopped reading."""
 
     _unsent_at_ping = 0
+    on_flow: Callable[[bool], None] | None = None
+    """Called when the client takes no more for now (False), and when it takes more again (True)."""
 
     async def run_asgi(self) -> None:
-        """Serve it; the application finds in its state how to cut the connection."""
+        """Serve it; the application finds in its state how to cut the connection, and itself: so it
+        can write frames that are encoded already."""
         self.scope["state"]["abort"] = self.transport.abort
+        self.scope["state"]["socket"] = self
         await super().run_asgi()
+
+    def write(self, frames: bytes) -> None:
+        """Write whole, unmasked frames, the same bytes for many clients; nothing once it closes."""
+        if not (self.close_sent or self.disconnected or self.transport.is_closing()):
+            self.transport.write(frames)
+
+    def pause_writing(self) -> None:
+        """The client takes no more for now."""
+        super().pause_writing()
+        if self.on_flow is not None:
+            self.on_flow(False)
+
+    def resume_writing(self) -> None:
+        """The client takes more."""
+        super().resume_writing()
+        if self.on_flow is not None:
+            self.on_flow(True)
 
     async def send(self, message: Any) -> None:
         """Send what the application says; a handshake that it has refused is over, and no error."""

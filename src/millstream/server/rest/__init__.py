@@ -16,6 +16,7 @@ from millstream.server.rest import (
     queues,
     records,
     replica,
+    rooms,
     search,
     staging,
     store,
@@ -25,7 +26,7 @@ from millstream.server.rest import (
 )
 
 _NOUNS = (
-    *(logs, forks, records, search, cursors, queues, messages, claims, transactions),
+    *(logs, forks, records, search, cursors, queues, messages, claims, rooms, transactions),
     *(staging, replica, store, live, tickets, tokens),
 )
 ENDPOINTS = tuple(one for noun in _NOUNS for one in noun.endpoint)

@@ -1,0 +1,214 @@
+"""Attendance: this process as an instance, and the presence of its connections.
+
+The instance's name is held by a lease that one commit prolongs, and with it the presence of all
+connections. Connections that end are noted together. How far the instance has come in each room is
+noted once per second, in one commit for all rooms, if it has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from millstream.aio.session import AsyncEmbeddedSession
+from millstream.command import Operation
+from millstream.errors import Fenced, MillstreamError
+from millstream.log.commands import DeleteCursor, DescribeCursor
+from millstream.rooms.commands import (
+    PRESENCE_PER_COMMIT,
+    FreeInstance,
+    JoinRoom,
+    LeaveRooms,
+    NoteWatermarks,
+    RenewInstance,
+    TakeInstance,
+)
+from millstream.rooms.holder import make_holder
+from millstream.rooms.model import InstanceTaken, Joined, Leaving, Watermark
+from millstream.rooms.names import check_instance, watermark_of
+from millstream.server.rooms.listener import RoomListener
+from millstream.server.rooms.live import LiveRoom
+
+LEAVE_S = 0.05
+"""How long connections that end are gathered before they are noted."""
+
+AGAIN_S = 1.0
+"""How long it is waited before they are noted again, if that failed."""
+
+WATERMARKS_S = 1.0
+"""How often watermarks are noted, if they have changed."""
+
+RENEWALS = 3
+"""How often a lease is renewed within its time."""
+
+_logger = logging.getLogger("millstream.server")
+
+Rooms = Callable[[], Iterable[LiveRoom]]
+
+
+class Attendance:
+    """One instance; belongs to one event loop."""
+
+    def __init__(self, session: AsyncEmbeddedSession, name: str, rooms: Rooms) -> None:
+        self.name = check_instance(name)
+        self._session = session
+        self._rooms = rooms
+        self._holder = make_holder(session.clock)
+        self._taken: InstanceTaken | None = None
+        self._taking = asyncio.Lock()
+        self._keeping: asyncio.Task[None] | None = None
+        self._left: list[Leaving] = []
+        self._leaving: asyncio.TimerHandle | None = None
+        self._notes: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether this process is an instance; it becomes one when it is first needed."""
+        return self._taken is not None
+
+    async def take(self) -> InstanceTaken:
+        """Become the instance. Raises `Locked` if another process is it, and alive."""
+        async with self._taking:
+            if self._taken is None:
+                self._taken = await self._session.execute(TakeInstance(self.name, self._holder))
+                self._keeping = asyncio.create_task(self._keep())
+            return self._taken
+
+    async def join(self, listener: RoomListener) -> Joined:
+        """Note a connection in its room."""
+        while True:
+            taken = await self.take()
+            try:
+                return await self._session.execute(_joining(listener, taken))
+            except Fenced:
+                await self._take_again(taken)
+
+    def leave(self, listener: RoomListener) -> None:
+        """Note soon, together with others, that a connection has ended."""
+        if not listener.user or self._taken is None:
+            return
+        self._left.append(Leaving(listener.room.name, listener.user, listener.connection))
+        self._note_left_in(LEAVE_S)
+
+    async def watermark(self, room: LiveRoom) -> int | None:
+        """How far this instance had come in a room when it was last there."""
+        found = await self._session.execute(DescribeCursor(room.log, watermark_of(self.name)))
+        return None if found is None else found.floor
+
+    def forget(self, room: LiveRoom) -> None:
+        """Nobody listens there any more: no message waits for this instance."""
+        if room.noted >= 0:
+            self._begin(DeleteCursor(room.log, watermark_of(self.name)))
+
+    async def note(self) -> None:
+        """Note now how far this instance has come."""
+        if self._taken is not None:
+            try:
+                await self._note_watermarks(self._taken)
+            except MillstreamError:
+                pass  # older watermarks only keep messages for longer
+
+    async def close(self) -> None:
+        """Stop being the instance: its connections count as left from now on."""
+        if self._leaving is not None:
+            self._leaving.cancel()
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, *self._notes, return_exceptions=True)
+        taken, self._taken = self._taken, None
+        if taken is not None:
+            try:
+                await self._session.execute(FreeInstance(taken.name, taken.generation))
+            except MillstreamError:
+                pass  # the lease ends by itself
+
+    # In the background.
+
+    async def _keep(self) -> None:
+        """Renew the lease, and note watermarks."""
+        assert self._taken is not None
+        loop = asyncio.get_running_loop()
+        renew_s = self._taken.lease_ms / 1000 / RENEWALS
+        renewed_s = loop.time()
+        while True:
+            await asyncio.sleep(min(WATERMARKS_S, renew_s))
+            taken = self._taken
+            try:
+                if loop.time() - renewed_s >= renew_s:
+                    await self._session.execute(RenewInstance(taken.name, taken.generation))
+                    renewed_s = loop.time()
+                await self._note_watermarks(taken)
+            except Fenced:
+                await self._try_again(taken)
+            except MillstreamError as error:
+                _logger.warning("instance_not_renewed", extra={"error": type(error).__name__})
+
+    async def _note_watermarks(self, taken: InstanceTaken) -> None:
+        rooms = [(room, room.feed.lowest) for room in self._rooms() if room.listeners]
+        changed = [(room, offset) for room, offset in rooms if offset != room.noted]
+        if not changed:
+            return
+        marks = [Watermark(room.name, offset) for room, offset in changed]
+        await self._session.execute(NoteWatermarks(taken.name, taken.generation, marks))
+        for room, offset in changed:
+            room.noted = offset
+
+    async def _try_again(self, lost: InstanceTaken) -> None:
+        try:
+            await self._take_again(lost)
+        except MillstreamError as error:
+            _logger.error("instance_lost", extra={"instance": self.name, "error": error.message})
+
+    async def _take_again(self, lost: InstanceTaken) -> None:
+        """Be the instance again, with all its connections: the lease ended while this process did
+        not run."""
+        async with self._taking:
+            if self._taken is None or self._taken.generation != lost.generation:
+                return
+            self._taken = await self._session.execute(TakeInstance(self.name, self._holder))
+            _logger.warning("instance_taken_again", extra={"instance": self.name})
+            for listener in [one for room in self._rooms() for one in room.listeners]:
+                if listener.user:
+                    await self._session.execute(_joining(listener, self._taken))
+
+    def _note_left_in(self, seconds: float) -> None:
+        if self._leaving is None:
+            loop = asyncio.get_running_loop()
+            self._leaving = loop.call_later(seconds, self._note_left)
+
+    def _note_left(self) -> None:
+        self._leaving = None
+        if self._taken is None:
+            return
+        left, self._left = self._left, []
+        for first in range(0, len(left), PRESENCE_PER_COMMIT):
+            some = left[first : first + PRESENCE_PER_COMMIT]
+            self._begin(LeaveRooms(self._taken.name, self._taken.generation, some))
+
+    def _begin(self, command: Operation[Any]) -> None:
+        """Carry out a command that no client waits for."""
+        task = asyncio.get_running_loop().create_task(self._carry_out(command))
+        self._notes.add(task)
+        task.add_done_callback(self._notes.discard)
+
+    async def _carry_out(self, command: Operation[Any]) -> None:
+        try:
+            await self._session.execute(command)
+        except MillstreamError as error:
+            _logger.warning("attendance_not_noted", extra={"error": type(error).__name__})
+            if isinstance(command, LeaveRooms) and self._taken is not None:
+                self._left += command.left
+                self._note_left_in(AGAIN_S)
+
+
+def _joining(listener: RoomListener, taken: InstanceTaken) -> JoinRoom:
+    return JoinRoom(
+        listener.room.name,
+        taken.name,
+        taken.generation,
+        listener.connection,
+        listener.client,
+        listener.user,
+    )

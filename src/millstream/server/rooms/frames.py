@@ -1,0 +1,199 @@
+"""Frames of rooms: JSON texts, and their bytes on a WebSocket or in a stream of events; pure.
+
+A server's WebSocket frames are not masked, so the same bytes go to every listener. `docs/PROTOCOL.md`
+has examples of every frame.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+
+from millstream.record import Record
+from millstream.rooms.model import Present, RetainedValue, RoomMessage
+from millstream.rooms.packing import DELETED, NUMBER, ORIGIN, SENDER, TYPE
+from millstream.rooms.settings import RoomSettings
+from millstream.server.rooms.outbox import Shown
+
+UNTYPED = "record"
+"""The type of a record that was appended to the room's log without one."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class MessageShown(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A message as listeners get it."""
+
+    offset: int
+    type: str
+    sender: str = field(name="from", default="")
+    key: str | None = None
+    data: Raw
+    time: int
+    """Milliseconds since the epoch."""
+    deleted: bool = False
+
+
+class PresentShown(Struct, frozen=True):
+    """A user who is there."""
+
+    user: str
+    since: int
+    """Milliseconds since the epoch."""
+    connections: int
+
+
+class Welcome(Struct, frozen=True, kw_only=True):
+    """The first thing that a listener is told."""
+
+    room: str
+    connection: str
+    client: str
+    user: str
+    offset: int
+    """Messages from here on follow."""
+    settings: RoomSettings
+    presence: list[PresentShown]
+    sent: int | None
+    """The highest number of this client's frames that was found stored; None: none was."""
+
+
+class SentMessage(Struct, frozen=True, forbid_unknown_fields=True):
+    """A message as clients send it."""
+
+    type: str
+    data: Raw | UnsetType = UNSET
+    key: str | None = None
+    deleted: bool = False
+
+    def message(self) -> RoomMessage:
+        """The same, on its way into the room."""
+        data = b"null" if isinstance(self.data, UnsetType) else bytes(self.data)
+        return RoomMessage(self.type, data, self.key, self.deleted)
+
+
+class Heard(Struct, frozen=True, forbid_unknown_fields=True):
+    """A frame of a client: messages to send, or a ping."""
+
+    send: list[SentMessage] | UnsetType = UNSET
+    n: int | UnsetType = UNSET
+    ping: Any = UNSET
+
+
+decode_heard = msgspec.json.Decoder(Heard).decode
+PONG = b'{"pong":1}'
+
+
+def shown(record: Record) -> Shown:
+    """A record of the room's log, as listeners get it; one that was not sent as a message, too."""
+    headers = record.headers
+    kind, sender, origin = headers.get(TYPE), headers.get(SENDER), headers.get(ORIGIN)
+    key = record.key
+    message = MessageShown(
+        offset=record.offset,
+        type=kind if isinstance(kind, str) else UNTYPED,
+        sender=sender if isinstance(sender, str) else "",
+        key=None if key is None else key.decode("utf-8", "replace"),
+        data=Raw(_json_of(record.value)),
+        time=record.timestamp,
+        deleted=headers.get(DELETED) is True,
+    )
+    who = origin if isinstance(origin, str) and origin else message.sender
+    return Shown(record.offset, message.type, who, _encode(message))
+
+
+def _json_of(value: bytes) -> bytes:
+    """A value as JSON: as it is, as text, or as base64."""
+    try:
+        text = value.decode()
+        msgspec.json.decode(value, type=Raw)
+    except UnicodeDecodeError:
+        return _encode({"base64": b64encode(value).decode()})
+    except (msgspec.MsgspecError, RecursionError):
+        return _encode(text)
+    return value
+
+
+def origin_of(record: Record) -> str:
+    """The client that sent a record; empty if none did."""
+    origin = record.headers.get(ORIGIN)
+    return origin if isinstance(origin, str) else ""
+
+
+def number_of(record: Record) -> int | None:
+    """The sender's number of the frame that a record came in."""
+    number = record.headers.get(NUMBER)
+    return number if isinstance(number, int) and not isinstance(number, bool) else None
+
+
+def retained_shown(values: Iterable[RetainedValue]) -> list[MessageShown]:
+    """Retained values as messages."""
+    return [
+        MessageShown(
+            offset=one.offset,
+            type=one.type,
+            sender=one.sender,
+            key=one.key,
+            data=Raw(_json_of(one.data)),
+            time=one.timestamp,
+        )
+        for one in values
+    ]
+
+
+def presence_shown(present: Iterable[Present]) -> list[PresentShown]:
+    """Who is there."""
+    return [PresentShown(one.user, one.since_ms, one.connections) for one in present]
+
+
+def messages_frame(messages: Sequence[Shown], offset: int) -> bytes:
+    """Messages, and where to go on behind them."""
+    return b'{"messages":[%b],"offset":%d}' % (b",".join([one.json for one in messages]), offset)
+
+
+def welcome_frame(welcome: Welcome, retained: list[MessageShown] | None) -> bytes:
+    """The first frame; with retained values for a listener that has none yet."""
+    found: dict[str, Any] = {"welcome": welcome}
+    if retained is not None:
+        found["retained"] = retained
+    return _encode(found)
+
+
+def gap_frame(first: int, stop: int, retained: list[MessageShown]) -> bytes:
+    """What this listener will not get, and what is retained now."""
+    gap = {"from": first, "to": stop}
+    return _encode({"gap": gap, "offset": stop, "retained": retained})
+
+
+def sent_frame(number: int | None, offset: int) -> bytes:
+    """A frame of the client is stored, from this offset on."""
+    return _encode({"sent": number, "offset": offset})
+
+
+def error_frame(problem: Any, number: int | None) -> bytes:
+    """A frame of the client was refused."""
+    found: dict[str, Any] = {"error": problem}
+    if number is not None:
+        found["n"] = number
+    return _encode(found)
+
+
+def on_socket(text: bytes) -> bytes:
+    """A text as one unmasked WebSocket frame."""
+    size = len(text)
+    if size < 126:
+        return bytes((0x81, size)) + text
+    if size < 65_536:
+        return b"\x81\x7e" + size.to_bytes(2, "big") + text
+    return b"\x81\x7f" + size.to_bytes(8, "big") + text
+
+
+def in_stream(text: bytes, offset: int | None) -> bytes:
+    """A text as one server-sent event; its id is the offset to go on from."""
+    line = text.replace(b"\n", b" ").replace(b"\r", b" ")  # between JSON's tokens only
+    name = b"" if offset is None else b"id: %d\n" % offset
+    return name + b"data: " + line + b"\n\n"

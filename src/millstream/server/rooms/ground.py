@@ -1,0 +1,41 @@
+"""What the rooms of one server stand on: the session, the profile, and counters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from millstream.aio.session import AsyncEmbeddedSession
+from millstream.server.rooms.profile import Profile
+from millstream.store.store import Store
+
+
+class Ground:
+    """Shared by all rooms of a server; belongs to its event loop."""
+
+    def __init__(self, session: AsyncEmbeddedSession, profile: Profile, *, is_across: bool) -> None:
+        self.session = session
+        self.profile = profile
+        self.is_across = is_across
+        """Whether listeners hear what other processes send."""
+        self.pushed = 0
+        """Messages that were written to listeners, or left out because they had sent them."""
+        self.gaps = 0
+        """How often a listener was so slow that messages for it were dropped."""
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def store(self) -> Store:
+        """The open store."""
+        return self.session.store
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something that no client waits for."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def finish(self) -> None:
+        """Wait for what was begun."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)

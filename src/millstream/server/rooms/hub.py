@@ -1,0 +1,220 @@
+"""The hub: the rooms that have listeners in this process, and everything that they share."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from millstream.errors import Denied, MillstreamError, Unauthenticated
+from millstream.rooms.commands import LookIntoRoom, SendToRoom
+from millstream.server.auth.access import Need, Principal
+from millstream.server.core import Core
+from millstream.server.rooms.attendance import Attendance
+from millstream.server.rooms.entering import RoomAsked, check_offset, find_sent, user_of
+from millstream.server.rooms.frames import (
+    Welcome,
+    presence_shown,
+    retained_shown,
+    welcome_frame,
+)
+from millstream.server.rooms.ground import Ground
+from millstream.server.rooms.listener import RoomListener
+from millstream.server.rooms.live import LiveRoom
+from millstream.server.rooms.profile import PROFILES
+
+LOOK_S = 0.5
+"""How often it is looked whether the tokens of listeners still count."""
+
+GOING_AWAY = 1001
+POLICY = 1008
+
+Make = Callable[..., RoomListener]
+
+
+class Entered(NamedTuple):
+    """A listener that may begin, and the first frame that its client gets."""
+
+    listener: RoomListener
+    welcome: bytes
+    gap: tuple[int, int | None] | None
+    """What has expired of what the client wanted."""
+
+
+class Hub:
+    """Rooms of one server; belongs to its event loop."""
+
+    def __init__(self, core: Core, instance: str) -> None:
+        self.core = core
+        self.session = core.session
+        settings = core.settings
+        self.ground = Ground(
+            core.session, PROFILES[settings.rooms_profile], is_across=settings.rooms_across
+        )
+        self.rooms: dict[str, LiveRoom] = {}
+        self.attendance = Attendance(core.session, instance, self.rooms.values)
+        self._looking: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
+        core.send_to_room = self.send
+
+    @property
+    def listeners(self) -> int:
+        """How many listen now."""
+        return sum(len(room.listeners) for room in self.rooms.values())
+
+    # Coming and going.
+
+    async def enter(self, principal: Principal, name: str, asked: RoomAsked, make: Make) -> Entered:
+        """Let a client into a room, as far as its first frame; `leave` must follow.
+
+        A ticket must be good when its client enters. From then on its token counts alone.
+        """
+        principal = await self.core.tokens.confirm(principal)
+        principal.require(Need("room", "read", name))
+        user = user_of(principal, asked, name)
+        if principal.is_ticket:
+            principal = replace(principal, expires_ms=None)
+        room = self._room(name)
+        room.guests += 1
+        listener = make(
+            room,
+            principal,
+            connection=secrets.token_urlsafe(9),
+            client=asked.client,
+            user=user,
+            types=asked.types,
+        )
+        try:
+            return await self._prepare(room, listener, asked)
+        except BaseException:
+            self.leave(listener)
+            raise
+
+    async def _prepare(self, room: LiveRoom, listener: RoomListener, asked: RoomAsked) -> Entered:
+        await self.attendance.take()
+        if listener.user:
+            await self.attendance.join(listener)
+        if asked.offset is not None:
+            await room.settled(asked.client)  # what an earlier connection of the client has sent
+        types = None if asked.types is None else [*asked.types]
+        look = await self.session.execute(LookIntoRoom(room.name, types))
+        check_offset(asked, look, room.name)
+        room.settings = look.settings
+        sent: int | None = None
+        if asked.offset is None:
+            listener.position = look.offset
+        else:
+            listener.position = asked.offset
+            sent = await self.session.ask(
+                lambda: find_sent(
+                    self.core.store,
+                    room.log,
+                    asked.client,
+                    start=listener.position,
+                    stop=look.offset,
+                )
+            )
+        if room.began_at is None:
+            room.began_at = room.noted = await self._watermark(room)
+        welcome = Welcome(
+            room=room.name,
+            connection=listener.connection,
+            client=listener.client,
+            user=listener.user,
+            offset=listener.position,
+            settings=look.settings,
+            presence=presence_shown(look.presence),
+            sent=sent,
+        )
+        retained = retained_shown(look.retained) if asked.offset is None else None
+        gap = (listener.position, look.start) if listener.position < look.start else None
+        return Entered(listener, welcome_frame(welcome, retained), gap)
+
+    async def _watermark(self, room: LiveRoom) -> int:
+        found = await self.attendance.watermark(room)
+        return -1 if found is None else found
+
+    def begin_listening(self, entered: Entered) -> None:
+        """Greet a client, and push to it what comes from then on."""
+        listener = entered.listener
+        self.rooms[listener.room.name].listeners.add(listener)
+        listener.tell(entered.welcome, listener.position)
+        listener.start(entered.gap)
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end())
+        if listener.principal.token and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.create_task(self._look())
+
+    def leave(self, listener: RoomListener) -> None:
+        """A connection has ended."""
+        room = self.rooms[listener.room.name]
+        listener.stop()
+        room.listeners.discard(listener)
+        self.attendance.leave(listener)
+        room.guests -= 1
+        if not room.guests:
+            del self.rooms[room.name]
+            if not self.core.closing.is_set():
+                self.attendance.forget(room)
+            room.close()
+
+    def _room(self, name: str) -> LiveRoom:
+        found = self.rooms.get(name)
+        if found is None:
+            found = self.rooms[name] = LiveRoom(self.ground, name)
+        return found
+
+    # Sending.
+
+    async def send(self, command: SendToRoom) -> int:
+        """Send for a request, or a client of the streaming socket."""
+        room = self.rooms.get(command.room)
+        if room is None:
+            return await self.session.execute(command)
+        return (await room.send(command)).offset
+
+    # In the background.
+
+    async def _look(self) -> None:
+        """End connections whose tokens were revoked, or whose tickets are over."""
+        while self.rooms and not self.core.closing.is_set():
+            await asyncio.sleep(LOOK_S)
+            listeners = [one for room in self.rooms.values() for one in room.listeners]
+            ended: dict[tuple[Principal, str], bool] = {}
+            for listener in listeners:
+                asked = listener.principal, listener.room.name
+                if asked not in ended:
+                    ended[asked] = await self._has_ended(*asked)
+                if ended[asked]:
+                    listener.close(POLICY, "the token has expired, or was revoked")
+
+    async def _has_ended(self, principal: Principal, room: str) -> bool:
+        if not principal.token:
+            return False
+        try:
+            (await self.core.tokens.confirm(principal)).require(Need("room", "read", room))
+        except (Unauthenticated, Denied):
+            return True
+        except MillstreamError:
+            pass  # the store does not answer now: look again later
+        return False
+
+    async def _end(self) -> None:
+        """When the server stops: note how far it has come, and end all connections."""
+        await self.core.closing.wait()
+        await self.attendance.note()
+        for room in self.rooms.values():
+            for listener in [*room.listeners]:
+                listener.close(GOING_AWAY, "the server is stopping")
+
+    async def close(self) -> None:
+        """Finish what was begun, and stop being an instance."""
+        tasks = [one for one in (self._looking, self._ending) if one is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.ground.finish()
+        await self.attendance.close()

@@ -1,0 +1,279 @@
+"""A listener: one connection's place in a room's feed, and what happens if it is slow.
+
+    live      at the feed's position; what comes is written at once
+    waiting   its connection takes nothing more now: what comes waits in an outbox
+    behind    below the feed's position: it reads the room's log up to there, at its own pace
+
+If too much waits, or messages expired before they could be read, the listener is told of a gap, gets
+what is retained, and goes on behind it. How bytes reach the client is left to its two kinds: a
+WebSocket, and a stream of server-sent events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from millstream.aio.feed import Feed
+from millstream.aio.fetching import Delivery, Missing
+from millstream.errors import MillstreamError
+from millstream.rooms.commands import LookIntoRoom
+from millstream.rooms.model import RoomMessage
+from millstream.rooms.settings import RoomSettings
+from millstream.server.auth.access import Principal
+from millstream.server.journal import note_failure
+from millstream.server.problems import problem_of
+from millstream.server.rooms.frames import (
+    error_frame,
+    gap_frame,
+    messages_frame,
+    retained_shown,
+    sent_frame,
+)
+from millstream.server.rooms.ground import Ground
+from millstream.server.rooms.outbox import RoomOutbox
+from millstream.server.rooms.pushing import pushed
+
+PIECE_BYTES = 64 * 1024
+"""About how much of an outbox is written at once."""
+
+RESTARTED = 1012
+FAILED = 1011
+
+
+class RoomPlace(Protocol):
+    """A room, as its listeners know it."""
+
+    name: str
+    feed: Feed
+    ground: Ground
+
+    @property
+    def settings(self) -> RoomSettings:
+        """The settings that hold now."""
+
+    def attach(self, listener: RoomListener) -> bool:
+        """Let a listener hear what comes; False if it has to read up to that first."""
+
+    async def send_for(
+        self, listener: RoomListener, messages: list[RoomMessage], number: int | None
+    ) -> None:
+        """Store what a listener's client has sent, and tell it so."""
+
+    def conflate(
+        self, listener: RoomListener, messages: list[RoomMessage], number: int | None
+    ) -> None:
+        """Keep messages until the tick, of each type and client the latest."""
+
+
+class RoomListener:
+    """One listener; belongs to the event loop that serves it."""
+
+    __slots__ = (
+        "_behind",
+        "_gap",
+        "_ready",
+        "client",
+        "connection",
+        "is_gone",
+        "is_ready",
+        "outbox",
+        "pending",
+        "position",
+        "principal",
+        "room",
+        "types",
+        "user",
+    )
+
+    def __init__(
+        self,
+        room: RoomPlace,
+        principal: Principal,
+        *,
+        connection: str,
+        client: str,
+        user: str,
+        types: frozenset[str] | None,
+    ) -> None:
+        self.room = room
+        self.principal = principal
+        self.connection = connection
+        """The name of the connection, unique in its instance."""
+        self.client = client
+        self.user = user
+        self.types = types
+        self.position = 0
+        self.is_ready = True
+        """Whether the connection takes what is written now."""
+        self.is_gone = False
+        self.outbox: RoomOutbox | None = None
+        self.pending: set[int] = set()
+        """Numbers of this client's frames that are being stored."""
+        self._behind: asyncio.Task[None] | None = None
+        self._ready: asyncio.Event | None = None
+        self._gap: tuple[int, int | None] | None = None
+        """What is to be told first: the first offset that is missing, and the one behind the last."""
+
+    # What the kinds of listeners do their own way.
+
+    def write(self, frame: bytes) -> None:
+        """Write an encoded WebSocket frame that only says messages."""
+        raise AssertionError("a kind of listener says how")
+
+    def tell(self, text: bytes, offset: int | None = None) -> None:
+        """Write a frame that is JSON; with the offset to go on from, if it says one."""
+        raise AssertionError("a kind of listener says how")
+
+    def close(self, code: int, reason: str) -> None:
+        """End the connection."""
+        raise AssertionError("a kind of listener says how")
+
+    def refuse(self, error: MillstreamError, number: int | None) -> None:
+        """Tell the client that a frame of its own was refused."""
+        if number is not None:
+            self.pending.discard(number)
+        self.tell(error_frame(problem_of(error), number))
+
+    # What the feed tells.
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Push messages, or let them wait."""
+        found = pushed(delivery)
+        if self.pending and self.client in found.origins:
+            self._confirm_own(found.origins[self.client])
+        if self.is_ready and self.outbox is None:
+            if self.types is None and self.client not in found.origins:
+                self.write(found.whole)
+            elif frame := found.frame(self.types, self.client):
+                self.write(frame)
+            self.room.ground.pushed += len(found.messages)
+            return
+        self._let_wait(delivery)
+
+    def miss(self, missing: Missing) -> None:
+        """Tell of what cannot be delivered, with what is retained."""
+        self.room.feed.detach(self)
+        self._begin_behind((missing.first, missing.stop))
+
+    def restart(self) -> None:
+        """The room was deleted: a client that wants to go on joins anew."""
+        self.close(RESTARTED, "the room was deleted, or its log was set back; join again")
+
+    # What was sent.
+
+    def confirm(self, number: int | None, offset: int) -> None:
+        """Tell the client that a frame of its own is stored; once, before what comes behind it."""
+        if number is not None and number in self.pending:
+            self.pending.discard(number)
+            self.tell(sent_frame(number, offset))
+
+    def _confirm_own(self, numbers: dict[int, int]) -> None:
+        for number, offset in numbers.items():
+            self.confirm(number, offset)
+
+    # Slow connections.
+
+    def pause(self) -> None:
+        """The connection takes nothing more for now."""
+        self.is_ready = False
+
+    def resume(self) -> None:
+        """The connection takes more: write what waits."""
+        self.is_ready = True
+        if self._ready is not None:
+            self._ready.set()
+        if self._behind is not None:
+            return
+        if self._gap is not None:
+            self._begin_behind(self._gap)
+        while self.is_ready and self.outbox is not None:
+            piece = self.outbox.take(PIECE_BYTES)
+            self.tell(messages_frame(piece.messages, piece.offset), piece.offset)
+            if not self.outbox:
+                self.outbox = None
+
+    def _let_wait(self, delivery: Delivery) -> None:
+        if self.outbox is None:
+            settings = self.room.settings
+            self.outbox = RoomOutbox(
+                settings.waiting_bytes_max,
+                conflated=settings.conflated_types,
+                priority=settings.priority,
+            )
+        found = pushed(delivery)
+        own = self.client if self.client in found.origins else ""
+        self.outbox.put(found.some(self.types, own), found.stop)
+        if self.outbox.gap_from is not None:
+            self._gap = (self.outbox.gap_from, None)
+            self.outbox = None
+            self.room.ground.gaps += 1
+            self.room.feed.detach(self)
+
+    # Behind the feed.
+
+    def start(self, gap: tuple[int, int | None] | None = None) -> None:
+        """Begin to listen at `position`: at once if the feed is there, else after reading up to it."""
+        if gap is not None or not self.room.attach(self):
+            self._begin_behind(gap)
+
+    def stop(self) -> None:
+        """Listen no more."""
+        self.is_gone = True
+        self.room.feed.detach(self)
+        if self._behind is not None:
+            self._behind.cancel()
+
+    def _begin_behind(self, gap: tuple[int, int | None] | None) -> None:
+        self._gap = None
+        self._ready = asyncio.Event()
+        if self.is_ready:
+            self._ready.set()
+        self._behind = asyncio.get_running_loop().create_task(self._catch_up(gap))
+
+    async def _catch_up(self, gap: tuple[int, int | None] | None) -> None:
+        """Read up to the feed, as fast as the connection takes it, and be live from then on."""
+        assert self._ready is not None
+        feed = self.room.feed
+        try:
+            with feed.reading(id(self), self.position):
+                if gap is not None:
+                    await self._tell_gap(*gap)
+                while not self.room.attach(self):
+                    await self._read_some()
+        except MillstreamError:
+            self.close(FAILED, "the store does not answer now; join again")
+        except Exception as error:
+            note_failure(error, room=self.room.name)
+            self.close(FAILED, "the server failed here; its log says where")
+        finally:
+            self._behind = self._ready = None
+
+    async def _read_some(self) -> None:
+        assert self._ready is not None
+        feed = self.room.feed
+        found = await feed.read(self.position, feed.position)
+        await self._ready.wait()
+        if isinstance(found, Missing):
+            await self._tell_gap(found.first, found.stop)
+            return
+        self.position = feed.move(id(self), found.stop)
+        come = pushed(found)
+        if self.pending and self.client in come.origins:
+            self._confirm_own(come.origins[self.client])
+        if messages := come.some(self.types, self.client):
+            self.tell(messages_frame(messages, found.stop), found.stop)
+        self.room.ground.pushed += len(messages)
+        if not self.is_ready:
+            self._ready.clear()
+
+    async def _tell_gap(self, first: int, stop: int | None) -> None:
+        """Tell of a gap; without a `stop`, of everything up to the end."""
+        assert self._ready is not None
+        types = None if self.types is None else [*self.types]
+        look = await self.room.ground.session.execute(LookIntoRoom(self.room.name, types))
+        await self._ready.wait()
+        self.position = self.room.feed.move(id(self), look.offset if stop is None else stop)
+        self.tell(gap_frame(first, self.position, retained_shown(look.retained)), self.position)
+        if not self.is_ready:
+            self._ready.clear()

@@ -1,0 +1,185 @@
+"""A room with listeners in this process: its feed, its settings, and what is sent to it here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from millstream.errors import MillstreamError
+from millstream.format import keys
+from millstream.record import Record
+from millstream.rooms.commands import Broadcast, SendToRoom
+from millstream.rooms.model import RoomMessage, Sent
+from millstream.rooms.names import log_of
+from millstream.rooms.packing import DELETED, NULL, NUMBER, ORIGIN, SENDER, TYPE
+from millstream.rooms.settings import DEFAULTS, RoomSettings
+from millstream.server.rooms.conflation import Conflation
+from millstream.server.rooms.ground import Ground
+from millstream.server.rooms.listener import RoomListener
+
+
+class Kept(NamedTuple):
+    """A message that waits for the tick, and the frames that are answered when it is stored."""
+
+    listener: RoomListener
+    message: RoomMessage
+    numbers: list[int]
+
+
+class LiveRoom:
+    """One room; lives while it has a listener, or one on its way."""
+
+    def __init__(self, ground: Ground, name: str) -> None:
+        self.ground = ground
+        self.name = name
+        self.log = log_of(name)
+        self.feed = ground.session.feeds.of(self.log)
+        self.feed.hold()
+        self.feed.gather_s = ground.profile.gather_s
+        self.feed.is_across = ground.is_across
+        self.listeners: set[RoomListener] = set()
+        self.guests = 0
+        """Listeners, and those that are on their way."""
+        self.noted = -1
+        """The watermark that the store knows."""
+        self.began_at: int | None = None
+        """The watermark that an earlier process of this instance has left."""
+        self._settings = DEFAULTS
+        self._sending: dict[str, int] = {}
+        """How many frames of each client are being stored."""
+        self._settled = asyncio.Event()
+        self._conflation: Conflation[Kept] = Conflation()
+        self._tick: asyncio.TimerHandle | None = None
+
+    @property
+    def settings(self) -> RoomSettings:
+        """The settings that hold now, as far as this process has seen."""
+        views = self.ground.store.views
+        log_id = views.get(keys.log_name(self.log))
+        found = views.get(keys.room(log_id)) if log_id else None
+        if isinstance(found, RoomSettings):
+            self._settings = found
+        return self._settings
+
+    @settings.setter
+    def settings(self, found: RoomSettings) -> None:
+        self._settings = found
+
+    def attach(self, listener: RoomListener) -> bool:
+        """Let a listener hear what comes; the first one, from where this instance had come to."""
+        start, self.began_at = self.began_at, -1
+        return self.feed.attach(listener, start if start is not None and start >= 0 else None)
+
+    def close(self) -> None:
+        """Let go of it: nobody listens any more."""
+        if self._tick is not None:
+            self._tick.cancel()
+            self._flush()
+        self.feed.release()
+
+    # Sending.
+
+    async def send(self, command: SendToRoom) -> Sent:
+        """Store messages, and push them to all who listen here."""
+        return await self._store(command, ())
+
+    async def send_for(
+        self, listener: RoomListener, messages: list[RoomMessage], number: int | None
+    ) -> None:
+        """Store what a listener's client has sent, and tell it so."""
+        numbers = () if number is None else (number,)
+        listener.pending.update(numbers)
+        command = SendToRoom(self.name, messages, listener.user, listener.client, number)
+        await self._store(command, [(listener, one) for one in numbers])
+
+    def conflate(
+        self, listener: RoomListener, messages: list[RoomMessage], number: int | None
+    ) -> None:
+        """Keep messages until the tick, of each type and client the latest."""
+        numbers = [] if number is None else [number]
+        listener.pending.update(numbers)
+        for message in messages:
+            kept = Kept(listener, message, numbers)
+            replaced = self._conflation.put(message.type, listener.client, kept)
+            if replaced is not None:
+                numbers += [one for one in replaced.numbers if one not in numbers]
+        if self._tick is None:
+            loop = asyncio.get_running_loop()
+            tick_s = self.settings.tick * self.ground.profile.tick_factor
+            wait_s = self._conflation.due_s(loop.time(), tick_s)
+            self._tick = loop.call_later(wait_s, self._flush)
+
+    def _flush(self) -> None:
+        """Store what has gathered in the tick, all of it in one commit."""
+        self._tick = None
+        by_client: dict[RoomListener, list[Kept]] = {}
+        for kept in self._conflation.take(asyncio.get_running_loop().time()):
+            by_client.setdefault(kept.listener, []).append(kept)
+        for listener, some in by_client.items():
+            numbers = sorted({number for kept in some for number in kept.numbers})
+            number = numbers[-1] if numbers else None
+            messages = [kept.message for kept in some]
+            command = SendToRoom(self.name, messages, listener.user, listener.client, number)
+            told = [(listener, one) for one in numbers]
+            self.ground.begin(self._store_kept(command, told, listener))
+
+    async def _store_kept(
+        self,
+        command: SendToRoom,
+        told: Sequence[tuple[RoomListener, int]],
+        listener: RoomListener,
+    ) -> None:
+        try:
+            await self._store(command, told)
+        except MillstreamError as error:
+            numbers: list[int | None] = [number for _, number in told]
+            for number in numbers or [None]:
+                listener.refuse(error, number)
+
+    async def _store(self, command: SendToRoom, told: Sequence[tuple[RoomListener, int]]) -> Sent:
+        feed, client = self.feed, command.origin
+        feed.begin_send()
+        self._sending[client] = self._sending.get(client, 0) + 1
+        try:
+            sent = await self.ground.session.execute(Broadcast(command))
+            for listener, number in told:
+                listener.confirm(number, sent.offset)
+            if self.ground.profile.pushes_own:
+                feed.offer(sent.offset, records_of(self.log, command, sent))
+            return sent
+        finally:
+            self._sending[client] -= 1
+            if not self._sending[client]:
+                del self._sending[client]
+                self._settled.set()
+            feed.end_send()
+
+    async def settled(self, client: str) -> None:
+        """Wait until nothing that a client has sent is on its way into the store."""
+        while client in self._sending:
+            self._settled.clear()
+            await self._settled.wait()
+
+
+def records_of(log: str, command: SendToRoom, sent: Sent) -> list[Record]:
+    """The records that messages have become, as they would be read."""
+    common: dict[str, str | int] = {}
+    if command.sender:
+        common[SENDER] = command.sender
+    if command.origin:
+        common[ORIGIN] = command.origin
+    if command.number is not None:
+        common[NUMBER] = command.number
+    return [
+        Record(
+            log,
+            sent.offset + index,
+            NULL if one.deleted else one.data,
+            sent.timestamp,
+            None if one.key is None else one.key.encode(),
+            {TYPE: one.type, **common, **({DELETED: True} if one.deleted else {})},
+            sent.timestamp,
+        )
+        for index, one in enumerate(command.messages)
+    ]
