@@ -44,32 +44,40 @@ function bytes(value) {
 }
 
 /**
- * A chart inside an element. `series` are `{label, unit, color?}`, `color` a CSS colour or variable;
- * `window_s` is how many seconds it shows. `push(time, values)` adds a point: `time` in seconds since
- * 1970, one value per series, null where there is none. `set(times, columns)` replaces all points.
+ * A chart inside an element.
+ *
+ * `series` are `{label, unit, color?, bars?}`: `color` is a CSS colour or `var(--name)`; those with `bars`
+ * are stacked, the first one lowest. `window_s` is how many seconds show, Infinity: all. `utc`: times are
+ * told in UTC. `push(time, values)` adds a point: `time` in seconds since 1970, one value per series, null
+ * where there is none. `set(times, columns)` replaces all points.
  */
-export function chart(element, { title = "", series, window_s = 120 }) {
+export function chart(element, { title = "", series, window_s = 120, utc = false }) {
   const shown = series.map((one, i) => ({ unit: "", color: `var(--chart-${(i % 6) + 1})`, ...one }));
-  const data = [[], ...shown.map(() => [])];
-  const { figure, plot, values } = framed(title, shown);
+  const times = [];
+  const columns = shown.map(() => []);
+  const { figure, plot, values, moment } = framed(title, shown);
   element.append(figure);
-  const drawn = new uPlot(options(shown, plot, show), data, plot);
+  const order = drawingOrder(shown);
+  const drawn = new uPlot(options(order.map((i) => shown[i]), { plot, utc, onMove: tell }), [[]], plot);
   let frame = 0;
 
-  function show(index) {
-    const last = data[0].length - 1;
-    shown.forEach((one, i) => { values[i].textContent = format(data[i + 1][index ?? last], one.unit); });
+  function tell() {
+    const { idx } = drawn.cursor;
+    shown.forEach((one, i) => { values[i].textContent = format(columns[i][idx ?? times.length - 1], one.unit); });
+    moment.textContent = idx === null || idx === undefined ? "" : momentOf(times[idx], 1, utc);
   }
 
   function draw() {
     frame = 0;
-    const to = data[0].at(-1) ?? Date.now() / 1000;
-    const from = Number.isFinite(window_s) ? to - window_s : data[0][0] ?? to - 1;
+    const last = times.at(-1) ?? Date.now() / 1000;
+    // A bar stands around its time, and needs half a step beside it.
+    const beside = shown.some((one) => one.bars) ? (times.length > 1 ? times[1] - times[0] : 60) / 2 : 0;
+    const first = Number.isFinite(window_s) ? last - window_s : times[0] ?? last - 1;
     drawn.batch(() => {
-      drawn.setData(data, false);
-      drawn.setScale("x", { min: from, max: to });
+      drawn.setData([times, ...stacked(shown, columns, order)], false);
+      drawn.setScale("x", { min: first - beside, max: Math.max(last, first + 1) + beside });
     });
-    show(drawn.cursor.idx);
+    tell();
   }
 
   const later = () => { frame ||= requestAnimationFrame(draw); };
@@ -81,14 +89,14 @@ export function chart(element, { title = "", series, window_s = 120 }) {
 
   return {
     push(time, given) {
-      data[0].push(time);
-      given.forEach((value, i) => data[i + 1].push(value ?? null));
+      times.push(time);
+      given.forEach((value, i) => columns[i].push(value ?? null));
       // One point before the window stays, so that the line comes in from the edge.
-      while (data[0].length > 2 && data[0][1] < time - window_s) data.forEach((column) => column.shift());
+      while (times.length > 2 && times[1] < time - window_s) [times, ...columns].forEach((one) => one.shift());
       later();
     },
-    set(times, columns) {
-      [times, ...columns].forEach((column, i) => { data[i] = [...column]; });
+    set(given, several) {
+      [times, ...columns].forEach((one, i) => one.splice(0, Infinity, ...[given, ...several][i]));
       later();
     },
     destroy() {
@@ -101,12 +109,26 @@ export function chart(element, { title = "", series, window_s = 120 }) {
   };
 }
 
+/** Stacked bars are drawn from the highest to the lowest, each over the one before; then the lines. */
+function drawingOrder(shown) {
+  const all = shown.map((_, i) => i);
+  return [...all.filter((i) => shown[i].bars).reverse(), ...all.filter((i) => !shown[i].bars)];
+}
+
+/** What is drawn of each series: its numbers, or of a bar their sum with those below. */
+function stacked(shown, columns, order) {
+  const below = (i) => columns.filter((_, j) => shown[j].bars && j <= i);
+  return order.map((i) => (shown[i].bars
+    ? columns[i].map((_, at) => below(i).reduce((sum, column) => sum + (column[at] ?? 0), 0))
+    : columns[i]));
+}
+
 function framed(title, shown) {
-  const figure = document.createElement("figure");
+  const [figure, caption, legend, moment, plot] = ["figure", "figcaption", "ul", "li", "div"]
+    .map((tag) => document.createElement(tag));
   figure.className = "chart";
-  const caption = document.createElement("figcaption");
   caption.textContent = title;
-  const legend = document.createElement("ul");
+  caption.hidden = !title;
   legend.className = "legend";
   const values = shown.map((one) => {
     const [item, swatch, value] = ["li", "i", "b"].map((tag) => document.createElement(tag));
@@ -115,30 +137,44 @@ function framed(title, shown) {
     legend.append(item);
     return value;
   });
-  const plot = document.createElement("div");
+  legend.append(moment);
   plot.className = "plot";
   figure.append(caption, legend, plot);
-  return { figure, plot, values };
+  return { figure, plot, values, moment };
 }
 
-function options(shown, plot, show) {
+function options(drawn, { plot, utc, onMove }) {
   const resolved = (color) => color.replace(/^var\((.+)\)$/, (_, name) => styled(plot, name));
   const axis = { stroke: () => styled(plot, "--soft"), font: "11px system-ui, sans-serif",
     ticks: { show: false }, grid: { stroke: () => styled(plot, "--grid"), width: 1 } };
+  const unit = drawn.at(-1).unit;
   return {
     ...sizeOf(plot),
     padding: [8, 8, 0, 0],
     legend: { show: false },
     cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
+    tzDate: (seconds) => (utc ? uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC") : new Date(seconds * 1000)),
     scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.08 : 1] } },
     axes: [
-      { ...axis, space: 70, size: 24, values: (_, ticks) => ticks.map(timeOfDay) },
-      { ...axis, space: 34, size: 56, values: (_, ticks) => ticks.map((one) => format(one, shown[0].unit)) },
+      { ...axis, space: 70, size: 24, values: (_, ticks, __, ___, step) => ticks.map((one) => momentOf(one, step, utc)) },
+      { ...axis, space: 34, size: 56, values: (_, ticks) => ticks.map((one) => format(one, unit)) },
     ],
-    series: [{}, ...shown.map((one) => ({ label: one.label, width: 1.75, points: { show: false },
-      stroke: () => resolved(one.color), spanGaps: false }))],
-    hooks: { setCursor: [(u) => show(u.cursor.idx)] },
+    series: [{}, ...drawn.map((one) => ({
+      label: one.label,
+      stroke: () => resolved(one.color),
+      ...(one.bars
+        ? { width: 0, fill: () => resolved(one.color), paths: uPlot.paths.bars({ size: [0.76, 60] }), points: { show: false } }
+        : { width: 1.75, points: { show: true, size: 5, filter: alone } }),
+    }))],
+    hooks: { setCursor: [onMove] },
   };
+}
+
+/** The numbers between two gaps, which no line shows. */
+function alone(plotted, series) {
+  const column = plotted.data[series];
+  const isThere = (i) => column[i] !== null && column[i] !== undefined;
+  return [...column.keys()].filter((i) => isThere(i) && !isThere(i - 1) && !isThere(i + 1));
 }
 
 function sizeOf(plot) {
@@ -149,6 +185,11 @@ function styled(element, name) {
   return getComputedStyle(element).getPropertyValue(name).trim() || "#888";
 }
 
-function timeOfDay(seconds) {
-  return new Date(seconds * 1000).toLocaleTimeString([], { hourCycle: "h23" });
+/** A moment as a label: as much of it as steps of that many seconds need. */
+function momentOf(seconds, step, utc) {
+  const zone = utc ? { timeZone: "UTC" } : {};
+  const date = new Date(seconds * 1000);
+  if (step >= 86_400) return date.toLocaleDateString("en-GB", { day: "2-digit", month: "short", ...zone });
+  const second = step < 60 ? { second: "2-digit" } : {};
+  return date.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", ...second, ...zone });
 }

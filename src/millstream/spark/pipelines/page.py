@@ -1,4 +1,7 @@
-"""The report's page: one HTML file that needs nothing else, neither network nor script."""
+"""The report's page: one HTML file that needs nothing else.
+
+It has the look and the chart code of the server's pages inside, and lets no other script run.
+"""
 
 from __future__ import annotations
 
@@ -6,83 +9,68 @@ from collections.abc import Sequence
 from html import escape
 from itertools import groupby
 
-from millstream.spark.pipelines import charts
-from millstream.spark.pipelines.charts import Series, count, duration, full_moment
+import msgspec
+
+from millstream.spark.pipelines import charts, look
+from millstream.spark.pipelines.charts import Chart, Series, count, duration, full_moment
 from millstream.spark.pipelines.figures import Fared, Figures, HeaderSlice, Minute, QueueFigures
 
 QUEUES_MAX = 25
 """Queues with charts of their own; of all others the page has the numbers."""
 TRIES_MAX = 10
-TRIES_WIDTH, REASONS_WIDTH = 40, 230
-"""Of the names beside bars."""
 
 _STYLE = """
-:root{color-scheme:light dark;--ground:#f6f7f9;--card:#fff;--ink:#1c2330;--soft:#5b6677;
---edge:#e2e6ec;--grid:#eaedf2;--done:#2a9d78;--failed:#d64550;--again:#e5a23d;--arrived:#3f6fd8;
---wait:#3f6fd8;--wait99:#9db7f0;--work:#7a4fc9;--work99:#c4aef0;--tries:#3f6fd8}
-@media (prefers-color-scheme:dark){:root{--ground:#11151c;--card:#191f29;--ink:#e7ebf2;
---soft:#96a2b5;--edge:#2a3240;--grid:#242c39;--done:#3fbf95;--failed:#ef6a73;--again:#eab75a;
---arrived:#7ba2ff;--wait:#7ba2ff;--wait99:#5673bd;--work:#b08cf5;--work99:#7a5fc0;--tries:#7ba2ff}}
-*{box-sizing:border-box}
-body{margin:0;background:var(--ground);color:var(--ink);
-font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",sans-serif}
-main{max-width:1120px;margin:0 auto;padding:32px 24px 64px}
-h1{font-size:26px;margin:0;letter-spacing:-.01em}
-h2{font-size:20px;margin:44px 0 12px;overflow-wrap:anywhere}
-h3{font-size:14px;margin:0 0 2px;font-weight:600}
-p.sub,.sub{color:var(--soft);margin:2px 0 0;font-size:13px}
-.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(132px,1fr));gap:12px;margin:20px 0}
-.card{background:var(--card);border:1px solid var(--edge);border-radius:10px;padding:12px 14px}
-.card b{display:block;font-size:22px;font-weight:650;font-variant-numeric:tabular-nums;line-height:1.25;
-white-space:nowrap}
-.card span{color:var(--soft);font-size:12.5px}
-.grid2{display:grid;grid-template-columns:repeat(auto-fit,minmax(420px,1fr));gap:16px}
-.panel{background:var(--card);border:1px solid var(--edge);border-radius:10px;padding:14px 16px;
-min-width:0;overflow:hidden}
+:root{--done:var(--chart-2);--failed:var(--chart-5);--again:var(--chart-3);--arrived:var(--chart-1);
+--wait:var(--chart-1);--wait99:color-mix(in srgb,var(--chart-1) 45%,var(--card));--work:var(--chart-4);
+--work99:color-mix(in srgb,var(--chart-4) 45%,var(--card));--tries:var(--chart-1)}
+main{max-width:1120px;margin:0 auto;padding:32px clamp(12px,3vw,24px) 64px}
+.figures{margin:20px 0}
+.sub{color:var(--soft);font-size:.85rem;margin:0 0 .5rem}
+.grid2{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(420px,100%),1fr));gap:16px}
+.card h3{margin:0}
 .wide{grid-column:1/-1}
-svg{display:block;width:100%;height:auto;margin-top:8px;overflow:visible}
-svg text{font:11px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;fill:var(--soft);
-font-variant-numeric:tabular-nums}
-svg .value,svg .name{fill:var(--ink);font-size:12px}
-svg line.grid{stroke:var(--grid);stroke-width:1}
-svg .hover{fill:transparent}svg .hover:hover{fill:var(--soft);fill-opacity:.14}
-svg .line{fill:none!important;stroke-width:1.75;stroke-linejoin:round;stroke-linecap:round}
-.legend{display:flex;flex-wrap:wrap;gap:4px 14px;color:var(--soft);font-size:12.5px}
-.legend i{display:inline-block;width:10px;height:10px;border-radius:3px;margin-right:6px;
-background:currentColor;vertical-align:-1px}
-.scroll{overflow-x:auto}
-table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:13.5px}
-th,td{padding:7px 10px;text-align:right;border-bottom:1px solid var(--edge);white-space:nowrap}
-th{color:var(--soft);font-weight:500;font-size:12.5px}
-th:first-child,td:first-child{text-align:left;white-space:normal;overflow-wrap:anywhere;min-width:120px}
-tr:last-child td{border-bottom:0}
-a{color:inherit;text-decoration-color:var(--soft);text-underline-offset:3px}
+.numbers td,.numbers th{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums;padding:.45rem .6rem}
+.numbers td:first-child,.numbers th:first-child{text-align:left;white-space:normal;min-width:120px;padding-left:0}
+.bars td{border:0;padding:.2rem .6rem .2rem 0;vertical-align:middle}
+.bars td:last-child{width:65%}
+.bars i{display:inline-block;height:1rem;vertical-align:middle}
+.bars span{margin-left:.5rem;font-size:.85rem}
 .share{display:inline-block;width:64px;height:8px;border-radius:4px;background:var(--grid);
 margin-left:8px;vertical-align:1px;overflow:hidden}
 .share i{display:block;height:100%;background:var(--done)}
-footer{color:var(--soft);font-size:12.5px;margin-top:40px}
+.key{display:flex;gap:.9rem;font-size:.82rem;color:var(--soft);margin-bottom:.3rem}
+.key i{display:inline-block;width:.65rem;height:.65rem;border-radius:.2rem;margin-right:.35rem}
+footer{color:var(--soft);font-size:.85rem;margin-top:40px}
 """
-_COLOURED = ("done", "failed", "again", "arrived", "wait", "wait99", "work", "work99", "tries")
+"""What the look of all pages does not say, and the meanings of its colours here."""
+
+_NO_SCRIPT = (
+    '<noscript><p class="notice">Its charts are drawn by a script, which this viewer does not run; '
+    "the tables say the same in numbers.</p></noscript>"
+)
 
 
 def page_of(figures: Figures) -> str:
     """The page, as text."""
+    drawn: list[Chart] = []
     shown = [one for one in figures.queues if one.messages][:QUEUES_MAX]
     body = [_head(figures), _table(figures.queues, {one.queue: i for i, one in enumerate(shown)})]
-    body += [_section(figures, one, number) for number, one in enumerate(shown)]
-    coloured = "".join(
-        f"svg .{name}{{fill:var(--{name})}}svg .line.{name}{{stroke:var(--{name})}}"
-        f".legend .{name}{{color:var(--{name})}}"
-        for name in _COLOURED
-    )
+    body += [_section(figures, one, number, drawn) for number, one in enumerate(shown)]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
-        "style-src 'unsafe-inline'\">"
-        f"<title>Queues of {escape(figures.store)}</title><style>{_STYLE}{coloured}</style></head>"
-        f"<body><main>{''.join(body)}{_foot(figures)}</main></body></html>\n"
+        f'<meta http-equiv="Content-Security-Policy" content="{look.policy()}">'
+        f"<title>Queues of {escape(figures.store)}</title>"
+        f"<style>{look.style()}{_STYLE}</style></head>"
+        f"<body><main>{_NO_SCRIPT}{''.join(body)}{_foot(figures)}</main>"
+        f'<script type="application/json" id="figures">{_data(drawn)}</script>'
+        f'<script type="module">{look.script()}</script></body></html>\n'
     )
+
+
+def _data(drawn: Sequence[Chart]) -> str:
+    """The numbers of all charts; no text in them can end the element that holds them."""
+    return msgspec.json.encode({"charts": drawn}).decode().replace("<", "\\u003c")
 
 
 def _head(figures: Figures) -> str:
@@ -109,7 +97,7 @@ def _cards(cards: Sequence[tuple[str, str]]) -> str:
         f'<div class="card"><b>{escape(value)}</b><span>{escape(name)}</span></div>'
         for name, value in cards
     )
-    return f'<div class="cards">{inside}</div>'
+    return f'<div class="figures">{inside}</div>'
 
 
 def _table(queues: Sequence[QueueFigures], shown: dict[str, int]) -> str:
@@ -119,7 +107,7 @@ def _table(queues: Sequence[QueueFigures], shown: dict[str, int]) -> str:
         if one.queue in shown:
             name = f'<a href="#q{shown[one.queue]}">{name}</a>'
         rows.append(_row(name, one))
-    return f'<div class="panel scroll">{_numbers("queue", rows)}</div>'
+    return f'<div class="card scroll">{_numbers("queue", rows)}</div>'
 
 
 def _numbers(title: str, rows: Sequence[str]) -> str:
@@ -129,7 +117,7 @@ def _numbers(title: str, rows: Sequence[str]) -> str:
     )  # fmt: skip
     heads = "".join(f"<th>{name}</th>" for name in titles)
     return (
-        f"<table><thead><tr><th>{escape(title)}</th>{heads}</tr></thead>"
+        f'<table class="numbers"><thead><tr><th>{escape(title)}</th>{heads}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table>"
     )
 
@@ -146,17 +134,17 @@ def _row(name: str, one: Fared) -> str:
     return f"<tr><td>{name}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 
-def _section(figures: Figures, one: QueueFigures, number: int) -> str:
+def _section(figures: Figures, one: QueueFigures, number: int, drawn: list[Chart]) -> str:
     assert figures.first_ms is not None
     assert figures.last_ms is not None
     steps = charts.steps_between(figures.first_ms, figures.last_ms, figures.step_ms)
     by_time = {minute.at_ms: minute for minute in one.minutes}
     found = [by_time.get(at, Minute(at_ms=at)) for at in steps]
-    step_ms = figures.step_ms
+    sub = f"messages that arrived and attempts that ended, per {_step(figures.step_ms)}"
     panels = [
-        _throughput(steps, step_ms, found),
-        _latency("Waiting", "from append to first claim", "wait", steps, step_ms, found),
-        _latency("Working", "from claim to the attempt's end", "work", steps, step_ms, found),
+        _chart("Throughput", sub, _throughput(steps, found), drawn, wide=True),
+        _chart("Waiting", "from append to first claim", _latency("wait", steps, found), drawn),
+        _chart("Working", "from claim to the attempt's end", _latency("work", steps, found), drawn),
         _tries(one),
     ]
     if one.reasons:
@@ -180,29 +168,23 @@ def _section(figures: Figures, one: QueueFigures, number: int) -> str:
 
 
 def _panel(title: str, sub: str, inside: str, *, wide: bool = False) -> str:
-    style = "panel wide" if wide else "panel"
+    style = "card wide" if wide else "card"
     return f'<div class="{style}"><h3>{escape(title)}</h3><p class="sub">{escape(sub)}</p>{inside}</div>'
 
 
-def _legend(series: Sequence[tuple[str, str]]) -> str:
-    inside = "".join(
-        f'<span><i class="{style}"></i>{escape(name)}</span>' for name, style in series
-    )
-    return f'<div class="legend">{inside}</div>'
+def _chart(title: str, sub: str, chart: Chart, drawn: list[Chart], *, wide: bool = False) -> str:
+    """A panel with the place of a chart, which the script finds by its number."""
+    drawn.append(chart)
+    return _panel(title, sub, f'<div data-chart="{len(drawn) - 1}"></div>', wide=wide)
 
 
-def _throughput(steps: Sequence[int], step_ms: int, minutes: Sequence[Minute]) -> str:
-    series = [
-        Series(name=name, style=style, values=[getattr(one, style) for one in minutes])
-        for name, style in (("done", "done"), ("tried again", "again"), ("failed", "failed"))
+def _throughput(steps: Sequence[int], minutes: Sequence[Minute]) -> Chart:
+    ended = [
+        Series(label=label, color=name, values=[getattr(one, name) for one in minutes], bars=True)
+        for label, name in (("done", "done"), ("tried again", "again"), ("failed", "failed"))
     ]
-    line = Series(name="arrived", style="arrived", values=[one.arrived for one in minutes])
-    legend = _legend([(one.name, one.style) for one in (line, *series)])
-    sub = f"messages that arrived and attempts that ended, per {_step(step_ms)}"
-    drawn = charts.along_time(
-        steps, step_ms, lines=[line], stack=series, show=count, width=charts.WIDE
-    )
-    return _panel("Throughput", sub, legend + drawn, wide=True)
+    arrived = Series(label="arrived", color="arrived", values=[one.arrived for one in minutes])
+    return charts.along_time(steps, [*ended, arrived])
 
 
 def _step(step_ms: int) -> str:
@@ -213,19 +195,15 @@ def _step(step_ms: int) -> str:
     return f"{step_ms} ms"
 
 
-def _latency(
-    title: str, sub: str, kind: str, steps: Sequence[int], step_ms: int, minutes: Sequence[Minute]
-) -> str:
+def _latency(kind: str, steps: Sequence[int], minutes: Sequence[Minute]) -> Chart:
     series = [
-        Series(name=name, style=style, values=[getattr(one, column) for one in minutes])
-        for name, style, column in (
-            ("99 in 100", f"{kind}99", f"{kind}_p99"),
+        Series(label=label, color=color, values=[getattr(one, column) for one in minutes])
+        for label, color, column in (
             ("median", kind, f"{kind}_p50"),
+            ("99 in 100", f"{kind}99", f"{kind}_p99"),
         )
     ]
-    legend = _legend([(one.name, one.style) for one in reversed(series)])
-    drawn = charts.along_time(steps, step_ms, lines=series, width=charts.HALF)
-    return _panel(title, sub, legend + drawn)
+    return charts.along_time(steps, series, unit="s")
 
 
 def _tries(one: QueueFigures) -> str:
@@ -234,9 +212,8 @@ def _tries(one: QueueFigures) -> str:
         name = str(number) if number < TRIES_MAX else f"{TRIES_MAX}+"
         found[name] = found.get(name, 0) + size
     rows = [(name, [("tries", float(size))], count(size)) for name, size in found.items()]
-    width = charts.HALF if one.reasons else charts.WIDE
-    drawn = charts.bars(rows, width=width, names=TRIES_WIDTH)
-    return _panel("Attempts", "how many messages took so many", drawn, wide=not one.reasons)
+    inside = charts.bars(rows)
+    return _panel("Attempts", "how many messages took so many", inside, wide=not one.reasons)
 
 
 def _reasons(one: QueueFigures) -> str:
@@ -248,9 +225,12 @@ def _reasons(one: QueueFigures) -> str:
         ]
         note = f"{count(reason.attempts)} ({count(reason.messages)} messages)"
         rows.append((reason.reason, parts, note))
-    legend = _legend([("tried again", "again"), ("failed for good", "failed")])
-    drawn = charts.bars(rows, width=charts.HALF, names=REASONS_WIDTH)
-    return _panel("Why attempts went wrong", "attempts by reason", legend + drawn)
+    key = "".join(
+        f'<span><i style="background:var(--{color})"></i>{name}</span>'
+        for name, color in (("tried again", "again"), ("failed for good", "failed"))
+    )
+    inside = f'<div class="key">{key}</div>{charts.bars(rows)}'
+    return _panel("Why attempts went wrong", "attempts by reason", inside)
 
 
 def _slices(header: str, slices: Sequence[HeaderSlice]) -> str:
