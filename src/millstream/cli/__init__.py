@@ -26,6 +26,7 @@ from millstream.cli.place import CA, STORE, TOKEN
 from millstream.cli.put import put
 from millstream.cli.queue import queue
 from millstream.cli.read import read
+from millstream.cli.room import room
 from millstream.cli.serve import serve
 from millstream.cli.spark import spark
 from millstream.cli.store import fold, stats
@@ -130,7 +131,7 @@ def settings(
         ),
     ] = False,
 ) -> None:
-    """Durable logs and work queues, in a file or behind a server.
+    """Durable logs, work queues and live rooms, in a file or behind a server.
 
     Settings come from flags, then from variables (MILLSTREAM_STORE, MILLSTREAM_APPEND_BATCH, …),
     then from millstream.toml.
@@ -149,6 +150,7 @@ command(
 app.add_typer(log, name="log")
 command(app, 'put mail \'{"to": "ada"}\' --priority 5', "put mail --delay 15m < lines.txt")(put)
 app.add_typer(queue, name="queue")
+app.add_typer(room, name="room")
 command(
     app, "worker mail --exec ./send.sh --concurrency 4", "worker mail --exec ./send.sh --drain"
 )(worker)

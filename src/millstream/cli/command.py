@@ -4,7 +4,7 @@
     def pause(queue: Queue) -> Printed: ...
 
 A parameter that is a `Millstream` stands for the options that name a store, and gets it open. One
-that is a `Log` or `Queue` stands for its name too, and gets it; there must be one. One that is a
+that is a `Log`, `Queue` or `Room` stands for its name too, and gets it; there must be one. One that is a
 dataclass stands for an option per field, and one with `Declared` fields for options that are made
 from a struct. A command that returns `Printed` has `--json`.
 """
@@ -21,18 +21,19 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
 
-from millstream import Log, Millstream, Queue
+from millstream import Log, Millstream, Queue, Room
 from millstream.cli.advice import EXIT_UNUSABLE
 from millstream.cli.declared import Declared
 from millstream.cli.display import Printed, PrintedLine
-from millstream.cli.names import LogName, QueueName
-from millstream.cli.place import StorePlace, existing_log, existing_queue
+from millstream.cli.names import LogName, QueueName, RoomName
+from millstream.cli.place import StorePlace, existing_log, existing_queue, existing_room
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _NOUNS: dict[Any, tuple[Any, Callable[[Millstream, str], Any]]] = {
     Log: (LogName, existing_log),
     Queue: (QueueName, existing_queue),
+    Room: (RoomName, existing_room),
 }
 _OPENED = (StorePlace, Millstream, *_NOUNS)
 """What the options that name a store stand for."""

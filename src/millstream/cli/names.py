@@ -1,4 +1,4 @@
-"""Names on the command line: of logs and queues, which a shell completes from the store."""
+"""Names on the command line: of logs, queues and rooms, which a shell completes from the store."""
 
 from __future__ import annotations
 
@@ -41,4 +41,8 @@ LogName = Annotated[
 QueueName = Annotated[
     str,
     typer.Argument(metavar="QUEUE", help="The queue.", autocompletion=completed(Millstream.queues)),
+]
+RoomName = Annotated[
+    str,
+    typer.Argument(metavar="ROOM", help="The room.", autocompletion=completed(Millstream.rooms)),
 ]

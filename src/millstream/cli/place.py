@@ -155,3 +155,15 @@ def existing_queue(ms: millstream.Millstream, name: str) -> millstream.Queue:
             name=name,
         )
     return found
+
+
+def existing_room(ms: millstream.Millstream, name: str) -> millstream.Room:
+    """The room of a name; there must be one."""
+    found = ms.room(name)
+    if found.info() is None:
+        raise NotFound(
+            f"there is no room {name!r}; `millstream room send` makes one, `millstream room list` "
+            "shows what there is",
+            name=name,
+        )
+    return found

@@ -33,8 +33,8 @@ def create(
         typer.Option(
             metavar="PERMISSION",
             help="NOUN:ACTION or NOUN:ACTION:PATTERN, such as log:write:orders*, queue:admin:mail, "
-            "store:read or *:admin. Nouns: log, queue, replica, store, *. Actions: read, write, admin; "
-            "each includes those before it. May be repeated.",
+            "store:read or *:admin. Nouns: log, queue, room, replica, store, *. Actions: read, write, "
+            "admin; each includes those before it. May be repeated.",
         ),
     ],
     ms: Millstream,
