@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from millstream.errors import CorruptionError
 from millstream.format import keys
 from millstream.log.commands import Truncate
 from millstream.log.cursor_state import CursorState
@@ -73,24 +74,36 @@ class RoomUpkeep:
 def sweep_rooms(store: Store, _: c.SweepRooms) -> int:
     """Forget expired messages of all rooms, and instances that are long gone."""
     gone, after = 0, ""
+    damage: list[CorruptionError] = []
     while page := store.view(partial(_page, after=after)):
-        found = _expired(store, page)
+        found = _expired(store, page, damage)
         went = store.run(partial(_truncate_all, found=found)) if found else 0
         gone += went
         if not went:  # a long stretch is cut in several steps
             after = page[-1].name
     forget_instances(store)
+    if damage:
+        raise damage[0]
     return gone
 
 
-def _expired(store: Store, page: list[Swept]) -> list[tuple[Swept, int]]:
-    """Rooms that may begin later, and where; found outside the write lock."""
+def _expired(
+    store: Store, page: list[Swept], damage: list[CorruptionError]
+) -> list[tuple[Swept, int]]:
+    """Rooms that may begin later, and where; found outside the write lock.
+
+    A room that cannot be read is left as it is, and keeps no other from being swept.
+    """
     now_ms = store.clock.wall_ms()
     found = []
     for one in page:
         if one.is_ripe:
             limited = replace(one.head, retention=Retention(age_ms=one.ttl_ms))
-            start = cut(store, one.log_id, limited, floor=None, now_ms=now_ms)
+            try:
+                start = cut(store, one.log_id, limited, floor=None, now_ms=now_ms)
+            except CorruptionError as error:
+                damage.append(error)
+                continue
             if start > one.head.start:
                 found.append((one, start))
     return found

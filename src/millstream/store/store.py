@@ -118,7 +118,7 @@ class Store(Committing):
 
     def tend(self) -> None:
         """Do the views' upkeep that is due now, all of it, on the caller's thread."""
-        while sum(task(self) for task in self._upkeep):
+        while self._tend_parts():
             pass
 
     def pause_keeper(self) -> AbstractContextManager[object]:
@@ -227,10 +227,22 @@ class Store(Committing):
         more = self._tail_is_long() and self.tail_is_ours() and self.fold_slice()
         self._tend()
         if self.clock.seconds() >= self._upkeep_due:
-            if sum(task(self) for task in self._upkeep):
+            if self._tend_parts():
                 return True
             self._upkeep_due = self.clock.seconds() + UPKEEP_S
             self._last_failure = None
+        return more
+
+    def _tend_parts(self) -> bool:
+        """Let each part do its upkeep, also if that of another one fails; True if there is more."""
+        more, failure = False, None
+        for task in self._upkeep:
+            try:
+                more = task(self) or more
+            except CorruptionError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
         return more
 
     def _tend(self) -> None:

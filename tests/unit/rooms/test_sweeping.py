@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from millstream.errors import CorruptionError
 from millstream.format import keys
 from millstream.rooms import commands as c
 from millstream.rooms.model import Watermark
@@ -106,3 +109,41 @@ def test_the_background_sweeps_and_gives_bytes_back(served: Served) -> None:
     assert info is not None
     assert info.bytes == 0
     assert len(Probe(served.ms).rows(keys.ENTRY)) == 0
+
+
+def test_a_room_that_is_damaged_does_not_keep_others_from_being_swept(served: Served) -> None:
+    at = "one", served.take("one")
+    served.join("hall", "ann", at)
+    for room in ("a", "hall", "z"):
+        served.send(room, message("chat"))
+    served.ms.log("last").append(b"x")
+    served.ms.fold()
+    rows = Probe(served.ms).rows(keys.ENTRY)
+    hall = served.ms.session.store.seen(keys.log_name("room:hall"))  # type: ignore[attr-defined]
+    (entry,) = [key for key in rows if keys.pair(key)[0] == hall]
+    Probe(served.ms).damage(entry)
+    served.clock.advance(61)
+    with pytest.raises(CorruptionError):
+        served.ask(c.SweepRooms())
+    assert [bounds(served, room)[0] for room in ("a", "z")] == [1, 1]
+    assert served.users("hall") == {"ann": 1}
+    with pytest.raises(CorruptionError):
+        Probe(served.ms).upkeep()
+    Probe(served.ms).upkeep()
+    assert served.users("hall") == {}
+
+
+def test_a_damaged_log_does_not_keep_rooms_from_being_looked_after(served: Served) -> None:
+    at = "one", served.take("one")
+    log = served.ms.log("orders")
+    log.append_many([b"x", b"y"])
+    log.retain(age=1)
+    served.join("hall", "ann", at)
+    served.ms.fold()
+    (entry, *_) = Probe(served.ms).rows(keys.ENTRY)
+    Probe(served.ms).damage(entry)
+    for _ in range(2):
+        served.clock.advance(40)
+        with pytest.raises(CorruptionError):
+            Probe(served.ms).upkeep()
+    assert served.users("hall") == {}
