@@ -32,7 +32,7 @@ export class Millstream {
 export type OnState = (state: "live" | "reconnecting" | "refused" | "closed", error?: MillstreamError) => void;
 
 export interface RoomOptions {
-  /** Under which name this client is shown; a ticket says its own. */
+  /** Under which name this client is shown; with a ticket it is the ticket's. */
   user?: string;
   /** Which types of messages to hear; all of them by default. */
   types?: Iterable<string>;

@@ -56,6 +56,8 @@ class Welcome(Struct, frozen=True, kw_only=True):
     user: str
     offset: int
     """Messages from here on follow."""
+    start: int
+    """The first offset that the room remembers: what a client sent before cannot be found stored."""
     settings: RoomSettings
     presence: list[PresentShown]
     sent: int | None

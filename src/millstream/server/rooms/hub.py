@@ -125,6 +125,7 @@ class Hub:
             client=listener.client,
             user=listener.user,
             offset=listener.position,
+            start=look.start,
             settings=look.settings,
             presence=presence_shown(look.presence),
             sent=sent,
