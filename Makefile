@@ -16,7 +16,7 @@ SETUP  := bash tools/setup.sh
 PYTHON_PATHS := src tests tools $(if $(wildcard bench/*.py),bench) $(if $(wildcard examples/*.py),examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup quick test generate check bench faults format clean
+.PHONY: help run demo setup quick test generate check bench faults format clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' \
@@ -25,6 +25,10 @@ help: ## show this list
 run: ## install the light set and serve millstream.db on 127.0.0.1:8080
 	@$(SETUP) $(RUN_EXTRAS)
 	@exec $(BIN)/millstream serve $(ARGS)
+
+demo: ## two servers with a dashboard, a shared canvas and something going on
+	@$(SETUP) $(RUN_EXTRAS)
+	@exec $(BIN)/millstream demo --serve $(ARGS)
 
 setup: ## create .venv with everything the tests and checks need
 	@$(SETUP) $(SETUP_EXTRAS)

@@ -163,7 +163,7 @@ command(app, "stats", "stats --store http://depot:8080 --json")(stats)
 command(app, "top", "top --store http://depot:8080", "top --once --json")(top)
 command(app, "fold")(fold)
 command(app, "bench core", "bench queue --only claim --json")(bench)
-command(app, "demo")(demo)
+command(app, "demo", "demo --serve")(demo)
 
 
 def main() -> None:

@@ -17,6 +17,9 @@ from collections.abc import Callable
 from contextlib import chdir
 from importlib.util import find_spec
 from textwrap import dedent
+from typing import Annotated
+
+import typer
 
 import millstream
 from millstream import Message, Producer, Retry
@@ -28,11 +31,30 @@ KILL_AFTER_S = 0.5
 WRITER = "from millstream.cli.demo import write_until_killed as w; w()"
 
 
-def demo(json: AsJson = False) -> None:
-    """Show everything at work, in a few seconds.
+def demo(
+    serve: Annotated[
+        bool,
+        typer.Option("--serve", help="Two servers with something going on, until Ctrl-C."),
+    ] = False,
+    port: Annotated[
+        int,
+        typer.Option(
+            "--port", "-p", metavar="N", min=0, max=65_534, help="Of the first server; 0: any."
+        ),
+    ] = 8080,
+    json: AsJson = False,
+) -> None:
+    """Show everything at work, in a few seconds; with --serve in a browser.
 
-    Works in a temporary directory, and shows the code that it runs.
+    Works in a temporary directory. Without --serve it shows the code that it runs.
     """
+    if serve:
+        if find_spec("uvicorn") is None:
+            raise typer.BadParameter("the servers need more: pip install 'millstream[server]'")
+        from millstream.cli.showcase import show
+
+        show(port=port, json=json)
+        return
     told = []
     with tempfile.TemporaryDirectory(prefix="millstream-demo-") as directory, chdir(directory):
         for step in STEPS:
