@@ -26,6 +26,7 @@ class SuiteName(StrEnum):
     SERVER = "server"
     SPARK = "spark"
     REPLICA = "replica"
+    ROOMS = "rooms"
 
 
 _DEFAULTS: dict[SuiteName, dict[str, float]] = {
@@ -34,6 +35,7 @@ _DEFAULTS: dict[SuiteName, dict[str, float]] = {
     SuiteName.SERVER: {"seconds": 5.0, "sync_delay_ms": 0.0},
     SuiteName.SPARK: {"seconds": 20.0, "records": 1_000_000},
     SuiteName.REPLICA: {"seconds": 5.0, "records": 1_000_000},
+    SuiteName.ROOMS: {"seconds": 20.0},
 }
 """What can be set of each suite."""
 
@@ -43,7 +45,7 @@ def bench(
         SuiteName,
         typer.Argument(
             help="core: appends, reads and opening; queue: claims and routing; server: over "
-            "loopback; spark: source, sink and routing; replica: syncs.",
+            "loopback; spark: source, sink and routing; replica: syncs; rooms: live push.",
         ),
     ],
     only: Annotated[
