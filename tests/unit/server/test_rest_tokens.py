@@ -26,7 +26,6 @@ def test_a_token_is_made_shown_once_used_and_revoked() -> None:
             assert answer.status_code == 201
             assert made["permissions"] == ["log:write:x*"]
             secret = made["token"]
-            at.let_tokens_age()
             assert (await at.ask("PUT", "/logs/x1", bearer=secret)).status_code == 201
             listing = await at.ask("GET", "/tokens", bearer=admin)
             assert [one["name"] for one in listing.json()["tokens"]] == ["a<b>", "root"]
@@ -34,7 +33,6 @@ def test_a_token_is_made_shown_once_used_and_revoked() -> None:
             assert "digest" not in listing.text
             gone = await at.ask("DELETE", "/tokens/a%3Cb%3E", bearer=admin)
             assert gone.json() == {"name": "a<b>", "id": made["id"]}
-            at.let_tokens_age()
             assert (await at.ask("PUT", "/logs/x2", bearer=secret)).status_code == 401
             problem(await at.ask("DELETE", "/tokens/a%3Cb%3E", bearer=admin), 404, "NotFound")
 

@@ -159,6 +159,12 @@ class Tokens:
         if age_s >= WAIT_S:
             await asyncio.shield(self._reading)
 
+    async def refresh(self) -> None:
+        """See what was created and revoked until now."""
+        await self.close()
+        self._read_s = None
+        await self.freshen()
+
     async def close(self) -> None:
         """Wait for what is being read."""
         if self._reading is not None:

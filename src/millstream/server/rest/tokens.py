@@ -120,7 +120,7 @@ async def list_tokens(ask: Ask, query: Page) -> TokenPage:
 
 @endpoint("POST /tokens", status=201, description="It was made", errors=(409,))
 async def make_token(ask: Ask, body: TokenBody) -> TokenMade:
-    """Make a token; its text is told only this once."""
+    """Make a token; its text is told only this once, and counts at once."""
     expires_ms, clock = optional_ms(body.expires, "expires"), ask.clock
     made, text = await _register(
         ask,
@@ -128,6 +128,7 @@ async def make_token(ask: Ask, body: TokenBody) -> TokenMade:
             ms, body.name, body.permissions, expires_ms=expires_ms, clock=clock
         ),
     )
+    await ask.core.tokens.refresh()
     shown = _shown(ask, made)
     return TokenMade(
         token=text, **{name: getattr(shown, name) for name in TokenShown.__struct_fields__}
@@ -136,8 +137,9 @@ async def make_token(ask: Ask, body: TokenBody) -> TokenMade:
 
 @endpoint("DELETE /tokens/{token}", errors=(404,))
 async def revoke_token(ask: Ask, token: str) -> TokenRevoked:
-    """Revoke a token, by its name or id; it is refused within a second."""
+    """Revoke a token, by its name or id; it is refused at once, by other servers within a second."""
     gone = await _register(ask, lambda ms: Registrar(ms).revoke(token))
+    await ask.core.tokens.refresh()
     return TokenRevoked(name=gone.name, id=gone.id)
 
 

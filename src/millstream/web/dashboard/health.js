@@ -1,0 +1,60 @@
+// Health: every check of the server, the worst first, and what to do about it.
+import { html } from "../vendor/preact.js";
+import { useAnswer, usePulse } from "./live.js";
+import { Answer, count, format } from "./parts.js";
+import { askHealth, onStore, refusal, session } from "./session.js";
+
+export const KINDS = { healthy: "good", warning: "warn", critical: "bad" };
+const RANK = { critical: 0, warning: 1, healthy: 2 };
+
+/** What each check looks at, and what an operator does if it is not healthy. */
+const CHECKS = {
+  store: ["The store takes writes", "If the disk is full, make room: writes go on by themselves. If it repairs itself, wait; if that takes long, look at the server's log, and run millstream doctor on a copy of the file."],
+  upkeep: ["Background work", "The sentence says what failed last. It is tried again; if it stays, run millstream doctor."],
+  fold: ["Commits that wait to be folded", "More is written than the disk folds. Write in larger batches, or give the store a faster disk."],
+  disk: ["Room on the disk", "Let logs forget more (retention), truncate what is not needed, or give the store a larger disk."],
+  event_loop: ["The server answers in time", "The process has too little processor time: fewer clients per process, or more processors."],
+  queues: ["Messages are worked on in time", "Start more workers, or look why those that run fail: the queue's page shows its attempts."],
+  rooms: ["Messages of rooms are delivered", "An instance is behind or gone: look whether every server process runs, and restart the one that is behind."],
+};
+
+export function HealthBadge() {
+  const { pulse } = usePulse();
+  if (!pulse) return null;
+  return html`<a class="badge dot ${KINDS[pulse.health]}" href="#/health">${pulse.health}</a>`;
+}
+
+export function HealthPage() {
+  const health = useAnswer(askHealth);
+  const stats = useAnswer(() => session.ms.get("/stats"));
+  const why = refusal(onStore("read"));
+  return html`
+    <h1>Health</h1>
+    <${Answer} of=${health}>${(found) => html`
+      <p class=verdict><span class="badge dot ${KINDS[found.status]}">${found.status}</span></p>
+      ${why ? html`<p class=notice>${why} The single checks are not shown without it.</p>`
+        : html`<ul class=checks>${ordered(found.checks ?? []).map((one) => html`<${Check} key=${one.name} of=${one} />`)}</ul>`}`}<//>
+    ${!why && html`<h2>The store</h2><${Answer} of=${stats}>${(found) => html`<${Facts} of=${found} />`}<//>`}`;
+}
+
+const ordered = (checks) => [...checks].sort((a, b) => RANK[a.status] - RANK[b.status]);
+
+function Check({ of }) {
+  const [title, remedy] = CHECKS[of.name] ?? [of.name.replaceAll("_", " "), ""];
+  const advice = of.advice || remedy;
+  return html`<li class="card check ${KINDS[of.status]}">
+    <div class=row><h3>${title}</h3><span class=spread></span><span class="badge dot ${KINDS[of.status]}">${of.status}</span></div>
+    ${of.detail && html`<p>${of.detail}</p>`}
+    ${of.status !== "healthy" && advice && html`<p class=advice><b>What to do.</b> ${advice}</p>`}
+  </li>`;
+}
+
+function Facts({ of }) {
+  const told = (name, value) => {
+    if (value === null || value === "") return "–";
+    if (typeof value === "number") return name.endsWith("bytes") ? format(value, "bytes") : count(value);
+    return typeof value === "object" ? JSON.stringify(value) : String(value);
+  };
+  return html`<div class="card scroll"><table class=spec><tbody>${Object.entries(of).map(([name, value]) => html`
+    <tr key=${name}><th scope=row>${name.replaceAll("_", " ")}</th><td class=mono>${told(name, value)}</td></tr>`)}</tbody></table></div>`;
+}

@@ -1,0 +1,147 @@
+// Queues: how each stands; and one queue with its spec, its messages by state, and what an operator does.
+//
+// All counts are kept by the store: a page never counts messages.
+import { html, useState } from "../vendor/preact.js";
+import { useAnswer } from "./live.js";
+import { Failed } from "./failed.js";
+import { InFlight, Messages } from "./messages.js";
+import { Act, Ago, Answer, Chart, Confirm, Figures, Outcome, ReadOnly, Search, count, format, plural, useTask } from "./parts.js";
+import { onQueue, path, query, session } from "./session.js";
+
+export function Queues() {
+  const [wanted, setWanted] = useState("");
+  const [limit, setLimit] = useState(1_000);
+  const found = useAnswer(() => listAll(limit), [limit]);
+  return html`
+    <div class=row><h1>Queues</h1><span class=spread></span>
+      <${Search} label="Find a queue" value=${wanted} onInput=${setWanted} /></div>
+    <${Answer} of=${found}>${({ queues, after }) => html`
+      <${QueueTable} of=${queues.filter((one) => one.name.includes(wanted))} isFiltered=${wanted !== ""} />
+      ${after && html`<button type=button onClick=${() => setLimit(limit + 1_000)}>More queues</button>`}`}<//>`;
+}
+
+async function listAll(limit) {
+  const found = { queues: [], after: "" };
+  do {
+    const page = await session.ms.get(query("/queues", { limit: 1_000, after: found.after }));
+    found.queues.push(...page.queues);
+    found.after = page.after;
+  } while (found.after && found.queues.length < limit);
+  return found;
+}
+
+export function QueueTable({ of, isFiltered = false }) {
+  if (!of.length) {
+    return html`<p class=soft>${isFiltered ? "No queue has this in its name." : "There are no queues yet."}</p>`;
+  }
+  return html`<div class="card scroll"><table class="folds dense">
+    <thead><tr><th>queue</th><th class=number>waiting</th><th class=number>delayed</th><th class=number>in flight</th>
+      <th class=number>failed</th><th class=number>done</th><th class=number>oldest waits</th><th class=number>in</th>
+      <th class=number>out</th></tr></thead>
+    <tbody>${of.map((one) => html`<tr key=${one.name}>
+      <td><a href=${`#${path("queues", one.name)}`}>${one.name}</a>${one.paused && html` <span class="badge warn">paused</span>`}</td>
+      <td class=number data-label=waiting>${count(one.available + one.unrouted)}</td>
+      <td class=number data-label=delayed>${count(one.delayed)}</td>
+      <td class=number data-label="in flight">${count(one.in_flight)}</td>
+      <td class=number data-label=failed>${one.failed ? html`<a class="badge bad" href=${`#${path("queues", one.name)}?tab=failed`}>
+        ${count(one.failed)}</a>` : "0"}</td>
+      <td class=number data-label=done>${count(one.done)}</td>
+      <td class=number data-label="oldest waits">${format(one.oldest_s ?? 0, "s")}</td>
+      <td class=number data-label=in>${format(one.in_per_second, "/s")}</td>
+      <td class=number data-label=out>${format(one.done_per_second, "/s")}</td></tr>`)}</tbody></table></div>`;
+}
+
+// One queue.
+
+const TABS = [["failed", "Failed"], ["in_flight", "In flight"], ["available", "Waiting"], ["done", "Done"], ["spec", "Spec"]];
+
+export function QueuePage({ name, asked }) {
+  const queue = useAnswer(() => session.ms.get(path("queues", name)).then((one) => ({ ...one, at: Date.now() })), [name]);
+  const [purging, setPurging] = useState(null);
+  const pausing = useTask();
+  const need = onQueue("admin", name);
+  const tab = TABS.some(([one]) => one === asked.tab) ? asked.tab : null;
+  const pause = (found) => pausing.run(async () => {
+    await session.ms.post(path("queues", name, found.paused ? "resume" : "pause"));
+    queue.reload();
+  });
+  return html`
+    <p class=crumb><a href="#/queues">Queues</a></p>
+    <${Answer} of=${queue}>${(found) => html`
+      <div class=row><h1>${name}</h1>${found.paused && html`<span class="badge warn">paused</span>`}<span class=spread></span>
+        <${Act} need=${need} disabled=${pausing.busy} onClick=${() => pause(found)}>${found.paused ? "Resume" : "Pause"}<//>
+        <${Act} kind=danger need=${need} onClick=${() => setPurging("available")}>Purge…<//></div>
+      ${found.spec.description && html`<p class=lead>${found.spec.description}</p>`}
+      <${ReadOnly} need=${need} />
+      <${Outcome} task=${pausing} />
+      <${Counts} of=${found} />
+      <div class=charts>
+        <${Chart} id=${`messages/${name}`} title="Messages" at=${found.at} values=${[found.available + found.unrouted, found.in_flight, found.delayed]}
+          series=${[{ label: "waiting" }, { label: "in flight" }, { label: "delayed", color: "var(--chart-6)" }]} />
+        <${Chart} id=${`rates/${name}`} title="Over about a minute" at=${found.at} values=${[found.in_per_second, found.done_per_second]}
+          series=${[{ label: "in", unit: "/s" }, { label: "done", unit: "/s" }]} />
+      </div>
+      <${Tabs} name=${name} of=${found} shown=${tab ?? (found.failed ? "failed" : "in_flight")} onChange=${queue.reload} />
+      ${purging && html`<${Purge} queue=${found} onClose=${() => { setPurging(null); queue.reload(); }} />`}`}<//>`;
+}
+
+function Counts({ of }) {
+  const odd = [["duplicates", "repeats dropped"], ["lost", "lost"], ["damaged", "damaged"], ["withdrawn", "withdrawn"],
+    ["letters", "letters owed"]].filter(([field]) => of[field]).map(([field, label]) => [label, count(of[field]), { kind: "warn" }]);
+  return html`<${Figures} of=${[
+    ["waiting", count(of.available + of.unrouted), { title: `${count(of.available)} routed, ${count(of.unrouted)} in the logs beyond that` }],
+    ["delayed", count(of.delayed)],
+    ["in flight", count(of.in_flight)],
+    ["failed", count(of.failed), { kind: of.failed ? "bad" : "" }],
+    ["done", count(of.done)],
+    ["oldest waits", format(of.oldest_s ?? 0, "s")],
+    ...odd,
+  ]} />`;
+}
+
+function Tabs({ name, of, shown, onChange }) {
+  const counts = { failed: of.failed, in_flight: of.in_flight, available: of.available + of.unrouted + of.delayed, done: of.done };
+  return html`<section>
+    <nav class=tabs aria-label="Messages of the queue">${TABS.map(([tab, title]) => html`<a key=${tab}
+      href=${`#${path("queues", name)}?tab=${tab}`} aria-current=${tab === shown ? "page" : null}>${title}
+      ${tab in counts && html` <span class=soft>${count(counts[tab])}</span>`}</a>`)}</nav>
+    ${shown === "failed" && html`<${Failed} queue=${name} total=${of.failed} onChange=${onChange} />`}
+    ${shown === "in_flight" && html`<${InFlight} queue=${name} />`}
+    ${(shown === "available" || shown === "done") && html`<${Messages} key=${shown} queue=${name} state=${shown} />`}
+    ${shown === "spec" && html`<${Spec} of=${of} />`}
+  </section>`;
+}
+
+const SECONDS = new Set(["lease", "lease_max", "delay", "retain_done", "dedup_window", "priority_step"]);
+
+/** The whole spec; what has its default too. */
+function Spec({ of }) {
+  const entries = Object.entries(of.spec).filter(([name]) => name !== "description");
+  return html`<div class="card scroll"><table class=spec><tbody>
+    ${entries.map(([name, value]) => html`<tr key=${name}><th scope=row>${name}</th><td class=mono>${told(name, value)}</td></tr>`)}
+    <tr><th scope=row>created</th><td><${Ago} at=${of.created} /></td></tr>
+  </tbody></table></div>`;
+}
+
+function told(name, value) {
+  if (value === null || value === "" || (Array.isArray(value) && !value.length)) return html`<span class=soft>none</span>`;
+  if (SECONDS.has(name) && typeof value === "number") return format(value, "s");
+  if (typeof value === "number") return count(value);
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
+}
+
+function Purge({ queue, onClose }) {
+  const [state, setState] = useState("available");
+  const total = state === "failed" ? queue.failed : queue.available + queue.unrouted + queue.delayed;
+  const doIt = async () => {
+    const { count: went } = await session.ms.post(path("queues", queue.name, "purge"), { state });
+    return `${plural(went, "message")} went.`;
+  };
+  return html`<${Confirm} title="Purge the queue" name=${queue.name} verb=${`Forget ${plural(total, "message")}`}
+    need=${onQueue("admin", queue.name)} onClose=${onClose} doIt=${doIt}>
+    <label class=field>Forget all messages that are
+      <select value=${state} onChange=${(event) => setState(event.target.value)}>
+        <option value=available>waiting or delayed</option><option value=failed>failed</option></select></label>
+    <p>${plural(total, "message")} go, permanently; the records stay in their logs. What is in flight is left alone.</p>
+  <//>`;
+}

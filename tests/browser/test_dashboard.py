@@ -1,0 +1,271 @@
+"""The dashboard, in a browser: it loads from this server alone, lives, and shows logs as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+import millstream
+from millstream.server.serving import Serving
+from millstream.threads.database import Millstream
+from tests.browser.boarding import cells, figure, go, says, serving, settled, watch
+
+pytestmark = [pytest.mark.browser, pytest.mark.requires("browser")]
+
+PAGES = ("", "logs", "queues", "replicas", "health", "tokens")
+LARGE = 2**63 - 1
+
+
+def first_is(page: Any, offset: str) -> None:
+    """Wait until a record is the first that is shown."""
+    says(page.locator("table.records td[data-label=offset]").first, offset)
+
+
+@pytest.fixture
+def ms(server: Serving) -> Iterator[Millstream]:
+    with millstream.open(server.url) as opened:
+        yield opened
+
+
+def test_every_page_loads_without_a_complaint_and_asks_nobody_else(
+    page: Any, server: Serving, ms: Millstream
+) -> None:
+    complaints, asked = watch(page), set[str]()
+    page.on("request", lambda request: asked.add(request.url))
+    ms.log("loads").append("x")
+    ms.create_queue("loads")
+    go(page, server)
+    for link in PAGES:
+        page.locator(f"nav a[href='#/{link}']").click()
+        page.wait_for_selector(f"nav a[href='#/{link}'][aria-current=page]")
+        settled(page)
+    for one in ("logs", "queues"):
+        go(page, server, one, "loads")
+    assert complaints == []
+    assert {url for url in asked if not url.startswith(f"{server.url}/")} == set()
+    policy = page.request.get(server.url).headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+
+
+def test_a_page_that_there_is_not_says_so(page: Any, server: Serving) -> None:
+    go(page, server, "nowhere")
+    assert "no such page" in page.locator("h1").inner_text()
+    go(page, server, "logs", "missing")
+    page.wait_for_selector("[role=alert]")
+    assert "there is no log 'missing'" in page.locator("[role=alert]").first.inner_text()
+
+
+def test_figures_and_charts_move_as_messages_come(
+    page: Any, server: Serving, ms: Millstream
+) -> None:
+    queue = ms.create_queue("moving")
+    go(page, server)
+    page.wait_for_selector(".badge.good:has-text('live')")
+    assert page.locator(".charts canvas").count() == 4
+    queue.put_many([b"x"] * 500)
+    figures = page.locator(".figure", has_text="waiting or in flight")
+    says(figures.locator("b"), "500")
+    page.wait_for_selector("tr:has-text('moving') td[data-label=waiting]:has-text('500')")
+    assert page.locator(".chart .legend b").first.inner_text().endswith("/s")
+
+
+def test_the_system_says_light_or_dark_and_the_button_changes_it(
+    browser: Any, server: Serving
+) -> None:
+    context = browser.new_context(color_scheme="dark")
+    page = context.new_page()
+    go(page, server)
+
+    def brightness() -> int:
+        colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return sum(int(part) for part in colour.removeprefix("rgb(").rstrip(")").split(","))
+
+    assert brightness() < 150
+    page.locator("[data-theme-toggle]").click()
+    assert brightness() > 600
+    context.close()
+
+
+# Logs.
+
+
+@pytest.fixture
+def orders(ms: Millstream) -> Iterator[str]:
+    log = ms.log("orders")
+    for n in range(120):
+        log.append({"n": n, "large": LARGE}, key=f"k{n % 3}", headers={"amount": n, "kind": "card"})
+    yield "orders"
+    log.delete()
+
+
+def test_logs_are_listed_and_found(page: Any, server: Serving, ms: Millstream, orders: str) -> None:
+    ms.log("payments").append("x")
+    go(page, server, "logs")
+    assert {"orders", "payments"} <= set(cells(page, "tbody td:first-child"))
+    assert cells(page, "tr:has-text('orders') td[data-label=records]") == ["120"]
+    page.keyboard.press("/")
+    page.keyboard.type("order")
+    assert cells(page, "tbody td:first-child") == ["orders"]
+    page.get_by_role("link", name="orders", exact=True).click()
+    page.wait_for_selector("h1:has-text('orders')")
+    page.wait_for_selector(".figure:has-text('records')")
+    assert figure(page, "records") == "120"
+
+
+def test_a_log_is_browsed_from_its_end_by_offset_and_by_time(
+    page: Any, server: Serving, ms: Millstream, orders: str
+) -> None:
+    offsets = "table.records td[data-label=offset]"
+    go(page, server, "logs", orders)
+    assert cells(page, offsets)[:3] == ["119", "118", "117"]
+    page.get_by_role("button", name="Next", exact=True).click()
+    first_is(page, "69")
+    page.get_by_role("button", name="Back", exact=True).click()
+    first_is(page, "119")
+    page.get_by_label("From offset").fill("10")
+    page.get_by_label("Which come first").select_option("oldest")
+    page.get_by_role("button", name="Show", exact=True).click()
+    first_is(page, "10")
+    assert cells(page, offsets)[:3] == ["10", "11", "12"]
+    assert "from=10" in page.url
+    page.get_by_role("button", name="Clear").click()
+    first_is(page, "119")
+    first = ms.log(orders).first()
+    assert first is not None
+    moment = datetime.fromtimestamp(first.appended / 1000 - 3600).strftime("%Y-%m-%dT%H:%M:%S")
+    page.get_by_label("From time").fill(moment)
+    page.get_by_role("button", name="Show", exact=True).click()
+    page.wait_for_selector("text=No record matches.")
+    page.get_by_label("Which come first").select_option("oldest")
+    page.get_by_role("button", name="Show", exact=True).click()
+    first_is(page, "0")
+
+
+def test_records_are_searched_by_key_and_by_headers(
+    page: Any, server: Serving, orders: str
+) -> None:
+    offsets = "table.records td[data-label=offset]"
+    go(page, server, "logs", orders)
+    page.get_by_label("Key").fill("k1")
+    page.get_by_label("Headers match").fill("amount >= 100 AND kind = 'card'")
+    page.keyboard.press("Enter")
+    first_is(page, "118")
+    assert cells(page, offsets) == ["118", "115", "112", "109", "106", "103", "100"]
+    page.reload()  # the address holds the search
+    page.wait_for_selector("table.records")
+    assert cells(page, offsets)[0] == "118"
+    page.get_by_label("Headers match").fill("amount >")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[role=alert]:has-text('InvalidFilter')")
+    assert "line 1, column" in page.locator("[role=alert]").inner_text()
+
+
+def test_a_value_is_shown_as_json_text_and_hex(
+    page: Any, server: Serving, ms: Millstream, orders: str
+) -> None:
+    go(page, server, "logs", orders)
+    toggle = page.get_by_role("button", name="Record 119")
+    toggle.focus()
+    page.keyboard.press("Enter")
+    value = page.locator(".payload pre")
+    value.wait_for()
+    assert value.inner_text() == f'{{\n  "n": 119,\n  "large": {LARGE}\n}}'  # digit for digit
+    page.get_by_role("button", name="Text", exact=True).click()
+    assert value.inner_text() == f'{{"n":119,"large":{LARGE}}}'
+    page.get_by_role("button", name="Hex", exact=True).click()
+    assert value.inner_text().startswith("000000  7b 22 6e 22 3a 31 31 39")
+    assert '{"n":119,' in value.inner_text()
+    ms.log("bytes").append(b"\x00\xff\x00<b>")
+    go(page, server, "logs", "bytes")
+    page.get_by_role("button", name="Record 0").click()
+    value.wait_for()
+    assert value.inner_text().startswith("000000  00 ff 00 3c 62 3e")
+    assert page.get_by_role("button", name="JSON", exact=True).is_disabled()
+    assert page.get_by_role("button", name="Text", exact=True).is_disabled()
+
+
+def test_a_log_is_followed_as_it_grows_until_a_record_is_opened(
+    page: Any, server: Serving, ms: Millstream, orders: str
+) -> None:
+    go(page, server, "logs", orders)
+    page.wait_for_selector("table.records")
+    ms.log(orders).append("the newest")
+    page.wait_for_selector("table.records td.value:has-text('the newest')")
+    page.get_by_role("button", name="Record 120").click()
+    assert not page.get_by_label("Follow the log").is_checked()
+
+
+def test_a_log_is_truncated_once_its_name_is_typed(
+    page: Any, server: Serving, ms: Millstream, orders: str
+) -> None:
+    go(page, server, "logs", orders)
+    page.get_by_role("button", name="Truncate…").click()
+    dialog = page.locator("dialog")
+    dialog.get_by_label("Forget the records before offset").fill("100")
+    button = dialog.get_by_role("button", name="Forget 100 records")
+    assert button.is_disabled()
+    dialog.get_by_label("The name, to confirm").fill("order")
+    assert button.is_disabled()
+    page.keyboard.press("Enter")
+    assert ms.log(orders).start_offset() == 0
+    dialog.get_by_label("The name, to confirm").fill("orders")
+    button.click()
+    dialog.get_by_text("100 records went.").wait_for()
+    assert ms.log(orders).start_offset() == 100
+    dialog.get_by_role("button", name="Close").click()
+    says(page.locator(".figure b").first, "20")
+
+
+def test_cursors_are_shown_with_how_far_they_are_behind(
+    page: Any, server: Serving, ms: Millstream, orders: str
+) -> None:
+    cursor = ms.log(orders).cursor("reports")
+    cursor.ack(cursor.take(20))
+    go(page, server, "logs", orders)
+    page.wait_for_selector("tr:has-text('reports') td:has-text('100 records')")
+
+
+# Health, replicas and forks.
+
+
+def test_a_finding_says_what_to_do(browser: Any, tmp_path: Any) -> None:
+    def fill(ms: Millstream) -> None:
+        ms.create_queue("slow").put(b"x")
+
+    context = browser.new_context()
+    with serving(tmp_path / "h.db", fill, queue_age_s_max=0.001) as server:
+        page = context.new_page()
+        go(page, server, "health")
+        check = page.locator("li.check.warn")
+        check.wait_for()
+        assert "'slow' has a message that waits for" in check.inner_text()
+        assert "What to do. Start more workers" in check.inner_text()
+        page.wait_for_selector("header .badge.warn:has-text('warning')")
+        names = cells(page, "li.check h3")
+        assert names[0] == "Messages are worked on in time"  # the worst first
+        assert "Room on the disk" in names
+    context.close()
+
+
+def test_forks_are_listed_and_merged_and_copies_name_their_owner(
+    page: Any, server: Serving, ms: Millstream
+) -> None:
+    ms.log("main").append("a")
+    ms.log("main").fork("trial").append("b")
+    go(page, server, "replicas")
+    row = page.locator("tr:has(td:first-child:has-text('trial'))").last
+    assert "main" in row.inner_text()
+    row.get_by_role("button", name="Merge…").click()
+    dialog = page.locator("dialog")
+    dialog.get_by_role("button", name="Merge", exact=True).click()
+    dialog.get_by_text("main has taken over 1 record and ends at 2.").wait_for()
+    assert len(ms.log("main")) == 2
+    dialog.get_by_role("button", name="Close").click()
+    page.locator("tr:has(a:text-is('main'))").get_by_role("button", name="Owner…").click()
+    page.get_by_text("This store may append to it.").wait_for()
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="detached")
