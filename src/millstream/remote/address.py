@@ -34,6 +34,26 @@ class Address:
     token: str = field(default="", repr=False)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
 
+    @property
+    def host(self) -> str:
+        """The name or number of the machine."""
+        return _split(self.socket_url).hostname or ""
+
+    @property
+    def port(self) -> int:
+        """Where the server listens."""
+        return _split(self.socket_url).port or (80 if self.tls is None else 443)
+
+    @property
+    def host_header(self) -> str:
+        """Host and port as a request names them."""
+        return _split(self.socket_url).netloc
+
+    @property
+    def target(self) -> str:
+        """The path of the socket."""
+        return _split(self.socket_url).path
+
     def headers(self) -> dict[str, str]:
         """What is sent beside the request for a socket."""
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}

@@ -1,105 +1,124 @@
-"""Dialing: one attempt at a connection, up to the server's greeting.
+"""Dialing: one attempt at a connection, up to the server's greeting, for coroutines and threads.
 
-Whatever goes wrong is `CannotOpen`; its `again` says whether another attempt may do better.
+Frames of our own are asked for first; if something in between does not let them through, a WebSocket
+is. Whatever goes wrong is `CannotOpen`; its `again` says whether another attempt may do better.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
-
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import (
-    ConnectionClosed,
-    InvalidHandshake,
-    InvalidMessage,
-    InvalidStatus,
-    WebSocketException,
-)
-from websockets.typing import Subprotocol
 
 from millstream import wire
+from millstream.clock import SystemClock
 from millstream.errors import CannotOpen, InvalidInput
 from millstream.remote.address import TOKEN_VARIABLE, Address
-
-ANSWER_BYTES_MAX = 256 * 1024 * 1024
-"""Of a frame of answers: four batches of the largest permitted size."""
-
-CLOSE_S = 2.0
-"""How long a server is given to say goodbye."""
+from millstream.remote.codec import (
+    Codec,
+    FrameCodec,
+    Goodbye,
+    LineLost,
+    Refused,
+    WebSocketCodec,
+)
+from millstream.remote.line import LoopLine
+from millstream.remote.plug import Plug, reach
 
 PASSING = {408, 425, 429, 500, 502, 503, 504}
 """Answers after which another attempt may do better."""
 
-
-class _Connect(connect):
-    """A connection to this server and no other: it is not followed elsewhere, nor is its token."""
-
-    def process_redirect(self, exc: Exception) -> Exception | str:
-        """A redirect is a wrong address."""
-        return exc
-
-
-def _silent() -> logging.Logger:
-    """A logger for the transport, which would log headers, and with them the token."""
-    logger = logging.Logger("millstream.remote.transport")
-    logger.disabled = True
-    return logger
+FINAL = {401, 403, 429, 503}
+"""Answers that a WebSocket would get as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenConnection:
-    """An open connection, and how the server greeted us."""
+    """An open connection of coroutines, and how the server greeted us."""
 
-    socket: ClientConnection
+    line: LoopLine
     hello: wire.Hello
+    is_websocket: bool
 
 
-async def dial(address: Address, *, timeout_s: float) -> OpenConnection:
+@dataclass(frozen=True, slots=True)
+class OpenPlug:
+    """An open connection of threads, and how the server greeted us."""
+
+    plug: Plug
+    hello: wire.Hello
+    is_websocket: bool
+
+
+async def dial(address: Address, *, timeout_s: float, by_websocket: bool = False) -> OpenConnection:
     """Connect, and hear the greeting; `CannotOpen` if there is none within the time."""
-    try:
+    with _explained(address, timeout_s):
         async with asyncio.timeout(timeout_s):
-            return await _greeted(await _connected(address), address)
+            if not by_websocket:
+                try:
+                    return await _greeted(address, FrameCodec(address))
+                except (Refused, LineLost, Goodbye) as error:
+                    _check_passable(error)
+            return await _greeted(address, WebSocketCodec(address))
+
+
+def dial_plug(address: Address, *, timeout_s: float, by_websocket: bool = False) -> OpenPlug:
+    """The same, on the calling thread."""
+    until_s = SystemClock().seconds() + timeout_s
+    with _explained(address, timeout_s):
+        if not by_websocket:
+            try:
+                return _plugged(address, FrameCodec(address), until_s)
+            except (Refused, LineLost, Goodbye) as error:
+                _check_passable(error)
+        return _plugged(address, WebSocketCodec(address), until_s)
+
+
+async def _greeted(address: Address, codec: Codec) -> OpenConnection:
+    line = await LoopLine.open(address, codec)
+    try:
+        hello = wire.decode_hello(await line.first())
+    except BaseException:
+        line.abort()
+        raise
+    return OpenConnection(line, hello, isinstance(codec, WebSocketCodec))
+
+
+def _plugged(address: Address, codec: Codec, until_s: float) -> OpenPlug:
+    plug = Plug(reach(address, until_s), codec)
+    try:
+        hello = wire.decode_hello(plug.first(until_s))
+    except BaseException:
+        plug.close()
+        raise
+    return OpenPlug(plug, hello, isinstance(codec, WebSocketCodec))
+
+
+def _check_passable(error: Exception) -> None:
+    """Raise what a WebSocket would meet as well."""
+    if isinstance(error, Refused) and error.status in FINAL:
+        raise error
+
+
+@contextmanager
+def _explained(address: Address, timeout_s: float) -> Iterator[None]:
+    """Whatever goes wrong, as `CannotOpen`."""
+    try:
+        yield
     except TimeoutError as error:
         raise _failed(address, f"no answer within {timeout_s:g} s", again=True) from error
-    except InvalidStatus as error:
-        raise _refused(address, error.response.status_code) from error
-    except (ConnectionClosed, InvalidMessage) as error:
+    except Refused as error:
+        raise _refused(address, error.status) from error
+    except (LineLost, Goodbye) as error:
         raise _failed(address, f"the connection was closed: {error}", again=True) from error
     except ssl.SSLError as error:
         raise _failed(address, _tls_advice(error), again=False) from error
     except OSError as error:
         raise _failed(address, error.strerror or str(error), again=True) from error
-    except (InvalidHandshake, WebSocketException, InvalidInput) as error:
+    except InvalidInput as error:
         raise _failed(address, f"this is no Millstream server: {error}", again=False) from error
-
-
-async def _connected(address: Address) -> ClientConnection:
-    options: dict[str, Any] = {} if address.tls is None else {"ssl": address.tls}
-    return await _Connect(
-        address.socket_url,
-        subprotocols=[Subprotocol(wire.SUBPROTOCOL)],
-        additional_headers=address.headers(),
-        compression=None,
-        max_size=ANSWER_BYTES_MAX,
-        open_timeout=None,
-        close_timeout=CLOSE_S,
-        logger=_silent(),
-        **options,
-    )
-
-
-async def _greeted(socket: ClientConnection, address: Address) -> OpenConnection:
-    try:
-        if socket.subprotocol != wire.SUBPROTOCOL:
-            raise InvalidInput(f"it does not speak {wire.SUBPROTOCOL}")
-        return OpenConnection(socket, wire.decode_hello(await socket.recv(decode=False)))
-    except BaseException:
-        socket.transport.abort()
-        raise
 
 
 def _refused(address: Address, status: int) -> CannotOpen:

@@ -1,7 +1,6 @@
 """The link: keeps a connection to a server, for the requests of all callers.
 
-It lives in one event loop. Whatever is asked for while a frame is being sent goes out in the next
-one. When the connection is lost it dials again, at once and then at growing, uneven intervals;
+It lives in one event loop. Whatever is asked for in one turn of the loop goes out in one frame. When the connection is lost it dials again, at once and then at growing, uneven intervals;
 `repeats.py` says what becomes of requests meanwhile. If the server stays away for too long,
 every waiting caller is told, and the link rests until the next request.
 """
@@ -16,8 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from msgspec import Raw
-from websockets.exceptions import ConnectionClosed
-from websockets.protocol import State
 
 from millstream import wire
 from millstream.clock import SystemClock
@@ -67,13 +64,17 @@ class Link:
         self.hello = line.hello
         self.line: OpenConnection | None = line
         self._patience = patience
+        self._by_websocket = line.is_websocket
+        """What has come through once is asked for again."""
         self._clock = SystemClock()
         self._pipeline = Pipeline(waiting_max=line.hello.limits.waiting_operations_max)
+        self._is_flushing = False
         self._news = asyncio.Event()
         self._idle = asyncio.Event()
         self._closing = False
         self._attempt = 0
         """Attempts to connect since the server last answered anything, or stood for a while."""
+        self._loop = asyncio.get_running_loop()
         self._keeping = asyncio.create_task(self._keep(line))
 
     @classmethod
@@ -88,7 +89,16 @@ class Link:
             asked.settle(self._closed())
             return
         self._pipeline.add(asked)
-        self._news.set()
+        if self.line is None:
+            self._news.set()
+        elif not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)
+
+    @property
+    def transport(self) -> str:
+        """How frames travel: `frames` on a bare connection, or `websocket`."""
+        return "websocket" if self._by_websocket else "frames"
 
     def wait_ms(self) -> int:
         """How long a request that waits may stay with the server."""
@@ -135,45 +145,35 @@ class Link:
             yield
         finally:
             self.line = None
-            if line.socket.state is State.OPEN:
-                await line.socket.close()
-            else:
-                line.socket.transport.abort()
+            await line.line.close()
 
     # One connection.
 
     async def _talk(self, line: OpenConnection) -> str:
         """Send and hear until the connection is lost; answers why."""
-        sending = asyncio.create_task(self._send(line))
-        try:
-            while True:
-                self._hear(await line.socket.recv(decode=False))
-        except ConnectionClosed:
-            return f"the connection to {self.address.shown} was lost"
-        except InvalidInput as error:
+        line.line.begin(self._hear, self._flush)
+        self._flush()
+        error = await line.line.lost
+        if isinstance(error, InvalidInput):
             return f"{self.address.shown} sent something strange: {error.message}"
-        finally:
-            sending.cancel()
-            await asyncio.wait([sending])
+        return f"the connection to {self.address.shown} was lost"
 
-    async def _send(self, line: OpenConnection) -> None:
-        """Send frames for as long as the connection stands; the hearing side notices its end."""
-        while line.socket.state is State.OPEN:
+    def _flush(self) -> None:
+        """Send what has gathered, for as long as there is room and credit."""
+        self._is_flushing = False
+        line = self.line
+        while line is not None and line.line.has_room:
             frame = self._pipeline.next_frame(line.hello)
             if frame is None:
-                self._news.clear()
-                await self._news.wait()
-                continue
-            try:
-                await line.socket.send(frame)
-            except ConnectionClosed:
                 return
+            line.line.send(frame)
 
     def _hear(self, frame: bytes) -> None:
         answers = wire.decode_answers(frame)
         self._attempt = 0
         self._pipeline.answered(answers)
-        self._news.set()
+        if self._pipeline.has_waiting:
+            self._flush()
         if not len(self._pipeline):
             self._idle.set()
 
@@ -185,7 +185,11 @@ class Link:
             await asyncio.sleep(delay_s(self._attempt, random.random()))
             self._attempt += 1
             try:
-                return await dial(self.address, timeout_s=self._patience.connect_timeout_s)
+                return await dial(
+                    self.address,
+                    timeout_s=self._patience.connect_timeout_s,
+                    by_websocket=self._by_websocket,
+                )
             except CannotOpen as error:
                 away_s = self._clock.seconds() - since_s
                 if error.again and away_s < self._patience.retry_for_s:

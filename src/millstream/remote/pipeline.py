@@ -77,6 +77,11 @@ class Pipeline:
     def __len__(self) -> int:
         return len(self._ready) + len(self._waits) + len(self._in_flight)
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether requests wait to be sent."""
+        return bool(self._ready or self._waits)
+
     def add(self, asked: Asked) -> None:
         """Take a request in; too many are refused with `Overloaded`."""
         lane = self._waits if asked.waits else self._ready

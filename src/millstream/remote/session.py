@@ -1,19 +1,13 @@
-"""The remote session for coroutines: answers commands from a server.
-
-The server bounds how long a request may wait. A longer wait is made of several requests, and its
-caller sees what a caller of an open file sees.
-"""
+"""The remote session for coroutines: answers commands from a server."""
 
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw
-from msgspec.structs import replace
 
 from millstream import wire
 from millstream.clock import Clock, SystemClock
@@ -21,11 +15,9 @@ from millstream.command import Command, waits
 from millstream.errors import CannotOpen, MillstreamError
 from millstream.remote.link import Link, LoopRequest
 from millstream.remote.repeats import Interrupted
+from millstream.remote.waiting import pieces_of
 
 T = TypeVar("T")
-
-EARLY_S = 0.02
-"""A pause after an answer that came long before its time: the server is about to stop."""
 
 
 def result_of(command: Command[T], answer: Raw) -> T:
@@ -41,28 +33,25 @@ def result_of(command: Command[T], answer: Raw) -> T:
 
 async def wait_for(link: Link, command: Command[Any]) -> Raw:
     """The answer to a command that waits, after as many requests as it takes."""
-    clock = SystemClock()
-    wait = command.traits.waits
-    assert wait is not None
-    wanted_ms = getattr(command, wait.field)
-    deadline_s = math.inf if wanted_ms is None else clock.seconds() + wanted_ms / 1000
-    while True:
-        asked_s = clock.seconds()
-        left_ms = max(0.0, deadline_s - asked_s) * 1000
-        piece_ms = link.wait_ms() if left_ms > link.wait_ms() else math.ceil(left_ms)
-        piece: Command[Any] = replace(command, **{wait.field: piece_ms})
-        request = LoopRequest(piece)
-        link.ask(request)
-        try:
-            answer = await request.future
-        except Interrupted:
-            continue
-        if wire.decode_result(piece, answer) or clock.seconds() >= deadline_s:
-            return answer
-        if wait.once:
-            command = replace(command, **{wait.once: []})
-        if (clock.seconds() - asked_s) * 1000 < piece_ms / 2:
-            await asyncio.sleep(EARLY_S)
+    pieces = pieces_of(command, link.wait_ms)
+    step = next(pieces)
+    try:
+        while True:
+            if isinstance(step, float):
+                await asyncio.sleep(step)
+                step = next(pieces)
+                continue
+            request = LoopRequest(step)
+            link.ask(request)
+            try:
+                answer = await request.future
+            except Interrupted as error:
+                step = pieces.throw(error)
+            else:
+                step = pieces.send(answer)
+    except StopIteration as end:
+        found: Raw = end.value
+        return found
 
 
 class AsyncRemoteSession:
@@ -77,6 +66,11 @@ class AsyncRemoteSession:
 
     def __repr__(self) -> str:
         return f"AsyncRemoteSession({self._link.address.shown!r})"
+
+    @property
+    def transport(self) -> str:
+        """How frames travel: `frames` on a bare connection, or `websocket`."""
+        return self._link.transport
 
     async def execute(self, command: Command[T]) -> T:
         """Answer a command; what it writes is durable then.

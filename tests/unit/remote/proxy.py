@@ -19,6 +19,10 @@ class Proxy:
         self.loses_answers = False
         self.loses_requests = False
         self.takes_nobody = False
+        self.upgrades: bytes | None = None
+        """The only upgrade that is let through; None: any."""
+        self.hangs_up = False
+        """Whether another upgrade ends the connection; else it is just not handed on."""
         self.budgets: Iterator[int] | None = None
         """Bytes that each new connection may carry before it is cut; then there is no limit."""
         self.lost = threading.Event()
@@ -83,6 +87,10 @@ class Proxy:
                 if getattr(self, loses):
                     self.lost.set()
                     continue
+                if self.upgrades is not None and b"HTTP/1.1" in data:
+                    if self.hangs_up and b"Upgrade: " + self.upgrades not in data:
+                        break
+                    data = _without_upgrade(data, self.upgrades)
                 self.carried_bytes += len(data)  # before somebody acts upon them
                 sink.sendall(data[: left[0]])
                 left[0] -= len(data)
@@ -92,6 +100,12 @@ class Proxy:
             pass  # it was cut
         _reset(source)
         _reset(sink)
+
+
+def _without_upgrade(head: bytes, known: bytes) -> bytes:
+    """A request or an answer as it is handed on by what knows one upgrade only."""
+    lines = [line for line in head.split(b"\r\n") if b"pgrade: millstream" not in line]
+    return head if b"pgrade: " + known in head else b"\r\n".join(lines)
 
 
 def _reset(side: socket.socket) -> None:

@@ -1,0 +1,354 @@
+"""The exchange: one connection to a server, shared by threads that write and read it themselves.
+
+A caller sends its request on its own thread, together with what others ask for just then. While it
+waits for its answer it reads the connection for all; a caller that finds another one reading sleeps
+until its answer is there, or until it is its turn to read. No thread is handed anything on the way of
+a single call. When the connection is lost, the caller that reads dials again, at once and then at
+growing, uneven intervals; `repeats.py` says what becomes of requests meanwhile.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+from msgspec import Raw
+
+from millstream import wire
+from millstream.clock import SystemClock
+from millstream.command import Command
+from millstream.errors import CannotOpen, Closed, InvalidInput, MillstreamError
+from millstream.remote.address import Address
+from millstream.remote.codec import Goodbye, LineLost
+from millstream.remote.dialing import OpenPlug, dial_plug
+from millstream.remote.link import DELAY_S_MAX, FINISH_S, Patience, delay_s
+from millstream.remote.pipeline import Asked, Outcome, Pipeline
+from millstream.remote.plug import PING_S
+
+ORPHANED_S = 1.0
+"""How long a caller sleeps before it looks whether still another one reads."""
+
+CLOSING_S = 0.05
+"""How long a session that is closed reads before it looks whether all is answered."""
+
+
+class Call(Asked):
+    """A request of a thread that waits until it is settled."""
+
+    __slots__ = ("_gone", "_outcome", "_wake")
+
+    def __init__(self, command: Command[Any]) -> None:
+        super().__init__(command)
+        self._outcome: Outcome | None = None
+        self._gone = False
+        self._wake = threading.Lock()
+        self._wake.acquire()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is settled."""
+        return self._outcome is not None
+
+    def is_wanted(self) -> bool:
+        """Not if its thread was interrupted."""
+        return not self._gone
+
+    def abandon(self) -> None:
+        """Its thread was interrupted: the answer, if there is one, is passed over."""
+        self._gone = True
+
+    def settle(self, outcome: Outcome) -> None:
+        """Note the answer, and wake the thread."""
+        self._outcome = outcome
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the thread look again; from any thread."""
+        try:
+            self._wake.release()
+        except RuntimeError:
+            pass  # it is awake, or about to be
+
+    def sleep(self) -> None:
+        """Until it is woken; or for a while."""
+        self._wake.acquire(timeout=ORPHANED_S)
+
+    def answer(self) -> Raw:
+        """What was answered; an error is raised."""
+        if isinstance(self._outcome, MillstreamError):
+            raise self._outcome
+        assert self._outcome is not None
+        return self._outcome
+
+
+class Exchange:
+    """One server, for any number of threads."""
+
+    def __init__(self, address: Address, patience: Patience) -> None:
+        opened = dial_plug(address, timeout_s=patience.connect_timeout_s)
+        self.hello = opened.hello
+        self._address = address
+        self._patience = patience
+        self._clock = SystemClock()
+        self._open: OpenPlug | None = opened
+        self._by_websocket = opened.is_websocket
+        self._since_s = self._clock.seconds()
+        """Since when the connection stands, or the server is away."""
+        self._is_resting = False
+        """Whether the server stayed away, and nobody has asked since."""
+        self._attempt = 0
+        """Attempts to connect since the server last answered anything, or stood for a while."""
+        self._pipeline = Pipeline(waiting_max=opened.hello.limits.waiting_operations_max)
+        self._callers: dict[Call, None] = {}
+        self._reader: object = None
+        """What reads, or dials, for all: a call, or this session as it looks or closes."""
+        self._lost: list[OpenPlug] = []
+        """Connections that are over, and whose sockets are to be given back."""
+        self._lock = threading.Lock()
+        """Of everything above."""
+        self._sending = threading.Lock()
+        """Of the thread that sends. A socket is given back by the reader, under this lock."""
+        self._closing = threading.Event()
+        self._closed = threading.Event()
+
+    def call(self, command: Command[Any]) -> Raw:
+        """The answer to a command."""
+        call = Call(command)
+        self._look()
+        try:
+            with self._lock:
+                if self._closing.is_set():
+                    raise self._was_closed()
+                self._callers[call] = None
+                self._pipeline.add(call)
+            self._flush()
+            self._await(call)
+        except BaseException:
+            call.abandon()
+            raise
+        finally:
+            self._leave(call)
+        return call.answer()
+
+    @property
+    def transport(self) -> str:
+        """How frames travel: `frames` on a bare connection, or `websocket`."""
+        return "websocket" if self._by_websocket else "frames"
+
+    def wait_ms(self) -> int:
+        """How long a request that waits may stay with the server."""
+        with self._lock:
+            return self._pipeline.wait_ms(self.hello)
+
+    def close(self) -> None:
+        """Hear the answers to what was sent, for a while, and hang up. A second call waits too."""
+        with self._lock:
+            is_first = not self._closing.is_set()
+            self._closing.set()
+            if is_first:
+                self._pipeline.drop_waiting(self._was_closed())
+        if not is_first:
+            self._closed.wait()
+            return
+        try:
+            self._finish()
+        finally:
+            self._closed.set()
+
+    def leave(self) -> None:
+        """In a child, let go of the parent's connection without a word to the server."""
+        if self._open is not None:
+            self._open.plug.close()
+
+    # Waiting for an answer.
+
+    def _await(self, call: Call) -> None:
+        while not call.is_done:
+            if self._begin_reading(call):
+                while not call.is_done:
+                    self._hear(PING_S)
+            else:
+                call.sleep()
+
+    def _leave(self, call: Call) -> None:
+        """A caller goes; if it has read for all, the next one does."""
+        with self._lock:
+            self._callers.pop(call, None)
+        self._end_reading(call)
+
+    def _begin_reading(self, reader: object) -> bool:
+        """Whether something is to read for all now: not if another does."""
+        with self._lock:
+            other = self._reader
+            # A caller that was interrupted twice may have left without a word.
+            if other is None or (isinstance(other, Call) and other not in self._callers):
+                self._reader = reader
+            return self._reader is reader
+
+    def _end_reading(self, reader: object) -> None:
+        if self._reader is reader and self._lost:
+            self._bury()
+        with self._lock:
+            if self._reader is reader:
+                self._reader = None
+            if self._reader is not None:
+                return
+            for heir in self._callers:
+                if not heir.is_done:
+                    heir.wake()
+                    return
+
+    def _look(self) -> None:
+        """Notice, before something is sent, that an idle connection has ended meanwhile."""
+        opened, token = self._open, object()
+        if opened is None or len(self._pipeline):
+            return
+        try:
+            if self._begin_reading(token):
+                while self._open is opened and opened.plug.wait(0):
+                    self._receive(opened)
+        finally:
+            self._end_reading(token)
+
+    # One connection.
+
+    def _flush(self) -> None:
+        """Send what can be sent now."""
+        while True:
+            with self._sending:
+                opened = self._open
+                if opened is None:
+                    return  # the caller that reads dials, and sends then
+                try:
+                    with self._lock:
+                        frame = self._pipeline.next_frame(opened.hello)
+                    if frame is None:
+                        return
+                    opened.plug.send(frame)
+                except LineLost:
+                    self._lose(opened)
+                except BaseException:  # interrupted: nobody knows how much of it went out
+                    self._lose(opened)
+                    raise
+
+    def _hear(self, timeout_s: float) -> None:
+        """Read once, or dial if there is no connection; by the one that reads for all."""
+        if self._lost:
+            self._bury()
+        opened = self._open
+        if opened is None:
+            self._dial_again()
+        elif opened.plug.wait(timeout_s):
+            self._receive(opened)
+        elif timeout_s >= PING_S:
+            self._ask_whether_there(opened)
+
+    def _receive(self, opened: OpenPlug) -> None:
+        """Take what came, and hand on the answers."""
+        try:
+            for frame in opened.plug.receive():
+                answers = wire.decode_answers(frame)
+                with self._lock:
+                    self._attempt = 0
+                    self._pipeline.answered(answers)
+            if opened.plug.replies:
+                with self._sending:
+                    opened.plug.reply()
+        except (LineLost, Goodbye):
+            self._lose(opened)
+        except InvalidInput as error:
+            shown = self._address.shown
+            self._lose(opened, f"{shown} sent something strange: {error.message}")
+        except BaseException:  # interrupted: what came may be lost
+            self._lose(opened)
+            raise
+        if self._pipeline.has_waiting:
+            self._flush()
+
+    def _ask_whether_there(self, opened: OpenPlug) -> None:
+        """The server has said nothing for long: ask; if it was asked, it is gone."""
+        try:
+            if opened.plug.is_asked:
+                raise LineLost
+            with self._sending:
+                opened.plug.ping()
+        except LineLost:
+            self._lose(opened)
+
+    def _lose(self, opened: OpenPlug, why: str = "") -> None:
+        """The connection is lost: what can be repeated waits for the next, the rest is told."""
+        with self._lock:
+            if self._open is not opened:
+                return
+            self._open = None
+            self._lost.append(opened)
+            now_s = self._clock.seconds()
+            if now_s - self._since_s > DELAY_S_MAX:
+                self._attempt = 0
+            self._since_s = now_s
+            self._pipeline.lost(why or f"the connection to {self._address.shown} was lost")
+        opened.plug.cut()
+
+    def _bury(self) -> None:
+        """Give back the sockets of connections that are over; by the one that reads."""
+        with self._sending:
+            while self._lost:
+                self._lost.pop().plug.close()
+
+    # Between connections.
+
+    def _dial_again(self) -> None:
+        """Make one attempt to connect, after a pause; settle all if the server stays away."""
+        if self._closing.wait(delay_s(self._attempt, random.random())):
+            return  # the thread that closes settles what is left
+        if self._is_resting:
+            self._is_resting, self._since_s = False, self._clock.seconds()
+        self._attempt += 1
+        try:
+            opened = dial_plug(
+                self._address,
+                timeout_s=self._patience.connect_timeout_s,
+                by_websocket=self._by_websocket,
+            )
+        except CannotOpen as error:
+            away_s = self._clock.seconds() - self._since_s
+            if error.again and away_s < self._patience.retry_for_s:
+                return
+            with self._lock:
+                self._pipeline.give_up(error)
+                self._is_resting, self._attempt = True, 0
+            return
+        with self._lock:
+            if self._closing.is_set():
+                opened.plug.close()
+                return
+            if opened.hello.instance != self.hello.instance:
+                self._pipeline.forget_sent(f"another store answers at {self._address.shown} now")
+            self._open, self.hello = opened, opened.hello
+            self._since_s = self._clock.seconds()
+        self._flush()
+
+    # The end.
+
+    def _finish(self) -> None:
+        """Read what is still answered; then nobody may wait any more, and the socket goes."""
+        until_s = self._clock.seconds() + FINISH_S
+        while self._open is not None and len(self._pipeline) and self._clock.seconds() < until_s:
+            if self._begin_reading(self):
+                self._hear(CLOSING_S)
+            else:
+                self._closed.wait(CLOSING_S)
+        with self._lock:
+            self._pipeline.give_up(self._was_closed())
+            opened, self._open = self._open, None
+        if opened is not None:
+            with self._sending:
+                opened.plug.say_goodbye()
+            opened.plug.cut()
+            self._lost.append(opened)
+        if self._begin_reading(self):
+            self._bury()  # else the caller that reads does, as it leaves
+
+    def _was_closed(self) -> Closed:
+        return Closed(f"the connection to {self._address.shown} was closed here")
