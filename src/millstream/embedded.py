@@ -28,6 +28,7 @@ from millstream.log.retention import LogUpkeep, cursors_passed
 from millstream.queue import commands as q
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.group import Group
+from millstream.queue.model.roster import Roster
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules import claims, endings, putting, replacing
 from millstream.queue.rules import operations as queues
@@ -81,6 +82,7 @@ KINDS: Kinds = {
     keys.GROUP: Group,
     keys.ROOM: RoomState,
     keys.INSTANCE: InstanceState,
+    keys.ROSTER: Roster,
 }
 """The entities of every part."""
 

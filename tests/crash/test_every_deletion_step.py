@@ -31,6 +31,7 @@ pytestmark = pytest.mark.faults
 QUEUE_ROWS = (
     keys.BUCKET,
     keys.GROUP,
+    keys.ROSTER,
     keys.RETRY,
     keys.SCHEDULE,
     keys.READY,

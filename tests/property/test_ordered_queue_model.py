@@ -8,7 +8,11 @@ what is done in the background, and opens again, through either of two handles o
 - Of an ordered group one is in flight, in the order of its log, and a retry before all others; of
   other groups no more than allowed.
 - The best rank goes first, delays are honoured, and no cap is exceeded.
-- Counts, attempts and payloads are right at any time, and at the end everything can be had.
+- Counts, attempts and payloads are right at any time, the doctor finds nothing wrong, and at the end
+  everything can be had.
+
+Rows of the index hold neighbours, which claims, retries and purges cut, and lanes are passed through
+in steps. Runs with tiny bounds on both come to every cut.
 
 What the model does not promise, because it does not hold, has a test under tests/unit/queue.
 """
@@ -21,6 +25,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import hypothesis
@@ -30,8 +35,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import millstream
 from millstream import Limits, Millstream
+from millstream.doctor import examine
 from millstream.errors import Conflict, LeaseLost
+from millstream.queue.model import roster
 from millstream.queue.model.message import Message, QueueInfo
+from millstream.queue.rules import index as indexing
+from millstream.queue.rules import passing
 from millstream.record import wall_ms_of
 from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue
@@ -71,6 +80,15 @@ LIMITS = st.builds(
 )
 
 
+BOUNDS = (
+    (indexing, "ROWS_PER_READ", 2),
+    (indexing, "MEMBERS_PER_READ", 2),
+    (passing, "PASSED_MAX", 1),
+    (roster, "NAMED_MAX", 1),
+)
+"""What bounds one step, and its least."""
+
+
 @dataclass(eq=False)
 class Entry:
     """A message under one claim id; a redriven one is another entry."""
@@ -97,6 +115,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.patch = pytest.MonkeyPatch()
         self.directory = tempfile.TemporaryDirectory()
         self.clock = SimulatedClock()
         self.handles: list[Millstream] = []
@@ -126,6 +145,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
             }
         ),
         dedup=st.sampled_from([False, False, True]),
+        bounded=st.sets(st.sampled_from(BOUNDS)),
     )
     def begin(
         self,
@@ -137,13 +157,17 @@ class OrderedQueueMachine(RuleBasedStateMachine):
         delay_s: int,
         caps: dict[str, float],
         dedup: bool,
+        bounded: set[tuple[ModuleType, str, int]],
     ) -> None:
+        for module, name, least in bounded:
+            self.patch.setattr(module, name, least)
         self.limits, self.kind, self.caps, self.dedup = limits, kind, caps, dedup
         self.most, self.backoff_ms, self.delay_ms = most, backoff_s * 1000, delay_s * 1000
         options = KINDS[kind]
         self.group_most: int = options.get("group_in_flight", 1) if "group_by" in options else 0
         self.grouped, self.ordered = "group_by" in options, self.group_most == 1
         self.ranked = kind == "priority"
+        self.rated = bool(caps["group_rate"])  # what waits for a rate waits on if it is lifted
         self.tokens = Fraction(max(1, caps["rate"]))
         self.handles = [self.open(), self.open()]
         self.handles[0].queue(
@@ -175,6 +199,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
             for handle in self.handles:
                 handle.close()
             self.directory.cleanup()
+            self.patch.undo()
 
     def queue(self, handle: int) -> Queue:
         return self.handles[handle].queue("q")
@@ -307,7 +332,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
                 low, high = int(free and all(due)), int(free and any(due))
             elif group and self.group_most:
                 low = high = min(count, self.group_most - self.flying(group))
-            if group and self.caps["group_rate"]:
+            if group and self.rated:
                 low = 0
             least, most = least + low, most + high
         allowed = self.allowed()
@@ -342,8 +367,8 @@ class OrderedQueueMachine(RuleBasedStateMachine):
         self.settled(handle)
         self.route()
         least, most = self.claimable()
-        if self.caps["max_in_flight"]:
-            count = 1  # what was popped makes room for more
+        if self.caps["max_in_flight"] or passing.PASSED_MAX == 1:
+            count = 1  # what was popped makes room for more, of its group too
         found = self.queue(handle).pop(count)
         assert min(count, least) <= len(found) <= min(count, most)
         self.delivered(found)
@@ -516,10 +541,22 @@ class OrderedQueueMachine(RuleBasedStateMachine):
             with pytest.raises(Conflict):
                 self.queue(handle).alter(**{change: "other"})
 
-    @rule(handle=HANDLES, what=st.sampled_from(["fold", "reopen", "keep", 0, 1, 2]))
+    @precondition(lambda self: self.grouped)
+    @rule(handle=HANDLES, rate=st.sampled_from([0.0, 0.5, 2.0]))
+    def alter_rate(self, handle: int, rate: float) -> None:
+        """A group's rate may change while messages wait; what it has paid so far still counts."""
+        self.queue(handle).alter(group_rate=rate)
+        self.caps["group_rate"] = rate
+        self.rated = self.rated or bool(rate)
+        self.paid.clear()
+
+    @rule(handle=HANDLES, what=st.sampled_from(["fold", "reopen", "keep", "examine", 0, 1, 2]))
     def disturb(self, handle: int, what: str | int) -> None:
         """What nobody may notice: folding, opening again, upkeep, other sizes of buckets."""
-        if what == "fold":
+        if what == "examine":
+            found = examine(Path(self.directory.name) / "model.db").problems
+            assert [one for one in found if one.severity != "waste"] == []
+        elif what == "fold":
             self.handles[handle].fold()
         elif what == "reopen":
             self.handles[handle].close()
@@ -585,7 +622,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
         info = self.info(handle)
         assert (info.unrouted, info.duplicates) == (0, self.duplicates)
         assert info.available + info.delayed == len(found)
-        if not self.ordered and not self.caps["group_rate"]:  # see test_groups for these
+        if not self.ordered and not self.rated:  # see test_groups for these
             assert info.delayed == sum(not self.due(entry) for entry in self.waiting())
 
     @rule(handle=HANDLES, state=st.sampled_from(["in_flight", "failed"]))
@@ -618,6 +655,7 @@ class OrderedQueueMachine(RuleBasedStateMachine):
         self.settled(0)
         self.counts_are_right()
         self.peek(1)
+        self.disturb(0, "examine")
         dead = self.handles[0].log("dead").info()
         assert (0 if dead is None else dead.end_offset) == self.failures
 

@@ -101,7 +101,7 @@ def _check_rest(rows: FileRows, replay: Replay, findings: Findings) -> None:
         (keys.prefix(keys.SET_BACK), keys.prefix(keys.AGING)),
         (keys.after(keys.prefix(keys.AGING)), keys.prefix(keys.REMAINS)),
         (keys.after(keys.prefix(keys.REMAINS)), keys.prefix(keys.ROOM)),
-        (keys.after(keys.prefix(keys.INSTANCE)), b"\xff" * 32),
+        (keys.after(keys.prefix(keys.ROSTER)), b"\xff" * 32),
     )
     for start, stop in bounds:
         for found in rows.walk(start, stop):

@@ -18,6 +18,7 @@ from millstream.format import keys
 from millstream.format.ids import bucket_of, split_id
 from millstream.log.head import Head, without
 from millstream.queue.model.bucket import Bucket
+from millstream.queue.model.roster import Roster
 from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.aging import HAS_DONE
@@ -52,6 +53,7 @@ class QueueExamination:
         waiting, aging = self._waiting(), self._aging()
         counts = {queue_id: dict.fromkeys(STATES, 0) for queue_id in self._queues}
         alive: dict[int, dict[int, int]] = {queue_id: {} for queue_id in self._queues}
+        flying = {queue_id: Counter[str]() for queue_id in self._queues}
         for key, entity in self._replay.entities(keys.BUCKET):
             assert isinstance(entity, Bucket)
             queue_id, bucket_id = _numbers(key)
@@ -66,6 +68,9 @@ class QueueExamination:
             self._report.messages += held
             if held:
                 alive[queue_id][bucket_id] = held
+            if queue.spec.group_by and entity.marks:
+                for run in entity.runs(IN_FLIGHT):
+                    flying[queue_id].update(entity.mark(slot)[1] for slot in range(*run))
             self._check_held(queue, bucket_id, entity)
             self._check_waiting(queue, bucket_id, entity, waiting.pop((queue_id, bucket_id), []))
             self._check_attempts(queue, bucket_id, entity)
@@ -80,6 +85,7 @@ class QueueExamination:
                     f"{len(slots)} messages of bucket {bucket_id:#x}, which is gone, are listed as "
                     f"waiting in queue {self._queues[queue_id].name!r}",
                 )
+        self._check_rosters(flying)
         if not self._replay.broken_at:
             self._check_counts(counts, alive)
             self._check_positions()
@@ -164,6 +170,27 @@ class QueueExamination:
                     f"queue {queue.name!r} is wrong about which buckets have messages to work on",
                 )
 
+    def _check_rosters(self, flying: dict[int, Counter[str]]) -> None:
+        """Each roster says of its queue's groups what the buckets do."""
+        rosters: dict[int, dict[str, int]] = {}
+        for key, entity in self._replay.entities(keys.ROSTER):
+            assert isinstance(entity, Roster)
+            queue_id = keys.number(key)
+            rosters[queue_id] = entity.flying
+            if queue_id not in self._queues and queue_id not in self._leaving:
+                self._wrong(
+                    f"there is a roster of queue {queue_id}, which is gone", severity="waste"
+                )
+        for queue_id, found in flying.items():
+            found.pop("", None)
+            listed = rosters.get(queue_id, {})
+            wrong = [name for name in found | listed if found[name] != listed.get(name, 0)]
+            if wrong and not self._replay.broken_at:
+                self._wrong(
+                    f"queue {self._queues[queue_id].name!r} is wrong about what is in flight of "
+                    f"{len(wrong):,} groups, {wrong[0]!r} the first",
+                )
+
     def _check_positions(self) -> None:
         """Routing stands within each log, and what it has not looked at is there."""
         for queue in self._queues.values():
@@ -204,8 +231,9 @@ class QueueExamination:
             queue_id, (_, claim_id) = keys.number(row.key[:10]), keys.due_claim(row.key)
             bucket_id = bucket_of(claim_id)
             slot = split_id(claim_id)[1] - split_id(bucket_id)[1]
-            found.setdefault((queue_id, bucket_id), []).append(slot)
-            counts[queue_id] += 1
+            count = keys.run_count(row.value)
+            found.setdefault((queue_id, bucket_id), []).extend(range(slot, slot + count))
+            counts[queue_id] += count
         for queue_id, queue in self._queues.items():
             if counts[queue_id] != queue.counts.waiting and not self._replay.broken_at:
                 self._wrong(

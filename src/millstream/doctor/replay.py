@@ -186,6 +186,7 @@ _NUMBERED = {
     keys.METADATA: "the metadata of log {}",
     keys.FORK: "the fork point of log {}",
     keys.ROOM: "what is kept of the room of log {}",
+    keys.ROSTER: "the roster of the groups of queue {}",
 }
 _TRAILING = {keys.CURSOR: "the cursor {!r} of log {}", keys.PRODUCER: "the producer {!r} of log {}"}
 _PAIRS = {

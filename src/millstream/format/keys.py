@@ -17,11 +17,11 @@ their numbers do. Types 0x01 to 0x06 are the RFC's (see `rfc`); ours start at 0x
     0x11  fold             (nothing)                     last folded sequence (u64)
     0x12  queue            name (UTF-8)                  spec, positions, counts, leases by bucket
     0x13  bucket           queue id (u64), bucket (u64)  what the RFC's records cannot hold
-    0x14  retry            queue id, due ms, claim (u64) (nothing): available again from then on
-    0x15  schedule         as retry, but by wall time    (nothing): available from then on
-    0x16  ready            queue id (u64), class (u8),   group: what may be claimed now, best first
-                           rank (u64), claim (u64)
-    0x17  group            queue id (u64), name (UTF-8)  how many wait and are in flight, the head
+    0x14  retry            queue id, due ms, claim (u64) how many from it on are available from then
+    0x15  schedule         as retry, but by wall time    as retry
+    0x16  ready            queue id (u64), class (u8),   how many, group: what may be claimed now,
+                           rank (u64), claim (u64)       best first
+    0x17  group            queue id (u64), name (UTF-8)  how many wait behind which head
     0x18  member           queue id, group*, claim (u64) rank and due ms: waits behind its group's head
     0x19  seen             queue id (u64), digest (16)   until when a repeat is dropped (u64)
     0x1a  seen until       queue id, until ms, digest    (nothing): the same, by time
@@ -43,6 +43,7 @@ their numbers do. Types 0x01 to 0x06 are the RFC's (see `rfc`); ours start at 0x
     0x27  departure        0, due ms, log id (u64),      (nothing): the same, once it was left
                            user*, instance*, connection
     0x28  instance         name (UTF-8)                  holder, generation, lease
+    0x29  roster           queue id (u64)                groups in flight, groups with a record
 
     * as TerminatedBytes. In 0x14 to 0x18 a claim is written number first, then bucket size, so
       that claims sort by number.
@@ -94,6 +95,7 @@ PRESENCE = 0x25
 ATTENDANCE = 0x26
 DEPARTURE = 0x27
 INSTANCE = 0x28
+ROSTER = 0x29
 
 _NUMBERED = struct.Struct(">BBQ")
 _ENTRY = struct.Struct(">BBQQ")
@@ -144,6 +146,9 @@ fork = _of_one(FORK)
 
 room = _of_one(ROOM)
 """Log id → the key of a room's settings and counts."""
+
+roster = _of_one(ROSTER)
+"""Queue id → the key of what says which of its groups are in use."""
 
 set_back = _of_one(SET_BACK)
 """Log id → the key of how often a log's end went back."""
@@ -265,6 +270,21 @@ def ready_claim(key: bytes) -> tuple[tuple[int, int], int]:
     """The class and rank of a message that may be claimed, and its claim id."""
     _, order, rank, turned = _placed(key)
     return (order, rank), _claim_of(turned)
+
+
+def with_claim(key: bytes, claim_id: int) -> bytes:
+    """The key of another claim beside one that waits or is ready."""
+    return key[:-8] + _turned(claim_id).to_bytes(8, "big")
+
+
+def run_value(count: int, *, full: bool = False) -> bytes:
+    """How many neighbours a row lists, the one in its key the first; for one it may be nothing."""
+    return count.to_bytes(4, "little") if full or count != 1 else b""
+
+
+def run_count(value: bytes) -> int:
+    """The number in such a value."""
+    return int.from_bytes(value, "little") or 1
 
 
 def group(queue_id: int, name: str) -> bytes:

@@ -73,6 +73,8 @@ class Granted(Struct, frozen=True):
     is_overtaken: bool = False
     """Whether another consumer or the background has routed meanwhile. A queue that hands out the
     best first has granted nothing then: the best may be in what it did not place."""
+    is_cut_short: bool = False
+    """Whether so much had to be passed over that it did not get to all that may be claimed."""
 
     @property
     def count(self) -> int:

@@ -61,7 +61,7 @@ TAGGED: dict[int, type[Entity]] = {
     keys.ROOM: RoomState,
     keys.INSTANCE: InstanceState,
 }
-QUEUE_TYPES = (*range(keys.QUEUE, keys.SEEN_UNTIL + 1), keys.AGING)
+QUEUE_TYPES = (*range(keys.QUEUE, keys.SEEN_UNTIL + 1), keys.AGING, keys.ROSTER)
 COPY_TYPES = range(keys.FORK, keys.SET_BACK + 1)
 ROOM_TYPES = range(keys.ROOM, keys.INSTANCE + 1)
 TYPE = re.compile(r"\| `0x(?P<kind>..)` \| (?P<name>[^|]+) \| [^|]+ \| [^|]+ \|")

@@ -59,6 +59,8 @@ class Placed(Struct, array_like=True, frozen=True, tag=1):
     """Slots and their marks, where messages of several priorities or groups share a bucket."""
     past: dict[int, list[Trial]] = {}
     """Slots and the attempts before: of messages that had failed and are driven again."""
+    dues: dict[int, int] = {}
+    """Slots and when their messages are due, where these wait in a lane all the same."""
 
 
 class Claimed(Struct, array_like=True, frozen=True, tag=2):
@@ -180,6 +182,8 @@ class Bucket(Entity):
                 for start, stop in _stretches(change.spans):
                     self._grow(stop)
                     self._fill(start, stop, AVAILABLE, 0)
+                for slot, due_ms in change.dues.items():
+                    self.until_ms[slot] = due_ms
                 self.spans += change.spans
             case Renewed():
                 for start, stop in change.ranges:

@@ -2,7 +2,8 @@
 
 Of a group that may be claimed from, one message is the group head: it stands in the index of what is
 ready, or waits for its time. The others wait behind it, in the order of their claim numbers. So a
-claim looks at one message per group, however many wait.
+claim looks at one message per group, however many wait. A group whose messages all wait in a lane
+has no head, and no record; how many of its messages are in flight is in the queue's roster.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ class GroupStanding(Struct, array_like=True, frozen=True):
 
     waiting: int = 0
     """Behind the head."""
-    in_flight: int = 0
     head: int = NOBODY
     """A claim id."""
     rank: tuple[int, int] | None = None
@@ -30,10 +30,13 @@ class GroupStanding(Struct, array_like=True, frozen=True):
     paid_until_ms: float = NEVER_MS
 
 
+NO_STANDING = GroupStanding()
+
+
 class Group(Entity, array_like=True):
     """One group of a queue."""
 
-    standing: GroupStanding = GroupStanding()
+    standing: GroupStanding = NO_STANDING
 
     changes: ClassVar = GroupStanding
 
@@ -43,4 +46,4 @@ class Group(Entity, array_like=True):
 
     def exists(self) -> bool:
         """Whether anything is known of it."""
-        return self.standing != GroupStanding()
+        return self.standing != NO_STANDING

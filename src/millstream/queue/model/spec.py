@@ -181,6 +181,14 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
         return bool(self.group_by or self.priority_by or self.delay_ms)
 
     @property
+    def passes(self) -> bool:
+        """Whether messages of groups wait in a lane, and those that may not go yet are passed over.
+
+        With priorities they cannot: a group is in the order of its log, whatever the priority.
+        """
+        return bool(self.group_by) and not self.priority_by
+
+    @property
     def in_order(self) -> bool:
         """Whether messages of several logs are placed in the order in which they were appended."""
         return self.indexed or bool(self.dedup_by)

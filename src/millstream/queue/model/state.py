@@ -19,6 +19,7 @@ from millstream.format.ids import (
     NUMBER_BITS,
     capacity_of,
     make_bucket_id,
+    split_id,
 )
 from millstream.queue.model.counts import Counts, Rates
 from millstream.queue.model.pace import NEVER_MS
@@ -283,6 +284,13 @@ class QueueState(Entity, array_like=True):
         if start < first or stop - start < count or capacity - slot < count:
             return None
         return (exponent << NUMBER_BITS) + start - slot, (slot, slot + count)
+
+    def is_in_lane(self, claim_id: int) -> bool:
+        """Whether a message waits in a lane."""
+        number = split_id(claim_id)[1]
+        return any(
+            start <= number < stop for ranges in self.lanes.values() for start, stop in ranges
+        )
 
     def filling(self) -> set[int]:
         """The buckets that more messages will come into."""

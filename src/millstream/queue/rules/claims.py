@@ -6,10 +6,9 @@ Rules over a transaction; a claim is the pair (claim id, attempt). How attempts 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from millstream.errors import InvalidInput
-from millstream.format.ids import bucket_of
 from millstream.limits import CONSUMER_BYTES_MAX
 from millstream.log.names import check_integer, check_text
 from millstream.queue import commands as c
@@ -17,9 +16,11 @@ from millstream.queue.model import pace
 from millstream.queue.model.bucket import Bucket, Claimed
 from millstream.queue.model.slots import Slots
 from millstream.queue.model.state import QueueState
+from millstream.queue.rules.choosing import Chosen
 from millstream.queue.rules.endings import end_attempts, expire
 from millstream.queue.rules.index import QUIET, Rank
 from millstream.queue.rules.ledger import Ledger
+from millstream.queue.rules.passing import take_passing
 from millstream.queue.rules.placing import place
 from millstream.queue.rules.stride import stride, stride_together
 from millstream.store.transaction import WriteTransaction
@@ -89,10 +90,18 @@ def claim(tx: WriteTransaction, command: c.ClaimRouted) -> c.Granted:
     expired = expire(ledger)
     queue = ledger.queue
     is_overtaken = ledger.is_overtaken and queue.spec.indexed
-    grants = [] if is_overtaken else _claim(ledger, command)
+    chosen = Chosen(queue)
+    grants = [] if is_overtaken else _claim(ledger, command, chosen)
     ledger.close()
     ahead = 0 if queue.paused or queue.spec.indexed else queue.counts.fresh
-    return c.Granted(grants, ahead, expired, _left(tx, queue), is_overtaken=is_overtaken)
+    return c.Granted(
+        grants,
+        ahead,
+        expired,
+        _left(tx, queue),
+        is_overtaken=is_overtaken,
+        is_cut_short=chosen.is_cut_short,
+    )
 
 
 def _left(tx: WriteTransaction, queue: QueueState) -> int:
@@ -113,19 +122,18 @@ def _check(command: c.ClaimRouted) -> None:
         raise InvalidInput(f"a consumer id has up to {CONSUMER_BYTES_MAX} bytes, not {size:,}")
 
 
-def _claim(ledger: Ledger, command: c.ClaimRouted) -> list[c.Grant]:
+def _claim(ledger: Ledger, command: c.ClaimRouted, chosen: Chosen) -> list[c.Grant]:
     queue = ledger.queue
     if queue.paused:
         return []
     most = _within_caps(queue, command.count, ledger.in_flight(), ledger.tx.store_ms)
     if most <= 0:
         return []
-    chosen = _Chosen(queue)
     if queue.spec.indexed:
         _choose_best(ledger, most, chosen)
     else:
         _choose_next(ledger, most, chosen)
-    if not chosen.parts:
+    if not chosen.taken and not chosen.parts:
         return []
     until_ms = ledger.tx.store_ms + queue.spec.lease_for(command.lease_ms)
     return _take(ledger, chosen, until_ms=until_ms, consumer=command.consumer)
@@ -141,66 +149,19 @@ def _within_caps(queue: QueueState, count: int, in_flight: int, now_ms: int) -> 
     return count
 
 
-class _Chosen:
-    """Slots that are to be claimed, by bucket, in the order in which they were chosen."""
-
-    def __init__(self, queue: QueueState) -> None:
-        self.parts: list[tuple[int, Slots]] = []
-        self.count = 0
-        self.taken: dict[int, int] = {}
-        """Of each lane, how many were taken off its front."""
-        self._queue = queue
-
-    def add(self, bucket_id: int, start: int, stop: int) -> None:
-        self.count += stop - start
-        if self.parts:
-            last, (first, end) = self.parts[-1]
-            if last == bucket_id and end == start:
-                self.parts[-1] = (bucket_id, (first, stop))
-                return
-        self.parts.append((bucket_id, (start, stop)))
-
-    def add_claim(self, claim_id: int) -> None:
-        bucket_id = bucket_of(claim_id)
-        slot = claim_id - bucket_id
-        self.add(bucket_id, slot, slot + 1)
-
-    def add_front(self, lane: int, most: int) -> None:
-        """Take up to so many from the front of a lane."""
-        skip = self.taken.get(lane, 0)
-        for bucket_id, (start, stop) in self.front(lane):
-            some = min(stop - start, most)
-            self.add(bucket_id, start, start + some)
-            skip += some
-            most -= some
-            if not most:
-                break
-        self.taken[lane] = skip
-
-    def front(self, lane: int) -> Iterator[tuple[int, Slots]]:
-        """What waits in a lane and was not taken, piece by piece."""
-        skip = self.taken.get(lane, 0)
-        for start, stop in self._queue.lanes.get(lane, ()):
-            if skip >= stop - start:
-                skip -= stop - start
-                continue
-            yield from self._queue.pieces(start + skip, stop)
-            skip = 0
-
-
-def _choose_next(ledger: Ledger, most: int, chosen: _Chosen) -> None:
+def _choose_next(ledger: Ledger, most: int, chosen: Chosen) -> None:
     """Of a plain queue: first what waited for a time that has come, then what is next."""
     if ledger.waits():
         index = ledger.index
         index.promote_due(max(most, PROMOTED_MIN))
         index.read(most)
         while chosen.count < most and index.best() is not None:
-            chosen.add_claim(index.take())
+            chosen.add_claims(*index.take(most - chosen.count))
     if chosen.count < most and ledger.queue.counts.fresh:
         chosen.add_front(0, most - chosen.count)
 
 
-def _choose_best(ledger: Ledger, most: int, chosen: _Chosen) -> None:
+def _choose_best(ledger: Ledger, most: int, chosen: Chosen) -> None:
     """By rank, among the index and the fronts of the lanes; of equals the one in the index."""
     index = ledger.index
     index.promote_due(max(most, PROMOTED_MIN))
@@ -213,17 +174,21 @@ def _choose_best(ledger: Ledger, most: int, chosen: _Chosen) -> None:
         if fronts and fronts[0][0] < limit:
             _, lane = heapq.heappop(fronts)
             limit = min(limit, fronts[0][0]) if fronts else limit
-            _take_front(ledger, chosen, lane, most - chosen.count, limit)
+            if ledger.queue.spec.passes:
+                if not take_passing(ledger, chosen, most, limit):
+                    return
+            else:
+                _take_front(ledger, chosen, lane, most - chosen.count, limit)
             rank = _front_rank(ledger, chosen, lane)
             if rank < LAST:
                 heapq.heappush(fronts, (rank, lane))
         elif entry is not None:
-            chosen.add_claim(index.take())
+            chosen.add_claims(*index.take(most - chosen.count))
         else:
             return
 
 
-def _front_rank(ledger: Ledger, chosen: _Chosen, lane: int) -> Rank:
+def _front_rank(ledger: Ledger, chosen: Chosen, lane: int) -> Rank:
     """The rank of the first message in a lane that was not taken; the last of all without one."""
     for bucket_id, (start, _) in chosen.front(lane):
         at_ms = ledger.bucket(bucket_id).arrived_ms(start)
@@ -231,7 +196,7 @@ def _front_rank(ledger: Ledger, chosen: _Chosen, lane: int) -> Rank:
     return LAST
 
 
-def _take_front(ledger: Ledger, chosen: _Chosen, lane: int, most: int, limit: Rank) -> None:
+def _take_front(ledger: Ledger, chosen: Chosen, lane: int, most: int, limit: Rank) -> None:
     """Take messages off a lane while nothing else has a better rank."""
     run = 0
     at_ms: int | None = None
@@ -249,7 +214,7 @@ def _take_front(ledger: Ledger, chosen: _Chosen, lane: int, most: int, limit: Ra
     chosen.add_front(lane, run)
 
 
-def _take(ledger: Ledger, chosen: _Chosen, *, until_ms: int, consumer: str) -> list[c.Grant]:
+def _take(ledger: Ledger, chosen: Chosen, *, until_ms: int, consumer: str) -> list[c.Grant]:
     """Claim slots; answers what was granted."""
     tx, queue = ledger.tx, ledger.queue
     ranges: dict[int, list[Slots]] = {}

@@ -225,12 +225,14 @@ def _settle(
         if final == AVAILABLE:
             wait_ms = queue.spec.backoff.wait_ms(attempt, random.random())
             due_ms = tx.store_ms + (wait_ms if delay_ms is None else max(0, delay_ms))
-            for slot in range(start, stop):
-                group = bucket.mark(slot)[1]
-                ledger.index.retry(bucket_id + slot, group=group, due_ms=due_ms)
-        elif bucket.marks:
-            for slot in range(start, stop):
-                ledger.index.leave(bucket.mark(slot)[1])
+            if not (bucket.marks and queue.spec.group_by):
+                ledger.index.wait(bucket_id + start, due_ms, total)
+            else:
+                for slot in range(start, stop):
+                    group = bucket.mark(slot)[1]
+                    ledger.index.retry(bucket_id + slot, group=group, due_ms=due_ms)
+        elif bucket.marks and queue.spec.group_by:
+            ledger.index.leave(bucket.mark(slot)[1] for slot in range(start, stop))
         if final == DONE:
             note_done(tx, queue.queue_id, bucket_id, bucket)
         ended = Ended([(start, stop)], tx.store_ms, final, due_ms, reason)

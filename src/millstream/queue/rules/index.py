@@ -8,6 +8,7 @@ commit. Groups are opened when they are touched and written back once.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable, Set
 
 from msgspec.structs import replace
 
@@ -17,7 +18,8 @@ from millstream.format.ids import bucket_of, split_id
 from millstream.queue.model import pace
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.counts import Counts
-from millstream.queue.model.group import NOBODY, Group, GroupStanding
+from millstream.queue.model.group import NO_STANDING, NOBODY, Group, GroupStanding
+from millstream.queue.model.roster import Roster, Rostered
 from millstream.queue.model.state import QueueState
 from millstream.store.transaction import WriteTransaction
 
@@ -28,13 +30,15 @@ NOISY_MIN = 30
 first."""
 
 MEMBERS_PER_READ = 64
+ROWS_PER_READ = 16
+"""Rows of the index that are read first: a row of neighbours may be all that is asked for."""
 
 ROWS_INLINE_MAX = 250
 """More rows than that in one commit are not worth a stay in its delta."""
 
 Rank = tuple[int, int]
-Entry = tuple[Rank, int, int, str]
-"""Class and rank, claim number, claim id, group: what may be claimed, the least first."""
+Entry = tuple[Rank, int, int, str, int]
+"""Class and rank, claim number, claim id, group, how many: what may be claimed, the least first."""
 
 
 class _Open:
@@ -66,11 +70,16 @@ class Index:
         self._tx = tx
         self._queue = queue
         self._counts = counts
-        self._ready: dict[int, tuple[Rank, str]] = {}
-        self._gone: set[bytes] = set()
+        self._ready: dict[int, tuple[Rank, str, int]] = {}
+        """Claim ids → class and rank, group, and for how many neighbours that is so."""
         self._groups: dict[str, _Open] = {}
         self._heap: list[Entry] = []
         self._taken = 0
+        self._flown: dict[str, int] = {}
+        """Groups and by how much what they have in flight has changed."""
+        self._roster = Roster()
+        if queue.spec.group_by:
+            self._roster = tx.entity(keys.roster(queue.queue_id), Roster)
 
     # What becomes claimable.
 
@@ -78,88 +87,137 @@ class Index:
         """A message's place among all: when it came, earlier for each level of priority."""
         return max(0, at_ms - priority * self._queue.spec.priority_step_ms)
 
-    def enter(self, claim_id: int, *, priority: int, group: str, at_ms: int, due_ms: int) -> None:
-        """A message may be claimed from `due_ms` on, in its group's turn."""
+    def enter(
+        self, claim_id: int, count: int, *, priority: int, group: str, at_ms: int, due_ms: int
+    ) -> None:
+        """Messages side by side may be claimed from `due_ms` on; one of a group in its turn."""
         rank = self.rank(priority, at_ms)
         is_alone = not group or not self._queue.spec.group_by
         if due_ms > self._tx.store_ms and (is_alone or not self._queue.spec.ordered):
-            self._wait(claim_id, due_ms)
+            self.wait(claim_id, due_ms, count)
         elif is_alone:
-            self._ready[claim_id] = ((QUIET, rank), "")
+            self._ready[claim_id] = ((QUIET, rank), "", count)
         else:
             self._join(self._group(group), claim_id, rank, due_ms)
 
     def retry(self, claim_id: int, *, group: str, due_ms: int) -> None:
         """An attempt ended and is to be repeated: in an ordered group, before all others."""
-        self._wait(claim_id, due_ms)
+        self.wait(claim_id, due_ms)
         if not group or not self._queue.spec.group_by:
             return
         found = self._group(group)
-        found.now = replace(found.now, in_flight=max(0, found.now.in_flight - 1))
+        self._fly(group, -1)
         if self._queue.spec.ordered:
             found.now = replace(found.now, head=claim_id, rank=None)
         else:
             self._lift(found)
 
-    def leave(self, group: str) -> None:
-        """A message of a group is no longer in flight, and will not come again."""
-        if group and self._queue.spec.group_by:
-            found = self._group(group)
-            found.now = replace(found.now, in_flight=max(0, found.now.in_flight - 1))
-            self._lift(found)
+    def wait(self, claim_id: int, due_ms: int, count: int = 1) -> None:
+        """Messages side by side wait for a time."""
+        key = keys.retry(self._queue.queue_id, due_ms, claim_id)
+        self._tx.put(key, keys.run_value(count))
+        self._counts.waiting += count
 
-    def go_on(self, group: str) -> None:
-        """Messages of a group were withdrawn: the next one may have its turn."""
-        self._lift(self._group(group))
+    def leave(self, groups: Iterable[str]) -> None:
+        """Messages of groups are no longer in flight, and will not come again."""
+        if self._queue.spec.group_by:
+            for name in groups:
+                if name:
+                    self._fly(name, -1)
+                    if self._has_record(name):
+                        self._lift(self._group(name))
+
+    def withdraw(self, name: str, gone: Set[int], in_flight: int) -> None:
+        """Messages of a group are gone that waited or were in flight: the next one has its turn."""
+        self._fly(name, -in_flight)
+        if not self._has_record(name):
+            return
+        group, behind = self._group(name), 0
+        for claim_id in gone:
+            key = keys.member(self._queue.queue_id, name, claim_id)
+            if self._tx.get(key) is not None:
+                self._tx.erase(key)
+                behind += 1
+        group.unread -= behind
+        group.now = replace(group.now, waiting=group.now.waiting - behind)
+        if group.now.head in gone:
+            group.now = replace(group.now, head=NOBODY, rank=None)
+        self._lift(group)
 
     def promote_due(self, most: int) -> None:
         """Let messages whose time has come be claimed."""
-        tx, queue = self._tx, self._queue
+        tx, queue, counts = self._tx, self._queue, self._counts
         start = keys.of_queue(keys.RETRY, queue.queue_id)[0]
         stop = keys.retry(queue.queue_id, tx.store_ms + 1, 0)
-        if queue.counts.waiting + self._counts.waiting > 0:
-            for key, _ in tx.scan(start, stop, limit=most):
-                self._awake(key)
-                self._counts.waiting -= 1
+        if queue.counts.waiting + counts.waiting > 0:
+            awake = self._awake_some(start, stop, most)  # some of which may have to wait again
+            counts.waiting -= awake
         if queue.counts.scheduled > 0:
             start = keys.of_queue(keys.SCHEDULE, queue.queue_id)[0]
             stop = keys.schedule(queue.queue_id, tx.wall_ms + 1, 0)
-            for key, _ in tx.scan(start, stop, limit=most):
-                self._awake(key)
-                self._counts.scheduled -= 1
+            awake = self._awake_some(start, stop, most)
+            counts.scheduled -= awake
 
-    def _awake(self, key: bytes) -> None:
-        self._tx.erase(key)
-        claim_id = keys.due_claim(key)[1]
+    def _awake_some(self, start: bytes, stop: bytes, most: int) -> int:
+        """Let messages be claimed that rows in a range list, about so many; how many."""
+        total = 0
+        while total < most:
+            rows = self._tx.scan(start, stop, limit=ROWS_PER_READ)
+            for key, value in rows:
+                self._tx.erase(key)
+                claim_id, count = keys.due_claim(key)[1], keys.run_count(value)
+                self._awake(claim_id, count)
+                total += count
+            if len(rows) < ROWS_PER_READ:
+                break
+            start = rows[-1][0] + b"\x00"
+        return total
+
+    def _awake(self, claim_id: int, count: int) -> None:
         bucket_id = bucket_of(claim_id)
         slot = claim_id - bucket_id
         bucket = self._tx.entity(keys.bucket(self._queue.queue_id, bucket_id), Bucket)
-        priority, name = bucket.mark(slot)
-        rank = self.rank(priority, bucket.arrived_ms(slot))
-        if not name or not self._queue.spec.group_by:
-            self._ready[claim_id] = ((QUIET, rank), "")
+        if not bucket.marks:
+            lane = max(bucket.lane, 0)
+            for span in bucket.sources(slot, slot + count):
+                rank = QUIET, self.rank(lane, span.at_ms)
+                self._ready[bucket_id + span.slot] = rank, "", span.count
             return
-        group = self._group(name)
-        if group.now.head == claim_id:
-            self._place_head(group, rank, 0)
-        else:
-            self._join(group, claim_id, rank, 0)
+        for one in range(slot, slot + count):
+            priority, name = bucket.mark(one)
+            rank_ms = self.rank(priority, bucket.arrived_ms(one))
+            if name and self._queue.spec.group_by:
+                self._awake_member(bucket_id + one, name, rank_ms)
+            else:
+                self._ready[bucket_id + one] = (QUIET, rank_ms), "", 1
+
+    def _awake_member(self, claim_id: int, name: str, rank: int) -> None:
+        if self._has_record(name) and self._group(name).now.head == claim_id:
+            self._place_head(self._group(name), rank, 0)
+        elif not self._queue.is_in_lane(claim_id):
+            self._join(self._group(name), claim_id, rank, 0)
 
     # What is claimed.
 
     def read(self, most: int) -> None:
         """Get ready to claim so many: see what is there, with what this operation has added."""
         heap = [
-            (rank, split_id(claim_id)[1], claim_id, group)
-            for claim_id, (rank, group) in self._ready.items()
+            (rank, split_id(claim_id)[1], claim_id, group, count)
+            for claim_id, (rank, group, count) in self._ready.items()
         ]
         if self._queue.counts.ready:
             start, stop = keys.of_queue(keys.READY, self._queue.queue_id)
-            limit = most + len(self._gone)
-            for key, value in self._tx.scan(start, stop, limit=limit):
-                rank, claim_id = keys.ready_claim(key)
-                if key not in self._gone:
-                    heap.append((rank, split_id(claim_id)[1], claim_id, value.decode()))
+            limit = ROWS_PER_READ
+            while most > 0:
+                rows = self._tx.scan(start, stop, limit=limit)
+                for key, value in rows:
+                    rank, claim_id = keys.ready_claim(key)
+                    count = keys.run_count(value[:4])
+                    heap.append((rank, split_id(claim_id)[1], claim_id, value[4:].decode(), count))
+                    most -= count
+                if len(rows) < limit:
+                    break
+                start, limit = rows[-1][0] + b"\x00", max(most, 1)
         heapq.heapify(heap)
         self._heap = heap
 
@@ -167,24 +225,59 @@ class Index:
         """What is to be claimed next."""
         return self._heap[0] if self._heap else None
 
-    def take(self) -> int:
-        """Claim it; the next of its group, if there is one, takes its place. Answers its id."""
-        rank, _, claim_id, name = heapq.heappop(self._heap)
-        self._hide(claim_id, rank)
-        self._taken += 1
+    def take(self, most: int) -> tuple[int, int]:
+        """Claim it, up to so many neighbours; the next of its group, if there is one, follows.
+
+        Answers the first claim id, and how many.
+        """
+        rank, _, claim_id, name, count = heapq.heappop(self._heap)
+        self._hide(claim_id, rank, count)
+        some = min(count, most)
+        self._taken += some
+        if some < count:
+            self._show(claim_id + some, rank, "", count - some)
         if not name:
-            return claim_id
+            return claim_id, some
         group = self._group(name)
-        now, rate = group.now, self._queue.spec.group_rate
-        paid_ms = now.paid_until_ms
-        if rate:
-            paid_ms = pace.paid(rate, paid_ms, self._tx.store_ms, 1)
-        group.now = GroupStanding(now.waiting, now.in_flight + 1, NOBODY, None, paid_ms)
+        self._fly(name, 1)
+        group.now = GroupStanding(group.now.waiting, paid_until_ms=self._paid(group))
         self._lift(group)
-        head = group.now.head
-        if head in self._ready:
-            heapq.heappush(self._heap, (self._ready[head][0], split_id(head)[1], head, name))
-        return claim_id
+        if (head := group.now.head) in self._ready:
+            self._push(head)
+        return claim_id, some
+
+    def admits(self, name: str) -> bool:
+        """Whether a group lets a message go that waits in the lane; if so, it is in flight now."""
+        spec, flying = self._queue.spec, self._flying(name)
+        if (most := spec.group_in_flight) and flying >= most:
+            return False
+        group = self._group(name) if spec.group_rate or self._has_record(name) else None
+        if group is not None and not self._is_free(group):
+            return False
+        if not most and self._class(name) == NOISY:
+            return False
+        if group is not None:
+            group.now = replace(group.now, paid_until_ms=self._paid(group))
+        self._flown[name] = self._flown.get(name, 0) + 1
+        self._taken += 1
+        return True
+
+    def _is_free(self, group: _Open) -> bool:
+        """Whether nothing of a group waits outside the lane, and its rate allows one more."""
+        now, rate = group.now, self._queue.spec.group_rate
+        if now.head != NOBODY or now.waiting:
+            return False
+        return not rate or bool(pace.affordable(rate, now.paid_until_ms, self._tx.store_ms))
+
+    def pass_over(self, claim_id: int, name: str, *, at_ms: int, due_ms: int) -> None:
+        """A message in the lane may not go yet: from now on it waits in its group."""
+        if due_ms > self._tx.store_ms:
+            self._tx.erase(keys.retry(self._queue.queue_id, due_ms, claim_id))
+            self._counts.waiting -= 1
+        group = self._group(name)
+        self._join(group, claim_id, self.rank(0, at_ms), due_ms)
+        if group.now.head == claim_id and claim_id in self._ready:
+            self._push(claim_id)
 
     def counted(self) -> None:
         """What was taken counts as in flight from now on."""
@@ -195,17 +288,32 @@ class Index:
         tx, queue_id = self._tx, self._queue.queue_id
         rows = len(self._ready) + sum(len(group.added) for group in self._groups.values())
         home = rows > ROWS_INLINE_MAX
+        opened, closed = [], []
         for name, group in self._groups.items():
             self._reclassify(group)
             for claim_id, value in group.added.items():
                 tx.put(keys.member(queue_id, name, claim_id), value, home=home)
             if group.now != group.before:
                 tx.change(keys.group(queue_id, name), group.now)
-        for claim_id, (rank, name) in self._ready.items():
-            tx.put(keys.ready(queue_id, rank, claim_id), name.encode(), home=home)
-        self._counts.ready += len(self._ready)
+                if group.before == NO_STANDING:
+                    opened.append(name)
+                elif group.now == NO_STANDING:
+                    closed.append(name)
+        for claim_id, (rank, name, count) in self._ready.items():
+            value = keys.run_value(count, full=True) + name.encode()
+            tx.put(keys.ready(queue_id, rank, claim_id), value, home=home)
+            self._counts.ready += count
+        flew = [name for name, by in self._flown.items() for _ in range(by)]
+        landed = [name for name, by in self._flown.items() for _ in range(-by)]
+        if flew or landed or opened or closed:
+            tx.change(keys.roster(queue_id), Rostered(flew, landed, opened, closed))
 
     # Groups.
+
+    def _has_record(self, name: str) -> bool:
+        """Whether a group has, or may have, a record; if not, all that waits of it is in the lane."""
+        roster = self._roster
+        return name in self._groups or name in roster.named or not roster.names_all
 
     def _group(self, name: str) -> _Open:
         found = self._groups.get(name)
@@ -213,6 +321,18 @@ class Index:
             standing = self._tx.entity(keys.group(self._queue.queue_id, name), Group).standing
             found = self._groups[name] = _Open(name, standing)
         return found
+
+    def _flying(self, name: str) -> int:
+        """How many messages of a group are in flight by now."""
+        return self._roster.flying.get(name, 0) + self._flown.get(name, 0)
+
+    def _fly(self, name: str, by: int) -> None:
+        self._flown[name] = self._flown.get(name, 0) + by
+
+    def _paid(self, group: _Open) -> float:
+        """Until when a group's rate is used up once one more of it is claimed."""
+        paid_ms, rate = group.now.paid_until_ms, self._queue.spec.group_rate
+        return pace.paid(rate, paid_ms, self._tx.store_ms, 1) if rate else paid_ms
 
     def _join(self, group: _Open, claim_id: int, rank: int, due_ms: int) -> None:
         value = rank.to_bytes(8, "big") + due_ms.to_bytes(8, "big")
@@ -224,7 +344,7 @@ class Index:
     def _lift(self, group: _Open) -> None:
         """Make the next member the group head, if the group has room for one in flight."""
         now, most = group.now, self._queue.spec.group_in_flight
-        if now.head != NOBODY or not now.waiting or (most and now.in_flight >= most):
+        if now.head != NOBODY or not now.waiting or (most and self._flying(group.name) >= most):
             return
         claim_id, value = self._next_member(group)
         rank, due_ms = int.from_bytes(value[:8], "big"), int.from_bytes(value[8:], "big")
@@ -239,7 +359,7 @@ class Index:
         if rate and not pace.affordable(rate, now.paid_until_ms, self._tx.store_ms):
             due_ms = max(due_ms, pace.next_ms(rate, now.paid_until_ms))
         if due_ms > self._tx.store_ms:
-            self._wait(now.head, due_ms)
+            self.wait(now.head, due_ms)
         else:
             self._show_head(group, rank)
 
@@ -270,13 +390,15 @@ class Index:
         group.unread -= len(rows)
 
     def _show_head(self, group: _Open, rank: int) -> None:
-        shown = (self._class(group), rank)
+        shown = (self._class(group.name), rank)
         group.now = replace(group.now, rank=shown)
-        self._ready[group.now.head] = (shown, group.name)
+        self._ready[group.now.head] = (shown, group.name, 1)
 
-    def _class(self, group: _Open) -> int:
-        in_flight = group.now.in_flight
-        if self._queue.spec.group_in_flight or in_flight < NOISY_MIN:
+    def _class(self, name: str) -> int:
+        if self._queue.spec.group_in_flight:
+            return QUIET
+        in_flight = self._flying(name)
+        if in_flight < NOISY_MIN:
             return QUIET
         total = self._queue.counts.in_flight + self._counts.in_flight + self._taken
         return NOISY if in_flight > total * NOISY_SHARE else QUIET
@@ -284,20 +406,22 @@ class Index:
     def _reclassify(self, group: _Open) -> None:
         """A tenant has become quiet or noisy: its head moves to its place."""
         now = group.now
-        if now.head == NOBODY or now.rank is None or now.rank[0] == self._class(group):
+        if now.head == NOBODY or now.rank is None or now.rank[0] == self._class(group.name):
             return
-        self._hide(now.head, now.rank)
+        self._hide(now.head, now.rank, 1)
         self._show_head(group, now.rank[1])
 
     # Rows.
 
-    def _wait(self, claim_id: int, due_ms: int) -> None:
-        self._tx.put(keys.retry(self._queue.queue_id, due_ms, claim_id), b"")
-        self._counts.waiting += 1
+    def _show(self, claim_id: int, rank: Rank, name: str, count: int) -> None:
+        self._ready[claim_id] = rank, name, count
+        self._push(claim_id)
 
-    def _hide(self, claim_id: int, rank: Rank) -> None:
+    def _push(self, claim_id: int) -> None:
+        rank, name, count = self._ready[claim_id]
+        heapq.heappush(self._heap, (rank, split_id(claim_id)[1], claim_id, name, count))
+
+    def _hide(self, claim_id: int, rank: Rank, count: int) -> None:
         if self._ready.pop(claim_id, None) is None:
-            key = keys.ready(self._queue.queue_id, rank, claim_id)
-            self._tx.erase(key)
-            self._gone.add(key)
-            self._counts.ready -= 1
+            self._tx.erase(keys.ready(self._queue.queue_id, rank, claim_id))
+            self._counts.ready -= count

@@ -20,7 +20,8 @@ from millstream.queue import commands as c
 from millstream.queue.model.backoff import Backoff
 from millstream.queue.model.bucket import Removed
 from millstream.queue.model.counts import Counts
-from millstream.queue.model.group import Group, GroupStanding
+from millstream.queue.model.group import NO_STANDING, Group, GroupStanding
+from millstream.queue.model.roster import Rostered
 from millstream.queue.model.slots import AVAILABLE, FAILED, Trial
 from millstream.queue.model.spec import RATE_MAX, RATE_MIN, QueueSpec
 from millstream.queue.model.state import Moved, Paused, QueueState, Specified
@@ -244,11 +245,16 @@ def purge(tx: WriteTransaction, command: c.PurgeQueue) -> int:
 
 def _empty_groups(tx: WriteTransaction, queue: QueueState) -> None:
     """Nothing waits in any group any more; what is in flight stays so."""
+    closed = []
     for group_key in tx.view.find_all(*keys.of_queue(keys.GROUP, queue.queue_id)):
         now = tx.entity(group_key, Group).standing
-        empty = GroupStanding(in_flight=now.in_flight, paid_until_ms=now.paid_until_ms)
+        empty = GroupStanding(paid_until_ms=now.paid_until_ms)
         if now != empty:
             tx.change(group_key, empty)
+            if empty == NO_STANDING:
+                closed.append(keys.trailing_name(group_key))
+    if closed:
+        tx.change(keys.roster(queue.queue_id), Rostered(closed=closed))
 
 
 def redrive(tx: WriteTransaction, command: c.RedriveClaims) -> int:
@@ -317,7 +323,11 @@ def has_remains(view: View) -> bool:
 def _delete_some(tx: WriteTransaction, queue_id: int) -> bool:
     """Delete some rows of a queue that is deleted; True if more are left."""
     more = False
-    for kind, limit in ((keys.BUCKET, BUCKETS_PER_DELETION), (keys.GROUP, ROWS_PER_DELETION)):
+    for kind, limit in (
+        (keys.BUCKET, BUCKETS_PER_DELETION),
+        (keys.GROUP, ROWS_PER_DELETION),
+        (keys.ROSTER, ROWS_PER_DELETION),
+    ):
         page = tx.view.find(*keys.of_queue(kind, queue_id), limit=limit)
         for key in page:
             tx.change(key, None)

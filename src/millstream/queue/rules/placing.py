@@ -7,6 +7,7 @@ that is delayed, or belongs to a group, is entered into the index.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -86,7 +87,11 @@ def admit(ledger: Ledger, arrivals: Iterable[Arrival]) -> int:
     lanes: dict[int, list[Arrival]] = {}
     spec = ledger.queue.spec
     for arrival in arrivals:
-        apart = arrival.due_ms or arrival.wall_due_ms or (arrival.group and spec.group_by)
+        if arrival.group and spec.group_by:
+            # A delayed one of an ordered group keeps its place among the others of it.
+            apart = not spec.passes or (arrival.due_ms and not spec.ordered)
+        else:
+            apart = bool(arrival.due_ms or arrival.wall_due_ms)
         lane = arrival.priority if spec.priority_by else 0
         lanes.setdefault(APART if apart else lane, []).append(arrival)
     return sum(_fill(ledger, lane, found) for lane, found in lanes.items())
@@ -104,6 +109,7 @@ def _fill(ledger: Ledger, lane: int, found: list[Arrival]) -> int:
             spans: list[Span] = []
             marks: dict[int, SlotMark] = {}
             past: dict[int, list[Trial]] = {}
+            dues: dict[int, int] = {}
             slot = first
             while slot < end:
                 assert left is not None
@@ -114,10 +120,14 @@ def _fill(ledger: Ledger, lane: int, found: list[Arrival]) -> int:
                     past[slot] = list(left.past)
                 if lane == APART:
                     _enter(ledger, bucket_id, slot, some, left, marks)
+                elif left.group and queue.spec.group_by:
+                    marks.update(dict.fromkeys(range(slot, slot + some), (0, left.group)))
+                    if left.due_ms > tx.store_ms:
+                        _delay(ledger, bucket_id, slot, some, left.due_ms, dues)
                 slot += some
                 more = span.count - some
                 left = left._replace(span=span.cut(some, more)) if more else next(rest, None)
-            ledger.change_bucket(bucket_id, Placed(spans, lane, marks, past))
+            ledger.change_bucket(bucket_id, Placed(spans, lane, marks, past, dues))
     ledger.counts.available += count
     placed = []
     counts = Counts()
@@ -155,24 +165,35 @@ def _enter(
     arrival: Arrival,
     marks: dict[int, SlotMark],
 ) -> None:
-    """Enter messages into the index, one by one."""
+    """Enter messages into the index: those of a group one by one, others side by side as one."""
     queue = ledger.queue
     priority, group = arrival.priority, arrival.group
-    for one in range(slot, slot + count):
-        claim_id = bucket_id + one
-        if priority or group:
-            marks[one] = (priority, group)
+    each = 1 if group and queue.spec.group_by else count
+    if priority or group:
+        marks.update(dict.fromkeys(range(slot, slot + count), (priority, group)))
+    for claim_id in range(bucket_id + slot, bucket_id + slot + count, each):
         if arrival.wall_due_ms:
-            ledger.tx.put(keys.schedule(queue.queue_id, arrival.wall_due_ms, claim_id), b"")
-            ledger.counts.scheduled += 1
+            key = keys.schedule(queue.queue_id, arrival.wall_due_ms, claim_id)
+            ledger.tx.put(key, keys.run_value(each))
+            ledger.counts.scheduled += each
         else:
             ledger.index.enter(
                 claim_id,
+                each,
                 priority=priority,
                 group=group,
                 at_ms=arrival.span.at_ms,
                 due_ms=arrival.due_ms,
             )
+
+
+def _delay(
+    ledger: Ledger, bucket_id: int, slot: int, count: int, due_ms: int, dues: dict[int, int]
+) -> None:
+    """Note that messages in a lane are not due yet: each is listed, and keeps its place."""
+    for one in range(slot, slot + count):
+        dues[one] = due_ms
+        ledger.index.wait(bucket_id + one, due_ms)
 
 
 def _arrivals(
@@ -188,11 +209,24 @@ def _arrivals(
         return
     marks = iter(routed.marks)
     for at_ms, span in times:
-        for skip in range(span.count):
-            mark = next(marks)
-            one = span.cut(skip, 1)
-            arrival = Arrival(one, mark.priority, mark.group, digest=mark.digest)
+        skip = 0
+        for mark, count in _alike(list(islice(marks, span.count))):
+            some = span if count == span.count else span.cut(skip, count)
+            arrival = Arrival(some, mark.priority, mark.group, digest=mark.digest)
             yield at_ms, _due(tx, queue, arrival, mark)
+            skip += count
+
+
+def _alike(marks: Sequence[RoutingMark]) -> Iterator[tuple[RoutingMark, int]]:
+    """Marks, each with how many neighbours have it; one that repeats are known by stands alone."""
+    last, count = marks[0], 0
+    for mark in marks:
+        if mark != last or mark.digest:
+            if count:
+                yield last, count
+            last, count = mark, 0
+        count += 1
+    yield last, count
 
 
 def _due(tx: WriteTransaction, queue: QueueState, arrival: Arrival, mark: RoutingMark) -> Arrival:

@@ -44,6 +44,9 @@ OVERTAKEN_MAX = 3
 CLOSE_RECORDS = 128
 """Messages that a claim may have to look at if it is made by an event loop."""
 
+PASSING_S_MAX = 1.0
+"""How long a claim passes over messages whose groups are held up before it takes what there is."""
+
 DAMAGED_S_MAX = 1.0
 """How long a claim goes on while it meets nothing but damaged messages."""
 
@@ -56,7 +59,7 @@ def claim_now(
     `grants` are those that a claim of what was routed has got already; `query` asks for the rest.
     """
     acked, count = query.acked, query.count
-    until_s = 0.0
+    until_s = passing_s = 0.0
     found = read_grants(store, query.queue, grants) if grants else []
     overtaken = 0
     while True:
@@ -86,6 +89,10 @@ def claim_now(
             if now_s < until_s:
                 continue
         count -= granted.count
+        if granted.is_cut_short and count > 0:
+            passing_s = passing_s or store.clock.seconds() + PASSING_S_MAX
+            if store.clock.seconds() < passing_s:
+                continue
         if count > 0:
             moved = granted.expired or any(some.stop > some.start for some in routed)
             short = trusted and not granted.ahead  # others were faster: look further

@@ -118,9 +118,9 @@ def _due_wall_ms(view: View, queue: QueueState, claim_id: int) -> int | None:
         start = make(queue.queue_id, now + 1, 0)
         stop = keys.of_queue(kind, queue.queue_id)[1]
         while rows := view.scan(start, stop, limit=ROWS_PER_LOOK):
-            for key, _ in rows:
+            for key, value in rows:
                 due_ms, waiting = keys.due_claim(key)
-                if waiting == claim_id:
+                if waiting <= claim_id < waiting + keys.run_count(value):
                     return epoch_ms + due_ms
             start = rows[-1][0] + b"\x00"
     return None

@@ -128,7 +128,8 @@ def _due(view: View, queue: QueueState, now_ms: int) -> int:
     ):
         if count:
             due = key(queue_id, 0, 0), key(queue_id, until_ms + 1, 0)
-            found += len(view.scan(*due, limit=min(count, DUE_COUNTED_MAX)))
+            rows = view.scan(*due, limit=min(count, DUE_COUNTED_MAX))
+            found += sum(keys.run_count(value) for _, value in rows)
     return found
 
 

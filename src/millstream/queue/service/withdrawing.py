@@ -24,7 +24,6 @@ from millstream.format.ids import split_id
 from millstream.log.ancestry import Tail
 from millstream.log.reader import entries_of
 from millstream.queue.model.bucket import Bucket, Withdrawn
-from millstream.queue.model.group import NOBODY, Group
 from millstream.queue.model.marking import mark_of
 from millstream.queue.model.slots import AVAILABLE, IN_FLIGHT, Slots, Span
 from millstream.queue.model.state import QueueSetBack
@@ -58,6 +57,8 @@ class _Withdrawal:
         self._queue = self._ledger.queue
         self._waiting: dict[int, str] = {}
         """Claim ids of available messages that go, and their groups."""
+        self._listed: set[int] = set()
+        """Claim ids of those that go and waited in a lane: a delayed one is listed as well."""
         self._in_flight: Counter[str] = Counter()
         """Groups of messages in flight that go."""
         self._gone = 0
@@ -163,12 +164,14 @@ class _Withdrawal:
         for _, first, last in found:
             self._ledger.counts.fresh -= last - first
             for number in range(first, last):
-                del self._waiting[numbers[number]]
+                claim_id = numbers[number]
+                del self._waiting[claim_id]
+                self._listed.add(claim_id)
         return found
 
     def _unlist(self) -> None:
         """Take what goes out of the index, and let the groups that it was in go on."""
-        if self._waiting:
+        if self._waiting or self._listed:
             counts = self._ledger.counts
             counts.ready -= self._erase(keys.READY)
             counts.waiting -= self._erase(keys.RETRY)
@@ -180,33 +183,27 @@ class _Withdrawal:
             members.setdefault(group, set()).add(claim_id)
         for group in sorted(members.keys() | self._in_flight.keys()):
             if group:
-                self._leave_group(group, members.get(group, set()))
+                gone = members.get(group, set())
+                self._ledger.index.withdraw(group, gone, self._in_flight[group])
 
     def _erase(self, kind: int) -> int:
-        """Erase the rows of a type that list what goes; how many."""
-        erased = 0
-        for key, _ in all_rows(self._tx.scan, *keys.of_queue(kind, self._queue.queue_id)):
+        """Take what goes out of the rows of a type, which list neighbours; how many."""
+        tx, queue_id, erased = self._tx, self._queue.queue_id, 0
+        for key, value in all_rows(tx.scan, *keys.of_queue(kind, queue_id)):
             claim = keys.ready_claim(key) if kind == keys.READY else keys.due_claim(key)
-            if claim[1] in self._waiting:
-                self._tx.erase(key)
-                erased += 1
+            first, count = claim[1], keys.run_count(value[:4])
+            kept = [one for one in range(first, first + count) if not self._goes(one)]
+            if len(kept) == count:
+                continue
+            tx.erase(key)
+            erased += count - len(kept)
+            for start, stop in _runs(iter(kept)):
+                rest = keys.run_value(stop - start, full=kind == keys.READY) + value[4:]
+                tx.put(keys.with_claim(key, start), rest)
         return erased
 
-    def _leave_group(self, name: str, gone: set[int]) -> None:
-        tx, queue_id = self._tx, self._queue.queue_id
-        now = tx.entity(keys.group(queue_id, name), Group).standing
-        behind = 0
-        for claim_id in gone:
-            key = keys.member(queue_id, name, claim_id)
-            if tx.get(key) is not None:
-                tx.erase(key)
-                behind += 1
-        in_flight = max(0, now.in_flight - self._in_flight[name])
-        now = replace(now, waiting=now.waiting - behind, in_flight=in_flight)
-        if now.head in gone:
-            now = replace(now, head=NOBODY, rank=None)
-        tx.change(keys.group(queue_id, name), now)
-        self._ledger.index.go_on(name)
+    def _goes(self, claim_id: int) -> bool:
+        return claim_id in self._waiting or claim_id in self._listed
 
     # Repeats.
 
