@@ -17,6 +17,7 @@ from typing import Any
 from millstream.bench.disk import open_slow_engine
 from millstream.bench.measure import ReportRow, Step, StepMeter, memory_mib
 from millstream.bench.reference import DUE, GROUP, PRIORITY, TURN, Order, ReferenceQueue
+from millstream.bench.singles import SinglesQueue
 from millstream.bench.suite import Suite
 from millstream.bench.turns import (
     ROUTED_QUEUES,
@@ -315,6 +316,36 @@ def _ordered(bench: QueueBench, options: dict[str, Any], label: Label, order: Or
     return meter.row(beside=reference, batch=BATCH, sync_delay_ms=bench.delay_s * 1000)
 
 
+def claim_singles_batch(bench: QueueBench) -> ReportRow:
+    """Claim, then acknowledge, in batches, what was appended one by one."""
+    folded, live = _singles(bench, "folded", BATCH), _singles(bench, "live", BATCH)
+    sides = Side(folded.apart, folded.fill, bench.store.fold), Side(live.apart, live.fill)
+    return _claim_singles(bench, *sides, batch=BATCH).require_ratio(1.2).require_rate(150_000)
+
+
+def claim_singles_one(bench: QueueBench) -> ReportRow:
+    """The worker's way, one at a time, for what was appended one by one."""
+    folded, live = _singles(bench, "folded", 1), _singles(bench, "live", 1)
+    sides = Side(folded.at_once, folded.fill, bench.store.fold), Side(live.at_once, live.fill)
+    return _claim_singles(bench, *sides, batch=1).require_ratio(1.1)
+
+
+def _singles(bench: QueueBench, name: str, batch: int) -> SinglesQueue:
+    return SinglesQueue(bench.store, name, size=bench.sizes.shallow, batch=batch)
+
+
+def _claim_singles(bench: QueueBench, folded: Side, live: Side, *, batch: int) -> ReportRow:
+    """Beside the reference: a folded log, and one as its producer leaves it."""
+    reference, meter, as_left = alternate(
+        [bench.reference(batch), folded, live],
+        bench.seconds / 4,
+        slice_s=bench.sizes.short_slice_s,
+    )
+    row = bench.row(batch=batch, reference=reference, meter=meter)
+    row.details = {"live_per_second": round(as_left.per_second())}
+    return row
+
+
 def route_many(bench: QueueBench) -> ReportRow:
     """One log, many queues with filters of their own: messages that all of them have looked at."""
     log = bench.store.log("events")
@@ -359,6 +390,8 @@ SUITE = Suite(
     claim_groups,
     claim_priority,
     claim_delayed,
+    claim_singles_batch,
+    claim_singles_one,
     route_many,
     apart=True,
 )

@@ -23,11 +23,14 @@ SINGLE_HEAD_BYTES = 14
 """Of the entry of one record: count, message id and size of the metadata that follows."""
 
 NO_HEADERS = b""
-_EMPTY_MAP = Raw(b"\x80")
+_NO_MAP = b"\x80"
+_EMPTY_MAP = Raw(_NO_MAP)
 
 _SINGLE = struct.Struct("<HQI")
 _ARRAY = b"\xdd"
 """Before a count of 32 bits: what makes metadata that lies back to back a MessagePack array."""
+
+_PAYLOAD = keys.prefix(keys.PAYLOAD)
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -118,6 +121,11 @@ def single_id(value: bytes) -> int:
     return found
 
 
+def payload_key(value: bytes) -> bytes:
+    """The key of the payload of the entry of one record: it has the id the other way round."""
+    return _PAYLOAD + value[9:1:-1]
+
+
 def count(value: bytes) -> int:
     """How many records an entry covers, without decoding it."""
     if block.is_block(value):
@@ -159,13 +167,22 @@ def decode_places(value: bytes) -> Places:
 
 def decode_singles(values: Sequence[bytes]) -> Entry:
     """Read entries of one record each, as one; their payloads lie apart."""
+    ids = list(map(single_id, values))
     found = _fields_of(values)
+    headers = [bytes(one.headers) for one in found]
+    timestamps = [one.timestamp_ms for one in found]
+    appended = [one.appended_ms for one in found]
+    if None in appended:
+        pairs = zip(timestamps, appended, strict=True)
+        appended = [given if own is None else own for given, own in pairs]
+    if _NO_MAP in headers:
+        headers = [NO_HEADERS if one == _NO_MAP else one for one in headers]
     return Entry(
-        ids=as_range(list(map(single_id, values))),
+        ids=as_range(ids),
         keys=[one.key for one in found],
-        headers=[_headers(one) for one in found],
-        timestamps=[one.timestamp_ms for one in found],
-        appended=[_appended(one) for one in found],
+        headers=headers,
+        timestamps=timestamps,
+        appended=appended,  # type: ignore[arg-type]
         packed=False,
     )
 
@@ -195,7 +212,7 @@ def encode(entry: Entry, *, payload_bytes: int = 0, counted_bytes: int = 0) -> b
         alike = timestamps == appended
     columns, body = block.encode_metadata(
         timestamps=None if alike else timestamps,
-        keys=entry.keys if any(key is not None for key in entry.keys) else None,
+        keys=entry.keys if list(entry.keys).count(None) < len(entry) else None,
         headers=entry.headers if any(entry.headers) else None,
         appended=None if together else appended,
         ids=None if isinstance(entry.ids, range) else entry.ids,
@@ -291,7 +308,9 @@ def decode_metadata(data: bytes) -> tuple[bytes | None, int, bytes, int]:
         raise CorruptionError(
             f"message metadata: {error}", what="message metadata", where=0
         ) from error
-    return found.key, found.timestamp_ms, _headers(found), _appended(found)
+    headers = bytes(found.headers)
+    appended_ms = found.timestamp_ms if found.appended_ms is None else found.appended_ms
+    return found.key, found.timestamp_ms, NO_HEADERS if headers == _NO_MAP else headers, appended_ms
 
 
 def _fields_of(values: Sequence[bytes]) -> list[_Metadata]:
@@ -303,12 +322,3 @@ def _fields_of(values: Sequence[bytes]) -> list[_Metadata]:
         raise CorruptionError(
             f"message metadata: {error}", what="message metadata", where=0
         ) from error
-
-
-def _headers(found: _Metadata) -> bytes:
-    headers = bytes(found.headers)
-    return NO_HEADERS if headers == b"\x80" else headers
-
-
-def _appended(found: _Metadata) -> int:
-    return found.timestamp_ms if found.appended_ms is None else found.appended_ms

@@ -7,7 +7,6 @@ neighbouring records and their payloads, it writes one metadata block and one pa
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from millstream.format import block, entries, keys
 
@@ -20,67 +19,53 @@ JOINED_BYTES_MAX = 256 * 1024
 Row = tuple[bytes, bytes]
 
 
-class _Lone(NamedTuple):
-    """A record that was appended alone, with the rows in which it lies."""
-
-    offset: int
-    key: bytes
-    value: bytes
-    payload_key: bytes
-    payload: bytes
-
-    @property
-    def size(self) -> int:
-        """How many bytes of its log it counts for."""
-        return len(self.payload) + len(self.value) - entries.SINGLE_HEAD_BYTES
-
-
 def coalesce(rows: Iterable[Row]) -> list[Row]:
     """Join single entries of neighbouring offsets, with their payloads; other rows stay as they are."""
     found = dict(rows)
-    logs: dict[int, list[tuple[int, bytes, bytes]]] = {}
+    logs: dict[bytes, list[bytes]] = {}
     for key, value in found.items():
         if key[1] == keys.ENTRY and not block.is_block(value):
-            log_id, offset = keys.pair(key)
-            logs.setdefault(log_id, []).append((offset, key, value))
-    for singles in logs.values():
-        singles.sort()
-        for run in _runs(singles, found):
-            if len(run) > 1:
-                for one in run:
-                    del found[one.key], found[one.payload_key]
-                found.update(_joined(run))
+            logs.setdefault(key[:-8], []).append(key)
+    for names in logs.values():
+        names.sort()
+        for run in list(_runs(names, found)):
+            _join(run, found)
     return list(found.items())
 
 
-def _runs(
-    singles: list[tuple[int, bytes, bytes]], found: Mapping[bytes, bytes]
-) -> Iterator[list[_Lone]]:
-    """Neighbours whose payloads are among the rows, as many together as one block may hold."""
-    run: list[_Lone] = []
-    size = 0
-    for offset, key, value in singles:
-        payload_key = keys.payload(entries.single_id(value))
-        payload = found.get(payload_key)
+def _runs(names: list[bytes], found: Mapping[bytes, bytes]) -> Iterator[list[bytes]]:
+    """The keys of neighbours whose payloads are among the rows, as many as one block may hold."""
+    run: list[bytes] = []
+    size = end = 0
+    for key in names:
+        offset, value = int.from_bytes(key[-8:], "big"), found[key]
+        payload = found.get(entries.payload_key(value))
         if payload is None:  # it was too large to ride in a delta, and lies in its place already
             continue
-        one = _Lone(offset, key, value, payload_key, payload)
-        fits = len(run) < JOINED_RECORDS_MAX and size + one.size <= JOINED_BYTES_MAX
-        if run and (offset != run[-1].offset + 1 or not fits):
+        more = len(payload) + len(value)
+        if run and (
+            offset != end or len(run) == JOINED_RECORDS_MAX or size + more > JOINED_BYTES_MAX
+        ):
             yield run
             run, size = [], 0
-        run.append(one)
-        size += one.size
-    if run:
-        yield run
+        run.append(key)
+        size += more
+        end = offset + 1
+    yield run
 
 
-def _joined(run: list[_Lone]) -> list[Row]:
-    entry = entries.decode_singles([one.value for one in run])
-    values = block.encode_values([one.payload for one in run])
-    metadata = entries.encode(
-        entry, payload_bytes=len(values), counted_bytes=sum(one.size for one in run)
-    )
+def _join(run: list[bytes], found: dict[bytes, bytes]) -> None:
+    """Put a block in the place of single entries, and one in that of their payloads."""
+    if len(run) < 2:
+        return
+    singles = [found.pop(key) for key in run]
+    values = [found.pop(entries.payload_key(value)) for value in singles]
+    entry = entries.decode_singles(singles)
+    body = block.encode_values(values)
+    counted = sum(map(len, values)) + sum(map(len, singles))
+    counted -= entries.SINGLE_HEAD_BYTES * len(run)
     first_id = entry.ids[0]
-    payload = block.place_values(values, count=len(run), first_id=first_id)
-    return [(run[-1].key, metadata), (keys.payload_block(first_id), payload)]
+    found[run[-1]] = entries.encode(entry, payload_bytes=len(body), counted_bytes=counted)
+    found[keys.payload_block(first_id)] = block.place_values(
+        body, count=len(run), first_id=first_id
+    )

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from millstream.errors import CorruptionError
 from millstream.format import block as blocks
+from millstream.format import keys
 from millstream.log.block import RecordBlock, packed_headers_of, picked_headers_of
 from millstream.log.reader import bounds_of, fetch_blocks
 from millstream.store.store import Store
@@ -27,6 +28,9 @@ OFFSETS_BYTES = 16
 
 ROWS_AHEAD = 32
 """Small records are cut so many at a time for consumers that take them one by one."""
+
+ROWS_HELD = 128
+"""Single records that are made one block while they are unfolded."""
 
 ROWS_AHEAD_BYTES = 64 * 1024
 
@@ -240,27 +244,39 @@ def _pieces(
     Blocks may overlap: those of records that were stored apart are made of what was asked for.
     """
     cache = store.caches.of(RecentBlocks)
-    setbacks = bounds_of(store, log_id).setbacks
-    if setbacks:
-        cache.note(log_id, setbacks)
+    bounds = bounds_of(store, log_id)
+    if bounds.setbacks:
+        cache.note(log_id, bounds.setbacks)
     found: list[tuple[ParsedBlock, int, int]] = []
     while start < stop:
         parsed = cache.find(log_id, start)
         if parsed is not None:
             near = [parsed]
         else:
+            behind = max(stop, min(bounds.end, _held_from(store, log_id, start)))
             try:
-                read = fetch_blocks(store, log_id, name, start=start, stop=stop)
+                read = fetch_blocks(store, log_id, name, start=start, stop=behind)
             except CorruptionError:
                 if not found:
                     raise
                 break
             near = [cache.add(log_id, block) for block in read]
         for parsed in near:
-            end = min(stop, parsed.end)
-            found.append((parsed, start, end))
-            start = end
+            if start < stop:
+                end = min(stop, parsed.end)
+                found.append((parsed, start, end))
+                start = end
     return found
+
+
+def _held_from(store: Store, log_id: int, start: int) -> int:
+    """The end of some single records from `start` on that lie in memory.
+
+    They are made one block, for the consumers that take what follows.
+    """
+    held = store.state.overlay.some(keys.entry(log_id, start), limit=ROWS_HELD)
+    are_single = held and keys.pair(held[-1][0])[1] == start + len(held) - 1
+    return start + len(held) if are_single else start
 
 
 def is_at_hand(store: Store, log_id: int, *, start: int, stop: int) -> bool:

@@ -23,6 +23,8 @@ BESIDE = {"beside_per_second", "ratio"}
 DETAILS = {
     "claim_threads": {"threads", "one_thread_per_second", "times_one_thread"},
     "claim_deep": {"backlog", "shallow_backlog", *workloads.KINDS},
+    "claim_singles_batch": {"live_per_second"},
+    "claim_singles_one": {"live_per_second"},
     "route_many": {"queues", "evaluations_per_second"},
 }
 

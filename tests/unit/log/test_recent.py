@@ -15,7 +15,7 @@ from millstream.log import reader, recent
 from millstream.log.block import pack, unpack_headers
 from millstream.record import NO_HEADERS, Headers
 from millstream.store.store import Store
-from millstream.testing import Probe
+from millstream.testing import Probe, SimulatedClock
 
 pytestmark = pytest.mark.embedded
 
@@ -205,3 +205,26 @@ def test_blocks_that_overlap_give_each_record_once(ms: Millstream) -> None:
         assert [value for _, value, *_ in rows(ms, "a", start, stop)] == [one for (one,) in wanted]
         each = recent.recent_rows(store, log_id, "a", start=start, stop=stop)
         assert [one.values for one in each] == wanted
+
+
+def test_unfolded_singles_are_made_one_block_for_the_claims_that_follow(
+    ms: Millstream, clock: SimulatedClock
+) -> None:
+    log = ms.log("x")
+    for number in range(300):
+        log.append(b"%d" % number, key=str(number), headers={"n": number})
+        clock.advance(0.001)
+    store, log_id = parts(ms, "x")
+
+    found = rows(ms, "x", 5, 6)
+
+    assert [(one[0], one[1], one[3], one[4]) for one in found] == [(5, b"5", b"5", {"n": 5})]
+    held = 5 + recent.ROWS_HELD
+    assert recent.is_at_hand(store, log_id, start=5, stop=held)
+    assert not recent.is_at_hand(store, log_id, start=held, stop=held + 1)
+    assert rows(ms, "x", 0, 300) == [
+        (record.offset, record.value, record.timestamp, record.key, record.headers)
+        for record in log.read()
+    ]
+    ms.fold()
+    assert rows(ms, "x", 250, 299)[-1][:2] == (298, b"298")

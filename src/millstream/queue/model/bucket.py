@@ -35,6 +35,7 @@ from millstream.queue.model.slots import (
     End,
     Slots,
     Span,
+    Stretch,
     Trial,
 )
 from millstream.store.entity import Entity
@@ -355,6 +356,33 @@ class Bucket(Entity):
         for attempt, same in groupby(attempts):
             before, start = start, start + len(list(same))
             found.append((before, start, attempt))
+        return found
+
+    def stretches(self, start: int, stop: int) -> list[Stretch]:
+        """Where the messages of a range of slots lie, in as few pieces as there can be.
+
+        Records that were appended one by one are a span each, but mostly neighbours in their log.
+        """
+        spans = self.spans
+        found: list[Stretch] = []
+        before = max(0, bisect_right(spans, start, key=_slot_of) - 1) if len(spans) > 1 else 0
+        slot = count = log_id = offset = 0
+        for at in range(before, len(spans)):
+            span = spans[at]
+            first, last = max(start, span.slot), min(stop, span.slot + span.count)
+            if first >= stop:
+                break
+            if first >= last:
+                continue
+            where = span.offset + first - span.slot
+            if where == offset + count and first == slot + count and span.log_id == log_id:
+                count += last - first
+                continue
+            if count:
+                found.append((slot, count, log_id, offset))
+            slot, count, log_id, offset = first, last - first, span.log_id, where
+        if count:
+            found.append((slot, count, log_id, offset))
         return found
 
     def mark(self, slot: int) -> SlotMark:

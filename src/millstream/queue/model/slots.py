@@ -33,6 +33,11 @@ class Span(Struct, array_like=True, frozen=True, gc=False):
         return Span(slot, count, self.log_id, offset, message_id, self.at_ms)
 
 
+Stretch = tuple[int, int, int, int]
+"""Neighbouring slots whose messages are neighbours in a log, whatever their ids: the first slot, how
+many, the log id, and the offset of the first."""
+
+
 class RoutingMark(Struct, array_like=True, frozen=True, gc=False):
     """A routing mark: what routing found out about one message besides that it matches."""
 

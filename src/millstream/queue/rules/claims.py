@@ -241,7 +241,7 @@ def _take(ledger: Ledger, chosen: Chosen, *, until_ms: int, consumer: str) -> li
 def _granted(bucket: Bucket, bucket_id: int, slots: Slots, until_ms: int) -> list[c.Grant]:
     """Messages that were claimed: neighbours of the same attempt together."""
     return [
-        c.Grant(bucket_id + span.slot, span.count, attempt, span.log_id, span.offset, until_ms)
+        c.Grant(bucket_id + slot, count, attempt, log_id, offset, until_ms)
         for start, stop, attempt in bucket.attempt_runs(*slots)
-        for span in bucket.sources(start, stop)
+        for slot, count, log_id, offset in bucket.stretches(start, stop)
     ]

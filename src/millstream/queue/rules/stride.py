@@ -58,9 +58,8 @@ def stride(
             ends.append((bucket_id, size, bucket.any_are(IN_FLIGHT)))
     tx.change(key, Advanced(now_ms, ends, total, taken_in, until_ms))
     grants = []
-    for span in held[taken_in][1].sources(first, last) if total else ():
-        claim_id = taken_in + span.slot
-        grants.append(c.Grant(claim_id, span.count, FIRST, span.log_id, span.offset, until_ms))
+    for slot, count, log_id, offset in held[taken_in][1].stretches(first, last) if total else ():
+        grants.append(c.Grant(taken_in + slot, count, FIRST, log_id, offset, until_ms))
     return c.Granted(grants, queue.counts.fresh, 0, queue.counts.fresh)
 
 

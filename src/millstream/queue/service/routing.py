@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -241,6 +242,13 @@ def joined_spans(
     """Records as the fewest spans: neighbours with adjacent ids that were appended together."""
     spans: list[Span] = []
     ids, appended = entry.ids, entry.appended
+    if isinstance(taken, range) and isinstance(ids, range):
+        at = taken.start
+        for at_ms, same in groupby(appended[at : taken.stop]):
+            count = len(list(same))
+            spans.append(Span(0, count, log_id, first + at, ids[at], at_ms))
+            at += count
+        return spans
     start = stop = -1
     for index in taken:
         if (

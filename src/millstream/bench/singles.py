@@ -1,0 +1,77 @@
+"""Messages that were appended one by one: how they come into a log, and are claimed.
+
+A producer that appends one message after the other makes some in each millisecond. As many are put
+into one commit here, so that filling up takes no longer than measuring; each is an append of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millstream.bench.measure import payloads
+from millstream.bench.turns import Backlog
+from millstream.queue.model.message import Message
+from millstream.record import Headers
+from millstream.threads.database import Millstream
+from millstream.threads.log import Log
+from millstream.threads.queue import Queue
+
+PER_COMMIT = 4
+"""What one producer appends in a millisecond."""
+
+LEASE_S = 3_600
+BLOCK = 1_000
+
+
+def put_singles(
+    store: Millstream, log: str, values: Sequence[bytes], headers: Sequence[Headers]
+) -> None:
+    """Append messages one by one."""
+    for at in range(0, len(values), PER_COMMIT):
+        with store.transaction() as tx:
+            for number in range(at, min(at + PER_COMMIT, len(values))):
+                key = f"customer-{number:05d}"
+                tx.append(log, values[number], key=key, headers=headers[number])
+
+
+class SinglesQueue:
+    """A queue on a log of single messages, and what waits in it."""
+
+    def __init__(self, store: Millstream, name: str, *, size: int, batch: int) -> None:
+        self._queue: Queue = store.queue(name, sources=name, start="earliest", lease=LEASE_S)
+        self._batch = batch
+        self._backlog = Backlog(
+            lambda values, headers: put_singles(store, name, values, headers), size=size
+        )
+
+        self._held: list[Message] = []
+
+    def apart(self) -> int:
+        """Claim some, then acknowledge them, in two commits."""
+        messages = self._queue.claim(self._batch)
+        self._queue.ack(messages)
+        return self._backlog.took(len(messages))
+
+    def at_once(self) -> int:
+        """Acknowledge the last ones and claim the next, in one commit, as a worker does."""
+        self._held = self._queue.claim(self._batch, ack=self._held)
+        return self._backlog.took(len(self._held))
+
+    def fill(self) -> None:
+        """Append until as many wait as should."""
+        self._backlog.fill()
+
+
+def put_both(store: Millstream, singles: str, blocks: str, count: int) -> tuple[Log, Log]:
+    """The same records twice: appended one by one, and in blocks; folded."""
+    values = payloads(count)
+    headers: list[Headers] = [
+        {"region": f"r{number % 20}", "amount": number % 1_000} for number in range(count)
+    ]
+    put_singles(store, singles, values, headers)
+    for at in range(0, count, BLOCK):
+        stop = min(at + BLOCK, count)
+        keys = [f"customer-{number:05d}" for number in range(at, stop)]
+        store.log(blocks).append_many(values[at:stop], keys=keys, headers=headers[at:stop])
+    store.fold()
+    return store.log(singles), store.log(blocks)
