@@ -168,6 +168,9 @@ _READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
     q.ListRecords: recording.list_records,
     q.DescribeQueue: info.describe_queue,
     q.ListQueues: info.list_queues,
+    m.GetRetained: retaining.get_retained,
+    m.GetPresence: presence.get_presence,
+    m.LookIntoRoom: rooms.look_into_room,
     base.Stats: lambda store, _: store.stats(),
     base.QuerySql: _query_sql,
 }
@@ -183,9 +186,6 @@ _VIEWS: dict[type[Read[Any]], Callable[[View, Any], Any]] = {
     r.GetStampedMetadata: metadata.stamped_metadata,
     m.DescribeRoom: rooms.describe_room,
     m.ListRooms: rooms.list_rooms,
-    m.GetRetained: retaining.get_retained,
-    m.GetPresence: presence.get_presence,
-    m.LookIntoRoom: rooms.look_into_room,
     m.ListInstances: instances.list_instances,
 }
 """Reads that one look at the entities answers."""

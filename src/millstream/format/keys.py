@@ -347,9 +347,9 @@ def retained(log_id: int, kind: str, key: str = "") -> bytes:
 def retained_parts(found: bytes) -> tuple[str, str]:
     """The type and the key of a retained value."""
     reader = Reader(found, "retained key")
-    reader.take(_NUMBERED.size)
+    reader.position = _NUMBERED.size
     kind = reader.terminated_bytes()
-    return kind.decode(), reader.take(reader.remaining).decode()
+    return kind.decode(), found[reader.position :].decode()
 
 
 def presence(log_id: int, user: str, instance: str, connection: str) -> bytes:
@@ -372,6 +372,13 @@ def presence_parts(key: bytes) -> tuple[int, str, str, str]:
     user, instance_name = reader.terminated_bytes(), reader.terminated_bytes()
     connection = reader.take(reader.remaining)
     return log_id, user.decode(), instance_name.decode(), connection.decode()
+
+
+def presence_user(key: bytes) -> str:
+    """The user alone: rooms with thousands of connections are listed."""
+    end = key.index(b"\x00", _NUMBERED.size)
+    user = key[_NUMBERED.size : end]
+    return presence_parts(key)[1] if b"\x01" in user else user.decode()
 
 
 def attendance(generation: int, presence_key: bytes) -> bytes:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from millstream.errors import Conflict
 from millstream.format import keys
 from millstream.log import operations as logs
@@ -16,11 +18,13 @@ from millstream.rooms import commands as c
 from millstream.rooms.finding import FoundRoom, find_room, make_room
 from millstream.rooms.model import RoomInfo, RoomLook
 from millstream.rooms.names import log_of, room_of
-from millstream.rooms.presence import ROWS_MAX, presence_of
-from millstream.rooms.retaining import forget_types, values_of
+from millstream.rooms.presence import ROWS_MAX, presence_rows, present_of
+from millstream.rooms.retaining import decode_value, forget_types, retained_rows
 from millstream.rooms.settings import DEFAULTS
 from millstream.rooms.state import RetainedCounted, RoomSpecified, RoomState
+from millstream.store.commit import Row
 from millstream.store.rows import View
+from millstream.store.store import Store
 from millstream.store.transaction import WriteTransaction
 
 NAMES_PER_STEP = 500
@@ -93,19 +97,30 @@ def all_rooms(view: View, *, after: str = "") -> Iterator[FoundRoom]:
         start = page[-1] + b"\x00"
 
 
-def look_into_room(view: View, query: c.LookIntoRoom) -> RoomLook:
+def look_into_room(store: Store, query: c.LookIntoRoom) -> RoomLook:
     """Everything that a joiner is told."""
-    room = find_room(view, query.room)
-    if room is None:
-        return RoomLook(settings=DEFAULTS, start=0, offset=0, setbacks=0, retained=[], presence=[])
-    return RoomLook(
-        settings=room.settings,
-        start=room.head.start,
-        offset=room.head.end,
-        setbacks=room.head.setbacks,
-        retained=values_of(view, room, query.types),
-        presence=presence_of(view, room),
-    )
+
+    def look(view: View) -> tuple[RoomLook, list[Row], list[Row]]:
+        room = find_room(view, query.room)
+        if room is None:
+            return _NOWHERE, [], []
+        head = room.head
+        found = RoomLook(
+            settings=room.settings,
+            start=head.start,
+            offset=head.end,
+            setbacks=head.setbacks,
+            retained=[],
+            presence=[],
+        )
+        return found, retained_rows(view, room, query.types), presence_rows(view, room)
+
+    found, kept, there = store.view(look)
+    retained = [decode_value(row) for row in kept]
+    return replace(found, retained=retained, presence=present_of(there))
+
+
+_NOWHERE = RoomLook(settings=DEFAULTS, start=0, offset=0, setbacks=0, retained=[], presence=[])
 
 
 def _info(room: FoundRoom) -> RoomInfo:

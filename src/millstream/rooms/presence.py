@@ -31,7 +31,9 @@ from millstream.rooms.model import Joined, Present
 from millstream.rooms.names import JOINED, LEFT
 from millstream.rooms.packing import announcement, check_client, check_sender
 from millstream.rooms.state import PeopleCounted, RoomState
+from millstream.store.commit import Row
 from millstream.store.rows import View
+from millstream.store.store import Store
 from millstream.store.transaction import WriteTransaction
 
 GRACE_MS = 5_000
@@ -251,20 +253,28 @@ def _ends(view: View, now_ms: int) -> dict[int, int | None]:
 # Looking.
 
 
-def get_presence(view: View, query: c.GetPresence) -> list[Present]:
+def get_presence(store: Store, query: c.GetPresence) -> list[Present]:
     """Who is in a room."""
-    room = find_room(view, query.room)
-    return [] if room is None else presence_of(view, room)
+
+    def look(view: View) -> list[Row]:
+        room = find_room(view, query.room)
+        return [] if room is None else presence_rows(view, room)
+
+    return present_of(store.view(look))
 
 
-def presence_of(view: View, room: FoundRoom) -> list[Present]:
-    """Who is in a room, in the order of names."""
+def presence_rows(view: View, room: FoundRoom) -> list[Row]:
+    """The connections to a room, in the order of users; they are decoded without a lock."""
     if not room.state.users:
         return []
+    return view.scan(*keys.of_queue(keys.PRESENCE, room.log_id), limit=ROWS_MAX)
+
+
+def present_of(rows: list[Row]) -> list[Present]:
+    """Who is in a room, in the order of names, by its connections."""
     found: dict[str, tuple[int, int]] = {}
-    for key, value in view.scan(*keys.of_queue(keys.PRESENCE, room.log_id), limit=ROWS_MAX):
-        _, user, _, _ = keys.presence_parts(key)
-        one = decode_connection(key, value)
+    for key, value in rows:
+        user, one = keys.presence_user(key), decode_connection(key, value)
         since_ms, count = found.get(user, (one.since_ms, 0))
         found[user] = min(since_ms, one.since_ms), count + (not one.due_ms)
     return [

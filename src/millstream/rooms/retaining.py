@@ -13,6 +13,7 @@ from millstream.rooms.finding import FoundRoom, find_room
 from millstream.rooms.model import RetainedValue, RetainedValues
 from millstream.store.commit import Row
 from millstream.store.rows import View
+from millstream.store.store import Store
 from millstream.store.transaction import WriteTransaction
 
 ROWS_MAX = 1_000_000
@@ -41,24 +42,26 @@ def decode_value(row: Row) -> RetainedValue:
     )
 
 
-def get_retained(view: View, query: GetRetained) -> RetainedValues:
+def get_retained(store: Store, query: GetRetained) -> RetainedValues:
     """What a room has kept."""
-    room = find_room(view, query.room)
-    if room is None:
-        return RetainedValues(offset=0, values=[])
-    return RetainedValues(offset=room.head.end, values=values_of(view, room, query.types))
+
+    def look(view: View) -> tuple[int, list[Row]]:
+        room = find_room(view, query.room)
+        return (0, []) if room is None else (room.head.end, retained_rows(view, room, query.types))
+
+    offset, rows = store.view(look)
+    return RetainedValues(offset=offset, values=[decode_value(row) for row in rows])
 
 
-def values_of(view: View, room: FoundRoom, types: Iterable[str] | None) -> list[RetainedValue]:
-    """The retained values of a room, in the order of types and keys."""
+def retained_rows(view: View, room: FoundRoom, types: Iterable[str] | None) -> list[Row]:
+    """What a room retains, in the order of types and keys; it is decoded without a lock."""
     if not room.state.retained:
         return []
     if types is None:
         ranges = [keys.of_queue(keys.RETAINED, room.log_id)]
     else:
         ranges = [keys.range_of(keys.retained(room.log_id, kind)) for kind in sorted(set(types))]
-    rows = [row for one in ranges for row in view.scan(*one, limit=ROWS_MAX)]
-    return [decode_value(row) for row in rows]
+    return [row for one in ranges for row in view.scan(*one, limit=ROWS_MAX)]
 
 
 def forget_types(tx: WriteTransaction, room: FoundRoom, types: Iterable[str]) -> tuple[int, int]:
