@@ -251,6 +251,22 @@ def test_what_has_expired_is_a_gap_and_what_is_retained_is_there(tab: Open, tmp_
         assert ada.heard() == []
 
 
+def test_a_room_that_was_deleted_is_joined_anew(tab: Open, server: Serving) -> None:
+    ada, bob = tab(server.url).join("deleted", user="Ada"), tab(server.url).join("deleted")
+    ada.run("ms.put('/rooms/deleted/settings', {retained: ['shape']})")
+    ada.run("room.close()")
+    ada.join("deleted", user="Ada")
+    for number in range(5):
+        ada.send("shape", number, key="a")
+    assert ada.values("shape") == {"a": 4}
+    bob.run("ms.delete('/rooms/deleted')")
+    for one in (ada, bob):
+        one.until("noted.state.filter(({ state }) => state === 'live').length === 2")
+    assert ada.values("shape") == {}
+    bob.send("chat", "anew")
+    ada.until_heard("anew")
+
+
 def test_a_room_that_may_not_be_read_is_refused_and_says_why(tab: Open, tmp_path: Path) -> None:
     with millstream.open(tmp_path / "a.db") as ms:
         _, reader = create_token(ms, "reader", ["room:read:lobby"])

@@ -49,6 +49,17 @@ test("a send is confirmed with its offset", async () => {
   assert.equal(talk.joining().sent, 1);
 });
 
+test("a client that hears only itself goes on all the same", () => {
+  const talk = joined();
+  talk.send([{ type: "chat", data: 1 }]);
+  talk.send([{ type: "chat", data: 2 }]);
+  talk.toSend();
+  talk.take({ sent: 1, offset: 10 });
+  assert.equal(talk.offset, 11);
+  talk.take({ sent: 2, offset: 12 }); // behind a message of another client, which is still to come
+  assert.equal(talk.offset, 11);
+});
+
 test("after a lost connection only what is newer than the server knows is sent again", async () => {
   const talk = joined();
   const [first, second] = [talk.send([{ type: "chat", data: 1 }]), talk.send([{ type: "chat", data: 2 }])];

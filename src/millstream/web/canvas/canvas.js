@@ -32,8 +32,8 @@ async function enter(name) {
   const { settings } = room;
   if (!settings.retained.includes("shape")) {
     const path = `/rooms/${encodeURIComponent(roomName)}/settings`;
-    await ms.put(path, { ...settings, retained: [...settings.retained, "shape"] });
     room.close(); // a room says its settings when it is joined
+    await ms.put(path, { ...settings, retained: [...settings.retained, "shape"] });
     room = await joined(ms, name);
   }
   localStorage.setItem(NAME, name);

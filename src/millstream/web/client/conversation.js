@@ -135,6 +135,7 @@ export class Conversation {
 
   #confirm(n, offset) {
     this.#known = Math.max(this.#known, n);
+    if (offset !== null && offset === this.offset) this.#advance(offset + 1); // own messages are not delivered
     this.#over(n, offset)?.resolve(offset);
   }
 

@@ -6,7 +6,7 @@ import { EventLine, SocketLine } from "./lines.js";
 
 const WELCOME_MS = 10_000; // a line that has not greeted by then is given up
 const PING_MS = 20_000; // a line that was silent for so long is asked whether it still carries
-const SILENT_MS = 30_000; // one that does not answer is dead
+const ANSWER_MS = 10_000; // one that does not answer within that is dead
 const STEADY_MS = 5_000; // one that lived for so long ends the backoff
 const TICK_S = 0.05; // of conflated types, until the room has said its own
 const CONFLATED = ["pointer", "cursor"];
@@ -121,10 +121,11 @@ export class Room {
   async #carry(line, url) {
     let greetedAt = 0;
     let heardAt = Date.now();
-    const watch = setInterval(() => {
-      const silent = Date.now() - heardAt;
-      if (silent > (greetedAt ? SILENT_MS : WELCOME_MS)) line.close();
-      else if (silent > PING_MS) line.ping();
+    let askedAt = 0;
+    const watch = setInterval(() => { // in a hidden tab it is called once per minute only
+      const now = Date.now();
+      if (!greetedAt ? now - heardAt > WELCOME_MS : askedAt > heardAt && now - askedAt > ANSWER_MS) line.close();
+      else if (now - heardAt > PING_MS && askedAt <= heardAt) { askedAt = now; line.ping(); }
     }, PING_MS / 8);
     this.#line = line;
     const failure = await line.run((frame) => {
