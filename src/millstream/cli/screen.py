@@ -11,6 +11,7 @@ from msgspec import Struct
 from millstream.cli.display import rough, safe
 from millstream.pulse import Pulse
 from millstream.queue.model.message import QueueInfo
+from millstream.rooms.model import RoomInfo
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -19,11 +20,16 @@ if TYPE_CHECKING:
 BARS = "▁▂▃▄▅▆▇█"
 SPARKS = 60
 ROWS_MIN = 1
-"""Of queues, and of rooms, also on a low terminal."""
+"""Of queues, also on a low terminal."""
 
-OTHER_LINES = 14
+TITLE_LINES = 4
+OTHER_LINES = 10 + TITLE_LINES
 """What stands above and below the rows of queues."""
 
+WIDE = 66
+"""From so many columns on queues are shown with their rates."""
+
+RATES = ("in/s", "done/s")
 COLOURS = {"healthy": "green", "warning": "yellow", "critical": "bold red"}
 
 Figure = Callable[[Pulse], float | None]
@@ -47,6 +53,7 @@ class Scene(Struct, frozen=True):
     pulses: Sequence[Pulse]
     """The last minutes, oldest first; at least one."""
     queues: Sequence[QueueInfo] = ()
+    rooms: Sequence[RoomInfo] = ()
     trouble: str = ""
 
 
@@ -98,9 +105,14 @@ def draw(scene: Scene, *, width: int, height: int, keys: bool = True) -> Rendera
     from rich.console import Group
 
     parts: list[RenderableType] = [_header(scene), _figures(scene, width)]
-    room = max(ROWS_MIN, height - OTHER_LINES)
+    left = height - OTHER_LINES
+    rooms = min(len(scene.rooms), left // 3, left - TITLE_LINES - ROWS_MIN)
+    if rooms > 0:
+        left -= rooms + TITLE_LINES
     if scene.queues:
-        parts.append(_queues(scene.queues, room))
+        parts.append(_queues(scene.queues, max(ROWS_MIN, left), with_rates=width >= WIDE))
+    if rooms > 0:
+        parts.append(_rooms(scene.rooms, rooms))
     if keys:
         parts.append(_footer(scene))
     return Group(*parts)
@@ -143,14 +155,14 @@ def _figures(scene: Scene, width: int) -> Table:
     return table
 
 
-def _queues(queues: Sequence[QueueInfo], most: int) -> Table:
+def _queues(queues: Sequence[QueueInfo], most: int, *, with_rates: bool) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("queue", no_wrap=True, overflow="ellipsis")
-    for title in ("waiting", "in flight", "failed", "oldest", "in/s", "done/s"):
+    for title in (*("waiting", "in flight", "failed", "oldest"), *RATES[: 2 * with_rates]):
         table.add_column(title, justify="right", no_wrap=True)
     for one in longest(queues, most):
         name = Text(safe(one.name), "dim" if one.paused else "")
@@ -161,9 +173,24 @@ def _queues(queues: Sequence[QueueInfo], most: int) -> Table:
             number(one.in_flight),
             Text(number(one.failed), "red" if one.failed else ""),
             oldest,
-            number(one.in_per_second),
-            number(one.done_per_second),
+            *map(number, (one.in_per_second, one.done_per_second)[: 2 * with_rates]),
         )
+    return table
+
+
+def _rooms(rooms: Sequence[RoomInfo], most: int) -> Table:
+    """The rooms in which most people are, first."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("room", no_wrap=True, overflow="ellipsis", min_width=8)
+    for title in ("people", "messages", "sent", "kept"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for one in sorted(rooms, key=lambda room: (-room.users, -len(room), room.name))[:most]:
+        counts = one.users, len(one), one.end_offset, one.retained
+        table.add_row(Text(safe(one.name)), *map(number, counts))
     return table
 
 

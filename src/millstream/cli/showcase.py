@@ -19,15 +19,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-import msgspec
-
 import millstream
 from millstream import Message, Millstream, Retry
 from millstream.cli.display import FactSheet, Printed
 from millstream.errors import MillstreamError
-from millstream.rooms.commands import SendToRoom, SpecifyRoom
-from millstream.rooms.model import RoomMessage
-from millstream.rooms.settings import RoomSettings
 
 ROOM = "canvas"
 WIDTH, HEIGHT, SHAPES = 1600, 900, 12
@@ -133,7 +128,7 @@ def _prepare(file: Path) -> None:
         ms.create_queue("invoices", sources=["orders"], max_attempts=3, backoff=1.0)
         ms.create_queue("mail", priority_by="priority", max_attempts=2, backoff=2.0)
         ms.create_queue("reminders")
-        ms.session.execute(SpecifyRoom(ROOM, RoomSettings(retained=("shape",))))
+        ms.room(ROOM).specify(retained=["shape"])
 
 
 # What the children do.
@@ -201,6 +196,7 @@ def _deliver(message: Message) -> None:
 def paint(url: str) -> None:
     """A painter who moves rectangles about on the shared canvas."""
     with _opened(url) as ms:
+        room = ms.room(ROOM, user="painter")
         for turn in _turns(TURN_S):
             key = f"demo-{turn // 10 % SHAPES}"
             angle = turn * TURN_S / 3
@@ -208,11 +204,8 @@ def paint(url: str) -> None:
             y = HEIGHT / 2 + math.sin(1.7 * angle) * (HEIGHT / 2 - 120)
             shape = {"x": round(x - 60), "y": round(y - 40), "w": 120, "h": 80, "by": "painter"}
             pointer = {"x": round(x), "y": round(y)}
-            messages = [
-                RoomMessage("shape", msgspec.json.encode(shape), key),
-                RoomMessage("pointer", msgspec.json.encode(pointer)),
-            ]
-            ms.session.execute(SendToRoom(ROOM, messages, "painter", "demo-painter"))
+            room.send("shape", shape, key=key)
+            room.send("pointer", pointer)
 
 
 ROLES: dict[str, Callable[..., None]] = {

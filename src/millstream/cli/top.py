@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,7 @@ from millstream.cli.place import StorePlace
 from millstream.cli.screen import TITLES, Scene, draw, line_of
 from millstream.pulse import Pulse
 from millstream.queue.model.message import QueueInfo
+from millstream.rooms.model import RoomInfo
 
 if TYPE_CHECKING:
     from millstream.cli.watching import Watching
@@ -25,11 +27,12 @@ if TYPE_CHECKING:
 TURN_S = 0.1
 """How long a key may wait to be noticed."""
 
-QUEUES_LISTED = 1_000
+LISTED = 1_000
 LISTING_SHARE = 10
-"""Listing queues takes a tenth of the time at most: where it takes long, it is done less often."""
+"""Listing queues and rooms takes a tenth of the time at most: where it takes long, it is done less often."""
 
-QUIT = ("q", "Q", "\x03", "\x04")
+END = "\x04"
+QUIT = ("q", "Q", "\x03", END)
 
 
 def top(
@@ -65,12 +68,14 @@ class _Show:
         self._once = once
         self._pulses: deque[Pulse] = deque(maxlen=300)
         self._queues: list[QueueInfo] = []
+        self._rooms: list[RoomInfo] = []
         self._list_at_s = 0.0
 
     def as_json(self) -> None:
         """An object per second."""
         for scene in self._scenes():
-            say(json_text({"live": scene.pulses[-1], "queues": scene.queues}))
+            found = {"live": scene.pulses[-1], "queues": scene.queues, "rooms": scene.rooms}
+            say(json_text(found))
             sys.stdout.flush()
 
     def as_lines(self) -> None:
@@ -129,14 +134,14 @@ class _Show:
             return False
         now_s = time.perf_counter()
         if now_s >= self._list_at_s:
-            self._queues = list(islice(self._found.ms.queues(), QUEUES_LISTED))
+            self._queues = list(islice(self._found.ms.queues(), LISTED))
+            self._rooms = list(islice(self._found.ms.rooms(), LISTED))
             self._list_at_s = now_s + (time.perf_counter() - now_s) * LISTING_SHARE
         return True
 
     def _scene(self) -> Scene:
-        return Scene(
-            self._found.shown, list(self._pulses), self._queues, trouble=self._found.trouble
-        )
+        found, pulses = self._found, list(self._pulses)
+        return Scene(found.shown, pulses, self._queues, self._rooms, found.trouble)
 
 
 @contextmanager
@@ -159,10 +164,14 @@ def _keys() -> Iterator[Any]:
     try:
 
         def pressed(seconds: float) -> str:
-            if select.select([sys.stdin], [], [], seconds)[0]:
-                return sys.stdin.read(1)
-            return ""
+            if not select.select([sys.stdin], [], [], seconds)[0]:
+                return ""
+            try:
+                return os.read(sys.stdin.fileno(), 1).decode("latin-1") or END
+            except OSError:
+                return END  # the terminal has gone
 
         yield pressed
     finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        with suppress(termios.error):  # a terminal that has gone is not set back
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

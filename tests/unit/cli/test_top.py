@@ -82,15 +82,17 @@ def test_a_screen_shows_names_as_text_and_fits(tmp_path: Path) -> None:
     with millstream.open(tmp_path / "store.db", durability="relaxed") as ms:
         for n in range(40):
             ms.create_queue(f"[red]queue-{n:02}[/red]\x1b[2J".replace("\x1b", "é"))
-        queues = list(ms.queues())
-    for width, height in ((80, 24), (40, 15)):
+            ms.room(f"room-{n:02}").send("chat", n)
+        queues, rooms = list(ms.queues()), list(ms.rooms())
+    for width, height in ((80, 24), (40, 20)):
         screen = Console(width=width, height=height, record=True, file=StringIO())
-        scene = Scene("store.db", [pulse(), pulse(1_000, depth=3)], queues)
+        scene = Scene("store.db", [pulse(), pulse(1_000, depth=3)], queues, rooms)
         screen.print(draw(scene, width=width, height=height))
         lines = screen.export_text().splitlines()
         assert len(lines) <= height
         assert max(map(len, lines)) <= width
         assert any("[red]" in line for line in lines)
+        assert any("room-0" in line for line in lines)
 
 
 # The command.
@@ -99,10 +101,12 @@ def test_a_screen_shows_names_as_text_and_fits(tmp_path: Path) -> None:
 def test_once_says_how_a_file_stands_and_changes_nothing(cli: Any) -> None:
     with millstream.open("millstream.db") as ms:
         ms.create_queue("mail").put_many([b"a", b"b"])
+        ms.room("hall").send("chat", "hello")
     before = Path("millstream.db").stat().st_mtime_ns
     found = cli.json("top", "--once")
     assert (found["live"]["depth"], found["live"]["queues"]) == (2, 1)
     assert found["queues"][0]["name"] == "mail"
+    assert found["rooms"][0]["name"] == "hall"
     titles, line = cli("top", "--once").splitlines()
     assert titles.split("\t")[:2] == ["time", "published"]
     assert len(line.split("\t")) == len(titles.split("\t"))
@@ -182,3 +186,24 @@ def test_on_a_terminal_a_key_ends_it_and_the_terminal_is_as_before(cli: Any, typ
     assert b"\x1b[?1049h" in shown  # its own screen,
     assert b"\x1b[?1049l" in shown  # and back
     assert b"Traceback" not in shown
+
+
+def test_a_terminal_that_goes_ends_it(cli: Any) -> None:
+    with millstream.open("millstream.db") as ms:
+        ms.create_queue("mail").put(b"x")
+    ours, its = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "millstream", "top"],
+        cwd=cli.directory,
+        env={**os.environ, "TERM": "xterm"},
+        stdin=its,
+        stdout=its,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # and it is not its terminal: no signal tells it
+    ) as shown_by:
+        os.close(its)
+        shown = b""
+        while b"mail" not in shown and select.select([ours], [], [], 30)[0]:
+            shown += os.read(ours, 65_536)
+        os.close(ours)
+        shown_by.wait(30)
