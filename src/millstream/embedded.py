@@ -275,6 +275,8 @@ def open_over(
 def operation(command: Operation[T]) -> Callable[[WriteTransaction], T]:
     """The function that the transactor runs for an operation."""
     kind = type(command)
+    if kind is c.Append:
+        return putting.Appending(command)  # type: ignore[arg-type, return-value]
     if kind is base.Transact:
         return lambda tx: _transact(tx, command)  # type: ignore[arg-type, return-value]
     if kind is q.ClaimRouted:

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from millstream.bench import opening
+from millstream.bench.coroutines import CoroutineCrowd
 from millstream.bench.disk import RawFile, open_slow_engine
 from millstream.bench.measure import PAYLOAD_BYTES, ReportRow, Step, StepMeter, payloads
+from millstream.bench.singles import put_both
 from millstream.bench.suite import Suite
 from millstream.bench.turns import Crowd, Side, alternate
 from millstream.embedded import EmbeddedSession, open_store
@@ -23,6 +25,7 @@ BATCH = 1_000
 THREADS = 32
 CROWD_S = 0.1
 READ_RECORDS = 1_000_000
+SINGLES_READ = 100_000
 RAW_APPENDS_MIN = 9_000
 """Below this many raw synced appends per second the machine was busy, and a run proves nothing."""
 
@@ -36,7 +39,8 @@ class CoreBench:
         self.delay_s = sync_delay_ms / 1000
         self.raw = RawFile(directory, sync_delay_s=self.delay_s)
         engine = open_slow_engine(directory / "bench.db", sync_delay_s=self.delay_s)
-        self.store = Millstream(EmbeddedSession(open_store(engine)))
+        self.raw_store = open_store(engine)
+        self.store = Millstream(EmbeddedSession(self.raw_store))
 
     def close(self) -> None:
         """Let go of files and store."""
@@ -101,7 +105,21 @@ def publish_threads(bench: CoreBench) -> ReportRow:
     append = _append(log, value)
     crowd = Crowd([append] * THREADS)
     raw, alone, together = bench.turns(bench.raw_step(value), append, lambda: crowd.step(CROWD_S))
-    return crowd.finish(bench.row(together, raw), alone, least=15 if bench.delay_s else 3)
+    row = crowd.finish(bench.row(together, raw), alone, least=15 if bench.delay_s else 3)
+    return row if bench.delay_s else row.require_rate(30_000)
+
+
+def publish_coroutines(bench: CoreBench) -> ReportRow:
+    """Many coroutines, one message per call, beside one producer alone."""
+    value = os.urandom(PAYLOAD_BYTES)
+    append = _append(bench.store.log("coroutines"), value)
+    crowd = CoroutineCrowd(bench.raw_store, "coroutines", value, count=THREADS)
+    raw, alone, together = bench.turns(bench.raw_step(value), append, lambda: crowd.step(CROWD_S))
+    row = crowd.finish(bench.row(together, raw), alone)
+    if bench.delay_s:
+        times = row.details["times_one_producer"]
+        return row.require("≥ 15 times one producer", times >= 15)
+    return row.require_rate(50_000).require("p99 ≤ 3 ms", row.p99_ms <= 3)
 
 
 def read_blocks(bench: CoreBench) -> ReportRow:
@@ -114,6 +132,16 @@ def read_records(bench: CoreBench) -> ReportRow:
     """A million records in order, as objects."""
     log = _filled(bench)
     return _read(bench, lambda: sum(1 for _ in log.read()), 400_000)
+
+
+def read_singles(bench: CoreBench) -> ReportRow:
+    """Records that were appended one by one, folded, as objects; beside the same in blocks."""
+    count = min(SINGLES_READ, round(SINGLES_READ * bench.seconds))
+    singles, blocks = put_both(bench.store, "singles", "blocks", count)
+    limit, meter = bench.turns(
+        lambda: sum(1 for _ in blocks.read()), lambda: sum(1 for _ in singles.read())
+    )
+    return bench.row(meter, limit).require_rate(1_000_000)
 
 
 def _read(bench: CoreBench, read: Step, per_second: int) -> ReportRow:
@@ -148,7 +176,9 @@ SUITE = Suite(
     publish_batch,
     publish_batch_headers,
     publish_threads,
+    publish_coroutines,
     read_blocks,
     read_records,
+    read_singles,
     open_large,
 )

@@ -6,6 +6,8 @@ a clock or a disk of its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from millstream.errors import (
     EndMoved,
     InvalidInput,
@@ -110,9 +112,9 @@ def append(tx: WriteTransaction, command: c.Append) -> int:
         noted = Produced(producer.epoch, producer.sequence, end, count, tx.store_ms, kept, idle_ms)
         tx.change(keys.producer(log_id, producer.name), noted)
     if isinstance(records, Single):
-        size = _put_single(tx, log_id, end, records)
+        size = put_singles(tx, log_id, end, [records])
     else:
-        size = _put_batch(tx, log_id, end, records)
+        size = put_batch(tx, log_id, end, records)
     tx.change(keys.head(log_id), RecordsAppended(count, size, tx.wall_ms))
     return end
 
@@ -151,21 +153,27 @@ def _repeated(tx: WriteTransaction, log_id: int, producer: Producer, count: int)
     return first
 
 
-def _put_single(tx: WriteTransaction, log_id: int, offset: int, record: Single) -> int:
-    message_id = tx.take_ids(1)
-    timestamp_ms = record.timestamp_ms
-    metadata = entries.encode_metadata(
-        key=record.key,
-        timestamp_ms=tx.wall_ms if timestamp_ms is None else timestamp_ms,
-        headers=record.headers,
-        appended_ms=tx.wall_ms,
-    )
-    tx.put(keys.payload(message_id), record.value)
-    tx.put(keys.entry(log_id, offset), entries.encode_single(message_id, metadata))
-    return len(record.value) + len(metadata)
+def put_singles(tx: WriteTransaction, log_id: int, offset: int, records: Sequence[Single]) -> int:
+    """Store records as if each was appended alone; how many bytes of the log they count for."""
+    size, message_id, wall_ms = 0, tx.take_ids(len(records)), tx.wall_ms
+    for record in records:
+        timestamp_ms = record.timestamp_ms
+        metadata = entries.encode_metadata(
+            key=record.key,
+            timestamp_ms=wall_ms if timestamp_ms is None else timestamp_ms,
+            headers=record.headers,
+            appended_ms=wall_ms,
+        )
+        tx.put(keys.payload(message_id), record.value)
+        tx.put(keys.entry(log_id, offset), entries.encode_single(message_id, metadata))
+        size += len(record.value) + len(metadata)
+        message_id += 1
+        offset += 1
+    return size
 
 
-def _put_batch(tx: WriteTransaction, log_id: int, offset: int, batch: Batch) -> int:
+def put_batch(tx: WriteTransaction, log_id: int, offset: int, batch: Batch) -> int:
+    """Store the records of a batch; how many bytes of the log they count for."""
     first_id = tx.take_ids(batch.count)
     payload = block.place_values(
         batch.payload, count=batch.count, first_id=first_id, body_crc=batch.payload_crc

@@ -6,14 +6,17 @@ queue take records only while the queue is there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from millstream.errors import InvalidInput
 from millstream.format import keys
 from millstream.format.headers import labels_of, relabelled
-from millstream.format.packing import Batch, check_timestamp
+from millstream.format.packing import Batch, Single, check_timestamp
 from millstream.log import operations as logs
 from millstream.log.commands import Append
+from millstream.log.together import append_together
 from millstream.queue import commands as c
 from millstream.queue.model.marking import addressed, mark_of
 from millstream.queue.model.slots import Span
@@ -37,6 +40,35 @@ def append(tx: WriteTransaction, command: Append) -> int:
             if found is None or not found[1].owner:
                 raise no_queue(name)
     return logs.append(tx, command)
+
+
+class Appending:
+    """The operation of an append; those of several callers to one log are made as one.
+
+    Only plain ones are: an append that expects an end, names a producer or holds the log runs alone.
+    """
+
+    __slots__ = ("command", "joins")
+
+    def __init__(self, command: Append) -> None:
+        self.command = command
+        plain = (
+            type(command.records) is Single
+            and command.expect_end is None
+            and command.producer is None
+            and not command.token
+            and not command.log.startswith((INBOX, LATER))
+        )
+        self.joins = (Append, command.log) if plain else None
+
+    def __call__(self, tx: WriteTransaction) -> int:
+        """Append for this caller alone."""
+        return append(tx, self.command)
+
+    def run_all(self, tx: WriteTransaction, operations: Sequence[Appending]) -> list[int] | None:
+        """Append for several callers."""
+        records = [one.command.records for one in operations]
+        return append_together(tx, self.command.log, records)  # type: ignore[arg-type]
 
 
 def put(tx: WriteTransaction, command: c.PutMessages) -> int:
