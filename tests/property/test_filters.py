@@ -31,6 +31,9 @@ def test_a_filter_answers_as_the_slow_evaluator_does(random: Random) -> None:
         answer = parsed.evaluate(row.headers, row.key, row.timestamp, row.log)
         assert answer == reference(tree, row), (text, row)
         assert parsed.matches(row.headers, row.key, row.timestamp, row.log) is (answer is True)
+        if answer and parsed.anchor is not None:
+            name, texts = parsed.anchor
+            assert row.headers[name] in texts, (text, row)
 
 
 def test_ten_thousand_seeded_filters_answer_as_the_slow_evaluator_does() -> None:

@@ -21,6 +21,10 @@ def parse(text: str) -> Filter:
     return Filter(text)
 
 
+Anchor = tuple[str, frozenset[str]]
+"""The name of a header, and the texts of which it must be one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
     """A condition over a message's headers and its own fields; equal to another of the same text.
@@ -32,6 +36,8 @@ class Filter:
     tree: Condition = field(init=False, compare=False, repr=False)
     names: frozenset[str] = field(init=False, compare=False, repr=False)
     fields: frozenset[str] = field(init=False, compare=False, repr=False)
+    anchor: Anchor | None = field(init=False, compare=False, repr=False)
+    """What every message that matches has in one of its headers, if that is known."""
     _holds: Test = field(init=False, compare=False, repr=False)
     _fails: Test = field(init=False, compare=False, repr=False)
 
@@ -43,6 +49,7 @@ class Filter:
         object.__setattr__(self, "tree", root)
         object.__setattr__(self, "names", headers)
         object.__setattr__(self, "fields", fields)
+        object.__setattr__(self, "anchor", _anchor(root))
         holds, fails = evaluate.tests(root)
         object.__setattr__(self, "_holds", holds)
         object.__setattr__(self, "_fails", fails)
@@ -118,6 +125,23 @@ class Filter:
     def __reduce__(self) -> tuple[Callable[[str], Filter], tuple[str]]:
         # Spark carries filters to its workers; the closures are compiled again there.
         return parse, (self.text,)
+
+
+def _anchor(node: Condition) -> Anchor | None:
+    """A header that is one of some texts wherever a condition is true; of several, the fewest."""
+    match node:
+        case tree.Compare(
+            operator="=", left=tree.Header(name=name), right=tree.Constant(value=str(text))
+        ):
+            return name, frozenset((text,))
+        case tree.In(value=tree.Header(name=name), items=items):
+            texts = [item.value for item in items if isinstance(item.value, str)]
+            return (name, frozenset(texts)) if len(texts) == len(items) else None
+        case tree.And(operands=operands):
+            found = [one for one in map(_anchor, operands) if one is not None]
+            return min(found, key=lambda one: len(one[1]), default=None)
+        case _:
+            return None
 
 
 def _row(

@@ -121,6 +121,12 @@ def picked_headers_of(metadata: blocks.Block, indexes: Sequence[int]) -> bytes:
     return _ARRAY + len(maps).to_bytes(4, "big") + b"".join(maps)
 
 
+def unpack_cells(cells: Sequence[bytes]) -> list[Headers]:
+    """The headers of records from their maps, all at once; an empty cell is none."""
+    maps = b"".join([cell or _NO_MAP for cell in cells])
+    return unpack_headers(_ARRAY + len(cells).to_bytes(4, "big") + maps)
+
+
 def pack_headers(headers: Sequence[Headers]) -> bytes:
     """Headers of records as a MessagePack array of maps; nothing if none has any."""
     return _encode([dict(one) for one in headers]) if any(headers) else b""

@@ -254,6 +254,27 @@ def test_a_filter_says_what_it_looks_at() -> None:
     assert parsed.fields == {"_key"}
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a = 'x'", ("a", {"x"})),
+        ("a IN ('x', 'y') AND b = 'z' AND c > 1", ("b", {"z"})),
+        ("a IN ('x', 'y')", ("a", {"x", "y"})),
+        ("(a = 'x' AND b > 1) AND c", ("a", {"x"})),
+        ("a = 1", None),
+        ("a IN ('x', 1)", None),
+        ("a = 'x' OR b = 'y'", None),
+        ("NOT a = 'x'", None),
+        ("a <> 'x'", None),
+        ("_key = 'x'", None),
+    ],
+)
+def test_a_filter_knows_which_texts_of_a_header_can_match(
+    text: str, expected: tuple[str, set[str]] | None
+) -> None:
+    assert parse(text).anchor == expected
+
+
 def test_filters_are_equal_by_text_and_can_be_copied() -> None:
     parsed = parse("a = 1")
     assert parsed == Filter("a = 1") != parse("a = 2")

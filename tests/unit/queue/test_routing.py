@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from millstream import Millstream
 from millstream.errors import InvalidFilter, InvalidInput, NotFound
+from millstream.log.reader import joined_entries_of
 from millstream.queue.commands import SpecifyQueue
 from millstream.queue.model.spec import QueueSpec
-from millstream.queue.service import consuming, routing
+from millstream.queue.service import consuming, decoding, routing
+from millstream.replica.commands import SetAside
 from millstream.testing import Probe, SimulatedClock
 
 from .conftest import Reopen, counts, values
@@ -33,6 +36,60 @@ def test_only_matching_records_become_messages_in_the_order_of_the_log(ms: Mills
     assert values(queue.claim(3)) == [b"3", b"4", b"5"]
     assert values(queue.claim(9)) == [b"9", b"6"]
     assert counts(queue) == {"in_flight": 5}
+
+
+def test_queues_on_one_log_read_each_of_its_entries_once(
+    ms: Millstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    def counted(*args: Any, **more: Any) -> Iterator[tuple[int, bytes]]:
+        for found in joined_entries_of(*args, **more):
+            read.append(found[0])
+            yield found
+
+    monkeypatch.setattr(decoding, "joined_entries_of", counted)
+    headers = [{"kind": f"k{n % 3}", "n": n} for n in range(12)]
+    for at in range(0, 12, 4):
+        some = headers[at : at + 4]
+        ms.log("events").append_many([b"%d" % one["n"] for one in some], headers=some)
+    found = {}
+    for name, wanted in (
+        ("text", "kind = 'k1'"),
+        ("texts", "kind IN ('k0', 'k2') AND n > 2"),
+        ("number", "n >= 9"),
+        ("own", "_log = 'events' AND kind = 'k2' AND n < 6"),
+    ):
+        queue = ms.queue(name, sources="events", start="earliest", filter=wanted)
+        found[name] = [int(message.text) for message in queue.claim(20)]
+    assert found == {
+        "text": [1, 4, 7, 10],
+        "texts": [3, 5, 6, 8, 9, 11],
+        "number": [9, 10, 11],
+        "own": [2, 5],
+    }
+    assert read == [0, 4, 8]
+
+
+def test_what_was_read_of_a_log_before_it_was_set_back_is_not_routed(ms: Millstream) -> None:
+    log = ms.log("events")
+    log.append_many([b"a", b"b", b"c"], headers=[{"kind": "x"}, {"kind": "x"}, {"kind": "y"}])
+    assert values(ms.queue("one", sources="events", start="earliest", filter="kind = 'x'").claim(9))
+    ms.session.execute(SetAside("events", 1, 0))
+    log.append_many([b"d", b"e"], headers=[{"kind": "y"}, {"kind": "x"}])
+    queue = ms.queue("two", sources="events", start="earliest", filter="kind = 'x'")
+    assert values(queue.claim(9)) == [b"a", b"e"]
+
+
+def test_decoded_entries_are_kept_up_to_a_bound(
+    ms: Millstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoding, "ENTRIES_KEPT", 2)
+    for n in range(9):
+        ms.log("events").append_many([b"%d" % n, b"-"], headers=[{"n": n}, {}])
+    for name in ("one", "two"):
+        queue = ms.queue(name, sources="events", start="earliest", filter="n IS NOT NULL")
+        assert values(queue.claim(20)) == [b"%d" % n for n in range(9)]
 
 
 def test_a_message_put_passes_by_the_filter(ms: Millstream) -> None:

@@ -32,7 +32,8 @@ from millstream.queue.rules.finding import need_queue
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.placing import place
 from millstream.queue.rules.sources import may_match
-from millstream.queue.service.routing import decoded_entry, joined_spans
+from millstream.queue.service.decoding import decoded_entry
+from millstream.queue.service.routing import joined_spans
 from millstream.record import Headers
 from millstream.store.rows import Rows, View
 from millstream.store.store import Store

@@ -14,8 +14,6 @@ from functools import lru_cache, partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from millstream.errors import CorruptionError
 from millstream.format import block as blocks
 from millstream.format import entries, keys
@@ -28,7 +26,7 @@ from millstream.queue.model.slots import RoutingMark, Span
 from millstream.queue.model.spec import QueueSpec
 from millstream.queue.rules.interleaving import Look, Looked, interleave
 from millstream.queue.rules.sources import Facts, QueueSource
-from millstream.record import NO_HEADERS, Headers
+from millstream.queue.service.decoding import DecodedEntry, RecentEntries
 from millstream.store.rows import Rows, View
 from millstream.store.store import Store
 
@@ -46,8 +44,6 @@ UNKNOWN_LOOKED_AT = 32
 
 PLACE_RECORDS = 2_000
 """Messages that one commit enters into an index."""
-
-_decode_headers = msgspec.msgpack.Decoder(dict[str, str | int | float | bool | None]).decode
 
 
 def route(store: Store, facts: Facts, want: int) -> list[Routed]:
@@ -101,8 +97,10 @@ def _condition(text: str) -> Filter | None:
 def _look(
     store: Store, source: QueueSource, spec: QueueSpec, condition: Filter | None, want: int
 ) -> Looked:
+    recent = store.caches.of(RecentEntries)
+
     def look(_: Bounds, rows: Rows) -> Looked:
-        return _look_in(rows, source, spec, condition, want)
+        return _look_in(rows, recent, source, spec, condition, want)
 
     try:
         return with_rows(store, source.log_id, look)
@@ -137,42 +135,27 @@ def _passed_over(store: Store, source: QueueSource, error: CorruptionError | Non
 
 def _look_in(
     rows: Rows,
+    recent: RecentEntries,
     source: QueueSource,
     spec: QueueSpec,
     condition: Filter | None,
     want: int,
 ) -> Looked:
     stop = min(source.end, source.position + (SCAN_RECORDS if condition else want))
-    spans: list[Span] = []
-    marks: list[RoutingMark] | None = [] if spec.looks_at_headers else None
-    position = source.position
-    count = unknown = until_ms = 0
+    view = _View(source, spec, condition, stop)
     try:
-        for first, value in _entries(rows, source, stop):
-            position = max(position, first)
-            low = position - first
-            high = min(stop, first + entries.count(value)) - first
-            more, taken = _matching(source, first, value, range(low, high), condition)
-            if marks is not None:
-                entry, headers = decoded_entry(value)
-                marks += [mark_of(spec, entry.keys[i], headers[i]) for i in taken]
-            spans += more
-            if condition is not None and len(taken) < high - low:
-                unknown += _unknown(source, value, range(low, high), taken, condition)
-            if len(taken) == high - low:
-                until_ms = max(until_ms, spans[-1].at_ms)
-            else:
-                until_ms = max(until_ms, decoded_entry(value)[0].appended[high - 1])
-            position = first + high
-            count += len(taken)
-            if count >= want:
-                break
+        if condition is None and not spec.looks_at_headers:
+            for first, value in _entries(rows, source, stop):
+                if view.take_all(first, value) >= want:
+                    break
+        else:
+            for found in recent.read(rows, source, stop):
+                if view.take_matching(found) >= want:
+                    break
     except (CorruptionError, RowMoved):
-        if position == source.position:
+        if view.position == source.position:
             raise  # else what is sound is taken first, and the next look begins at the damage
-    start = source.position
-    routed = Routed(source.log_id, start, position, spans, marks, unknown, source.setbacks)
-    return Looked(routed, until_ms)
+    return view.looked()
 
 
 def _entries(rows: Rows, source: QueueSource, stop: int) -> Iterator[tuple[int, bytes]]:
@@ -181,59 +164,130 @@ def _entries(rows: Rows, source: QueueSource, stop: int) -> Iterator[tuple[int, 
         yield from joined_entries_of(rows, source.log_id, start=low, stop=high)
 
 
-def _matching(
-    source: QueueSource, first: int, value: bytes, wanted: range, condition: Filter | None
-) -> tuple[list[Span], Sequence[int]]:
-    """The records of one entry that a queue takes, as spans, and which they are."""
-    if condition is None and blocks.is_block(value):
+class _View:
+    """What a look at a log has found so far."""
+
+    def __init__(
+        self, source: QueueSource, spec: QueueSpec, condition: Filter | None, stop: int
+    ) -> None:
+        self.position = source.position
+        self._source = source
+        self._spec = spec
+        self._condition = condition
+        self._stop = stop
+        self._spans: list[Span] = []
+        self._marks: list[RoutingMark] | None = [] if spec.looks_at_headers else None
+        self._count = self._unknown = self._until_ms = 0
+
+    def looked(self) -> Looked:
+        """All of it."""
+        source = self._source
+        routed = Routed(
+            source.log_id,
+            source.position,
+            self.position,
+            self._spans,
+            self._marks,
+            self._unknown,
+            source.setbacks,
+        )
+        return Looked(routed, self._until_ms)
+
+    def take_all(self, first: int, value: bytes) -> int:
+        """Take every record of an entry; how many were taken so far."""
+        wanted = self._wanted(first, first + entries.count(value))
+        self._spans += _whole(self._source.log_id, first, value, wanted)
+        self._until_ms = max(self._until_ms, self._spans[-1].at_ms)
+        return self._took(first, wanted, len(wanted))
+
+    def take_matching(self, found: DecodedEntry) -> int:
+        """Take the records of an entry that match; how many were taken so far."""
+        source, condition = self._source, self._condition
+        wanted = self._wanted(found.first, found.end)
+        taken: Sequence[int] = wanted
+        if condition is not None:
+            taken = _matching(source, found, wanted, condition)
+            if len(taken) < len(wanted):
+                self._unknown += _unknown(source, found, wanted, taken, condition)
+        if self._marks is not None:
+            keys, headers = found.entry.keys, found.headers
+            self._marks += [mark_of(self._spec, keys[i], headers[i]) for i in taken]
+        self._spans += joined_spans(source.log_id, found.first, found.entry, taken)
+        last_ms = found.entry.appended[wanted.stop - 1]
+        self._until_ms = max(self._until_ms, last_ms)
+        return self._took(found.first, wanted, len(taken))
+
+    def _wanted(self, first: int, end: int) -> range:
+        """Which records of an entry are to be looked at."""
+        low = max(self.position, first)
+        return range(low - first, min(self._stop, end) - first)
+
+    def _took(self, first: int, wanted: range, count: int) -> int:
+        self.position = first + wanted.stop
+        self._count += count
+        return self._count
+
+
+def _whole(log_id: int, first: int, value: bytes, wanted: range) -> list[Span]:
+    """Records of one entry as spans, without a look at each if they were appended together."""
+    if blocks.is_block(value):
         header = blocks.decode_header(value, kind=blocks.METADATA)
         if not header.columns & blocks.APPENDED:
-            start, at_ms = wanted.start, header.appended_ms
-            first_id = header.first_id + start
-            whole = Span(0, len(wanted), source.log_id, first + start, first_id, at_ms)
-            return [whole], wanted
-    if condition is None:
-        places = entries.decode_places(value)
-        return joined_spans(source.log_id, first, places, wanted), wanted
-    entry, headers = decoded_entry(value)
-    taken: Sequence[int] = wanted
-    if condition is not None:
+            start, first_id = wanted.start, header.first_id + wanted.start
+            at_ms = header.appended_ms
+            return [Span(0, len(wanted), log_id, first + start, first_id, at_ms)]
+    return joined_spans(log_id, first, entries.decode_places(value), wanted)
+
+
+def _matching(
+    source: QueueSource, found: DecodedEntry, wanted: range, condition: Filter
+) -> Sequence[int]:
+    """Which records of an entry match.
+
+    Where only some texts of one header can match, only records that have one of these are asked.
+    """
+    entry, headers = found.entry, found.headers
+    if condition.anchor is None:
+        some: Sequence[int] = wanted
         cut = slice(wanted.start, wanted.stop)
-        matched = condition.match_many(
-            headers[cut],
-            keys=entry.keys[cut],
-            timestamps=entry.timestamps[cut],
-            log=source.name,
-        )
-        taken = [index for index, yes in zip(wanted, matched, strict=True) if yes]
-    return joined_spans(source.log_id, first, entry, taken), taken
+        columns = headers[cut], entry.keys[cut], entry.timestamps[cut]
+    else:
+        name, texts = condition.anchor
+        some = found.having(name, texts, wanted)
+        keys, times = entry.keys, entry.timestamps
+        columns = [headers[i] for i in some], [keys[i] for i in some], [times[i] for i in some]
+    matched = condition.match_many(
+        columns[0], keys=columns[1], timestamps=columns[2], log=source.name
+    )
+    return [index for index, yes in zip(some, matched, strict=True) if yes]
 
 
 def _unknown(
-    source: QueueSource, value: bytes, wanted: range, taken: Sequence[int], condition: Filter
+    source: QueueSource,
+    found: DecodedEntry,
+    wanted: range,
+    taken: Sequence[int],
+    condition: Filter,
 ) -> int:
     """How many records the filter cannot decide on, mostly since a header is missing.
 
     The count is for operators, so of a long entry only a sample is looked at.
     """
-    entry, headers = decoded_entry(value)
-    matched = set(taken)
-    others = [index for index in wanted if index not in matched]
-    some = random.sample(others, min(len(others), UNKNOWN_LOOKED_AT))
-    found = condition.count_unknown(
+    entry, headers, matched = found.entry, found.headers, set(taken)
+    others = len(wanted) - len(taken)
+    asked: Sequence[int] = wanted
+    if others > UNKNOWN_LOOKED_AT:
+        asked = random.choices(wanted, k=2 * UNKNOWN_LOOKED_AT)
+    some = [index for index in asked if index not in matched][:UNKNOWN_LOOKED_AT]
+    if not some:
+        return 0
+    unknown = condition.count_unknown(
         [headers[index] for index in some],
         keys=[entry.keys[index] for index in some],
         timestamps=[entry.timestamps[index] for index in some],
         log=source.name,
     )
-    return round(found * len(others) / len(some))
-
-
-@lru_cache(maxsize=32)
-def decoded_entry(value: bytes) -> tuple[entries.Entry, list[Headers]]:
-    """An entry and its headers; the queues on a log look at the same ones, one after the other."""
-    entry = entries.decode(value)
-    return entry, [_decode_headers(one) if one else NO_HEADERS for one in entry.headers]
+    return round(unknown * others / len(some))
 
 
 def joined_spans(

@@ -32,7 +32,7 @@ from millstream.queue.rules.dead_letter import Owed
 from millstream.queue.rules.endings import earliest
 from millstream.queue.rules.finding import all_queues, all_rows
 from millstream.queue.rules.ledger import Ledger
-from millstream.queue.service.routing import decoded_entry
+from millstream.queue.service.decoding import decoded_entry
 from millstream.record import SetBackReader
 from millstream.store.transaction import WriteTransaction
 

@@ -1,0 +1,118 @@
+"""Decoded entries: what routing looks at, read and unpacked once for all queues of a log.
+
+Queues on one log look at the same entries, one queue after the other. What an offset holds never
+changes, so an entry that one has read serves the others, whatever the fold did to its row meanwhile;
+unless the log is set back: then what was read before is not looked at again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Collection, Iterator
+from functools import lru_cache
+from threading import Lock
+
+from millstream.format import entries
+from millstream.log.block import unpack_cells
+from millstream.log.head import without
+from millstream.log.reader import joined_entries_of
+from millstream.queue.rules.sources import QueueSource
+from millstream.record import Headers
+from millstream.store.rows import Rows
+
+ENTRIES_KEPT = 2_000
+BYTES_KEPT_MAX = 16 * 1024 * 1024
+
+
+@lru_cache(maxsize=32)
+def decoded_entry(value: bytes) -> tuple[entries.Entry, list[Headers]]:
+    """An entry and its headers; the queues on a log look at the same ones, one after the other."""
+    entry = entries.decode(value)
+    return entry, unpack_cells(entry.headers)
+
+
+class DecodedEntry:
+    """An entry of a log with its headers, and which of its records have which text in a header."""
+
+    __slots__ = ("_texts", "end", "entry", "first", "headers", "size")
+
+    def __init__(self, first: int, value: bytes) -> None:
+        self.entry, self.headers = decoded_entry(value)
+        """Each record as it is stored, and its headers."""
+        self.first = first
+        self.end = first + len(self.headers)
+        self.size = len(value)
+        self._texts: dict[str, dict[object, list[int]]] = {}
+
+    def having(self, name: str, texts: Collection[str], wanted: range) -> list[int]:
+        """Of some records, those of which a header is one of some texts, in order."""
+        found = self._texts.get(name)
+        if found is None:
+            found = self._texts[name] = {}
+            for index, headers in enumerate(self.headers):
+                text = headers.get(name)
+                if type(text) is str:
+                    found.setdefault(text, []).append(index)
+        some: list[int] = []
+        for text in texts:
+            some += found.get(text, ())
+        if len(texts) > 1:
+            some.sort()
+        low = bisect_left(some, wanted.start)
+        return some[low : bisect_left(some, wanted.stop, low)]
+
+
+class RecentEntries:
+    """Entries that were decoded lately, by log and first offset; the longest unused go first."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[tuple[int, int], DecodedEntry] = OrderedDict()
+        self._setbacks: dict[int, int] = {}
+        self._bytes = 0
+        self._lock = Lock()
+
+    def read(self, rows: Rows, source: QueueSource, stop: int) -> Iterator[DecodedEntry]:
+        """The entries of a log from where routing stands, across its gaps."""
+        self._note(source.log_id, source.setbacks)
+        for low, high in without(source.gaps, source.position, stop):
+            while low < high:
+                found = self._find(source.log_id, low)
+                if found is None:
+                    break
+                yield found
+                low = found.end
+            if low < high:
+                for first, value in joined_entries_of(rows, source.log_id, start=low, stop=high):
+                    yield self._add(source, low, DecodedEntry(first, value))
+                    low = first + entries.count(value)
+
+    def _note(self, log_id: int, setbacks: int) -> None:
+        """Forget the entries of a log that was set back since."""
+        with self._lock:
+            if self._setbacks.get(log_id, 0) != setbacks:
+                self._setbacks[log_id] = setbacks
+                for key in [key for key in self._found if key[0] == log_id]:
+                    self._drop(key)
+
+    def _find(self, log_id: int, offset: int) -> DecodedEntry | None:
+        with self._lock:
+            found = self._found.get((log_id, offset))
+            if found is not None:
+                self._found.move_to_end((log_id, offset))
+            return found
+
+    def _add(self, source: QueueSource, offset: int, found: DecodedEntry) -> DecodedEntry:
+        key = source.log_id, offset
+        with self._lock:
+            if self._setbacks.get(source.log_id, 0) == source.setbacks and key not in self._found:
+                self._found[key] = found
+                self._bytes += found.size
+                while len(self._found) > 1 and (
+                    len(self._found) > ENTRIES_KEPT or self._bytes > BYTES_KEPT_MAX
+                ):
+                    self._drop(next(iter(self._found)))
+        return found
+
+    def _drop(self, key: tuple[int, int]) -> None:
+        self._bytes -= self._found.pop(key).size
