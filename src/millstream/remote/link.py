@@ -153,7 +153,8 @@ class Link:
         """Send and hear until the connection is lost; answers why."""
         line.line.begin(self._hear, self._flush)
         self._flush()
-        error = await line.line.lost
+        await asyncio.wait([line.line.lost])  # which is not cancelled with this task
+        error = line.line.lost.result()
         if isinstance(error, InvalidInput):
             return f"{self.address.shown} sent something strange: {error.message}"
         return f"the connection to {self.address.shown} was lost"

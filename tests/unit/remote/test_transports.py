@@ -64,6 +64,22 @@ async def test_a_proxy_that_knows_websockets_only_gets_one(proxy: Proxy, hangs_u
         assert await twin.log("a").end_offset() == 5
 
 
+async def test_closing_leaves_no_failure_in_the_loop(server: Serving, proxy: Proxy) -> None:
+    failures: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, found: failures.append(found))
+    for url in (server.url, proxy.url):
+        ms = await aio.open(url)
+        waiting = asyncio.ensure_future(ms.log("a").wait(5))
+        assert await ms.log("a").end_offset() == 0
+        await ms.close()
+        with pytest.raises(Closed):
+            await waiting
+    await asyncio.to_thread(until, lambda: connections(server) == 0)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert failures == []
+
+
 # Threads that share a connection.
 
 
