@@ -105,6 +105,11 @@ def test_every_field_that_is_asked_for_is_explained() -> None:
                     assert one.get("description"), f"{operation['operationId']}: {one['name']}"
 
 
+def test_every_operation_stands_under_a_heading_of_the_page() -> None:
+    headings = {one["name"] for one in document()["tags"]}
+    assert {endpoint.tag for endpoint in ENDPOINTS} == headings
+
+
 def test_the_document_explains_every_error() -> None:
     names = {one["name"] for one in document()["x-errors"]}
     expected = {"NotFound", "LeaseLost", "Denied", "OutcomeUnknown", "TooSlow", "InternalError"}

@@ -28,6 +28,7 @@ TAGS = {
     "messages": "Put messages to a queue, and look at them",
     "claims": "Messages in the hands of consumers",
     "transactions": "Several operations in one commit",
+    "rooms": "Messages to all who listen now, presence, and values that are kept",
     "staging": "Bulk writes from many tasks, published at once",
     "replica": "Copies of logs, for other stores",
     "store": "The store as a whole",
