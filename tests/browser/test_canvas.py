@@ -131,7 +131,13 @@ def test_what_others_send_shows_as_text(servers: list[Serving], enter: Enter) ->
     messages += [{"type": evil, "data": evil}, {"type": "pointer", "data": {"x": evil, "y": 1}}]
     body = {"messages": messages, "user": script}
     httpx.post(f"{servers[1].url}/rooms/canvas/messages", json=body).raise_for_status()
+    for headers in ({"type": "joined"}, {"type": "left"}, {"type": "shape"}, {}):
+        record = {"value": evil, "headers": headers}
+        by_hand = {"records": [record, {"value": None, "headers": headers}]}
+        httpx.post(f"{servers[1].url}/logs/room:canvas/records", json=by_hand).raise_for_status()
     ada.until_shapes(BOX, (10, 20, 50, 60))
+    eve.drag(*corners(OTHER))
+    ada.until_shapes(BOX, OTHER, (10, 20, 50, 60))
     assert script in ada.page.locator("#shapes").text_content()
     assert ada.page.locator("#shapes img, #people img, main script").count() == 0
 

@@ -139,6 +139,16 @@ test("presence follows who joins and who leaves", () => {
   assert.deepEqual([...talk.presence.keys()], ["bob"]);
 });
 
+test("what only looks like presence is a message, and what follows it is heard", () => {
+  const talk = joined();
+  const odd = [null, 7, "ada", {}, { user: null }, { user: ["ada"] }];
+  const messages = odd.map((data, i) => ({ offset: 10 + i, type: i % 2 ? "joined" : "left", data }));
+  const events = talk.take({ messages, offset: 16 });
+  assert.deepEqual(events.map(([event]) => event), odd.map(() => "message"));
+  assert.equal(talk.presence.size, 0);
+  assert.equal(talk.offset, 16);
+});
+
 test("a user named like a property of objects is a user", () => {
   const talk = joined({ presence: [{ user: "__proto__" }, { user: "constructor" }] });
   assert.deepEqual([...talk.presence.keys()], ["__proto__", "constructor"]);

@@ -8,6 +8,7 @@ const NAME = "millstream-name";
 const TOKEN = "millstream-token";
 const MOVE_MS = 60; // a rectangle that is dragged is sent so often
 const STEP = 10; // of an arrow key
+const PEOPLE_MAX = 30; // are named
 const POINTER_MS = 8_000; // a pointer that rests for so long is hidden
 
 const at = (id) => document.getElementById(id);
@@ -121,14 +122,18 @@ function shapes() {
 
 function showPeople(presence) {
   const own = at("name").value.trim();
-  at("people").replaceChildren(...[...presence.keys()].sort().map((user) => {
+  const users = [...presence.keys()].sort();
+  const more = document.createElement("li");
+  more.textContent = `and ${users.length - PEOPLE_MAX} more`;
+  more.hidden = users.length <= PEOPLE_MAX;
+  at("people").replaceChildren(...users.slice(0, PEOPLE_MAX).map((user) => {
     const [item, dot, name] = ["li", "i", "span"].map((tag) => document.createElement(tag));
     item.className = `${tintOf(user)}${user === own ? " me" : ""}`;
     name.textContent = user === own ? `${user} (you)` : user;
     name.title = user;
     item.append(dot, name);
     return item;
-  }));
+  }), more);
 }
 
 function showState({ state, via, error }) {

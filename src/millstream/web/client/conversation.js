@@ -106,8 +106,7 @@ export class Conversation {
     const events = [];
     for (const message of messages) {
       if (message.offset < this.offset) continue; // came already, before the connection was lost
-      if (message.type === "joined" || message.type === "left") events.push(this.#moved(message));
-      else events.push(["message", message]);
+      events.push(isAboutPresence(message) ? this.#moved(message) : ["message", message]);
       if (this.#isRetained(message.type)) this.retained.apply(message);
     }
     this.#advance(next);
@@ -161,6 +160,11 @@ export class Conversation {
   }
 
   #isRetained(type) { return this.settings?.retained?.includes(type) ?? false; }
+}
+
+/** What the store says of who comes and goes; what was appended to the log by hand may look like it. */
+function isAboutPresence({ type, data }) {
+  return (type === "joined" || type === "left") && typeof data?.user === "string";
 }
 
 function unknownOutcome() {
