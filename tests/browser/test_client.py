@@ -176,6 +176,10 @@ def test_a_ticket_says_who_enters(tab: Open, tmp_path: Path) -> None:
         assert bob.run("noted.message[0].from") == "Ada"
         assert bob.run("room.send('chat', 2).catch((error) => error.status)") == 403
         options = {"ticket": write.ticket}
+        proxied = tab(server.url, scripts=(NO_SOCKETS,)).join("lobby", options=options)
+        proxied.send("chat", 3)
+        bob.until_heard(1, 3)
+        assert bob.run("noted.message[1].from") == "Ada"
         mallory = tab(server.url).join("lobby", wait=False, options=options, user="Mallory")
         mallory.until("room.state === 'refused'")
         assert "for the user 'Ada'" in mallory.run("noted.state.at(-1).error.message")
