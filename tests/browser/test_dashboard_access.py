@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 import millstream
+from millstream.server.auth.register import Registrar
 from millstream.server.auth.tokens import create_token
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from millstream.threads.database import Millstream
-from tests.browser.boarding import ADMIN, TOKEN, cells, go, settled, watch
+from tests.browser.boarding import ADMIN, TOKEN, cells, go, says, settled, watch
 
 pytestmark = [pytest.mark.browser, pytest.mark.requires("browser")]
 
@@ -59,6 +60,7 @@ def fill(ms: Millstream) -> None:
         queue = ms.create_queue(name, max_attempts=1, lease=3600, description=HOSTILE)
         queue.put_many([HOSTILE, HOSTILE, HOSTILE], headers=[{HOSTILE: HOSTILE}] * 3)
         first, _ = queue.claim(2, consumer=HOSTILE)
+        ms.room(name).send(HOSTILE[:28], {HOSTILE: HOSTILE})
         queue.fail(first, reason=f'{HOSTILE}\n  File "{HOSTILE}", line 1, in {HOSTILE}')
 
 
@@ -71,6 +73,8 @@ PAGES: list[tuple[list[str], dict[str, str]]] = [
     (["queues", HOSTILE], {"tab": "in_flight"}),
     (["queues", HOSTILE], {"tab": "available"}),
     (["queues", HOSTILE], {"tab": "spec"}),
+    (["rooms"], {}),
+    (["rooms", HOSTILE], {}),
     (["replicas"], {}),
     (["health"], {}),
     (["tokens"], {}),
@@ -113,6 +117,23 @@ def test_a_wrong_token_is_told_and_a_right_one_lasts_for_the_tab(
     page.get_by_role("button", name="Sign out").click()
     page.wait_for_selector(TOKEN)
     assert page.evaluate("sessionStorage.length") == 0
+    context.close()
+
+
+def test_a_token_that_counts_no_more_is_asked_for_again(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "short.db"
+    with millstream.open(path) as ms:
+        text = create_token(ms, "short", ["*:read"])[1]
+    context = browser.new_context()
+    page = context.new_page()
+    with running(path, Settings(port=0, auth="on")) as server:
+        enter(page, server, text)
+        page.wait_for_selector(".badge.good:has-text('live')")
+        with millstream.open(path) as ms:
+            Registrar(ms).revoke("short")
+        page.wait_for_selector(TOKEN)
+        assert "send a valid token" in page.locator("[role=alert]").inner_text()
+        assert page.evaluate("sessionStorage.length") == 0
     context.close()
 
 
@@ -310,8 +331,10 @@ def test_keys_lead_to_pages_open_rows_and_close_dialogs(
     page.keyboard.press("g")
     page.keyboard.press("q")
     page.wait_for_selector("h1:has-text('Queues')")
+    settled(page)
     page.keyboard.press("/")
     page.keyboard.type("jobs")
+    says(page.locator("tbody td:first-child"), "jobs")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     page.wait_for_selector("h1:has-text('jobs')")

@@ -38,10 +38,11 @@ function safelyDecoded(text) {
 function App() {
   const [state, setState] = useState("coming"); // coming, out, in
   const [error, setError] = useState(null);
+  const out = (why = null) => { leave(); signOut(); setError(why); setState("out"); };
   const enter = async (coming) => {
     try {
       await coming();
-      follow();
+      follow(out);
       setError(null);
       setState("in");
     } catch (found) {
@@ -51,10 +52,9 @@ function App() {
     }
   };
   useEffect(() => { enter(signInAgain); }, []);
-  const out = () => { leave(); signOut(); setError(null); setState("out"); };
   if (state === "coming") return html`<p class=soft role=status>Loading…</p>`;
   if (state === "out") return html`<${SignIn} error=${error} onToken=${(token) => enter(() => signIn(token))} />`;
-  return html`<${Frame} onOut=${out} />`;
+  return html`<${Frame} onOut=${() => out()} />`;
 }
 
 function SignIn({ error, onToken }) {

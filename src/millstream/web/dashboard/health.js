@@ -40,8 +40,7 @@ export function HealthPage() {
 const ordered = (checks) => [...checks].sort((a, b) => RANK[a.status] - RANK[b.status]);
 
 function Check({ of }) {
-  const [title, remedy] = CHECKS[of.name] ?? [of.name.replaceAll("_", " "), ""];
-  const advice = of.advice || remedy;
+  const [title, advice] = CHECKS[of.name] ?? [of.name.replaceAll("_", " "), ""];
   return html`<li class="card check ${KINDS[of.status]}">
     <div class=row><h3>${title}</h3><span class=spread></span><span class="badge dot ${KINDS[of.status]}">${of.status}</span></div>
     ${of.detail && html`<p>${of.detail}</p>`}

@@ -14,12 +14,13 @@ let end = () => {};
 const listeners = new Set();
 const lookers = new Set();
 
-/** Begin to follow the server. */
-export function follow() {
+/** Begin to follow the server; `onShutOut` is called with the refusal if the token counts no more. */
+export function follow(onShutOut) {
   let timer = 0;
-  const stop = session.ms.live(take, (found) => {
+  const stop = session.ms.live(take, (found, error) => {
     state = found;
-    if (found === "refused") timer ||= setInterval(look, LOOK_MS);
+    if (error?.status === 401) onShutOut(error);
+    else if (found === "refused") timer ||= setInterval(look, LOOK_MS);
     listeners.forEach((fn) => fn());
   });
   end = () => { clearInterval(timer); stop(); pulses.length = 0; };

@@ -102,9 +102,9 @@ function LiveView({ name }) {
       <h2>Here now</h2>
       <div class=card>${view.presence.length ? html`<ul class=people>${view.presence.map((one) => html`<li key=${one.user}>
         <b>${one.user}</b><span class="soft small">${one.connections > 1 ? `${plural(one.connections, "connection")}, ` : ""}
-        since <${Ago} at=${one.since ?? one.since_ms} now=${now} /></span></li>`)}</ul>`
+        for ${format(Math.max(0, Math.round((now - one.since) / 1000)), "s")}</span></li>`)}</ul>`
         : html`<p class=soft>No user is here.</p>`}</div>
-      ${view.retained.length > 0 && html`<h2>Retained</h2><div class="card scroll"><table>
+      ${view.retained.length > 0 && html`<h2>Retained</h2><div class="card scroll"><table class=kept>
         <thead><tr><th>type</th><th>key</th><th>value</th></tr></thead>
         <tbody>${view.retained.slice(0, SHOWN).map((one) => html`<tr key=${JSON.stringify([one.type, one.key])}>
           <td>${one.type}</td><td class=mono>${one.key ?? ""}</td><td class="mono value">${oneLine(one.data)}</td></tr>`)}</tbody></table></div>`}
