@@ -85,10 +85,24 @@ class _Wait(Struct, eq=False):
     answer: asyncio.Future[bool]
 
 
+class FeedCounts(Struct):
+    """What all feeds of a session have done so far."""
+
+    looks: int = 0
+    """Times that a thread was asked how far a log goes."""
+    look_s: float = 0.0
+    """How long that took, in all."""
+    failures: int = 0
+    """Looks, fetches and deliveries that failed."""
+    skipped: int = 0
+    """Records that were damaged, and left out."""
+
+
 class Feeds:
     """The feeds of one session, by log; those that no caller needs are let go."""
 
     def __init__(self, source: FeedSource) -> None:
+        self.counts = FeedCounts()
         self._source = source
         self._found: dict[str, Feed] = {}
 
@@ -102,7 +116,7 @@ class Feeds:
         """The feed of a log; it lives while it has listeners or waits."""
         found = self._found.get(log)
         if found is None:
-            found = self._found[log] = Feed(self._source, log, self._forget)
+            found = self._found[log] = Feed(self._source, log, self._forget, self.counts)
         return found
 
     async def wait(
@@ -119,14 +133,16 @@ class Feeds:
 class Feed:
     """One log as this process follows it; belongs to one event loop."""
 
-    def __init__(self, source: FeedSource, log: str, forget: Callable[[Feed], None]) -> None:
+    def __init__(
+        self,
+        source: FeedSource,
+        log: str,
+        forget: Callable[[Feed], None],
+        counts: FeedCounts | None = None,
+    ) -> None:
         self.log = log
-        self.looks = 0
-        """Times that a thread was asked how far the log goes."""
-        self.failures = 0
-        """Looks, fetches and deliveries that failed."""
-        self.skipped = 0
-        """Records that were damaged, and left out."""
+        self.counts = counts or FeedCounts()
+        """Shared by the feeds of a session."""
         self.gather_s = 0.0
         """How long news gathers before it is fetched: larger pieces, later."""
         self.is_across = True
@@ -327,9 +343,11 @@ class Feed:
         seen = self._glance() if self._is_fresh else None
         self._is_fresh = True
         if seen is None:
-            self.looks += 1
             known = 0 if before is None else before.setbacks
+            began_s = source.clock.seconds()
             seen = await source.ask(look_at, source.store, self.log, known)
+            self.counts.looks += 1
+            self.counts.look_s += source.clock.seconds() - began_s
         if seen.key != self._watched:
             self._watch(seen.key)
             self._look_soon()  # a change before the watch began woke no one
@@ -369,7 +387,7 @@ class Feed:
                 wait.answer.set_exception(fresh(error) if known else error)  # type: ignore[arg-type]
 
     async def _pause_after(self, error: Exception) -> None:
-        self.failures += 1
+        self.counts.failures += 1
         if not isinstance(error, MillstreamError):
             _logger.exception("feed_failed", extra={"log": self.log}, exc_info=error)
         if not self._listeners:
@@ -434,7 +452,7 @@ class Feed:
 
     def _miss(self, missing: Missing) -> None:
         if missing.why == "damaged":
-            self.skipped += missing.stop - missing.first
+            self.counts.skipped += missing.stop - missing.first
             _logger.warning(
                 "records_skipped",
                 extra={"log": self.log, "first": missing.first, "stop": missing.stop},
@@ -452,5 +470,5 @@ class Feed:
         try:
             method(*arguments)
         except Exception:
-            self.failures += 1
+            self.counts.failures += 1
             _logger.exception("listener_failed", extra={"log": self.log})

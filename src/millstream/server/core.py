@@ -80,6 +80,8 @@ class Core:
         """How messages are sent to a room: by the hub, if it pushes them to listeners here."""
         self.room_events: Callable[..., Awaitable[RoomStream]] | None = None
         """How a client enters a room by server-sent events; set by the hub."""
+        self.room_counts: Callable[[], dict[str, int]] = dict
+        """What is measured of the rooms that this process serves; set by the hub."""
         self.tracer = Tracer()
         self._holdings: dict[str, Holdings] = {}
         """What the requests of each token have claimed; a socket has holdings of its own."""

@@ -109,7 +109,7 @@ async def test_a_thousand_listeners_and_waits_have_one_watch_and_few_looks(tmp_p
 
         assert all(await asyncio.gather(*waits))
         await until(lambda: all(one.values == [b"0"] for one in heard))
-        assert feed.looks < 10
+        assert feed.counts.looks < 10
 
 
 async def test_waits_of_a_server_share_a_feed_and_leave_nothing_behind(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ async def test_damaged_records_are_left_out_counted_and_passed(tmp_path: Path) -
         await until(lambda: heard.position == 30)
         assert heard.values == numbers(0, 10) + numbers(20, 30)
         assert heard.missing == [Missing(10, 20, "damaged")]
-        assert feed.skipped == 10
+        assert feed.counts.skipped == 10
 
 
 async def test_a_listener_that_fails_is_not_in_the_way_of_others(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ async def test_a_listener_that_fails_is_not_in_the_way_of_others(tmp_path: Path)
         feed.attach(heard)
         await ms.log("x").append(b"0")
         await until(lambda: heard.values == [b"0"])
-        assert feed.failures == 1
+        assert feed.counts.failures == 1
 
 
 class Faulty:
@@ -280,7 +280,7 @@ async def test_a_look_that_fails_is_repeated_later(tmp_path: Path) -> None:
         await ms.log("x").append(b"0")
         with pytest.raises(Overloaded):
             await feed.wait(0)
-        await until(lambda: feed.failures > 1)
+        await until(lambda: feed.counts.failures > 1)
         source.fails = False
         await until(lambda: heard.values == [b"0"])
         feed.detach(heard)

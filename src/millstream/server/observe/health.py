@@ -118,7 +118,7 @@ class Checkup:
                     queues = await session.execute(ListQueues("", QUEUES_LOOKED_AT))
                     checks.append(check_ages(queues, self._queue_age_s_max))
                 if backlogs := await self.backlogs():
-                    checks.append(check_rooms(backlogs))
+                    checks.append(check_rooms(backlogs, session.feeds.counts.skipped))
         except (MillstreamError, OSError) as error:
             text = getattr(error, "message", "") or str(error)
             return [*checks, Check("store", "critical", text)]
@@ -174,11 +174,12 @@ def _graded(found: float, warning: float, critical: float) -> Status:
     return "healthy" if found <= warning else "warning" if found <= critical else "critical"
 
 
-def check_rooms(backlogs: list[RoomBacklog]) -> Check:
+def check_rooms(backlogs: list[RoomBacklog], skipped: int = 0) -> Check:
     """Whether an instance is behind in a room: by how many messages, and since when."""
     late = [one for one in backlogs if one.status != "healthy"]
     if not late:
-        return Check("rooms", "healthy")
+        passed = f"{skipped:,} records could not be read, and were passed over" if skipped else ""
+        return Check("rooms", "healthy", passed)
     worst = max(late, key=lambda one: (RANK[one.status], one.unpassed))
     detail = (
         f"in {worst.room!r} an instance has yet to deliver {worst.unpassed:,} messages, the oldest "

@@ -11,7 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.exposition import choose_encoder
 
 from millstream import __version__
@@ -73,6 +79,7 @@ async def _families(core: Core) -> list[Metric]:
         *_of_logs(found),
         *_of_queues(queues, totals),
         *_of_rooms(await core.checkup.backlogs()),
+        *_of_feeds(core),
     ]
 
 
@@ -189,6 +196,37 @@ def _of_rooms(backlogs: list[RoomBacklog]) -> Iterator[Metric]:
         for room in sorted(shown, key=attrgetter("room")):
             family.add_metric([room.room], value(room))
         yield family
+
+
+def _of_feeds(core: Core) -> Iterator[Metric]:
+    feeds, here = core.session.feeds, core.room_counts()
+    yield GaugeMetricFamily(
+        "millstream_feeds", "Logs that this process follows for listeners and waits.", len(feeds)
+    )
+    yield SummaryMetricFamily(
+        "millstream_feed_look_seconds",
+        "How long it took to look for news of a log.",
+        count_value=feeds.counts.looks,
+        sum_value=feeds.counts.look_s,
+    )
+    for name, text, count in (
+        ("feed_failures", "Looks, fetches and deliveries that failed.", feeds.counts.failures),
+        (
+            "feed_skipped_records",
+            "Records that could not be read, and were left out of what is pushed.",
+            feeds.counts.skipped,
+        ),
+        ("room_pushed_messages", "Messages pushed to listeners here.", here.get("pushed", 0)),
+        (
+            "room_gaps",
+            "Times that messages for a listener here were dropped, because it was slow.",
+            here.get("gaps", 0),
+        ),
+    ):
+        yield CounterMetricFamily(f"millstream_{name}", text, count)
+    yield GaugeMetricFamily(
+        "millstream_room_listeners", "Clients that listen here.", here.get("listeners", 0)
+    )
 
 
 def _of_queues(queues: list[QueueInfo], totals: dict[str, dict[str, int]]) -> Iterator[Metric]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from millstream.errors import Denied, MillstreamError, Unauthenticated
+from millstream.rooms.backlog import OwnPlace
 from millstream.rooms.commands import LookIntoRoom, SendToRoom
 from millstream.server.auth.access import Need, Principal
 from millstream.server.core import Core
@@ -59,11 +60,26 @@ class Hub:
         self._looking: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         core.send_to_room = self.send
+        core.room_counts = self.counts
+        core.checkup.own_place = self.own_place
 
     @property
     def listeners(self) -> int:
         """How many listen now."""
         return sum(len(room.listeners) for room in self.rooms.values())
+
+    def counts(self) -> dict[str, int]:
+        """What is measured of this process: who listens, and what was pushed and dropped."""
+        return {
+            "listeners": self.listeners,
+            "pushed": self.ground.pushed,
+            "gaps": self.ground.gaps,
+        }
+
+    def own_place(self) -> OwnPlace:
+        """How far this instance has come in each room: what it has heard, it has pushed."""
+        rooms = [room for room in self.rooms.values() if room.listeners]
+        return OwnPlace(self.attendance.name, {one.name: one.feed.position for one in rooms})
 
     # Coming and going.
 
