@@ -26,7 +26,7 @@ TINY = RoomSizes(
 )
 DETAILS = {
     "rooms_cross": {"cross_p95_ms", "same_p95_ms", "lost", "disorder"},
-    "rooms_fanout": {"listeners", "lost"},
+    "rooms_fanout": {"listeners", "singly_per_second", "lost"},
     "rooms_write": {"threads", "p95_ms"},
     "rooms_poll": {"rooms", "p95_ms", "looks_per_second_max", "memory_mib"},
     "rooms_loss": {"clients", "missing", "twice", "disorder", "gaps", "reconnects"},
