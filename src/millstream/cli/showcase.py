@@ -6,6 +6,7 @@ process of its own. A child ends when its standard input does, so none outlives 
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import random
@@ -30,6 +31,7 @@ WIDTH, HEIGHT, SHAPES = 1600, 900, 12
 
 ORDERS_PER_TURN_MAX = 6
 TURN_S = 0.2
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 STOP_S = 10.0
 """How long children get to end by themselves."""
 
@@ -67,14 +69,13 @@ def show(*, port: int, json: bool) -> None:
 def _until_told() -> None:
     """Wait for Ctrl-C, or for a SIGTERM."""
     over = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda *_: over.set())
+    told = {one: signal.signal(one, lambda *_: over.set()) for one in SIGNALS}
     try:
         while not over.wait(1.0):
             pass
-    except KeyboardInterrupt:
-        pass  # that is how it ends
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for one, before in told.items():
+            signal.signal(one, before)
 
 
 class _Children:
@@ -170,6 +171,7 @@ def _order(chance: random.Random) -> dict[str, object]:
 
 def work(url: str) -> None:
     """Workers: of invoices, some of which fail, and of the other queues."""
+    logging.disable(logging.ERROR)  # what fails is shown by the dashboard, not here
     with _opened(url) as ms, ExitStack() as running:
         for name, handler in (("invoices", _bill), ("mail", _deliver), ("reminders", _deliver)):
             worker = ms.queue(name).worker(handler, concurrency=2)
