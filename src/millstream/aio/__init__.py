@@ -10,7 +10,7 @@
 
 What coroutines ask for in one turn of the event loop is committed together, with one sync.
 Every method is awaited, or iterated with `async for`, except those that ask nothing of the store:
-`ms.log`, `ms.transaction`, and the steps of a transaction.
+`ms.log`, `ms.room`, `ms.transaction`, and the steps of a transaction.
 """
 
 from __future__ import annotations

@@ -141,3 +141,17 @@ async def test_a_put_that_cannot_be_is_refused_with_all_else(more: dict[str, Any
         answer = await rest.post("/transactions", json={"operations": operations})
         assert answer.status_code == 422, answer.text
         problem(await rest.get("/logs/a/records"), 404, "NotFound")
+
+
+@served
+async def test_a_transaction_sends_to_rooms(rest: Rest) -> None:
+    await rest.put("/rooms/hall/settings", json={"retained": ["rect"]})
+    results = await transact(
+        rest,
+        {"op": "send", "room": "hall", "type": "chat", "data": "hi", "user": "ann"},
+        {"op": "send", "room": "hall", "type": "rect", "data": {"x": 1}, "key": "a"},
+        {"op": "send", "room": "hall", "type": "rect", "key": "b", "deleted": True},
+    )
+    assert results == [0, 1, 2]
+    found = (await rest.get("/rooms/hall/retained")).json()
+    assert [one["data"] for one in found["retained"]] == [{"x": 1}]

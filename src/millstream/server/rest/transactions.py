@@ -15,6 +15,9 @@ from millstream.log.names import check_name
 from millstream.queue import commands as queues
 from millstream.queue.model.message import LeaseEnd
 from millstream.record import optional_ms
+from millstream.rooms.commands import SendToRoom
+from millstream.rooms.model import RoomMessage
+from millstream.rooms.packing import data_of
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.claims import Lease, Tokens, runs_of
 from millstream.server.rest.cursors import CursorAckBody, SeekBody, ranges_of
@@ -47,6 +50,19 @@ class PutOperation(PutBody, _Operation, kw_only=True):
     """Put one message, or several under `messages`; answers the id of the first."""
 
     queue: str
+
+
+class SendOperation(_Operation):
+    """Send one message to all listeners of a room; answers its offset."""
+
+    room: str
+    type: str
+    data: Any = None
+    key: str | None = None
+    deleted: bool = False
+    """Whether the retained value of the type and key is forgotten."""
+    user: str = ""
+    """Shown as the sender."""
 
 
 class CreateLogOperation(_Operation):
@@ -119,6 +135,7 @@ class RenewOperation(AckOperation):
 Operation = Union[  # noqa: UP007  # msgspec reads it as one type
     AppendOperation,
     PutOperation,
+    SendOperation,
     CreateLogOperation,
     DeleteLogOperation,
     TruncateOperation,
@@ -168,6 +185,9 @@ def _step(ask: Ask, operation: Operation) -> Any:
             return _append(ask, operation)
         case PutOperation():
             return _put(ask, operation)
+        case SendOperation(room=room, type=kind, key=key, deleted=deleted):
+            message = RoomMessage(kind, data_of(operation.data), key, deleted)
+            return SendToRoom(check_name(room, "room"), [message], operation.user)
         case CreateLogOperation(log=log):
             return logs.CreateLog(log)
         case DeleteLogOperation(log=log):
