@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import httpx
@@ -18,6 +19,8 @@ from millstream.limits import Limits
 from millstream.server.auth.access import ANYONE_HERE, Principal
 from millstream.server.core import Core
 from millstream.server.docs.endpoints import routes
+from millstream.server.rooms.events import enter_stream
+from millstream.server.rooms.hub import Hub
 from millstream.server.settings import Settings
 from millstream.store.memory import MemoryEngine
 from millstream.testing.clock import SimulatedClock
@@ -61,6 +64,8 @@ async def serving(
     core = Core(
         open_store(engine or MemoryEngine(), clock=clock, limits=limits), settings or Settings()
     )
+    hub = Hub(core, "test")
+    core.room_events = partial(enter_stream, hub)
     app = Starlette(routes=[*routes(core)])
     transport = httpx.ASGITransport(AsSomebody(app, principal), raise_app_exceptions=True)
     async with Rest(transport=transport, base_url="http://here") as rest:
@@ -70,6 +75,7 @@ async def serving(
         try:
             yield rest
         finally:
+            await hub.close()
             await core.close()
 
 
