@@ -87,14 +87,16 @@ class Overlay:
         return [(name, row[1]) for name, row in found if row is not None]
 
     def keys(self, start: bytes, stop: bytes) -> list[bytes]:
-        """The held keys in a range; keys of ten bytes are never part of one."""
+        """The held keys in a range, in order; keys of ten bytes are never part of one."""
         first, last = start[:GROUP_BYTES], stop[:GROUP_BYTES]
-        names = [first] if first == last else list(self._groups)
+        if first == last:
+            names = [first]
+        else:
+            names = sorted(name for name in list(self._groups) if first <= name <= last)
         found: list[bytes] = []
         for name in names:
-            if first <= name <= last:
-                group = self._groups.get(name, [])
-                found += group[bisect_left(group, start) : bisect_left(group, stop)]
+            group = self._groups.get(name, [])
+            found += group[bisect_left(group, start) : bisect_left(group, stop)]
         return found
 
     def drop_all(self, ranges: Iterable[tuple[bytes, bytes]]) -> None:

@@ -131,3 +131,12 @@ def test_it_agrees_with_a_dictionary(actions: list[tuple[str, int, int]]) -> Non
             above = min((key for key in model if key >= entry(offset)), default=None)
             found = overlay.after(entry(offset))
             assert (found[0] if found else None) == above
+
+
+def test_keys_of_several_groups_come_in_order_whichever_came_first() -> None:
+    overlay = Overlay()
+    for log_id in (3, 1, 2):
+        overlay.put(log_id, [(entry(offset, log_id), b"x") for offset in (5, 0)])
+    found = overlay.keys(keys.entry(1, 0), keys.entry(4, 0))
+    assert len(found) == 6
+    assert found == sorted(found)
