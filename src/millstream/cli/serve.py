@@ -33,6 +33,10 @@ _HELPS = {
     "claims_open_max": "the maximum number of messages that one client may have claimed.",
     "wait_ms_max": "how long a request may wait for news.",
     "queue_age_s_max": "a message that waits longer makes the health a warning; 0 is unlimited.",
+    "instance": "NAME: its name among servers that share the store; by default HOST:PORT.",
+    "instance_lease_s": "how long it counts as alive after its last sign of life.",
+    "rooms_profile": "NAME: balanced, low-latency or high-throughput.",
+    "rooms_across": "listeners hear what other processes send.",
     "stop_s": "once told to stop, be gone by then.",
 }
 

@@ -23,6 +23,9 @@ from millstream.rooms.model import (
 )
 from millstream.rooms.settings import RoomSettings
 
+LEASE_MS = 30_000
+"""How long an instance counts as alive after its last renewal."""
+
 PRESENCE_PER_COMMIT = 500
 """Connections that one commit forgets, or notes as left."""
 
@@ -166,6 +169,7 @@ class TakeInstance(Procedure[InstanceTaken], frozen=True):
 
     name: str
     holder: str
+    lease_ms: int = LEASE_MS
 
 
 class RenewInstance(Operation[None], frozen=True):
@@ -175,6 +179,7 @@ class RenewInstance(Operation[None], frozen=True):
 
     name: str
     generation: int
+    lease_ms: int = LEASE_MS
 
 
 class FreeInstance(Operation[None], frozen=True):

@@ -20,12 +20,6 @@ from millstream.store.rows import View
 from millstream.store.store import Store
 from millstream.store.transaction import WriteTransaction
 
-LEASE_MS = 30_000
-"""How long an instance counts as alive after its last renewal."""
-
-RENEW_S = 10.0
-"""How often an instance renews its lease."""
-
 TRIES = 8
 SECTION = 1_024
 """Of a watermark's cursor, as of any other."""
@@ -66,11 +60,14 @@ def _take(
         return None
     ended_ms = min(state.until_ms, tx.store_ms)
     held = InstanceHeld(
-        command.holder, tx.take_log_id(), tx.store_ms + LEASE_MS, tx.wall_ms, ended_ms
+        command.holder, tx.take_log_id(), tx.store_ms + command.lease_ms, tx.wall_ms, ended_ms
     )
     tx.change(key, held)
     return InstanceTaken(
-        name=command.name, generation=held.generation, lease_ms=LEASE_MS, is_new=not generation
+        name=command.name,
+        generation=held.generation,
+        lease_ms=command.lease_ms,
+        is_new=not generation,
     )
 
 
@@ -89,7 +86,9 @@ def need_instance(tx: WriteTransaction, name: str, generation: int) -> InstanceS
 def renew_instance(tx: WriteTransaction, command: c.RenewInstance) -> None:
     """Prolong a lease, and with it the presence of all connections of the instance."""
     need_instance(tx, command.name, command.generation)
-    tx.change(keys.instance(command.name), InstanceProlonged(tx.store_ms + LEASE_MS, tx.wall_ms))
+    tx.change(
+        keys.instance(command.name), InstanceProlonged(tx.store_ms + command.lease_ms, tx.wall_ms)
+    )
 
 
 def free_instance(tx: WriteTransaction, command: c.FreeInstance) -> None:

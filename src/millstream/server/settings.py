@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec import Struct
 
 from millstream.errors import InvalidInput
+
+ProfileName = Literal["balanced", "low-latency", "high-throughput"]
+PROFILE_NAMES: tuple[str, ...] = get_args(ProfileName)
 
 KiB = 1024
 MiB = 1024 * KiB
@@ -69,7 +72,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     instance: str = ""
     """The name of this server among those that share its store; empty: HOST:PORT."""
 
-    rooms_profile: Literal["balanced", "low-latency", "high-throughput"] = "balanced"
+    instance_lease_s: float = 30.0
+    """How long it counts as alive after its last sign of life; it gives three in that time."""
+
+    rooms_profile: ProfileName = "balanced"
     """How rooms weigh latency against load."""
 
     rooms_across: bool = True
@@ -79,7 +85,15 @@ class Settings(Struct, frozen=True, kw_only=True):
     """A message that waits for longer makes the server's health a warning; 0 is any time."""
 
     def check(self) -> None:
-        """Refuse what would leave a store open to every client of the network."""
+        """Refuse what would leave a store open to every client of the network, or cannot be."""
+        if self.rooms_profile not in PROFILE_NAMES:
+            raise InvalidInput(
+                f"rooms_profile is {', '.join(PROFILE_NAMES)}, not {self.rooms_profile!r}"
+            )
+        if not 0.1 <= self.instance_lease_s <= 3_600:
+            raise InvalidInput(
+                f"instance_lease_s is from 0.1 to 3,600 seconds, not {self.instance_lease_s:g}"
+            )
         if self.auth == "off" and not self.is_loopback():
             raise InvalidInput(
                 f"a server that others can reach at {self.host} needs tokens: leave auth on, and "

@@ -7,7 +7,7 @@ import pytest
 from millstream.errors import Fenced
 from millstream.format import keys
 from millstream.rooms import commands as c
-from millstream.rooms.instances import LEASE_MS
+from millstream.rooms.commands import LEASE_MS
 from millstream.rooms.model import Leaving
 from millstream.rooms.presence import GRACE_MS
 from millstream.testing import Probe

@@ -51,10 +51,13 @@ Rooms = Callable[[], Iterable[LiveRoom]]
 class Attendance:
     """One instance; belongs to one event loop."""
 
-    def __init__(self, session: AsyncEmbeddedSession, name: str, rooms: Rooms) -> None:
+    def __init__(
+        self, session: AsyncEmbeddedSession, name: str, rooms: Rooms, *, lease_ms: int
+    ) -> None:
         self.name = check_instance(name)
         self._session = session
         self._rooms = rooms
+        self._lease_ms = lease_ms
         self._holder = make_holder(session.clock)
         self._taken: InstanceTaken | None = None
         self._taking = asyncio.Lock()
@@ -72,8 +75,9 @@ class Attendance:
         """Become the instance. Raises `Locked` if another process is it, and alive."""
         async with self._taking:
             if self._taken is None:
-                self._taken = await self._session.execute(TakeInstance(self.name, self._holder))
+                self._taken = await self._session.execute(self._taking_over())
                 self._keeping = asyncio.create_task(self._keep())
+                self._session.store.tend_soon()  # from then on upkeep settles presence every second
             return self._taken
 
     async def join(self, listener: RoomListener) -> Joined:
@@ -84,6 +88,9 @@ class Attendance:
                 return await self._session.execute(_joining(listener, taken))
             except Fenced:
                 await self._take_again(taken)
+
+    def _taking_over(self) -> TakeInstance:
+        return TakeInstance(self.name, self._holder, self._lease_ms)
 
     def leave(self, listener: RoomListener) -> None:
         """Note soon, together with others, that a connection has ended."""
@@ -137,7 +144,9 @@ class Attendance:
             taken = self._taken
             try:
                 if loop.time() - renewed_s >= renew_s:
-                    await self._session.execute(RenewInstance(taken.name, taken.generation))
+                    await self._session.execute(
+                        RenewInstance(taken.name, taken.generation, self._lease_ms)
+                    )
                     renewed_s = loop.time()
                 await self._note_watermarks(taken)
             except Fenced:
@@ -167,7 +176,7 @@ class Attendance:
         async with self._taking:
             if self._taken is None or self._taken.generation != lost.generation:
                 return
-            self._taken = await self._session.execute(TakeInstance(self.name, self._holder))
+            self._taken = await self._session.execute(self._taking_over())
             _logger.warning("instance_taken_again", extra={"instance": self.name})
             for listener in [one for room in self._rooms() for one in room.listeners]:
                 if listener.user:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from millstream.errors import Denied, MillstreamError, Unauthenticated
+from millstream.record import to_ms
 from millstream.rooms.backlog import OwnPlace
 from millstream.rooms.commands import LookIntoRoom, SendToRoom
 from millstream.server.auth.access import Need, Principal
@@ -56,7 +57,9 @@ class Hub:
             core.session, PROFILES[settings.rooms_profile], is_across=settings.rooms_across
         )
         self.rooms: dict[str, LiveRoom] = {}
-        self.attendance = Attendance(core.session, instance, self.rooms.values)
+        self.attendance = Attendance(
+            core.session, instance, self.rooms.values, lease_ms=to_ms(settings.instance_lease_s)
+        )
         self._looking: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         core.send_to_room = self.send
