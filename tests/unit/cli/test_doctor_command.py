@@ -17,7 +17,7 @@ def _orders(cli: Any) -> None:
     with millstream.open("millstream.db") as ms:
         for number in range(20):
             ms.log("orders").append(b"%d" % number)
-        ms.fold()
+            ms.fold()  # each alone, so that none is joined with another
 
 
 def test_a_healthy_store_ends_with_0(cli: Any) -> None:

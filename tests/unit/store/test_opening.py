@@ -30,6 +30,8 @@ def make_store(path: Path, *, fold: bool = True, records: int = 30) -> None:
         for number in range(records):
             ms.log("a").append(b"a%d" % number)
             ms.log("b").append(b"b%d" % number)
+            if fold:
+                ms.fold()  # so that records of a log are not joined
         ms.log("a").append_many([b"block %d" % i + bytes(100) for i in range(100)])
         ms.log("c").append(b"the newest commit is never folded")
         if fold:
@@ -345,7 +347,7 @@ def test_a_flipped_bit_in_any_other_record_is_noticed(tmp_path: Path, kind: int)
     ("table", "where", "offset"),
     [
         ("millstream_record", "key = x'" + keys.entry(1, 129).hex() + "'", 30),
-        ("millstream_record", "key = x'" + keys.entry(1, 29).hex() + "'", 0),
+        ("millstream_record", "key = x'" + keys.entry(1, 0).hex() + "'", 0),
         ("millstream_payload", "CAST(value AS TEXT) = 'a7'", 7),
         ("millstream_block", "1", 30),
     ],
