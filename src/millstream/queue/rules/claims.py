@@ -200,8 +200,8 @@ def _take_front(ledger: Ledger, chosen: Chosen, lane: int, most: int, limit: Ran
     """Take messages off a lane while nothing else has a better rank."""
     run = 0
     at_ms: int | None = None
-    for bucket_id, slots in chosen.front(lane):
-        for span in ledger.bucket(bucket_id).sources(*slots):
+    for bucket_id, (start, stop) in chosen.front(lane):
+        for span in ledger.bucket(bucket_id).sources(start, min(stop, start + most - run)):
             if span.at_ms != at_ms:
                 at_ms = span.at_ms
                 if run and (QUIET, ledger.index.rank(lane, at_ms)) >= limit:

@@ -8,6 +8,9 @@ its group, where the end of an attempt finds it. So what is never held up costs 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from millstream.queue.model.slots import Slots
 from millstream.queue.rules.choosing import Chosen
 from millstream.queue.rules.index import QUIET, Rank
 from millstream.queue.rules.ledger import Ledger
@@ -15,6 +18,7 @@ from millstream.queue.rules.ledger import Ledger
 PASSED_MAX = 2_000
 """Messages that one commit passes over."""
 
+STEP_MIN = 16
 LANE = 0
 
 
@@ -25,7 +29,7 @@ def take_passing(ledger: Ledger, chosen: Chosen, most: int, limit: Rank) -> bool
     """
     walk = _Walk(ledger, chosen, most)
     at_ms: int | None = None
-    for bucket_id, slots in chosen.front(LANE):
+    for bucket_id, slots in _steps(chosen, most):
         for span in ledger.bucket(bucket_id).sources(*slots):
             if span.at_ms != at_ms:
                 at_ms = span.at_ms
@@ -34,6 +38,15 @@ def take_passing(ledger: Ledger, chosen: Chosen, most: int, limit: Rank) -> bool
             if walk.go(bucket_id, span.slot, span.slot + span.count, at_ms):
                 return walk.end()
     return walk.end()
+
+
+def _steps(chosen: Chosen, most: int) -> Iterator[tuple[int, Slots]]:
+    """What waits in the lane, as many at a time as are asked for: mostly the first will do."""
+    for bucket_id, (start, stop) in chosen.front(LANE):
+        while start < stop:
+            end = min(stop, start + max(most, STEP_MIN))
+            yield bucket_id, (start, end)
+            start = end
 
 
 class _Walk:
