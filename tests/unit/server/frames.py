@@ -13,7 +13,7 @@ from millstream import framing, wire
 from millstream.framing import CLOSE, DATA, Unframer
 from millstream.server.serving import Serving
 
-SOON_S = 20.0
+SOON_S = 120.0
 
 
 def request(server: Serving, *more: str, path: str = "/socket") -> bytes:

@@ -243,6 +243,20 @@ def test_bytes_before_the_answer_count_for_nothing(tmp_path: Path) -> None:
         assert talk_to(FramedSocket(raw, rest)).ask(logs.GetBounds("a")) == (0, 0)
 
 
+def test_what_is_sent_at_once_is_counted(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, framed(server) as found:
+        talk = talk_to(found)
+        talk.ask(logs.SetMetadata("a", "k", "x" * 50_000))
+        before = sent_bytes(server)
+        assert talk.ask(logs.GetMetadata("a"))
+        assert sent_bytes(server) - before > 50_000
+
+
+def sent_bytes(server: Serving) -> float:
+    assert server.core is not None
+    return server.core.meter.registry.get_sample_value("millstream_sent_bytes_total") or 0.0
+
+
 # Quiet clients, and the end.
 
 

@@ -116,7 +116,7 @@ SOUND: dict[type, list[Any]] = {
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def server(tmp_path_factory: pytest.TempPathFactory, transport: str) -> Iterator[Serving]:
     path = tmp_path_factory.mktemp("extremes") / "store.db"
     with running(path, Settings(port=0, wait_ms_max=1), durability="relaxed") as server:
         yield server

@@ -121,7 +121,7 @@ class FramedConnection(asyncio.Protocol):
     # What the application asks for.
 
     async def _serve(self) -> None:
-        self._scope["state"]["abort"] = self.transport.abort
+        self._scope["state"] |= {"abort": self.transport.abort, "write": self._write}
         try:
             await self._app(self._scope, self._receive, self._send)
         except ClientDisconnected:
@@ -166,6 +166,13 @@ class FramedConnection(asyncio.Protocol):
             self._refusal = message
         elif self._refusal is not None:
             self._refuse(self._refusal["status"], self._refusal["headers"], message["body"])
+
+    def _write(self, frame: bytes) -> bool:
+        """Send a frame of data at once, if there is room: False if not."""
+        if self._is_over or not self._writable.is_set():
+            return False
+        self.transport.writelines(framing.pieces(frame))
+        return True
 
     def _accept(self, message: Message) -> None:
         self._is_open = True

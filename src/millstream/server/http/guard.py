@@ -87,6 +87,7 @@ class Guard:
                 await watched.refuse(respond(error))
                 return
             scope["state"]["principal"] = principal
+            watched.count_writes()
             with request_span(scope):
                 await self.app(scope, watched.receive, watched.send)
 
@@ -203,6 +204,21 @@ class _Watched:
             self._sent += size
             self._core.meter.sent_bytes.inc(size)
         await self._send(message)
+
+    def count_writes(self) -> None:
+        """Count what the application writes past `send`, where a connection has that."""
+        write = self._scope["state"].get("write")
+        if write is None:
+            return
+
+        def counted(frame: bytes) -> bool:
+            is_written: bool = write(frame)
+            if is_written:
+                self._sent += len(frame)
+                self._core.meter.sent_bytes.inc(len(frame))
+            return is_written
+
+        self._scope["state"]["write"] = counted
 
     async def refuse(self, response: Response) -> None:
         """Answer without the application; a socket is refused before it is one."""

@@ -20,15 +20,18 @@ FRAME_BYTES = 1024 * 1024
 """A frame is larger only if one answer is: so a slow reader is seen to be slow."""
 
 Sent = Callable[[], object]
+Write = Callable[[bytes], bool]
 
 
 class Outbox:
     """Answers that are done, and frames that are not yet sent."""
 
-    def __init__(self, send: Send, bytes_max: int) -> None:
+    def __init__(self, send: Send, bytes_max: int, write: Write | None = None) -> None:
         self.is_full = False
         """Whether the client does not read: more is waiting for it than is kept."""
         self._send = send
+        self._write = write
+        """Sends a frame at once, if there is room for it; not every connection can."""
         self._sender: asyncio.Task[Any] | None = None
         self._blocked = False
         """While a frame waits for the client to read those before it."""
@@ -53,6 +56,13 @@ class Outbox:
 
     def put(self, frame: bytes, when_sent: list[Sent] | None = None) -> None:
         """Send a frame after those before it."""
+        is_next = self._write is not None and not (self._blocked or self._frames)
+        if is_next and self._write(frame):  # type: ignore[misc]
+            for call in when_sent or ():
+                call()
+            if not self._done:
+                self._empty.set()
+            return
         self._empty.clear()
         self._frames.append((frame, when_sent or []))
         self._bytes += len(frame)

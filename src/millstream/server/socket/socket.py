@@ -120,7 +120,7 @@ class Conversation:
 
     def __init__(self, core: Core, scope: Scope, receive: Receive, send: Send) -> None:
         settings = core.settings
-        self.outbox = Outbox(send, settings.send_bytes_max)
+        self.outbox = Outbox(send, settings.send_bytes_max, scope["state"].get("write"))
         self.is_cut = False
         """Whether the client does not even read that this is the end."""
         self.principal: Principal = scope["state"]["principal"]
