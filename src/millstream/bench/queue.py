@@ -15,7 +15,8 @@ from time import sleep
 from typing import Any
 
 from millstream.bench.disk import open_slow_engine
-from millstream.bench.measure import ReportRow, Step, StepMeter, memory_mib
+from millstream.bench.live import LivePair
+from millstream.bench.measure import PAYLOAD_BYTES, ReportRow, Step, StepMeter, memory_mib
 from millstream.bench.reference import DUE, GROUP, PRIORITY, TURN, Order, ReferenceQueue
 from millstream.bench.singles import SinglesQueue
 from millstream.bench.suite import Suite
@@ -346,6 +347,22 @@ def _claim_singles(bench: QueueBench, folded: Side, live: Side, *, batch: int) -
     return row
 
 
+def live_one(bench: QueueBench) -> ReportRow:
+    """One thread publishes and another claims and acknowledges, message by message."""
+    log = bench.store.log("live")
+    queue = bench.store.queue("live", sources="live", start="earliest", lease=LEASE_S)
+    pair = LivePair(log, queue, bytes(PAYLOAD_BYTES))
+    reference, meter = alternate(
+        [bench.reference(1), Side(lambda: pair.step(bench.sizes.slice_s))],
+        bench.seconds,
+        slice_s=bench.sizes.slice_s,
+    )
+    pair.close()
+    row = bench.row(batch=1, reference=reference, meter=meter)
+    row.p50_ms, row.p99_ms = pair.meter.percentile_ms(0.5), pair.meter.percentile_ms(0.99)
+    return row.require_rate(3_500).require("p50 ≤ 0.4 ms", row.p50_ms <= 0.4)
+
+
 def route_many(bench: QueueBench) -> ReportRow:
     """One log, many queues with filters of their own: messages that all of them have looked at."""
     log = bench.store.log("events")
@@ -392,6 +409,7 @@ SUITE = Suite(
     claim_delayed,
     claim_singles_batch,
     claim_singles_one,
+    live_one,
     route_many,
     apart=True,
 )
