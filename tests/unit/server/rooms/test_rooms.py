@@ -451,3 +451,44 @@ def test_a_stopping_server_says_so(tmp_path: Path) -> None:
     with running(place, Settings(port=0)) as server, joined(server, user="ann") as one:
         server.stop()
         assert one.until_closed() == 1001
+
+
+# Profiles, and a server for itself.
+
+
+def test_a_server_for_itself_pushes_only_what_comes_in_there(tmp_path: Path) -> None:
+    place, alone = tmp_path / "store.db", Settings(port=0, rooms_across=False)
+    with (
+        running(place, alone) as one,
+        running(place, alone) as other,
+        joined(one, client="a") as a,
+        joined(one) as near,
+        joined(other) as far,
+    ):
+        a.send(("draw", 1), n=1)
+        assert near.until_heard(1) == [1]
+        send(one, {"type": "draw", "data": 2})
+        send(other, {"type": "draw", "data": 3})
+        assert far.until_heard(1) == [3]
+        a.send(("draw", 4), n=2)
+        assert near.until_heard(3) == [1, 2, 4]
+        far.settle()
+        assert far.heard() == [3]
+
+
+@pytest.mark.parametrize("profile", ["low-latency", "high-throughput"])
+def test_in_every_profile_everything_comes_once_and_in_order(tmp_path: Path, profile: Any) -> None:
+    place, settings = tmp_path / "store.db", Settings(port=0, rooms_profile=profile)
+    with (
+        running(place, settings) as one,
+        running(place, settings) as other,
+        joined(one) as writer,
+        joined(one) as near,
+        joined(other) as far,
+    ):
+        for n in range(1, 31):
+            writer.send(("draw", n), n=n)
+        for client in (near, far):
+            assert client.until_heard(30) == [*range(1, 31)]
+            client.settle()
+            assert len(client.heard()) == 30
