@@ -1,9 +1,9 @@
 """A queue against a model in plain Python, through every road that a message can take.
 
 The machine appends, puts, claims, finishes with good, stale and repeated claims, lets leases end,
-jumps the wall clock, purges, redrives, pauses, truncates logs, alters the bucket size, deletes the
-queue and makes it again, folds with tiny limits, closes and opens again, and does each through either of
-two handles on one file.
+jumps the wall clock, purges, redrives, replaces what has failed, pauses, truncates logs, alters the
+bucket size, deletes the queue and makes it again, folds with tiny limits, closes and opens again, and
+does each through either of two handles on one file.
 Promises:
 
 - No message is lost, none is held by two at once, and each is delivered in its log's order first.
@@ -37,6 +37,7 @@ from millstream import Limits, Millstream
 from millstream.errors import LeaseLost
 from millstream.format import rfc
 from millstream.queue.model.message import Message
+from millstream.queue.rules.sources import LATER_ID, later_of
 from millstream.record import wall_ms_of
 from millstream.testing import Probe, SimulatedClock
 from millstream.threads.queue import Queue
@@ -536,6 +537,21 @@ class QueueMachine(RuleBasedStateMachine):
             past = [*entry.past, *entry.tries]
             self.entries.append(Entry(entry.log, entry.offset, entry.value, again=True, past=past))
             self.entries[-1].state = "available"
+
+    @precondition(lambda self: not self.delay_ms)
+    @rule(handle=HANDLES, value=st.binary(max_size=5))
+    def replace_failed(self, handle: int, value: bytes) -> None:
+        queue = self.settled(handle)
+        failed = next(iter(queue.failed()), None)
+        if failed is None:
+            return
+        entry = self.by_claim[failed.claim_id]
+        assert entry.state == "failed"
+        offset = queue.replace(failed, value) - LATER_ID
+        entry.state = "gone"
+        past = [*entry.past, *entry.tries]
+        self.entries.append(Entry(later_of(queue.name), offset, value, again=True, past=past))
+        self.entries[-1].state = "available"
 
     @rule(handle=HANDLES, paused=st.booleans())
     def pause(self, handle: int, paused: bool) -> None:
