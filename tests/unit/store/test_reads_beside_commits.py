@@ -27,6 +27,8 @@ from millstream.queue.model.spec import QueueSpec
 from millstream.queue.rules.sources import find_facts
 from millstream.replica.commands import SetAside
 from millstream.replica.sync.following import WaitForChange
+from millstream.rooms.commands import DeleteRoom, SendToRoom
+from millstream.rooms.model import RoomMessage
 from millstream.store.faults import Faults, Pause, Torn
 from millstream.store.standby import IDLE_S
 from millstream.testing import MemoryEngine, Probe, SimulatedClock
@@ -47,6 +49,7 @@ DESTRUCTION: list[list[Any]] = [
     [q.PurgeQueue("jobs", "available")],
     [c.DeleteCursor("events", "reader")],
     [SetAside("events", 1, 0), c.Append("events", SINGLE)],
+    [DeleteRoom("canvas"), SendToRoom("canvas", [RoomMessage("draw", b"2")])],
 ]
 
 FIELDS: dict[str, Any] = {
@@ -54,6 +57,8 @@ FIELDS: dict[str, Any] = {
     "names": "events",
     "cursor": "reader",
     "queue": "jobs",
+    "room": "canvas",
+    "types": "shape",
     "state": "available",
     "book": "book",
     "name": "first",
@@ -109,6 +114,9 @@ class Held:
         self.session.execute(PublishParts("book", 1_000, "first", "parts", [SINGLE], "d"))
         jobs = ms.queue("jobs", sources=["events", "more-*"])
         jobs.put_many([b"x", b"y"])
+        canvas = ms.room("canvas")
+        canvas.specify(retained=["shape"])
+        canvas.send("shape", "blue", key="first")
         if is_asked_before:
             for kind in READS:
                 self.session.execute(question(kind))
@@ -122,6 +130,8 @@ class Held:
             q.PauseQueue("jobs", True),
             q.SpecifyQueue("others", QueueSpec()),
             PublishParts("book", 1_000, "second", "parts", [SINGLE], "e"),
+            SendToRoom("canvas", [RoomMessage("shape", b'"red"', "first")]),
+            SendToRoom("another", [RoomMessage("draw", b"1")]),
         ]
 
     @contextmanager
