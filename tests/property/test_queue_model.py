@@ -310,7 +310,7 @@ class QueueMachine(RuleBasedStateMachine):
     def same(self, message: Message, entry: Entry) -> None:
         assert (message.log, message.offset) == (entry.log, entry.offset)
         assert message.value == entry.value
-        assert message.headers == ({} if entry.log == INBOX else {"take": True})
+        assert message.headers == ({"take": True} if entry.log in LOGS else {})
 
     # How attempts end.
 
@@ -538,7 +538,9 @@ class QueueMachine(RuleBasedStateMachine):
             self.entries.append(Entry(entry.log, entry.offset, entry.value, again=True, past=past))
             self.entries[-1].state = "available"
 
-    @precondition(lambda self: not self.delay_ms)
+    @precondition(
+        lambda self: not self.delay_ms and any(one.state == "failed" for one in self.entries)
+    )
     @rule(handle=HANDLES, value=st.binary(max_size=5))
     def replace_failed(self, handle: int, value: bytes) -> None:
         queue = self.settled(handle)
