@@ -5,6 +5,7 @@ The names are those of `millstream.aio.working`.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -14,6 +15,10 @@ from millstream.command import Session
 from millstream.worker.crew import Crew, LoopCrew, Report, ThreadCrew
 from millstream.worker.options import WorkerOptions
 from millstream.worker.stopping import stopped_by_signals
+
+TURN_S = 0.5
+"""How long a thread sleeps without a look: a signal that comes just before the main thread falls
+asleep does not wake it, and its handler runs with the next turn."""
 
 
 class Bell:
@@ -33,11 +38,16 @@ class Bell:
 
     def wait(self, within_s: float | None) -> bool:
         """Wait until it is rung; False if that is not so in time."""
-        try:
-            self._rung.get(timeout=within_s)
-        except Empty:
-            return False
-        return True
+        left_s = math.inf if within_s is None else within_s
+        while True:
+            try:
+                self._rung.get(timeout=min(left_s, TURN_S))
+            except Empty:
+                left_s -= TURN_S
+                if left_s <= 0:
+                    return False
+            else:
+                return True
 
 
 class SideCall:
