@@ -15,7 +15,8 @@ TEXT = (Path(__file__).resolve().parents[3] / "docs" / "PROTOCOL.md").read_text(
 
 
 def test_the_example_is_what_travels(tmp_path: Path) -> None:
-    lines = re.findall(r"```\n(.*?)```", TEXT, re.DOTALL)[-1].splitlines()
+    (example,) = re.findall(r"```\n(→.*?)```", TEXT, re.DOTALL)
+    lines = example.splitlines()
     asked, told = "", ""
     for line in lines:
         shown = re.sub(r"[^0-9a-f]", "", re.split(r"\s{3,}(?=\S)", line[2:].strip())[0])
