@@ -12,9 +12,7 @@ import asyncio
 import json
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -23,6 +21,8 @@ import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
+
+from tests.integration.programs import program
 
 USERS = 50
 AWAY = 5
@@ -33,23 +33,6 @@ EACH = 5
 
 LEASE = "2s"
 PATIENCE_S = 120
-
-
-@contextmanager
-def program(folder: Path, name: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """One server of three, and where it is."""
-    command = [sys.executable, "-m", "millstream", "serve", "store.db", "--port", "0", "--json"]
-    options = ["--instance", name, "--instance-lease", LEASE]
-    with subprocess.Popen(
-        [*command, *options], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as process:
-        assert process.stdout is not None
-        try:
-            yield process, json.loads(process.stdout.readline())["rest"]
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait(30)
 
 
 class Member:
@@ -198,7 +181,10 @@ async def story(servers: list[tuple[subprocess.Popen[bytes], str]]) -> None:
 @pytest.mark.slow
 def test_clients_of_a_killed_server_resume_on_the_others(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        servers = [stack.enter_context(program(tmp_path, name)) for name in ("a", "b", "c")]
+        servers = [
+            stack.enter_context(program(tmp_path, "--instance", name, "--instance-lease", LEASE))
+            for name in ("a", "b", "c")
+        ]
 
         async def run() -> None:
             async with asyncio.timeout(PATIENCE_S):

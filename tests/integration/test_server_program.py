@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket as sockets
@@ -10,8 +9,6 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -26,6 +23,7 @@ from websockets.sync.client import connect
 import millstream
 from millstream import Producer, wire
 from millstream.errors import MillstreamError
+from tests.integration.programs import program
 
 MIB = 1024 * 1024
 STOP_S = 5.0
@@ -34,22 +32,6 @@ SLACK_S = 3.0
 
 ROUNDS = 25
 GROWTH_BYTES_MAX = 40 * MIB
-
-
-@contextmanager
-def program(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A server of its own, and where it is."""
-    command = [sys.executable, "-m", "millstream", "serve", "store.db", "--port", "0", "--json"]
-    with subprocess.Popen(
-        [*command, *options], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as process:
-        assert process.stdout is not None
-        try:
-            yield process, json.loads(process.stdout.readline())["rest"]
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait(30)
 
 
 class Load(threading.Thread):

@@ -1,4 +1,4 @@
-"""The room as coroutines hold it: send, listen, who is there, what is kept."""
+"""The room as coroutines hold it: send, listen, its users, and the values that it keeps."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # Generated from src/millstream/aio/room.py by `make generate`: change that file, not this one.
 
-"""The room as threads hold it: send, listen, who is there, what is kept."""
+"""The room as threads hold it: send, listen, its users, and the values that it keeps."""
 
 from __future__ import annotations
 
