@@ -28,7 +28,9 @@
         ├── Poisoned            something acknowledged is missing from the disk: the handle has ended
         ├── WriteFailed         the write failed and nothing of it was stored (retry)
         │   ├── DiskFull        there is too little room on the disk         (retry)
-        │   └── Recovering      an earlier write failed, and is being looked into (retry)
+        │   ├── Recovering      an earlier write failed, and is being looked into (retry)
+        │   ├── NotLeader       another node of the cluster takes writes     (retry)
+        │   └── NoQuorum        too few servers of the cluster answer        (retry)
         └── OutcomeUnknown      the write may or may not have become durable
 
 An unknown outcome is never reported as a failure: after `OutcomeUnknown` the caller must look, or
@@ -191,6 +193,14 @@ class Recovering(WriteFailed):
 
     It takes writes again by itself, mostly within milliseconds. Data: `cause`.
     """
+
+
+class NotLeader(WriteFailed):
+    """Another node of the cluster takes writes. Data: `leader`, its address, or None; `epoch`."""
+
+
+class NoQuorum(WriteFailed):
+    """Too few servers of the cluster's shared log answer, so nothing was stored; reads go on."""
 
 
 class OutcomeUnknown(StoreError):

@@ -1,0 +1,43 @@
+"""The bulletin: what the nodes of a cluster tell each other of themselves, now and then.
+
+It carries nothing that safety depends on: a report may be late, lost, or come twice. By it nodes
+find the leader's address, decide when to campaign, and know what may be trimmed.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+Role = Literal["leader", "follower", "joining", "halted"]
+"""What a node does: `joining` catches up and serves no bounded reads, `halted` has stopped for a reason."""
+
+
+class NodeReport(Struct, frozen=True, array_like=True):
+    """How a node stands, as it says itself."""
+
+    node: str
+    address: str
+    """Where clients and other nodes reach it: http://host:port."""
+    role: Role
+    epoch: int
+    """The newest epoch that it has applied."""
+    sequence: int
+    """The last entry of the shared log that it has applied and synced."""
+    hash: bytes
+    """The running hash there."""
+    reason: str = ""
+    """Why it has halted."""
+    version: str = ""
+    """Of Millstream."""
+
+
+class Bulletin(Protocol):
+    """Where reports are posted. Any thread may call it."""
+
+    def post(self, report: NodeReport) -> None:
+        """Tell the other nodes; does not wait for them."""
+
+    def reports(self) -> dict[str, tuple[NodeReport, float]]:
+        """The newest report of each node that was heard of, and how many seconds ago."""
