@@ -30,13 +30,13 @@ from millstream.aio.fetching import (
     look_at,
 )
 from millstream.aio.inorder import InOrder
+from millstream.aio.offset_waits import OffsetWaits
 from millstream.clock import Clock
 from millstream.errors import CannotOpen, Closed, MillstreamError, Poisoned
 from millstream.format import keys
 from millstream.log.head import Bounds
 from millstream.record import Record
 from millstream.store.store import Store
-from millstream.store.transactor import fresh
 
 T = TypeVar("T")
 
@@ -76,15 +76,6 @@ class FeedSource(Protocol):
         """Call in the event loop; from any thread."""
 
 
-class _Wait(Struct, eq=False):
-    """A caller that waits for an offset."""
-
-    offset: int
-    setbacks: int | None
-    until_s: float | None
-    answer: asyncio.Future[bool]
-
-
 class FeedCounts(Struct):
     """What all feeds of a session have done so far."""
 
@@ -96,38 +87,6 @@ class FeedCounts(Struct):
     """Looks, fetches and deliveries that failed."""
     skipped: int = 0
     """Records that were damaged, and left out."""
-
-
-class Feeds:
-    """The feeds of one session, by log; those that no caller needs are let go."""
-
-    def __init__(self, source: FeedSource) -> None:
-        self.counts = FeedCounts()
-        self._source = source
-        self._found: dict[str, Feed] = {}
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    def __iter__(self) -> Iterator[Feed]:
-        return iter([*self._found.values()])
-
-    def of(self, log: str) -> Feed:
-        """The feed of a log; it lives while it has listeners or waits."""
-        found = self._found.get(log)
-        if found is None:
-            found = self._found[log] = Feed(self._source, log, self._forget, self.counts)
-        return found
-
-    async def wait(
-        self, log: str, offset: int, timeout_ms: int | None, setbacks: int | None = None
-    ) -> bool:
-        """Wait until there is a record at the offset; False if the time is up before."""
-        return await self.of(log).wait(offset, timeout_ms, setbacks)
-
-    def _forget(self, feed: Feed) -> None:
-        if self._found.get(feed.log) is feed:
-            del self._found[feed.log]
 
 
 class Feed:
@@ -154,7 +113,7 @@ class Feed:
         self._behind: dict[int, int] = {}
         """How far readers have come that are not at the feed's position yet, by a number of each."""
         self._recent = Recent()
-        self._waits: set[_Wait] = set()
+        self._waits = OffsetWaits(source.clock, self._look_soon)
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._watched: bytes | None = None
@@ -189,25 +148,11 @@ class Feed:
     ) -> bool:
         """Wait until there is a record at the offset; False if the time is up before.
 
-        The time runs from this call. With `setbacks`, the wait also ends once the log's end has gone
-        back more often than that.
+        With `setbacks`, the wait also ends once the log's end has gone back more often than that.
         """
-        clock = self._source.clock
-        until_s = None if timeout_ms is None else clock.seconds() + timeout_ms / 1000
-        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        wait = _Wait(offset, setbacks, until_s, answer)
-        self._waits.add(wait)
-        self._look_soon()
         try:
-            while not answer.done():
-                left_s = None if until_s is None else until_s - clock.seconds()
-                if left_s is not None and left_s <= 0:
-                    self._look_soon()  # the last look says whether it was in vain
-                    return await answer
-                await asyncio.wait([answer], timeout=left_s)
-            return answer.result()
+            return await self._waits.wait(offset, timeout_ms, setbacks)
         finally:
-            self._waits.discard(wait)
             self._end_if_idle()
 
     # Listening.
@@ -330,10 +275,10 @@ class Feed:
                 await self._look()
                 self._error_s = 0.0
             except (Closed, Poisoned, CannotOpen) as error:
-                self._fail_waits(error)
+                self._waits.fail(error)
                 return
             except Exception as error:
-                self._fail_waits(error)
+                self._waits.fail(error)
                 await self._pause_after(error)
 
     async def _look(self) -> None:
@@ -352,7 +297,7 @@ class Feed:
             self._watch(seen.key)
             self._look_soon()  # a change before the watch began woke no one
         self._seen = seen
-        self._settle(seen)
+        self._waits.settle(seen.end, seen.setbacks)
         if self._listeners and self.is_across:
             self._go_back(before, seen)
             await self._catch_up(seen)
@@ -367,24 +312,6 @@ class Feed:
         if bounds is None or bounds.setbacks != before.setbacks:
             return None
         return Seen(before.key, bounds.start, bounds.end, bounds.setbacks, None)
-
-    def _settle(self, seen: Seen) -> None:
-        """Answer waits whose offset is there, or whose time is up."""
-        now_s = self._source.clock.seconds()
-        for wait in self._waits:
-            went_back = wait.setbacks is not None and seen.setbacks > wait.setbacks
-            if wait.answer.done():
-                continue
-            if seen.end > wait.offset or went_back:
-                wait.answer.set_result(True)
-            elif wait.until_s is not None and now_s >= wait.until_s:
-                wait.answer.set_result(False)
-
-    def _fail_waits(self, error: Exception) -> None:
-        for wait in self._waits:
-            if not wait.answer.done():
-                known = isinstance(error, MillstreamError)
-                wait.answer.set_exception(fresh(error) if known else error)  # type: ignore[arg-type]
 
     async def _pause_after(self, error: Exception) -> None:
         self.counts.failures += 1

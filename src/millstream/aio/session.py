@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from millstream.aio.claiming import Claims, ClientTurns
-from millstream.aio.feed import Feeds
+from millstream.aio.feeds import Feeds
 from millstream.aio.weight import are_light, weight_of
 from millstream.command import Command, Operation, tidies
 from millstream.embedded import WAITS, answer, operation, put_for_later

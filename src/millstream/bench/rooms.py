@@ -22,7 +22,7 @@ from msgspec import Struct
 
 import millstream
 from millstream.aio.fetching import fetch, look_at
-from millstream.bench.crowd import CrowdTask
+from millstream.bench.crowd_process import CrowdProcess
 from millstream.bench.measure import ReportRow, StepMeter, memory_mib, seconds
 from millstream.bench.suite import Suite
 from millstream.embedded import EmbeddedSession, open_file
@@ -59,42 +59,6 @@ class RoomSizes(Struct, frozen=True, kw_only=True):
     idle_rooms: int = 50
     settle_s: float = 2.0
     """How long a server is left alone before its memory is read."""
-
-
-class CrowdProcess:
-    """A process with clients: it is ready when it is made."""
-
-    def __init__(self, **task: Any) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "millstream.bench.crowd"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._say(msgspec.json.encode(CrowdTask(**task)).decode())
-        self._hear()
-
-    def go(self) -> None:
-        """Let it begin."""
-        self._say("go")
-
-    def found(self) -> Any:
-        """What it has found; waits until it has finished."""
-        told = self._hear()
-        self._process.communicate(timeout=60)
-        return told
-
-    def _say(self, line: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-
-    def _hear(self) -> Any:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"a crowd has ended with code {self._process.wait()}")
-        return msgspec.json.decode(line)
 
 
 class RoomsBench:

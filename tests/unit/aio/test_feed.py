@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from millstream import aio
-from millstream.aio.feed import Feed, Feeds
+from millstream.aio.feed import Feed
+from millstream.aio.feeds import Feeds
 from millstream.aio.fetching import (
     FETCH_RECORDS_MAX,
     RECENT_BYTES_MAX,
