@@ -23,13 +23,31 @@ from millstream.store.rows import Rows
 
 ENTRIES_KEPT = 2_000
 BYTES_KEPT_MAX = 16 * 1024 * 1024
+"""Of decoded entries, as they lie in memory."""
+
+RECORD_BYTES = 240
+"""What a decoded record takes in memory, beside its bytes: a dictionary of headers, and numbers."""
+
+HEADER_BYTES = 32
+"""What each of its headers takes: a text or number of its own."""
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=4)
 def decoded_entry(value: bytes) -> tuple[entries.Entry, list[Headers]]:
-    """An entry and its headers; the queues on a log look at the same ones, one after the other."""
+    """An entry and its headers, for those that look at the same few again and again."""
+    return _decode(value)
+
+
+def _decode(value: bytes) -> tuple[entries.Entry, list[Headers]]:
     entry = entries.decode(value)
     return entry, unpack_cells(entry.headers)
+
+
+def _memory_bytes(entry: entries.Entry, headers: list[Headers]) -> int:
+    """How much memory a decoded entry takes, about: many times what it takes on disk."""
+    texts = 2 * sum(map(len, entry.headers))  # as they are stored, and unpacked
+    named = sum(map(len, filter(None, entry.keys)))
+    return RECORD_BYTES * len(headers) + HEADER_BYTES * sum(map(len, headers)) + texts + named
 
 
 class DecodedEntry:
@@ -38,11 +56,11 @@ class DecodedEntry:
     __slots__ = ("_texts", "end", "entry", "first", "headers", "size")
 
     def __init__(self, first: int, value: bytes) -> None:
-        self.entry, self.headers = decoded_entry(value)
+        self.entry, self.headers = _decode(value)
         """Each record as it is stored, and its headers."""
         self.first = first
         self.end = first + len(self.headers)
-        self.size = len(value)
+        self.size = _memory_bytes(self.entry, self.headers)
         self._texts: dict[str, dict[object, list[int]]] = {}
 
     def having(self, name: str, texts: Collection[str], wanted: range) -> list[int]:
