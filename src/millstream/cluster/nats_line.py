@@ -1,0 +1,274 @@
+"""The line to NATS: one connection, with an event loop on a thread of its own.
+
+Any thread may use it. A lost connection is made again, to any of the servers that were named, and
+what was subscribed to then goes on. A request is sent once: what became of it if the connection is
+lost meanwhile is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
+
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+
+from millstream.cluster.shared_log import Unreachable
+
+Answer = TypeVar("Answer")
+Hear = Callable[["NatsMessage"], object]
+
+PING_S = 1
+"""How often the server is asked whether it is there; two missing answers end the connection."""
+RECONNECT_S = 0.2
+"""How long a server is left alone after it could not be reached."""
+CONNECT_TIMEOUT_S = 2
+NO_RESPONDERS = 503
+
+
+class NatsMessage(NamedTuple):
+    """A message that came on the line; `status` is that of a server's own message, else 0."""
+
+    subject: str
+    data: bytes
+    status: int
+    headers: dict[str, str]
+
+
+class Lost(Exception):
+    """The connection went after a request was sent, and before its answer came."""
+
+
+class NatsLine:
+    """A connection to the first of several NATS servers that can be reached."""
+
+    def __init__(
+        self, servers: Sequence[str], *, name: str, user: str = "", password: str = ""
+    ) -> None:
+        """Begin to connect; only calls wait for it. A server is nats://host:port."""
+        self.place = ",".join(one.rpartition("@")[2] for one in servers)
+        self.trouble = "no server has answered yet"
+        """What went wrong last, for messages."""
+        self._options: dict[str, Any] = {
+            "servers": list(servers),
+            "name": name,
+            "max_reconnect_attempts": -1,
+            "reconnect_time_wait": RECONNECT_S,
+            "connect_timeout": CONNECT_TIMEOUT_S,
+            "ping_interval": PING_S,
+            "dont_randomize": True,  # the first is the node's own
+        }
+        if user:
+            self._options |= {"user": user, "password": password}
+        self._inbox = f"_INBOX.{secrets.token_hex(8)}"
+        self._tokens = itertools.count(1)
+        self._answers: dict[str, Hear] = {}
+        self._subscribed: list[tuple[str, Hear]] = [(f"{self._inbox}.*", self._answered)]
+        self._calls: set[Future[Any]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._mutex = threading.Lock()
+        self._client: Any = None
+        self._connected = asyncio.Event()
+        self._ending = asyncio.Event()
+        self._loop = asyncio.new_event_loop()
+        self._lost: asyncio.Future[None] = self._loop.create_future()
+        self._thread = threading.Thread(target=self._run, name="millstream-nats", daemon=True)
+        self._thread.start()
+
+    @property
+    def payload_bytes_max(self) -> int:
+        """The largest message that the server takes; 0 before the first connection."""
+        return int(self._client.max_payload) if self._client is not None else 0
+
+    def call(self, work: Coroutine[Any, Any, Answer], *, timeout_s: float) -> Answer:
+        """Run a coroutine on the line's loop; `TimeoutError` if it takes longer.
+
+        Raises `Unreachable` if the line is closed, or is closed meanwhile.
+        """
+        with self._mutex:
+            if self._closed:
+                work.close()
+                raise Unreachable(f"the connection to NATS at {self.place} is closed")
+            future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, timeout_s), self._loop)
+            self._calls.add(future)
+        try:
+            return future.result()
+        except CancelledError:
+            raise Unreachable(f"the connection to NATS at {self.place} was closed") from None
+        finally:
+            with self._mutex:
+                self._calls.discard(future)
+
+    def publish(self, subject: str, data: bytes) -> None:
+        """Send a message to all that listen now, without waiting; without a connection it is lost."""
+        with suppress(RuntimeError):  # closed
+            self._loop.call_soon_threadsafe(self._start, self._publish(subject, data))
+
+    def subscribe(self, subject: str, hear: Hear) -> None:
+        """Call `hear` with every message of a subject from soon on; on the line's own thread."""
+        with suppress(RuntimeError):  # closed
+            self._loop.call_soon_threadsafe(self._start, self._subscribe(subject, hear))
+
+    def close(self) -> None:
+        """End the connection; calls that wait raise. A second call does nothing."""
+        with self._mutex:
+            if self._closed:
+                return
+            self._closed = True
+            waiting = list(self._calls)
+        for future in waiting:
+            future.cancel()
+        self._loop.call_soon_threadsafe(self._ending.set)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(CONNECT_TIMEOUT_S + 1)
+
+    # On the loop.
+
+    async def connected(self) -> None:
+        """Wait for a connection."""
+        await self._connected.wait()
+
+    async def request(
+        self, subject: str, data: bytes, headers: dict[str, str] | None = None
+    ) -> NatsMessage:
+        """Send a request and wait for its one answer; see `converse`."""
+        heard: list[NatsMessage] = []
+
+        def take(one: NatsMessage) -> bool:
+            heard.append(one)
+            return True
+
+        await self.converse(subject, data, take, headers)
+        return heard[0]
+
+    async def converse(
+        self,
+        subject: str,
+        data: bytes,
+        take: Callable[[NatsMessage], bool],
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        """Send a request that many messages may answer; `take` says whether one was the last.
+
+        Raises `Unreachable` if it was not sent, or no server answers such requests now; `Lost` if
+        the connection went meanwhile.
+        """
+        ended: asyncio.Future[int] = self._loop.create_future()
+
+        def hear(one: NatsMessage) -> None:
+            if not ended.done() and (one.status == NO_RESPONDERS or take(one)):
+                ended.set_result(one.status)
+
+        token = str(next(self._tokens))
+        self._answers[token] = hear
+        try:
+            if not self._connected.is_set():
+                raise Unreachable(f"no connection to NATS at {self.place}: {self.trouble}")
+            await self._send(subject, data, reply=f"{self._inbox}.{token}", headers=headers)
+            await asyncio.wait((ended, self._lost), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            del self._answers[token]
+        if not ended.done():
+            raise Lost(f"the connection to NATS at {self.place} was lost: {self.trouble}")
+        if ended.result() == NO_RESPONDERS:
+            raise Unreachable(f"NATS at {self.place} has no server for {subject} now")
+
+    async def _send(self, subject: str, data: bytes, **options: Any) -> None:
+        try:
+            await self._client.publish(subject, data, **options)
+        except NatsError as error:
+            raise Unreachable(f"NATS at {self.place} takes nothing: {error}") from error
+
+    async def _publish(self, subject: str, data: bytes) -> None:
+        if self._connected.is_set():
+            with suppress(Unreachable):
+                await self._send(subject, data)
+
+    async def _subscribe(self, subject: str, hear: Hear) -> None:
+        self._subscribed.append((subject, hear))
+        if self._client is not None:
+            await self._listen(subject, hear)
+
+    async def _listen(self, subject: str, hear: Hear) -> None:
+        async def take(message: Any) -> None:
+            headers = message.headers or {}
+            hear(NatsMessage(message.subject, message.data, int(headers.get("Status", 0)), headers))
+
+        await self._client.subscribe(subject, cb=take)
+
+    def _answered(self, heard: NatsMessage) -> None:
+        if (hear := self._answers.get(heard.subject.rpartition(".")[2])) is not None:
+            hear(heard)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._live())
+        finally:
+            self._loop.close()
+
+    async def _live(self) -> None:
+        ending = asyncio.ensure_future(self._ending.wait())
+        while not ending.done():
+            life = asyncio.ensure_future(self._connection())
+            await asyncio.wait((life, ending), return_when=asyncio.FIRST_COMPLETED)
+            life.cancel()
+            await asyncio.wait((life,))
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    async def _connection(self) -> None:
+        """One client, until it gives up: it connects again by itself, but not after a refusal."""
+        client: Any = Client()
+        over = asyncio.Event()
+
+        async def broken() -> None:
+            self._connected.clear()
+            self._lost.set_result(None)
+            self._lost = self._loop.create_future()
+
+        async def again() -> None:
+            self._connected.set()
+
+        async def failed(error: Exception) -> None:
+            self.trouble = str(error) or type(error).__name__
+
+        async def closed() -> None:
+            over.set()
+
+        try:
+            await client.connect(
+                **self._options,
+                error_cb=failed,
+                disconnected_cb=broken,
+                reconnected_cb=again,
+                closed_cb=closed,
+            )
+            self._client = client
+            for subject, hear in self._subscribed:
+                await self._listen(subject, hear)
+            await client.flush()
+            self._connected.set()
+            await over.wait()
+        except (NatsError, OSError, TimeoutError) as error:
+            await failed(error)
+        finally:
+            if self._connected.is_set():
+                await broken()
+            self._client = None
+            await client.close()
+        await asyncio.sleep(RECONNECT_S)

@@ -1,0 +1,62 @@
+"""Three NATS servers on this machine, as child processes of the tests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from millstream.clock import SystemClock
+
+if TYPE_CHECKING:
+    from millstream.cluster.nats_line import NatsLine
+    from millstream.cluster.nats_server import NatsServer
+
+SECRET = "of the tests"
+PATIENCE_S = 60.0
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait until something holds that another process or thread brings about."""
+    deadline, pause = SystemClock().seconds() + PATIENCE_S, threading.Event()
+    while not condition():
+        assert SystemClock().seconds() < deadline, f"in vain: {what}"
+        pause.wait(0.02)
+
+
+class Servers:
+    """Three servers that form one NATS."""
+
+    def __init__(self, servers: list[NatsServer]) -> None:
+        self.all = servers
+
+    def line(self, first: int = 0) -> NatsLine:
+        """A connection, to one of them before the others."""
+        from millstream.cluster.nats_line import NatsLine
+        from millstream.cluster.peers import NATS_USER, derive
+
+        places = [one.me.nats_url for one in self.all]
+        return NatsLine(
+            places[first:] + places[:first],
+            name="test",
+            user=NATS_USER,
+            password=derive(SECRET, "nats"),
+        )
+
+
+@contextmanager
+def three_servers(folder: Path) -> Iterator[Servers]:
+    """Start them, and end them when the block is left."""
+    from millstream.cluster.nats_server import NatsServer
+    from millstream.cluster.peers import Peer
+    from millstream.cluster.ports import HOST, free_ports
+
+    peers = [Peer(name, HOST, port) for name, port in zip("abc", free_ports(3), strict=True)]
+    with ExitStack() as stack:
+        servers = [NatsServer(one, peers, folder / one.name, secret=SECRET) for one in peers]
+        for server in servers:
+            stack.callback(server.stop)
+            server.start()
+        yield Servers(servers)

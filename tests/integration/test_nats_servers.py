@@ -1,0 +1,192 @@
+"""Three NATS servers, some of which are lost: what the shared log says then, and that it goes on."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from millstream.cluster.bulletin import NodeReport
+from millstream.cluster.shared_log import Gone, Overtaken, Unreachable, Unsure
+from tests.conformance.nats_kit import SECRET, Servers, three_servers, until
+
+if TYPE_CHECKING:
+    from millstream.cluster.jetstream import JetStreamLog
+
+pytestmark = [pytest.mark.requires("nats"), pytest.mark.faults]
+
+WITHIN_S = 60.0
+MANY = 1 << 20
+_names = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    with three_servers(tmp_path_factory.mktemp("nats")) as started:
+        yield started
+
+
+@pytest.fixture
+def log(servers: Servers) -> Iterator[JetStreamLog]:
+    from millstream.cluster.jetstream import JetStreamLog
+
+    made = JetStreamLog(servers.line(), f"c{next(_names)}")
+    made.found(timeout_s=WITHIN_S)
+    yield made
+    made.close()
+
+
+def append_at_last(log: JetStreamLog, data: bytes, *, after: int) -> int:
+    """Append as a leader does that must know the outcome: reading what stands there."""
+    while True:
+        try:
+            return log.append(data, after=after, timeout_s=5.0)
+        except Unreachable:
+            continue
+        except (Unsure, Overtaken):
+            found = log.read(after, bytes_max=MANY, timeout_s=1.0)
+        if data in (stored := [one.data for one in found]):
+            return found[stored.index(data)].sequence
+        after += len(found)  # with nothing there, the same append again is as good as a barrier
+
+
+def signal_server(servers: Servers, number: int, what: signal.Signals) -> None:
+    process_id = servers.all[number].process_id
+    assert process_id is not None
+    os.kill(process_id, what)
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_server_that_was_killed_is_started_again_and_nothing_is_lost(
+    servers: Servers, log: JetStreamLog, which: int
+) -> None:
+    for number in range(3):
+        append_at_last(log, b"%d" % number, after=number)
+    starts = servers.all[which].starts
+    signal_server(servers, which, signal.SIGKILL)
+    last = append_at_last(log, b"after", after=3)
+    found = log.read(0, bytes_max=MANY, timeout_s=WITHIN_S)
+    assert [one.data for one in found[:3]] == [b"0", b"1", b"2"]
+    assert b"after" in [one.data for one in found]
+    assert append_at_last(log, b"more", after=last) > last
+    until(lambda: servers.all[which].starts > starts, "the server is started again")
+
+
+def test_without_a_quorum_an_append_ends_in_time_and_is_certain_once_there_is_one_again(
+    servers: Servers, log: JetStreamLog
+) -> None:
+    append_at_last(log, b"before", after=0)
+    for number in (1, 2):
+        signal_server(servers, number, signal.SIGSTOP)
+    try:
+        with pytest.raises((Unsure, Unreachable)):
+            log.append(b"meanwhile", after=1, timeout_s=1.0)
+    finally:
+        for number in (1, 2):
+            signal_server(servers, number, signal.SIGCONT)
+    append_at_last(log, b"later", after=1)
+    found = [one.data for one in log.read(0, bytes_max=MANY, timeout_s=WITHIN_S)]
+    assert found[0] == b"before"
+    assert found.count(b"meanwhile") <= 1
+    assert found.count(b"later") == 1
+
+
+def test_a_stream_that_was_deleted_is_gone(servers: Servers, log: JetStreamLog) -> None:
+    append_at_last(log, b"one", after=0)
+    line = servers.line()
+    try:
+        subject = f"$JS.API.STREAM.DELETE.{log.stream}"
+
+        async def delete() -> None:
+            await line.connected()
+            await line.request(subject, b"")
+
+        line.call(delete(), timeout_s=WITHIN_S)
+    finally:
+        line.close()
+    with pytest.raises(Gone):
+        log.read(1, bytes_max=MANY, timeout_s=WITHIN_S)
+    with pytest.raises(Gone):
+        log.held(timeout_s=WITHIN_S)
+    with pytest.raises(Unreachable):
+        log.append(b"two", after=1, timeout_s=5.0)
+
+
+def test_reports_reach_all_nodes_and_the_newest_counts(servers: Servers) -> None:
+    from millstream.cluster.reporting import Reporting
+
+    lines = [servers.line(number) for number in range(3)]
+    try:
+        boards = [Reporting(line, "reports") for line in lines]
+        sequences = itertools.count(1)
+
+        def all_heard() -> bool:
+            sequence = next(sequences)
+            for name, board in zip("abc", boards, strict=True):
+                board.post(NodeReport(name, f"http://{name}", "follower", 1, sequence, b"hash"))
+            heard = [{n: r.sequence for n, (r, _) in board.reports().items()} for board in boards]
+            return all(set(one) == set("abc") and min(one.values()) > 3 for one in heard)
+
+        until(all_heard, "every node hears of every other")
+        assert all(age >= 0 for board in boards for _, age in board.reports().values())
+    finally:
+        for line in lines:
+            line.close()
+
+
+def test_a_client_that_does_not_know_the_secret_is_not_let_in(servers: Servers) -> None:
+    from millstream.cluster.jetstream import JetStreamLog
+    from millstream.cluster.nats_line import NatsLine
+
+    for password in ("", "guessed"):
+        line = NatsLine(
+            [servers.all[0].me.nats_url], name="x", user="millstream", password=password
+        )
+        log = JetStreamLog(line, "c1")
+        with pytest.raises(Unreachable):
+            log.held(timeout_s=1.0)
+        log.close()
+
+
+ORPHAN = """
+    import sys, os, signal
+    from pathlib import Path
+    from millstream.cluster.nats_server import NatsServer
+    from millstream.cluster.peers import Peer
+    from millstream.cluster.ports import HOST, free_ports
+
+    me = Peer("a", HOST, free_ports(1)[0])
+    server = NatsServer(me, [me], Path(sys.argv[1]), secret=sys.argv[2])
+    server.start()
+    print(server.process_id, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
+def test_a_server_goes_with_its_node_even_if_that_is_killed(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(ORPHAN), str(tmp_path), SECRET],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL
+    process_id = int(done.stdout)
+    state = Path(f"/proc/{process_id}/stat")
+
+    def is_over() -> bool:
+        try:
+            return state.read_text().rpartition(")")[2].split()[0] in "ZX"
+        except FileNotFoundError:
+            return True
+
+    until(is_over, "the server ends")
