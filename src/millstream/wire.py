@@ -62,6 +62,8 @@ class Hello(Struct, frozen=True):
     requests_max: int
     """Requests without an answer; the next one waits until there is one less."""
     frame_bytes_max: int
+    leader: str = ""
+    """The address of the cluster's leading node, if another node answers this."""
 
 
 class _Failure(Struct, frozen=True, array_like=True):

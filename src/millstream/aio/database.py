@@ -39,7 +39,7 @@ ENTRIES_PER_PAGE = 1_000
 
 @opening
 async def open(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Sequence[str],
     *,
     mode: Mode = "rw",
     create: bool = True,
@@ -53,6 +53,7 @@ async def open(
     ca: str | None = None,
     connect_timeout: float = CONNECT_TIMEOUT_S,
     retry_for: float = RETRY_FOR_S,
+    read_level: str = "strong",
 ) -> Millstream:
     """Open the store in a file, or make one; everything is durable when a call returns.
 
@@ -69,6 +70,10 @@ async def open(
     attempt to connect may take `connect_timeout` seconds. A lost connection is made anew for up to
     `retry_for` seconds: reads, and appends under a `Producer`, are then asked again; of other
     changes that were not answered the caller learns by `OutcomeUnknown`.
+
+    Of a cluster several nodes are named, as a list or with commas between: the client asks the
+    leading one, and goes to another if that one fails. `read_level` says how fresh reads must be:
+    "strong", "bounded:SECONDS" (behind), or "eventual", for which any node answers by itself.
     """
     if mode not in ("rw", "r"):
         raise InvalidInput(f"mode is 'rw' or 'r', not {mode!r}")
@@ -87,6 +92,7 @@ async def open(
             ca=ca,
             connect_timeout=connect_timeout,
             retry_for=retry_for,
+            read_level=read_level,
         )
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,14 @@ from millstream.command import AsyncSession
 from millstream.remote.address import is_address
 from millstream.remote.opening import check_no_address_options, open_async_remote
 from millstream.store.engine import Mode
+from millstream.store.place import one_place
 
 if TYPE_CHECKING:
     from millstream.store.store import Store
 
 
 async def open_session(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Sequence[str],
     *,
     mode: Mode,
     create: bool,
@@ -26,24 +28,27 @@ async def open_session(
     ca: str | None,
     connect_timeout: float,
     retry_for: float,
+    read_level: str,
     **of_files: Any,
 ) -> AsyncSession:
     """The session of the store in a file, or behind a server; each refuses the other's options."""
-    if is_address(path):
+    place = one_place(path)
+    if is_address(place):
         session: AsyncSession = await open_async_remote(
-            str(path),
+            str(place),
             token=token,
             ca=ca,
             connect_timeout=connect_timeout,
             retry_for=retry_for,
+            read_level=read_level,
             **of_files,
         )
         return ReadOnly(session) if mode == "r" else session
-    check_no_address_options(token=token, ca=ca)
+    check_no_address_options(token=token, ca=ca, read_level=read_level)
     from millstream.aio.session import AsyncEmbeddedSession
     from millstream.embedded import open_file
 
-    open_it = partial(open_file, path, mode=mode, create=create, **of_files)
+    open_it = partial(open_file, place, mode=mode, create=create, **of_files)
     opening = asyncio.get_running_loop().run_in_executor(None, open_it)
     try:
         store = await asyncio.shield(opening)

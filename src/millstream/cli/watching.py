@@ -20,7 +20,8 @@ from millstream.clock import SystemClock
 from millstream.embedded import EmbeddedSession, open_file
 from millstream.errors import CannotOpen, Denied, MillstreamError, Unauthenticated
 from millstream.pulse import Pulse, age_s, flow_between
-from millstream.remote.address import Address, parse_address
+from millstream.remote.address import Address
+from millstream.remote.nodes import parse_nodes
 from millstream.store.place import check_file
 from millstream.store.store import Store
 from millstream.tally import Tally, Totals
@@ -60,7 +61,7 @@ def watching(place: StorePlace) -> Iterator[Watching]:
     """A store, to be watched while the block runs."""
     if place.is_server:
         with place.opened() as ms:
-            address = parse_address(place.store, token=place.token(), ca=place.ca)
+            address = parse_nodes(place.store, token=place.token(), ca=place.ca).current
             found = WatchedServer(ms, address)
             try:
                 yield found

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
+from millstream.cluster.read_level import READ_LEVEL_HEADER, STRONG, ReadLevel, parse_read_level
 from millstream.errors import CannotOpen, InvalidInput
 from millstream.store.place import is_address as is_address
 
@@ -33,6 +34,13 @@ class Address:
     socket_url: str
     token: str = field(default="", repr=False)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
+    read_level: ReadLevel = STRONG
+    """How fresh reads must be, if a node of a cluster answers."""
+
+    @property
+    def stays(self) -> bool:
+        """Whether a client stays at this node, rather than go to the leading one."""
+        return self.read_level != STRONG
 
     @property
     def host(self) -> str:
@@ -56,10 +64,15 @@ class Address:
 
     def headers(self) -> dict[str, str]:
         """What is sent beside the request for a socket."""
-        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        found = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        if self.read_level != STRONG:
+            found[READ_LEVEL_HEADER] = str(self.read_level)
+        return found
 
 
-def parse_address(url: str, *, token: str | None = None, ca: str | None = None) -> Address:
+def parse_address(
+    url: str, *, token: str | None = None, ca: str | None = None, read_level: str = "strong"
+) -> Address:
     """Read a URL. Without a token, the one in MILLSTREAM_TOKEN is used, if there is one."""
     parts = _split(url)
     scheme = _SCHEMES[parts.scheme]
@@ -70,6 +83,7 @@ def parse_address(url: str, *, token: str | None = None, ca: str | None = None) 
         socket_url=f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}{SOCKET_PATH}",
         token=_check_token(os.environ.get(TOKEN_VARIABLE, "") if token is None else token),
         tls=_trusting(ca) if scheme == "wss" else None,
+        read_level=parse_read_level(read_level),
     )
 
 

@@ -25,6 +25,7 @@ from millstream.remote.codec import (
     WebSocketCodec,
 )
 from millstream.remote.line import LoopLine
+from millstream.remote.nodes import Nodes
 from millstream.remote.plug import Plug, reach
 
 PASSING = {408, 425, 429, 500, 502, 503, 504}
@@ -74,6 +75,85 @@ def dial_plug(address: Address, *, timeout_s: float, by_websocket: bool = False)
             except (Refused, LineLost, Goodbye) as error:
                 _check_passable(error)
         return _plugged(address, WebSocketCodec(address), until_s)
+
+
+async def dial_leading(
+    nodes: Nodes, *, timeout_s: float, by_websocket: bool = False
+) -> OpenConnection:
+    """Connect to the current node; if it names the leading one, rather to that.
+
+    `timeout_s` is for as many attempts as there are nodes.
+    """
+    nodes.choose()
+    timeout_s = nodes.timeout_s(timeout_s)
+    opened = await dial(nodes.current, timeout_s=timeout_s, by_websocket=by_websocket)
+    leading = nodes.leading(opened.hello.leader)
+    if leading is None:
+        return opened
+    try:
+        direct = await dial(leading, timeout_s=timeout_s, by_websocket=by_websocket)
+    except CannotOpen:
+        return opened  # which hands everything on
+    except BaseException:
+        opened.line.abort()
+        raise
+    opened.line.abort()
+    nodes.go_to(leading)
+    return direct
+
+
+def dial_plug_leading(nodes: Nodes, *, timeout_s: float, by_websocket: bool = False) -> OpenPlug:
+    """The same, on the calling thread."""
+    nodes.choose()
+    timeout_s = nodes.timeout_s(timeout_s)
+    opened = dial_plug(nodes.current, timeout_s=timeout_s, by_websocket=by_websocket)
+    leading = nodes.leading(opened.hello.leader)
+    if leading is None:
+        return opened
+    try:
+        direct = dial_plug(leading, timeout_s=timeout_s, by_websocket=by_websocket)
+    except CannotOpen:
+        return opened
+    except BaseException:
+        opened.plug.close()
+        raise
+    opened.plug.close()
+    nodes.go_to(leading)
+    return direct
+
+
+async def dial_any(nodes: Nodes, *, timeout_s: float) -> OpenConnection:
+    """Connect to the first node that answers; `CannotOpen`, of the last, if none does."""
+    for left in reversed(range(len(nodes))):
+        try:
+            return await dial_leading(nodes, timeout_s=timeout_s)
+        except CannotOpen as error:
+            nodes.pass_on()
+            if not left:
+                raise _none_answers(nodes, error) from error
+    raise AssertionError("a client has at least one address")
+
+
+def dial_plug_any(nodes: Nodes, *, timeout_s: float) -> OpenPlug:
+    """The same, on the calling thread."""
+    for left in reversed(range(len(nodes))):
+        try:
+            return dial_plug_leading(nodes, timeout_s=timeout_s)
+        except CannotOpen as error:
+            nodes.pass_on()
+            if not left:
+                raise _none_answers(nodes, error) from error
+    raise AssertionError("a client has at least one address")
+
+
+def _none_answers(nodes: Nodes, error: CannotOpen) -> CannotOpen:
+    """The last node's error; of several nodes it says that none of them answers."""
+    if len(nodes) == 1:
+        return error
+    shown = nodes.every_shown
+    return CannotOpen(
+        f"none of {shown} lets us in; the last one: {error.message}", path=shown, again=error.again
+    )
 
 
 async def _greeted(address: Address, codec: Codec) -> OpenConnection:

@@ -19,10 +19,10 @@ from millstream import wire
 from millstream.clock import SystemClock
 from millstream.command import Command
 from millstream.errors import CannotOpen, Closed, InvalidInput, MillstreamError
-from millstream.remote.address import Address
 from millstream.remote.codec import Goodbye, LineLost
-from millstream.remote.dialing import OpenPlug, dial_plug
-from millstream.remote.link import DELAY_S_MAX, FINISH_S, Patience, delay_s
+from millstream.remote.dialing import OpenPlug, dial_plug_any, dial_plug_leading
+from millstream.remote.link import DELAY_S_MAX, FINISH_S, LANDING_S, Patience, delay_s
+from millstream.remote.nodes import Nodes
 from millstream.remote.pipeline import Asked, Outcome, Pipeline
 from millstream.remote.plug import PING_S
 
@@ -83,12 +83,12 @@ class Call(Asked):
 
 
 class Exchange:
-    """One server, for any number of threads."""
+    """One store behind one server or several, for any number of threads."""
 
-    def __init__(self, address: Address, patience: Patience) -> None:
-        opened = dial_plug(address, timeout_s=patience.connect_timeout_s)
+    def __init__(self, nodes: Nodes, patience: Patience) -> None:
+        opened = dial_plug_any(nodes, timeout_s=patience.connect_timeout_s)
         self.hello = opened.hello
-        self._address = address
+        self._nodes = nodes
         self._patience = patience
         self._clock = SystemClock()
         self._open: OpenPlug | None = opened
@@ -99,7 +99,11 @@ class Exchange:
         """Whether the server stayed away, and nobody has asked since."""
         self._attempt = 0
         """Attempts to connect since the server last answered anything, or stood for a while."""
-        self._pipeline = Pipeline(waiting_max=opened.hello.limits.waiting_operations_max)
+        self._refused_s = 0.0
+        """When the node said that it does not lead, if it did."""
+        self._pipeline = Pipeline(
+            waiting_max=opened.hello.limits.waiting_operations_max, follow_s=patience.retry_for_s
+        )
         self._callers: dict[Call, None] = {}
         self._reader: object = None
         """What reads, or dials, for all: a call, or this session as it looks or closes."""
@@ -237,7 +241,9 @@ class Exchange:
         if self._lost:
             self._bury()
         opened = self._open
-        if opened is None:
+        if opened is not None and self._pipeline.refusal is not None:
+            self._await_landing(opened)
+        elif opened is None:
             self._dial_again()
         elif opened.plug.wait(timeout_s):
             self._receive(opened)
@@ -250,21 +256,41 @@ class Exchange:
             for frame in opened.plug.receive():
                 answers = wire.decode_answers(frame)
                 with self._lock:
-                    self._attempt = 0
+                    was_refused = self._pipeline.refusal is not None
                     self._pipeline.answered(answers)
+                    if self._pipeline.refusal is None:
+                        self._attempt = 0
+                    elif not was_refused:
+                        self._refused_s = self._clock.seconds()
             if opened.plug.replies:
                 with self._sending:
                     opened.plug.reply()
         except (LineLost, Goodbye):
             self._lose(opened)
         except InvalidInput as error:
-            shown = self._address.shown
+            shown = self._nodes.shown
             self._lose(opened, f"{shown} sent something strange: {error.message}")
         except BaseException:  # interrupted: what came may be lost
             self._lose(opened)
             raise
         if self._pipeline.has_waiting:
             self._flush()
+
+    def _await_landing(self, opened: OpenPlug) -> None:
+        """The node does not lead: hear what else was sent to it, for a moment, and leave it."""
+        left_s = self._refused_s + LANDING_S - self._clock.seconds()
+        if not self._pipeline.is_landed and left_s > 0:
+            if opened.plug.wait(left_s):
+                self._receive(opened)
+            return
+        with self._lock:
+            refusal = self._pipeline.refusal
+        leading = None if refusal is None else self._nodes.leading(refusal.data.get("leader"))
+        self._lose(opened)
+        if leading is not None:
+            self._nodes.go_to(leading)
+        else:
+            self._nodes.pass_on()
 
     def _ask_whether_there(self, opened: OpenPlug) -> None:
         """The server has said nothing for long: ask; if it was asked, it is gone."""
@@ -282,12 +308,13 @@ class Exchange:
             if self._open is not opened:
                 return
             self._open = None
+            self._nodes.is_left = True
             self._lost.append(opened)
             now_s = self._clock.seconds()
             if now_s - self._since_s > DELAY_S_MAX:
                 self._attempt = 0
             self._since_s = now_s
-            self._pipeline.lost(why or f"the connection to {self._address.shown} was lost")
+            self._pipeline.lost(why or f"the connection to {self._nodes.shown} was lost")
         opened.plug.cut()
 
     def _bury(self) -> None:
@@ -300,20 +327,22 @@ class Exchange:
 
     def _dial_again(self) -> None:
         """Make one attempt to connect, after a pause; settle all if the server stays away."""
-        if self._closing.wait(delay_s(self._attempt, random.random())):
+        if self._closing.wait(delay_s(self._nodes.round_of(self._attempt), random.random())):
             return  # the thread that closes settles what is left
         if self._is_resting:
             self._is_resting, self._since_s = False, self._clock.seconds()
         self._attempt += 1
         try:
-            opened = dial_plug(
-                self._address,
+            opened = dial_plug_leading(
+                self._nodes,
                 timeout_s=self._patience.connect_timeout_s,
                 by_websocket=self._by_websocket,
             )
         except CannotOpen as error:
             away_s = self._clock.seconds() - self._since_s
-            if error.again and away_s < self._patience.retry_for_s:
+            self._nodes.pass_on()
+            may_do = error.again or self._attempt < len(self._nodes)
+            if may_do and away_s < self._patience.retry_for_s:
                 return
             with self._lock:
                 self._pipeline.give_up(error)
@@ -324,7 +353,7 @@ class Exchange:
                 opened.plug.close()
                 return
             if opened.hello.instance != self.hello.instance:
-                self._pipeline.forget_sent(f"another store answers at {self._address.shown} now")
+                self._pipeline.forget_sent(f"another store answers at {self._nodes.shown} now")
             self._open, self.hello = opened, opened.hello
             self._since_s = self._clock.seconds()
         self._flush()
@@ -351,4 +380,4 @@ class Exchange:
             self._bury()  # else the caller that reads does, as it leaves
 
     def _was_closed(self) -> Closed:
-        return Closed(f"the connection to {self._address.shown} was closed here")
+        return Closed(f"the connection to {self._nodes.shown} was closed here")

@@ -20,7 +20,8 @@ from millstream import wire
 from millstream.clock import SystemClock
 from millstream.errors import CannotOpen, Closed, InvalidInput, MillstreamError
 from millstream.remote.address import Address
-from millstream.remote.dialing import OpenConnection, dial
+from millstream.remote.dialing import OpenConnection, dial_any, dial_leading
+from millstream.remote.nodes import Nodes
 from millstream.remote.pipeline import Asked, Pipeline
 
 DELAY_S_FIRST = 0.05
@@ -29,6 +30,9 @@ DELAY_S_MAX = 5.0
 
 FINISH_S = 5.0
 """How long a session that is closed waits for answers to what it has sent."""
+
+LANDING_S = 1.0
+"""How long a node that does not lead is heard about what else was sent to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +61,23 @@ def delay_s(attempt: int, chance: float) -> float:
 
 
 class Link:
-    """One server, for the tasks of one event loop."""
+    """One store behind one server or several, for the tasks of one event loop."""
 
-    def __init__(self, address: Address, patience: Patience, line: OpenConnection) -> None:
-        self.address = address
+    def __init__(self, nodes: Nodes, patience: Patience, line: OpenConnection) -> None:
+        self._nodes = nodes
         self.hello = line.hello
         self.line: OpenConnection | None = line
         self._patience = patience
         self._by_websocket = line.is_websocket
         """What has come through once is asked for again."""
         self._clock = SystemClock()
-        self._pipeline = Pipeline(waiting_max=line.hello.limits.waiting_operations_max)
+        self._pipeline = Pipeline(
+            waiting_max=line.hello.limits.waiting_operations_max, follow_s=patience.retry_for_s
+        )
+        self._leaving: asyncio.TimerHandle | None = None
+        """When a node that does not lead is left."""
+        self._is_moved = False
+        """Whether a node that does not lead has been left for the one to dial next."""
         self._is_flushing = False
         self._news = asyncio.Event()
         self._idle = asyncio.Event()
@@ -78,10 +88,15 @@ class Link:
         self._keeping = asyncio.create_task(self._keep(line))
 
     @classmethod
-    async def open(cls, address: Address, patience: Patience) -> Link:
+    async def open(cls, nodes: Nodes, patience: Patience) -> Link:
         """Connect; raises `CannotOpen` rather than try for long."""
-        line = await dial(address, timeout_s=patience.connect_timeout_s)
-        return cls(address, patience, line)
+        line = await dial_any(nodes, timeout_s=patience.connect_timeout_s)
+        return cls(nodes, patience, line)
+
+    @property
+    def address(self) -> Address:
+        """The node that is connected, or dialed next."""
+        return self._nodes.current
 
     def ask(self, asked: Asked) -> None:
         """Send a request as soon as possible; it is always settled, by an answer or an error."""
@@ -146,6 +161,8 @@ class Link:
         finally:
             self.line = None
             await line.line.close()
+            self._nodes.is_left = not self._is_moved
+            self._is_moved = False
 
     # One connection.
 
@@ -171,29 +188,56 @@ class Link:
 
     def _hear(self, frame: bytes) -> None:
         answers = wire.decode_answers(frame)
-        self._attempt = 0
         self._pipeline.answered(answers)
+        if self._pipeline.refusal is not None:
+            self._await_landing()
+            return
+        self._attempt = 0
         if self._pipeline.has_waiting:
             self._flush()
         if not len(self._pipeline):
             self._idle.set()
+
+    def _await_landing(self) -> None:
+        """The node does not lead: hear what else was sent to it, for a moment, and leave it."""
+        if self._pipeline.is_landed:
+            self._leave_node()
+        elif self._leaving is None:
+            self._leaving = self._loop.call_later(LANDING_S, self._leave_node)
+
+    def _leave_node(self) -> None:
+        if self._leaving is not None:
+            self._leaving.cancel()
+            self._leaving = None
+        refusal = self._pipeline.refusal
+        if refusal is None or self.line is None:
+            return  # it is lost already
+        leading = self._nodes.leading(refusal.data.get("leader"))
+        self.line.line.abort()
+        self._is_moved = True
+        if leading is not None:
+            self._nodes.go_to(leading)
+        else:
+            self._nodes.pass_on()
 
     # Between connections.
 
     async def _dial_again(self) -> OpenConnection:
         since_s = self._clock.seconds()
         while True:
-            await asyncio.sleep(delay_s(self._attempt, random.random()))
+            await asyncio.sleep(delay_s(self._nodes.round_of(self._attempt), random.random()))
             self._attempt += 1
             try:
-                return await dial(
-                    self.address,
+                return await dial_leading(
+                    self._nodes,
                     timeout_s=self._patience.connect_timeout_s,
                     by_websocket=self._by_websocket,
                 )
             except CannotOpen as error:
                 away_s = self._clock.seconds() - since_s
-                if error.again and away_s < self._patience.retry_for_s:
+                self._nodes.pass_on()
+                may_do = error.again or self._attempt < len(self._nodes)
+                if may_do and away_s < self._patience.retry_for_s:
                     continue
                 self._pipeline.give_up(error)
             self._news.clear()

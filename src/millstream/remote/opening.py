@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import CannotOpen, InvalidInput
-from millstream.remote.address import Address, parse_address
+from millstream.remote.nodes import Nodes, parse_nodes
 
 if TYPE_CHECKING:
     from millstream.remote.link import Patience
@@ -22,23 +22,25 @@ RETRY_FOR_S = 30.0
 
 def open_remote(url: str, **options: Any) -> RemoteSession:
     """A session for threads; options that are for files are refused."""
-    address, patience = _checked(url, **options)
+    nodes, patience = _checked(url, **options)
     from millstream.remote.threads import RemoteSession
 
-    return RemoteSession(address, patience)
+    return RemoteSession(nodes, patience)
 
 
 async def open_async_remote(url: str, **options: Any) -> AsyncRemoteSession:
     """A session for the coroutines of the running event loop; as `open_remote`."""
-    address, patience = _checked(url, **options)
+    nodes, patience = _checked(url, **options)
     from millstream.remote.link import Link
     from millstream.remote.session import AsyncRemoteSession
 
-    return AsyncRemoteSession(await Link.open(address, patience))
+    return AsyncRemoteSession(await Link.open(nodes, patience))
 
 
-def check_no_address_options(*, token: str | None, ca: str | None) -> None:
-    """For a file: it knows no tokens."""
+def check_no_address_options(*, token: str | None, ca: str | None, read_level: str) -> None:
+    """For a file: it knows no tokens, and its reads are always strong."""
+    if read_level != "strong":
+        raise InvalidInput("read_level= is for the addresses of a cluster, not for a file")
     for name, value in (("token", token), ("ca", ca)):
         if value is not None:
             raise InvalidInput(f"{name}= is for the address of a server, not for a file")
@@ -51,8 +53,9 @@ def _checked(
     ca: str | None,
     connect_timeout: float,
     retry_for: float,
+    read_level: str = "strong",
     **of_files: Any,
-) -> tuple[Address, Patience]:
+) -> tuple[Nodes, Patience]:
     """What the options of an address say."""
     for name, value in of_files.items():
         if value not in (None, "full") and value is not False:
@@ -65,4 +68,4 @@ def _checked(
     from millstream.remote.link import Patience
 
     patience = Patience(connect_timeout_s=connect_timeout, retry_for_s=retry_for)
-    return parse_address(url, token=token, ca=ca), patience
+    return parse_nodes(url, token=token, ca=ca, read_level=read_level), patience

@@ -2,7 +2,8 @@
 
     waiting ──next_frame──► in flight ──answered──► settled
        ▲                        │
-       └────── asked again ─────┴──lost──► settled with `OutcomeUnknown`
+       ├────── asked again ─────┼──lost──► settled with `OutcomeUnknown`
+       └─ by another node ─ `NotLeader`
 
 Never more is in flight than the server allows. Requests that wait for something to happen have a
 queue of their own, with half of that: however many wait, there is room for what they wait for.
@@ -18,8 +19,9 @@ from typing import Any
 from msgspec import Raw
 
 from millstream import wire
+from millstream.clock import SystemClock
 from millstream.command import Command, waits
-from millstream.errors import CannotOpen, MillstreamError, Overloaded, TooLarge
+from millstream.errors import CannotOpen, MillstreamError, NotLeader, Overloaded, TooLarge
 from millstream.remote.repeats import Interrupted, RepeatFate, fate_of, unknown, unreachable
 
 FRAME_BYTES = 1 << 20
@@ -37,13 +39,18 @@ if there are more of them than may be in flight."""
 REPEATS_MAX = 10
 """Connections that may be lost over one request before it is given up."""
 
+FOLLOW_S = 30.0
+"""For how long a request looks for the leading node of a cluster, unless a caller says otherwise."""
+
 Outcome = Raw | MillstreamError
+
+_seconds = SystemClock().seconds
 
 
 class Asked(ABC):
     """One command on its way, and the caller that waits for its answer."""
 
-    __slots__ = ("body", "command", "losses", "sent", "waits")
+    __slots__ = ("body", "command", "losses", "refused_s", "sent", "waits")
 
     def __init__(self, command: Command[Any]) -> None:
         self.command = command
@@ -53,6 +60,8 @@ class Asked(ABC):
         """Whether it may ever have reached a server."""
         self.losses = 0
         """Connections that were lost while it was in flight."""
+        self.refused_s: float | None = None
+        """When a node first said that it does not lead."""
 
     @abstractmethod
     def is_wanted(self) -> bool:
@@ -66,8 +75,11 @@ class Asked(ABC):
 class Pipeline:
     """Requests that wait, and requests that were sent and not answered."""
 
-    def __init__(self, *, waiting_max: int) -> None:
+    def __init__(self, *, waiting_max: int, follow_s: float = FOLLOW_S) -> None:
         self.waiting_max = waiting_max
+        self.refusal: NotLeader | None = None
+        """Why nothing more is sent over this connection: its node does not lead."""
+        self._follow_s = follow_s
         self._ready: deque[Asked] = deque()
         self._waits: deque[Asked] = deque()
         self._in_flight: dict[int, Asked] = {}
@@ -82,6 +94,11 @@ class Pipeline:
         """Whether requests wait to be sent."""
         return bool(self._ready or self._waits)
 
+    @property
+    def is_landed(self) -> bool:
+        """Whether everything that was sent is answered, but for waits."""
+        return len(self._in_flight) == self._waits_in_flight
+
     def add(self, asked: Asked) -> None:
         """Take a request in; too many are refused with `Overloaded`."""
         lane = self._waits if asked.waits else self._ready
@@ -92,6 +109,8 @@ class Pipeline:
 
     def next_frame(self, hello: wire.Hello) -> bytes | None:
         """What can be sent now, as one frame; None if there is nothing, or no credit."""
+        if self.refusal is not None:
+            return None
         requests: list[tuple[int, Raw]] = []
         size = FRAME_OVERHEAD_BYTES
         for asked in self._sendable(hello):
@@ -117,10 +136,29 @@ class Pipeline:
             asked = self._in_flight.pop(number, None)
             if asked is not None:
                 self._waits_in_flight -= asked.waits
-                asked.settle(outcome)
+                if type(outcome) is NotLeader:
+                    self._refused(asked, outcome)
+                else:
+                    asked.settle(outcome)
+
+    def _refused(self, asked: Asked, refusal: NotLeader) -> None:
+        """A node does not lead, and did nothing: another one is asked, for as long as we may."""
+        now_s = _seconds()
+        if asked.refused_s is None:
+            asked.refused_s = now_s
+        if now_s - asked.refused_s >= self._follow_s:
+            asked.settle(refusal)
+            return
+        self.refusal = refusal
+        asked.sent = asked.losses > 0
+        if asked.waits:
+            asked.settle(Interrupted(refusal.message))
+        else:
+            self._ready.appendleft(asked)
 
     def lost(self, why: str) -> None:
         """The connection is lost: queue what can be repeated, in order, and fail the others."""
+        self.refusal = None
         again = []
         for asked in self._empty_flight():
             fate = fate_of(asked.command)

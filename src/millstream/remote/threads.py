@@ -18,9 +18,9 @@ from msgspec import Raw
 from millstream.clock import Clock, SystemClock
 from millstream.command import Command, waits
 from millstream.errors import Closed
-from millstream.remote.address import Address
 from millstream.remote.exchange import Exchange
 from millstream.remote.link import Patience
+from millstream.remote.nodes import Nodes
 from millstream.remote.repeats import Interrupted
 from millstream.remote.session import result_of
 from millstream.remote.waiting import pieces_of
@@ -52,9 +52,9 @@ def _wait(exchange: Exchange, command: Command[Any]) -> Raw:
 class RemoteSession:
     """Answers any thread's commands, from a server."""
 
-    def __init__(self, address: Address, patience: Patience) -> None:
+    def __init__(self, nodes: Nodes, patience: Patience) -> None:
         self.clock: Clock = SystemClock()
-        self._address = address
+        self._nodes = nodes
         self._patience = patience
         self._closed = False
         self._starting = threading.Lock()
@@ -63,7 +63,7 @@ class RemoteSession:
         _sessions.add(self)
 
     def __repr__(self) -> str:
-        return f"RemoteSession({self._address.shown!r})"
+        return f"RemoteSession({self._nodes.shown!r})"
 
     @property
     def transport(self) -> str:
@@ -95,9 +95,9 @@ class RemoteSession:
     def _start(self) -> Exchange:
         with self._starting:
             if self._closed:
-                raise Closed(f"the connection to {self._address.shown} was closed here")
+                raise Closed(f"the connection to {self._nodes.shown} was closed here")
             if self._exchange is None:
-                self._exchange = Exchange(self._address, self._patience)
+                self._exchange = Exchange(self._nodes, self._patience)
                 self._ending = finalize(self, self._exchange.close)
             return self._exchange
 

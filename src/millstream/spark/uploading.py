@@ -14,10 +14,11 @@ import msgspec
 from msgspec import Struct
 
 from millstream import errors
-from millstream.errors import CannotOpen, MillstreamError, Overloaded
+from millstream.errors import CannotOpen, MillstreamError, NotLeader, Overloaded
 from millstream.format.block import checksum
 from millstream.format.packing import Batch, Single
-from millstream.remote.address import SOCKET_PATH, Address, parse_address
+from millstream.remote.address import SOCKET_PATH
+from millstream.remote.nodes import parse_nodes
 from millstream.spark.place import Place
 
 MEDIA_TYPE = "application/x-millstream-batch"
@@ -76,34 +77,38 @@ class _UploadServer:
     """A server, asked over a connection for each request: most of them carry megabytes."""
 
     def __init__(self, place: Place) -> None:
-        self._address: Address = parse_address(place.url, token=place.secret(), ca=place.ca or None)
-        self._base = "http" + self._address.socket_url.removeprefix("ws").removesuffix(SOCKET_PATH)
-        secure = HTTPSHandler(context=self._address.tls)
+        self._nodes = parse_nodes(place.url, token=place.secret(), ca=place.ca or None)
+        secure = HTTPSHandler(context=self._nodes.current.tls)
         self._open = build_opener(ProxyHandler({}), secure).open
 
     def ask(self, method: str, path: str, body: bytes = b"", media_type: str = "") -> None:
         """Ask, again where the connection was lost; raises our errors."""
-        headers = {**self._address.headers(), "Accept": "application/json"}
+        headers = {**self._nodes.current.headers(), "Accept": "application/json"}
         if media_type:
             headers["Content-Type"] = media_type
-        request = Request(self._base + path, data=body, headers=headers, method=method)
         for left in reversed(range(TRIES)):
+            url = self._base() + path
             try:
+                request = Request(url, data=body, headers=headers, method=method)
                 self._open(request, timeout=TIMEOUT_S).close()
                 return
             except HTTPError as error:
                 problem = _problem(error.code, error.read())
-                if not left or not isinstance(problem, Overloaded):
+                if not left or not isinstance(problem, Overloaded | NotLeader):
                     raise problem from None
                 threading.Event().wait(PAUSE_S)
             except (OSError, HTTPException) as error:
                 if not left:
                     reason = getattr(error, "reason", error)
                     raise CannotOpen(
-                        f"{self._address.shown} cannot be reached: "
-                        f"{type(reason).__name__}: {reason}",
-                        path=self._address.shown,
+                        f"{self._nodes.shown} cannot be reached: {type(reason).__name__}: {reason}",
+                        path=self._nodes.shown,
                     ) from None
+                self._nodes.pass_on()
+
+    def _base(self) -> str:
+        socket_url = self._nodes.current.socket_url
+        return "http" + socket_url.removeprefix("ws").removesuffix(SOCKET_PATH)
 
 
 def _problem(status: int, data: bytes) -> MillstreamError:

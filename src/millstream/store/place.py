@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from typing import Any
 
-from millstream.errors import CannotOpen
+from millstream.errors import CannotOpen, InvalidInput
 
 IN_MEMORY = ":memory:"
 """A store that lives in this process, and ends with its handle."""
@@ -20,6 +21,18 @@ _SCHEMES = ("http", "https", "ws", "wss")
 def is_address(path: Any) -> bool:
     """Whether a caller means a server rather than a file."""
     return isinstance(path, str) and "://" in path and path.partition("://")[0].lower() in _SCHEMES
+
+
+def one_place(path: str | os.PathLike[str] | Sequence[str]) -> str | os.PathLike[str]:
+    """A place as one value: the addresses of several nodes become one text, with commas between."""
+    if isinstance(path, str | os.PathLike) or not isinstance(path, Sequence):
+        return path
+    if not path or not all(is_address(one) for one in path):
+        raise InvalidInput(
+            "several places are the addresses of the nodes of a cluster, such as "
+            "['http://a:8080', 'http://b:8080']; a file is one path"
+        )
+    return ",".join(path)
 
 
 def check_file(path: str | os.PathLike[str]) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from millstream.command import Session
 from millstream.remote.address import is_address
 from millstream.remote.opening import check_no_address_options, open_remote
 from millstream.store.engine import Mode
+from millstream.store.place import one_place
 from millstream.threads.read_only import ReadOnly
 
 
 def open_session(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Sequence[str],
     *,
     mode: Mode,
     create: bool,
@@ -21,21 +23,24 @@ def open_session(
     ca: str | None,
     connect_timeout: float,
     retry_for: float,
+    read_level: str,
     **of_files: Any,
 ) -> Session:
     """The session of the store in a file, or behind a server; each refuses the other's options."""
-    if is_address(path):
+    place = one_place(path)
+    if is_address(place):
         session: Session = open_remote(
-            str(path),
+            str(place),
             token=token,
             ca=ca,
             connect_timeout=connect_timeout,
             retry_for=retry_for,
+            read_level=read_level,
             **of_files,
         )
         return ReadOnly(session) if mode == "r" else session
-    check_no_address_options(token=token, ca=ca)
+    check_no_address_options(token=token, ca=ca, read_level=read_level)
     from millstream.embedded import EmbeddedSession, open_file  # clients of servers need no store
 
-    session = EmbeddedSession(open_file(path, mode=mode, create=create, **of_files))
+    session = EmbeddedSession(open_file(place, mode=mode, create=create, **of_files))
     return ReadOnly(session) if mode == "r" else session
