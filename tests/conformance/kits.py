@@ -8,6 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+import pytest
+
 from millstream.store.commit import Commit, Row
 from millstream.store.engine import Engine
 from millstream.store.engines import open_engine
@@ -42,8 +44,24 @@ class _Memory:
         return engine.reopen()
 
 
-ENGINES: dict[str, EngineKit] = {"sqlite": _Sqlite(), "memory": _Memory()}
+class _Slate:
+    """On a folder; `tests/integration/test_object_storage.py` asks the same of a server of objects."""
+
+    def make(self, folder: Path) -> Engine:
+        return open_engine(f"file://{folder}/bucket")
+
+    def reopen(self, engine: Engine) -> Engine:
+        return open_engine(engine.place)
+
+
+ENGINES: dict[str, EngineKit] = {"sqlite": _Sqlite(), "memory": _Memory(), "slatedb": _Slate()}
 """Every engine that there is, by the name that it says of itself."""
+
+EVERY_ENGINE = [
+    pytest.param(name, marks=pytest.mark.requires("s3")) if name == "slatedb" else name
+    for name in ENGINES
+]
+"""The same as parameters of a test."""
 
 
 def apply(engine: Engine, commit: Commit) -> None:

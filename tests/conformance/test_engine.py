@@ -15,7 +15,7 @@ from millstream.format import keys
 from millstream.store.commit import Commit, Row, Spool, SpooledRows, Value
 from millstream.store.engine import Engine, WouldWait
 from millstream.testing.engines import corrupt
-from tests.conformance.kits import ENGINES, EngineKit
+from tests.conformance.kits import ENGINES, EVERY_ENGINE, EngineKit
 
 MiB = 1024 * 1024
 
@@ -37,7 +37,7 @@ EVERY_TYPE = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=EVERY_ENGINE)
 def kit(request: pytest.FixtureRequest) -> EngineKit:
     return ENGINES[request.param]
 

@@ -204,15 +204,35 @@ def seen(ms: Millstream) -> list[Any]:
     return [logs, list(ms.queues())]
 
 
+LOCAL = ["sqlite", "memory"]
+
+
 @hypothesis.settings(max_examples=15)
 @hypothesis.given(
     seed=st.integers(0, 2**32),
-    kinds=st.tuples(st.sampled_from(list(ENGINES)), st.sampled_from(list(ENGINES))),
+    kinds=st.tuples(st.sampled_from(LOCAL), st.sampled_from(LOCAL)),
     spools=st.booleans(),
 )
 def test_the_same_values_leave_the_same_rows(
     seed: int, kinds: tuple[str, str], spools: bool
 ) -> None:
+    live_through(seed, kinds, spools)
+
+
+@pytest.mark.requires("s3")
+@hypothesis.settings(max_examples=4)
+@hypothesis.given(
+    seed=st.integers(0, 2**32),
+    kinds=st.sampled_from([("slatedb", "sqlite"), ("memory", "slatedb")]),
+    spools=st.booleans(),
+)
+def test_rows_on_object_storage_are_the_same_rows(
+    seed: int, kinds: tuple[str, str], spools: bool
+) -> None:
+    live_through(seed, kinds, spools)
+
+
+def live_through(seed: int, kinds: tuple[str, str], spools: bool) -> None:
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         if spools:
             patch.setattr(draft, "MEMORY_BYTES_MAX", 500)

@@ -120,8 +120,6 @@ class Engine(Protocol):
     """A place where rows live."""
 
     durability: Durability
-    shared: bool
-    """Whether other processes may write too, so that their commits must be looked for."""
     read_only: bool
     """Whether it refuses to write."""
     abilities: frozenset[Ability]
@@ -130,6 +128,10 @@ class Engine(Protocol):
     """What the store is called in messages: a path, an address."""
     on_upkeep_due: Callable[[], None] | None
     """Called by the engine, on any thread, when `upkeep` would find something to do; it is quick."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may write too, so that their commits must be looked for."""
 
     def write(self, *, waits: bool = True) -> AbstractContextManager[Writer]:
         """Wait for the turn to write, across processes; leaving without a commit undoes it all.

@@ -10,7 +10,9 @@ from millstream.errors import InvalidInput
 from millstream.limits import Limits
 from millstream.store.engine import Durability, Engine, Mode
 from millstream.store.memory import MemoryEngine
-from millstream.store.place import IN_MEMORY, check_file, check_there
+from millstream.store.place import IN_MEMORY, check_file, check_there, is_bucket
+from millstream.store.slate import SlateEngine
+from millstream.store.slate_options import SlateOptions
 from millstream.store.sqlite import SqliteEngine
 from millstream.store.sqlite_options import SqliteOptions
 
@@ -21,15 +23,28 @@ def open_engine(
     mode: Mode = "rw",
     create: bool = True,
     durability: Durability = "full",
-    options: SqliteOptions | None = None,
+    options: SqliteOptions | SlateOptions | None = None,
     limits: Limits | None = None,
     clock: Clock | None = None,
     **of_files: Any,
 ) -> Engine:
-    """The engine of a place: a file is SQLite's, and `:memory:` is memory.
+    """The engine of a place: a file is SQLite's, a bucket SlateDB's, and `:memory:` is memory.
 
-    `of_files` are `SqliteEngine`'s own arguments. An engine in memory has no use for them.
+    `of_files` are `SqliteEngine`'s own arguments. The other engines have no use for them.
     """
+    if is_bucket(place):
+        if isinstance(options, SqliteOptions):
+            raise InvalidInput("options=SqliteOptions is for a file: give SlateOptions")
+        return SlateEngine(
+            str(place),
+            read_only=mode == "r",
+            create=create,
+            durability=durability,
+            options=options,
+            clock=clock,
+        )
+    if isinstance(options, SlateOptions):
+        raise InvalidInput("options=SlateOptions is for object storage, such as s3://bucket/prefix")
     if os.fspath(place) == IN_MEMORY:
         if mode == "r" or not create:
             raise InvalidInput("mode='r' and create=False are for a file: memory begins empty")

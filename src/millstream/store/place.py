@@ -16,11 +16,21 @@ _HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}/?")
 
 
 _SCHEMES = ("http", "https", "ws", "wss")
+_BUCKETS = ("s3", "gs", "az", "file", "memory")
 
 
 def is_address(path: Any) -> bool:
     """Whether a caller means a server rather than a file."""
-    return isinstance(path, str) and "://" in path and path.partition("://")[0].lower() in _SCHEMES
+    return _scheme_of(path) in _SCHEMES
+
+
+def is_bucket(path: Any) -> bool:
+    """Whether a caller means object storage: `s3://`, `gs://`, `az://`, or one of their stand-ins."""
+    return _scheme_of(path) in _BUCKETS
+
+
+def _scheme_of(path: Any) -> str:
+    return path.partition("://")[0].lower() if isinstance(path, str) and "://" in path else ""
 
 
 def one_place(path: str | os.PathLike[str] | Sequence[str]) -> str | os.PathLike[str]:
@@ -42,7 +52,8 @@ def check_file(path: str | os.PathLike[str]) -> None:
         return
     if "://" in name:
         raise CannotOpen(
-            f"{name.rpartition('@')[2]}: a store is a file, or a server at http://… or https://…",
+            f"{name.rpartition('@')[2]}: a store is a file, a server at http://… or https://…, or "
+            "object storage at s3://…, gs://… or az://…",
             path=name.rpartition("@")[2],
         )
     if _HOST_AND_PORT.fullmatch(name):

@@ -10,6 +10,7 @@ from millstream.errors import InvalidInput
 from millstream.format import keys
 from millstream.store.engine import Engine
 from millstream.store.memory import MemoryEngine
+from millstream.store.slate import SlateEngine
 from millstream.store.sqlite_rows import NUMBERED, RECORD
 
 
@@ -42,6 +43,13 @@ def _corrupt_memory(engine: Engine, key: bytes) -> None:
     engine.corrupt(key, bit=3)
 
 
+def _corrupt_bucket(engine: Engine, key: bytes) -> None:
+    """By a write of SlateDB's own: its blocks are sound, so that the row's own checksum must tell."""
+    assert isinstance(engine, SlateEngine)
+    if not engine.rewrite(key, lambda cell: bytes((cell[0] ^ 8, *cell[1:]))):
+        raise _missing(key)
+
+
 def _missing(key: bytes) -> InvalidInput:
     return InvalidInput(f"there is no row {key.hex()} to damage; what is unfolded has no row yet")
 
@@ -49,5 +57,6 @@ def _missing(key: bytes) -> InvalidInput:
 _CORRUPT: dict[str, Callable[[Engine, bytes], None]] = {
     "sqlite": _corrupt_file,
     "memory": _corrupt_memory,
+    "slatedb": _corrupt_bucket,
 }
 """By the name that an engine says of itself."""

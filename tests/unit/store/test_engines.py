@@ -6,14 +6,19 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 import millstream
+from millstream.errors import CannotOpen, InvalidInput
 from millstream.store.engines import open_engine
 from millstream.store.memory import MemoryEngine
+from millstream.store.slate_options import SlateOptions
 from millstream.store.sqlite import SqliteEngine
+from millstream.store.sqlite_options import SqliteOptions
 
 SOURCES = Path(millstream.__file__).parent
-ENGINES = {"SqliteEngine"}
-ALLOWED = {"store/engines.py", "store/sqlite.py"}
+ENGINES = {"SqliteEngine", "SlateEngine"}
+ALLOWED = {"store/engines.py", "store/sqlite.py", "store/slate.py", "testing/engines.py"}
 
 
 def test_the_place_says_which_engine(tmp_path: Path) -> None:
@@ -22,6 +27,24 @@ def test_the_place_says_which_engine(tmp_path: Path) -> None:
     assert isinstance(memory, MemoryEngine)
     assert memory.durability == "relaxed"
     file.close()
+
+
+@pytest.mark.requires("s3")
+def test_an_address_of_a_bucket_is_slatedbs(tmp_path: Path) -> None:
+    address = f"file://{tmp_path}/bucket"
+    with pytest.raises(InvalidInput, match="SlateOptions"):
+        open_engine(address, options=SqliteOptions())
+    with pytest.raises(InvalidInput, match="object storage"):
+        open_engine(tmp_path / "a.db", options=SlateOptions())
+    with pytest.raises(InvalidInput, match="durability"):
+        open_engine(address, durability="relaxed")
+    with pytest.raises(CannotOpen, match="there is no store"):
+        open_engine(address, mode="r")
+    with pytest.raises(CannotOpen, match="create=True"):
+        open_engine(address, create=False)
+    engine = open_engine(address, options=SlateOptions())
+    assert engine.describe()["engine"] == "slatedb"
+    engine.close()
 
 
 def test_no_other_module_makes_an_engine_on_disk() -> None:

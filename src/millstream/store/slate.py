@@ -1,0 +1,189 @@
+"""The SlateDB engine: rows in objects of a bucket, with one writer at a time wherever it runs.
+
+A commit is one batch, and returns when the object store has it. Opening a store to write fences the
+writer before: what that one had not sent fails with `Fenced`, what it had sent is `OutcomeUnknown`,
+and it goes on reading. Readers see the last commit that is durable, and wait for none in flight.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from millstream.clock import Clock, SystemClock
+from millstream.errors import Closed, InvalidInput, StoreError
+from millstream.store.commit import Commit
+from millstream.store.engine import Ability, Durability, Shortage, WouldWait
+from millstream.store.polling import poll
+from millstream.store.slate_address import open_objects, parse_address
+from millstream.store.slate_binding import Binding, bind
+from millstream.store.slate_following import Following, check_there
+from millstream.store.slate_options import SlateOptions
+from millstream.store.slate_rows import SlateImage, SlateSnapshot
+from millstream.store.slate_writing import Writing
+
+
+class SlateWriter(SlateSnapshot):
+    """The turn to write."""
+
+    def __init__(self, image: SlateImage, write: Callable[[Commit], None]) -> None:
+        super().__init__(image)
+        self._write = write
+
+    def commit(self, commit: Commit) -> None:
+        """Make it durable."""
+        self._write(commit)
+
+
+class SlateEngine:
+    """Rows of one prefix of a bucket. It has no abilities: no SQL, and handles cross no fork."""
+
+    abilities: frozenset[Ability] = frozenset()
+    durability: Durability = "full"
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        read_only: bool = False,
+        create: bool = True,
+        durability: Durability = "full",
+        options: SlateOptions | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if durability != "full":
+            raise InvalidInput("object storage knows no other durability than 'full'")
+        self._address = parse_address(address)
+        self.place = self._address.text
+        self.read_only = read_only
+        self.on_upkeep_due: Callable[[], None] | None = None
+        self._options = options or SlateOptions()
+        self._clock = clock or SystemClock()
+        self._binding: Binding = bind()
+        self._objects = open_objects(self._binding.module, self._address)
+        self._turn, self._lock = threading.Lock(), threading.Lock()
+        self._closed = False
+        self._following: Following | None = None
+        self._writing: Writing | None = None
+        if read_only or not create:
+            check_there(
+                self._binding,
+                self._objects,
+                prefix=self._address.prefix,
+                place=self.place,
+                advice="" if read_only else "; create=True makes one",
+            )
+        if read_only:
+            self._follow()
+        else:
+            self._writing = self._begin_writing()
+
+    @property
+    def shared(self) -> bool:
+        """Whether another process writes: then its commits must be looked for."""
+        return self._writing is None or self._writing.ending == "fenced"
+
+    @contextmanager
+    def write(self, *, waits: bool = True) -> Iterator[SlateWriter]:
+        """Wait for the turn to write; leaving without a commit changes nothing."""
+        if not waits and self._turn.locked():
+            raise WouldWait
+        with self._turn:
+            self._check_open()
+            writing = self._writing
+            if writing is None:
+                raise StoreError(f"{self.place} was opened to be read only")
+            writing.check()
+            yield SlateWriter(writing.image, writing.commit)
+
+    @contextmanager
+    def read(self) -> Iterator[SlateSnapshot]:
+        """A snapshot of what is durable."""
+        self._check_open()
+        yield SlateSnapshot(self._image())
+
+    def last_seq(self) -> int:
+        """The sequence of the newest delta."""
+        self._check_open()
+        return self._image().last_seq
+
+    def await_change(self, seen: int, stop: threading.Event) -> bool:
+        """Look now and then for what the writer has committed."""
+        return poll(lambda: self.last_seq() != seen, stop)
+
+    def upkeep(self, alone: AbstractContextManager[object]) -> None:
+        """SlateDB does its own, beside every writer."""
+
+    def shortage(self) -> Shortage | None:
+        """A bucket has no end."""
+        return None
+
+    def folder(self) -> Path | None:
+        """There is no disk."""
+        return None
+
+    def recover(self) -> None:
+        """After a commit in doubt: whatever was handed to SlateDB is durable, or will never be."""
+        if self._writing is not None:
+            self._writing.recover()
+
+    def close(self) -> None:
+        """Let go of everything; what is committed is durable already."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if self._writing is not None:
+            self._writing.close()
+        self._following = None
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for `stats`."""
+        facts: dict[str, Any] = {
+            "engine": "slatedb",
+            "durability": self.durability,
+            "address": self.place,
+            "role": "reader" if self.shared else "writer",
+        }
+        return facts
+
+    def rewrite(self, key: bytes, change: Callable[[bytes], bytes]) -> bool:
+        """Change a stored cell behind the rules' back, as tests do; False if there is none."""
+        assert self._writing is not None
+        with self._turn:
+            return self._writing.rewrite(key, change)
+
+    def _begin_writing(self) -> Writing:
+        return Writing(
+            self._binding,
+            self._objects,
+            prefix=self._address.prefix,
+            place=self.place,
+            options=self._options,
+        )
+
+    def _image(self) -> SlateImage:
+        writing = self._writing
+        if writing is not None and writing.ending != "fenced":
+            return writing.readable_image(self._turn)
+        return self._follow().image()
+
+    def _follow(self) -> Following:
+        with self._lock:
+            if self._following is None:
+                self._following = Following(
+                    self._binding,
+                    self._objects,
+                    prefix=self._address.prefix,
+                    place=self.place,
+                    follow_s=self._options.follow_s,
+                    clock=self._clock,
+                )
+            return self._following
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"{self.place} was closed", path=self.place)

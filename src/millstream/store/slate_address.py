@@ -1,0 +1,122 @@
+"""Addresses of object storage, and what opens them: `s3://bucket/prefix`, `gs://`, `az://`, `file:///`.
+
+Credentials come from the usual environment variables. For S3 they may also come from the profile
+that `AWS_PROFILE` names, in the files of the AWS command line. `AWS_ENDPOINT_URL` leads to a store
+that imitates S3.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
+from urllib.parse import unquote
+
+from millstream.errors import CannotOpen
+
+Scheme = Literal["s3", "gs", "az", "file", "memory"]
+_TYPES: dict[Scheme, str] = {
+    "s3": "S3",
+    "gs": "GCS",
+    "az": "AZURE",
+    "file": "LOCAL",
+    "memory": "IN_MEMORY",
+}
+SCHEMES = frozenset(_TYPES)
+
+_ADDRESS = re.compile(r"(s3|gs|az|file|memory)://([^/?#]*)(/[^?#]*)?", re.IGNORECASE)
+
+
+class ObjectAddress(NamedTuple):
+    """Where a store lies on object storage."""
+
+    scheme: Scheme
+    bucket: str
+    prefix: str
+
+    @property
+    def text(self) -> str:
+        """The address as it is shown."""
+        root = "" if self.scheme == "file" else self.bucket
+        return f"{self.scheme}://{root}/{self.prefix}".rstrip("/")
+
+
+def parse_address(text: str) -> ObjectAddress:
+    """An address from what a caller wrote; `CannotOpen` says what is wrong with it."""
+    found = _ADDRESS.fullmatch(text)
+    if found is None:
+        raise _wrong(
+            text, "it has no `?`, no `#`, and one of s3, gs, az, file or memory before ://"
+        )
+    scheme = cast(Scheme, found[1].lower())
+    bucket, prefix = found[2], (found[3] or "").strip("/")
+    if scheme == "file":
+        if bucket not in ("", "localhost"):
+            raise _wrong(text, "a folder has three slashes: file:///folder/of/the/store")
+        return ObjectAddress(scheme, "", unquote(prefix))
+    if scheme == "memory":
+        return ObjectAddress(scheme, bucket, prefix or "store")
+    if not bucket or "@" in bucket:
+        raise _wrong(text, f"it names a bucket, and no password: {scheme}://bucket/prefix")
+    return ObjectAddress(scheme, bucket, prefix or "millstream")
+
+
+def settings_of(
+    address: ObjectAddress, environment: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """What is set for an address beyond what the environment's variables say themselves."""
+    if address.scheme != "s3":
+        return {}
+    found: dict[str, str] = {}
+    endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL", "")
+    if endpoint:
+        found["endpoint"] = endpoint
+    if endpoint.startswith("http://"):
+        found["allow_http"] = "true"
+    if "AWS_ACCESS_KEY_ID" not in environment:
+        found |= _profile(environment)
+    if "AWS_REGION" not in environment and "AWS_DEFAULT_REGION" not in environment:
+        found.setdefault("region", "us-east-1")
+    return found
+
+
+def open_objects(module: Any, address: ObjectAddress) -> Any:
+    """SlateDB's handle of the object store at an address."""
+    kind = module.ObjectStoreType[_TYPES[address.scheme]]
+    builder = module.ObjectStoreBuilder.from_env(kind)
+    if address.scheme == "file":
+        builder.with_config("local_path", "/")
+    elif address.scheme != "memory":
+        builder.with_url(f"{address.scheme}://{address.bucket}")
+    for name, value in settings_of(address).items():
+        builder.with_config(name, value)
+    return builder.build()
+
+
+def _profile(environment: Mapping[str, str]) -> dict[str, str]:
+    """Credentials and region of a profile in the files of the AWS command line."""
+    name = environment.get("AWS_PROFILE", "default")
+    home = Path(environment.get("HOME", "~")).expanduser() / ".aws"
+    secret = environment.get("AWS_SHARED_CREDENTIALS_FILE", str(home / "credentials"))
+    config = environment.get("AWS_CONFIG_FILE", str(home / "config"))
+    files = configparser.ConfigParser(interpolation=None)
+    files.read([config, secret])
+    found: dict[str, str] = {}
+    for section in (f"profile {name}", name):
+        if files.has_section(section):
+            found |= dict(files[section])
+    names = {
+        "aws_access_key_id": "access_key_id",
+        "aws_secret_access_key": "secret_access_key",
+        "aws_session_token": "session_token",
+        "region": "region",
+    }
+    return {names[key]: value for key, value in found.items() if key in names}
+
+
+def _wrong(text: str, expected: str) -> CannotOpen:
+    shown = text.rpartition("@")[2]
+    return CannotOpen(f"{shown} is no address of object storage: {expected}", path=shown)

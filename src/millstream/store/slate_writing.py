@@ -1,0 +1,219 @@
+"""Writing: the one handle of SlateDB that may change a store, until another one fences it.
+
+ending      what has happened                          writes are told     it goes on by
+open        nothing                                    -                   -
+doubtful    no answer, or SlateDB has ended itself     `Recovering`        `recover`
+fenced      another process writes now                 `Fenced`            opening the store again
+closed      the engine was closed                      `Closed`            -
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from typing import Any, Literal
+
+from millstream.errors import Fenced, MillstreamError, OutcomeUnknown, WriteFailed
+from millstream.store.commit import Commit
+from millstream.store.slate_binding import Binding, run
+from millstream.store.slate_following import cannot_open
+from millstream.store.slate_options import SlateOptions
+from millstream.store.slate_rows import Deltas, SlateImage, fill
+
+Ending = Literal["open", "doubtful", "fenced", "closed"]
+
+SETTINGS: dict[str, Any] = {
+    "flush_interval": None,  # commits drive the flush
+    "manifest_poll_interval": "5s",
+    "max_unflushed_bytes": 256 * 1024 * 1024,
+    "compactor_options.poll_interval": "5s",
+}
+"""What we set of SlateDB's settings."""
+
+
+class Writing:
+    """An open database of SlateDB, and the image that readers see of it."""
+
+    def __init__(
+        self,
+        binding: Binding,
+        objects: Any,
+        *,
+        prefix: str,
+        place: str,
+        options: SlateOptions,
+    ) -> None:
+        self._binding, self._objects = binding, objects
+        self._prefix, self._place, self._options = prefix, place, options
+        self._module = binding.module
+        self._errors = binding.module.Error
+        self.recorder = binding.module.DefaultMetricsRecorder()
+        self.ending: Ending = "open"
+        self._interrupted = False
+        self._open()
+
+    def check(self) -> None:
+        """Refuse to begin a commit that could not end well; in the writer's turn."""
+        if self._interrupted:
+            self._settle()
+        self._note_end()
+        if self.ending == "fenced":
+            raise self._fenced()
+        if self.ending != "open":
+            raise WriteFailed(f"{self._place} is not ready to write: nothing was stored; try again")
+
+    def commit(self, commit: Commit) -> None:
+        """Hand a commit to SlateDB, and return when the object store has it."""
+        batch, deltas = self._module.WriteBatch(), self._deltas.copy()
+        fill(batch, commit, self.image, deltas)
+        try:
+            self._make_durable(batch)
+            self._publish(deltas)
+        except (TimeoutError, self._errors) as error:
+            self._doubt(error)
+        except BaseException:
+            self._interrupted = True
+            raise
+
+    def readable_image(self, turn: threading.Lock) -> SlateImage:
+        """What readers see; after an interrupt, once it is certain how the commit ended."""
+        if self._interrupted and turn.acquire(blocking=False):
+            try:
+                if self._interrupted:
+                    self._settle()
+            finally:
+                turn.release()
+        return self.image
+
+    def recover(self) -> None:
+        """Make certain what became of a commit in doubt."""
+        self._note_end()
+        if self.ending != "doubtful":
+            return
+        try:
+            if self._database.status().close_reason is None:
+                self._settle()
+            else:
+                self._check_epoch()
+                self._open()
+        except (TimeoutError, self._errors) as error:
+            raise WriteFailed(f"{self._place} does not answer: {_said(error)}") from error
+        self.ending = "open"
+
+    def rewrite(self, key: bytes, change: Callable[[bytes], bytes]) -> bool:
+        """Store another cell under a key; False if there is none."""
+        cell = self._binding.get(self.image.view, key)
+        if cell is None:
+            return False
+        batch = self._module.WriteBatch()
+        self._binding.put(batch, key, change(cell))
+        self._make_durable(batch)
+        self._publish(self._deltas)
+        return True
+
+    def close(self) -> None:
+        """Let go of the database."""
+        if self.ending in ("open", "doubtful"):
+            try:
+                run(self._database.shutdown(), most_s=self._options.commit_timeout_s)
+            except (TimeoutError, self._errors):
+                pass  # what was acknowledged is durable already
+            self.ending = "closed"
+
+    def _open(self) -> None:
+        """Open the database, which fences whatever wrote before."""
+        builder = self._module.DbBuilder(self._prefix, self._objects)
+        builder.with_settings(self._settings())
+        builder.with_metrics_recorder(self.recorder)
+        cache = self._module.FoyerCacheOptions(
+            max_capacity=self._options.memory_cache_bytes, shards=4
+        )
+        builder.with_db_cache(self._module.DbCache.new_foyer_cache(cache), 1)
+        try:
+            self._database = run(builder.build(), most_s=self._options.commit_timeout_s)
+            self._epoch = self._found_epoch()
+            snapshot = run(self._database.snapshot())
+        except (TimeoutError, self._errors) as error:
+            raise cannot_open(error, self._place) from error
+        self.image = SlateImage(self._binding, snapshot, place=self._place)
+        self._deltas: Deltas = self.image.find_deltas()
+
+    def _settings(self) -> Any:
+        settings = self._module.Settings.default()
+        wanted = dict(SETTINGS)
+        if self._options.cache_folder is not None:
+            wanted["object_store_cache_options.root_folder"] = str(self._options.cache_folder)
+            wanted["object_store_cache_options.max_cache_size_bytes"] = (
+                self._options.cache_bytes_max
+            )
+        for name, value in wanted.items():
+            settings.set(name, json.dumps(value))
+        return settings
+
+    def _make_durable(self, batch: Any) -> None:
+        most_s = self._options.commit_timeout_s
+        written = run(self._database.write(batch), most_s=most_s)
+        self._flush()
+        run(written.await_durable(), most_s=most_s)
+
+    def _flush(self) -> None:
+        wanted = self._module.FlushOptions(flush_type=self._module.FlushType.WAL)
+        run(self._database.flush_with_options(wanted), most_s=self._options.commit_timeout_s)
+
+    def _publish(self, deltas: Deltas) -> None:
+        snapshot = run(self._database.snapshot())
+        self._deltas = deltas
+        self.image = SlateImage(self._binding, snapshot, place=self._place, span=deltas.span())
+
+    def _settle(self) -> None:
+        """Everything that SlateDB was handed becomes durable, and readers see it."""
+        self._flush()
+        snapshot = run(self._database.snapshot())
+        self.image = SlateImage(self._binding, snapshot, place=self._place)
+        self._deltas = self.image.find_deltas()
+        self._interrupted = False
+
+    def _doubt(self, error: Exception) -> None:
+        """The object store may have the commit: say so, and find out before the next one."""
+        self.ending = "doubtful"
+        self._note_end()
+        raise OutcomeUnknown(
+            f"the commit was sent to {self._place}, and its answer is missing: {_said(error)}; "
+            "it may or may not be stored",
+            cause=_said(error),
+        ) from error
+
+    def _note_end(self) -> None:
+        """Ask SlateDB whether it has ended by itself."""
+        if self.ending == "closed":
+            return
+        reason = self._database.status().close_reason
+        if reason is self._module.CloseReason.FENCED:
+            self.ending = "fenced"
+        elif reason is not None:
+            self.ending = "doubtful"
+
+    def _found_epoch(self) -> int:
+        """The epoch of the newest writer: each one that opens the store takes the next."""
+        admin = self._module.AdminBuilder(self._prefix, self._objects).build()
+        found = run(admin.read_manifest(None), most_s=self._options.commit_timeout_s)
+        return 0 if found is None else int(found.writer_epoch)
+
+    def _check_epoch(self) -> None:
+        """Before a database that ended by itself is opened again: nobody else may have taken over."""
+        if self._found_epoch() > self._epoch:
+            self.ending = "fenced"
+            raise self._fenced()
+
+    def _fenced(self) -> MillstreamError:
+        return Fenced(
+            f"another process has opened {self._place} to write, so this one may not any more: "
+            "nothing was stored; reads go on, and opening the store again takes the turn back",
+            epoch=self._epoch + 1,
+            path=self._place,
+        )
+
+
+def _said(error: BaseException) -> str:
+    return str(getattr(error, "message", "")) or str(error) or type(error).__name__
