@@ -195,7 +195,11 @@ _PAIRS = {
     keys.REMAINS: "the note that queue {1}, which is deleted, has rows left",
     keys.BUCKET: "bucket {1:#x} of queue {0}",
 }
-_ALONE = {keys.ID_BLOCK_KEY: "the id counter", keys.STORE_KEY: "the store's own record"}
+_ALONE = {
+    keys.ID_BLOCK_KEY: "the id counter",
+    keys.STORE_KEY: "the store's own record",
+    keys.CLUSTER_KEY: "the place in the cluster's shared log",
+}
 
 
 def describe(key: bytes) -> str:

@@ -41,35 +41,35 @@ FIELD_KINDS: Final[dict[str, Kind]] = {"_key": "string", "_timestamp": "number",
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class FilterNode:
     """A part of a filter that begins `at` this character of its text."""
 
     at: int = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Constant(Node):
+class Constant(FilterNode):
     """A string, a number, TRUE or FALSE."""
 
     value: str | int | float | bool
 
 
 @dataclass(frozen=True, slots=True)
-class Header(Node):
+class Header(FilterNode):
     """The value of a header; NULL if there is none."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Field(Node):
+class Field(FilterNode):
     """One of the record's own fields."""
 
     name: FieldName
 
 
 @dataclass(frozen=True, slots=True)
-class Signed(Node):
+class Signed(FilterNode):
     """A number with a sign before it."""
 
     sign: Sign
@@ -77,7 +77,7 @@ class Signed(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Arithmetic(Node):
+class Arithmetic(FilterNode):
     """Two numbers made one."""
 
     operator: ArithmeticOperator
@@ -86,7 +86,7 @@ class Arithmetic(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Compare(Node):
+class Compare(FilterNode):
     """Two values of one type against each other."""
 
     operator: ComparisonOperator
@@ -95,7 +95,7 @@ class Compare(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Between(Node):
+class Between(FilterNode):
     """`low <= value AND value <= high`."""
 
     value: Value
@@ -104,7 +104,7 @@ class Between(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class In(Node):
+class In(FilterNode):
     """`value = item OR value = item …`."""
 
     value: Value
@@ -112,7 +112,7 @@ class In(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Like(Node):
+class Like(FilterNode):
     """A string against a pattern."""
 
     value: Value
@@ -120,28 +120,28 @@ class Like(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class IsNull(Node):
+class IsNull(FilterNode):
     """Whether there is no value; never unknown itself."""
 
     value: Value
 
 
 @dataclass(frozen=True, slots=True)
-class Not(Node):
+class Not(FilterNode):
     """True and false swapped; unknown stays unknown."""
 
     operand: Condition
 
 
 @dataclass(frozen=True, slots=True)
-class And(Node):
+class And(FilterNode):
     """False if an operand is false, else unknown if one is unknown, else true."""
 
     operands: tuple[Condition, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Or(Node):
+class Or(FilterNode):
     """True if an operand is true, else unknown if one is unknown, else false."""
 
     operands: tuple[Condition, ...]
@@ -178,7 +178,7 @@ def children(node: AnyNode) -> tuple[AnyNode, ...]:
     found: list[Any] = []
     for name in type(node).__slots__:
         part = getattr(node, name)
-        if isinstance(part, Node):
+        if isinstance(part, FilterNode):
             found.append(part)
         elif isinstance(part, tuple):
             found += part

@@ -44,6 +44,7 @@ their numbers do. Types 0x01 to 0x06 are the RFC's (see `rfc`); ours start at 0x
                            user*, instance*, connection
     0x28  instance         name (UTF-8)                  holder, generation, lease
     0x29  roster           queue id (u64)                groups in flight, groups with a record
+    0x2a  cluster          (nothing)                     how far a node is in its shared log
 
     * as TerminatedBytes. In 0x14 to 0x18 a claim is written number first, then bucket size, so
       that claims sort by number.
@@ -96,6 +97,7 @@ ATTENDANCE = 0x26
 DEPARTURE = 0x27
 INSTANCE = 0x28
 ROSTER = 0x29
+CLUSTER = 0x2A
 
 _NUMBERED = struct.Struct(">BBQ")
 _ENTRY = struct.Struct(">BBQQ")
@@ -114,6 +116,7 @@ ID_BLOCK_KEY = bytes((VERSION, ID_BLOCK))
 STORE_KEY = bytes((VERSION, STORE))
 FOLD_KEY = bytes((VERSION, FOLD))
 CLAIMS_KEY = bytes((VERSION, CLAIMS))
+CLUSTER_KEY = bytes((VERSION, CLUSTER))
 
 
 def _of_one(kind: int) -> Callable[[int], bytes]:

@@ -196,7 +196,7 @@ class Committing(Readable):
     def _fail(self, group: list[Ticket[Any]], error: BaseException) -> None:
         """Nothing of the group was acknowledged: each caller is told what is known."""
         with self.mutex:
-            self._stale = True
+            self._stale = self._stale or self._ahead  # refused before anything ran: it is as it was
             self._fall_level()
         known = isinstance(error, MillstreamError) and not isinstance(error, OutcomeUnknown)
         if not known and (self._sent or not isinstance(error, Exception)):

@@ -6,7 +6,8 @@ import os
 from typing import Any
 
 from millstream.clock import Clock
-from millstream.errors import InvalidInput
+from millstream.errors import CannotOpen, InvalidInput
+from millstream.format import keys
 from millstream.limits import Limits
 from millstream.store.engine import Durability, Engine, Mode
 from millstream.store.memory import MemoryEngine
@@ -26,10 +27,12 @@ def open_engine(
     options: SqliteOptions | SlateOptions | None = None,
     limits: Limits | None = None,
     clock: Clock | None = None,
+    member: bool = False,
     **of_files: Any,
 ) -> Engine:
     """The engine of a place: a file is SQLite's, a bucket SlateDB's, and `:memory:` is memory.
 
+    A node of a cluster opens its own file as a `member`; for others it is there to be read.
     `of_files` are `SqliteEngine`'s own arguments. The other engines have no use for them.
     """
     if is_bucket(place):
@@ -54,7 +57,7 @@ def open_engine(
     check_file(place)
     if mode == "r" or not create:
         check_there(place, "" if mode == "r" else "; create=True makes one")
-    return SqliteEngine(
+    engine = SqliteEngine(
         place,
         durability=durability,
         options=options,
@@ -63,3 +66,22 @@ def open_engine(
         read_only=mode == "r",
         **of_files,
     )
+    try:
+        if mode != "r" and not member:
+            _refuse_member(engine)
+    except BaseException:
+        engine.close()
+        raise
+    return engine
+
+
+def _refuse_member(engine: SqliteEngine) -> None:
+    """What a node of a cluster has is written by the cluster alone, or the nodes would differ."""
+    with engine.read() as snapshot:
+        found = snapshot.get(keys.CLUSTER_KEY)
+    if found is not None:
+        raise CannotOpen(
+            f"{engine.place} belongs to a node of a cluster, and only the cluster writes it: ask the "
+            "node by its address, or open the file to read: mode='r'",
+            path=engine.place,
+        )

@@ -36,6 +36,7 @@ from millstream.store.disk import DiskSpace, full
 from millstream.store.engine import Ability, Durability, Shortage
 from millstream.store.polling import poll
 from millstream.store.sqlite_checkpoints import Checkpoints
+from millstream.store.sqlite_copy import copy_file, exchange_file
 from millstream.store.sqlite_file import (
     FILE_MODE,
     PAGE_BYTES,
@@ -220,6 +221,20 @@ class SqliteEngine:
         with self._idle:
             self._suspended = False
             self._idle.notify_all()
+
+    def copy_to(self, path: Path) -> None:
+        """Write a consistent copy of the whole file into a new one, beside running commits."""
+        with self.read() as snapshot:
+            snapshot.last_seq()  # the transaction sees from now on what it saw at its first read
+            copy_file(snapshot.connection, path, vfs=self._vfs)
+
+    def exchange(self, path: Path, *, aside: Path) -> None:
+        """Put another file in the place of this one, which goes aside; reads wait meanwhile."""
+        self.suspend()
+        try:
+            exchange_file(Path(self._real_path), path, aside=aside)
+        finally:
+            self.resume(in_child=False)
 
     def close(self) -> None:
         """Close every connection; the last one to go checkpoints and removes the log."""

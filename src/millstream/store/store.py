@@ -160,6 +160,7 @@ class Store(Committing):
             self._keeper.stop()
             self.recovery.attempt()
             usable = self._reason is None and self.recovery.reason is None
+            usable = usable and not self.engine.read_only
             if usable and self._tail_is_long():
                 with suppress(MillstreamError):  # the tail stays, and is read when opening
                     self._fold_for(CLOSING_FOLD_S)
@@ -223,6 +224,9 @@ class Store(Committing):
     def _keep(self) -> bool:
         self.recovery.attempt()
         if self._reason is not None or self.recovery.reason is not None:
+            return False
+        if self.engine.read_only:  # another node of the cluster folds, and does the parts' upkeep
+            self._tend()
             return False
         more = self._tail_is_long() and self.tail_is_ours() and self.fold_slice()
         self._tend()

@@ -406,7 +406,7 @@ def test_the_document_lists_every_type_that_the_store_knows() -> None:
     listed = {int(row["kind"], 16) for row in TYPE.finditer(table)}
     assert {keys.PAYLOAD_BLOCK, keys.ENTRY, keys.DELTA, keys.ID_BLOCK, keys.FOLD} <= listed
     known = {*KINDS, *COPY_TYPES, *ROOM_TYPES}
-    assert {keys.STORE, *known, keys.CLAIMS, keys.REMAINS} <= listed
+    assert {keys.STORE, *known, keys.CLAIMS, keys.REMAINS, keys.CLUSTER} <= listed
 
 
 def test_each_change_has_the_bytes_that_the_document_shows(

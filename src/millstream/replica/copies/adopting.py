@@ -24,7 +24,7 @@ from millstream.log.names import check_integer, check_name
 from millstream.log.operations import check_free, find_log, make_log, need_log, truncate_log
 from millstream.replica import commands as c
 from millstream.replica.chain import Mark, Parsed, parse
-from millstream.replica.copies.copying import Standing, advance, chains_of
+from millstream.replica.copies.copying import LogStanding, advance, chains_of
 from millstream.replica.copies.marks import add_marks, begin_marks, last_mark
 from millstream.replica.copies.parcel import unpacked
 from millstream.replica.metadata import adopt_metadata
@@ -164,7 +164,7 @@ def _adopt(
     tx: WriteTransaction,
     *,
     command: c.AdoptParcel,
-    standing: Standing,
+    standing: LogStanding,
     found: list[Parsed],
     marks: list[Mark],
 ) -> int:

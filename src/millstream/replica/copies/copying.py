@@ -49,7 +49,7 @@ TRIES = 100
 """How often a chain is computed again while its log is set back, truncated or deleted."""
 
 
-class Standing(NamedTuple):
+class LogStanding(NamedTuple):
     """Where a log stands, at one moment."""
 
     log_id: int
@@ -68,7 +68,7 @@ class Chains:
         self._found: OrderedDict[int, tuple[int, Chain]] = OrderedDict()
         self._lock = Lock()
 
-    def find(self, standing: Standing) -> Chain | None:
+    def find(self, standing: LogStanding) -> Chain | None:
         """A chain that goes on where a log's last mark is, if one is remembered."""
         with self._lock:
             found = self._found.get(standing.log_id)
@@ -79,7 +79,7 @@ class Chains:
                 return None
             return chain.copy()
 
-    def keep(self, standing: Standing, chain: Chain) -> None:
+    def keep(self, standing: LogStanding, chain: Chain) -> None:
         """Remember a chain."""
         with self._lock:
             self._found[standing.log_id] = standing.setbacks, chain.copy()
@@ -96,21 +96,21 @@ def chains_of(store: Store) -> Chains:
 # Where logs stand.
 
 
-def find_standing(reading: Reading, name: str) -> Standing | None:
+def find_standing(reading: Reading, name: str) -> LogStanding | None:
     """Where a log stands now; None if there is none."""
 
-    def ask(view: View) -> Standing | None:
+    def ask(view: View) -> LogStanding | None:
         found = find_log(view, name)
         if found is None:
             return None
         log_id, head = found
         last = last_mark(view, log_id)
-        return Standing(log_id, head.name, head.start, head.end, head.setbacks, last)
+        return LogStanding(log_id, head.name, head.start, head.end, head.setbacks, last)
 
     return reading.view(ask)
 
 
-def need_standing(reading: Reading, name: str) -> Standing:
+def need_standing(reading: Reading, name: str) -> LogStanding:
     """Where a log stands; there must be one."""
     found = find_standing(reading, name)
     if found is None:
@@ -121,7 +121,7 @@ def need_standing(reading: Reading, name: str) -> Standing:
 # Chains.
 
 
-def advance(reading: Reading, name: str) -> tuple[Standing, Chain]:
+def advance(reading: Reading, name: str) -> tuple[LogStanding, Chain]:
     """Compute a log's chain up to its end, and keep the marks; the hash state at the end."""
     for _ in range(TRIES):
         standing = need_standing(reading, name)
@@ -135,12 +135,12 @@ def advance(reading: Reading, name: str) -> tuple[Standing, Chain]:
     raise NotFound(f"log {name!r} changes all the time; ask again", name=name)
 
 
-def _is_same(one: Standing, later: Standing | None) -> bool:
+def _is_same(one: LogStanding, later: LogStanding | None) -> bool:
     """Whether nothing but appends can have happened to a log."""
     return later is not None and later._replace(end=one.end, last=one.last) == one
 
 
-def _advance(reading: Reading, standing: Standing) -> tuple[Standing, Chain]:
+def _advance(reading: Reading, standing: LogStanding) -> tuple[LogStanding, Chain]:
     """One try; `_Changed` if the log was changed otherwise than by an append meanwhile."""
     if standing.last is None:
         standing = _with_marks(reading, standing, [Mark(standing.start, ZERO)])
@@ -165,14 +165,14 @@ class _Changed(Exception):  # never leaves this module
     """A log is no longer what its chain was computed from."""
 
 
-def _with_marks(reading: Reading, standing: Standing, marks: list[Mark]) -> Standing:
+def _with_marks(reading: Reading, standing: LogStanding, marks: list[Mark]) -> LogStanding:
     """Keep marks; where the log stands with them."""
     if not reading.run(partial(_note, standing=standing, marks=marks)):
         raise _Changed
     return standing._replace(last=marks[-1])
 
 
-def _inherited(reading: Reading, standing: Standing) -> list[Mark]:
+def _inherited(reading: Reading, standing: LogStanding) -> list[Mark]:
     """Marks that a fork's parent has computed already, and that are the fork's as well."""
 
     def ask(view: View) -> list[Mark]:
@@ -190,7 +190,9 @@ def _inherited(reading: Reading, standing: Standing) -> list[Mark]:
     return reading.view(ask)
 
 
-def _blocks(reading: Reading, standing: Standing, start: int, stop: int) -> Iterator[RecordBlock]:
+def _blocks(
+    reading: Reading, standing: LogStanding, start: int, stop: int
+) -> Iterator[RecordBlock]:
     while start < stop:
         for block in fetch_blocks(
             reading.store,
@@ -204,7 +206,7 @@ def _blocks(reading: Reading, standing: Standing, start: int, stop: int) -> Iter
             start = block.offsets.stop
 
 
-def _note(tx: WriteTransaction, *, standing: Standing, marks: list[Mark]) -> bool:
+def _note(tx: WriteTransaction, *, standing: LogStanding, marks: list[Mark]) -> bool:
     """Write marks behind the last one, if the log is still what they were computed from."""
     head = tx.entity(keys.head(standing.log_id), Head)
     if not head.exists() or head.deleted or head.setbacks != standing.setbacks:
@@ -278,7 +280,7 @@ def _names(view: View, *, after: str, limit: int) -> list[str]:
     return [key[2:].decode() for key in view.find(*keys.log_names(after), limit=limit)]
 
 
-def _summary(view: View, *, standing: Standing, digest: bytes) -> c.Summary | None:
+def _summary(view: View, *, standing: LogStanding, digest: bytes) -> c.Summary | None:
     """What the state says of a log up to where it was hashed; None if it is another one by now."""
     head = view.entity(keys.head(standing.log_id), Head)
     base = mark_at(view, standing.log_id, head.start)
@@ -344,7 +346,7 @@ def transfer_blocks(store: Store, query: c.SendBlocks) -> list[RecordBlock]:
     )
 
 
-def _checked(reading: Reading, standing: Standing, offset: int) -> Mark:
+def _checked(reading: Reading, standing: LogStanding, offset: int) -> Mark:
     """The mark from which the hash at an offset is computed; there must be one, and the offset."""
     check_integer("an offset", offset)
     if offset > standing.end:

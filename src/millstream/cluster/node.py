@@ -1,0 +1,388 @@
+"""A node of a cluster: a store's engine, the shared log, and the loop that follows or leads.
+
+One thread runs `step` over and over. A follower's step reads the shared log and applies it; a
+leader's gives a sign of life. Commits of the leader do not pass through it.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import Struct
+
+from millstream.clock import Clock
+from millstream.cluster.bulletin import Bulletin, NodeReport, Role
+from millstream.cluster.engine import ReplicatedEngine
+from millstream.cluster.leadership import Leadership
+from millstream.cluster.member import ClusterMember, NeedsSnapshot
+from millstream.cluster.settings import NodeSettings
+from millstream.cluster.shared_log import Gone, Held, SharedLog, Unreachable
+from millstream.cluster.snapshots import exchange, read_position
+from millstream.cluster.time import ClusterClock
+from millstream.errors import MillstreamError, NoQuorum, Overloaded
+from millstream.store.engine import Engine
+
+FAILED_S = 0.2
+"""The pause after a step that failed."""
+
+Fetch = Callable[[NodeReport, Path], None]
+"""Fetches a snapshot of another node's store, checked against what that node sent, into a file."""
+
+
+class Standing(Struct, frozen=True):
+    """How a node stands."""
+
+    node: str
+    address: str
+    role: Role
+    epoch: int
+    leader: str | None
+    leader_address: str | None
+    sequence: int
+    """The last entry that is stored here, or was only seen."""
+    lag: int
+    """How many entries the node that is furthest ahead has more, by its last report."""
+    progress_age_s: float
+    """How long ago the position last changed."""
+    elections: int
+    """How often the leader changed, as this node has seen it."""
+    replays: int
+    """Commits that were applied from the shared log."""
+    snapshots: int
+    """How often the whole file was taken from another node."""
+    barrier_s: float
+    """How long the last barrier took."""
+    reason: str = ""
+    """Why it has halted, or cannot lead."""
+
+
+class Node:
+    """One node. `start` lets it run by itself; any thread may ask it anything."""
+
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        engine: Engine,
+        shared: SharedLog,
+        bulletin: Bulletin,
+        *,
+        clock: Clock,
+        settings: NodeSettings | None = None,
+        snapshots: Fetch | None = None,
+        version: str = "",
+        chance: random.Random | None = None,
+        pause: Callable[[float], object] | None = None,
+    ) -> None:
+        self.name, self.address = name, address
+        self.settings = settings or NodeSettings()
+        self.clock = ClusterClock(clock)
+        """What the store over `engine` is opened with: its time goes on when another node leads."""
+        self.on_change: Callable[[Standing], None] | None = None
+        """Called by the node's thread when its role, the leader or the epoch has changed."""
+        self.on_applied: Callable[[], None] | None = None
+        """Called by the node's thread when it has applied what another node wrote; it must be quick."""
+        self._shared, self._bulletin, self._fetch = shared, bulletin, snapshots
+        self._version = version
+        self._stop = threading.Event()
+        self._pause = pause or self._stop.wait
+        self._leadership = Leadership(
+            name,
+            beat_s=self.settings.beat_s,
+            silence_s=self.settings.silence_s,
+            jitter_s=self.settings.jitter_s,
+            chance=chance or random.Random(),
+        )
+        self.member = ClusterMember(
+            name,
+            address,
+            engine,
+            shared,
+            clock=self.clock,
+            settings=self.settings,
+            leadership=self._leadership,
+            pause=self._pause,
+        )
+        self.engine = ReplicatedEngine(self.member)
+        self.elections = self.snapshots_taken = 0
+        self.last_failure: str | None = None
+        self._joined = False
+        self._posted: tuple[Role, int, str | None] | None = None
+        self._report_due = 0.0
+        self._thread: threading.Thread | None = None
+
+    # Running.
+
+    def start(self) -> None:
+        """Join, catch up and campaign from now on, on a thread of its own."""
+        self._thread = threading.Thread(target=self._run, name="millstream-node", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and close the shared log and the rows; close the store first."""
+        self._stop.set()
+        with self.member.changed:
+            self.member.changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        self._shared.close()
+        with self.member.turn:
+            self._leadership.leads = False
+            self.member.engine.close()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self.step()
+            except (MillstreamError, Unreachable) as error:
+                self.last_failure = str(error)
+                self._pause(FAILED_S)
+            except Exception as error:  # going on with what is not understood could do harm
+                self.member.halt(f"{type(error).__name__}: {error}")
+
+    def step(self) -> None:
+        """One turn of the loop."""
+        if self.member.halted:
+            self._pause(self.settings.turn_s)
+        elif not self._joined:
+            self._join()
+        elif self._leadership.leads:
+            self._lead()
+        else:
+            self._follow()
+        self._tell()
+
+    def _join(self) -> None:
+        """Look where this store and the shared log stand."""
+        with self.member.turn:
+            self.member.load()
+        held = self._held()
+        if held is None:
+            return
+        self.member.backlog = held.last
+        self._joined = True
+
+    def _held(self) -> Held | None:
+        """What the shared log holds; None, and halted, if it is not what it was."""
+        position = self.member.position
+        try:
+            held = self._shared.held(timeout_s=self.settings.append_timeout_s)
+        except Gone as error:
+            if position.sequence:
+                self.member.halt(f"the shared log {self._shared.place} is gone: {error}")
+            raise Unreachable(str(error)) from error
+        if held.last < position.sequence:
+            self.member.halt(
+                f"the shared log {self._shared.place} ends at entry {held.last}, and this store has "
+                f"applied {position.sequence}: entries are missing. `millstream cluster repair` "
+                "rebuilds it from the store that has most"
+            )
+            return None
+        return held
+
+    def _lead(self) -> None:
+        if self._leadership.due(self.clock.seconds()) == "beat":
+            self.member.beat()
+        else:
+            self._rest(self._leadership.next_s(self.clock.seconds()))
+
+    def _rest(self, most_s: float) -> None:
+        self._pause(min(most_s, self.settings.turn_s))
+
+    def _follow(self) -> None:
+        if self.member.damaged:
+            self._take_snapshot(self.member.damaged)
+            return
+        wait_s = min(self.settings.turn_s, self._leadership.next_s(self.clock.seconds()))
+        try:
+            found = self.member.read(wait_s)
+            if found:
+                self.member.apply(found)
+        except Gone as error:
+            self._gone(error)
+            return
+        except NeedsSnapshot as error:
+            self._take_snapshot(str(error))
+            return
+        if found:
+            if self.on_applied is not None:
+                self.on_applied()
+            return
+        self._hear_reports()
+        if self._is_stalled():
+            self._take_snapshot(f"no progress for {self.settings.stalled_s:g} s")
+        elif self._leadership.due(self.clock.seconds()) == "campaign":
+            self.member.campaign()
+
+    def _gone(self, error: Gone) -> None:
+        """What comes next was trimmed, or the log is shorter than what was applied."""
+        if self._held() is not None:
+            self._take_snapshot(str(error))
+
+    def _hear_reports(self) -> None:
+        """A leader that others hear of is alive, though it may have nothing to write."""
+        view = self._leadership
+        found = self._bulletin.reports().get(view.leader or "")
+        if found is None or found[0].node == self.name:
+            return
+        report, age_s = found
+        if (
+            report.role == "leader"
+            and report.epoch == view.epoch
+            and age_s < self.settings.beat_s * 2
+        ):
+            view.heard(self.clock.seconds() - age_s)
+
+    # Snapshots.
+
+    def _is_stalled(self) -> bool:
+        if self.clock.seconds() - self.member.progress_s < self.settings.stalled_s:
+            return False
+        return self._behind() > 0
+
+    def _behind(self) -> int:
+        found = self._bulletin.reports().values()
+        most = max((report.sequence for report, _ in found), default=0)
+        return max(0, most - self.member.position.sequence)
+
+    def _take_snapshot(self, reason: str) -> None:
+        """Take the whole file from another node, and go on from there."""
+        source = self._source()
+        if self._fetch is None or source is None:
+            self.last_failure = f"a snapshot is needed ({reason}), and no node has one to give"
+            self._pause(self.settings.turn_s)
+            return
+        place = Path(self.member.engine.place)
+        path = place.with_name(f"{place.name}.snapshot")
+        self._fetch(source, path)
+        found = read_position(path)
+        own = self.member.position
+        if found.sequence < own.sequence or (own.cluster and found.cluster != own.cluster):
+            raise Overloaded(
+                f"the snapshot of {source.node} stands at entry {found.sequence}, and this store at "
+                f"{own.sequence}: it is of no use"
+            )
+        with self.member.turn:
+            exchange(self.member.engine, path, keep_old=bool(self.member.damaged))
+            self.member.load()
+        self.snapshots_taken += 1
+        if self.on_applied is not None:
+            self.on_applied()
+
+    def _source(self) -> NodeReport | None:
+        """The node to ask: the leader if it is well, else the one that is furthest ahead."""
+        found = [
+            report
+            for report, _ in self._bulletin.reports().values()
+            if report.node != self.name and report.role in ("leader", "follower")
+        ]
+        return max(found, key=lambda one: (one.sequence, one.role == "leader"), default=None)
+
+    # What others ask.
+
+    def standing(self) -> Standing:
+        """How this node stands now."""
+        member, view = self.member, self._leadership
+        return Standing(
+            self.name,
+            self.address,
+            self._role(),
+            view.epoch,
+            view.leader,
+            view.address,
+            member.position.sequence,
+            self._behind(),
+            max(0.0, self.clock.seconds() - member.progress_s),
+            self.elections,
+            member.replays,
+            self.snapshots_taken,
+            member.barrier_s,
+            member.halted or member.damaged,
+        )
+
+    def barrier(self, timeout_s: float) -> None:
+        """Return once this node is known to have led after the call began: a read is then strong.
+
+        All callers that wait share one entry. Raises `NotLeader`, `NoQuorum` or `OutcomeUnknown`.
+        """
+        member = self.member
+        member.check_leads()
+        since = member.begun
+        if not member.turn.acquire(timeout=timeout_s):
+            raise NoQuorum(f"no barrier within {timeout_s:g} s: a commit is in flight")
+        try:
+            member.prove(since)
+        finally:
+            member.turn.release()
+
+    def wait_applied(self, sequence: int, timeout_s: float) -> None:
+        """Return once this node has applied an entry. Raises `Overloaded` if it takes too long."""
+        member = self.member
+        with member.changed:
+            if not member.changed.wait_for(
+                lambda: member.position.sequence >= sequence or self._stop.is_set(), timeout_s
+            ):
+                raise Overloaded(
+                    f"node {self.name} is behind: it has applied entry {member.position.sequence}, "
+                    f"and {sequence} was asked for within {timeout_s:g} s"
+                )
+
+    def wait_readable(self, timeout_s: float) -> None:
+        """Return once a store can be opened over `engine`: there are rows, or this node leads."""
+        member = self.member
+
+        def readable() -> bool:
+            if self._stop.is_set() or member.halted:
+                return True
+            return self._leadership.leads or (
+                bool(member.position.sequence) and member.engine.last_seq() > 0
+            )
+
+        with member.changed:
+            found = member.changed.wait_for(readable, timeout_s)
+        if member.halted:
+            raise member.not_leader()
+        if not found:
+            raise NoQuorum(
+                f"node {self.name} found no leader and no rows within {timeout_s:g} s: "
+                f"{self.last_failure or 'are the other nodes running?'}"
+            )
+
+    def _role(self) -> Role:
+        if self.member.halted:
+            return "halted"
+        if self._leadership.leads:
+            return "leader"
+        return "follower" if self._joined and not self.member.damaged else "joining"
+
+    def _tell(self) -> None:
+        """Post a report now and then, and call back when something has changed."""
+        view, now = self._leadership, self.clock.seconds()
+        state = self._role(), view.epoch, view.leader
+        if state == self._posted and now < self._report_due:
+            return
+        self._report_due = now + self.settings.beat_s
+        self._bulletin.post(self._report())
+        if state == self._posted:
+            return
+        if self._posted is not None and state[1] != self._posted[1]:
+            self.elections += 1
+        self._posted = state
+        if self.on_change is not None:
+            self.on_change(self.standing())
+
+    def _report(self) -> NodeReport:
+        member = self.member
+        return NodeReport(
+            self.name,
+            self.address,
+            self._role(),
+            self._leadership.epoch,
+            member.noted,
+            member.position.hash,
+            member.halted or member.damaged,
+            self._version,
+        )

@@ -1,0 +1,39 @@
+"""What can be set of a node: its timers and bounds, each with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """Timers decide when a node tries something; none of them decides what is true."""
+
+    append_timeout_s: float = 2.0
+    """How long one append is waited for, before its outcome is called unsure."""
+
+    settle_timeout_s: float = 6.0
+    """How long a leader tries to make an unsure append certain: an election inside the shared log
+    takes a few seconds. After that the caller is told that the outcome is unknown."""
+
+    beat_s: float = 0.5
+    """An idle leader appends a barrier so often: followers see by it that it lives, and it sees that
+    it still leads."""
+
+    silence_s: float = 2.5
+    """A follower campaigns once it has heard nothing of the leader for so long."""
+
+    jitter_s: float = 1.0
+    """Up to so much later, at random: two followers seldom campaign at the same time."""
+
+    turn_s: float = 0.5
+    """The longest wait of one look at the shared log."""
+
+    stalled_s: float = 30.0
+    """A follower that is behind and makes no progress for so long takes a snapshot."""
+
+    read_bytes_max: int = 4 * 1024 * 1024
+    """Bytes of entries that are read, and applied in one local commit."""
+
+    snapshot_entries_min: int = 50_000
+    """A follower so many entries behind takes a snapshot rather than replay them."""

@@ -1,0 +1,48 @@
+"""A whole SQLite file, copied beside running commits, or exchanged for another."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import apsw
+
+from millstream.store.sqlite_file import FILE_MODE
+
+COPY_PAGES = 4096
+"""Pages that are copied at a time, 16 MiB."""
+
+
+def copy_file(source: apsw.Connection, path: Path, *, vfs: str | None) -> None:
+    """Copy everything that a connection sees into a new file, and sync it.
+
+    The connection has a transaction open, so that all pages are of one moment.
+    """
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE))
+    target = apsw.Connection(str(path), vfs=vfs)
+    try:
+        with target.backup("main", source, "main") as backup:
+            while not backup.done:
+                backup.step(COPY_PAGES)
+        target.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    finally:
+        target.close()
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def exchange_file(path: Path, new: Path, *, aside: Path) -> None:
+    """Move a file and its write-ahead log aside, and another one to its place; nobody has it open."""
+    for ending in (
+        "-wal",
+        "",
+    ):  # the log first: without it, the rest is refused as damaged or older
+        with suppress(FileNotFoundError):
+            os.rename(f"{path}{ending}", f"{aside}{ending}")
+    with suppress(FileNotFoundError):
+        os.unlink(f"{path}-shm")
+    os.rename(new, path)

@@ -1,0 +1,158 @@
+"""A shared log in memory, for tests of clusters: one order for all nodes, and faults on demand.
+
+Each node has a door of its own. A hook of the door is asked before each step and may raise what a
+shared log raises; an append that it lets fail in between may be stored, now or later, or not at all.
+
+    step        what has happened when it is called
+    sending     nothing: `Unreachable` says that nothing was sent
+    sent        nothing yet: `Unsure` says that the entry may be stored `late`
+    stored      the entry is stored: `Unsure` says that the answer was lost
+    reading     nothing
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from millstream.cluster.bulletin import NodeReport
+from millstream.cluster.shared_log import Gone, Held, Overtaken, Stored, Unreachable, Unsure
+
+Hook = Callable[[str], None]
+
+
+class SimulatedLog:
+    """The entries that all nodes share; any thread may use it."""
+
+    def __init__(self) -> None:
+        self.entries: list[bytes] = []
+        self.first = 1
+        """Entries below it were trimmed."""
+        self.late: list[tuple[bytes, int]] = []
+        """Appends on their way, whose writers have given up waiting: data, and after what."""
+        self.changed = threading.Condition()
+        self.is_gone = False
+
+    def door(self, hook: Hook | None = None) -> SimulatedDoor:
+        """A node's way to the log."""
+        return SimulatedDoor(self, hook)
+
+    def store(self, data: bytes, after: int) -> bool:
+        """Store an entry if the last sequence is `after`."""
+        with self.changed:
+            if self.is_gone or after != self.last:
+                return False
+            self.entries.append(data)
+            self.changed.notify_all()
+            return True
+
+    def deliver(self) -> None:
+        """Everything that is on its way arrives: an entry is stored if it still fits."""
+        while self.late:
+            self.store(*self.late.pop(0))
+
+    @property
+    def last(self) -> int:
+        """The sequence of the newest entry."""
+        return self.first - 1 + len(self.entries)
+
+    def trim(self, before: int) -> None:
+        """Drop the entries below a sequence."""
+        with self.changed:
+            gone = max(0, min(before, self.last + 1) - self.first)
+            del self.entries[:gone]
+            self.first += gone
+
+
+class SimulatedDoor:
+    """The shared log as one node sees it."""
+
+    place = "simulated"
+    entry_bytes_max = 1024 * 1024
+
+    def __init__(self, log: SimulatedLog, hook: Hook | None) -> None:
+        self.log = log
+        self.hook = hook
+        self.seen: int | None = None
+        """Entries behind it are not seen by this node yet; None: it sees all."""
+        self._closed = False
+
+    def append(self, data: bytes, *, after: int, timeout_s: float) -> int:
+        """Store an entry if nothing came in between."""
+        self._step("sending")
+        try:
+            self._step("sent")
+        except Unsure:
+            self.log.late.append((data, after))
+            raise
+        if not self.log.store(data, after):
+            raise Overtaken(f"the log does not end at {after}")
+        self._step("stored")
+        return after + 1
+
+    def read(self, after: int, *, bytes_max: int, timeout_s: float) -> list[Stored]:
+        """Entries after a sequence; waits for the first of them."""
+        self._step("reading")
+        log = self.log
+        with log.changed:
+            if self.seen is None and timeout_s:
+                log.changed.wait_for(lambda: log.last > after or self._closed, timeout_s)
+            self._check(after)
+            last = log.last if self.seen is None else min(log.last, max(self.seen, after))
+            found: list[Stored] = []
+            size = 0
+            for sequence in range(after + 1, last + 1):
+                data = log.entries[sequence - log.first]
+                if found and size + len(data) > bytes_max:
+                    break
+                found.append(Stored(sequence, data))
+                size += len(data)
+            return found
+
+    def held(self, *, timeout_s: float) -> Held:
+        """What the log holds now."""
+        self._step("reading")
+        self._check(self.log.first - 1)
+        return Held(self.log.first, self.log.last)
+
+    def trim(self, before: int, *, timeout_s: float) -> None:
+        """Drop the entries below a sequence."""
+        self._step("reading")
+        self.log.trim(before)
+
+    def close(self) -> None:
+        """Let go."""
+        self._closed = True
+        with self.log.changed:
+            self.log.changed.notify_all()
+
+    def _check(self, after: int) -> None:
+        if self._closed:
+            raise Unreachable("closed")
+        if self.log.is_gone:
+            raise Gone("the simulated log is gone")
+        if after + 1 < self.log.first or after > self.log.last:
+            raise Gone(f"entry {after + 1} is not held: {self.log.first} to {self.log.last} are")
+
+    def _step(self, name: str) -> None:
+        if self._closed:
+            raise Unreachable("closed")
+        if self.hook is not None:
+            self.hook(name)
+
+
+class SimulatedBulletin:
+    """Where all nodes of a test post their reports."""
+
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._found: dict[str, tuple[NodeReport, float]] = {}
+
+    def post(self, report: NodeReport) -> None:
+        """Tell the other nodes."""
+        self._found[report.node] = report, self._seconds()
+
+    def reports(self) -> dict[str, tuple[NodeReport, float]]:
+        """The newest report of each node, and how many seconds ago."""
+        now = self._seconds()
+        return {name: (report, now - at) for name, (report, at) in list(self._found.items())}
