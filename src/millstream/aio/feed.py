@@ -21,13 +21,13 @@ from typing import Any, Protocol, TypeVar
 from msgspec import Struct
 
 from millstream.aio.fetching import (
-    FETCH_RECORDS_MAX,
     Delivery,
     Missing,
     Recent,
     Seen,
     fetch,
     look_at,
+    recall,
 )
 from millstream.aio.inorder import InOrder
 from millstream.aio.offset_waits import OffsetWaits
@@ -120,6 +120,8 @@ class Feed:
         self._seen: Seen | None = None
         self._holds = 0
         self._sending = 0
+        self._offered: list[tuple[int, Sequence[Record]]] = []
+        """What was offered in this turn of the event loop."""
         self._deferred = False
         """Whether news waits until what this process commits has been offered."""
         self._is_fresh = False
@@ -208,9 +210,15 @@ class Feed:
     async def read(self, start: int, stop: int) -> Delivery | Missing:
         """Some of the records in [start, stop), at least one: remembered ones, or fetched."""
         found = self._recent.find(start, stop)
+        return found if found is not None else await self._find(start, stop)
+
+    async def _find(self, start: int, stop: int) -> Delivery | Missing:
+        """Some of the records: from memory, which needs no thread, or fetched."""
+        store = self._source.store
+        found = recall(store, self.log, start, stop)
         if found is not None:
             return found
-        return await self._source.ask(fetch, self._source.store, self.log, start, stop)
+        return await self._source.ask(fetch, store, self.log, start, stop)
 
     # What this process commits.
 
@@ -227,12 +235,24 @@ class Feed:
         self._end_if_idle()
 
     def offer(self, first: int, records: Sequence[Record]) -> None:
-        """Deliver records that were just committed, once it is their turn, without fetching them."""
+        """Deliver records that were just committed, once it is their turn, without fetching them.
+
+        What is offered in one turn of the event loop is delivered together, at its end.
+        """
         if not self._listeners:
             return
+        if not self._offered:
+            asyncio.get_running_loop().call_soon(self._take_offers)
+        self._offered.append((first, records))
+
+    def _take_offers(self) -> None:
+        offered, self._offered = self._offered, []
         if not self.is_across:
-            self._order.skip(first)
-        self._deliver(self._order.take(first, records))
+            for first, records in offered:
+                self._order.skip(first)
+                self._deliver(self._order.take(first, records))
+            return
+        self._deliver([one for piece in offered for one in self._order.take(*piece)])
         if self._order.has_hole:
             self._look_soon()
 
@@ -346,6 +366,7 @@ class Feed:
 
     async def _catch_up(self, seen: Seen) -> None:
         """Fetch and deliver up to the end that was seen."""
+        self._take_offers()
         if self._sending and not self._order.has_hole:
             self._deferred = True  # what is under way will be offered
             return
@@ -355,8 +376,7 @@ class Feed:
             if position < seen.start:
                 self._miss(Missing(position, seen.start, "expired"))
                 continue
-            stop = min(seen.end, position + FETCH_RECORDS_MAX)
-            found = await self._source.ask(fetch, self._source.store, self.log, position, stop)
+            found = await self._find(position, seen.end)
             if isinstance(found, Missing):
                 self._miss(found)
             else:

@@ -1,6 +1,7 @@
 """What a feed finds: one look at a log, some of its records, and what it remembers of those.
 
-Looks and fetches run in a thread of the session's pool; what they give is a value.
+Looks and fetches run in a thread of the session's pool; what they give is a value. What is in memory
+is recalled by the event loop itself.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from millstream.errors import CorruptionError, Truncated
 from millstream.format import keys
 from millstream.log import queries, reader
 from millstream.log.commands import GetExtent
+from millstream.log.held import held_records
 from millstream.log.salvage import behind
 from millstream.record import Record
 from millstream.store.store import Store
@@ -25,6 +27,8 @@ FETCH_RECORDS_MAX = 100
 """Records of one fetch: a long backlog of one log does not hold up the others."""
 
 FETCH_BYTES_MAX = 1024 * 1024
+RECALL_BYTES_MAX = 64 * 1024
+"""What an event loop takes from memory itself, about: it is decoded within a millisecond."""
 
 RECENT_RECORDS_MAX = 256
 RECENT_BYTES_MAX = 128 * 1024
@@ -111,6 +115,13 @@ def look_at(store: Store, log: str, known: int) -> Seen:
     found = queries.get_extent(store, GetExtent(log, known))
     key = keys.head(log_id) if log_id else keys.log_name(log)
     return Seen(key, found.start, found.end, found.setbacks, found.set_back_to)
+
+
+def recall(store: Store, log: str, start: int, stop: int) -> Delivery | None:
+    """Some of the records in [start, stop), if they are in memory; needs no thread."""
+    stop = min(stop, start + FETCH_RECORDS_MAX)
+    found = held_records(store, log, start=start, stop=stop, bytes_max=RECALL_BYTES_MAX)
+    return Delivery(start, found) if found else None
 
 
 def fetch(store: Store, log: str, start: int, stop: int) -> Delivery | Missing:

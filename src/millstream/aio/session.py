@@ -131,12 +131,16 @@ class AsyncEmbeddedSession:
 
     async def commit(self, command: Operation[T]) -> T:
         """Carry out an operation, in one commit with all others of this turn of the event loop."""
+        return await self.begin(command)
+
+    def begin(self, command: Operation[T]) -> asyncio.Future[T]:
+        """Hand an operation in, with all others of this turn; its answer comes when it is durable."""
         future: asyncio.Future[T] = self._loop.create_future()
         if not self._gathered:
             self._loop.call_soon(self._hand_in)
         asked = _Asked(operation(command), future=future, weight=weight_of(command))
         self._gathered.append(asked)
-        return await future
+        return future
 
     def _hand_in(self) -> None:
         """Submit what was gathered in this turn, in pieces that one commit can take."""

@@ -173,7 +173,7 @@ def test_what_is_remembered_is_bounded(size: int) -> None:
         assert sum(len(one.records) for one in recent.deliveries) <= RECENT_RECORDS_MAX
 
 
-async def test_an_offer_is_delivered_at_once_and_not_again(tmp_path: Path) -> None:
+async def test_an_offer_is_delivered_and_not_again(tmp_path: Path) -> None:
     async with await aio.open(tmp_path / "a.db") as ms:
         log, feed, heard = ms.log("x"), feed_of(ms), Heard()
         feed.attach(heard)
@@ -182,10 +182,24 @@ async def test_an_offer_is_delivered_at_once_and_not_again(tmp_path: Path) -> No
         offset = await log.append(b"mine")
         feed.offer(offset, [Record("x", offset, b"mine", 1)])
         feed.end_send()
-        assert heard.values == [b"mine"]
+        await until(lambda: heard.values == [b"mine"])
         await log.append(b"next")
         await until(lambda: len(heard.values) == 2)
         assert heard.values == [b"mine", b"next"]
+
+
+async def test_offers_of_one_turn_are_delivered_together(tmp_path: Path) -> None:
+    async with await aio.open(tmp_path / "a.db") as ms:
+        log, feed, heard = ms.log("x"), feed_of(ms), Heard()
+        feed.attach(heard)
+        feed.begin_send()
+        await log.append_many(numbers(0, 5))
+        for n in (0, 1, 3, 2, 4):
+            feed.offer(n, [Record("x", n, b"%d" % n, 1)])
+        feed.end_send()
+        await until(lambda: len(heard.values) == 5)
+        assert [(one.first, one.stop) for one in heard.deliveries] == [(0, 5)]
+        assert heard.values == numbers(0, 5)
 
 
 async def test_an_offer_waits_for_what_others_have_stored_before_it(tmp_path: Path) -> None:
@@ -212,7 +226,7 @@ async def test_without_watching_only_what_is_offered_is_heard(tmp_path: Path) ->
         await log.append(b"another's")
         await log.append(b"mine")
         feed.offer(1, [Record("x", 1, b"mine", 1)])
-        assert heard.values == [b"mine"]
+        await until(lambda: heard.values == [b"mine"])
         assert Probe(ms).waiting() == 0
 
 

@@ -111,12 +111,23 @@ class Tokens:
         A ticket allows what both it and its token allow. Raises `Unauthenticated` if the token was
         revoked, or its time or the ticket's is over.
         """
+        if principal.token and principal.token != BY_STORE:
+            await self.freshen()
+        return self.confirm_at_once(principal)
+
+    def is_fresh(self, principal: Principal) -> bool:
+        """Whether what is known of a principal's token is recent: `confirm_at_once` may be asked."""
+        if not principal.token or principal.token == BY_STORE:
+            return True
+        return self._read_s is not None and self._clock.seconds() - self._read_s < STALE_S
+
+    def confirm_at_once(self, principal: Principal) -> Principal:
+        """As `confirm`, by what is known of the token now."""
         wall_ms = self._clock.wall_ms()
         if principal.expires_ms is not None and principal.expires_ms <= wall_ms:
             raise Unauthenticated
         if not principal.token or principal.token == BY_STORE:
             return principal
-        await self.freshen()
         token = self._register.by_id.get(principal.token)
         if token is None or token.has_expired(wall_ms):
             raise Unauthenticated

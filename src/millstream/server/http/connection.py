@@ -243,6 +243,9 @@ class SocketConnection(WebSocketsSansIOProtocol):
     _unsent_at_ping = 0
     on_flow: Callable[[bool], None] | None = None
     """Called when the client takes no more for now (False), and when it takes more again (True)."""
+    on_text: Callable[[str], None] | None = None
+    """Takes texts as they come, instead of the application's `receive`: it must be quick, and pauses
+    the connection if it cannot keep up."""
 
     async def run_asgi(self) -> None:
         """Serve it; the application finds in its state how to cut the connection, and itself: so it
@@ -255,6 +258,32 @@ class SocketConnection(WebSocketsSansIOProtocol):
         """Write whole, unmasked frames, the same bytes for many clients; nothing once it closes."""
         if not (self.close_sent or self.disconnected or self.transport.is_closing()):
             self.transport.write(frames)
+
+    def send_receive_event_to_app(self) -> None:
+        """A message has come whole: a text is heard at once, if something hears it."""
+        hear = self.on_text
+        if hear is not None and self.curr_msg_data_type == "text" and not self.close_sent:
+            try:
+                text = b"".join(self.frames).decode()
+            except UnicodeDecodeError:
+                pass  # the connection is ended for it, below
+            else:
+                self.frames = []
+                hear(text)
+                return
+        super().send_receive_event_to_app()
+
+    def pause_reading(self) -> None:
+        """Read nothing more for now."""
+        if not (self.read_paused or self.transport.is_closing()):
+            self.read_paused = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        if self.read_paused and not self.transport.is_closing():
+            self.read_paused = False
+            self.transport.resume_reading()
 
     def pause_writing(self) -> None:
         """The client takes no more for now."""

@@ -87,6 +87,7 @@ class Guard:
                 await watched.refuse(respond(error))
                 return
             scope["state"]["principal"] = principal
+            scope["state"]["count_received"] = watched.count_received
             watched.count_writes()
             with request_span(scope):
                 await self.app(scope, watched.receive, watched.send)
@@ -183,9 +184,13 @@ class _Watched:
             size = len(message.get("bytes") or message.get("text") or b"")
         else:
             return message
+        self.count_received(size)
+        return message
+
+    def count_received(self, size: int) -> None:
+        """Count what has come, also where the application takes it past `receive`."""
         self._received += size
         self._core.meter.received_bytes.inc(size)
-        return message
 
     async def send(self, message: Message) -> None:
         """What the application sends, counted, and with the request's id."""

@@ -18,7 +18,7 @@ from millstream.aio.feed import Feed
 from millstream.aio.fetching import Delivery, Missing
 from millstream.errors import MillstreamError
 from millstream.rooms.commands import LookIntoRoom
-from millstream.rooms.model import RoomMessage
+from millstream.rooms.model import RoomMessage, Sent
 from millstream.rooms.settings import RoomSettings
 from millstream.server.auth.access import Principal
 from millstream.server.journal import note_failure
@@ -55,9 +55,9 @@ class RoomPlace(Protocol):
     def attach(self, listener: RoomListener) -> bool:
         """Let a listener hear what comes; False if it has to read up to that first."""
 
-    async def send_for(
+    def send_for(
         self, listener: RoomListener, messages: list[RoomMessage], number: int | None
-    ) -> None:
+    ) -> asyncio.Future[Sent]:
         """Store what a listener's client has sent, and tell it so."""
 
     def conflate(

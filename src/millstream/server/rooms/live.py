@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from millstream.errors import MillstreamError
@@ -80,18 +81,19 @@ class LiveRoom:
 
     # Sending.
 
-    async def send(self, command: SendToRoom) -> Sent:
+    def send(self, command: SendToRoom) -> asyncio.Future[Sent]:
         """Store messages, and push them to all who listen here."""
-        return await self._store(command, ())
+        return self._store(command, ())
 
-    async def send_for(
+    def send_for(
         self, listener: RoomListener, messages: list[RoomMessage], number: int | None
-    ) -> None:
+    ) -> asyncio.Future[Sent]:
         """Store what a listener's client has sent, and tell it so."""
-        numbers = () if number is None else (number,)
-        listener.pending.update(numbers)
         command = SendToRoom(self.name, messages, listener.user, listener.client, number)
-        await self._store(command, [(listener, one) for one in numbers])
+        if number is None:
+            return self._store(command, ())
+        listener.pending.add(number)
+        return self._store(command, ((listener, number),))
 
     def conflate(
         self, listener: RoomListener, messages: list[RoomMessage], number: int | None
@@ -137,23 +139,35 @@ class LiveRoom:
             for number in numbers or [None]:
                 listener.refuse(error, number)
 
-    async def _store(self, command: SendToRoom, told: Sequence[tuple[RoomListener, int]]) -> Sent:
+    def _store(
+        self, command: SendToRoom, told: Sequence[tuple[RoomListener, int]]
+    ) -> asyncio.Future[Sent]:
+        """Begin to store messages; they are pushed as soon as they are durable."""
+        storing = self.ground.session.begin(Broadcast(command))
+        self.feed.begin_send()
+        self._sending[command.origin] = self._sending.get(command.origin, 0) + 1
+        storing.add_done_callback(partial(self._stored, command, told))
+        return storing
+
+    def _stored(
+        self,
+        command: SendToRoom,
+        told: Sequence[tuple[RoomListener, int]],
+        storing: asyncio.Future[Sent],
+    ) -> None:
+        """Tell the sender, and push; what failed is told by the caller that waits for it."""
         feed, client = self.feed, command.origin
-        feed.begin_send()
-        self._sending[client] = self._sending.get(client, 0) + 1
-        try:
-            sent = await self.ground.session.execute(Broadcast(command))
+        if not storing.cancelled() and storing.exception() is None:
+            sent = storing.result()
             for listener, number in told:
                 listener.confirm(number, sent.offset)
             if self.ground.profile.pushes_own:
                 feed.offer(sent.offset, records_of(self.log, command, sent))
-            return sent
-        finally:
-            self._sending[client] -= 1
-            if not self._sending[client]:
-                del self._sending[client]
-                self._settled.set()
-            feed.end_send()
+        self._sending[client] -= 1
+        if not self._sending[client]:
+            del self._sending[client]
+            self._settled.set()
+        feed.end_send()
 
     async def settled(self, client: str) -> None:
         """Wait until nothing that a client has sent is on its way into the store."""
