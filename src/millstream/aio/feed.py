@@ -104,8 +104,6 @@ class Feed:
         """Shared by the feeds of a session."""
         self.gather_s = 0.0
         """How long news gathers before it is fetched: larger pieces, later."""
-        self.is_across = True
-        """Whether the log is watched; without, listeners hear only what is offered."""
         self._source = source
         self._forget = forget
         self._order: InOrder[Record] = InOrder()
@@ -247,11 +245,6 @@ class Feed:
 
     def _take_offers(self) -> None:
         offered, self._offered = self._offered, []
-        if not self.is_across:
-            for first, records in offered:
-                self._order.skip(first)
-                self._deliver(self._order.take(first, records))
-            return
         self._deliver([one for piece in offered for one in self._order.take(*piece)])
         if self._order.has_hole:
             self._look_soon()
@@ -302,8 +295,6 @@ class Feed:
                 await self._pause_after(error)
 
     async def _look(self) -> None:
-        if not self.is_across and not self._waits:
-            return
         source, before = self._source, self._seen
         seen = self._glance() if self._is_fresh else None
         self._is_fresh = True
@@ -318,7 +309,7 @@ class Feed:
             self._look_soon()  # a change before the watch began woke no one
         self._seen = seen
         self._waits.settle(seen.end, seen.setbacks)
-        if self._listeners and self.is_across:
+        if self._listeners:
             self._go_back(before, seen)
             await self._catch_up(seen)
 

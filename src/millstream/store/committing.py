@@ -18,6 +18,7 @@ from typing import Any
 from millstream.errors import MillstreamError, OutcomeUnknown
 from millstream.format import keys
 from millstream.store.commit import Commit
+from millstream.store.delta import Delta
 from millstream.store.draft import Draft
 from millstream.store.engine import WouldWait, Writer
 from millstream.store.fold import Slice, write_slice
@@ -54,6 +55,9 @@ class Committing(Readable):
         """Whether something of the commit that is made may have reached the disk."""
         self.on_commit: Observer | None = None
         """Called by the thread that commits, before its callers are answered: it must be quick."""
+        self.on_own: Callable[[Delta[Any]], None] | None = None
+        """Called with what this process is about to commit, by the thread that does, under the
+        mutex: it must be quick. The commit may still fail."""
         self._sync_s = 0.0
         """How long the last commit waited for the disk, of those that were timed."""
         self._last_failure: str | None = None
@@ -115,6 +119,8 @@ class Committing(Readable):
                 transaction = WriteTransaction(state, draft, limits, refusal=refusal)
                 run_group(transaction, group)
                 commit = transaction.finish()
+                if self.on_own is not None:
+                    self.on_own(transaction.delta)
             # Readers have the mutex while the disk is waited for. The seam for pipelining: the next
             # group may run on this state from here on, if it is answered after this commit.
             if commit is not None:

@@ -218,18 +218,6 @@ async def test_an_offer_waits_for_what_others_have_stored_before_it(tmp_path: Pa
         ]
 
 
-async def test_without_watching_only_what_is_offered_is_heard(tmp_path: Path) -> None:
-    async with await aio.open(tmp_path / "a.db") as ms:
-        log, feed, heard = ms.log("x"), feed_of(ms), Heard()
-        feed.is_across = False
-        feed.attach(heard)
-        await log.append(b"another's")
-        await log.append(b"mine")
-        feed.offer(1, [Record("x", 1, b"mine", 1)])
-        await until(lambda: heard.values == [b"mine"])
-        assert Probe(ms).waiting() == 0
-
-
 async def test_what_was_truncated_is_told_and_the_rest_delivered(tmp_path: Path) -> None:
     async with await aio.open(tmp_path / "a.db") as ms:
         log, feed, heard = ms.log("x"), feed_of(ms), Heard(2)

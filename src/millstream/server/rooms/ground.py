@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from millstream.aio.session import AsyncEmbeddedSession
+from millstream.server.rooms.own import OwnRecords
 from millstream.server.rooms.profile import Profile
 from millstream.store.store import Store
 
@@ -17,8 +18,8 @@ class Ground:
     def __init__(self, session: AsyncEmbeddedSession, profile: Profile, *, is_across: bool) -> None:
         self.session = session
         self.profile = profile
-        self.is_across = is_across
-        """Whether listeners hear what other processes send."""
+        self.own = None if is_across else OwnRecords(session.store)
+        """What this process has stored; None if listeners hear what other processes send, too."""
         self.pushed = 0
         """Messages that were written to listeners, or left out because they had sent them."""
         self.gaps = 0

@@ -122,6 +122,8 @@ class Hub:
         look = await self.session.execute(LookIntoRoom(room.name, types))
         check_offset(asked, look, room.name)
         room.settings = look.settings
+        if self.ground.own is not None and room.began_at is None:
+            self.ground.own.begin(room.log, look.offset)
         sent: int | None = None
         if asked.offset is None:
             listener.position = look.offset

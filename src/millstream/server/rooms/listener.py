@@ -17,6 +17,7 @@ from typing import Protocol
 from millstream.aio.feed import Feed
 from millstream.aio.fetching import Delivery, Missing
 from millstream.errors import MillstreamError
+from millstream.record import Record
 from millstream.rooms.commands import LookIntoRoom
 from millstream.rooms.model import RoomMessage, Sent
 from millstream.rooms.settings import RoomSettings
@@ -32,7 +33,7 @@ from millstream.server.rooms.frames import (
 )
 from millstream.server.rooms.ground import Ground
 from millstream.server.rooms.outbox import RoomOutbox
-from millstream.server.rooms.pushing import pushed
+from millstream.server.rooms.pushing import PushedMessages, pushed
 
 PIECE_BYTES = 64 * 1024
 """About how much of an outbox is written at once."""
@@ -51,6 +52,13 @@ class RoomPlace(Protocol):
     @property
     def settings(self) -> RoomSettings:
         """The settings that hold now."""
+
+    @property
+    def relays_all(self) -> bool:
+        """Whether listeners here hear what other processes send."""
+
+    def relays(self, record: Record) -> bool:
+        """Whether a record is for listeners here."""
 
     def attach(self, listener: RoomListener) -> bool:
         """Let a listener hear what comes; False if it has to read up to that first."""
@@ -139,17 +147,22 @@ class RoomListener:
 
     def deliver(self, delivery: Delivery) -> None:
         """Push messages, or let them wait."""
-        found = pushed(delivery)
+        found = self._pushed(delivery)
         if self.pending and self.client in found.origins:
             self._confirm_own(found.origins[self.client])
         if self.is_ready and self.outbox is None:
             if self.types is None and self.client not in found.origins:
-                self.write(found.whole)
+                if found.whole:
+                    self.write(found.whole)
             elif frame := found.frame(self.types, self.client):
                 self.write(frame)
             self.room.ground.pushed += len(found.messages)
             return
         self._let_wait(delivery)
+
+    def _pushed(self, delivery: Delivery) -> PushedMessages:
+        room = self.room
+        return pushed(delivery, None if room.relays_all else room.relays)
 
     def miss(self, missing: Missing) -> None:
         """Tell of what cannot be delivered, with what is retained."""
@@ -201,7 +214,7 @@ class RoomListener:
                 conflated=settings.conflated_types,
                 priority=settings.priority,
             )
-        found = pushed(delivery)
+        found = self._pushed(delivery)
         own = self.client if self.client in found.origins else ""
         self.outbox.put(found.some(self.types, own), found.stop)
         if self.outbox.gap_from is not None:
@@ -258,7 +271,7 @@ class RoomListener:
             await self._tell_gap(found.first, found.stop)
             return
         self.position = feed.move(id(self), found.stop)
-        come = pushed(found)
+        come = self._pushed(found)
         if self.pending and self.client in come.origins:
             self._confirm_own(come.origins[self.client])
         if messages := come.some(self.types, self.client):

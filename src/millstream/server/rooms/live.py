@@ -12,7 +12,7 @@ from millstream.format import keys
 from millstream.record import Record
 from millstream.rooms.commands import Broadcast, SendToRoom
 from millstream.rooms.model import RoomMessage, Sent
-from millstream.rooms.names import log_of
+from millstream.rooms.names import RESERVED_TYPES, log_of
 from millstream.rooms.packing import DELETED, NULL, NUMBER, ORIGIN, SENDER, TYPE
 from millstream.rooms.settings import DEFAULTS, RoomSettings
 from millstream.server.rooms.conflation import Conflation
@@ -38,7 +38,8 @@ class LiveRoom:
         self.feed = ground.session.feeds.of(self.log)
         self.feed.hold()
         self.feed.gather_s = ground.profile.gather_s
-        self.feed.is_across = ground.is_across
+        if ground.own is not None:
+            ground.own.follow(self.log)
         self.listeners: set[RoomListener] = set()
         self.guests = 0
         """Listeners, and those that are on their way."""
@@ -77,7 +78,21 @@ class LiveRoom:
         if self._tick is not None:
             self._tick.cancel()
             self._flush()
+        if self.ground.own is not None:
+            self.ground.own.unfollow(self.log)
         self.feed.release()
+
+    @property
+    def relays_all(self) -> bool:
+        """Whether listeners here hear what other processes send."""
+        return self.ground.own is None
+
+    def relays(self, record: Record) -> bool:
+        """Whether a record is for listeners here: presence always is, and what is stored here."""
+        own = self.ground.own
+        if own is None or record.headers.get(TYPE) in RESERVED_TYPES:
+            return True
+        return own.has(self.log, record.offset)
 
     # Sending.
 

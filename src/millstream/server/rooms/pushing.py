@@ -6,9 +6,10 @@ themselves, or asked for some types only, get frames without the rest.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from millstream.aio.fetching import Delivery
+from millstream.record import Record
 from millstream.rooms.names import RESERVED_TYPES
 from millstream.server.rooms.frames import (
     messages_frame,
@@ -21,25 +22,31 @@ from millstream.server.rooms.outbox import Shown
 
 _KEY = "pushed"
 
+Relays = Callable[[Record], bool]
+"""Whether a record is for the listeners of this process at all."""
+
 
 class PushedMessages:
     """The messages of one delivery, and the frames that were made of them."""
 
     __slots__ = ("_frames", "_senders", "messages", "origins", "stop", "whole")
 
-    def __init__(self, delivery: Delivery) -> None:
-        self.messages = [shown(record) for record in delivery.records]
+    def __init__(self, delivery: Delivery, relays: Relays | None = None) -> None:
+        records = delivery.records
+        if relays is not None:
+            records = [record for record in records if relays(record)]
+        self.messages = [shown(record) for record in records]
         self.stop = delivery.stop
-        self._senders = [origin_of(record) for record in delivery.records]
+        self._senders = [origin_of(record) for record in records]
         self.origins: dict[str, dict[int, int]] = {}
         """The clients that sent some of it: their numbers, and the first offset of each."""
-        for record, origin in zip(delivery.records, self._senders, strict=True):
+        for record, origin in zip(records, self._senders, strict=True):
             if origin:
                 numbers = self.origins.setdefault(origin, {})
                 if (number := number_of(record)) is not None:
                     numbers.setdefault(number, record.offset)
-        self.whole = on_socket(messages_frame(self.messages, self.stop))
-        """The frame of a listener that gets everything."""
+        self.whole = on_socket(messages_frame(self.messages, self.stop)) if records else b""
+        """The frame of a listener that gets everything; empty if there is nothing for it."""
         self._frames: dict[tuple[Collection[str] | None, str], bytes] = {}
 
     def frame(self, types: frozenset[str] | None, client: str) -> bytes:
@@ -67,9 +74,9 @@ class PushedMessages:
         ]
 
 
-def pushed(delivery: Delivery) -> PushedMessages:
+def pushed(delivery: Delivery, relays: Relays | None = None) -> PushedMessages:
     """What a delivery becomes; made once, by the listener that asks first."""
     found: PushedMessages | None = delivery.shared.get(_KEY)
     if found is None:
-        found = delivery.shared[_KEY] = PushedMessages(delivery)
+        found = delivery.shared[_KEY] = PushedMessages(delivery, relays)
     return found
