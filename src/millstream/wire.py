@@ -104,6 +104,11 @@ def encode_command(command: Command[Any]) -> Raw:
     return Raw(data)
 
 
+def encode_internal(command: Command[Any]) -> Raw:
+    """A command's part of a frame between nodes: also one that no client may ask for."""
+    return Raw(_encode(command))
+
+
 def encode_requests(requests: Sequence[tuple[int, Raw]]) -> bytes:
     """A frame of requests, each by its number."""
     return _encode(requests)
@@ -127,6 +132,25 @@ def decode_requests(data: bytes) -> list[tuple[int, Command[Any]]]:
         (number, base.Transact(asked.steps) if isinstance(asked, _Transact) else asked)
         for number, asked in found
     ]
+
+
+def decode_internal(data: bytes) -> list[tuple[int, Command[Any]]]:
+    """The requests of a frame that another node has sent."""
+    try:
+        found = _internal_decoder().decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"not a frame of requests: {error}") from error
+    return [
+        (number, base.Transact(asked.steps) if isinstance(asked, _Transact) else asked)
+        for number, asked in found
+    ]
+
+
+@cache
+def _internal_decoder() -> msgspec.msgpack.Decoder[Any]:
+    own = [kind for kind in COMMANDS if kind.traits.needs == "internal"]
+    kinds = (*_SENT, *(kind for kind in own if kind not in (base.Sql, base.QuerySql)))
+    return msgspec.msgpack.Decoder(list[tuple[int, Union[kinds]]])  # type: ignore[valid-type]  # noqa: UP007
 
 
 def encode_answers(answers: list[tuple[int, Any]]) -> bytes:

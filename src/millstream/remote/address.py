@@ -10,7 +10,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
-from millstream.cluster.read_level import READ_LEVEL_HEADER, STRONG, ReadLevel, parse_read_level
+from millstream.cluster.read_level import (
+    HOP_HEADER,
+    READ_LEVEL_HEADER,
+    STRONG,
+    ReadLevel,
+    parse_read_level,
+)
 from millstream.errors import CannotOpen, InvalidInput
 from millstream.store.place import is_address as is_address
 
@@ -36,6 +42,8 @@ class Address:
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     read_level: ReadLevel = STRONG
     """How fresh reads must be, if a node of a cluster answers."""
+    is_handed_on: bool = False
+    """Whether a node asks on behalf of its client: the other one must not hand it on again."""
 
     @property
     def stays(self) -> bool:
@@ -67,16 +75,23 @@ class Address:
         found = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         if self.read_level != STRONG:
             found[READ_LEVEL_HEADER] = str(self.read_level)
+        if self.is_handed_on:
+            found[HOP_HEADER] = "1"
         return found
 
 
 def parse_address(
-    url: str, *, token: str | None = None, ca: str | None = None, read_level: str = "strong"
+    url: str,
+    *,
+    token: str | None = None,
+    ca: str | None = None,
+    read_level: str = "strong",
+    is_handed_on: bool = False,
 ) -> Address:
     """Read a URL. Without a token, the one in MILLSTREAM_TOKEN is used, if there is one."""
     parts = _split(url)
     scheme = _SCHEMES[parts.scheme]
-    if ca is not None and scheme != "wss":
+    if ca is not None and scheme != "wss" and not is_handed_on:
         raise InvalidInput("ca= is for https:// and wss:// addresses only")
     return Address(
         shown=f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}",
@@ -84,6 +99,7 @@ def parse_address(
         token=_check_token(os.environ.get(TOKEN_VARIABLE, "") if token is None else token),
         tls=_trusting(ca) if scheme == "wss" else None,
         read_level=parse_read_level(read_level),
+        is_handed_on=is_handed_on,
     )
 
 

@@ -119,6 +119,18 @@ class Link:
         """How long a request that waits may stay with the server."""
         return self._pipeline.wait_ms(self.hello)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it still takes requests."""
+        return not self._closing
+
+    def leave(self, why: str) -> None:
+        """Hang up without a word: what is in flight is settled at once, as if it were lost."""
+        self._closing = True
+        self._pipeline.lost(why)
+        self._pipeline.give_up(CannotOpen(f"{self.address.shown}: {why}", again=True))
+        self._keeping.cancel()
+
     async def close(self) -> None:
         """Hear the answers to what was sent, for a while, and hang up. A second call waits too."""
         if not self._closing:

@@ -54,7 +54,7 @@ class Asked(ABC):
 
     def __init__(self, command: Command[Any]) -> None:
         self.command = command
-        self.body = wire.encode_command(command)
+        self.body = self.encode(command)
         self.waits = waits(command)
         self.sent = False
         """Whether it may ever have reached a server."""
@@ -62,6 +62,10 @@ class Asked(ABC):
         """Connections that were lost while it was in flight."""
         self.refused_s: float | None = None
         """When a node first said that it does not lead."""
+
+    def encode(self, command: Command[Any]) -> Raw:
+        """The command's bytes; what a server would not take is refused here."""
+        return wire.encode_command(command)
 
     @abstractmethod
     def is_wanted(self) -> bool:

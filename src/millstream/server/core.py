@@ -8,10 +8,10 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from millstream.aio.session import AsyncEmbeddedSession
-from millstream.command import Command, Operation, waits
+from millstream.cluster.read_level import STRONG, ReadLevel
+from millstream.command import Command, Operation, is_repeatable, waits
 from millstream.embedded import put_for_later
-from millstream.errors import Denied
+from millstream.errors import Denied, NotLeader, OutcomeUnknown
 from millstream.log.commands import GetParent, ListLogs
 from millstream.queue.commands import ClaimMessages, ListQueues
 from millstream.replica.commands import NAMES_MAX, SummarizeLogs, SummarizeNamed, Summary
@@ -29,6 +29,9 @@ from millstream.server.auth.tickets import mint_ticket
 from millstream.server.auth.tokens import Tokens
 from millstream.server.auth.turns import Turns
 from millstream.server.bounds import bounded, check_command
+from millstream.server.cluster.forwarding import Forwarder, NodeSession
+from millstream.server.cluster.relay import Relay
+from millstream.server.cluster.seat import FORWARD_S, Seat, SeatNode
 from millstream.server.holdings import Holdings
 from millstream.server.observe.health import Checkup
 from millstream.server.observe.live import Live
@@ -64,7 +67,11 @@ class Core:
         settings.check()
         self.settings = settings
         self.store = store
-        self.session = AsyncEmbeddedSession(store)
+        self.session = NodeSession(store)
+        self.seat: Seat | None = None
+        """This server's place in its cluster, if it is a node."""
+        self.relay: Relay | None = None
+        """How a node hands on requests over HTTP."""
         self.closing = asyncio.Event()
         """Set once the server is told to stop: requests that wait end their wait."""
         self.tokens = Tokens(self.session)
@@ -86,6 +93,42 @@ class Core:
         self._holdings: dict[str, Holdings] = {}
         """What the requests of each token have claimed; a socket has holdings of its own."""
 
+    def sit(self, node: SeatNode, *, leads: Callable[[], bool], key: str, ca: str = "") -> Seat:
+        """From here on this server is a node of a cluster."""
+        self.seat = Seat(node, leads=leads, key=key, ca=ca)
+        self.session.sit(self.seat)
+        self.relay = Relay(self.seat)
+        return self.seat
+
+    async def answer_in_cluster(
+        self,
+        principal: Principal,
+        command: Command[Any],
+        holdings: Holdings,
+        forwarder: Forwarder | None,
+        *,
+        level: ReadLevel,
+        traceparent: str | None,
+    ) -> Any:
+        """Answer a command of a client's socket, here or by the leading node; that one's as it came.
+
+        Without a forwarder a command is not handed on: another node handed it to this one.
+        """
+        seat, loop = self.seat, asyncio.get_running_loop()
+        assert seat is not None
+        until_s = loop.time() + FORWARD_S
+        while True:
+            try:
+                if forwarder is not None and not seat.answers(command, level):
+                    return await forwarder.ask(command)
+                return await self.execute(
+                    principal, command, holdings, traceparent=traceparent, level=level
+                )
+            except NotLeader:
+                if forwarder is None or loop.time() >= until_s:
+                    raise
+                seat.look()
+
     async def execute(
         self,
         principal: Principal,
@@ -93,12 +136,37 @@ class Core:
         holdings: Holdings | None = None,
         *,
         traceparent: str | None = None,
+        level: ReadLevel = STRONG,
     ) -> T:
         """Answer a command for a principal that may ask it.
 
         `holdings` are the claims of the client that asks; without, those of all requests of its
-        token. What is published carries `traceparent`.
+        token. What is published carries `traceparent`. `level` is how fresh a node's read must be.
         """
+        if self.seat is not None:
+            await self._check_seat(self.seat, command, level)
+            try:
+                return await self._execute(principal, command, holdings, traceparent)
+            except NotLeader as error:
+                if isinstance(command, Operation) or is_repeatable(command):
+                    raise
+                raise _deposed(command, error) from error
+        return await self._execute(principal, command, holdings, traceparent)
+
+    async def _check_seat(self, seat: Seat, command: Command[Any], level: ReadLevel) -> None:
+        """Refuse what this node may not answer, before anything of it is done."""
+        if not seat.answers(command, level):
+            raise seat.not_leader()
+        if seat.leads:
+            await seat.freshen(command, level)
+
+    async def _execute(
+        self,
+        principal: Principal,
+        command: Command[T],
+        holdings: Holdings | None,
+        traceparent: str | None,
+    ) -> T:
         began_s, kind = self.store.clock.seconds(), type(command)
         try:
             principal = await self.tokens.confirm(principal)
@@ -225,6 +293,22 @@ class Core:
     async def close(self) -> None:
         """Finish commits and close the store."""
         self.closing.set()
+        if self.seat is not None and self.relay is not None:
+            self.seat.close()
+            self.relay.close()
         await self.live.close()
         await self.tokens.close()
         await self.session.close()
+
+
+def _deposed(command: Command[Any], error: NotLeader) -> NotLeader | OutcomeUnknown:
+    """What a command of several commits gets whose node lost its lead in between.
+
+    A claim holds nothing that does not end by itself; of other commands a part may be done.
+    """
+    if isinstance(command, ClaimMessages) and not command.pop:
+        return error
+    return OutcomeUnknown(
+        f"this node lost its lead while it carried out {type(command).__name__}: a part of it may "
+        "have been done. Look before you repeat it"
+    )

@@ -27,9 +27,10 @@ from starlette.routing import BaseRoute, WebSocketRoute
 
 from millstream.clock import Clock
 from millstream.embedded import EmbeddedSession, open_file, open_over
-from millstream.errors import InvalidInput, MillstreamError
+from millstream.errors import InvalidInput, MillstreamError, NoQuorum
 from millstream.limits import Limits
 from millstream.server.auth.register import Registrar
+from millstream.server.cluster.seat import ServedNode
 from millstream.server.core import Core
 from millstream.server.docs.endpoints import routes
 from millstream.server.http.connection import Config, HttpConnection, SocketConnection
@@ -52,6 +53,9 @@ _logger = logging.getLogger("millstream.server")
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 BACKLOG = 2048
+
+JOIN_S = 5.0
+"""How often a node that finds no cluster says so, and looks whether it is to stop."""
 
 GRACE = 0.7
 """The part of `stop_s` that requests get to finish; the rest is for closing the store."""
@@ -79,8 +83,14 @@ class Serving:
         clock: Clock | None = None,
         file_mode: int | None = None,
         make_engine: Callable[[], Engine] | None = None,
+        make_node: Callable[[str], ServedNode] | None = None,
+        cluster_key: str = "",
     ) -> None:
-        """Take the address. `make_engine` opens another engine than the one at the path."""
+        """Take the address. `make_engine` opens another engine than the one at the path.
+
+        `make_node` makes the server a node of a cluster: it gets the server's address, and the
+        node is started and stopped here. `cluster_key` is what nodes show each other.
+        """
         self.settings = settings or Settings()
         self.settings.check()
         self.core: Core | None = None
@@ -88,6 +98,10 @@ class Serving:
         self._options: dict[str, Any] = {"limits": limits, "clock": clock, "file_mode": file_mode}
         self._durability: Durability = durability
         self._make_engine = make_engine
+        self._make_node = make_node
+        self._cluster_key = cluster_key
+        self.node: ServedNode | None = None
+        """The node of the cluster that this server is, once it runs."""
         self._tls = tls_context(self.settings)
         self._socket = listen(self.settings.host, self.settings.port)
         self.port: int = self._socket.getsockname()[1]
@@ -153,9 +167,41 @@ class Serving:
         if with_signals:
             for number in SIGNALS:
                 loop.add_signal_handler(number, self._stop)
+        if not await self._join_cluster():
+            return
+        try:
+            await self._serve_store(on_ready)
+        finally:
+            if self.node is not None:
+                await asyncio.to_thread(self.node.stop)
+            if with_signals:
+                for number in SIGNALS:
+                    loop.remove_signal_handler(number)
+
+    async def _join_cluster(self) -> bool:
+        """Start the node, if this server is one, and wait until there are rows; False if it stops."""
+        if self._make_node is None:
+            return True
+        node = self.node = self._make_node(self.url)
+        node.start()
+        while not self._stop_asked and not (self._stopping and self._stopping.is_set()):
+            try:
+                await asyncio.to_thread(node.wait_readable, JOIN_S)
+                return True
+            except NoQuorum as error:
+                _logger.warning("node_waits_for_cluster", extra={"reason": error.message})
+        await asyncio.to_thread(node.stop)
+        return False
+
+    async def _serve_store(self, on_ready: Callable[[], object] | None) -> None:
+        assert self._stopping is not None
         self.core = core = Core(self._open(), self.settings)
         core.store.on_poisoned = self._give_up
-        hub = Hub(core, self.settings.instance or f"{self.settings.host}:{self.port}")
+        name = self.settings.instance or f"{self.settings.host}:{self.port}"
+        if (node := self.node) is not None:
+            core.sit(node, leads=lambda: not node.engine.read_only, key=self._cluster_key)
+            name = self.settings.instance or node.name
+        hub = Hub(core, name)
         try:
             if self.settings.instance:
                 await hub.attendance.take()  # else once a client enters a room
@@ -164,9 +210,6 @@ class Serving:
         finally:
             await hub.close()
             await core.close()
-            if with_signals:
-                for number in SIGNALS:
-                    loop.remove_signal_handler(number)
 
     def _open(self) -> Store:
         store = self._open_store()
@@ -178,14 +221,20 @@ class Serving:
         return store
 
     def _open_store(self) -> Store:
+        if (node := self.node) is not None:
+            engine: Engine = node.engine
+            return open_over(lambda: engine, limits=self._options["limits"], clock=node.clock)
         if self._make_engine is not None:
             limits, clock = self._options["limits"], self._options["clock"]
             return open_over(self._make_engine, limits=limits, clock=clock)
         return open_file(self._path, durability=self._durability, **self._options)
 
     def _check_tokens(self, store: Store) -> None:
-        """A server that needs tokens must have one, else no client could use it."""
-        if not self.settings.needs_tokens():
+        """A server that needs tokens must have one, else no client could use it.
+
+        A node of a cluster may wait for its first token: the cluster's own key can make it.
+        """
+        if not self.settings.needs_tokens() or self.node is not None:
             return
         now_ms = store.clock.wall_ms()
         tokens = Registrar(Millstream(EmbeddedSession(store))).tokens()

@@ -153,6 +153,9 @@ def common(wanted: tuple[Permission, ...], held: tuple[Permission, ...]) -> tupl
 ANYONE_HERE = Principal("local", (Permission("*", "admin"),))
 """On loopback without tokens, every client may do everything."""
 
+NODE = Principal("node", (Permission("*", "admin"),))
+"""Another node of the cluster: it may also ask for what no client may."""
+
 NOBODY = Principal("nobody", ())
 """The principal of requests that need no token."""
 

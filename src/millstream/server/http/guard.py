@@ -22,10 +22,17 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from millstream.cluster.read_level import (
+    HOP_HEADER,
+    READ_LEVEL_HEADER,
+    STRONG,
+    parse_read_level,
+)
 from millstream.errors import Denied, MillstreamError, Unauthenticated
 from millstream.server.auth import tickets
-from millstream.server.auth.access import ANYONE_HERE, NOBODY, Principal
+from millstream.server.auth.access import ANYONE_HERE, NOBODY, NODE, Principal
 from millstream.server.auth.tokens import TEXT_CHARS_MAX
+from millstream.server.cluster.seat import ALONE, Asker
 from millstream.server.journal import ACCESS
 from millstream.server.observe.tracing import request_span
 from millstream.server.problems import respond
@@ -90,13 +97,26 @@ class Guard:
             scope["state"]["count_received"] = watched.count_received
             watched.count_writes()
             with request_span(scope):
-                await self.app(scope, watched.receive, watched.send)
+                if not await self._hand_on(scope, watched):
+                    await self.app(scope, watched.receive, watched.send)
+
+    async def _hand_on(self, scope: Scope, watched: _Watched) -> bool:
+        """Whether the leading node of the cluster has answered in the place of this one."""
+        relay, asker = self._core.relay, scope["state"].get("asker", ALONE)
+        if relay is None or not relay.takes(scope, asker):
+            return False
+        return await relay.hand_on(scope, watched.receive, watched.send, asker)
 
     # Who asks.
 
     async def _principal(self, scope: Scope) -> Principal:
         """The principal of a request; a token that is shown must be valid, also if none is needed."""
         text = _credential(scope)
+        seat = self._core.seat
+        if seat is not None:
+            scope["state"]["asker"] = _asker(scope, text)
+            if text is not None and seat.is_node(text):
+                return NODE
         if text is None:
             if not self._core.settings.needs_tokens():
                 return ANYONE_HERE
@@ -283,6 +303,15 @@ def _credential(scope: Scope) -> str | None:
     if len(found) != 1 or not text.startswith(tickets.PREFIX):
         raise Unauthenticated  # a token is no ticket: queries are kept in histories
     return text
+
+
+def _asker(scope: Scope, credential: str | None) -> Asker:
+    """What a node must know of a client, to hand on what it asks for."""
+    given = _only(scope, READ_LEVEL_HEADER.encode())
+    level = STRONG if given is None else parse_read_level(given)
+    hop = HOP_HEADER.encode()
+    is_handed_on = any(name == hop for name, _ in scope["headers"])
+    return Asker(credential or "", level, is_handed_on)
 
 
 def _only(scope: Scope, name: bytes) -> str | None:

@@ -16,6 +16,7 @@ from millstream.errors import InvalidInput, InvalidName
 from millstream.log.names import NUMBER_MAX, check_name
 from millstream.record import to_ms
 from millstream.server.auth.access import Principal
+from millstream.server.cluster.seat import ALONE, Asker
 from millstream.server.core import Core
 from millstream.server.observe.tracing import traceparent_of
 
@@ -34,10 +35,16 @@ class Ask:
         self.data = b""
         """The body as it came."""
         self._traceparent = traceparent_of(request.scope)
+        self._asker: Asker = getattr(request.state, "asker", ALONE)
 
     async def execute(self, command: Command[T]) -> T:
         """Answer a command, if the asker may ask it."""
-        return await self.core.execute(self.principal, command, traceparent=self._traceparent)
+        return await self.core.execute(
+            self.principal,
+            command,
+            traceparent=self._traceparent,
+            level=self._asker.read_level,
+        )
 
     async def close(self) -> None:
         """The store stays open: it is the server's."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from msgspec.structs import replace
 from starlette.types import Message, Receive, Scope, Send
 
 from millstream import wire
@@ -17,8 +18,10 @@ from millstream.command import Command, waits
 from millstream.errors import InvalidInput, MillstreamError, Overloaded, Unauthenticated
 from millstream.format.keys import STORE_KEY
 from millstream.limits import Limits
-from millstream.server.auth.access import Principal
+from millstream.server.auth.access import NODE, Principal
 from millstream.server.bounds import check_records
+from millstream.server.cluster.forwarding import Forwarder
+from millstream.server.cluster.seat import ALONE, Asker, Seat
 from millstream.server.core import Core
 from millstream.server.holdings import Holdings
 from millstream.server.journal import note_failure
@@ -26,7 +29,7 @@ from millstream.server.observe.tracing import traceparent_of
 from millstream.server.parts import WEIGHT_MAX, decode_at_once, weigh
 from millstream.server.socket.outbox import Outbox, Sent
 from millstream.store.instance import Instance
-from millstream.wire import decode_requests
+from millstream.wire import decode_internal, decode_requests
 
 PATH = "/socket"
 
@@ -47,6 +50,10 @@ INLINE_WEIGHT_MAX = 20_000
 
 UNWEIGHED_BYTES_MAX = 8 * 1024
 """A frame of so few bytes is light enough, whatever is in it."""
+
+NODE_REQUESTS_MAX = 16_384
+NODE_READS_MAX = 64
+"""Of a connection of another node, which asks for all of its rooms: requests and reads at once."""
 
 READS_MAX = 4
 """Reads of one connection that run, or whose answers are not sent, at once: each may be large."""
@@ -89,6 +96,10 @@ class Socket:
             return
         if not self._hello:
             self._hello = await asyncio.to_thread(_greeting, self._core)
+        hello = self._hello
+        if self._core.seat is not None:
+            asked_as_node = scope["state"]["principal"] is NODE
+            hello = _greeting_of_node(hello, self._core.seat, is_for_node=asked_as_node)
         await send({"type": "websocket.accept", "subprotocol": wire.SUBPROTOCOL})
         talk = Conversation(self._core, scope, receive, send)
         if talk.principal.token:
@@ -96,9 +107,10 @@ class Socket:
             if self._looking is None or self._looking.done():
                 self._looking = asyncio.create_task(self._look())
         try:
-            await talk.run(self._hello)
+            await talk.run(hello)
         finally:
             self._with_token.discard(talk)
+            talk.hang_up()
             if talk.is_cut or talk.outbox.is_full:
                 scope["state"]["abort"]()
 
@@ -133,7 +145,13 @@ class Conversation:
         self._waiting: set[int] = set()
         """Running requests that may wait for something to happen."""
         self._holdings = Holdings(settings.claims_open_max)
-        self._reads = asyncio.Semaphore(READS_MAX)
+        self._is_node = self.principal is NODE
+        self._reads = asyncio.Semaphore(NODE_READS_MAX if self._is_node else READS_MAX)
+        self._asker: Asker = scope["state"].get("asker", ALONE)
+        self._forwarder: Forwarder | None = None
+        """How commands reach the leading node of the cluster; None where they go no further."""
+        if core.seat is not None and not self._asker.is_handed_on:
+            self._forwarder = Forwarder(core.seat, self._asker.credential)
         self._shut_out: asyncio.Future[None] = self._loop.create_future()
 
     async def run(self, hello: bytes) -> None:
@@ -163,10 +181,15 @@ class Conversation:
         if not self._shut_out.done():
             self._shut_out.set_result(None)
 
+    def hang_up(self) -> None:
+        """Let go of what was opened for this client."""
+        if self._forwarder is not None:
+            self._forwarder.close()
+
     # Requests come in.
 
     async def _read_frames(self) -> None:
-        most = self._core.settings.requests_in_flight_max
+        most = NODE_REQUESTS_MAX if self._is_node else self._core.settings.requests_in_flight_max
         while True:
             message = await self._receive()
             if message["type"] == "websocket.disconnect":
@@ -193,6 +216,8 @@ class Conversation:
             await self._core.tokens.confirm(self.principal)
             if data is None:
                 raise Violation(REFUSED_TEXT, "frames are binary, this one is text")
+            if self._is_node:
+                return list(decode_internal(data))
             if is_small(data):
                 return _checked(decode_requests(data), limits)
             async with self._core.quota.parsing(self.principal):
@@ -226,9 +251,21 @@ class Conversation:
         self.outbox.answer(number, found, when_sent)
 
     async def _result(self, command: Command[Any]) -> Any:
+        core = self._core
         try:
-            return await self._core.execute(
-                self.principal, command, self._holdings, traceparent=self._traceparent
+            if core.seat is None:
+                return await core.execute(
+                    self.principal, command, self._holdings, traceparent=self._traceparent
+                )
+            if self._is_node:
+                return await core.session.execute_here(command)
+            return await core.answer_in_cluster(
+                self.principal,
+                command,
+                self._holdings,
+                self._forwarder,
+                level=self._asker.read_level,
+                traceparent=self._traceparent,
             )
         except MillstreamError as error:
             return error
@@ -305,6 +342,14 @@ def _greeting(core: Core) -> bytes:
             frame_bytes_max=core.settings.frame_bytes_max,
         )
     )
+
+
+def _greeting_of_node(greeting: bytes, seat: Seat, *, is_for_node: bool) -> bytes:
+    """The greeting, with where the leading node is; another node gets more credit."""
+    hello = replace(wire.decode_hello(greeting), leader="" if seat.leads else seat.leader_address)
+    if is_for_node:
+        hello = replace(hello, requests_max=NODE_REQUESTS_MAX)
+    return wire.encode_hello(hello)
 
 
 async def _refuse(send: Send, why: str) -> None:

@@ -1,0 +1,152 @@
+"""Forwarding: commands that this node may not answer, asked of the leading node over its socket.
+
+A forwarder serves one client, with the client's own token, so that the leading node checks it as its
+own; or this node itself. It follows the leader. A command that was refused, or never sent, is asked
+again of the next leader; one that may have been carried out is `OutcomeUnknown`, as everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, TypeVar
+
+from msgspec import Raw
+
+from millstream import wire
+from millstream.aio.claiming import ClientTurns
+from millstream.aio.session import AsyncEmbeddedSession
+from millstream.command import Command, is_repeatable
+from millstream.errors import CannotOpen, NotLeader, OutcomeUnknown
+from millstream.queue.commands import ClaimMessages
+from millstream.remote.address import Address, parse_address
+from millstream.remote.link import Link, LoopRequest, Patience
+from millstream.remote.nodes import Nodes
+from millstream.remote.repeats import Interrupted
+from millstream.remote.session import result_of
+from millstream.server.cluster.seat import AGAIN_S, FORWARD_S, Seat
+from millstream.store.store import Store
+
+T = TypeVar("T")
+
+CONNECT_S = 2.0
+"""For one attempt to reach the leading node."""
+
+
+class NodeRequest(LoopRequest):
+    """A command of this node itself: it may be one that no client may ask for."""
+
+    __slots__ = ()
+
+    def encode(self, command: Command[Any]) -> Raw:
+        """Without the check of what clients may ask."""
+        return wire.encode_internal(command)
+
+
+class Forwarder:
+    """One way to whatever node leads; belongs to the event loop."""
+
+    def __init__(self, seat: Seat, credential: str, *, is_node: bool = False) -> None:
+        self._seat = seat
+        self._credential = credential
+        self._request = NodeRequest if is_node else LoopRequest
+        self._link: Link | None = None
+        self._to = ""
+        self._opening = asyncio.Lock()
+
+    async def ask(self, command: Command[Any]) -> Raw:
+        """The leading node's answer. Raises `NotLeader` if there is none, or this node leads now."""
+        seat, loop = self._seat, asyncio.get_running_loop()
+        until_s = loop.time() + FORWARD_S
+        while True:
+            try:
+                link = await self._connected()
+                found = await self._answer(link, command)
+                seat.handed_on += 1
+                return found
+            except (CannotOpen, NotLeader, Interrupted):
+                pass  # nothing was done
+            except OutcomeUnknown:
+                if not _may_be_asked_again(command):
+                    raise
+            if seat.leads or loop.time() >= until_s:
+                raise seat.not_leader()
+            await seat.changed(AGAIN_S)
+            seat.look()
+
+    async def _connected(self) -> Link:
+        """The link to the node that leads now; requests get it in the order in which they came."""
+        async with self._opening:
+            where = self._seat.leader_address
+            if not where:
+                raise self._seat.not_leader()
+            if self._link is not None and self._to == where and self._link.is_open:
+                return self._link
+            self.close()
+            self._link = await Link.open(
+                Nodes([self._address(where)]), Patience(connect_timeout_s=CONNECT_S, retry_for_s=0)
+            )
+            self._to = where
+            return self._link
+
+    def _address(self, where: str) -> Address:
+        return parse_address(where, token=self._credential, ca=self._seat.ca, is_handed_on=True)
+
+    async def _answer(self, link: Link, command: Command[Any]) -> Raw:
+        """Ask; but a leader that was replaced meanwhile may never answer."""
+        request = self._request(command)
+        link.ask(request)
+        while not request.future.done():
+            change = asyncio.ensure_future(self._seat.changed(FORWARD_S))
+            parts: list[asyncio.Future[Any]] = [request.future, change]
+            try:
+                await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                change.cancel()
+            if not request.future.done() and self._seat.leader_address != self._to:
+                link.leave("another node leads now")
+        return request.future.result()
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._link is not None:
+            self._link.leave("the client has left")
+            self._link = None
+
+
+def _may_be_asked_again(command: Command[Any]) -> bool:
+    """Whether a repeat does no harm: what a claim took comes again when its lease ends."""
+    return is_repeatable(command) or (isinstance(command, ClaimMessages) and not command.pop)
+
+
+class NodeSession(AsyncEmbeddedSession):
+    """The session of a node's own parts: what they write goes to the leading node, under its name."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._seat: Seat | None = None
+        self._own: Forwarder | None = None
+
+    def sit(self, seat: Seat) -> None:
+        """From here on the store is a node's."""
+        self._seat, self._own = seat, Forwarder(seat, seat.key, is_node=True)
+
+    async def execute(self, command: Command[T], turns: ClientTurns | None = None) -> T:
+        """As of any session; on a node that does not lead, the leading one carries out what writes."""
+        seat, own = self._seat, self._own
+        while seat is not None and own is not None and command.writes and not seat.leads:
+            try:
+                return result_of(command, await own.ask(command))
+            except NotLeader:
+                if not seat.leads:
+                    raise
+        return await self.execute_here(command, turns)
+
+    async def execute_here(self, command: Command[T], turns: ClientTurns | None = None) -> T:
+        """Answer from this node's own store, whether it leads or not."""
+        return await super().execute(command, turns)
+
+    async def close(self) -> None:
+        """Hang up, and close the store."""
+        if self._own is not None:
+            self._own.close()
+        await super().close()
