@@ -68,7 +68,7 @@ def _missing_browser() -> str | None:
 
 
 def _missing_s3() -> str | None:
-    return _missing_modules("slatedb", "moto", "flask")
+    return _missing_modules("slatedb", "obstore", "moto", "flask")
 
 
 def _missing_nats() -> str | None:

@@ -111,7 +111,7 @@ def _expanded(function: Callable[..., Any], *, create: bool, file_only: str) -> 
                 value = _value_of(hint, {one: given.pop(one) for one in names})
                 if hint is not StorePlace and hint in _OPENED:
                     if file_only:
-                        value.file(file_only)
+                        value.home(file_only)
                     value = stack.enter_context(value.opened(create=create))
                 given[name] = _NOUNS[hint][1](value, given[name]) if hint in _NOUNS else value
             answer = function(**given)

@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from millstream.store.place import is_address
+from millstream.store.place import is_address, is_bucket
 
 FILE = "millstream.toml"
 SHARED = {"store": "store", "token": "secret", "ca": "ca"}
@@ -37,8 +37,9 @@ def _read(command: Any, place: Path) -> dict[str, Any]:
     for name, parameter in SHARED.items():
         if isinstance(content.get(name), str):
             shared[parameter] = content.pop(name)
-    if "store" in shared and not is_address(shared["store"]):
-        shared["store"] = os.path.join(place.parent, shared["store"])
+    store = shared.get("store", "")
+    if store and not is_address(store) and not is_bucket(store):
+        shared["store"] = os.path.join(place.parent, store)
     return _defaults(command, content, shared, place, "")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -45,11 +46,11 @@ def doctor(
     SQLite's own structure too. Only reads, also while others write. Ends with 0 if the store is healthy, 1 if something is
     damaged, 2 if it cannot be opened. With --environment: 1 if something installed cannot work.
     """
-    file = place.file("doctor", path)
+    file = place.home("doctor", path)
     if environment:
         from millstream.doctor.environment import survey
 
-        return _surroundings(survey(file))
+        return _surroundings(survey(file if isinstance(file, Path) else Path.cwd()))
     from millstream.doctor import examine
 
     with progress("opening") as tell:

@@ -17,7 +17,7 @@ import typer
 import millstream
 from millstream.errors import CannotOpen, NotFound
 from millstream.remote.opening import CONNECT_TIMEOUT_S, RETRY_FOR_S
-from millstream.store.place import check_file, is_address
+from millstream.store.place import check_file, is_address, is_bucket
 
 DEFAULT_STORE = "millstream.db"
 
@@ -71,9 +71,11 @@ class StorePlace:
         """Whether the store is behind a server."""
         return is_address(self.store)
 
-    def file(self, command: str, path: str | None = None) -> Path:
-        """The store's file, or the one of a path, for a command that works on nothing else."""
+    def home(self, command: str, path: str | None = None) -> Path | str:
+        """The store's file or bucket, or that of a path, for a command that works on nothing else."""
         name = path or self.store
+        if is_bucket(name):
+            return name
         if is_address(name):
             raise CannotOpen(
                 f"`millstream {command}` works on the file of a store, not over a server; run it on "
@@ -113,16 +115,21 @@ class StorePlace:
         else:
             if self.secret is not None or self.ca is not None:
                 raise typer.BadParameter("--token and --ca are for a server, and --store is a file")
-            check_file(self.store)
-            if not create and not Path(self.store).exists():
-                raise CannotOpen(
-                    f"there is no store at {self.store}; `millstream append` creates one, "
-                    "--store or MILLSTREAM_STORE names another",
-                    path=self.store,
-                )
-            opening = millstream.open(self.store)
+            opening = self._opened_here(create)
         with opening as ms:
             yield ms
+
+    def _opened_here(self, create: bool) -> millstream.Millstream:
+        if is_bucket(self.store):
+            return millstream.open(self.store, create=create)
+        check_file(self.store)
+        if not create and not Path(self.store).exists():
+            raise CannotOpen(
+                f"there is no store at {self.store}; `millstream append` creates one, "
+                "--store or MILLSTREAM_STORE names another",
+                path=self.store,
+            )
+        return millstream.open(self.store)
 
 
 def _hide(secret: str) -> None:

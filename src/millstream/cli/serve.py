@@ -68,7 +68,7 @@ def serve(
         raise typer.BadParameter(
             f"the server needs the package {error.name}: pip install 'millstream[server]'"
         ) from error
-    file = place.file("serve", path)
+    file = place.home("serve", path)
     settings = Settings(port=port, **given)
     if settings.auth not in ("auto", "on", "off"):
         raise typer.BadParameter(f"--auth is auto, on or off, not {settings.auth!r}")

@@ -22,7 +22,7 @@ from millstream.errors import CannotOpen, Denied, MillstreamError, Unauthenticat
 from millstream.pulse import Pulse, age_s, flow_between
 from millstream.remote.address import Address
 from millstream.remote.nodes import parse_nodes
-from millstream.store.place import check_file
+from millstream.store.place import check_file, is_bucket
 from millstream.store.store import Store
 from millstream.tally import Tally, Totals
 from millstream.threads.read_only import ReadOnly
@@ -70,17 +70,21 @@ def watching(place: StorePlace) -> Iterator[Watching]:
         return
     if place.secret is not None or place.ca is not None:
         raise typer.BadParameter("--token and --ca are for a server, and --store is a file")
-    check_file(place.store)
-    if not Path(place.store).exists():
-        raise CannotOpen(
-            f"there is no store at {place.store}; --store or MILLSTREAM_STORE names another",
-            path=place.store,
-        )
+    if not is_bucket(place.store):
+        _check_there(place.store)
     store = open_file(place.store, mode="r", create=False)
     try:
         yield WatchedFile(store, place.store)
     finally:
         store.close()
+
+
+def _check_there(path: str) -> None:
+    check_file(path)
+    if not Path(path).exists():
+        raise CannotOpen(
+            f"there is no store at {path}; --store or MILLSTREAM_STORE names another", path=path
+        )
 
 
 class WatchedFile:

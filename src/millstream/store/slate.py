@@ -17,13 +17,15 @@ from millstream.clock import Clock, SystemClock
 from millstream.errors import Closed, InvalidInput, StoreError
 from millstream.store.commit import Commit
 from millstream.store.engine import Ability, Durability, Shortage, WouldWait
+from millstream.store.object_folder import ObjectFolder
 from millstream.store.polling import poll
 from millstream.store.slate_address import open_objects, parse_address
 from millstream.store.slate_binding import Binding, bind
 from millstream.store.slate_following import Following, check_there
 from millstream.store.slate_options import SlateOptions
+from millstream.store.slate_probe import probe
 from millstream.store.slate_rows import SlateImage, SlateSnapshot
-from millstream.store.slate_writing import Writing
+from millstream.store.slate_writing import REPLAYED_MAX, Writing
 
 
 class SlateWriter(SlateSnapshot):
@@ -64,6 +66,8 @@ class SlateEngine:
         self._clock = clock or SystemClock()
         self._binding: Binding = bind()
         self._objects = open_objects(self._binding.module, self._address)
+        self.objects = ObjectFolder(self._address)
+        """The objects below the store's prefix."""
         self._turn, self._lock = threading.Lock(), threading.Lock()
         self._closed = False
         self._following: Following | None = None
@@ -79,6 +83,7 @@ class SlateEngine:
         if read_only:
             self._follow()
         else:
+            probe(self.objects)
             self._writing = self._begin_writing()
 
     @property
@@ -98,6 +103,8 @@ class SlateEngine:
                 raise StoreError(f"{self.place} was opened to be read only")
             writing.check()
             yield SlateWriter(writing.image, writing.commit)
+        if writing.behind == REPLAYED_MAX and self.on_upkeep_due is not None:
+            self.on_upkeep_due()
 
     @contextmanager
     def read(self) -> Iterator[SlateSnapshot]:
@@ -115,7 +122,9 @@ class SlateEngine:
         return poll(lambda: self.last_seq() != seen, stop)
 
     def upkeep(self, alone: AbstractContextManager[object]) -> None:
-        """SlateDB does its own, beside every writer."""
+        """Gather many small commits; the rest SlateDB does by itself."""
+        if self._writing is not None and self._writing.behind >= REPLAYED_MAX:
+            self._writing.gather()
 
     def shortage(self) -> Shortage | None:
         """A bucket has no end."""

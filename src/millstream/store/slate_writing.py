@@ -32,6 +32,11 @@ SETTINGS: dict[str, Any] = {
 """What we set of SlateDB's settings."""
 
 
+REPLAYED_MAX = 256
+"""Commits after which they are gathered in one object: the next writer, and each reader, replays the
+rest one by one."""
+
+
 class Writing:
     """An open database of SlateDB, and the image that readers see of it."""
 
@@ -50,6 +55,8 @@ class Writing:
         self._errors = binding.module.Error
         self.recorder = binding.module.DefaultMetricsRecorder()
         self.ending: Ending = "open"
+        self.behind = 0
+        """Commits that are not gathered yet."""
         self._interrupted = False
         self._open()
 
@@ -70,11 +77,21 @@ class Writing:
         try:
             self._make_durable(batch)
             self._publish(deltas)
+            self.behind += 1
         except (TimeoutError, self._errors) as error:
             self._doubt(error)
         except BaseException:
             self._interrupted = True
             raise
+
+    def gather(self) -> None:
+        """Have what was committed written as one object, beside running commits."""
+        self.behind = 0
+        wanted = self._module.FlushOptions(flush_type=self._module.FlushType.MEM_TABLE)
+        try:
+            run(self._database.flush_with_options(wanted), most_s=self._options.commit_timeout_s)
+        except (TimeoutError, self._errors):
+            pass  # it is tried again; what is committed is durable as it is
 
     def readable_image(self, turn: threading.Lock) -> SlateImage:
         """What readers see; after an interrupt, once it is certain how the commit ended."""
@@ -94,8 +111,10 @@ class Writing:
         try:
             if self._database.status().close_reason is None:
                 self._settle()
+            elif self._is_succeeded():
+                self.ending = "fenced"
+                return
             else:
-                self._check_epoch()
                 self._open()
         except (TimeoutError, self._errors) as error:
             raise WriteFailed(f"{self._place} does not answer: {_said(error)}") from error
@@ -189,10 +208,14 @@ class Writing:
         if self.ending == "closed":
             return
         reason = self._database.status().close_reason
-        if reason is self._module.CloseReason.FENCED:
-            self.ending = "fenced"
-        elif reason is not None:
-            self.ending = "doubtful"
+        if reason is None or self.ending == "fenced":
+            return
+        self.ending = "doubtful"
+        try:
+            if reason is self._module.CloseReason.FENCED and self._is_succeeded():
+                self.ending = "fenced"
+        except (TimeoutError, self._errors):
+            pass  # not known yet: it is asked again before anything is written
 
     def _found_epoch(self) -> int:
         """The epoch of the newest writer: each one that opens the store takes the next."""
@@ -200,11 +223,12 @@ class Writing:
         found = run(admin.read_manifest(None), most_s=self._options.commit_timeout_s)
         return 0 if found is None else int(found.writer_epoch)
 
-    def _check_epoch(self) -> None:
-        """Before a database that ended by itself is opened again: nobody else may have taken over."""
-        if self._found_epoch() > self._epoch:
-            self.ending = "fenced"
-            raise self._fenced()
+    def _is_succeeded(self) -> bool:
+        """Whether another process has opened the store to write.
+
+        SlateDB also calls itself fenced if a request of its own was carried out twice.
+        """
+        return self._found_epoch() > self._epoch
 
     def _fenced(self) -> MillstreamError:
         return Fenced(

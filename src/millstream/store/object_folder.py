@@ -1,0 +1,120 @@
+"""Objects beside SlateDB's own: how a store's prefix in a bucket is looked at, probed and leased.
+
+Names are below the store's prefix. Every call is one request, except a listing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from millstream.errors import CannotOpen, StoreError
+from millstream.store.slate_address import ObjectAddress, settings_of
+
+REQUEST_S_MAX = 30.0
+"""How long one request may take, its repeats included."""
+
+
+class StoredObject(NamedTuple):
+    """An object, and the tag by which it can be replaced if it is still the same."""
+
+    data: bytes
+    tag: str
+
+
+class ListedObject(NamedTuple):
+    """An object of a listing."""
+
+    name: str
+    size: int
+
+
+class ObjectFolder:
+    """The objects below one store's prefix."""
+
+    def __init__(self, address: ObjectAddress) -> None:
+        try:
+            self._module = import_module("obstore")
+        except ModuleNotFoundError:
+            raise CannotOpen(
+                "object storage needs obstore: pip install 'millstream[s3]'", path="obstore"
+            ) from None
+        self.address = address
+        self._errors = import_module("obstore.exceptions")
+        self._store = self._opened()
+
+    def get(self, name: str) -> StoredObject | None:
+        """An object, or None."""
+        try:
+            found = self._module.get(self._store, name)
+            return StoredObject(bytes(found.bytes()), str(found.meta["e_tag"]))
+        except FileNotFoundError:
+            return None
+        except self._errors.BaseError as error:
+            raise self._failed(error) from error
+
+    def create(self, name: str, data: bytes) -> str | None:
+        """Put an object that is not there yet; its tag, or None if it is there."""
+        try:
+            return str(self._module.put(self._store, name, data, mode="create")["e_tag"])
+        except self._errors.AlreadyExistsError:
+            return None
+        except (self._errors.BaseError, OSError) as error:  # also: there is no such bucket
+            raise self._failed(error) from error
+
+    def replace(self, name: str, data: bytes, tag: str) -> str | None:
+        """Put an object if it is still the one with that tag; its new tag, or None if it is not."""
+        try:
+            made = self._module.put(self._store, name, data, mode={"e_tag": tag})
+            return str(made["e_tag"])
+        except (self._errors.PreconditionError, FileNotFoundError):
+            return None
+        except (self._errors.BaseError, RuntimeError) as error:  # also: it knows no tags
+            raise self._failed(error) from error
+
+    def put(self, name: str, data: bytes) -> None:
+        """Put an object, whatever is there."""
+        try:
+            self._module.put(self._store, name, data)
+        except (self._errors.BaseError, OSError) as error:
+            raise self._failed(error) from error
+
+    def delete(self, name: str) -> None:
+        """Remove an object; one that is missing is no error."""
+        try:
+            self._module.delete(self._store, name)
+        except FileNotFoundError:
+            pass
+        except self._errors.BaseError as error:
+            raise self._failed(error) from error
+
+    def list(self, prefix: str = "") -> Iterator[ListedObject]:
+        """All objects, or those in a folder."""
+        try:
+            for found in self._module.list(self._store, prefix or None):
+                for one in found:
+                    yield ListedObject(one["path"], one["size"])
+        except (self._errors.BaseError, OSError) as error:
+            raise self._failed(error) from error
+
+    def _opened(self) -> Any:
+        address = self.address
+        stores = import_module("obstore.store")
+        if address.scheme == "file":
+            return stores.LocalStore(f"/{address.prefix}", mkdir=True)
+        if address.scheme == "memory":
+            return stores.MemoryStore()
+        given = settings_of(address)
+        client = {"allow_http": True} if given.pop("allow_http", "") else {}
+        return stores.from_url(
+            f"{address.scheme}://{address.bucket}/{address.prefix}",
+            client_options=client,
+            retry_config={"max_retries": 5, "retry_timeout": timedelta(seconds=REQUEST_S_MAX)},
+            **given,
+        )
+
+    def _failed(self, error: BaseException) -> StoreError:
+        said = str(error).partition("\n")[0]
+        return StoreError(f"{self.address.text} does not answer as it should: {said}", cause=said)

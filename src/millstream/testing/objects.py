@@ -1,0 +1,182 @@
+"""An S3 of one's own for tests and measurements: moto's server, and a proxy that breaks its promises.
+
+    with object_server() as address, ObjectProxy(address) as proxy:
+        with variables(proxy.address):
+            ms = millstream.open("s3://trial/store")
+            proxy.delay_s = 0.08
+
+The server needs `pip install 'moto[server]'`, and runs as a process of its own.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+BUCKET = "trial"
+START_S_MAX = 60.0
+
+_SERVER = """
+import sys
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+
+server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=True)
+print(server.port, flush=True)
+server.serve_forever()
+"""
+
+Fault = Literal["refuse", "lose", "repeat"]
+"""What a proxy does to a request: it answers 503 in the server's place; it forwards it and loses the
+answer; or it forwards it twice, and gives the second answer."""
+
+Script = Callable[[str, str], Fault | None]
+"""Asked for each request, with its method and path."""
+
+
+@contextmanager
+def object_server() -> Iterator[str]:
+    """The address of a new server with one bucket, for as long as the block runs."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _SERVER], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            assert process.stdout is not None
+            port = process.stdout.readline().strip()
+            if not port:
+                raise RuntimeError("moto's server did not start: pip install 'moto[server]'")
+            address = f"http://127.0.0.1:{int(port)}"
+            _create_bucket(address)
+            yield address
+        finally:
+            process.kill()
+
+
+@contextmanager
+def variables(address: str) -> Iterator[dict[str, str]]:
+    """The environment variables that lead to a server, set while the block runs."""
+    wanted = {
+        "AWS_ENDPOINT_URL": address,
+        "AWS_ACCESS_KEY_ID": "trial",
+        "AWS_SECRET_ACCESS_KEY": "trial",
+        "AWS_REGION": "us-east-1",
+    }
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield wanted
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+class ObjectProxy:
+    """A server of objects that stands before another one, and does to its requests what it is told."""
+
+    def __init__(self, behind: str) -> None:
+        self.delay_s = 0.0
+        """How long each request is held up."""
+        self.ignores: frozenset[str] = frozenset()
+        """Headers that are lost on the way, in lower case: conditions are such."""
+        self.script: Script | None = None
+        self.requests = 0
+        self._never = threading.Event()
+        self._behind = urlsplit(behind).netloc
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self.address = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    def __enter__(self) -> ObjectProxy:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        class _Request(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def log_message(self, *_: Any) -> None:
+                """Nothing is printed."""
+
+            def handle_one_request(self) -> None:
+                """A client may go away at any time."""
+                try:
+                    super().handle_one_request()
+                except OSError:
+                    self.close_connection = True
+
+        verbs = ("GET", "HEAD", "PUT", "POST", "DELETE")
+        handle = {f"do_{verb}": lambda request: self._handle(request) for verb in verbs}
+        return type("_Forwarded", (_Request,), handle)
+
+    def _handle(self, request: BaseHTTPRequestHandler) -> None:
+        self.requests += 1
+        body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
+        if self.delay_s:
+            self._never.wait(self.delay_s)
+        fault = None if self.script is None else self.script(request.command, request.path)
+        if fault == "refuse":
+            _answer(request, 503, [], b"<Error><Code>SlowDown</Code></Error>")
+            return
+        if fault == "repeat":
+            self._ask(request, body)
+        status, headers, answer = self._ask(request, body)
+        if fault == "lose":
+            request.close_connection = True
+            return
+        _answer(request, status, headers, answer)
+
+    def _ask(
+        self, request: BaseHTTPRequestHandler, body: bytes
+    ) -> tuple[int, list[tuple[str, str]], bytes]:
+        connection = http.client.HTTPConnection(self._behind, timeout=60)
+        kept = {
+            name: value
+            for name, value in request.headers.items()
+            if name.lower() not in self.ignores
+        }
+        try:
+            connection.request(request.command, request.path, body or None, kept)
+            found = connection.getresponse()
+            return found.status, found.getheaders(), found.read()
+        finally:
+            connection.close()
+
+
+def _answer(
+    request: BaseHTTPRequestHandler, status: int, headers: list[tuple[str, str]], body: bytes
+) -> None:
+    request.send_response_only(status)
+    for name, value in headers:
+        if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+            request.send_header(name, value)
+    length = next((v for n, v in headers if n.lower() == "content-length"), str(len(body)))
+    request.send_header("Content-Length", length if request.command == "HEAD" else str(len(body)))
+    request.end_headers()
+    if request.command != "HEAD":
+        request.wfile.write(body)
+
+
+def _create_bucket(address: str) -> None:
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=START_S_MAX)
+    try:
+        connection.request("PUT", f"/{BUCKET}")
+        connection.getresponse().read()
+    finally:
+        connection.close()

@@ -1,0 +1,139 @@
+"""A store on a server of objects: moto's S3, sound, slow, and as imitations are that break promises.
+
+Promises:
+
+- Every view works on it as on a file, and is there when it is opened again.
+- A server of objects that ignores a condition is refused, with the name of the test that failed.
+- Of two writers one is fenced: it acknowledges nothing any more, says so plainly, and goes on reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+import millstream
+from millstream import Millstream
+from millstream.errors import CannotOpen, Fenced, MillstreamError, OutcomeUnknown, Recovering
+from millstream.store.slate_options import SlateOptions
+from millstream.testing.objects import BUCKET, ObjectProxy, object_server, variables
+
+pytestmark = [pytest.mark.requires("s3"), pytest.mark.slow]
+
+_NUMBERS = count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with object_server() as address:
+        yield address
+
+
+@pytest.fixture
+def address(server: str) -> Iterator[str]:
+    """The address of a store that is not there yet."""
+    with variables(server):
+        yield f"s3://{BUCKET}/store-{next(_NUMBERS)}"
+
+
+@pytest.fixture
+def proxy(server: str) -> Iterator[ObjectProxy]:
+    with ObjectProxy(server) as made, variables(made.address):
+        yield made
+
+
+def fill(ms: Millstream) -> None:
+    for number in range(30):
+        ms.log("orders").append({"number": number}, key=b"k", headers={"n": number})
+    ms.log("blocks").append_many([b"%d" % n * 50 for n in range(1_000)])
+    jobs = ms.queue("jobs", sources=["orders"], start="earliest", filter="n >= 10")
+    jobs.ack(jobs.claim(5))
+    ms.log("orders").cursor("reader").take(3)
+    ms.room("hall").send("note", {"text": "hello"})
+    with ms.transaction() as tx:
+        tx.append("orders", b"together")
+        tx.put("jobs", b"together")
+
+
+def seen(ms: Millstream) -> list[object]:
+    found: list[object] = [
+        (one.name, [(record.offset, record.value) for record in ms.log(one.name).read()])
+        for one in ms.logs()
+    ]
+    info = ms.queue("jobs").info()
+    assert info is not None
+    return [*found, info.available, info.unrouted, info.in_flight, info.done]
+
+
+def test_every_view_is_there_when_it_is_opened_again(address: str) -> None:
+    with millstream.open(address) as ms:
+        fill(ms)
+        before = seen(ms)
+        ms.fold()
+        assert seen(ms) == before
+    with millstream.open(address, create=False) as ms:
+        assert seen(ms) == before
+        assert len(ms.queue("jobs").claim(100)) == 16
+
+
+def test_a_reader_follows_the_writer(address: str) -> None:
+    with millstream.open(address) as ms:
+        ms.log("orders").append_many([b"%d" % n for n in range(100)])
+        options = SlateOptions(follow_s=0.0)
+        with millstream.open(address, mode="r", options=options) as reader:
+            for number in range(3):
+                ms.log("orders").append(b"more %d" % number)
+                assert reader.log("orders").last().value == b"more %d" % number
+            ms.fold()
+            assert reader.log("orders").end_offset() == 103
+            assert reader.log("orders").get(50).value == b"50"
+            with pytest.raises(MillstreamError):
+                reader.log("orders").append(b"no")
+
+
+def test_a_store_that_is_missing_is_not_made_by_a_reader(address: str) -> None:
+    with pytest.raises(CannotOpen, match="there is no store"):
+        millstream.open(address, mode="r")
+    with pytest.raises(CannotOpen, match="there is no store"):
+        millstream.open(address, create=False)
+
+
+def test_a_bucket_that_is_missing_is_named(address: str) -> None:
+    with pytest.raises(CannotOpen, match="nowhere"):
+        millstream.open("s3://nowhere/store")
+
+
+@pytest.mark.parametrize(
+    ("header", "test"), [("if-none-match", "put_if_absent"), ("if-match", "if_match")]
+)
+def test_a_server_that_ignores_a_condition_is_refused(
+    proxy: ObjectProxy, header: str, test: str
+) -> None:
+    proxy.ignores = frozenset({header})
+    with pytest.raises(CannotOpen, match=test) as refused:
+        millstream.open(f"s3://{BUCKET}/refused-{test}")
+    assert refused.value.test == test
+    proxy.ignores = frozenset()
+    millstream.open(f"s3://{BUCKET}/refused-{test}").close()
+
+
+def test_the_second_writer_fences_the_first(address: str) -> None:
+    first = millstream.open(address, options=SlateOptions(follow_s=0.0))
+    first.log("a").append(b"first")
+    second = millstream.open(address)
+    told: set[type[MillstreamError]] = set()
+    while Fenced not in told:
+        with pytest.raises(MillstreamError) as refused:
+            first.log("a").append(b"never")
+        told.add(refused.type)
+    assert told <= {OutcomeUnknown, Recovering, Fenced}
+    with pytest.raises(Fenced):
+        first.log("a").append(b"never")
+    assert second.log("a").append(b"second") == 1
+    assert [record.value for record in second.log("a").read()] == [b"first", b"second"]
+    assert [record.value for record in first.log("a").read()] == [b"first", b"second"]
+    first.close()
+    assert second.log("a").append(b"third") == 2
+    second.close()

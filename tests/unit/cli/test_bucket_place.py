@@ -1,0 +1,43 @@
+"""The command line on object storage: an address of a bucket is a place like a file's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from millstream.cli import app
+
+pytestmark = pytest.mark.requires("s3")
+
+
+def run(*arguments: str, text: str | None = None) -> str:
+    found = CliRunner().invoke(app, list(arguments), input=text)
+    assert found.exit_code == 0, found.output
+    return found.stdout
+
+
+def test_commands_take_the_address_of_a_bucket(tmp_path: Path) -> None:
+    place = ["--store", f"file://{tmp_path}/bucket"]
+    run(*place, "append", "orders", "hello")
+    assert "hello" in run(*place, "read", "orders")
+    facts = json.loads(run(*place, "stats", "--json"))
+    assert facts["engine"] == "slatedb"
+    assert list(tmp_path.iterdir()) == [tmp_path / "bucket"]
+
+
+def test_a_command_that_only_looks_makes_no_store(tmp_path: Path) -> None:
+    found = CliRunner().invoke(app, ["--store", f"file://{tmp_path}/none", "read", "orders"])
+    assert found.exit_code == 2
+    assert "there is no store" in found.output
+
+
+def test_the_settings_file_may_name_a_bucket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "millstream.toml").write_text(f'store = "file://{tmp_path}/bucket"\n')
+    run("append", "orders", "hello")
+    assert (tmp_path / "bucket").is_dir()
