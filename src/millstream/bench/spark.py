@@ -6,12 +6,15 @@ Payloads are random and all different: Parquet would keep one of repeated ones, 
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import millstream
+from millstream.bench import first_row
 from millstream.bench.measure import PAYLOAD_BYTES, ReportRow, payloads, seconds
 from millstream.bench.suite import Suite
 from millstream.record import Headers
@@ -30,6 +33,9 @@ WARM_TURNS, WARM_S = 12, 15.0
 TURNS_MIN, TURNS_MAX = 3, 9
 ROUTED_QUEUES = 50
 SCALED_PARTITIONS = 4
+MANY_RECORDS = 500
+"""Records of each of many small logs."""
+SINGLES_MAX = 100_000
 
 Work = Callable[[], object]
 
@@ -71,6 +77,23 @@ class SparkBench:
             log.append_many(payloads(len(numbers), size), headers=headers if routed else None)
         self.client.fold()
         return log.name
+
+    def singles(self) -> str:
+        """A folded log of records that were appended one by one."""
+        log = self.client.log("singles")
+        for value in payloads(min(self.records, SINGLES_MAX) - log.end_offset()):
+            log.append(value)
+        self.client.fold()
+        return log.name
+
+    def many(self) -> str:
+        """As many records in many small logs: the pattern of their names."""
+        for number in range(max(1, self.records // MANY_RECORDS)):
+            log = self.client.log(f"many-{number:06}")
+            if not log.end_offset():
+                log.append_many(payloads(MANY_RECORDS))
+        self.client.fold()
+        return "many-.*"
 
 
 def spark_read(bench: SparkBench) -> ReportRow:
@@ -169,15 +192,75 @@ def spark_scale(bench: SparkBench) -> ReportRow:
     return row.require_ratio(1.15)
 
 
+def spark_many_logs(bench: SparkBench) -> ReportRow:
+    """Many small logs, beside one log with as many records: counted, and archived."""
+    from millstream.spark.pipelines.archive import archive
+
+    log, pattern = bench.filled(), bench.many()
+    row = _measured(
+        bench,
+        lambda: bench.job.load(subscribePattern=pattern).count(),
+        lambda: bench.job.read([log]).count(),
+    )
+
+    def archived(**chosen: Any) -> float:
+        began = seconds()
+        archive(bench.spark, bench.store, bench.directory / bench.name("kept"), **chosen)
+        return seconds() - began
+
+    one_s, many_s = archived(logs=[log]), archived(pattern=pattern)
+    row.details |= {"archive_s": round(many_s, 1), "archive_times": round(many_s / one_s, 2)}
+    return row.require_ratio(0.5).require("archived in < 3 times", many_s < 3 * one_s)
+
+
+def spark_read_singles(bench: SparkBench) -> ReportRow:
+    """A folded log of single appends, beside as many records of one that was appended in blocks."""
+    log, singles = bench.filled(), bench.singles()
+    ends = {log: min(bench.records, SINGLES_MAX)}
+    row = _measured(
+        bench,
+        lambda: _discard(bench.job.read([singles])),
+        lambda: _discard(bench.job.read([log], endingOffsets=ends)),
+        records=ends[log],
+    )
+    return row.require_ratio(0.8)
+
+
+def spark_first_row(bench: SparkBench) -> ReportRow:
+    """From a session that has done nothing yet to the first row of a log."""
+    log = bench.filled()
+    turns = 1 if bench.seconds < 1 else TURNS_MIN
+    took_s = []
+    for _ in range(turns):
+        command = [sys.executable, "-m", first_row.__name__, bench.store, log]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        took_s.append(float(done.stdout.split()[-1]))
+    row = ReportRow(
+        payload_bytes=PAYLOAD_BYTES,
+        per_second=round(1 / median(took_s), 3),
+        p50_ms=round(median(took_s) * 1000, 1),
+        p99_ms=round(max(took_s) * 1000, 1),
+        details={"turns": turns},
+    )
+    if turns < TURNS_MIN:
+        row.void = f"{turns} turns are too few; give it a second or more"
+    return row.require("≤ 3 s", median(took_s) <= 3)
+
+
 def _discard(frame: DataFrame) -> None:
     """Compute every row and column, and keep nothing."""
     frame.write.format("noop").mode("overwrite").save()
 
 
 def _measured(
-    bench: SparkBench, *sides: Work, prepare: Work | None = None, **more: Any
+    bench: SparkBench,
+    *sides: Work,
+    prepare: Work | None = None,
+    records: int | None = None,
+    **more: Any,
 ) -> ReportRow:
     """Ours, in turns with a peer if there is one: records per second, and how medians compare."""
+    records = records or bench.records
     least = 1
     if bench.seconds >= 1:
         _repeat(sides, prepare, turns=(1, WARM_TURNS), total_s=WARM_S)
@@ -185,14 +268,14 @@ def _measured(
     took_s, *beside_s = _repeat(sides, prepare, turns=(least, TURNS_MAX), total_s=bench.seconds)
     row = ReportRow(
         payload_bytes=PAYLOAD_BYTES,
-        per_second=round(bench.records / median(took_s)),
+        per_second=round(records / median(took_s)),
         p50_ms=round(median(took_s) * 1000, 1),
         p99_ms=round(max(took_s) * 1000, 1),
-        details={"records": bench.records, "turns": len(took_s)},
+        details={"records": records, "turns": len(took_s)},
         **more,
     )
     for peer_s in beside_s:
-        row.beside_per_second = round(bench.records / median(peer_s))
+        row.beside_per_second = round(records / median(peer_s))
         row.ratio = round(median(peer_s) / median(took_s), 3)
     if len(took_s) < TURNS_MIN:
         row.void = f"{len(took_s)} turns are too few; give it a second or more"
@@ -220,5 +303,14 @@ def _repeat(
 
 
 SUITE = Suite(
-    SparkBench, spark_read, spark_read_1k, spark_stream, spark_write, spark_route, spark_scale
+    SparkBench,
+    spark_read,
+    spark_read_1k,
+    spark_stream,
+    spark_write,
+    spark_route,
+    spark_scale,
+    spark_many_logs,
+    spark_read_singles,
+    spark_first_row,
 )

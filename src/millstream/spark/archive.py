@@ -15,7 +15,8 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +29,7 @@ from millstream.errors import CannotOpen, CorruptionError, InvalidInput, Locked
 FORMAT = 1
 MANIFEST = "_manifest"
 STAGING = "_staging"
+SYNCS_MAX = 16
 DIRECTORY_BYTES_MAX = 200
 """Bytes of a directory's name: a longer log name is cut, and ends with a digest."""
 
@@ -45,6 +47,15 @@ class ArchivedFile(Struct, frozen=True, kw_only=True):
     stop: int
     rows: int
     bytes: int
+
+
+class Move(Struct, frozen=True, kw_only=True):
+    """A staged file, and where it belongs."""
+
+    staged: Path
+    log: str
+    date: str
+    name: str
 
 
 class Segment(Struct, frozen=True, kw_only=True):
@@ -148,23 +159,35 @@ class Archive:
             entry.unlink()
         return gone
 
-    def move_in(self, log: str, staged: Path, *, date: str, name: str) -> str:
-        """Move a staged file to its place, durably; answers where, seen from the archive."""
-        place = self.path / directory_of(log) / f"date={date}" / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        _sync(staged)
-        staged.rename(place)
-        for folder in (place.parent, place.parent.parent, self.path):
-            _sync(folder)
-        return str(place.relative_to(self.path))
+    def move_in(self, moves: Sequence[Move]) -> list[str]:
+        """Move staged files, which are durable, to their places; answers where, in order.
 
-    def add(self, segment: Segment) -> None:
-        """Write the manifest's entry of a segment: from now on it counts."""
-        folder = self.path / MANIFEST / directory_of(segment.log)
-        folder.mkdir(parents=True, exist_ok=True)
-        text = msgspec.json.format(msgspec.json.encode(segment), indent=1)
-        store_whole(folder / f"{segment.start:020}.json", text)
-        _sync(folder.parent)
+        On return the moves are durable.
+        """
+        folders: set[Path] = {self.path}
+        places = []
+        for one in moves:
+            folder = self.path / directory_of(one.log) / f"date={one.date}"
+            if folder not in folders:
+                folder.mkdir(parents=True, exist_ok=True)
+                folders |= {folder, folder.parent}
+            one.staged.rename(folder / one.name)
+            places.append(str((folder / one.name).relative_to(self.path)))
+        _sync_all(folders)
+        return places
+
+    def add(self, segments: Sequence[Segment]) -> None:
+        """Write the manifest's entries of segments: from now on they count, each as a whole."""
+        drafts: dict[Path, Path] = {}
+        for one in segments:
+            folder = self.path / MANIFEST / directory_of(one.log)
+            folder.mkdir(parents=True, exist_ok=True)
+            entry = folder / f"{one.start:020}.json"
+            drafts[entry] = _draft(entry, msgspec.json.encode(one))
+        _sync_all(drafts.values())
+        for entry, draft in drafts.items():
+            draft.rename(entry)
+        _sync_all({self.path / MANIFEST, *(entry.parent for entry in drafts)})
 
 
 def _segment(entry: Path) -> Segment:
@@ -184,14 +207,27 @@ def _segment(entry: Path) -> Segment:
 
 def store_whole(path: Path, data: bytes) -> None:
     """Write a small file so that it is there as a whole or not at all, also after a power cut."""
+    draft = _draft(path, data)
+    sync_path(draft)
+    draft.rename(path)
+    sync_path(path.parent)
+
+
+def _draft(path: Path, data: bytes) -> Path:
     draft = path.with_name(f".{path.name}.tmp")
     draft.write_bytes(data)
-    _sync(draft)
-    draft.rename(path)
-    _sync(path.parent)
+    return draft
 
 
-def _sync(path: Path) -> None:
+def _sync_all(paths: Iterable[Path]) -> None:
+    """Make many durable, several at a time: file systems then write them together."""
+    with ThreadPoolExecutor(SYNCS_MAX) as pool:
+        for _ in pool.map(sync_path, paths):
+            pass
+
+
+def sync_path(path: Path) -> None:
+    """Make a file or a directory durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -18,10 +18,12 @@ from millstream.errors import CannotOpen, Conflict, InvalidInput, NotFound
 from millstream.filters import parse
 from millstream.record import wall_ms_of
 from millstream.spark.archive import Archive, Segment
+from millstream.spark.bins import Range
 from millstream.spark.columns import ROWS_PER_BATCH, header_column
 from millstream.spark.options import EARLIEST, LATEST, Positions, ReadOptions
-from millstream.spark.planning import Range, find_logs, lost
+from millstream.spark.planning import find_logs, lost
 from millstream.spark.rows import headers_of
+from millstream.spark.topics import ANY, Topics
 
 if TYPE_CHECKING:
     from millstream.command import Session
@@ -32,10 +34,11 @@ class Piece(Range, frozen=True):
     """Offsets that are read from one archived file."""
 
     path: str
+    bytes: int
 
 
 def plan_archived(
-    session: Session, options: ReadOptions
+    session: Session, options: ReadOptions, topics: Topics = ANY
 ) -> tuple[list[Piece], list[Range], dict[str, LogInfo]]:
     """What is read from files and what from logs, where the beginnings of logs are archived."""
     archive = Archive(options.archive)
@@ -46,9 +49,9 @@ def plan_archived(
                 f"option {side}Timestamp: does not go with the option archive; filter the column "
                 "appendTimestamp instead"
             )
-    infos = find_logs(session, options)
+    infos = find_logs(session, options, topics)
     planned: list[Range] = []
-    for name in dict.fromkeys((*options.logs, *infos)):
+    for name in filter(topics.keeps, dict.fromkeys((*options.logs, *infos))):
         segments = archive.segments(name)
         info = infos.get(name)
         if info is None and not segments and options.fail_on_data_loss:
@@ -85,7 +88,8 @@ def _plan_log(
         for file in segment.files:
             low, high = max(start, file.start), min(stop, file.stop)
             if low < high:
-                yield Piece(name, low, high, str(archive.path / file.path))
+                size = file.bytes * (high - low) // max(1, file.stop - file.start)
+                yield Piece(name, low, high, str(archive.path / file.path), size)
     if info is not None:
         live = Range(name, max(start, seam, info.start_offset), min(stop, info.end_offset))
         if live.start < live.stop:

@@ -15,19 +15,20 @@ from msgspec import Struct
 
 from millstream.errors import InvalidInput, MillstreamError
 from millstream.log.names import NUMBER_MAX, check_name
+from millstream.spark.bins import BINS_MAX
 from millstream.spark.place import Place, make_place
 
 EARLIEST, LATEST = -2, -1
 """Kafka's numbers for both ends of a log, in the JSON of offsets."""
 
 STATES = ("available", "in_flight", "done", "failed", "attempts")
-PARTITIONS_MAX = 10_000
 
 NAMES = (
     "path", "server", "token", "tokenFile", "ca",
     "subscribe", "subscribePattern", "startingOffsets", "endingOffsets", "startingTimestamp",
     "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy", "maxOffsetsPerTrigger", "minPartitions",
+    "maxRecordsPerPartition",
     "failOnDataLoss", "includeHeaders", "typedHeaders", "metadataOnly", "filter", "cursor",
     "queue", "state", "log", "topic", "assign", "queues", "txnAppId", "txnVersion", "archive",
 )  # fmt: skip
@@ -56,6 +57,8 @@ class ReadOptions(Struct, frozen=True, kw_only=True):
     late_is_latest: bool
     max_offsets: int | None
     min_partitions: int | None
+    max_records: int | None
+    """Records of one task at most."""
     fail_on_data_loss: bool
     headers: str
     """'' for none, else 'kafka' or 'typed'."""
@@ -134,7 +137,8 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None = None) -
         ending=_positions(found, "ending", default=LATEST),
         late_is_latest=bool(streaming) or strategy == "latest",
         max_offsets=found.number("maxOffsetsPerTrigger", 1, NUMBER_MAX),
-        min_partitions=found.number("minPartitions", 1, PARTITIONS_MAX),
+        min_partitions=found.number("minPartitions", 1, BINS_MAX),
+        max_records=found.number("maxRecordsPerPartition", 1, NUMBER_MAX),
         fail_on_data_loss=found.flag("failOnDataLoss", True),
         headers=headers,
         values=not found.flag("metadataOnly", False),

@@ -1,52 +1,47 @@
-"""Planning a read: which logs, which offsets of each, cut into how many pieces."""
+"""Planning a read: which logs, and which offsets of each."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
-
-from msgspec import Struct
 
 from millstream.errors import InvalidInput, NotFound, OutOfRange, Truncated
 from millstream.log import commands as c
 from millstream.queue.rules.sources import INBOX, LATER, OWN
 from millstream.record import LogInfo
+from millstream.spark.bins import Range
 from millstream.spark.options import EARLIEST, LATEST, Positions, ReadOptions
+from millstream.spark.topics import ANY, Topics
 
 if TYPE_CHECKING:
     from millstream.command import Session
 
 LOGS_PER_PAGE = 1_000
-BYTES_PER_PARTITION = 128 * 1024 * 1024
-"""Bytes that one task reads, unless `minPartitions` asks for more tasks."""
-
-RECORDS_PER_PARTITION = 250_000
-"""Records that one task reads at most, where they are small."""
+NAMED_MAX = 100
+"""Up to so many logs are asked for by name; of more, all are listed: that takes fewer questions."""
 
 
-class Range(Struct, frozen=True):
-    """Some offsets of a log, half-open."""
-
-    log: str
-    start: int
-    stop: int
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-
-def find_logs(session: Session, options: ReadOptions) -> dict[str, LogInfo]:
+def find_logs(session: Session, options: ReadOptions, topics: Topics = ANY) -> dict[str, LogInfo]:
     """The logs that are asked for and exist, by name; a pattern takes none of our own books."""
-    if options.pattern:
-        pattern = re.compile(options.pattern)
-        return {
-            info.name: info
-            for info in _all_logs(session)
-            if pattern.fullmatch(info.name) and not info.name.startswith((INBOX, LATER, OWN))
-        }
-    found = {name: session.execute(c.DescribeLog(name)) for name in options.logs}
+    if not options.pattern:
+        return _named_logs(session, [name for name in options.logs if topics.keeps(name)])
+    pattern = re.compile(options.pattern)
+
+    def is_wanted(name: str) -> bool:
+        is_own = name.startswith((INBOX, LATER, OWN))
+        return not is_own and topics.keeps(name) and pattern.fullmatch(name) is not None
+
+    if topics.names is not None:
+        return _named_logs(session, list(filter(is_wanted, sorted(topics.names))))
+    return {info.name: info for info in _all_logs(session) if is_wanted(info.name)}
+
+
+def _named_logs(session: Session, names: list[str]) -> dict[str, LogInfo]:
+    if len(names) > NAMED_MAX:
+        listed = {info.name: info for info in _all_logs(session)}
+        return {name: listed[name] for name in names if name in listed}
+    found = {name: session.execute(c.DescribeLog(name)) for name in names}
     return {name: info for name, info in found.items() if info is not None}
 
 
@@ -57,18 +52,20 @@ def _all_logs(session: Session) -> Iterable[LogInfo]:
         after = page[-1].name
 
 
-def plan_batch(session: Session, options: ReadOptions) -> tuple[list[Range], dict[str, LogInfo]]:
+def plan_batch(
+    session: Session, options: ReadOptions, topics: Topics = ANY
+) -> tuple[list[Range], dict[str, LogInfo]]:
     """The ranges of a batch read, and what is known of their logs."""
-    infos = find_logs(session, options)
-    missing = [name for name in options.logs if name not in infos]
+    infos = find_logs(session, options, topics)
+    missing = [name for name in options.logs if topics.keeps(name) and name not in infos]
     if missing and options.fail_on_data_loss:
         raise NotFound(
             f"option subscribe: there is no log {missing[0]!r}; with failOnDataLoss=false it is "
             "taken for an empty one",
             name=missing[0],
         )
-    check_named(options.starting, infos, "startingOffsets")
-    check_named(options.ending, infos, "endingOffsets")
+    check_named(options.starting, infos, "startingOffsets", topics)
+    check_named(options.ending, infos, "endingOffsets", topics)
     ranges = []
     for name, info in infos.items():
         start = starting_offset(session, info, options)
@@ -78,11 +75,13 @@ def plan_batch(session: Session, options: ReadOptions) -> tuple[list[Range], dic
     return ranges, infos
 
 
-def check_named(positions: Positions, infos: Iterable[str], option: str) -> None:
-    """Refuse offsets of a log that is not read."""
+def check_named(
+    positions: Positions, infos: Iterable[str], option: str, topics: Topics = ANY
+) -> None:
+    """Refuse offsets of a log that is not read; one that a condition left out is not looked at."""
     known = set(infos)
     for name in (*positions.offsets, *positions.times):
-        if name not in known:
+        if name not in known and topics.keeps(name):
             raise InvalidInput(
                 f"option {option}: names the log {name!r}, which is not read; expected some of "
                 f"{', '.join(sorted(known)[:10]) or 'none'}"
@@ -173,29 +172,6 @@ def offset_at(session: Session, info: LogInfo, time_ms: int) -> int:
     return low
 
 
-def split(
-    ranges: Sequence[Range],
-    infos: dict[str, LogInfo],
-    min_partitions: int | None,
-    *,
-    records: int = RECORDS_PER_PARTITION,
-) -> list[Range]:
-    """Ranges cut into pieces of about the same size, in order."""
-    total = sum(map(len, ranges))
-    if not total:
-        return []
-    pieces: list[Range] = []
-    for one in ranges:
-        if min_partitions is not None:
-            count = round(min_partitions * len(one) / total)
-        else:
-            count = _default_count(one, infos[one.log], records)
-        count = max(1, min(count, len(one)))
-        edges = [one.start + len(one) * i // count for i in range(count + 1)]
-        pieces += [Range(one.log, a, b) for a, b in pairwise(edges) if a < b]
-    return pieces
-
-
-def _default_count(one: Range, info: LogInfo, records: int) -> int:
-    size = info.bytes * len(one) // max(1, len(info))
-    return max(-(-len(one) // records), -(-size // BYTES_PER_PARTITION))
+def bytes_of(one: Range, info: LogInfo) -> int:
+    """About how many bytes a range of a log has."""
+    return info.bytes * len(one) // max(1, len(info))

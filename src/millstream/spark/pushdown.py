@@ -14,7 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from pyspark.sql import datasource as ds
 
-from millstream.spark.planning import Range
+from millstream.spark.bins import Range
+from millstream.spark.topics import ANY, Topics
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMES = ("timestamp", "appendTimestamp")
@@ -37,7 +38,7 @@ class Pushed(Struct):
     timestamp: Bounds = ALL
     """In microseconds."""
     appendTimestamp: Bounds = ALL  # noqa: N815  (the column's name)
-    topics: set[str] | None = None
+    topics: Topics = ANY
     never: bool = False
 
     @property
@@ -51,8 +52,7 @@ class Pushed(Struct):
         low, high = self.offset
         for one in ranges:
             start, stop = max(one.start, low), min(one.stop, high + 1)
-            is_read = self.topics is None or one.log in self.topics
-            if start < stop and is_read and not self.never:
+            if start < stop and self.topics.keeps(one.log) and not self.never:
                 yield replace(one, start=start, stop=stop)
 
 
@@ -81,13 +81,19 @@ def _push(pushed: Pushed, one: ds.Filter) -> None:
 
 
 def _push_topics(pushed: Pushed, one: ds.Filter) -> None:
-    if isinstance(one, ds.EqualTo | ds.EqualNullSafe):
-        wanted = {one.value}
-    elif isinstance(one, ds.In):
-        wanted = set(one.value)
-    else:
-        return
-    pushed.topics = wanted if pushed.topics is None else pushed.topics & wanted
+    """Conditions on names; Spark makes such texts of a LIKE, as far as it has no other wildcards."""
+    topics = pushed.topics
+    match one:
+        case ds.EqualTo() | ds.EqualNullSafe():
+            pushed.topics = topics.among([one.value])
+        case ds.In():
+            pushed.topics = topics.among(one.value)
+        case ds.StringStartsWith():
+            pushed.topics = replace(topics, starts=(*topics.starts, one.value))
+        case ds.StringEndsWith():
+            pushed.topics = replace(topics, ends=(*topics.ends, one.value))
+        case ds.StringContains():
+            pushed.topics = replace(topics, contains=(*topics.contains, one.value))
 
 
 def _bounds(one: ds.Filter, column: str) -> Bounds | None:

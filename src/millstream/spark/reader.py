@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from millstream.spark.archived import Piece, plan_archived, read_piece
+from millstream.spark.bins import Bin, BinSizes, Range, bins
 from millstream.spark.layout import arrow_schema, check_schema
 from millstream.spark.options import ReadOptions
 from millstream.spark.place import reading
-from millstream.spark.planning import Range, plan_batch, split
+from millstream.spark.planning import bytes_of, plan_batch
 from millstream.spark.pushdown import Pushed, push
-from millstream.spark.reading import read_range
+from millstream.spark.reading import read_ranges
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,21 +36,28 @@ class LogReader(DataSourceReader):
         archived: list[Piece] = []
         with reading(options.place) as session:
             if options.archive:
-                archived, ranges, infos = plan_archived(session, options)
+                archived, ranges, infos = plan_archived(session, options, pushed.topics)
             else:
-                ranges, infos = plan_batch(session, options)
-        live = split(list(pushed.kept(ranges)), infos, options.min_partitions)
+                ranges, infos = plan_batch(session, options, pushed.topics)
+
+        def size(one: Range) -> int:
+            return one.bytes if isinstance(one, Piece) else bytes_of(one, infos[one.log])
+
+        wanted: list[Range] = [*pushed.kept(archived), *pushed.kept(ranges)]
+        sizes = BinSizes(least=options.min_partitions, records_max=options.max_records)
         # Spark takes no pieces at all for one that says nothing.
-        pieces = [*pushed.kept(archived), *live] or [Range("", 0, 0)]
-        return [InputPartition(one) for one in pieces]
+        return [InputPartition(one) for one in bins(wanted, size, sizes) or [()]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One piece, as record batches."""
-        wanted, schema = partition.value, arrow_schema(self._schema)
-        options = self._options
-        if isinstance(wanted, Piece):
-            return read_piece(wanted, schema, options.filter)
-        return read_range(options, wanted, schema, self._pushed.times) if len(wanted) else iter(())
+        """One bin, as record batches: what is archived of it comes first."""
+        wanted: Bin[Range] = partition.value
+        schema, options = arrow_schema(self._schema), self._options
+        for one in wanted:
+            if isinstance(one, Piece):
+                yield from read_piece(one, schema, options.filter)
+        live = [one for one in wanted if not isinstance(one, Piece)]
+        if live:
+            yield from read_ranges(options, live, schema, self._pushed.times)
 
 
 class PushingLogReader(LogReader):

@@ -1,4 +1,4 @@
-"""What a task does: reads one range of a log and gives it to Spark in record batches.
+"""What a task does: reads some ranges of logs and gives them to Spark in record batches.
 
 Where records are chosen by their times or by a filter, their metadata is looked at first, and values
 are read only around what was chosen.
@@ -7,6 +7,7 @@ are read only around what was chosen.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,10 +17,11 @@ from millstream.errors import Truncated
 from millstream.format import block as stored
 from millstream.log import commands as c
 from millstream.log.block import RecordBlock
+from millstream.spark.bins import Range
 from millstream.spark.columns import DecodedBlock, batch_of, batches, joined, times_of
 from millstream.spark.options import ReadOptions
 from millstream.spark.place import reading
-from millstream.spark.planning import Range, lost
+from millstream.spark.planning import lost
 from millstream.spark.pushdown import Times
 
 if TYPE_CHECKING:
@@ -27,23 +29,25 @@ if TYPE_CHECKING:
     from millstream.filters import Filter
 
 
-def read_range(
-    options: ReadOptions, wanted: Range, schema: pa.Schema, times: Times | None = None
+def read_ranges(
+    options: ReadOptions, wanted: Sequence[Range], schema: pa.Schema, times: Times | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a range as record batches; the store is open until the last is taken.
+    """The records of ranges as record batches; the store is open until the last is taken.
 
     They may be chosen by their times, in microseconds, beside the filter of the options.
     """
     with reading(options.place) as session:
         if times or options.filter:
-            yield from joined(_chosen(session, options, wanted, schema, times or {}), schema)
+            chosen = (_chosen(session, options, one, schema, times or {}) for one in wanted)
+            yield from joined(chain.from_iterable(chosen), schema)
         else:
             values = options.values and "value" in schema.names
-            found = _blocks(session, options, wanted, values=values)
-            yield from batches(found, schema, trusted=not options.place.is_server)
+            found = (blocks_of(session, options, one, values=values) for one in wanted)
+            blocks = chain.from_iterable(found)
+            yield from batches(blocks, schema, trusted=not options.place.is_server)
 
 
-def _blocks(
+def blocks_of(
     session: Session, options: ReadOptions, wanted: Range, *, values: bool
 ) -> Iterator[RecordBlock]:
     """Blocks of a range, in order; a part that was truncated is an error, or left out."""
@@ -77,7 +81,7 @@ def _chosen(
         from millstream.filters import parse  # only reads with a filter pay for its parser
 
         condition = parse(options.filter)
-    for block in _blocks(session, options, wanted, values=False):
+    for block in blocks_of(session, options, wanted, values=False):
         piece = DecodedBlock(block)
         mask = _by_times(piece, times)
         if condition is not None and any(mask):
@@ -88,7 +92,7 @@ def _chosen(
         first = mask.index(True)
         last = len(mask) - mask[::-1].index(True)
         inside = Range(block.log, block.first_offset + first, block.first_offset + last)
-        for one in _blocks(session, options, inside, values=True) if values else [block]:
+        for one in blocks_of(session, options, inside, values=True) if values else [block]:
             at = one.first_offset - block.first_offset
             keep = mask[at : at + one.count]
             found = batch_of(one, schema)

@@ -1,8 +1,8 @@
 """Streams of logs, as Spark asks for them: which offsets come next, and how far it has come.
 
-A position is one offset per log, the first that was not read. Logs that appear later, by a pattern
-or because they were only named, are read from their beginning. A cursor that follows a stream is a
-watermark: what lies before it was processed. It moves when the next batch is planned.
+Logs that appear later, by a pattern or because they were only named, are read from their beginning.
+A cursor that follows a stream is a watermark: what lies before it was processed. It moves when the
+next batch is planned.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from millstream.log import commands as c
 from millstream.record import LogInfo
+from millstream.spark.bins import BinSizes, Range, bins
 from millstream.spark.failures import point
+from millstream.spark.following import StreamCursors
 from millstream.spark.layout import arrow_schema, check_schema
 from millstream.spark.options import ReadOptions
 from millstream.spark.place import open_session
 from millstream.spark.planning import (
-    Range,
+    bytes_of,
     check_named,
     checked_start,
     find_logs,
     lost,
-    split,
     starting_offset,
 )
-from millstream.spark.reading import read_range
+from millstream.spark.positions import Position, packed, unpacked
+from millstream.spark.reading import read_ranges
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,12 +42,11 @@ if TYPE_CHECKING:
 
     from millstream.command import Session
 
-Position = dict[str, int]
-RECORDS_PER_PARTITION = 50_000
-"""A batch is waited for: it is read by more tasks than as many records of a batch read would be."""
+Stored = dict[str, Any]
+"""A position as Spark stores it."""
 
-CURSOR_SECTION = 1
-"""A cursor that follows a stream only has a floor: what lies between is not acknowledged."""
+RECORDS_PER_BIN = 50_000
+"""A batch is waited for: it is read by more tasks than as many records of a batch read would be."""
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -58,83 +58,84 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._target: Position | None = None
         self._session: Session | None = None
-        self._followed: set[str] = set()
-        self._floors: Position = {}
+        self._follower = StreamCursors(options.cursor)
+        self._infos: dict[str, LogInfo] = {}
+        """The logs as they were when the last batch was planned."""
 
     # Planning, on the driver.
 
-    def initialOffset(self) -> Position:  # noqa: N802
+    def initialOffset(self) -> Stored:  # noqa: N802
         """Where a new query begins."""
         options = self._options
-        session = self._open()
-        infos = find_logs(session, options)
+        session, infos = self._open(), self._look()
         check_named(options.starting, {*infos, *options.logs}, "startingOffsets")
         found = {name: starting_offset(session, info, options) for name, info in infos.items()}
-        self._follow(found)
-        return found
+        self._follower.make(session, found)
+        return packed(found)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """How much a batch takes."""
         most = self._options.max_offsets
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
-    def latestOffset(self, start: Position, limit: ReadLimit) -> Position:  # noqa: N802
+    def latestOffset(self, start: Stored, limit: ReadLimit) -> Stored:  # noqa: N802
         """Where the next batch ends."""
         point("planning")
+        infos = self._look()
         self.commit(start)  # Spark plans a batch once the one before it is done
-        infos = find_logs(self._open(), self._options)
+        began = unpacked(start)
         ends = self._ends(infos)
-        starts = {name: self._start(start, infos[name]) for name in ends}
-        self._follow({name: at for name, at in starts.items() if name not in start})
+        starts = {name: self._start(began, infos[name]) for name in ends}
+        self._follower.make(self._open(), {n: at for n, at in starts.items() if n not in began})
         backlog = {name: max(0, end - starts[name]) for name, end in ends.items()}
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         taken = shares(backlog, most)
         # A log that is gone stays where it was: it may come back.
-        return {**start, **{name: starts[name] + taken[name] for name in ends}}
+        return packed({**began, **{name: starts[name] + taken[name] for name in ends}})
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix where a query that only takes what is there ends."""
-        self._target = self.reportLatestOffset()
+        self._target = {name: info.end_offset for name, info in self._look().items()}
 
-    def reportLatestOffset(self) -> Position:  # noqa: N802
+    def reportLatestOffset(self) -> Stored:  # noqa: N802
         """How far the logs go now, for progress reports."""
-        infos = find_logs(self._open(), self._options)
-        return {name: info.end_offset for name, info in infos.items()}
+        return packed({name: info.end_offset for name, info in self._look().items()})
 
-    def partitions(self, start: Position, end: Position) -> Sequence[InputPartition]:
-        """The pieces of one batch."""
-        infos = find_logs(self._open(), self._options)
+    def partitions(self, start: Stored, end: Stored) -> Sequence[InputPartition]:
+        """The bins of one batch."""
+        options, began = self._options, unpacked(start)
+        infos = self._infos or self._look()
         ranges = []
-        for name, stop in end.items():
-            if stop == start.get(name):
+        for name, stop in unpacked(end).items():
+            if stop == began.get(name):
                 continue
             info = infos.get(name)
             if info is None:
-                if self._options.fail_on_data_loss:
+                if options.fail_on_data_loss:
                     raise lost(name, stop, 0, 0, "the checkpoint")
                 continue
-            first = self._start(start, info)
-            if stop > info.end_offset and self._options.fail_on_data_loss:
+            first = self._start(began, info)
+            if stop > info.end_offset and options.fail_on_data_loss:
                 raise lost(name, stop, info.start_offset, info.end_offset, "the checkpoint")
             if first < min(stop, info.end_offset):
                 ranges.append(Range(name, first, min(stop, info.end_offset)))
-        least = self._options.min_partitions
-        pieces = split(ranges, infos, least, records=RECORDS_PER_PARTITION)
-        return [InputPartition(one) for one in pieces]
+        sizes = BinSizes(
+            least=options.min_partitions, records_max=options.max_records, records=RECORDS_PER_BIN
+        )
+        found = bins(ranges, lambda one: bytes_of(one, infos[one.log]), sizes)
+        return [InputPartition(one) for one in found]
 
-    def commit(self, end: Position) -> None:
-        """Everything before was processed: move the cursor there."""
-        cursor = self._options.cursor
-        if not cursor:
+    def commit(self, end: Stored) -> None:
+        """Everything before was processed: move the cursors there."""
+        if not self._options.cursor:
             return
-        session = self._open()
-        for name, floor in end.items():
-            if self._floors.get(name) == floor:
-                continue
-            if floor <= session.execute(c.GetBounds(name))[1]:  # else it was made anew
-                self._follow({name: floor})
-                session.execute(c.MoveCursor(name, cursor, floor, forward=True))
-                self._floors[name] = floor
+        infos = self._infos or self._look()
+        there = {
+            name: floor
+            for name, floor in unpacked(end).items()
+            if name in infos and floor <= infos[name].end_offset  # else it was made anew
+        }
+        self._follower.move(self._open(), there)
 
     def stop(self) -> None:
         """Let go of the store."""
@@ -146,10 +147,15 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One piece, as record batches."""
-        return read_range(self._options, partition.value, arrow_schema(self._schema))
+        return read_ranges(self._options, partition.value, arrow_schema(self._schema))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_session": None}
+        return {**self.__dict__, "_session": None, "_infos": {}}
+
+    def _look(self) -> dict[str, LogInfo]:
+        """The logs as they are now."""
+        self._infos = find_logs(self._open(), self._options)
+        return self._infos
 
     def _open(self) -> Session:
         if self._session is None:
@@ -171,17 +177,6 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return info.start_offset  # another log of the same name
         return checked_start(info, at, self._options, "the checkpoint")
 
-    def _follow(self, positions: Position) -> None:
-        """Make the cursors that are not there yet, so that retention waits for them."""
-        cursor = self._options.cursor
-        if not cursor:
-            return
-        for name, at in positions.items():
-            if name not in self._followed:
-                command = c.OpenCursor(name, cursor, at, CURSOR_SECTION, durable=True)
-                self._open().execute(command)
-                self._followed.add(name)
-
 
 def shares(backlog: dict[str, int], most: int | None) -> dict[str, int]:
     """How many records of each log a batch takes: in proportion, and some of each if it can be."""
@@ -189,10 +184,11 @@ def shares(backlog: dict[str, int], most: int | None) -> dict[str, int]:
     if most is None or total <= most:
         return backlog
     found = {name: size * most // total for name, size in backlog.items()}
-    for name, size in backlog.items():
-        if size and not found[name] and sum(found.values()) < most:
-            found[name] = 1
     left = most - sum(found.values())
+    for name, size in backlog.items():
+        if left and size and not found[name]:
+            found[name] = 1
+            left -= 1
     for name, size in backlog.items():
         more = min(left, size - found[name])
         found[name] += more

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from millstream.errors import CannotOpen, CorruptionError, InvalidInput
-from millstream.spark.archive import Archive, ArchivedFile, Segment, archive_path
+from millstream.spark.archive import Archive, ArchivedFile, Move, Segment, archive_path
 
 
 def segment(start: int, stop: int, *, created: int = 1, path: str = "f") -> Segment:
@@ -18,8 +18,8 @@ def segment(start: int, stop: int, *, created: int = 1, path: str = "f") -> Segm
 def test_segments_come_back_in_order(tmp_path: Path) -> None:
     archive = Archive(tmp_path / "kept")
     assert archive.segments("a/b") == []
-    archive.add(segment(10, 20))
-    archive.add(segment(0, 10))
+    archive.add([segment(10, 20)])
+    archive.add([segment(0, 10)])
     assert [one.start for one in archive.segments("a/b")] == [0, 10]
     assert archive.segments("other") == []
 
@@ -28,7 +28,8 @@ def test_files_without_a_note_are_removed_and_others_stay(tmp_path: Path) -> Non
     archive = Archive(tmp_path)
     staged = tmp_path / "staged"
     staged.write_bytes(b"rows")
-    place = archive.move_in("a/b", staged, date="2026-01-01", name="0.parquet")
+    move = Move(staged=staged, log="a/b", date="2026-01-01", name="0.parquet")
+    (place,) = archive.move_in([move])
     assert place == "log=a%2Fb/date=2026-01-01/0.parquet"
     known = segment(0, 10, path=place)
     other = tmp_path / "log=a%2Fb" / "date=2026-01-01" / "1.parquet"
@@ -42,8 +43,8 @@ def test_what_cannot_be_right_is_told(tmp_path: Path) -> None:
     archive = Archive(tmp_path)
     with pytest.raises(CannotOpen, match="there is no archive"):
         archive.check()
-    archive.add(segment(0, 10))
-    archive.add(segment(5, 20))
+    archive.add([segment(0, 10)])
+    archive.add([segment(5, 20)])
     with pytest.raises(CorruptionError, match="two segments for offset 5"):
         archive.segments("a/b")
     entry = tmp_path / "_manifest" / "log=a%2Fb" / "00000000000000000005.json"

@@ -1,17 +1,18 @@
 """The pipeline `archive`: logs → Parquet files by log and date, exactly once; then truncation.
 
-A round takes some offsets of each log, lets Spark write them aside, moves the files to their places,
-and adds a segment to the manifest: last, so that only what is whole counts. A log is truncated only
-behind the manifest.
+A round takes some offsets of each log, lets tasks of Spark write them aside, moves the files to their
+places, and adds segments to the manifest: last, so that only what is whole counts. A log is truncated
+only behind the manifest.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -19,11 +20,13 @@ from millstream.clock import SystemClock
 from millstream.errors import Conflict, CorruptionError, InvalidInput, NotFound, Truncated
 from millstream.log import commands as c
 from millstream.record import LogInfo, Seconds, to_ms, wall_ms_of
-from millstream.spark.archive import STAGING, Archive, ArchivedFile, Segment
+from millstream.spark.archive import STAGING, Archive, ArchivedFile, Move, Segment
+from millstream.spark.archiving import WrittenRange
+from millstream.spark.bins import Bin, BinSizes, Range, bins
 from millstream.spark.failures import point
+from millstream.spark.following import StreamCursors
 from millstream.spark.options import read_options
 from millstream.spark.pipelines.target import (
-    PARQUET_TIMES,
     Job,
     Target,
     Tell,
@@ -33,10 +36,10 @@ from millstream.spark.pipelines.target import (
     subscription,
 )
 from millstream.spark.place import Place, writing
-from millstream.spark.planning import Range, find_logs, offset_at
-from millstream.spark.stream import CURSOR_SECTION, shares
+from millstream.spark.planning import bytes_of, find_logs, offset_at
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from millstream.command import Session
@@ -45,8 +48,7 @@ ROUND_RECORDS = 1_000_000
 CURSOR = "archive"
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "uncompressed")
 
-_SETTINGS = {**PARQUET_TIMES, "spark.sql.sources.partitionOverwriteMode": "static"}
-_DATE = "date_add(DATE'1970-01-01', cast(floor(unix_seconds(appendTimestamp) / 86400) as int))"
+_decode = msgspec.msgpack.Decoder(list[WrittenRange]).decode
 
 
 class ArchivedLog(Struct, kw_only=True):
@@ -65,6 +67,12 @@ class ArchivedLog(Struct, kw_only=True):
     def records(self) -> int:
         """How many records were archived."""
         return self.stop - self.start
+
+    def add(self, segment: Segment) -> None:
+        """Count what was archived."""
+        self.stop = segment.stop
+        self.files += len(segment.files)
+        self.bytes += sum(file.bytes for file in segment.files)
 
 
 class ArchiveSummary(Struct, frozen=True, kw_only=True):
@@ -119,23 +127,21 @@ def archive(
             left_over += into.clean(name, segments)
             at = _begin(info, segments, into, fail_on_data_loss=fail_on_data_loss)
             found[name] = ArchivedLog(log=name, start=at, stop=at)
-            _follow(session, name, at, cursor)
+        # Where the archive stands: also after a run that was killed before it moved its cursors.
+        follower = StreamCursors(cursor)
+        follower.move(session, {name: one.stop for name, one in found.items()})
         total = sum(info.end_offset - found[name].stop for name, info in infos.items())
         done = 0
         progress("archive", 0, total)
         while done < total:
-            backlog = {name: info.end_offset - found[name].stop for name, info in infos.items()}
-            taken = {n: count for n, count in shares(backlog, round_records).items() if count}
-            ranges = [Range(n, found[n].stop, found[n].stop + count) for n, count in taken.items()]
-            for segment in _round(job, into, ranges, infos, compression):
-                into.add(segment)
-                point("archive noted")
-                one = found[segment.log]
-                one.stop = segment.stop
-                one.files += len(segment.files)
-                one.bytes += sum(file.bytes for file in segment.files)
+            ranges = _next(infos, found, round_records)
+            segments = _round(job, into, ranges, infos, compression)
+            into.add(segments)
+            point("archive noted")
+            for segment in segments:
+                found[segment.log].add(segment)
                 done += segment.stop - segment.start
-                session.execute(c.MoveCursor(segment.log, cursor, segment.stop, forward=True))
+            follower.move(session, {one.log: one.stop for one in segments})
             progress("archive", done, total)
         if truncate:
             for one in found.values():
@@ -189,10 +195,15 @@ def _begin(
     return at
 
 
-def _follow(session: Session, name: str, at: int, cursor: str) -> None:
-    """A cursor where the archive stands: also after a run that was killed before it moved it."""
-    session.execute(c.OpenCursor(name, cursor, at, CURSOR_SECTION, durable=True))
-    session.execute(c.MoveCursor(name, cursor, at, forward=True))
+def _next(infos: dict[str, LogInfo], found: dict[str, ArchivedLog], most: int) -> list[Range]:
+    """The offsets of the next round: log after log, so that small ones get one file each."""
+    ranges = []
+    for name, info in infos.items():
+        at = found[name].stop
+        if most and at < info.end_offset:
+            ranges.append(Range(name, at, min(info.end_offset, at + most)))
+            most -= len(ranges[-1])
+    return ranges
 
 
 def _round(
@@ -203,49 +214,72 @@ def _round(
     compression: str,
 ) -> list[Segment]:
     """Write some offsets of some logs; their segments, which do not count yet."""
-    from pyspark.sql import functions as f
-
-    numbers = {one.log: i for i, one in enumerate(ranges)}
-    rows = job.read(
-        list(numbers),
-        startingOffsets={one.log: one.start for one in ranges},
-        endingOffsets={one.log: one.stop for one in ranges},
-        typedHeaders=True,
-    )
-    number = f.create_map(*(f.lit(part) for pair in numbers.items() for part in pair))
-    staged = into.path / STAGING
-    with job.configured(_SETTINGS):
-        (
-            rows.drop("partition")
-            .withColumn("number", number[f.col("topic")])
-            .withColumn("date", f.expr(_DATE))
-            # As the files are laid out, so that Spark does not sort again, in another order.
-            .sortWithinPartitions("number", "date", "offset")
-            .write.partitionBy("number", "date")
-            .option("compression", compression)
-            .mode("overwrite")
-            .parquet(str(staged))
-        )
+    chosen = bins(ranges, lambda one: bytes_of(one, infos[one.log]), BinSizes())
+    staged: dict[str, list[ArchivedFile]] = {one.log: [] for one in ranges}
+    for written in _write(job, chosen, str(into.path / STAGING), compression):
+        staged[written.log] += written.files
     point("archive staged")
+    for one in ranges:
+        _check(one, staged[one.log])
+    moves = [
+        Move(staged=Path(file.path), log=one.log, date=file.date, name=_name(one, number))
+        for one in ranges
+        for number, file in enumerate(staged[one.log])
+    ]
+    places = iter(into.move_in(moves))
+    point("archive moved")
     now_ms = SystemClock().wall_ms()
-    segments = [
+    return [
         Segment(
             log=one.log,
             created=wall_ms_of(infos[one.log].created),
             start=one.start,
             stop=one.stop,
-            files=_move(into, one, staged / f"number={numbers[one.log]}"),
+            files=[replace(file, path=next(places)) for file in staged[one.log]],
             written=now_ms,
         )
         for one in ranges
     ]
-    point("archive moved")
-    return segments
 
 
-def _move(into: Archive, wanted: Range, staged: Path) -> list[ArchivedFile]:
-    """The files of one log to their places, once they hold all that they are to hold."""
-    found = sorted(map(_file, staged.glob("date=*/*.parquet")), key=lambda file: file.start)
+def _write(
+    job: Job, chosen: list[Bin[Range]], staged: str, compression: str
+) -> Iterator[WrittenRange]:
+    """Let each task write a bin; what they have written, in the order of the bins."""
+    logs = [one.log for some in chosen for one in some]
+    options = read_options(
+        {**options_of(job.place), **subscription(logs[:1]), "typedHeaders": "true"}
+    )
+    codec = "none" if compression == "uncompressed" else compression
+
+    def write(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pyspark.sql.types import StructType
+
+        from millstream.spark.archiving import write_ranges
+        from millstream.spark.layout import arrow_schema, schema_of
+
+        columns = [one for one in schema_of(options) if one.name != "partition"]
+        schema = arrow_schema(StructType(columns))
+        for number in (one for batch in numbers for one in batch.column(0).to_pylist()):
+            wanted = chosen[number]
+            written = list(write_ranges(options, wanted, schema, staged=staged, codec=codec))
+            yield pa.record_batch(
+                {"number": [number], "written": [msgspec.msgpack.encode(written)]}
+            )
+
+    tasks = job.spark.range(0, len(chosen), 1, len(chosen))
+    found = tasks.mapInArrow(write, "number bigint, written binary").collect()
+    for row in sorted(found, key=lambda row: int(row[0])):
+        yield from _decode(row[1])
+
+
+def _name(one: Range, number: int) -> str:
+    return f"{one.start:020}-{one.stop:020}-{number}.parquet"
+
+
+def _check(wanted: Range, found: list[ArchivedFile]) -> None:
+    """Refuse files that do not hold all that they are to hold."""
     rows = sum(file.rows for file in found)
     ends = (found[0].start, max(file.stop for file in found)) if found else (0, 0)
     if rows != len(wanted) or ends != (wanted.start, wanted.stop):
@@ -253,33 +287,8 @@ def _move(into: Archive, wanted: Range, staged: Path) -> list[ArchivedFile]:
             f"Spark wrote {rows:,} rows of log {wanted.log!r}, at offsets {ends[0]} to {ends[1] - 1}, "
             f"where {len(wanted):,} from {wanted.start} on were expected; nothing of it was archived",
             what="archive",
-            where=str(staged),
+            where=wanted.log,
         )
-    moved = []
-    for number, file in enumerate(found):
-        name = f"{wanted.start:020}-{wanted.stop:020}-{number}.parquet"
-        place = into.move_in(wanted.log, Path(file.path), date=file.date, name=name)
-        moved.append(replace(file, path=place))
-    return moved
-
-
-def _file(path: Path) -> ArchivedFile:
-    """What a file holds, by its own account."""
-    from pyarrow import compute as pc
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(path) as file:
-        offsets: Any = file.read(columns=["offset"]).column("offset")
-    ends: Any = pc.min_max(offsets)
-    start, last = ends["min"].as_py(), ends["max"].as_py()
-    return ArchivedFile(
-        path=str(path),
-        date=path.parent.name.removeprefix("date="),
-        start=start,
-        stop=last + 1,
-        rows=pc.count_distinct(offsets).as_py(),
-        bytes=path.stat().st_size,
-    )
 
 
 def _truncate(session: Session, before: LogInfo, archived: int, keep: Seconds | None) -> int:

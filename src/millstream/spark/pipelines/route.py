@@ -16,11 +16,11 @@ from millstream.errors import InvalidInput, NotFound, Truncated
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.service.assigning import Assignment, AssignMessages
 from millstream.queue.service.scanning import ListPositions
+from millstream.spark.bins import Range
 from millstream.spark.pipelines.backfill import backfill_queues
 from millstream.spark.pipelines.matching import matches
 from millstream.spark.pipelines.target import Job, Target, Tell, check_names, find_queues, quiet
 from millstream.spark.place import writing
-from millstream.spark.planning import Range
 from millstream.spark.stream import shares
 
 if TYPE_CHECKING:

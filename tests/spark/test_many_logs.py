@@ -1,0 +1,157 @@
+"""Promise: thousands of small logs are read, streamed and archived as one log of their size is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import datasource as ds
+from pyspark.sql.streaming.datasource import ReadMaxRows
+
+import millstream
+from millstream import Millstream
+from millstream.errors import NotFound
+from millstream.spark.archive import Archive
+from millstream.spark.bins import Range
+from millstream.spark.layout import schema_of
+from millstream.spark.options import read_options
+from millstream.spark.pipelines.archive import archive
+from millstream.spark.reader import PushingLogReader
+from millstream.spark.stream import LogStreamReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LOGS, EACH = 2_000, 3
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Millstream]:
+    with millstream.open(tmp_path_factory.mktemp("many") / "store.db") as opened:
+        with opened.transaction() as tx:
+            for n in range(LOGS):
+                tx.append_many(f"tenant-{n:05}", [b"%d" % n] * EACH)
+        yield opened
+
+
+def path_of(store: Millstream) -> str:
+    return str(store.stats()["path"])
+
+
+def load(spark: SparkSession, store: Millstream, **options: Any) -> DataFrame:
+    reader = spark.read.format("millstream").option("path", path_of(store))
+    return reader.options(subscribePattern="tenant-.*", **options).load()
+
+
+def test_logs_share_tasks(spark: SparkSession, store: Millstream) -> None:
+    rows = load(spark, store)
+    assert rows.rdd.getNumPartitions() <= 2
+    found = {(row.topic, row.offset, bytes(row.value)) for row in rows.collect()}
+    expected = {(f"tenant-{n:05}", i, b"%d" % n) for n in range(LOGS) for i in range(EACH)}
+    assert found == expected
+    assert load(spark, store, minPartitions="5").rdd.getNumPartitions() == 5
+    bounded = load(spark, store, maxRecordsPerPartition="1000")
+    counts = bounded.selectExpr("spark_partition_id() as task").groupBy("task").count().collect()
+    assert sum(row["count"] for row in counts) == LOGS * EACH
+    assert max(row["count"] for row in counts) <= 1_000
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("topic = 'tenant-00007'", 1),
+        ("topic IN ('tenant-00007', 'tenant-00008', 'none', '')", 2),
+        ("topic LIKE 'tenant-000%'", 100),
+        ("topic LIKE '%7'", 200),
+        ("topic LIKE '%-019%'", 100),
+        ("topic LIKE 'tenant-0%99'", 20),
+        ("topic <=> 'tenant-00001' AND topic LIKE '%1'", 1),
+    ],
+)
+def test_conditions_on_names_give_what_they_say(
+    spark: SparkSession, store: Millstream, condition: str, expected: int
+) -> None:
+    found = load(spark, store).where(condition)
+    assert found.select("topic").distinct().count() == expected
+
+
+@pytest.mark.parametrize(
+    ("pushed", "expected"),
+    [
+        ([ds.EqualTo(("topic",), "tenant-00007")], 1),
+        ([ds.In(("topic",), ("tenant-00007", "x" * 300, "\n", "none"))], 1),
+        ([ds.StringStartsWith(("topic",), "tenant-000"), ds.StringEndsWith(("topic",), "9")], 10),
+        ([ds.StringContains(("topic",), "-0199")], 10),
+        ([ds.Not(ds.EqualTo(("topic",), "tenant-00007"))], LOGS),
+    ],
+)
+def test_conditions_on_names_are_applied_before_planning(
+    store: Millstream, pushed: list[ds.Filter], expected: int
+) -> None:
+    options = read_options({"path": path_of(store), "subscribePattern": "tenant-.*"})
+    reader = PushingLogReader(options, schema_of(options))
+    assert list(reader.pushFilters(pushed)) == pushed  # Spark looks again
+    planned = {one.log for some in reader.partitions() for one in some.value}
+    assert len(planned) == expected
+
+
+def test_a_log_that_a_condition_leaves_out_is_not_missed(store: Millstream) -> None:
+    options = read_options({"path": path_of(store), "subscribe": "tenant-00001,absent"})
+    reader = PushingLogReader(options, schema_of(options))
+    with pytest.raises(NotFound, match="there is no log 'absent'"):
+        reader.partitions()
+    reader.pushFilters([ds.EqualTo(("topic",), "tenant-00001")])
+    assert [one.value for one in reader.partitions()] == [(Range("tenant-00001", 0, EACH),)]
+
+
+def reader_of(store: Millstream, **options: str) -> LogStreamReader:
+    found = read_options({"path": path_of(store), **options}, streaming=True)
+    return LogStreamReader(found, schema_of(found))
+
+
+def test_a_stream_over_them_keeps_small_offsets_and_goes_on(store: Millstream) -> None:
+    """Asked as Spark asks, positions through JSON, by a new reader for each batch."""
+    position: dict[str, Any] | None = None
+    seen: list[tuple[str, int]] = []
+    for batch in range(4):
+        reader = reader_of(
+            store, subscribePattern="tenant-.*", startingOffsets="earliest", cursor="follows"
+        )
+        position = json.loads(json.dumps(position or reader.initialOffset()))
+        if batch == 2:
+            with store.transaction() as tx:
+                tx.append("tenant-00000", b"more")
+                tx.append("tenant-new", b"new")
+        end = reader.latestOffset(position, ReadMaxRows(2 * LOGS))
+        assert len(json.dumps(end)) < 3_000
+        assert len(json.dumps(reader.reportLatestOffset())) < 3_000
+        tasks = reader.partitions(position, end)
+        assert len(tasks) <= 2
+        for task in tasks:
+            for rows in reader.read(task):
+                seen += zip(
+                    rows.column("topic").to_pylist(), rows.column("offset").to_pylist(), strict=True
+                )
+        assert (batch == 3) == (position == end)
+        position = end
+        reader.stop()
+    assert len(seen) == len(set(seen)) == LOGS * EACH + 2
+    assert [one.floor for one in store.log("tenant-01999").cursors()] == [EACH]
+    assert [one.floor for one in store.log("tenant-new").cursors()] == [1]
+    store.log("tenant-new").delete()
+
+
+def test_they_are_archived_together_and_once(
+    spark: SparkSession, store: Millstream, tmp_path: Path
+) -> None:
+    into = tmp_path / "kept"
+    summary = archive(spark, path_of(store), into, pattern="tenant-00.*", round_records=2_000)
+    assert (len(summary.logs), summary.files) == (1_000, 1_001)  # one log was cut by a round
+    assert archive(spark, path_of(store), into, pattern="tenant-00.*").records == 0
+    assert [one.stop for one in Archive(into).segments("tenant-00999")][-1] == EACH
+    whole = load(spark, store, archive=str(into)).where("topic < 'tenant-01'")
+    assert whole.rdd.getNumPartitions() <= 2
+    assert whole.count() == summary.records

@@ -1,0 +1,47 @@
+"""Promise: a stream's position is small, whatever the number of logs, and comes back as it was."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from millstream.errors import CorruptionError
+from millstream.spark.positions import PLAIN_MAX, packed, unpacked
+
+
+def test_a_position_of_few_logs_is_written_out() -> None:
+    position = {"packed": 5, "logs": 7, "ü": 0}
+    assert packed(position) == position
+    assert unpacked(json.loads(json.dumps(position))) == position
+
+
+@pytest.mark.parametrize("count", [PLAIN_MAX + 1, 1_000])
+def test_a_position_of_many_logs_comes_back(count: int) -> None:
+    position = {f"Log ü/{n}, {'x' * (n % 50)}": n**3 for n in range(count)}
+    stored = packed(position)
+    assert (stored["logs"], stored["offsets"]) == (count, sum(position.values()))
+    assert unpacked(json.loads(json.dumps(stored))) == position
+
+
+def test_the_same_position_is_always_stored_as_the_same() -> None:
+    names = [f"log-{n}" for n in range(500)]
+    one = {name: len(name) for name in names}
+    random.Random(1).shuffle(names)
+    assert packed({name: len(name) for name in names}) == packed(one)
+
+
+def test_ten_thousand_logs_take_kilobytes() -> None:
+    chance = random.Random(7)
+    busy = {f"tenant-{n:05}": chance.randrange(100_000) for n in range(10_000)}
+    quiet = dict.fromkeys(busy, 500)
+    assert len(json.dumps(packed(quiet))) < 4_000
+    assert len(json.dumps(packed(busy))) < 60_000
+
+
+def test_a_position_that_cannot_be_read_is_told() -> None:
+    stored = packed({f"log-{n}": n for n in range(500)})
+    for text in ("§", stored["packed"][:-20], ""):
+        with pytest.raises(CorruptionError, match="restore the checkpoint"):
+            unpacked({**stored, "packed": text})
