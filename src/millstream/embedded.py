@@ -51,7 +51,7 @@ from millstream.replica.copies import adopting, copying, marks, parcel
 from millstream.replica.forks import aside, fork
 from millstream.replica.sync import following
 from millstream.rooms import commands as m
-from millstream.rooms import instances, presence, retaining, sending, sweeping, tickets
+from millstream.rooms import instances, presence, resuming, retaining, sending, sweeping, tickets
 from millstream.rooms import operations as rooms
 from millstream.rooms.instance_state import InstanceState
 from millstream.rooms.state import RoomState
@@ -122,6 +122,7 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
     m.SpecifyRoom: rooms.specify,
     m.DeleteRoom: rooms.delete,
     m.JoinRoom: presence.join,
+    m.ResumeInRoom: resuming.resume,
     m.LeaveRooms: presence.leave,
     m.SettlePresence: presence.settle,
     m.RenewInstance: instances.renew_instance,

@@ -174,6 +174,7 @@ def test_what_is_internal_is_refused_to_everybody() -> None:
         "SettlePresence",
         "TakeInstance",
         "RenewInstance",
+        "ResumeInRoom",
         "FreeInstance",
         "ListInstances",
         "NoteWatermarks",

@@ -43,6 +43,8 @@ class SendToRoom(Operation[int], frozen=True):
     """The client that sends: it does not get the messages itself."""
     number: int | None = None
     """The client's own number of this call, by which it finds out whether it was carried out."""
+    generation: int | None = None
+    """The `generation` of its welcome: refused (`Fenced`) if the client has come back since."""
 
 
 class Broadcast(Operation[Sent], frozen=True):
@@ -126,6 +128,20 @@ class LookIntoRoom(Read[RoomLook], frozen=True):
 
     room: str
     types: list[str] | None = None
+
+
+class ResumeInRoom(Operation[int], frozen=True):
+    """Note that a client is back, before it is looked up what of its frames is stored.
+
+    Answers the room's generation: what the client sent in an earlier one is refused from now on.
+    """
+
+    traits = Traits(needs="internal", repeat="harmless")
+
+    room: str
+    client: str
+    instance: str
+    instance_generation: int
 
 
 class JoinRoom(Operation[Joined], frozen=True):

@@ -87,6 +87,8 @@ class RoomLook(Struct, frozen=True, kw_only=True):
     offset: int
     """The end of the room's log."""
     setbacks: int
+    generation: int
+    """How often a client came back to the room."""
     retained: list[RetainedValue]
     presence: list[Present]
 

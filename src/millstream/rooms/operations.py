@@ -110,6 +110,7 @@ def look_into_room(store: Store, query: c.LookIntoRoom) -> RoomLook:
             start=head.start,
             offset=head.end,
             setbacks=head.setbacks,
+            generation=room.state.generation,
             retained=[],
             presence=[],
         )
@@ -120,7 +121,9 @@ def look_into_room(store: Store, query: c.LookIntoRoom) -> RoomLook:
     return replace(found, retained=retained, presence=present_of(there))
 
 
-_NOWHERE = RoomLook(settings=DEFAULTS, start=0, offset=0, setbacks=0, retained=[], presence=[])
+_NOWHERE = RoomLook(
+    settings=DEFAULTS, start=0, offset=0, setbacks=0, generation=0, retained=[], presence=[]
+)
 
 
 def _info(room: FoundRoom) -> RoomInfo:

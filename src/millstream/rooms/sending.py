@@ -13,6 +13,7 @@ from millstream.rooms.finding import FoundRoom, make_room
 from millstream.rooms.model import Sent
 from millstream.rooms.names import log_of
 from millstream.rooms.packing import pack_messages
+from millstream.rooms.resuming import check_generation
 from millstream.rooms.retaining import encode_value
 from millstream.rooms.state import RetainedCounted
 from millstream.store.transaction import WriteTransaction
@@ -45,6 +46,8 @@ class Sending:
     def __call__(self, tx: WriteTransaction) -> int:
         """Append the messages, and keep those of retained types."""
         room = make_room(tx, self._command.room)
+        if room.state.resumed:
+            check_generation(room, self._command)
         _check_sizes(room, self._command, self._records, tx.limits.batch_bytes_max)
         last = _last_of_each(room, self._command)
         offset = append(tx, Append(self._log, self._records))

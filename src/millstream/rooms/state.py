@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from millstream.rooms.settings import DEFAULTS, RoomSettings
 from millstream.store.entity import Entity
+
+RESUMED_MAX = 1_000
+"""Clients of a room that are remembered to have come back."""
 
 
 class RoomSpecified(Struct, array_like=True, frozen=True, tag=1):
@@ -30,6 +33,16 @@ class PeopleCounted(Struct, array_like=True, frozen=True, tag=3):
     connections: int
 
 
+class ClientResumed(Struct, array_like=True, frozen=True, tag=4):
+    """A client has come back: what its earlier connections have sent is not stored any more."""
+
+    client: str
+
+
+RoomChange = RoomSpecified | RetainedCounted | PeopleCounted | ClientResumed
+"""What can happen to it."""
+
+
 class RoomState(Entity, array_like=True):
     """One room. One of which nothing was said has the defaults, and no record."""
 
@@ -39,13 +52,23 @@ class RoomState(Entity, array_like=True):
     users: int = 0
     connections: int = 0
     """Of these users; those that have ended do not count."""
+    generation: int = 0
+    """How often a client came back."""
+    resumed: dict[str, int] = field(default_factory=dict)
+    """The generation in which each client came back last; the latest last, at most so many."""
 
-    changes: ClassVar = RoomSpecified | RetainedCounted | PeopleCounted
-    computed: ClassVar = (RetainedCounted, PeopleCounted)
+    changes: ClassVar = RoomChange
+    computed: ClassVar = (RetainedCounted, PeopleCounted, ClientResumed)
 
-    def apply(self, change: RoomSpecified | RetainedCounted | PeopleCounted) -> None:
+    def apply(self, change: RoomChange) -> None:
         """Move to the next state."""
         match change:
+            case ClientResumed():
+                self.generation += 1
+                self.resumed.pop(change.client, None)
+                self.resumed[change.client] = self.generation
+                if len(self.resumed) > RESUMED_MAX:
+                    del self.resumed[next(iter(self.resumed))]
             case RetainedCounted():
                 self.retained += change.count
                 self.retained_bytes += change.bytes
@@ -57,7 +80,8 @@ class RoomState(Entity, array_like=True):
 
     def exists(self) -> bool:
         """Whether there is anything to remember."""
-        return self.settings is not None or bool(self.retained or self.users or self.connections)
+        counts = (self.retained, self.users, self.connections, self.generation)
+        return self.settings is not None or any(counts)
 
     def view(self) -> RoomSettings:
         """The settings that hold now."""

@@ -328,6 +328,7 @@ def with_room() -> Stored:
         for user, connection in (("ann", "1"), ("bob", "2")):
             ask(rooms.JoinRoom("r", "i", second, connection, "c", user))
         ask(rooms.LeaveRooms("i", second, [Leaving("r", "bob", "2")]))
+        ask(rooms.ResumeInRoom("r", "c", "i", second))
         ms.log("a").append(b"the newest delta stays")
         before = unfolded(engine)
         ms.fold()

@@ -76,6 +76,8 @@ class MessagesBody(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True
     """The client that sends: it does not hear the messages itself."""
     n: Annotated[int, Meta(ge=0, le=2**53)] | None = None
     """The client's number of this call, by which it finds out whether it was carried out."""
+    generation: Annotated[int, Meta(ge=0, le=2**53)] | None = None
+    """Of the client's `welcome`: the call is refused with 409 if the client came back since."""
 
 
 class SentOffset(Struct, frozen=True):
@@ -209,8 +211,8 @@ async def send_to_room(ask: Ask, room: str, body: MessagesBody) -> SentOffset:
         )
         for one in raw.messages
     ]
-    user = body.user
-    offset = await ask.execute(c.SendToRoom(room, messages, user, body.client, body.n))
+    command = c.SendToRoom(room, messages, body.user, body.client, body.n, body.generation)
+    offset = await ask.execute(command)
     return SentOffset(offset)
 
 

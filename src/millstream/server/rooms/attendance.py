@@ -23,6 +23,7 @@ from millstream.rooms.commands import (
     LeaveRooms,
     NoteWatermarks,
     RenewInstance,
+    ResumeInRoom,
     TakeInstance,
 )
 from millstream.rooms.holder import make_holder
@@ -88,6 +89,13 @@ class Attendance:
                 return await self._session.execute(_joining(listener, taken))
             except Fenced:
                 await self._take_again(taken)
+
+    async def resume(self, listener: RoomListener) -> int:
+        """Note that a client is back: the generation in which it sends."""
+        taken = await self.take()
+        return await self._session.execute(
+            ResumeInRoom(listener.room.name, listener.client, taken.name, taken.generation)
+        )
 
     def _taking_over(self) -> TakeInstance:
         return TakeInstance(self.name, self._holder, self._lease_ms)

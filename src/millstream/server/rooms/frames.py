@@ -54,6 +54,8 @@ class Welcome(Struct, frozen=True, kw_only=True):
     connection: str
     client: str
     user: str
+    generation: int
+    """What the client sends by requests carries it; what it sends over this connection has it."""
     offset: int
     """Messages from here on follow."""
     start: int

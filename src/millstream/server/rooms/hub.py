@@ -118,6 +118,7 @@ class Hub:
             await self.attendance.join(listener)
         if asked.offset is not None:
             await room.settled(asked.client)  # what an earlier connection of the client has sent
+            listener.generation = await self.attendance.resume(listener)
         types = None if asked.types is None else [*asked.types]
         look = await self.session.execute(LookIntoRoom(room.name, types))
         check_offset(asked, look, room.name)
@@ -127,6 +128,7 @@ class Hub:
         sent: int | None = None
         if asked.offset is None:
             listener.position = look.offset
+            listener.generation = look.generation
         else:
             listener.position = asked.offset
             sent = await self.session.ask(
@@ -145,6 +147,7 @@ class Hub:
             connection=listener.connection,
             client=listener.client,
             user=listener.user,
+            generation=listener.generation,
             offset=listener.position,
             start=look.start,
             settings=look.settings,

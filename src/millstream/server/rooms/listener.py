@@ -83,6 +83,7 @@ class RoomListener:
         "_ready",
         "client",
         "connection",
+        "generation",
         "is_gone",
         "is_ready",
         "outbox",
@@ -112,6 +113,8 @@ class RoomListener:
         self.user = user
         self.types = types
         self.position = 0
+        self.generation = 0
+        """Of the room, when the client came: what it sends is refused once it came elsewhere."""
         self.is_ready = True
         """Whether the connection takes what is written now."""
         self.is_gone = False

@@ -104,11 +104,17 @@ class LiveRoom:
         self, listener: RoomListener, messages: list[RoomMessage], number: int | None
     ) -> asyncio.Future[Sent]:
         """Store what a listener's client has sent, and tell it so."""
-        command = SendToRoom(self.name, messages, listener.user, listener.client, number)
+        command = self._sent_by(listener, messages, number)
         if number is None:
             return self._store(command, ())
         listener.pending.add(number)
         return self._store(command, ((listener, number),))
+
+    def _sent_by(
+        self, listener: RoomListener, messages: list[RoomMessage], number: int | None
+    ) -> SendToRoom:
+        user, client, generation = listener.user, listener.client, listener.generation
+        return SendToRoom(self.name, messages, user, client, number, generation)
 
     def conflate(
         self, listener: RoomListener, messages: list[RoomMessage], number: int | None
@@ -137,7 +143,7 @@ class LiveRoom:
             numbers = sorted({number for kept in some for number in kept.numbers})
             number = numbers[-1] if numbers else None
             messages = [kept.message for kept in some]
-            command = SendToRoom(self.name, messages, listener.user, listener.client, number)
+            command = self._sent_by(listener, messages, number)
             told = [(listener, one) for one in numbers]
             self.ground.begin(self._store_kept(command, told, listener))
 

@@ -49,6 +49,7 @@ export class EventLine {
   #ended = new AbortController();
   #onFrame = null;
   #last = Promise.resolve();
+  #generation; // of the welcome: what is posted after this client came back elsewhere is not stored
 
   constructor({ ms, place, query }) {
     this.#ms = ms;
@@ -61,7 +62,12 @@ export class EventLine {
     const asked = new URLSearchParams({ live: "sse", ...this.#query });
     const headers = { accept: "text/event-stream" };
     const answer = await this.#ms.fetch(`${this.#place}?${asked}`, { headers, signal: this.#ended.signal });
-    await readEvents(answer.body, (text) => onFrame(JSON.parse(text)), () => onFrame({ pong: 1 }));
+    await readEvents(answer.body, (text) => this.#take(JSON.parse(text)), () => onFrame({ pong: 1 }));
+  }
+
+  #take(frame) {
+    this.#generation = frame.welcome?.generation ?? this.#generation;
+    this.#onFrame(frame);
   }
 
   /** One after the other, so that they are stored in the order in which they were sent. */
@@ -76,7 +82,7 @@ export class EventLine {
   async #post({ send, n }) {
     if (this.#ended.signal.aborted) return;
     const { client, user } = this.#query;
-    const body = { messages: send, client, user, n };
+    const body = { messages: send, client, user, n, generation: this.#generation };
     try {
       const path = `${this.#place.pathname}/messages`;
       const { offset } = await this.#ms.request("POST", path, body, { url: this.#place.origin, signal: this.#ended.signal });

@@ -1,0 +1,53 @@
+"""Clients that come back: from then on, what an earlier connection of theirs has sent is not stored.
+
+A client that lost its connection asks another server what of its frames is stored, and sends the rest
+again. The first server may still be about to store some of them. So the client's return is a commit
+that comes before the question: what was stored earlier is found, and what would be stored later is
+refused.
+"""
+
+from __future__ import annotations
+
+from millstream.errors import Fenced
+from millstream.format import keys
+from millstream.rooms.commands import ResumeInRoom, SendToRoom
+from millstream.rooms.finding import FoundRoom, find_room
+from millstream.rooms.instance_state import InstanceState
+from millstream.rooms.instances import all_instances
+from millstream.rooms.packing import check_client
+from millstream.rooms.state import ClientResumed
+from millstream.store.rows import View
+from millstream.store.transaction import WriteTransaction
+
+
+def resume(tx: WriteTransaction, command: ResumeInRoom) -> int:
+    """Note that a client is back; answers the generation in which it sends from now on.
+
+    Nothing is written if no other process can have frames of it.
+    """
+    room = find_room(tx, command.room)
+    if room is None:
+        return 0
+    check_client(command.client)
+    if not _is_alone(tx.view, command):
+        tx.change(room.key, ClientResumed(command.client))
+    return room.state.generation
+
+
+def _is_alone(view: View, command: ResumeInRoom) -> bool:
+    """Whether there never was another process that served rooms, as far as is remembered."""
+    own = view.entity(keys.instance(command.instance), InstanceState)
+    if own.generation != command.instance_generation or own.ended:
+        return False
+    return all(name == command.instance for name, _ in all_instances(view))
+
+
+def check_generation(room: FoundRoom, command: SendToRoom) -> None:
+    """Refuse what a client has sent before it came back elsewhere."""
+    later = room.state.resumed.get(command.origin)
+    if later is not None and command.generation is not None and command.generation < later:
+        raise Fenced(
+            f"the client {command.origin!r} has come back to room {command.room!r} over another "
+            "connection: what it sent before is not stored any more; it sends it again there",
+            epoch=later,
+        )
