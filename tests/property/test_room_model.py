@@ -353,7 +353,7 @@ class PresenceMachine(Machine):
                 del self.rows[place]
         for room in ROOMS:
             expected = {user for in_room, user, _, _ in self.rows if in_room == room}
-            found = self.ask(handle, c.GetPresence(room))
+            found = self.ask(handle, c.GetPresence(room)).users
             assert {one.user for one in found} == expected
             assert told(self.handles[handle], room) == expected
             alive = [

@@ -108,7 +108,7 @@ class Room:
 
     async def presence(self) -> list[Present]:
         """Who is in the room, in the order of names: users who are connected to a server."""
-        return await self._session.execute(c.GetPresence(self.name))
+        return (await self._session.execute(c.GetPresence(self.name))).users
 
     async def ticket(
         self, user: str, can: Literal["read", "write"] = "write", expires: Seconds = 60

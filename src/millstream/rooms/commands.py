@@ -12,7 +12,7 @@ from millstream.rooms.model import (
     InstanceTaken,
     Joined,
     Leaving,
-    Present,
+    PresenceList,
     RetainedValues,
     RoomInfo,
     RoomLook,
@@ -102,8 +102,8 @@ class GetRetained(Read[RetainedValues], frozen=True):
     types: list[str] | None = None
 
 
-class GetPresence(Read[list[Present]], frozen=True):
-    """Who is in a room, in the order of names."""
+class GetPresence(Read[PresenceList], frozen=True):
+    """Who is in a room, and the end of its log at that moment."""
 
     traits = Traits(needs=(on_room("read"),))
 

@@ -57,6 +57,14 @@ class Present(Struct, frozen=True, kw_only=True):
     """How many there are now; 0 for a few seconds after the last one was lost."""
 
 
+class PresenceList(Struct, frozen=True, kw_only=True):
+    """Who is in a room, as of an offset: what messages from there on tell comes after it."""
+
+    offset: int
+    users: list[Present]
+    """In the order of names."""
+
+
 class RoomInfo(Struct, frozen=True, kw_only=True):
     """How a room stands."""
 
@@ -90,7 +98,10 @@ class RoomLook(Struct, frozen=True, kw_only=True):
     generation: int
     """How often a client came back to the room."""
     retained: list[RetainedValue]
+    users: int
+    """How many users are there."""
     presence: list[Present]
+    """The first of them, in the order of names."""
 
 
 class Joined(Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from millstream.rooms import commands as c
 from millstream.rooms.finding import FoundRoom, find_room, make_room
 from millstream.rooms.model import RoomInfo, RoomLook
 from millstream.rooms.names import log_of, room_of
-from millstream.rooms.presence import ROWS_MAX, presence_rows, present_of
+from millstream.rooms.presence import FIRST_ROWS, ROWS_MAX, first_present_of, presence_rows
 from millstream.rooms.retaining import decode_value, forget_types, retained_rows
 from millstream.rooms.settings import DEFAULTS
 from millstream.rooms.state import RetainedCounted, RoomSpecified, RoomState
@@ -112,17 +112,26 @@ def look_into_room(store: Store, query: c.LookIntoRoom) -> RoomLook:
             setbacks=head.setbacks,
             generation=room.state.generation,
             retained=[],
+            users=room.state.users,
             presence=[],
         )
-        return found, retained_rows(view, room, query.types), presence_rows(view, room)
+        there = presence_rows(view, room, limit=FIRST_ROWS)
+        return found, retained_rows(view, room, query.types), there
 
     found, kept, there = store.view(look)
     retained = [decode_value(row) for row in kept]
-    return replace(found, retained=retained, presence=present_of(there))
+    return replace(found, retained=retained, presence=first_present_of(there))
 
 
 _NOWHERE = RoomLook(
-    settings=DEFAULTS, start=0, offset=0, setbacks=0, generation=0, retained=[], presence=[]
+    settings=DEFAULTS,
+    start=0,
+    offset=0,
+    setbacks=0,
+    generation=0,
+    retained=[],
+    users=0,
+    presence=[],
 )
 
 

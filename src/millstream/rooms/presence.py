@@ -27,7 +27,7 @@ from millstream.rooms import commands as c
 from millstream.rooms.finding import FoundRoom, find_room, make_room
 from millstream.rooms.instance_state import InstanceState
 from millstream.rooms.instances import all_instances, need_instance
-from millstream.rooms.model import Joined, Present
+from millstream.rooms.model import Joined, PresenceList, Present
 from millstream.rooms.names import JOINED, LEFT
 from millstream.rooms.packing import announcement, check_client, check_sender
 from millstream.rooms.state import PeopleCounted, RoomState
@@ -43,6 +43,11 @@ AGAIN_MS = 1_000
 """How long a departure waits that could not be told, because the room's log is held."""
 
 ROWS_MAX = 1_000_000
+
+FIRST_USERS = 100
+"""Users that a joiner is told of: with all of a crowded room, each joiner would get many kilobytes."""
+FIRST_ROWS = 4 * FIRST_USERS
+"""Connections that are looked at for it."""
 
 
 class Connection(Struct, array_like=True, frozen=True):
@@ -253,21 +258,30 @@ def _ends(view: View, now_ms: int) -> dict[int, int | None]:
 # Looking.
 
 
-def get_presence(store: Store, query: c.GetPresence) -> list[Present]:
+def get_presence(store: Store, query: c.GetPresence) -> PresenceList:
     """Who is in a room."""
 
-    def look(view: View) -> list[Row]:
+    def look(view: View) -> tuple[int, list[Row]]:
         room = find_room(view, query.room)
-        return [] if room is None else presence_rows(view, room)
+        return (0, []) if room is None else (room.head.end, presence_rows(view, room))
 
-    return present_of(store.view(look))
+    offset, rows = store.view(look)
+    return PresenceList(offset=offset, users=present_of(rows))
 
 
-def presence_rows(view: View, room: FoundRoom) -> list[Row]:
+def presence_rows(view: View, room: FoundRoom, *, limit: int = ROWS_MAX) -> list[Row]:
     """The connections to a room, in the order of users; they are decoded without a lock."""
     if not room.state.users:
         return []
-    return view.scan(*keys.of_queue(keys.PRESENCE, room.log_id), limit=ROWS_MAX)
+    return view.scan(*keys.of_queue(keys.PRESENCE, room.log_id), limit=limit)
+
+
+def first_present_of(rows: list[Row]) -> list[Present]:
+    """The first users of a room, by up to `FIRST_ROWS` of its connections."""
+    found = present_of(rows)
+    if len(rows) == FIRST_ROWS and len(found) > 1:
+        del found[-1]  # not all connections of the last one are known
+    return found[:FIRST_USERS]
 
 
 def present_of(rows: list[Row]) -> list[Present]:

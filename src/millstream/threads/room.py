@@ -110,7 +110,7 @@ class Room:
 
     def presence(self) -> list[Present]:
         """Who is in the room, in the order of names: users who are connected to a server."""
-        return self._session.execute(c.GetPresence(self.name))
+        return self._session.execute(c.GetPresence(self.name)).users
 
     def ticket(
         self, user: str, can: Literal["read", "write"] = "write", expires: Seconds = 60

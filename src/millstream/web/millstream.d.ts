@@ -52,7 +52,10 @@ export class Room<Types extends object = Record<string, unknown>> {
   readonly settings: RoomSettings | null;
   /** Of the next message; null before the first connection. */
   readonly offset: number | null;
+  /** Who is there; of a crowded room the first hundred, later ones, or `everyone`. */
   readonly presence: ReadonlyMap<string, Present>;
+  /** How many users are there. */
+  readonly users: number;
   /** From type to key to message; what this client has sent shows at once. */
   readonly retained: ReadonlyMap<string, ReadonlyMap<string | null, Message>>;
   /** Answers a function that ends it. */
@@ -66,6 +69,8 @@ export class Room<Types extends object = Record<string, unknown>> {
   sendMany(messages: Outgoing[]): Promise<number | null>;
   /** Delete the retained value of a key. */
   delete(type: string, key: string): Promise<number | null>;
+  /** Have all users in `presence`, also those of a crowded room. */
+  everyone(): Promise<ReadonlyMap<string, Present>>;
   /** Leave. Sends that were not confirmed fail. */
   close(): void;
 }
@@ -76,7 +81,7 @@ export interface Events {
   message: Message;
   /** Messages that this client does not get: expired, or dropped because it was slow. */
   gap: { from: number; to: number };
-  presence: { presence: ReadonlyMap<string, Present>; joined?: string; left?: string };
+  presence: { presence: ReadonlyMap<string, Present>; users: number; joined?: string; left?: string };
   /** What changed; `message` is null for what is gone. */
   retained: { type: string; key: string | null; message: Message | null }[];
   state: { state: State; url: string; via?: "socket" | "events"; error?: MillstreamError | null; retry_ms?: number };

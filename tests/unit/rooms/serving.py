@@ -63,7 +63,7 @@ class Served:
 
     def users(self, room: str) -> dict[str, int]:
         """Who is there, and by how many connections."""
-        return {one.user: one.connections for one in self.ask(c.GetPresence(room))}
+        return {one.user: one.connections for one in self.ask(c.GetPresence(room)).users}
 
     def retained(self, room: str) -> dict[tuple[str, str | None], Any]:
         values = self.ask(c.GetRetained(room)).values

@@ -139,6 +139,29 @@ test("presence follows who joins and who leaves", () => {
   assert.deepEqual([...talk.presence.keys()], ["bob"]);
 });
 
+test("of a crowded room the number of users is known, and some of their names", () => {
+  const talk = joined({ presence: [{ user: "ada", since: 1, connections: 2 }], users: 300, presence_offset: 12 });
+  const moved = (offset, type, user) => ({ offset, type, data: { user }, time: 5 });
+  talk.take({ messages: [moved(10, "joined", "ada"), moved(11, "left", "zoe")], offset: 12 }); // known already
+  assert.equal(talk.users, 300);
+  const told = talk.take({ messages: [moved(12, "left", "yan"), moved(13, "joined", "bob")], offset: 14 });
+  assert.deepEqual(told.map(([, one]) => one.users), [299, 300]);
+  assert.deepEqual([...talk.presence.keys()], ["ada", "bob"]);
+  assert.equal(talk.meetAll([{ user: "ada" }], 13), false);
+  assert.equal(talk.meetAll([{ user: "ada" }, { user: "bob" }, { user: "eve" }], 15), true);
+  assert.equal(talk.users, 3);
+  talk.take({ messages: [moved(14, "joined", "eve")], offset: 15 });
+  talk.take({ messages: [moved(15, "left", "nobody")], offset: 16 });
+  assert.equal(talk.users, 3);
+});
+
+test("behind a gap it is known who is there", () => {
+  const talk = joined({ presence: [{ user: "ada" }], presence_offset: 10 });
+  const frame = { gap: { from: 10, to: 20 }, offset: 20, retained: [], users: 1, presence: [{ user: "bob" }], presence_offset: 22 };
+  assert.deepEqual(talk.take(frame).map(([name]) => name), ["gap", "presence"]);
+  assert.deepEqual([...talk.presence.keys()], ["bob"]);
+});
+
 test("what only looks like presence is a message, and what follows it is heard", () => {
   const talk = joined();
   const odd = [null, 7, "ada", {}, { user: null }, { user: ["ada"] }];

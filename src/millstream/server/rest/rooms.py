@@ -133,9 +133,11 @@ class PresentUser(Struct, frozen=True):
 
 
 class PresencePage(Struct, frozen=True):
-    """Who is in a room, in the order of names."""
+    """Who is in a room, as of an offset: what messages from there on tell comes after it."""
 
+    offset: int
     presence: list[PresentUser]
+    """In the order of names."""
 
 
 class ListenQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -234,7 +236,10 @@ async def get_retained(ask: Ask, room: str, query: RetainedQuery) -> RetainedPag
 async def get_presence(ask: Ask, room: str) -> PresencePage:
     """Who is in a room."""
     found = await ask.execute(c.GetPresence(room))
-    return PresencePage([PresentUser(one.user, one.since_ms, one.connections) for one in found])
+    return PresencePage(
+        found.offset,
+        [PresentUser(one.user, one.since_ms, one.connections) for one in found.users],
+    )
 
 
 @endpoint("POST /rooms/{room}/tickets")

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from millstream.record import Record
-from millstream.rooms.model import Present, RetainedValue, RoomMessage
+from millstream.rooms.model import Present, RetainedValue, RoomLook, RoomMessage
 from millstream.rooms.packing import DELETED, NUMBER, ORIGIN, SENDER, TYPE
 from millstream.rooms.settings import RoomSettings
 from millstream.server.rooms.outbox import Shown
@@ -61,7 +61,12 @@ class Welcome(Struct, frozen=True, kw_only=True):
     start: int
     """The first offset that the room remembers: what a client sent before cannot be found stored."""
     settings: RoomSettings
+    users: int
+    """How many users are there, as of `presence_offset`."""
     presence: list[PresentShown]
+    """The first of them, in the order of names; the others can be asked for."""
+    presence_offset: int
+    """What messages from here on tell of users comes after that."""
     sent: int | None
     """The highest number of this client's frames that was found stored; None: none was."""
 
@@ -167,10 +172,18 @@ def welcome_frame(welcome: Welcome, retained: list[MessageShown] | None) -> byte
     return _encode(found)
 
 
-def gap_frame(first: int, stop: int, retained: list[MessageShown]) -> bytes:
-    """What this listener will not get, and what is retained now."""
-    gap = {"from": first, "to": stop}
-    return _encode({"gap": gap, "offset": stop, "retained": retained})
+def gap_frame(first: int, stop: int, look: RoomLook) -> bytes:
+    """What this listener will not get, and what is retained now, and who is there."""
+    return _encode(
+        {
+            "gap": {"from": first, "to": stop},
+            "offset": stop,
+            "retained": retained_shown(look.retained),
+            "users": look.users,
+            "presence": presence_shown(look.presence),
+            "presence_offset": look.offset,
+        }
+    )
 
 
 def sent_frame(number: int | None, offset: int) -> bytes:

@@ -151,7 +151,9 @@ class Hub:
             offset=listener.position,
             start=look.start,
             settings=look.settings,
+            users=look.users,
             presence=presence_shown(look.presence),
+            presence_offset=look.offset,
             sent=sent,
         )
         retained = retained_shown(look.retained) if asked.offset is None else None

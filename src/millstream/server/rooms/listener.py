@@ -28,7 +28,6 @@ from millstream.server.rooms.frames import (
     error_frame,
     gap_frame,
     messages_frame,
-    retained_shown,
     sent_frame,
 )
 from millstream.server.rooms.ground import Ground
@@ -290,6 +289,6 @@ class RoomListener:
         look = await self.room.ground.session.execute(LookIntoRoom(self.room.name, types))
         await self._ready.wait()
         self.position = self.room.feed.move(id(self), look.offset if stop is None else stop)
-        self.tell(gap_frame(first, self.position, retained_shown(look.retained)), self.position)
+        self.tell(gap_frame(first, self.position, look), self.position)
         if not self.is_ready:
             self._ready.clear()

@@ -11,9 +11,11 @@ const WAITING_MAX = 1_000; // sends that wait for a connection or an answer
 export class Conversation {
   offset = null; // of the next message; null before the first welcome
   settings = null;
-  presence = new Map();
+  presence = new Map(); // of a crowded room, the first users and later ones
+  users = 0; // how many are there
   retained = new RetainedValues();
   #types;
+  #presentAt = 0; // messages below this offset tell nothing new of who is there
   #number = 0; // of the last send
   #known = 0; // the highest number that is known to be stored
   #waiting = new Map(); // number → {frame, from, resolve, reject}; `from`: the offset when it was first sent
@@ -82,6 +84,7 @@ export class Conversation {
   /** The room was deleted and made anew: offsets that are known mean nothing there. */
   forget() {
     this.offset = null;
+    this.#presentAt = 0;
     this.retained.clear();
   }
 
@@ -89,7 +92,7 @@ export class Conversation {
     const resumes = this.offset !== null;
     this.settings = welcome.settings;
     this.user = welcome.user ?? this.user;
-    this.presence = new Map((welcome.presence ?? []).map((one) => [one.user, one]));
+    this.#meet(welcome);
     this.#known = Math.max(this.#known, welcome.sent ?? 0);
     for (const [n, one] of [...this.#waiting]) {
       if (n <= this.#known) this.#confirm(n, null);
@@ -99,7 +102,7 @@ export class Conversation {
     if (!resumes) this.offset = welcome.offset;
     if (retained) this.retained.replace(retained, welcome.offset);
     for (const { frame } of this.#waiting.values()) this.#suppose(frame); // which types are retained may be new
-    return [["presence", { presence: this.presence }]];
+    return [["presence", this.#there()]];
   }
 
   #heard(messages, next) {
@@ -113,18 +116,46 @@ export class Conversation {
     return events;
   }
 
-  #moved({ type, data: { user }, time }) {
-    if (type === "left") this.presence.delete(user);
-    else if (!this.presence.has(user)) this.presence.set(user, { user, since: time, connections: 1 });
-    return ["presence", { presence: this.presence, [type]: user }];
+  /** All users, as of an offset; answers whether that is as new as what is known. */
+  meetAll(presence, offset) {
+    if (offset < Math.max(this.offset ?? 0, this.#presentAt)) return false;
+    this.#meet({ presence, presence_offset: offset });
+    return true;
   }
 
-  #missed({ from, to }, { offset, retained }) {
+  #meet({ presence = [], users = presence.length, presence_offset = 0 }) {
+    this.presence = new Map(presence.map((one) => [one.user, one]));
+    this.users = users;
+    this.#presentAt = presence_offset;
+  }
+
+  #there() { return { presence: this.presence, users: this.users }; }
+
+  #moved({ offset, type, data: { user }, time }) {
+    if (offset >= this.#presentAt) {
+      const isKnown = this.presence.has(user);
+      const isHidden = !isKnown && this.presence.size < this.users; // it may be one who was not named
+      if (type === "left") {
+        if (isKnown || isHidden) this.users -= 1;
+        this.presence.delete(user);
+      } else if (!isKnown) {
+        this.users += 1;
+        this.presence.set(user, { user, since: time, connections: 1 });
+      }
+    }
+    return ["presence", { ...this.#there(), [type]: user }];
+  }
+
+  #missed({ from, to }, frame) {
+    const { offset, retained } = frame;
     const isNews = to > this.offset;
     const gap = { from: Math.max(from, this.offset), to };
     if (retained) this.retained.replace(retained, offset);
     this.#advance(offset);
-    return isNews ? [["gap", gap]] : [];
+    if (!isNews) return [];
+    if (!frame.presence) return [["gap", gap]];
+    this.#meet(frame); // who came and went meanwhile was not told
+    return [["gap", gap], ["presence", this.#there()]];
   }
 
   #advance(next) {

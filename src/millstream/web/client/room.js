@@ -39,8 +39,10 @@ export class Room {
   get settings() { return this.#talk.settings; }
   /** Of the next message. */
   get offset() { return this.#talk.offset; }
-  /** Who is here: a Map from user to `{user, since, connections}`. */
+  /** Who is here: a Map from user to `{user, since, connections}`; of a crowded room, some of them. */
   get presence() { return this.#talk.presence; }
+  /** How many users are here. */
+  get users() { return this.#talk.users; }
   /** The latest value of each key: a Map from type to a Map from key to message. */
   get retained() { return this.#talk.retained.shown; }
 
@@ -77,6 +79,17 @@ export class Room {
   /** Delete the retained value of a key. */
   async delete(type, key) {
     return this.sendMany([{ type, key, data: null, deleted: true }]);
+  }
+
+  /** Have all users in `presence`, also those of a crowded room; answers it. */
+  async everyone() {
+    while (this.#talk.presence.size < this.#talk.users) {
+      this.#check();
+      const path = `/rooms/${encodeURIComponent(this.name)}/presence`;
+      const { presence, offset } = await this.#ms.request("GET", path, undefined, { url: this.url });
+      if (this.#talk.meetAll(presence, offset)) break; // else the room has gone on meanwhile
+    }
+    return this.presence;
   }
 
   /** Leave. Sends that were not confirmed fail. */

@@ -56,10 +56,10 @@ export function RoomPage({ name }) {
 
 /** Follow a room without being in it: no user is announced. */
 function useRoom(name) {
-  const [view, tell] = useReducer(heard, { messages: [], state: "connecting", presence: [], retained: [], error: null });
+  const [view, tell] = useReducer(heard, { messages: [], state: "connecting", presence: [], users: 0, retained: [], error: null });
   useEffect(() => {
     const room = session.ms.room(name);
-    const stands = () => tell({ presence: [...room.presence.values()],
+    const stands = () => tell({ presence: [...room.presence.values()], users: room.users,
       retained: [...room.retained.values()].flatMap((one) => [...one.values()]) });
     room.on("message", (message) => tell({ message }));
     room.on("gap", (gap) => tell({ message: { ...gap, isGap: true } }));
@@ -103,7 +103,8 @@ function LiveView({ name }) {
       <div class=card>${view.presence.length ? html`<ul class=people>${view.presence.map((one) => html`<li key=${one.user}>
         <b>${one.user}</b><span class="soft small">${one.connections > 1 ? `${plural(one.connections, "connection")}, ` : ""}
         for ${format(Math.max(0, Math.round((now - one.since) / 1000)), "s")}</span></li>`)}</ul>`
-        : html`<p class=soft>No user is here.</p>`}</div>
+        : html`<p class=soft>No user is here.</p>`}
+        ${view.users > view.presence.length && html`<p class=soft>and ${view.users - view.presence.length} more</p>`}</div>
       ${view.retained.length > 0 && html`<h2>Retained</h2><div class="card scroll"><table class=kept>
         <thead><tr><th>type</th><th>key</th><th>value</th></tr></thead>
         <tbody>${view.retained.slice(0, SHOWN).map((one) => html`<tr key=${JSON.stringify([one.type, one.key])}>

@@ -12,7 +12,8 @@ from websockets.sync.client import connect
 
 import millstream
 from millstream.errors import Locked
-from millstream.rooms.commands import ListInstances
+from millstream.rooms.commands import JoinRoom, ListInstances, TakeInstance
+from millstream.rooms.presence import FIRST_ROWS, FIRST_USERS
 from millstream.server.auth.tokens import create_token
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
@@ -100,6 +101,33 @@ def test_who_comes_back_soon_was_never_away(place: Path) -> None:
             watcher.settle()
             assert events(watcher) == [("joined", "ann")]
             assert present(server) == {"ann": 1}
+
+
+def test_a_crowded_room_greets_with_the_first_users_and_their_number(place: Path) -> None:
+    with running(place, Settings(port=0)) as server, millstream.open(place) as ms:
+        taken = ms.session.execute(TakeInstance("elsewhere", "somebody"))
+        for n in range(FIRST_USERS + 50):
+            join = JoinRoom("canvas", taken.name, taken.generation, f"{n}", "c", f"user {n:03}")
+            ms.session.execute(join)
+        with joined(server, user="zoe") as zoe:
+            assert zoe.welcome["users"] == FIRST_USERS + 51
+            assert [one["user"] for one in zoe.welcome["presence"]] == [
+                f"user {n:03}" for n in range(FIRST_USERS)
+            ]
+            assert zoe.welcome["presence_offset"] == zoe.welcome["offset"]
+            found = httpx.get(f"{server.url}/rooms/canvas/presence").json()
+            assert len(found["presence"]) == FIRST_USERS + 51
+            assert found["offset"] == zoe.offset
+
+
+def test_a_user_with_very_many_connections_is_named_all_the_same(place: Path) -> None:
+    with running(place, Settings(port=0)) as server, millstream.open(place) as ms:
+        taken = ms.session.execute(TakeInstance("elsewhere", "somebody"))
+        for n in range(FIRST_ROWS):
+            ms.session.execute(JoinRoom("canvas", taken.name, taken.generation, f"{n}", "c", "ann"))
+        with joined(server, user="bob") as bob:
+            assert bob.welcome["users"] == 2
+            assert [one["user"] for one in bob.welcome["presence"]] == ["ann"]
 
 
 def test_a_listener_without_a_user_is_unseen(two: tuple[Serving, Serving]) -> None:
