@@ -148,7 +148,7 @@ class Claims:
     ) -> tuple[list[Lot], int]:
         """As `consuming.claim_now`; what is known to be routed is claimed by the loop's own commits."""
         store = self._store
-        routed = consuming.claim_ahead(store, command)
+        routed = consuming.claim_ahead(store, command) or consuming.claim_level(store, command)
         close = None
         if routed is None and store.is_fast and not store.is_committing:
             routed = close = consuming.claim_close(store, command)
@@ -157,8 +157,10 @@ class Claims:
         granted = await self._loop.commit(routed)
         consuming.note_ahead(store, command.queue, granted)
         missing = command.count - granted.count
-        is_all = close is not None and granted.grants and not granted.is_overtaken
+        is_close = close is not None and granted.grants and not granted.is_overtaken
+        is_all = granted.is_level or is_close
         if missing > 0 and not granted.ahead and not is_all:
+            consuming.forget_level(store, command.queue)
             rest = replace(command, acked=[], count=missing)
             grants = granted.grants
             return await self._loop.ask(consuming.claim_now, store, rest, grants, turns=turns)

@@ -121,6 +121,11 @@ def single_id(value: bytes) -> int:
     return found
 
 
+def single_metadata(value: bytes) -> tuple[bytes | None, int, bytes, int]:
+    """What `decode_metadata` gives for the record of such an entry."""
+    return decode_metadata(value[SINGLE_HEAD_BYTES:])
+
+
 def payload_key(value: bytes) -> bytes:
     """The key of the payload of the entry of one record: it has the id the other way round."""
     return _PAYLOAD + value[9:1:-1]

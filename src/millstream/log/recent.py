@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from millstream.errors import CorruptionError
 from millstream.format import block as blocks
-from millstream.format import keys
+from millstream.format import entries, keys
 from millstream.log.block import RecordBlock, packed_headers_of, picked_headers_of
 from millstream.log.reader import bounds_of, fetch_blocks
 from millstream.store.store import Store
@@ -93,8 +93,8 @@ class ParsedBlock:
         """Some of the records that it holds, which need not be neighbours."""
         metadata, header, first = self.metadata, self.metadata.header, self.first
         indexes = [offset - first for offset in offsets]
-        timestamps: int | list[int] = header.timestamp_ms
-        if header.columns & blocks.TIMESTAMP:
+        timestamps: int | list[int] | None = metadata.timestamp_ms()
+        if timestamps is None:
             every = metadata.timestamps()
             timestamps = [every[index] for index in indexes]
         keys: list[bytes | None] | None = None
@@ -203,6 +203,10 @@ def recent_columns(store: Store, log_id: int, name: str, *, start: int, stop: in
 
     Where damage begins, the answer ends; if that is at `start`, this raises.
     """
+    if stop - start == 1:
+        row = _held_row(store, log_id, start)
+        if row is not None:
+            return [row]
     found = _pieces(store, log_id, name, start, stop)
     return [parsed.columns(first, end) for parsed, first, end in found]
 
@@ -267,6 +271,25 @@ def _pieces(
                 found.append((parsed, start, end))
                 start = end
     return found
+
+
+def _held_row(store: Store, log_id: int, offset: int) -> Columns | None:
+    """A record that was appended alone a moment ago, and lies in memory; None if it does not."""
+    held = store.state.overlay
+    entry = held.get(keys.entry(log_id, offset))
+    if entry is None or blocks.is_block(entry):
+        return None
+    payload = held.get(entries.payload_key(entry))
+    if payload is None or held.is_dropping:
+        return None
+    key, timestamp_ms, headers, _ = entries.single_metadata(entry)
+    return Columns(
+        range(offset, offset + 1),
+        [payload],
+        timestamp_ms,
+        None if key is None else [key],
+        _ARRAY_OF_ONE + headers if headers else b"",
+    )
 
 
 def _held_from(store: Store, log_id: int, start: int) -> int:

@@ -75,6 +75,8 @@ class Granted(Struct, frozen=True):
     best first has granted nothing then: the best may be in what it did not place."""
     is_cut_short: bool = False
     """Whether so much had to be passed over that it did not get to all that may be claimed."""
+    is_level: bool = False
+    """Whether everything that the queue's logs hold was routed when the claim was made."""
 
     @property
     def count(self) -> int:

@@ -241,7 +241,7 @@ def opened(engine: Engine) -> Store:
 def with_strides() -> Stored:
     """A store with a plain queue of small buckets, worked off one message after the other.
 
-    A second after their retention, what was done is forgotten.
+    A second after their retention, what was done is forgotten. Then one more comes.
     """
     engine, clock = MemoryEngine(), SimulatedClock(1_000)
     store = open_store(engine, clock=clock)
@@ -254,6 +254,8 @@ def with_strides() -> Stored:
         queue.ack(held)
         clock.advance(7 * 24 * 60 * 60 + 1)
         QueueUpkeep()(store)
+        queue.put(b"3")
+        queue.claim(2, consumer="w")
         return Stored(unfolded(engine), dict(engine.survivors()))
 
 

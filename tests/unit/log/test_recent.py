@@ -207,6 +207,46 @@ def test_blocks_that_overlap_give_each_record_once(ms: Millstream) -> None:
         assert [one.values for one in each] == wanted
 
 
+@pytest.mark.parametrize("folded", [False, True])
+def test_singles_that_lie_apart_have_the_times_of_their_own(
+    ms: Millstream, clock: SimulatedClock, folded: bool
+) -> None:
+    log = ms.log("x")
+    for number in range(9):
+        log.append(b"%d" % number)
+        clock.advance(1)
+    if folded:
+        log.append(b"the newest delta stays")
+        ms.fold()
+    store, log_id = parts(ms, "x")
+    times = [record.timestamp for record in log.read()]
+    found = recent.recent_scattered(store, log_id, "x", [1, 4, 5, 8])
+    told = [ms for some in found if isinstance(some.timestamps, list) for ms in some.timestamps]
+    assert told == [times[offset] for offset in (1, 4, 5, 8)]
+
+
+def test_one_unfolded_single_is_read_from_memory_alone(
+    ms: Millstream, clock: SimulatedClock
+) -> None:
+    log = ms.log("x")
+    log.append(b"bare")
+    log.append(b"named", key="k")
+    log.append(b"labelled", headers={"n": 1}, timestamp=77)
+    log.append_many([b"a", b"block"])
+    store, log_id = parts(ms, "x")
+    expected = [
+        (record.offset, record.value, record.timestamp, record.key, record.headers)
+        for record in log.read()
+    ]
+    for folded in (False, True):
+        for offset, wanted in enumerate(expected):
+            assert rows(ms, "x", offset, offset + 1) == [wanted]
+            is_single = offset < 3 and not folded
+            assert is_single != recent.is_at_hand(store, log_id, start=offset, stop=offset + 1)
+        log.append(b"the newest delta stays")
+        ms.fold()
+
+
 def test_unfolded_singles_are_made_one_block_for_the_claims_that_follow(
     ms: Millstream, clock: SimulatedClock
 ) -> None:
@@ -216,9 +256,12 @@ def test_unfolded_singles_are_made_one_block_for_the_claims_that_follow(
         clock.advance(0.001)
     store, log_id = parts(ms, "x")
 
-    found = rows(ms, "x", 5, 6)
+    found = rows(ms, "x", 5, 7)
 
-    assert [(one[0], one[1], one[3], one[4]) for one in found] == [(5, b"5", b"5", {"n": 5})]
+    assert [(one[0], one[1], one[3], one[4]) for one in found] == [
+        (5, b"5", b"5", {"n": 5}),
+        (6, b"6", b"6", {"n": 6}),
+    ]
     held = 5 + recent.ROWS_HELD
     assert recent.is_at_hand(store, log_id, start=5, stop=held)
     assert not recent.is_at_hand(store, log_id, start=held, stop=held + 1)

@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from millstream import Millstream
 from millstream.embedded import EmbeddedSession, open_store
@@ -15,6 +16,7 @@ from millstream.log.recent import Columns
 from millstream.queue.commands import ClaimRouted, FinishClaims, Granted, Run
 from millstream.queue.model.message import Message, messages_of
 from millstream.queue.rules import claims, endings
+from millstream.queue.rules.arriving import place_arrived
 from millstream.queue.rules.claims import Claiming
 from millstream.queue.rules.stride import stride
 from millstream.queue.service import reading
@@ -37,10 +39,12 @@ def start(clock: SimulatedClock | None = None) -> Millstream:
 
 
 def facts(queue: Queue) -> list[Any]:
-    """Everything that can be asked about a queue and its messages."""
+    """Everything that can be asked about a queue and its messages, but for when they were routed."""
     states = ("available", "in_flight", "done", "failed")
     messages = [message for state in states for message in queue.peek(1_000, state=state)]
     info = queue.info()
+    assert info is not None
+    info = replace(info, in_per_second=0.0)
     attempts = [queue.attempts(message) for message in messages]
     return [info, messages, attempts, list(queue.records())]
 
@@ -54,7 +58,10 @@ def work(seed: int) -> tuple[Millstream, Queue, list[Any]]:
     seen: list[Any] = []
     for step in range(60):
         luck = chance.random()
-        if luck < 0.2:
+        if luck < 0.12:
+            for number in range(chance.choice([1, 1, 2, 5])):
+                queue.put(b"%d/%d" % (step, number))
+        elif luck < 0.2:
             queue.put_many([b"%d.%d" % (step, i) for i in range(chance.randint(1, 25))])
         elif luck < 0.8:
             done = chance.choice([held, held[:1], held[1:], held[::2], held + held[:1], []])
@@ -89,10 +96,17 @@ def test_with_and_without_strides_everything_is_the_same(
         strode.append(found is not None)
         return found
 
+    def noted(*args: Any) -> bool:
+        arrived.append(place_arrived(*args))
+        return arrived[-1]
+
+    arrived: list[bool] = []
+    monkeypatch.setattr("millstream.queue.rules.stride.place_arrived", noted)
     monkeypatch.setattr(claims, "stride", counted)
     monkeypatch.setattr(endings, "stride", counted)
     ms, queue, seen = work(seed)
     assert any(strode)
+    assert arrived
     monkeypatch.setattr(claims, "stride", lambda *_, **__: None)
     monkeypatch.setattr(endings, "stride", lambda *_, **__: None)
     other, plain, expected = work(seed)

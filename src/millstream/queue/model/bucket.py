@@ -121,7 +121,13 @@ class Withdrawn(Struct, array_like=True, frozen=True, tag=8):
     to_id: int
 
 
-Change = Placed | Claimed | Ended | Renewed | Removed | Strode | Forgot | Withdrawn
+class Filled(Struct, array_like=True, frozen=True, tag=9):
+    """Messages came to a bucket of lane 0, and are available: nothing but numbers is known of them."""
+
+    spans: list[Span]
+
+
+Change = Placed | Claimed | Ended | Renewed | Removed | Strode | Forgot | Withdrawn | Filled
 """What can happen to a bucket."""
 
 
@@ -159,7 +165,7 @@ class Bucket(Entity):
 
     weight: ClassVar[int] = 250
     changes: ClassVar = Change
-    computed: ClassVar = (Strode,)
+    computed: ClassVar = (Strode, Filled)
 
     def apply(self, change: Change) -> None:
         """Move to the next state."""
@@ -180,12 +186,11 @@ class Bucket(Entity):
                 self.lane = change.lane
                 self.marks.update(change.marks)
                 self.past.update(change.past)
-                for start, stop in _stretches(change.spans):
-                    self._grow(stop)
-                    self._fill(start, stop, AVAILABLE, 0)
+                self._receive(change.spans)
                 for slot, due_ms in change.dues.items():
                     self.until_ms[slot] = due_ms
-                self.spans += change.spans
+            case Filled():
+                self._receive(change.spans)
             case Renewed():
                 for start, stop in change.ranges:
                     self.until_ms[start:stop] = array("q", [change.until_ms]) * (stop - start)
@@ -199,6 +204,12 @@ class Bucket(Entity):
                     self._lose_past(start, stop)
             case Withdrawn():
                 self.spans = list(self._moved(change))
+
+    def _receive(self, spans: list[Span]) -> None:
+        for start, stop in _stretches(spans):
+            self._grow(stop)
+            self._fill(start, stop, AVAILABLE, 0)
+        self.spans += spans
 
     def _moved(self, change: Withdrawn) -> Iterator[Span]:
         """The spans, cut and named anew; unfinished messages of what moved are forgotten."""

@@ -41,6 +41,9 @@ DEDUP_WINDOW_S_MAX = 7 * DAY_S
 IN_FLIGHT_MAX = 10_000_000
 STARTS = ("latest", "earliest")
 ROUTERS = ("", "spark")
+SOURCES_FEW = 4
+"""Named logs that a claim can look at without being slowed by it."""
+
 RATE_MIN, RATE_MAX = 1e-6, 1e9
 
 
@@ -174,6 +177,13 @@ class QueueSpec(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True
     def simple(self) -> bool:
         """Whether messages are claimed in their turn, without any cap."""
         return not (self.indexed or self.max_in_flight or self.rate)
+
+    @cached_property
+    def takes_all(self) -> bool:
+        """Whether every record of a few named logs is a message that is claimed in its turn."""
+        chooses = self.filter or self.dedup_by or self.router
+        named = not any("*" in source or "?" in source for source in self.sources)
+        return self.simple and not chooses and named and len(self.sources) <= SOURCES_FEW
 
     @property
     def indexed(self) -> bool:

@@ -108,7 +108,19 @@ class QueueSetBack(Struct, array_like=True, frozen=True, tag=5):
     """Messages that the queue had not finished."""
 
 
-Change = Specified | Moved | Paused | Advanced | QueueSetBack
+class Arrived(Struct, array_like=True, frozen=True, tag=6):
+    """Messages of one log were placed in lane 0, all in one bucket."""
+
+    at_ms: int
+    log_id: int
+    position: int
+    """Up to where the log is routed now."""
+    first: int
+    """The claim number of the first."""
+    count: int
+
+
+Change = Specified | Moved | Paused | Advanced | QueueSetBack | Arrived
 """What can happen to a queue."""
 
 
@@ -149,7 +161,7 @@ class QueueState(Entity, array_like=True):
     """Messages that it lost by that, unfinished."""
 
     changes: ClassVar = Change
-    computed: ClassVar = (Advanced,)
+    computed: ClassVar = (Advanced, Arrived)
 
     def apply(self, change: Change) -> None:
         """Move to the next state."""
@@ -158,6 +170,8 @@ class QueueState(Entity, array_like=True):
                 self._advance(change)
             case Moved():
                 self._move(change)
+            case Arrived():
+                self._receive(change)
             case QueueSetBack():
                 self._go_back(change)
             case Paused():
@@ -196,6 +210,20 @@ class QueueState(Entity, array_like=True):
             self._skip(0, claimed)
             before = self.busy.get(change.claimed_in, change.until_ms)
             self.busy[change.claimed_in] = min(before, change.until_ms)
+
+    def _receive(self, change: Arrived) -> None:
+        counts, count, first = self.counts, change.count, change.first
+        counts.available += count
+        counts.fresh += count
+        counts.placed += count
+        self.rates.note(count, 0, change.at_ms)
+        start, room, bucket_id = self.room()
+        if start == self.next:
+            self.next = start + room
+        self.free[0] = first + count, start + room
+        _extend(self.lanes.setdefault(0, []), first, first + count)
+        self.positions[change.log_id] = change.position
+        self._survive(bucket_id, count)
 
     def _move(self, change: Moved) -> None:
         counts, by = self.counts, change.counts
@@ -314,6 +342,15 @@ class QueueState(Entity, array_like=True):
             next_free += -(-more // capacity) * capacity
             stop = next_free
         return Allotment(ranges, (lane, start, stop), next_free)
+
+    def room(self) -> tuple[int, int, int]:
+        """The next free claim number of lane 0, how many follow it in its bucket, and that bucket."""
+        start, stop = self.free.get(0, NO_SLOTS)
+        exponent = self.eras[-1][2]
+        capacity = CAPACITIES[exponent]
+        if start == stop:
+            start, stop = self.next, self.next + capacity
+        return start, stop - start, (exponent << NUMBER_BITS) + start - start % capacity
 
     def pieces(self, start: int, stop: int) -> Iterator[tuple[int, Slots]]:
         """The buckets that a range of claim numbers lies in, and the slots in each."""

@@ -20,6 +20,7 @@ from millstream.queue.model.bucket import Bucket, Strode
 from millstream.queue.model.slots import IN_FLIGHT, Slots
 from millstream.queue.model.state import Advanced, QueueState
 from millstream.queue.rules.aging import note_done
+from millstream.queue.rules.arriving import place_arrived
 from millstream.store.transaction import WriteTransaction
 
 FIRST = 1
@@ -35,14 +36,27 @@ def stride(
     lease_ms: int | None = None,
     consumer: str = "",
 ) -> c.Granted | None:
-    """Finish runs of claims and make claims of so many messages; None if it is not so simple."""
+    """Finish runs of claims and make claims of so many messages; None if it is not so simple.
+
+    What has come to the queue's logs meanwhile is placed on the way, if more is asked for than waits.
+    """
     key, now_ms = keys.queue(name), tx.store_ms
     queue = tx.entity(key, QueueState)
-    total = sum(counts)
-    front = queue.front(total) if queue.is_steady(now_ms) else None
-    held = None if front is None else _held(tx, queue.queue_id, done)
-    if front is None or held is None or not (held or total):
+    if not queue.is_steady(now_ms):
         return None
+    total, is_level = sum(counts), False
+    front = queue.front(total)
+    if front is None and queue.counts.fresh < total:
+        is_level = place_arrived(tx, key, queue)
+        if is_level and len(counts) == 1 and queue.counts.fresh < total:
+            total = queue.counts.fresh  # this is all there is
+            counts = [total]
+        front = queue.front(total)
+    held = None if front is None else _held(tx, queue.queue_id, done)
+    if front is None or held is None or not (held or total or is_level):
+        return None
+    if not (held or total):
+        return c.Granted([], 0, 0, 0, is_level=True)
     taken_in, (first, last) = front
     until_ms = now_ms + queue.spec.lease_for(lease_ms) if total else 0
     if total and taken_in not in held:
@@ -60,7 +74,7 @@ def stride(
     grants = []
     for slot, count, log_id, offset in held[taken_in][1].stretches(first, last) if total else ():
         grants.append(c.Grant(taken_in + slot, count, FIRST, log_id, offset, until_ms))
-    return c.Granted(grants, queue.counts.fresh, 0, queue.counts.fresh)
+    return c.Granted(grants, queue.counts.fresh, 0, queue.counts.fresh, is_level=is_level)
 
 
 Place = tuple[bytes, Bucket, list[Slots]]
@@ -139,7 +153,11 @@ def _dealt(granted: c.Granted, counts: Sequence[int]) -> list[c.Granted]:
     """What was claimed, dealt out: so many messages to each."""
     deal = c.Deal(list(_dealing(granted.grants, counts)))
     ahead, left = granted.ahead, granted.left
-    return [c.Granted(own, ahead, 0, left, deal, at) for at, own in enumerate(deal.grants)]
+    is_level = granted.is_level
+    return [
+        c.Granted(own, ahead, 0, left, deal, at, is_level=is_level)
+        for at, own in enumerate(deal.grants)
+    ]
 
 
 def _dealing(grants: Sequence[c.Grant], counts: Sequence[int]) -> Iterator[list[c.Grant]]:

@@ -18,6 +18,7 @@ from millstream.log.names import check_integer
 from millstream.queue import commands as c
 from millstream.queue.model.message import Lot, Try, tries_of
 from millstream.queue.model.spec import no_queue
+from millstream.queue.rules.arriving import ARRIVALS_MAX
 from millstream.queue.rules.claims import Claiming, claim, place_routed
 from millstream.queue.rules.endings import finish
 from millstream.queue.rules.finding import find_bucket, find_queue, need_queue
@@ -65,12 +66,15 @@ def claim_now(
     while True:
         routed = []
         trusted = _take_ahead(store, query.queue, count)
-        if count > 0 and not trusted and overtaken < OVERTAKEN_MAX:
+        at_once = not trusted and count > 0 and _is_level(store, query)
+        if count > 0 and not (trusted or at_once) and overtaken < OVERTAKEN_MAX:
             facts = need_facts(store, query.queue)
             if facts.spec.indexed:
                 facts = route_to_end(store, facts)
             routed = route(store, facts, count)
             trusted = not routed and facts.untouched > 0 and facts.is_plain
+            if facts.spec.takes_all and _behind(facts) <= ARRIVALS_MAX:
+                store.caches.of(LevelQueues).add(query.queue)
         command = c.ClaimRouted(query.queue, count, query.lease_ms, query.consumer, routed, acked)
         if query.pop:
             granted, read = store.run(partial(pop_routed, command=command))
@@ -89,11 +93,14 @@ def claim_now(
             if now_s < until_s:
                 continue
         count -= granted.count
+        if count > 0 and at_once and not granted.is_level:
+            forget_level(store, query.queue)  # look for what it did not find
+            continue
         if granted.is_cut_short and count > 0:
             passing_s = passing_s or store.clock.seconds() + PASSING_S_MAX
             if store.clock.seconds() < passing_s:
                 continue
-        if count > 0:
+        if count > 0 and not at_once:
             moved = granted.expired or any(some.stop > some.start for some in routed)
             short = trusted and not granted.ahead  # others were faster: look further
             if short or (moved and not found):
@@ -108,6 +115,29 @@ def without_acks(query: c.ClaimMessages) -> c.ClaimMessages:
 
 class RoutedAhead(dict[str, int]):
     """By queue: how many messages are known to be routed, so that a claim need not look."""
+
+
+class LevelQueues(set[str]):
+    """Queues whose consumers keep up: claims place what comes themselves, without a look before."""
+
+
+def _is_level(store: Store, query: c.ClaimMessages) -> bool:
+    return not query.pop and query.queue in store.caches.of(LevelQueues)
+
+
+def forget_level(store: Store, queue: str) -> None:
+    """A claim has not found all that a queue's logs may hold: the next one looks at them first."""
+    store.caches.of(LevelQueues).discard(queue)
+
+
+def claim_level(store: Store, query: c.ClaimMessages) -> c.ClaimRouted | None:
+    """The claim on a queue whose consumers keep up; None if its logs have to be looked at first.
+
+    If it gets fewer than it asks for and is not level, `claim_now` looks for the rest.
+    """
+    if query.count <= 0 or not _is_level(store, query):
+        return None
+    return c.ClaimRouted(query.queue, query.count, query.lease_ms, query.consumer, [], query.acked)
 
 
 def claim_ahead(store: Store, query: c.ClaimMessages) -> c.ClaimRouted | None:

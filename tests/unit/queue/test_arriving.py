@@ -1,0 +1,183 @@
+"""Claims of consumers that keep up: they place what has just come themselves, inside their commit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millstream
+from millstream import Millstream
+from millstream.queue.service import consuming
+from millstream.queue.service.routing import route
+from millstream.replica.commands import SetAside
+from millstream.testing import SimulatedClock
+
+from .conftest import counts, values
+
+pytestmark = pytest.mark.embedded
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The queues whose logs were looked at before a claim."""
+    found: list[str] = []
+
+    def noted(store: Any, facts: Any, want: int) -> Any:
+        found.append(facts.name)
+        return route(store, facts, want)
+
+    monkeypatch.setattr(consuming, "route", noted)
+    return found
+
+
+def test_a_consumer_that_keeps_up_looks_at_the_logs_once(ms: Millstream, looks: list[str]) -> None:
+    queue = ms.queue("jobs", sources="events")
+    log = ms.log("events")
+    for number in range(30):
+        log.append(b"%d" % number, key=str(number), headers={"n": number})
+        (message,) = queue.claim(5)
+        assert (message.value, message.key, message.headers) == (
+            b"%d" % number,
+            str(number).encode(),
+            {"n": number},
+        )
+        queue.ack(message)
+        assert queue.claim(1) == []
+    assert looks == ["jobs"]
+    assert counts(queue) == {"done": 30}
+
+
+def test_what_came_is_claimed_in_order_from_every_log(ms: Millstream) -> None:
+    queue = ms.queue("jobs", sources=["a", "b"], bucket_exponent=1)
+    assert queue.claim(1) == []
+    for number in range(15):
+        ms.log("b").append(b"b%d" % number)
+        ms.log("a").append(b"a%d" % number)
+    queue.put(b"own")
+    found = values(queue.claim(100))
+    assert found == [b"own", *(b"a%d" % n for n in range(15)), *(b"b%d" % n for n in range(15))]
+    assert queue.claim(1) == []
+    assert counts(queue) == {"in_flight": 31}
+
+
+def test_fewer_than_asked_for_are_claimed_with_the_acknowledgement(ms: Millstream) -> None:
+    queue = ms.create_queue("jobs")
+    assert queue.claim(1) == []
+    queue.put(b"1")
+    held = queue.claim(10)
+    queue.put(b"2")
+    queue.put(b"3")
+    held = queue.claim(10, ack=held)
+    assert values(held) == [b"2", b"3"]
+    assert queue.claim(10, ack=held) == []
+    assert counts(queue) == {"done": 3}
+
+
+@pytest.mark.parametrize("way", ["fold", "block", "truncate", "large"])
+def test_whatever_is_not_in_memory_is_routed(ms: Millstream, looks: list[str], way: str) -> None:
+    queue = ms.queue("jobs", sources="events")
+    log = ms.log("events")
+    assert queue.claim(1) == []
+    log.append(b"1")
+    if way == "fold":
+        log.append(b"2")
+        ms.log("else").append(b"the newest delta stays")
+        ms.fold()
+    elif way == "block":
+        log.append_many([b"2", b"3"])
+    elif way == "truncate":
+        assert values(queue.claim(1)) == [b"1"]
+        log.truncate(before=3)
+        log.append(b"2")
+    else:
+        log.append(b"2" * 5_000)
+    wanted = [record.value for record in log.read()]
+    looks.clear()
+    assert values(queue.claim(10)) == wanted
+    assert looks == ([] if way == "large" else ["jobs"])
+    log.append(b"9")
+    assert values(queue.claim(1)) == [b"9"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"filter": "n > 0"},
+        {"dedup_by": "n"},
+        {"sources": "event*"},
+        {"group_by": "n"},
+        {"priority_by": "n"},
+        {"delay": 0.001},
+        {"max_in_flight": 5},
+        {"rate": 100.0},
+    ],
+)
+def test_a_queue_that_chooses_is_routed(
+    ms: Millstream, clock: SimulatedClock, looks: list[str], settings: dict[str, Any]
+) -> None:
+    queue = ms.queue("jobs", **{"sources": "events", **settings})
+    for number in range(1, 4):
+        looks.clear()
+        ms.log("events").append(b"%d" % number, headers={"n": number})
+        clock.advance(0.01)
+        assert values(queue.claim(1)) == [b"%d" % number]
+        assert looks
+
+
+def test_a_queue_that_begins_to_choose_is_routed_from_then_on(ms: Millstream) -> None:
+    queue = ms.queue("jobs", sources="events")
+    assert queue.claim(1) == []
+    ms.queue("jobs", sources="events", filter="n > 1")
+    for number in range(4):
+        ms.log("events").append(b"%d" % number, headers={"n": number})
+    assert values(queue.claim(10)) == [b"2", b"3"]
+
+
+def test_what_was_put_for_later_waits_for_its_time(ms: Millstream, clock: SimulatedClock) -> None:
+    queue = ms.create_queue("jobs")
+    assert queue.claim(1) == []
+    queue.put(b"later", delay=5)
+    queue.put(b"now")
+    assert values(queue.claim(10)) == [b"now"]
+    assert queue.claim(10) == []
+    clock.advance(6)
+    assert values(queue.claim(10)) == [b"later"]
+
+
+def test_a_paused_queue_places_nothing(ms: Millstream) -> None:
+    queue = ms.create_queue("jobs")
+    assert queue.claim(1) == []
+    queue.pause()
+    queue.put(b"1")
+    assert queue.claim(1) == []
+    queue.resume()
+    assert values(queue.claim(1)) == [b"1"]
+
+
+def test_after_a_setback_the_new_records_are_placed(ms: Millstream) -> None:
+    queue = ms.queue("jobs", sources="events")
+    log = ms.log("events")
+    assert queue.claim(1) == []
+    for value in (b"a", b"b", b"c"):
+        log.append(value)
+    assert values(queue.claim(1)) == [b"a"]
+    ms.session.execute(SetAside("events", 1, 0))
+    log.append(b"d")
+    assert values(queue.claim(10)) == [b"d"]
+
+
+def test_two_handles_of_a_file_place_each_message_once(
+    ms: Millstream, tmp_path: Path, clock: SimulatedClock
+) -> None:
+    queue = ms.queue("jobs", sources="events")
+    assert queue.claim(1) == []
+    with millstream.open(tmp_path / "store.db", clock=clock) as other:
+        theirs = other.queue("jobs", sources="events")
+        assert theirs.claim(1) == []
+        found: list[bytes] = []
+        for number in range(20):
+            (ms if number % 3 else other).log("events").append(b"%d" % number)
+            found += values((queue if number % 2 else theirs).claim(5))
+    assert found == [b"%d" % number for number in range(20)]
