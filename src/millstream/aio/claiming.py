@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from millstream.command import Operation
 from millstream.errors import Closed
-from millstream.queue.commands import ClaimMessages
+from millstream.queue.commands import ClaimMessages, ClaimRouted, Granted
 from millstream.queue.model.line import Duty
 from millstream.queue.model.message import Lot
 from millstream.queue.service import consuming
@@ -54,6 +54,9 @@ class Loop(Protocol):
 
     async def commit(self, command: Operation[T]) -> T:
         """Carry out an operation together with all others of this turn of the loop."""
+
+    def commit_soon(self, command: Operation[Any], done: Callable[[Any], object]) -> None:
+        """The same, without a coroutine: `done` is told the answer, or an exception."""
 
     async def ask(
         self, question: Callable[..., T], *arguments: Any, turns: ClientTurns | None = None
@@ -100,11 +103,62 @@ class Claims:
 
         With `turns`, each look at the queue counts as one of the client's queries.
         """
-        clock = self._store.clock
-        until_s = clock.seconds() + (command.wait_ms or 0) / 1000
+        until_s = self._until_s(command)
         found, _ = await self._claim_now(command, turns)
-        if found or not command.count or clock.seconds() >= until_s:
-            return found
+        return found or await self._wait(command, until_s, turns)
+
+    def begin(
+        self, command: ClaimMessages, done: Callable[[Any], object], turns: ClientTurns | None
+    ) -> bool:
+        """As `claim`, without a coroutine; False, and nothing done, if messages must be looked for.
+
+        `done` is told the messages, an exception, or the task that goes on with the claim.
+        """
+        until_s = self._until_s(command)
+        routed, is_close = self._routed(command)
+        if routed is None:
+            return False
+
+        def claimed(granted: Any) -> None:
+            if isinstance(granted, BaseException):
+                done(granted)
+                return
+            try:
+                found = self._read_here(command, granted, is_close=is_close)
+            except Exception as error:
+                done(error)
+                return
+            waits = command.wait_ms and command.count
+            if found or (found is not None and not granted.grants and not waits):
+                done(found)
+                return
+            going_on = self._go_on(command, (granted, is_close), found, until_s, turns)
+            done(asyncio.get_running_loop().create_task(going_on))
+
+        self._loop.commit_soon(routed, claimed)
+        return True
+
+    async def _go_on(
+        self,
+        command: ClaimMessages,
+        got: tuple[Granted, bool],
+        found: list[Lot] | None,
+        until_s: float,
+        turns: ClientTurns | None,
+    ) -> list[Lot]:
+        """Go on with a claim that has got less than it wants, or nothing that is at hand."""
+        found, _ = await self._claim_rest(command, got, found, turns)
+        return found or await self._wait(command, until_s, turns)
+
+    def _until_s(self, command: ClaimMessages) -> float:
+        return self._store.clock.seconds() + (command.wait_ms or 0) / 1000
+
+    async def _wait(
+        self, command: ClaimMessages, until_s: float, turns: ClientTurns | None
+    ) -> list[Lot]:
+        """Stand in line, if there is time left."""
+        if not command.count or self._store.clock.seconds() >= until_s:
+            return []
         waiter = _Waiter(consuming.without_acks(command), turns)
         self._lines.join(command.queue, waiter, command.count)
         try:
@@ -147,30 +201,55 @@ class Claims:
         self, command: ClaimMessages, turns: ClientTurns | None
     ) -> tuple[list[Lot], int]:
         """As `consuming.claim_now`; what is known to be routed is claimed by the loop's own commits."""
+        routed, is_close = self._routed(command)
+        if routed is None:
+            return await self._loop.ask(consuming.claim_now, self._store, command, turns=turns)
+        granted = await self._loop.commit(routed)
+        found = self._read_here(command, granted, is_close=is_close)
+        if found:
+            return found, granted.left
+        return await self._claim_rest(command, (granted, is_close), found, turns)
+
+    def _routed(self, command: ClaimMessages) -> tuple[ClaimRouted | None, bool]:
+        """The claim of what need not be looked for, if it is that; and whether it came just now."""
         store = self._store
         routed = consuming.claim_ahead(store, command) or consuming.claim_level(store, command)
-        close = None
         if routed is None and store.is_fast and not store.is_committing:
-            routed = close = consuming.claim_close(store, command)
-        if routed is None:
-            return await self._loop.ask(consuming.claim_now, store, command, turns=turns)
-        granted = await self._loop.commit(routed)
+            routed = consuming.claim_close(store, command)
+            return routed, routed is not None
+        return routed, False
+
+    def _read_here(
+        self, command: ClaimMessages, granted: Granted, *, is_close: bool
+    ) -> list[Lot] | None:
+        """The messages that a claim got, if it got enough, and they are at hand; else None."""
+        store, grants = self._store, granted.grants
         consuming.note_ahead(store, command.queue, granted)
-        missing = command.count - granted.count
-        is_close = close is not None and granted.grants and not granted.is_overtaken
-        is_all = granted.is_level or is_close
-        if missing > 0 and not granted.ahead and not is_all:
+        if _is_short(command, granted, is_close=is_close):
+            return None
+        is_recent = granted.is_level or (is_close and not granted.is_overtaken)
+        is_little = is_recent and 0 < granted.count <= READ_HERE
+        if is_little or are_at_hand(store, grants):
+            return read_grants(store, command.queue, grants)
+        return None
+
+    async def _claim_rest(
+        self,
+        command: ClaimMessages,
+        got: tuple[Granted, bool],
+        found: list[Lot] | None,
+        turns: ClientTurns | None,
+    ) -> tuple[list[Lot], int]:
+        """What a claim got that could not be read at once, and what it has to look for yet."""
+        (granted, is_close), store = got, self._store
+        grants = granted.grants
+        if found is None and _is_short(command, granted, is_close=is_close):
             consuming.forget_level(store, command.queue)
-            rest = replace(command, acked=[], count=missing)
-            grants = granted.grants
+            rest = replace(command, acked=[], count=command.count - granted.count)
             return await self._loop.ask(consuming.claim_now, store, rest, grants, turns=turns)
-        is_little = is_all and granted.count <= READ_HERE
-        asked = (store, command.queue, granted.grants)
-        if is_little or are_at_hand(store, granted.grants):
-            found = read_grants(*asked)
-        else:
-            found = await self._loop.ask(read_grants, *asked, turns=turns)
-        if found or not granted.grants:
+        if found is None:
+            found = await self._loop.ask(read_grants, store, command.queue, grants, turns=turns)
+        if found or not grants:
             return found, granted.left
         rest = consuming.without_acks(command)  # all of these were damaged, and have failed
         return await self._loop.ask(consuming.claim_now, store, rest, turns=turns)
@@ -274,6 +353,13 @@ class Claims:
     def _end_turn(self, waiter: _Waiter) -> None:
         if waiter.turns is not None:
             waiter.turns.end()
+
+
+def _is_short(command: ClaimMessages, granted: Granted, *, is_close: bool) -> bool:
+    """Whether a claim has to look for more: others were faster than it."""
+    if command.count <= granted.count or granted.ahead or granted.is_level:
+        return False
+    return not (is_close and granted.grants and not granted.is_overtaken)
 
 
 def _refuse(waiter: _Waiter) -> None:

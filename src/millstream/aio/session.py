@@ -20,8 +20,8 @@ from millstream.aio.weight import are_light, weight_of
 from millstream.command import Command, Operation, tidies
 from millstream.embedded import WAITS, answer, operation, put_for_later
 from millstream.errors import MillstreamError
-from millstream.log.commands import WaitForOffset
-from millstream.queue.commands import ClaimMessages
+from millstream.log.commands import Acknowledge, Append, WaitForOffset
+from millstream.queue.commands import ClaimMessages, FinishClaims, PutMessages, RenewClaims
 from millstream.queue.model.message import Lot
 from millstream.queue.service.consuming import route_before
 from millstream.store.sleep import Sleep, step_of, watching
@@ -31,16 +31,42 @@ from millstream.store.transactor import fresh
 
 T = TypeVar("T")
 
+Done = Callable[[Any], object]
+"""Is told an answer, or the exception in its place."""
+
+DIRECT = frozenset({Append, PutMessages, Acknowledge, FinishClaims, RenewClaims})
+"""Operations that consist of one commit, and leave nothing to be tidied."""
+
 QUERY_THREADS = 4
 """Reads are short and mostly hold the interpreter's lock: more threads would only take turns."""
 
 
 class _Asked(Ticket[Any], eq=False, kw_only=True):
+    """A ticket with what is told its answer, or its error."""
+
+    tell: Done
+    weight: int
+    """About how many bytes and records it handles."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether an answer is still waited for."""
+        return True
+
+    def settle(self) -> None:
+        """Give the answer."""
+        self.tell(self.result if self.error is None else self.error)
+
+
+class _Awaited(_Asked, eq=False, kw_only=True):
     """A ticket with the future of the coroutine that waits for it."""
 
     future: asyncio.Future[Any]
-    weight: int
-    """About how many bytes and records it handles."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Not if the coroutine was cancelled."""
+        return not self.future.done()
 
     def settle(self) -> None:
         """Give the answer, unless nobody waits any more."""
@@ -55,22 +81,26 @@ class _Asked(Ticket[Any], eq=False, kw_only=True):
 class _Group:
     """Tickets that are handed in together, and answered together when the last has landed."""
 
-    __slots__ = ("_call_soon", "_landed", "asked")
+    __slots__ = ("_landed", "_loop", "asked", "is_over")
 
-    def __init__(
-        self, asked: list[_Asked], call_soon: Callable[[Callable[[], None]], None]
-    ) -> None:
+    def __init__(self, asked: list[_Asked], loop: AsyncEmbeddedSession) -> None:
         self.asked = asked
-        self._call_soon = call_soon
-        self._landed: list[Ticket[Any]] = []
+        self.is_over = False
+        """Whether all have landed while they were handed in: the loop has committed them itself."""
+        self._loop = loop
+        self._landed = 0
         for one in asked:
             one.on_done = self._land
 
     def _land(self, ticket: Ticket[Any]) -> None:
-        """Called on the commit thread, for one ticket after the other: ring once for all."""
-        self._landed.append(ticket)
-        if len(self._landed) == len(self.asked):
-            self._call_soon(self.settle)
+        """Called on the thread that commits, for one ticket after the other: ring once for all."""
+        self._landed += 1
+        if self._landed < len(self.asked):
+            return
+        if self._loop.is_here():
+            self.is_over = True
+        else:
+            self._loop.call_soon(self.settle)
 
     def settle(self) -> None:
         """Give the answers; in the event loop."""
@@ -114,6 +144,21 @@ class AsyncEmbeddedSession:
             return found
         return await self.ask(answer, self.store, command)
 
+    def begin_direct(
+        self, command: Command[Any], done: Done, turns: ClientTurns | None = None
+    ) -> bool:
+        """Carry out what one commit answers, without a coroutine; False if that is not known of it.
+
+        `done` is told its answer, an exception, or a task that will have the answer. If False,
+        nothing was done. Called in the event loop.
+        """
+        if type(command) is ClaimMessages:
+            return self._claims.begin(command, done, turns)
+        if type(command) not in DIRECT or put_for_later(command):
+            return False
+        self.commit_soon(command, done)  # type: ignore[arg-type]
+        return True
+
     async def close(self) -> None:
         """Close the store; calls that still wait get `Closed`."""
         if self._closing is None:
@@ -136,25 +181,34 @@ class AsyncEmbeddedSession:
     def begin(self, command: Operation[T]) -> asyncio.Future[T]:
         """Hand an operation in, with all others of this turn; its answer comes when it is durable."""
         future: asyncio.Future[T] = self._loop.create_future()
+        weight = weight_of(command)
+        self._gather(_Awaited(operation(command), tell=_none, weight=weight, future=future))
+        return future
+
+    def commit_soon(self, command: Operation[Any], done: Done) -> None:
+        """As `commit`, without a coroutine that waits: `done` is called in the event loop."""
+        self._gather(_Asked(operation(command), tell=done, weight=weight_of(command)))
+
+    def _gather(self, asked: _Asked) -> None:
         if not self._gathered:
             self._loop.call_soon(self._hand_in)
-        asked = _Asked(operation(command), future=future, weight=weight_of(command))
         self._gathered.append(asked)
-        return future
 
     def _hand_in(self) -> None:
         """Submit what was gathered in this turn, in pieces that one commit can take."""
-        gathered = [asked for asked in self._gathered if not asked.future.done()]
+        gathered = [asked for asked in self._gathered if asked.is_wanted]
         self._gathered = []
         size = self.limits.group_operations_max
+        light = are_light([asked.weight for asked in gathered])
         for first in range(0, len(gathered), size):
-            group = _Group(gathered[first : first + size], self.call_soon)
-            light = are_light([asked.weight for asked in gathered])
+            group = _Group(gathered[first : first + size], self)
             try:
                 self.store.submit([*group.asked], light=light)
             except MillstreamError as error:
                 for asked in group.asked:
                     asked.error = fresh(error)
+                group.is_over = True
+            if group.is_over:
                 group.settle()
 
     # Reads and procedures.
@@ -217,6 +271,10 @@ class AsyncEmbeddedSession:
         except RuntimeError:
             if not self._loop.is_closed():
                 raise
+
+
+def _none(found: Any) -> None:
+    """Nothing is told."""
 
 
 Waiting = Callable[[AsyncEmbeddedSession, Any, ClientTurns | None], Awaitable[Any]]

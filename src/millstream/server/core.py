@@ -170,12 +170,7 @@ class Core:
         began_s, kind = self.store.clock.seconds(), type(command)
         try:
             principal = await self.tokens.confirm(principal)
-            principal.check(command)
-            check_command(command)
-            command = principal.signed(command)
-            command = bounded(command, self.settings, self.store.limits)
-            if traceparent is not None:
-                command = traced(command, traceparent, self.store.limits)
+            command = self.admitted(principal, command, traceparent)
             with self.tracer.command(command):
                 answer = await self._answer_in_quota(principal, command, holdings)
         except Exception as error:
@@ -184,6 +179,16 @@ class Core:
         self.meter.answered(kind, self.store.clock.seconds() - began_s)
         self.tracer.answered(command, answer)
         return answer
+
+    def admitted(
+        self, principal: Principal, command: Command[T], traceparent: str | None
+    ) -> Command[T]:
+        """The command as it is carried out for a principal; refused if it may not ask it."""
+        principal.check(command)
+        check_command(command)
+        command = principal.signed(command)
+        command = bounded(command, self.settings, self.store.limits)
+        return command if traceparent is None else traced(command, traceparent, self.store.limits)
 
     async def _answer_in_quota(
         self, principal: Principal, command: Command[T], holdings: Holdings | None

@@ -36,6 +36,15 @@ async def waiting(ms: aio.Millstream, queue: Queue, count: int = MANY) -> list[a
     return found
 
 
+async def in_order(ms: aio.Millstream, queue: Queue, count: int) -> list[asyncio.Task[Any]]:
+    """The same, and each stands before the next one comes."""
+    found: list[asyncio.Task[Any]] = []
+    while len(found) < count:
+        found.append(asyncio.create_task(queue.claim(1, wait=LONG_S)))
+        await until_standing(ms, len(found))
+    return found
+
+
 async def operations(ms: aio.Millstream) -> int:
     found: int = (await ms.stats())["operations"]
     return found
@@ -91,10 +100,7 @@ async def test_a_burst_is_claimed_in_a_few_commits(tmp_path: Path) -> None:
 async def test_the_first_come_are_the_first_served(tmp_path: Path) -> None:
     async with await aio.open(tmp_path / "a.db") as ms:
         queue = await ms.create_queue("jobs", lease=60)
-        claims = []
-        for number in range(5):
-            claims.append(asyncio.create_task(queue.claim(1, wait=LONG_S)))
-            await until_standing(ms, number + 1)
+        claims = await in_order(ms, queue, 5)
         for number in range(5):
             await queue.put(str(number))
             assert [message.value for message in await claims[number]] == [str(number).encode()]
@@ -105,7 +111,7 @@ async def test_the_first_come_are_the_first_served(tmp_path: Path) -> None:
 async def test_the_first_leaves_and_the_next_is_served(tmp_path: Path) -> None:
     async with await aio.open(tmp_path / "a.db") as ms:
         queue = await ms.create_queue("jobs", lease=60)
-        claims = await waiting(ms, queue, 3)
+        claims = await in_order(ms, queue, 3)
         claims[0].cancel()
         await until_standing(ms, 2)
         await queue.put(b"a")

@@ -121,6 +121,17 @@ class Tokens:
             return True
         return self._read_s is not None and self._clock.seconds() - self._read_s < STALE_S
 
+    def confirm_now(self, principal: Principal) -> Principal | None:
+        """As `confirm`; None if the entries would have to be read first, or it does not count."""
+        if not principal.token and principal.expires_ms is None:
+            return principal
+        if not self.is_fresh(principal):
+            return None
+        try:
+            return self.confirm_at_once(principal)
+        except Unauthenticated:
+            return None
+
     def confirm_at_once(self, principal: Principal) -> Principal:
         """As `confirm`, by what is known of the token now."""
         wall_ms = self._clock.wall_ms()

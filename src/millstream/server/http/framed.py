@@ -11,6 +11,7 @@ import asyncio
 import logging
 import socket
 from collections import deque
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -54,6 +55,7 @@ class FramedConnection(asyncio.Protocol):
         self._scope = scope
         self._unframer = Unframer(frame_bytes_max)
         self._frames: deque[Message] = deque([{"type": "websocket.connect"}])
+        self._take: Callable[[bytes], bool] | None = None
         self._taker: asyncio.Future[None] | None = None
         self._reads = True
         self._writable = asyncio.Event()
@@ -108,7 +110,8 @@ class FramedConnection(asyncio.Protocol):
         try:
             for kind, found in self._unframer.feed(data):
                 if kind == framing.DATA:
-                    self._hand_on({"type": "websocket.receive", "bytes": found})
+                    if not self._is_taken(found):
+                        self._hand_on({"type": "websocket.receive", "bytes": found})
                 elif kind == framing.PING:
                     self.transport.write(framing.frame(found, framing.PONG))
                 elif kind == framing.CLOSE:
@@ -121,7 +124,11 @@ class FramedConnection(asyncio.Protocol):
     # What the application asks for.
 
     async def _serve(self) -> None:
-        self._scope["state"] |= {"abort": self.transport.abort, "write": self._write}
+        self._scope["state"] |= {
+            "abort": self.transport.abort,
+            "write": self._write,
+            "listen": self._listen,
+        }
         try:
             await self._app(self._scope, self._receive, self._send)
         except ClientDisconnected:
@@ -173,6 +180,18 @@ class FramedConnection(asyncio.Protocol):
             return False
         self.transport.writelines(framing.pieces(frame))
         return True
+
+    def _listen(self, take: Callable[[bytes], bool]) -> None:
+        """Hand frames over as they come, while none before them waits; False: it is to wait."""
+        self._take = take
+
+    def _is_taken(self, frame: bytes) -> bool:
+        """Whether a frame need not wait: the application has taken all before it, and this one."""
+        if self._take is None or self._frames:
+            return False
+        if self._taker is None or self._taker.done():
+            return False  # it is still busy with the one before
+        return self._take(frame)
 
     def _accept(self, message: Message) -> None:
         self._is_open = True

@@ -187,7 +187,7 @@ class _Watched:
         meter.requests_open.dec()
         if self._is_socket and self._status == 101:
             meter.sockets.dec()
-        meter.requests.labels(self._status or 500).inc()
+        meter.requests.add(self._status or 500)
         if self._core.settings.log_requests:
             _access.info("%s", self._line())
         elif self._is_socket and self._status != 101:
@@ -210,7 +210,7 @@ class _Watched:
     def count_received(self, size: int) -> None:
         """Count what has come, also where the application takes it past `receive`."""
         self._received += size
-        self._core.meter.received_bytes.inc(size)
+        self._core.meter.received_bytes.count += size
 
     async def send(self, message: Message) -> None:
         """What the application sends, counted, and with the request's id."""
@@ -227,7 +227,7 @@ class _Watched:
         else:
             size = len(message.get("body") or message.get("bytes") or message.get("text") or b"")
             self._sent += size
-            self._core.meter.sent_bytes.inc(size)
+            self._core.meter.sent_bytes.count += size
         await self._send(message)
 
     def count_writes(self) -> None:
@@ -240,7 +240,7 @@ class _Watched:
             is_written: bool = write(frame)
             if is_written:
                 self._sent += len(frame)
-                self._core.meter.sent_bytes.inc(len(frame))
+                self._core.meter.sent_bytes.count += len(frame)
             return is_written
 
         self._scope["state"]["write"] = counted

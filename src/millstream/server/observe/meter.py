@@ -7,22 +7,35 @@ What the store and its queues know by themselves is asked for at a scrape: see `
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.registry import Collector
+
+from millstream.server.observe.counters import (
+    CounterByStatus,
+    HistogramByCommand,
+    PlainCounter,
+    PlainHistogram,
+)
+
+C = TypeVar("C", bound=Collector)
 
 SECONDS = (*(base / 10**power for power in (4, 3, 2, 1, 0) for base in (1, 2, 5)), 10, 30, 60)
 GROUPS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
 
 
 class Meter:
-    """Counters of one server; they may be counted up on any thread."""
+    """Counters of one server; those of the library may be counted up on any thread."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._commands = self._histogram(
-            "command_seconds",
-            "How long commands took, waiting included where a command waits for something.",
-            ["command"],
+        self._commands = self._add(
+            HistogramByCommand(
+                "millstream_command_seconds",
+                "How long commands took, waiting included where a command waits for something.",
+                SECONDS,
+            )
         )
         self._failures = self._counter(
             "command_failures",
@@ -32,7 +45,7 @@ class Meter:
         self._group_sizes = self._histogram(
             "commit_group_operations",
             "Operations that one commit of this process made durable together.",
-            buckets=GROUPS,
+            GROUPS,
         )
         self._commit_times = self._histogram(
             "commit_seconds", "How long a commit took: its operations, its rows, its sync."
@@ -40,7 +53,9 @@ class Meter:
         self._sync_times = self._histogram(
             "sync_seconds", "How long a commit's sync took, which makes it durable."
         )
-        self.requests = self._counter("http_requests", "Requests answered, by status.", ["status"])
+        self.requests = self._add(
+            CounterByStatus("millstream_http_requests", "Requests answered, by status.")
+        )
         self.denied = self._counter(
             "denied_requests", "Requests refused before they were looked at, by reason.", ["reason"]
         )
@@ -49,17 +64,19 @@ class Meter:
         )
         self.connections = self._gauge("connections", "Connections that are open now.")
         self.sockets = self._gauge("sockets", "WebSockets that are open now.")
-        self.received_bytes = self._counter(
-            "received_bytes", "Bytes of bodies and frames received."
+        self.received_bytes = self._add(
+            PlainCounter("millstream_received_bytes", "Bytes of bodies and frames received.")
         )
-        self.sent_bytes = self._counter("sent_bytes", "Bytes of bodies and frames sent.")
-        self._children: dict[type, Histogram] = {}
+        self.sent_bytes = self._add(
+            PlainCounter("millstream_sent_bytes", "Bytes of bodies and frames sent.")
+        )
 
-    def _histogram(
-        self, name: str, text: str, labels: Sequence[str] = (), buckets: Sequence[float] = SECONDS
-    ) -> Histogram:
-        registry = self.registry
-        return Histogram(f"millstream_{name}", text, labels, registry=registry, buckets=buckets)
+    def _add(self, collector: C) -> C:
+        self.registry.register(collector)
+        return collector
+
+    def _histogram(self, name: str, text: str, bounds: Sequence[float] = SECONDS) -> PlainHistogram:
+        return self._add(PlainHistogram(f"millstream_{name}", text, bounds))
 
     def _counter(self, name: str, text: str, labels: Sequence[str] = ()) -> Counter:
         return Counter(f"millstream_{name}", text, labels, registry=self.registry)
@@ -68,26 +85,18 @@ class Meter:
         return Gauge(f"millstream_{name}", text, registry=self.registry)
 
     def answered(self, kind: type, seconds: float) -> None:
-        """A command was carried out."""
-        child = self._children.get(kind)
-        if child is None:
-            child = self._children[kind] = self._commands.labels(kind.__name__)
-        child.observe(seconds)
+        """A command was carried out; called by the event loop."""
+        self._commands.observe(kind, seconds)
 
     def committed(self, operations: int, commit_s: float, sync_s: float) -> None:
-        """The store has committed a group; called on the thread that did."""
-        self._group_sizes.observe(operations)
-        self._commit_times.observe(commit_s)
-        self._sync_times.observe(sync_s)
+        """The store has committed a group; called on the thread that did, in the writer's turn."""
+        self._group_sizes.observed.observe(operations)
+        self._commit_times.observed.observe(commit_s)
+        self._sync_times.observed.observe(sync_s)
 
     def commit_counts(self) -> list[tuple[float, int]]:
         """How many commits there were by how long they took: bounds in seconds, and counts up to them."""
-        (family,) = self._commit_times.collect()
-        return [
-            (float(sample.labels["le"]), int(sample.value))
-            for sample in family.samples
-            if sample.name.endswith("_bucket")
-        ]
+        return self._commit_times.observed.counts()
 
     def connections_open(self) -> int:
         """How many connections are open now."""

@@ -8,16 +8,21 @@ answer, answers that are not read, messages that are claimed. `docs/PROTOCOL.md`
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 from starlette.types import Message, Receive, Scope, Send
 
 from millstream import wire
+from millstream.aio import session
 from millstream.command import Command, waits
 from millstream.errors import InvalidInput, MillstreamError, Overloaded, Unauthenticated
 from millstream.format.keys import STORE_KEY
 from millstream.limits import Limits
+from millstream.queue.commands import ClaimMessages
+from millstream.server import direct
 from millstream.server.auth.access import NODE, Principal
 from millstream.server.bounds import check_records
 from millstream.server.cluster.forwarding import Forwarder
@@ -25,7 +30,7 @@ from millstream.server.cluster.seat import ALONE, Asker, Seat
 from millstream.server.core import Core
 from millstream.server.holdings import Holdings
 from millstream.server.journal import note_failure
-from millstream.server.observe.tracing import traceparent_of
+from millstream.server.observe.tracing import is_on, traceparent_of
 from millstream.server.parts import WEIGHT_MAX, decode_at_once, weigh
 from millstream.server.socket.outbox import Outbox, Sent
 from millstream.store.instance import Instance
@@ -66,6 +71,12 @@ LOOK_S = 0.5
 
 CLOSE_S = 1.0
 """How long a close frame may wait behind answers that the client does not read."""
+
+DIRECT = frozenset({*session.DIRECT, ClaimMessages})
+"""Requests that may be answered without a task of their own."""
+
+Listen = Callable[[Callable[[bytes], bool]], None]
+"""Has frames handed over as they come, not only when they are asked for."""
 
 Request = tuple[int, Command[Any] | MillstreamError]
 """A request's number, and what it asks for; or why that is refused."""
@@ -139,11 +150,21 @@ class Conversation:
         self._traceparent = traceparent_of(scope)
         self._core = core
         self._receive = receive
+        self._count_received: Callable[[int], None] = scope["state"]["count_received"]
+        self._listen: Listen | None = scope["state"].get("listen")
         self._send = send
         self._loop = asyncio.get_running_loop()
-        self._running: dict[int, asyncio.Task[None]] = {}
+        self._running: dict[int, asyncio.Task[Any] | None] = {}
+        """Requests without an answer; those that a commit will answer have no task."""
         self._waiting: set[int] = set()
         """Running requests that may wait for something to happen."""
+        self._unbegun = 0
+        """Tasks that were made, and have not run yet: what comes behind them waits for its turn."""
+        self._is_traced = is_on()
+        """Spans need a task's context."""
+        self._idle: asyncio.Event | None = None
+        """Set once a server that stops has answered all that has no task."""
+        self._is_over = False
         self._holdings = Holdings(settings.claims_open_max)
         self._is_node = self.principal is NODE
         self._reads = asyncio.Semaphore(NODE_READS_MAX if self._is_node else READS_MAX)
@@ -157,6 +178,8 @@ class Conversation:
     async def run(self, hello: bytes) -> None:
         """Talk until one side ends it."""
         self.outbox.put(hello)
+        if self._listen is not None:
+            self._listen(self.take)
         reading = asyncio.create_task(self._read_frames())
         sending = asyncio.create_task(self.outbox.run())
         closing = asyncio.create_task(self._core.closing.wait())
@@ -171,7 +194,8 @@ class Conversation:
                 reading.cancel()
                 await self._go_away()
         finally:
-            tasks = [*parts, *self._running.values()]
+            self._is_over = True
+            tasks = [*parts, *filter(None, self._running.values())]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -187,6 +211,36 @@ class Conversation:
             self._forwarder.close()
 
     # Requests come in.
+
+    def take(self, data: bytes) -> bool:
+        """Begin with the requests of a frame at once; False, and nothing done, if it must be read.
+
+        So nothing is refused here: a frame that may not be taken is read, and refused there.
+        """
+        if self._is_over or self._unbegun or self._core.seat is not None or not is_small(data):
+            return False
+        if self._core.tokens.confirm_now(self.principal) is None:
+            return False
+        try:
+            requests = decode_requests(data)
+        except InvalidInput:
+            return False
+        if not self._has_room(requests) or self._spend(len(requests)) is not None:
+            return False
+        for number, command in _checked(requests, self._core.store.limits):
+            self._begin(number, command)
+        self._count_received(len(data))
+        return True
+
+    def _has_room(self, requests: list[tuple[int, Command[Any]]]) -> bool:
+        """Whether requests are few enough, and none has a number that is in use."""
+        running, most = self._running, self._core.settings.requests_in_flight_max
+        if len(running) + len(requests) > most:
+            return False
+        if len(requests) == 1:
+            return requests[0][0] not in running
+        numbers = {number for number, _ in requests}
+        return len(numbers) == len(requests) and numbers.isdisjoint(running)
 
     async def _read_frames(self) -> None:
         most = NODE_REQUESTS_MAX if self._is_node else self._core.settings.requests_in_flight_max
@@ -233,13 +287,55 @@ class Conversation:
         if isinstance(command, MillstreamError):
             self.outbox.answer(number, command)
             return
-        self._running[number] = self._loop.create_task(self._execute(number, command))
         if waits(command):
             self._waiting.add(number)
+        if not (self._unbegun or self._is_traced) and self._begin_direct(number, command):
+            return
+        self._unbegun += 1
+        self._running[number] = self._loop.create_task(self._execute(number, command))
 
     # Requests are carried out.
 
+    def _begin_direct(self, number: int, command: Command[Any]) -> bool:
+        """Begin a request without a task, if one commit can answer it."""
+        if type(command) not in DIRECT or self._core.seat is not None:
+            return False
+        self._running[number] = None
+        done = partial(self._answer, number, command)
+        is_begun = direct.begin(
+            self._core,
+            self.principal,
+            command,
+            self._holdings,
+            done,
+            traceparent=self._traceparent,
+        )
+        if not is_begun:
+            del self._running[number]
+        return is_begun
+
+    def _answer(self, number: int, command: Command[Any], found: Any) -> None:
+        """Send the answer of a request that began without a task; or go on with it as one."""
+        if isinstance(found, asyncio.Task):
+            if self._is_over:
+                found.cancel()
+                return
+            self._running[number] = found
+            found.add_done_callback(partial(self._answer_of_task, number, command))
+            return
+        del self._running[number]
+        self._waiting.discard(number)
+        if not self._is_over:
+            self.outbox.answer(number, _told(command, found))
+        if self._idle is not None and None not in self._running.values():
+            self._idle.set()
+
+    def _answer_of_task(self, number: int, command: Command[Any], task: asyncio.Task[Any]) -> None:
+        if not task.cancelled():
+            self._answer(number, command, task.exception() or task.result())
+
     async def _execute(self, number: int, command: Command[Any]) -> None:
+        self._unbegun -= 1
         if command.traits.is_large:
             await self._reads.acquire()
             when_sent: Sent | None = self._reads.release
@@ -267,11 +363,8 @@ class Conversation:
                 level=self._asker.read_level,
                 traceparent=self._traceparent,
             )
-        except MillstreamError as error:
-            return error
         except Exception as error:
-            note_failure(error, command=type(command).__name__)
-            return MillstreamError("the server failed at this request; its log says where")
+            return _told(command, error)
 
     # The end.
 
@@ -285,12 +378,17 @@ class Conversation:
     async def _go_away(self) -> None:
         """The server stops: finish what was begun, but wait for nothing."""
         for number in self._waiting:
-            self._running[number].cancel()
+            if (waiting := self._running[number]) is not None:
+                waiting.cancel()
         begun = [task for number, task in self._running.items() if number not in self._waiting]
+        self._idle = asyncio.Event()
+        if None not in begun:
+            self._idle.set()
         try:
             async with asyncio.timeout(self._core.settings.stop_s * ENDING):
-                if begun:
-                    await asyncio.wait(begun)
+                await self._idle.wait()
+                if tasks := [task for task in begun if task is not None]:
+                    await asyncio.wait(tasks)
                 await self.outbox.drained()
         except TimeoutError:
             pass  # what is left has an unknown outcome, and the client knows that it has
@@ -328,6 +426,14 @@ def _checked(requests: list[tuple[int, Command[Any]]], limits: Limits) -> list[R
         except MillstreamError as error:
             # Its traceback would keep the frame's requests, in a circle.
             found.append((number, error.with_traceback(None)))
+    return found
+
+
+def _told(command: Command[Any], found: Any) -> Any:
+    """An answer, or the error that tells an exception."""
+    if isinstance(found, Exception) and not isinstance(found, MillstreamError):
+        note_failure(found, command=type(command).__name__)
+        return MillstreamError("the server failed at this request; its log says where")
     return found
 
 
