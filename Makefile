@@ -11,12 +11,16 @@ FAULTS_EXTRAS := $(SETUP_EXTRAS)
 # Extra arguments for the command that a target ends in: make test ARGS="-k cursor"
 ARGS ?=
 
+# Which simulations `make sim` runs: how many seeds, and the first of them.
+SEEDS ?= 1000
+FIRST ?= 0
+
 BIN    := .venv/bin
 SETUP  := bash tools/setup.sh
 PYTHON_PATHS := src tests tools $(if $(wildcard bench/*.py),bench) $(if $(wildcard examples/*.py),examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo setup quick test generate check bench faults format clean
+.PHONY: help run demo setup quick test sim generate check bench faults format clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' \
@@ -40,6 +44,10 @@ quick: ## run the quick tests alone, on every processor
 test: ## run every test, quick ones first, and print a table
 	@$(SETUP) $(TEST_EXTRAS)
 	@$(BIN)/python tools/run_tests.py $(ARGS)
+
+sim: ## simulate clusters: make sim SEEDS=1000 FIRST=0
+	@$(SETUP) $(TEST_EXTRAS)
+	@MILLSTREAM_SIM_SEEDS=$(SEEDS) MILLSTREAM_SIM_FIRST=$(FIRST) $(BIN)/python -m pytest -q -s tests/simulation $(ARGS)
 
 generate: ## write the nouns of threads from those of coroutines
 	@$(SETUP) $(CHECK_EXTRAS)

@@ -7,16 +7,12 @@ from typing import Any
 
 from millstream.cluster import changes
 from millstream.cluster import entry as entries
-from millstream.cluster.entry import EpochBody, Position, SharedCommit, SharedEntry
+from millstream.cluster.entry import Differs, EpochBody, Position, SharedCommit, SharedEntry
 from millstream.cluster.shared_log import Stored
 from millstream.store.commit import Commit, Row
 from millstream.store.engine import Writer
 
 BATCH_BYTES_MAX = 4 * 1024 * 1024
-
-
-class Differs(Exception):
-    """The shared log is not the one that this store has followed, or its rows are not the leader's."""
 
 
 class OneMore:

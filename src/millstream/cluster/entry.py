@@ -34,6 +34,10 @@ POSITION_EVERY = 64
 """A barrier whose sequence is a multiple of this is noted on disk, as every commit and epoch is."""
 
 
+class Differs(Exception):
+    """The shared log is not the one that this store has followed, or its rows are not the leader's."""
+
+
 class SharedEntry(Struct, frozen=True, array_like=True):
     """One entry."""
 
@@ -115,22 +119,22 @@ def digest(data: bytes) -> bytes:
 
 
 def decode(sequence: int, data: bytes) -> SharedEntry:
-    """Read an entry; what is none is damage."""
+    """Read an entry; raises `Differs` if it is none."""
     try:
         found = _entries.decode(data)
     except msgspec.MsgspecError as error:
-        raise unreadable(sequence, error) from error
+        raise _unreadable(sequence, error) from error
     if not EPOCH <= found.kind <= CHUNKED:
-        raise unreadable(sequence, f"its kind is {found.kind}; was it written by a newer version?")
+        raise _unreadable(sequence, f"its kind is {found.kind}; was it written by a newer version?")
     return found
 
 
 def decode_body(sequence: int, kind: type[Any], data: bytes) -> Any:
-    """Read the body of an entry."""
+    """Read the body of an entry; raises `Differs` if it is none."""
     try:
         return _bodies[kind].decode(data)
     except msgspec.MsgspecError as error:
-        raise unreadable(sequence, error) from error
+        raise _unreadable(sequence, error) from error
 
 
 def decode_position(data: bytes | None) -> Position:
@@ -143,11 +147,8 @@ def decode_position(data: bytes | None) -> Position:
         raise CorruptionError(f"the cluster's row: {error}", what="row", where=0) from error
 
 
-def unreadable(sequence: int, why: object) -> CorruptionError:
-    """What is said of an entry that cannot be what was sent."""
-    return CorruptionError(
-        f"entry {sequence} of the shared log: {why}", what="entry", where=sequence
-    )
+def _unreadable(sequence: int, why: object) -> Differs:
+    return Differs(f"entry {sequence} of the shared log is not what was sent: {why}")
 
 
 def pack(commit: Commit, tables: list[TableChange]) -> bytes:

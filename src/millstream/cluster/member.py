@@ -20,8 +20,8 @@ import threading
 from collections.abc import Callable
 
 from millstream.cluster import entry as entries
-from millstream.cluster.batch import Differs, EntryBatch, OneMore
-from millstream.cluster.entry import EpochBody, Position, SharedEntry, TableChange, encode
+from millstream.cluster.batch import EntryBatch, OneMore
+from millstream.cluster.entry import Differs, EpochBody, Position, SharedEntry, TableChange, encode
 from millstream.cluster.leadership import Leadership
 from millstream.cluster.settings import NodeSettings
 from millstream.cluster.shared_log import (
@@ -98,6 +98,8 @@ class ClusterMember:
         self._chunks_of = b""
         self._lost = True
         """Whether the position in memory is not to be trusted: the one on disk counts."""
+        self._shaken = False
+        """Whether a write here has failed, so that the engine has to make sure of what is on disk."""
         self._doubt: str | None = None
         """What interrupted a commit whose outcome is not known."""
 
@@ -134,7 +136,8 @@ class ClusterMember:
         except (NotLeader, NoQuorum):
             raise
         except MillstreamError as error:
-            self._lose(str(error))
+            self._shaken = sent
+            self._lose()
             if not sent:
                 raise
             if isinstance(error, CorruptionError):
@@ -147,7 +150,8 @@ class ClusterMember:
             ) from error
         except BaseException as error:
             self._doubt = f"{type(error).__name__}: {error}"
-            self._lose(self._doubt)
+            self._shaken = True
+            self._lose()
             raise
         self._note(position)
 
@@ -167,21 +171,21 @@ class ClusterMember:
         """Make certain what is on disk, and go on from there."""
         with self.turn:
             self.engine.recover()
-            self._doubt = None
-            if not self.leadership.leads:
-                self._reload()
+            self._shaken, self._doubt = False, None
+            self._lost = self._lost or not self.leadership.leads
 
     # What the node's loop asks for.
 
-    def beat(self) -> None:
-        """Show the others, and oneself, that this node leads; not while a commit does so."""
+    def beat(self) -> bool:
+        """Show the others, and oneself, that this node leads; False if a commit just does so."""
         if not self.turn.acquire(blocking=False):
-            return
+            return False
         try:
             if self.leadership.leads:
                 self._beat()
         finally:
             self.turn.release()
+        return True
 
     def read(self, timeout_s: float) -> list[Stored]:
         """What came after the position; by a follower."""
@@ -200,12 +204,12 @@ class ClusterMember:
                 self._apply(found)
             except Differs as error:
                 self.halt(str(error))
-            except CorruptionError as error:
-                self._lost = True
-                self.damaged = str(error)
-                raise NeedsSnapshot(str(error)) from error
-            except BaseException:
-                self._lost = True
+            except BaseException as error:
+                self._shaken = True
+                self._lose()
+                if isinstance(error, CorruptionError):
+                    self.damaged = str(error)
+                    raise NeedsSnapshot(str(error)) from error
                 raise
 
     def campaign(self) -> bool:
@@ -222,18 +226,14 @@ class ClusterMember:
             except (Overtaken, Unsure, Unreachable):
                 return False  # if it is stored after all, it is read like any other
             self._chunks = []
-            try:
-                self._write_position(position)
-            except BaseException:
-                self._lost = True
-                raise
+            self._write_position(position)
             self._begin(entry.epoch, body, own=True)
             return True
 
     def halt(self, reason: str) -> None:
         """Do nothing any more: going on could do harm."""
         self.halted = self.halted or reason
-        self._step_down(None)
+        self._lose()
 
     def load(self) -> None:
         """Begin with what is in the file, when the node starts or the file was exchanged; in the turn."""
@@ -248,6 +248,7 @@ class ClusterMember:
     # Appending.
 
     def _send_commit(self, body: bytes) -> Position:
+        self._chunks = []  # of a commit that was given up
         name = secrets.token_bytes(entries.ID_BYTES)
         most = min(entries.CHUNK_BYTES_MAX, self.shared.entry_bytes_max - 1024)
         if len(body) <= most:
@@ -269,12 +270,8 @@ class ClusterMember:
         began_s = self.clock.seconds()
         position = self._send(entries.BARRIER, b"", secrets.token_bytes(entries.ID_BYTES))
         self.barrier_s = self.clock.seconds() - began_s
-        if self._is_noted(entries.BARRIER, position.sequence):
-            try:
-                self._write_position(position)
-            except BaseException as error:
-                self._lose(str(error))
-                raise
+        if entries.is_noted(entries.BARRIER, position.sequence) and not self._chunks:
+            self._write_position(position)
 
     def _send(self, kind: int, body: bytes, name: bytes) -> Position:
         """Append an entry as the leader; returns once it is certain that it is stored.
@@ -310,7 +307,7 @@ class ClusterMember:
 
         A barrier that is stored there shows that the entry never can be.
         """
-        barriers: dict[bytes, SharedEntry] = {}
+        number, barriers = self._begun, set[bytes]()
         may_fit = isinstance(cause, Unsure)
         while self.clock.seconds() < deadline_s:
             try:
@@ -318,10 +315,10 @@ class ClusterMember:
                     self.position.sequence, bytes_max=1, timeout_s=0 if may_fit else PAUSE_S
                 )
                 if found:
-                    return self._settled(found[0], entry, barriers)
+                    return self._settled(found[0], entry, number, barriers)
                 if may_fit:
                     barrier = self._entry(entries.BARRIER, b"")
-                    barriers[barrier.id] = barrier
+                    barriers.add(barrier.id)
                     self._append(barrier)
                     return None
             except Overtaken:
@@ -331,9 +328,12 @@ class ClusterMember:
             except Unreachable:
                 self._pause(PAUSE_S)
             except Gone as error:
-                self._lose(str(error))
+                self.halt(f"the shared log has lost entries: {error}")
                 break
-        self._lose(str(cause))
+            except Differs as error:
+                self.halt(str(error))
+                break
+        self._lose()
         raise OutcomeUnknown(
             f"the shared log did not say within {self.settings.settle_timeout_s:g} s whether it has "
             "the commit; look whether it is there, or repeat it under a producer's sequence",
@@ -341,11 +341,11 @@ class ClusterMember:
         )
 
     def _settled(
-        self, found: Stored, entry: SharedEntry, barriers: dict[bytes, SharedEntry]
+        self, found: Stored, entry: SharedEntry, number: int, barriers: set[bytes]
     ) -> Position | None:
         other = entries.decode(found.sequence, found.data)
         if other == entry:
-            self._proven = self._begun
+            self._proven = number
             return self._advance(found.data, entry)
         if other.id in barriers:
             self._advance(found.data, other)
@@ -353,7 +353,7 @@ class ClusterMember:
         successor = None
         if other.kind == entries.EPOCH:
             successor = entries.decode_body(found.sequence, EpochBody, other.body)
-        self._step_down(successor)
+        self._lose(successor)
         raise self.not_leader()
 
     def _entry(
@@ -419,6 +419,9 @@ class ClusterMember:
     # The position, and the role.
 
     def _reload(self) -> None:
+        if self._shaken:
+            self.engine.recover()
+            self._shaken = False
         with self.engine.read() as snapshot:
             self.position = entries.decode_position(snapshot.get(keys.CLUSTER_KEY))
         self.noted = self.position.sequence
@@ -426,30 +429,28 @@ class ClusterMember:
         self._tell()
 
     def _write_position(self, position: Position) -> None:
-        with self.engine.write() as writer:
-            writer.commit(Commit([position.row()]))
+        try:
+            with self.engine.write() as writer:
+                writer.commit(Commit([position.row()]))
+        except BaseException:
+            self._shaken = True
+            self._lose()
+            raise
         self._note(position)
 
     def _note(self, position: Position) -> None:
         self.noted = position.sequence
         self._tell()
 
-    def _is_noted(self, kind: int, sequence: int) -> bool:
-        return entries.is_noted(kind, sequence) and not self._chunks
-
     def _begin(self, epoch: int, body: EpochBody, *, own: bool) -> None:
         self.leadership.began(self.clock.seconds(), epoch, body, own=own)
         self._tell()
 
-    def _lose(self, cause: str) -> None:
-        """Something is not certain: lead no more, and begin with what is on disk."""
-        del cause
+    def _lose(self, successor: EpochBody | None = None) -> None:
+        """Lead no more, and begin with what is on disk."""
         self._lost = True
-        self._step_down(None)
-
-    def _step_down(self, successor: EpochBody | None) -> None:
-        self._lost = True
-        self.leadership.step_down(self.clock.seconds(), successor=successor)
+        if self.leadership.leads:
+            self.leadership.step_down(self.clock.seconds(), successor=successor)
         self._tell()
 
     def _no_quorum(self, error: Exception) -> NoQuorum:

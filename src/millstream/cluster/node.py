@@ -184,13 +184,10 @@ class Node:
         return held
 
     def _lead(self) -> None:
-        if self._leadership.due(self.clock.seconds()) == "beat":
-            self.member.beat()
-        else:
-            self._rest(self._leadership.next_s(self.clock.seconds()))
-
-    def _rest(self, most_s: float) -> None:
-        self._pause(min(most_s, self.settings.turn_s))
+        rest_s = self._leadership.next_s(self.clock.seconds())
+        if rest_s == 0 and self.member.beat():
+            return
+        self._pause(min(rest_s or self.settings.beat_s, self.settings.turn_s))
 
     def _follow(self) -> None:
         if self.member.damaged:

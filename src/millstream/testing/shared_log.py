@@ -75,6 +75,8 @@ class SimulatedDoor:
         self.hook = hook
         self.seen: int | None = None
         """Entries behind it are not seen by this node yet; None: it sees all."""
+        self.wait: Callable[[float], object] | None = None
+        """What a read does while there is nothing, instead of waiting."""
         self._closed = False
 
     def append(self, data: bytes, *, after: int, timeout_s: float) -> int:
@@ -94,8 +96,10 @@ class SimulatedDoor:
         """Entries after a sequence; waits for the first of them."""
         self._step("reading")
         log = self.log
+        if self.wait is not None and timeout_s and log.last <= after:
+            self.wait(timeout_s)
         with log.changed:
-            if self.seen is None and timeout_s:
+            if self.wait is None and timeout_s:
                 log.changed.wait_for(lambda: log.last > after or self._closed, timeout_s)
             self._check(after)
             last = log.last if self.seen is None else min(log.last, max(self.seen, after))

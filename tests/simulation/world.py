@@ -1,0 +1,327 @@
+"""A cluster in a simulated world: every order of events comes from one seed, and there are no threads.
+
+Three nodes run over a simulated shared log. While one of them is inside a call (an append, a read, a
+local commit), the others may go on: the world then takes some steps of theirs before the call goes on,
+so a node can be held up at every step for seconds. What else happens, at random:
+
+    lost         an append never arrives, and its writer gets no answer
+    late         an append arrives after its writer has given up waiting, once or twice
+    ack lost     an append is stored, and the answer is lost
+    unreachable  a call fails at once
+    unseen       the newest entries are not seen yet
+    crash        a node ends at a step of its own, with or without the commit that was on its way
+    disk         a local commit fails, or its outcome is unknown
+    pause        a node stands still for seconds
+    skew         wall clocks differ by up to an hour; monotonic clocks run up to 5 % fast or slow
+
+Every write puts a number of its own and counts up. So of each it can be told afterwards whether it was
+stored, and of each strong read whether it saw every write that was acknowledged before it began.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+from millstream.cluster.node import Node
+from millstream.cluster.settings import NodeSettings
+from millstream.cluster.shared_log import Unreachable, Unsure
+from millstream.errors import MillstreamError, NoQuorum, NotLeader, OutcomeUnknown, WriteFailed
+from millstream.format import keys
+from millstream.store.commit import Commit, Row
+from millstream.store.faults import Crash, Torn
+from millstream.store.memory import MemoryEngine
+from millstream.testing.shared_log import SimulatedBulletin, SimulatedDoor, SimulatedLog
+
+SETTINGS = NodeSettings(append_timeout_s=0.5, settle_timeout_s=2.0, beat_s=0.5, silence_s=2.0)
+COUNT_KEY = keys.delta(0)[:2].replace(b"\x0e", b"\x10")
+"""The row that counts writes: that of the store's own record, which no test needs here."""
+
+DEPTH_MAX = 3
+"""How many nodes may be inside a call, one beside the other."""
+
+WAIT_S = 0.05
+
+LARGE_BYTES = 1_200_000
+
+
+class SkewedClock:
+    """A machine's clocks: its own idea of the time, and of its speed."""
+
+    def __init__(self, world: World, chance: random.Random) -> None:
+        self._world = world
+        self._rate = chance.uniform(0.95, 1.05)
+        self._wall_ms = 1_700_000_000_000 + chance.randint(-3_600_000, 3_600_000)
+        self._boot_ms = chance.randint(0, 10**9)
+
+    def wall_ms(self) -> int:
+        return self._wall_ms + round(self.seconds() * 1000)
+
+    def boot_ms(self) -> int:
+        return self._boot_ms + round(self.seconds() * 1000)
+
+    def boot_id(self) -> str:
+        return f"boot-{self._boot_ms}"
+
+    def seconds(self) -> float:
+        return self._world.now_s * self._rate
+
+
+@dataclass
+class Outcome:
+    """What became of everything that was tried."""
+
+    attempted: int = 0
+    acknowledged: dict[int, int] = field(default_factory=dict)
+    """The number of a write, and the count that it left."""
+    refused: set[int] = field(default_factory=set)
+    """Writes of which the caller was told that nothing was stored."""
+    unknown: set[int] = field(default_factory=set)
+    strong_reads: int = 0
+    stale: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+
+
+class Machine:
+    """One node of the world, up or down."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name = world, name
+        self.clock = SkewedClock(world, world.chance)
+        self.engine = MemoryEngine(faults=self._on_disk)
+        self.door: SimulatedDoor
+        self.up = False
+        self.busy = False
+        self.waiting: list[tuple[int, int]] = []
+        """Strong reads that came while the node was inside a call: since which append, and the least
+        count that they must see."""
+        self.boot()
+
+    def boot(self) -> None:
+        self.engine = self.engine.reopen(faults=self._on_disk)
+        self.door = self.world.log.door(self._on_log)
+        self.door.wait = self.world.wait
+        self.node = Node(
+            self.name,
+            f"http://{self.name}",
+            self.engine,
+            self.door,
+            self.world.bulletin,
+            clock=self.clock,
+            settings=SETTINGS,
+            chance=self.world.chance,
+            pause=self.world.wait,
+        )
+        self.up, self.busy = True, False
+        self.waiting = []
+
+    def do(self, name: str) -> None:
+        """One step of the loop, or of a client; a crash ends the node."""
+        self.busy = True
+        try:
+            getattr(self, name)()
+            self._answer_reads()
+        except Crash:
+            self.up = False
+        except (MillstreamError, Unreachable):
+            pass  # as the loop does: it tries again
+        finally:
+            self.busy = False
+
+    def step(self) -> None:
+        self.node.step()
+
+    def write(self) -> None:
+        world, outcome = self.world, self.world.outcome
+        number = outcome.attempted = outcome.attempted + 1
+        outcome.unknown.add(number)
+        try:
+            with self.node.engine.write() as writer:
+                count = int.from_bytes(writer.get(COUNT_KEY) or b"", "big") + 1
+                large = b"x" * LARGE_BYTES if world.chance.random() < 0.03 else b""
+                rows = [
+                    (keys.delta(writer.last_seq() + 1), b""),
+                    (keys.payload(number), count.to_bytes(8, "big") + large),
+                    (COUNT_KEY, count.to_bytes(8, "big")),
+                ]
+                ranges = []
+                if world.chance.random() < 0.1:  # as a fold does
+                    ranges.append((keys.delta(0), keys.delta(writer.last_seq())))
+                writer.commit(Commit(rows, ranges=ranges))
+        except OutcomeUnknown:
+            self.node.engine.recover()
+            raise
+        except (NotLeader, NoQuorum, WriteFailed):
+            outcome.unknown.discard(number)
+            outcome.refused.add(number)
+            raise
+        outcome.unknown.discard(number)
+        outcome.acknowledged[number] = count
+
+    def strong_read(self) -> None:
+        floor = self._floor()
+        self.node.barrier(1.0)
+        self._look(floor)
+
+    def ask_beside(self) -> None:
+        """A strong read comes while another thread of this node is inside a call."""
+        if self.node.standing().role == "leader":
+            self.waiting.append((self.node.member.begun, self._floor()))
+
+    def _answer_reads(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for since, floor in waiting:
+            with self.node.member.turn:
+                self.node.member.prove(since)
+            self._look(floor)
+
+    def _floor(self) -> int:
+        return max(self.world.outcome.acknowledged.values(), default=0)
+
+    def _look(self, floor: int) -> None:
+        self.world.outcome.strong_reads += 1
+        if self.count() < floor:
+            self.world.outcome.stale += 1
+
+    def count(self) -> int:
+        with self.engine.read() as snapshot:
+            return int.from_bytes(snapshot.get(COUNT_KEY) or b"", "big")
+
+    def rows(self) -> list[Row]:
+        return self.engine.survivors()
+
+    def _on_log(self, step: str) -> None:
+        world = self.world
+        if not world.is_faulty:
+            return
+        world.interrupt(self)
+        if step == "sending" and world.happens("unreachable", 0.03):
+            raise Unreachable("simulated")
+        if step == "sent":
+            if world.happens("late", 0.04):
+                raise Unsure("simulated")
+            if world.happens("lost", 0.03):
+                world.drop_next = True
+                raise Unsure("simulated")
+        if step == "stored" and world.happens("ack lost", 0.05):
+            raise Unsure("simulated")
+        if step == "reading":
+            if world.happens("unreachable", 0.02):
+                raise Unreachable("simulated")
+            unseen = world.happens("unseen", 0.2)
+            self.door.seen = world.chance.randint(0, world.log.last) if unseen else None
+
+    def _on_disk(self, step: str) -> None:
+        world = self.world
+        if not world.is_faulty or step not in ("begin", "put", "commit", "sent", "committed"):
+            return
+        world.interrupt(self)
+        if step == "commit" and world.happens("disk", 0.01):
+            raise WriteFailed("simulated")
+        if step == "sent" and world.happens("disk", 0.01):
+            raise Torn(kept=world.chance.random() < 0.5)
+
+
+class World:
+    """The nodes, the log between them, and the time; all of it from one seed."""
+
+    def __init__(self, seed: int, names: str = "abc") -> None:
+        self.chance = random.Random(seed)
+        self.now_s = 0.0
+        self.log = SimulatedLog()
+        self.bulletin = SimulatedBulletin(lambda: self.now_s)
+        self.outcome = Outcome()
+        self.is_faulty = False
+        self.drop_next = False
+        self._depth = 0
+        self.machines = [Machine(self, name) for name in names]
+
+    def run(self, steps: int, *, faulty: bool = True) -> None:
+        self.is_faulty = faulty
+        for _ in range(steps):
+            self._step()
+        self.is_faulty = False
+
+    def heal(self) -> None:
+        """No more faults: everything on its way arrives, and every node is up again."""
+        self.log.deliver()
+        for machine in self.machines:
+            machine.door.seen = None
+            if not machine.up:
+                machine.boot()
+        for _ in range(400):
+            for machine in self.machines:
+                machine.do("step")
+            if self._is_level():
+                break
+        self._write_once_more()
+
+    def divergent(self) -> int:
+        """How many nodes have other rows than the first."""
+        rows = self.machines[0].rows()
+        return sum(machine.rows() != rows for machine in self.machines)
+
+    def pass_time(self, duration_s: float) -> None:
+        self.now_s += duration_s
+
+    def wait(self, duration_s: float) -> None:
+        """A node waits; the others do so at the same time, so it costs the world only a moment."""
+        self.pass_time(min(duration_s, WAIT_S))
+
+    def happens(self, fault: str, probability: float) -> bool:
+        found = self.chance.random() < probability
+        if found:
+            self.outcome.faults[fault] += 1
+        return found
+
+    def interrupt(self, machine: Machine) -> None:
+        """At a step of a node: it may end there, or stand still while the others go on."""
+        if self.chance.random() < 0.004:
+            self.outcome.faults["crash"] += 1
+            raise Crash(kept=self.chance.random() < 0.5)
+        if self._depth < DEPTH_MAX and self.chance.random() < 0.05:
+            self.outcome.faults["pause"] += 1
+            self._depth += 1
+            for _ in range(self.chance.randint(1, 20)):
+                if self.chance.random() < 0.1:
+                    machine.ask_beside()
+                self._step()
+            self._depth -= 1
+
+    def _step(self) -> None:
+        self.pass_time(self.chance.uniform(0, 0.2))
+        if self.drop_next:
+            self.log.late.pop()
+            self.drop_next = False
+        if self.log.late and self.chance.random() < 0.2:
+            arrived = self.log.late.pop(self.chance.randrange(len(self.log.late)))
+            for _ in range(self.chance.randint(1, 2)):
+                self.log.store(*arrived)
+        idle = [machine for machine in self.machines if not machine.busy]
+        if not idle:
+            return
+        machine = self.chance.choice(idle)
+        if not machine.up:
+            if self.chance.random() < 0.2:
+                machine.boot()
+            return
+        what = (
+            "step" if self.chance.random() < 0.6 else self.chance.choice(["write", "strong_read"])
+        )
+        machine.do(what)
+
+    def _is_level(self) -> bool:
+        leads = [machine for machine in self.machines if machine.node.standing().role == "leader"]
+        same = {machine.node.member.position.sequence for machine in self.machines}
+        return len(leads) == 1 and len(same) == 1
+
+    def _write_once_more(self) -> None:
+        """A commit that all nodes apply: then each has noted the same position."""
+        for machine in self.machines:
+            if machine.node.standing().role == "leader":
+                machine.do("write")
+        for _ in range(20):
+            for machine in self.machines:
+                if machine.node.standing().role != "leader":
+                    machine.do("step")
