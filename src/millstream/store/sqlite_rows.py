@@ -29,7 +29,7 @@ from millstream.store.commit import Commit, Row
 from millstream.store.disk import full
 from millstream.store.engine import WouldWait
 from millstream.store.sqlite_file import PREFIX, explained, is_damage
-from millstream.store.sqlite_sql import NOT_SQL, Parameters, may_read, may_write, run
+from millstream.store.sqlite_sql import NOT_SQL, Authorizer, Parameters, may_read, may_write, run
 
 RECORD = f"{PREFIX}record"
 NUMBERED = {
@@ -181,6 +181,8 @@ class SqliteWriter(SqliteReader):
         self.waits = True
         """Whether the next transaction waits for a lock that another process has."""
         connection.set_busy_handler(lambda attempt: self.waits and busy(attempt))
+        self.allowed: Authorizer = may_write
+        """What statements on the application's tables may do."""
         self._refused = refused
         self._newest: int | None = None
         """The sequence of the newest delta in the file, if it is known."""
@@ -304,7 +306,7 @@ class SqliteWriter(SqliteReader):
     def sql(self, statement: str, parameters: Parameters) -> SqlResult:
         """Run a statement on the application's own tables; ours are out of its reach."""
         try:
-            return run(self.connection, statement, parameters, may_write)
+            return run(self.connection, statement, parameters, self.allowed)
         except apsw.AuthError as error:
             raise InvalidInput(
                 f"tx.sql may read and write the application's own tables only: {statement!r}",
