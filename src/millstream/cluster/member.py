@@ -239,7 +239,7 @@ class ClusterMember:
         """Begin with what is in the file, when the node starts or the file was exchanged; in the turn."""
         self.damaged = ""
         self._reload()
-        self.clock.follow(self.position, live=False)
+        self.clock.follow(self.position, live=not self.position.sequence)
         view = self.position
         self.leadership.start(
             self.clock.seconds(), epoch=view.epoch, leader=view.leader, address=view.address
@@ -323,9 +323,7 @@ class ClusterMember:
                     return None
             except Overtaken:
                 may_fit = False
-            except Unsure:
-                pass
-            except Unreachable:
+            except (Unsure, Unreachable):
                 self._pause(PAUSE_S)
             except Gone as error:
                 self.halt(f"the shared log has lost entries: {error}")
@@ -422,8 +420,12 @@ class ClusterMember:
         if self._shaken:
             self.engine.recover()
             self._shaken = False
-        with self.engine.read() as snapshot:
-            self.position = entries.decode_position(snapshot.get(keys.CLUSTER_KEY))
+        try:
+            with self.engine.read() as snapshot:
+                self.position = entries.decode_position(snapshot.get(keys.CLUSTER_KEY))
+        except CorruptionError as error:
+            self.damaged = str(error)
+            raise NeedsSnapshot(self.damaged) from error
         self.noted = self.position.sequence
         self._chunks, self._lost = [], False
         self._tell()

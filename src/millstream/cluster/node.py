@@ -157,8 +157,12 @@ class Node:
 
     def _join(self) -> None:
         """Look where this store and the shared log stand."""
-        with self.member.turn:
-            self.member.load()
+        try:
+            with self.member.turn:
+                self.member.load()
+        except NeedsSnapshot as error:
+            self._take_snapshot(str(error))
+            return
         held = self._held()
         if held is None:
             return
@@ -171,9 +175,13 @@ class Node:
         try:
             held = self._shared.held(timeout_s=self.settings.append_timeout_s)
         except Gone as error:
-            if position.sequence:
-                self.member.halt(f"the shared log {self._shared.place} is gone: {error}")
-            raise Unreachable(str(error)) from error
+            if not position.sequence:
+                raise Unreachable(str(error)) from error  # it may be made just now
+            self.member.halt(
+                f"the shared log {self._shared.place} is gone ({error}). `millstream cluster repair` "
+                "rebuilds it from the store that has most"
+            )
+            return None
         if held.last < position.sequence:
             self.member.halt(
                 f"the shared log {self._shared.place} ends at entry {held.last}, and this store has "
@@ -192,6 +200,9 @@ class Node:
     def _follow(self) -> None:
         if self.member.damaged:
             self._take_snapshot(self.member.damaged)
+            return
+        if self._fetch is not None and self._behind() > self.settings.snapshot_entries_min:
+            self._take_snapshot("far behind")
             return
         wait_s = min(self.settings.turn_s, self._leadership.next_s(self.clock.seconds()))
         try:
@@ -254,8 +265,15 @@ class Node:
             return
         place = Path(self.member.engine.place)
         path = place.with_name(f"{place.name}.snapshot")
-        self._fetch(source, path)
-        found = read_position(path)
+        try:
+            self._fetch(source, path)
+            found = read_position(path)
+        except (
+            Exception
+        ) as error:  # of a network, of a node that is down: another try may do better
+            self.last_failure = f"no snapshot from {source.node}: {error}"
+            self._pause(self.settings.turn_s)
+            return
         own = self.member.position
         if found.sequence < own.sequence or (own.cluster and found.cluster != own.cluster):
             raise Overloaded(

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
+import millstream
 from millstream import Millstream
 from millstream.clock import Clock, SystemClock
 from millstream.cluster.bulletin import NodeReport
 from millstream.cluster.node import Node
 from millstream.cluster.settings import NodeSettings
+from millstream.cluster.shared_log import Unreachable
 from millstream.cluster.snapshots import copy
 from millstream.embedded import EmbeddedSession, open_over
 from millstream.store.commit import Row
@@ -79,6 +81,9 @@ class Machine:
         self.node.stop()
 
     def _fetch(self, source: NodeReport, path: Path) -> None:
+        if self._trio.fetches_fail:
+            self._trio.fetches_fail -= 1
+            raise ConnectionError("simulated")
         path.unlink(missing_ok=True)
         copy(self._trio.machines[source.node].inner, path)
 
@@ -92,6 +97,8 @@ class Trio:
         self.clock = SystemClock()
         self.bulletin = SimulatedBulletin(self.clock.seconds)
         self.machines: dict[str, Machine] = {}
+        self.fetches_fail = 0
+        """How many of the next fetches of a snapshot fail."""
 
     def __enter__(self) -> Self:
         return self
@@ -106,6 +113,14 @@ class Trio:
             self.machines[name] = Machine(self, name, path, clock or self.clock)
             self.machines[name].node.start()
         return self
+
+    def prepare(self, name: str) -> Millstream:
+        """The store of a node before it is one."""
+        return millstream.open(self.folder / f"{name}.db")
+
+    def hold(self, machine: Machine, step: str) -> None:
+        """A hook of a node's door: what it does there, it cannot do now."""
+        raise Unreachable(f"{machine.name} is held at {step}")
 
     def stop(self, name: str) -> None:
         self.machines.pop(name).stop()
