@@ -18,6 +18,7 @@ from millstream.cluster.shared_log import (
     Unreachable,
     Unsure,
 )
+from millstream.testing.shared_log import SimulatedLog
 from tests.conformance.nats_kit import Servers, three_servers
 
 WITHIN_S = 30.0
@@ -35,10 +36,13 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
         yield started
 
 
-@pytest.fixture(params=[pytest.param("jetstream", marks=pytest.mark.requires("nats"))])
+@pytest.fixture(params=["simulated", pytest.param("jetstream", marks=pytest.mark.requires("nats"))])
 def opens(request: pytest.FixtureRequest) -> Iterator[Opens]:
     opened: list[SharedLog] = []
-    make = _jetstream(request.getfixturevalue("servers"))
+    if request.param == "simulated":
+        make: Opens = SimulatedLog().door
+    else:
+        make = _jetstream(request.getfixturevalue("servers"))
 
     def one_more() -> SharedLog:
         opened.append(make())

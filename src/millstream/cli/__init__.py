@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from millstream.cli.advice import EXIT_FAILED, exit_code, explain
 from millstream.cli.append import append
 from millstream.cli.bench import bench
+from millstream.cli.cluster import cluster
 from millstream.cli.command import command
 from millstream.cli.config import use_file
 from millstream.cli.demo import demo
@@ -155,7 +156,13 @@ command(
     app, "worker mail --exec ./send.sh --concurrency 4", "worker mail --exec ./send.sh --drain"
 )(worker)
 command(app, "sync http://depot:8080 --push --logs 'device/*'", "sync backup.db --create")(sync)
-command(app, "serve orders.db", "serve --host 0.0.0.0 --certificate cert.pem --key key.pem")(serve)
+command(
+    app,
+    "serve orders.db",
+    "serve --host 0.0.0.0 --certificate cert.pem --key key.pem",
+    "serve orders.db --node a --peers a=host1,b=host2,c=host3 --cluster-secret-file secret",
+)(serve)
+app.add_typer(cluster, name="cluster")
 app.add_typer(token, name="token")
 app.add_typer(spark, name="spark")
 command(app, "doctor orders.db", "doctor --environment")(doctor)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from millstream.cli.clustering import NodePlace, member_of
 from millstream.cli.command import AsJson
 from millstream.cli.declared import Declared, Fields
 from millstream.cli.display import FactSheet, Printed, safe
 from millstream.cli.place import StorePlace
 from millstream.server.settings import Settings
+
+if TYPE_CHECKING:
+    from millstream.server.serving import Serving
 
 _HELPS = {
     "host": "HOST: the address to listen on.",
@@ -44,13 +49,23 @@ _HELPS = {
 def serve(
     place: StorePlace,
     given: Annotated[Fields, Declared(Settings, _HELPS)],
+    cluster: NodePlace,
     path: Annotated[
         str | None,
         typer.Argument(metavar="[PATH]", help="The store's file.", show_default="--store"),
     ] = None,
     port: Annotated[
-        int, typer.Option("--port", "-p", metavar="N", min=0, max=65_535, help="0: any free one.")
-    ] = 8080,
+        int | None,
+        typer.Option(
+            "--port",
+            "-p",
+            metavar="N",
+            min=0,
+            max=65_535,
+            help="0: any free one.",
+            show_default="8080, or from --peers",
+        ),
+    ] = None,
     file_mode: Annotated[
         str, typer.Option(metavar="MODE", help="Of a new store: 600, or 640 for a group.")
     ] = "600",
@@ -69,12 +84,15 @@ def serve(
             f"the server needs the package {error.name}: pip install 'millstream[server]'"
         ) from error
     file = place.home("serve", path)
-    settings = Settings(port=port, **given)
+    settings = cluster.settings(port, given)
     if settings.auth not in ("auto", "on", "off"):
         raise typer.BadParameter(f"--auth is auto, on or off, not {settings.auth!r}")
-    serving = Serving(file, settings, file_mode=_mode(file_mode))
     journal.write_to(sys.stderr, requests=settings.log_requests)
+    with member_of(cluster.node_plan(settings), file, file_mode=_mode(file_mode)) as node:
+        _serve(Serving(file, settings, file_mode=_mode(file_mode), **node), file, json=json)
 
+
+def _serve(serving: Serving, file: Path | str, *, json: bool) -> None:
     def ready() -> None:
         places = {
             "rest": serving.url,

@@ -49,6 +49,8 @@ A server that has just begun to lead may not know the stream's end for a moment.
 MESSAGES_MAX = 10_000
 WRONG_SEQUENCE = (10071, 10164)
 NO_STREAM = 10059
+DONE = {"STREAM.CREATE": 10058, "STREAM.DELETE": NO_STREAM}
+"""Errors which say that what was asked for is so already: there is a stream, or there is none."""
 
 
 class StreamState(msgspec.Struct, frozen=True):
@@ -104,8 +106,11 @@ class JetStreamLog:
         self._checked_at = float("-inf")
         line.subscribe(self._grown, self._hear)
 
-    def found(self, *, timeout_s: float) -> None:
-        """Make the stream, unless there is one; waits until its servers have a quorum."""
+    def found(self, *, timeout_s: float, first: int = 1) -> None:
+        """Make the stream, unless there is one; its first entry gets the sequence `first`.
+
+        Raises `Unreachable` as long as its servers have no quorum.
+        """
         wanted = {
             "name": self.stream,
             "subjects": [self._subject],
@@ -116,8 +121,13 @@ class JetStreamLog:
             "max_bytes": STREAM_BYTES_MAX,
             "allow_direct": True,
             "deny_delete": True,
+            "first_seq": first,
         }
         self._ask("STREAM.CREATE", wanted, timeout_s=timeout_s)
+
+    def drop(self, *, timeout_s: float) -> None:
+        """Delete the stream with all that is in it; it may be gone already."""
+        self._ask("STREAM.DELETE", None, timeout_s=timeout_s)
 
     def append(self, data: bytes, *, after: int, timeout_s: float) -> int:
         """Store an entry if the last sequence is `after`, on a quorum's disks."""
@@ -204,7 +214,7 @@ class JetStreamLog:
             await self._line.connected()
             try:
                 answer = await self._once(what, data)
-                if answer.error is None:
+                if answer.error is None or answer.error.err_code == DONE.get(what):
                     return answer
                 trouble.append(answer.error.description)
                 if answer.error.err_code == NO_STREAM:

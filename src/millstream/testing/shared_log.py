@@ -81,6 +81,8 @@ class SimulatedDoor:
 
     def append(self, data: bytes, *, after: int, timeout_s: float) -> int:
         """Store an entry if nothing came in between."""
+        if len(data) > self.entry_bytes_max:
+            raise ValueError(f"an entry has at most {self.entry_bytes_max:,} bytes")
         self._step("sending")
         try:
             self._step("sent")

@@ -1,0 +1,186 @@
+"""`millstream cluster`: a trial cluster on this machine, and how any cluster stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from millstream.cli.clustering import ClusterPlace
+from millstream.cli.command import Consent, command
+from millstream.cli.display import Printed, PrintedLine, Table, plural, rough
+from millstream.errors import MillstreamError, NoQuorum
+
+if TYPE_CHECKING:
+    from millstream.cluster.membership import Plan
+    from millstream.cluster.visiting import Reports
+
+cluster = typer.Typer(no_args_is_help=True, help="Nodes that have the same store.")
+
+FOLDER = Path("millstream-cluster")
+Folder = Annotated[
+    Path, typer.Argument(metavar="[FOLDER]", help="Of a trial cluster.", show_default=True)
+]
+HEAR_S = 3.0
+"""Nodes report twice a second."""
+UP_S = 120.0
+
+
+@dataclass(frozen=True)
+class AnyCluster(ClusterPlace):
+    """A cluster by its nodes or its NATS, or else a trial cluster by its folder."""
+
+    def meant(self, folder: Path) -> Plan:
+        """The cluster as a visitor sees it."""
+        from millstream.cluster.trial import TrialCluster
+
+        if self.is_named:
+            return self.plan()
+        trial = TrialCluster(folder)
+        return ClusterPlace(trial.peers_text, cluster_secret_file=trial.secret_file).plan()
+
+
+@command(cluster, "cluster up", "cluster up trial --nodes 5 --json")
+def up(
+    folder: Folder = FOLDER,
+    nodes: Annotated[int, typer.Option(metavar="N", help="Of a new one.")] = 3,
+) -> Printed:
+    """Start a trial cluster on this machine, or the nodes of one that do not run."""
+    from millstream.cluster.trial import TrialCluster
+    from millstream.cluster.visiting import Visit
+
+    trial = TrialCluster(folder)
+    if not trial.exists:
+        trial.make(nodes)
+    for one in trial.peers:
+        trial.start(one.name)
+    plan = AnyCluster().meant(folder)
+    names = {one.name for one in plan.peers}
+    with Visit(plan) as visit:
+        reports = visit.listen(lambda found: _is_up(found, names), timeout_s=UP_S)
+    if not _is_up(reports, names):
+        raise NoQuorum(
+            f"no leader within {UP_S:g} s; the files `log` in {folder} say why: "
+            f"{_lines(reports) or 'no node reported'}"
+        )
+    return _shown(plan, reports)
+
+
+@command(cluster, "cluster status", "cluster status --peers a=h1,b=h2,c=h3 --json")
+def status(place: AnyCluster, folder: Folder = FOLDER) -> Printed:
+    """Show each node: its role, its epoch, and how far it is behind."""
+    from millstream.cluster.visiting import Visit
+
+    plan = place.meant(folder)
+    with Visit(plan) as visit:
+        reports = visit.listen(lambda found: len(found) >= plan.members, timeout_s=HEAR_S)
+    return _shown(plan, reports)
+
+
+@command(cluster, "cluster down")
+def down(folder: Folder = FOLDER) -> Printed:
+    """End the nodes of a trial cluster; what they have stored stays."""
+    from millstream.cluster.trial import TrialCluster
+
+    stopped = TrialCluster(folder).stop()
+    return Printed({"stopped": stopped}, f"{plural(len(stopped), 'node')} stopped")
+
+
+AcceptLoss = Annotated[
+    bool, typer.Option("--accept-loss", help="A node that is missing has lost its store.")
+]
+
+
+@command(cluster, "cluster repair", "cluster repair --peers a=h1,b=h2,c=h3 --yes")
+def repair(
+    place: AnyCluster, consent: Consent, folder: Folder = FOLDER, accept_loss: AcceptLoss = False
+) -> Printed:
+    """Rebuild a shared log that is gone or damaged, from the longest store.
+
+    All nodes run, and none leads: each has stopped with the reason. Restart them afterwards.
+    """
+    return _rebuild(place.meant(folder), consent, accept_loss=accept_loss)
+
+
+@command(cluster, "cluster move --replicas 5 --cluster nats://h1:4222 --members 5")
+def move(place: AnyCluster, consent: Consent, folder: Folder = FOLDER) -> Printed:
+    """Begin a new shared log behind the longest store: on other servers, or more of them.
+
+    Stop clients first. Nodes may run, if none leads. Restart them afterwards.
+    """
+    return _rebuild(place.meant(folder), consent, accept_loss=False)
+
+
+def _rebuild(plan: Plan, consent: Consent, *, accept_loss: bool) -> Printed:
+    from millstream.cluster.visiting import Visit, longest
+
+    with Visit(plan) as visit:
+        reports = visit.listen(lambda found: len(found) >= plan.members, timeout_s=HEAR_S)
+        last = longest(reports, members=plan.members, accept_loss=accept_loss)
+        consent.ask(f"Replace the shared log by an empty one that begins after entry {last}?")
+        visit.rebuild(reports, accept_loss=accept_loss)
+    told = "restart the nodes now: those that are behind take a snapshot"
+    return Printed(
+        {"last": last, "nodes": sorted(reports)},
+        f"the shared log begins after entry {last}",
+        PrintedLine(told, note=True),
+    )
+
+
+def _is_up(reports: Reports, names: set[str]) -> bool:
+    roles = {name: report.role for name, (report, _) in reports.items()}
+    return names <= set(roles) and "leader" in roles.values() and "joining" not in roles.values()
+
+
+def _lines(reports: Reports) -> str:
+    return "; ".join(
+        f"{name} is {report.role}{f' ({report.reason})' if report.reason else ''}"
+        for name, (report, _) in sorted(reports.items())
+    )
+
+
+def _shown(plan: Plan, reports: Reports) -> Printed:
+    most = max((report.sequence for report, _ in reports.values()), default=0)
+    names = sorted({one.name for one in plan.peers} | set(reports))
+    found: list[dict[str, Any]] = []
+    for name in names:
+        if name not in reports:
+            found.append({"node": name, "role": "silent"})
+            continue
+        report, age_s = reports[name]
+        found.append(
+            {
+                "node": name,
+                "role": report.role,
+                "address": report.address,
+                "epoch": report.epoch,
+                "sequence": report.sequence,
+                "lag": most - report.sequence,
+                "heard_s": round(age_s, 3),
+                "reason": report.reason,
+                "version": report.version,
+            }
+        )
+    leader = next((one["node"] for one in found if one["role"] == "leader"), None)
+    if not reports and not plan.peers:
+        raise MillstreamError("no node was heard of on this NATS")
+    rows = [
+        (
+            one["node"],
+            one["role"],
+            one.get("address", "-"),
+            one.get("epoch", "-"),
+            one.get("sequence", "-"),
+            one.get("lag", "-"),
+            rough(one["heard_s"] * 1000) if "heard_s" in one else "-",
+            one.get("reason", ""),
+        )
+        for one in found
+    ]
+    columns = ("node", "role", "address", "epoch", "entry", "lag", "heard", "reason")
+    return Printed(
+        {"cluster": plan.cluster, "leader": leader, "nodes": found},
+        Table(columns, rows, none="no nodes"),
+    )

@@ -1,0 +1,180 @@
+"""Which cluster a command means, and which of its nodes a server is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from millstream.cli.declared import Fields
+from millstream.errors import CannotOpen
+from millstream.server.settings import Settings
+from millstream.store.place import is_bucket
+
+if TYPE_CHECKING:
+    from millstream.cluster.membership import Plan
+
+SECRET = "MILLSTREAM_CLUSTER_SECRET"
+
+
+@dataclass(frozen=True)
+class ClusterPlace:
+    """Options that name a cluster."""
+
+    peers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME=HOST[:PORT],…",
+            help="All nodes. Each runs a NATS server, on the two ports after its own.",
+        ),
+    ] = None
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="nats://HOST:PORT,…", help="NATS servers that others run."),
+    ] = None
+    cluster_name: Annotated[
+        str, typer.Option(metavar="NAME", help="Of the cluster, if one NATS has several.")
+    ] = "main"
+    cluster_secret_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The secret that all nodes have.", show_default=f"${SECRET}"
+        ),
+    ] = None
+    members: Annotated[
+        int, typer.Option(metavar="N", min=1, help="With --cluster: how many nodes there are.")
+    ] = 3
+    replicas: Annotated[
+        int,
+        typer.Option(metavar="N", help="With --cluster: NATS servers that keep the log: 1, 3, 5."),
+    ] = 3
+
+    @property
+    def is_named(self) -> bool:
+        """Whether a cluster is meant at all."""
+        return bool(self.peers or self.cluster)
+
+    def secret(self) -> str:
+        """What all nodes know; empty if there is none."""
+        if self.cluster_secret_file is None:
+            return os.environ.get(SECRET, "")
+        secret = self.cluster_secret_file.read_text(encoding="utf-8").strip()
+        if not secret:
+            raise CannotOpen(
+                f"{self.cluster_secret_file} is empty: write a secret to it, the same for all nodes, "
+                "such as the output of `openssl rand -hex 32`",
+                path=str(self.cluster_secret_file),
+            )
+        return secret
+
+    def plan(self, node: str = "", address: str = "") -> Plan:
+        """The cluster as one of its nodes sees it, or, without a name, a visitor."""
+        from millstream.cluster.membership import Plan, replicas_of
+        from millstream.cluster.peers import own, parse_peers
+
+        secret = self.secret()
+        if self.peers is None:
+            nats = tuple(one.strip() for one in (self.cluster or "").split(","))
+            return Plan(
+                node or "visitor",
+                address,
+                nats=nats,
+                cluster=self.cluster_name,
+                secret=secret,
+                members=self.members,
+                replicas=self.replicas,
+            )
+        peers = parse_peers(self.peers)
+        me = own(peers, node) if node else peers[0]
+        return Plan(
+            me.name,
+            address or me.address,
+            peers=peers,
+            cluster=self.cluster_name,
+            secret=secret,
+            members=len(peers),
+            replicas=replicas_of(len(peers)),
+        )
+
+
+@dataclass(frozen=True)
+class NodePlace(ClusterPlace):
+    """Options that make a server a node of a cluster."""
+
+    node: Annotated[str | None, typer.Option(metavar="NAME", help="Be this node of a cluster.")] = (
+        None
+    )
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Where others reach this node.",
+            show_default="from --peers, or --host",
+        ),
+    ] = None
+
+    def settings(self, port: int | None, given: Fields) -> Settings:
+        """Of the server: a node that is named in --peers listens where it is named."""
+        from millstream.cluster.peers import PORT, own, parse_peers
+
+        if self.node is None or self.peers is None:
+            return Settings(port=PORT if port is None else port, **given)
+        me = own(parse_peers(self.peers), self.node)
+        if port not in (None, me.port):
+            raise typer.BadParameter(
+                f"--peers says that node {me.name} has the port {me.port}, and --port says {port}"
+            )
+        return Settings(**{"host": me.host.strip("[]"), **given, "port": me.port})
+
+    def node_plan(self, settings: Settings) -> Plan | None:
+        """What a node is told; None for a server by itself."""
+        if self.node is None and not self.is_named:
+            return None
+        if self.node is None or not self.is_named:
+            raise typer.BadParameter(
+                "a node has a name and a cluster: --node NAME, and --peers or --cluster"
+            )
+        scheme = "https" if settings.certificate else "http"
+        plain = f"{scheme}://{settings.host}:{settings.port}"
+        plan = self.plan(self.node, self.address or ("" if self.peers else plain))
+        if self.peers and not self.address and scheme == "https":
+            plan = self.plan(self.node, plan.address.replace("http:", "https:", 1))
+        if not plan.secret and not _stays_here(plan, settings):
+            raise typer.BadParameter(
+                "nodes on several machines must know each other: write a secret to a file, the same on "
+                f"all of them, and name it with --cluster-secret-file, or set {SECRET}"
+            )
+        return plan
+
+
+@contextmanager
+def member_of(plan: Plan | None, file: str | Path, *, file_mode: int) -> Iterator[dict[str, Any]]:
+    """What a server is given because it is a node; nothing if it is none."""
+    if plan is None:
+        yield {}
+        return
+    from millstream import __version__
+    from millstream.cluster.membership import Membership
+
+    if is_bucket(file):
+        raise typer.BadParameter("a node keeps its rows in a file of its own, not in a bucket")
+    try:
+        membership = Membership(Path(file), plan, file_mode=file_mode, version=__version__)
+        node = membership.prepare()
+    except ModuleNotFoundError as error:
+        raise typer.BadParameter(
+            f"a cluster needs the package {error.name}: pip install 'millstream[cluster]'"
+        ) from error
+    try:
+        yield {"make_node": lambda _: node, "cluster_key": plan.node_key}
+    finally:
+        membership.stop()
+
+
+def _stays_here(plan: Plan, settings: Settings) -> bool:
+    return settings.is_loopback() and all(one.is_here_only for one in plan.peers)

@@ -1,0 +1,210 @@
+"""A server's membership: its node, and all that the node stands on, begun and ended together.
+
+The NATS server, if the node runs its own; the connection to NATS; the shared log and the reports on
+it; the store's own rows; and what keeps the shared log small.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from millstream.clock import Clock, SystemClock
+from millstream.cluster.node import Fetch, Node
+from millstream.cluster.peers import NATS_USER, Peer, check_name, derive, own
+from millstream.cluster.settings import NodeSettings
+from millstream.cluster.shared_log import Unreachable
+from millstream.cluster.trimming import Trimmer
+from millstream.errors import CannotOpen, InvalidInput
+from millstream.format import keys
+from millstream.store.engine import Engine
+from millstream.store.engines import open_engine
+
+if TYPE_CHECKING:
+    from millstream.cluster.jetstream import JetStreamLog
+    from millstream.cluster.nats_line import NatsLine
+
+_logger = logging.getLogger("millstream.cluster")
+
+WAIT_S = 5.0
+"""How long the other nodes are waited for before that is written down; it is waited on."""
+REPLICAS = (1, 3, 5)
+CLUSTER = "main"
+"""What a cluster is called if it has no name."""
+
+
+class Plan(Struct, frozen=True):
+    """What a node is told about its cluster."""
+
+    node: str
+    address: str
+    """Where clients and other nodes reach it."""
+    peers: tuple[Peer, ...] = ()
+    """The nodes, if each runs a NATS server of its own."""
+    nats: tuple[str, ...] = ()
+    """The NATS servers, if another runs them."""
+    cluster: str = CLUSTER
+    secret: str = ""
+    members: int = 3
+    """How many nodes there are; a majority of them must have what is trimmed."""
+    replicas: int = 3
+    """How many NATS servers keep the shared log."""
+
+    def check(self) -> None:
+        """Raises `InvalidInput` for what cannot be a cluster."""
+        check_name(self.node)
+        check_name(self.cluster)
+        if bool(self.peers) == bool(self.nats):
+            raise InvalidInput("a node has either --peers or --cluster nats://HOST:PORT")
+        if self.replicas not in REPLICAS:
+            raise InvalidInput(f"the shared log has 1, 3 or 5 replicas, not {self.replicas}")
+        if self.peers:
+            own(self.peers, self.node)
+            if len(self.peers) == 2:
+                raise InvalidInput(
+                    "two nodes have no majority when one is lost: name three in --peers, or run a "
+                    "standby without a quorum: `millstream serve --standby-of URL`"
+                )
+
+    @property
+    def node_key(self) -> str:
+        """What nodes show each other over HTTP; empty without a secret."""
+        return derive(self.secret, "nodes") if self.secret else ""
+
+    def connect(self, name: str) -> NatsLine:
+        """A line to the cluster's NATS servers, to this node's own first."""
+        from millstream.cluster.nats_line import NatsLine
+
+        if self.nats:
+            return NatsLine(self.nats, name=name)
+        ordered = sorted(self.peers, key=lambda one: one.name != self.node)
+        password = derive(self.secret, "nats") if self.secret else ""
+        user = NATS_USER if self.secret else ""
+        return NatsLine([one.nats_url for one in ordered], name=name, user=user, password=password)
+
+
+def replicas_of(nodes: int) -> int:
+    """How many copies the shared log has if each of so many nodes can keep one."""
+    return max(count for count in REPLICAS if count <= nodes)
+
+
+class Membership:
+    """All that a node stands on. Close the store over the node before it is stopped."""
+
+    def __init__(
+        self,
+        file: Path,
+        plan: Plan,
+        *,
+        file_mode: int | None = None,
+        clock: Clock | None = None,
+        settings: NodeSettings | None = None,
+        fetch: Fetch | None = None,
+        version: str = "",
+    ) -> None:
+        """Nothing is started or opened yet."""
+        plan.check()
+        self.plan = plan
+        self._file, self._file_mode = file, file_mode
+        self._clock, self._settings = clock or SystemClock(), settings
+        self._fetch, self._version = fetch, version
+        self._stack = ExitStack()
+
+    def prepare(self) -> Node:
+        """Start all that the node stands on; the node itself is then started by its server.
+
+        A node without a history waits until a majority of the NATS servers is there. Raises
+        `CannotOpen` if the file cannot be a node's.
+        """
+        try:
+            return self._prepare()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End everything, in the reverse order; a second call does nothing."""
+        self._stack.close()
+
+    def _prepare(self) -> Node:
+        engine = self._open()
+        opened = self._stack.enter_context(ExitStack())
+        opened.callback(engine.close)
+        if self.plan.peers:
+            self._start_server()
+        log = self._join(is_new=_is_new(engine))
+        from millstream.cluster.reporting import Reporting
+
+        bulletin = Reporting(self._line, self.plan.cluster, clock=self._clock)
+        node = Node(
+            self.plan.node,
+            self.plan.address,
+            engine,
+            log,
+            bulletin,
+            clock=self._clock,
+            settings=self._settings,
+            snapshots=self._fetch,
+            version=self._version,
+        )
+        opened.pop_all()  # the node closes it
+        trimmer = Trimmer(
+            log, bulletin, members=self.plan.members, leads=lambda: not node.engine.read_only
+        )
+        self._stack.callback(trimmer.stop)
+        self._stack.callback(node.stop)
+        trimmer.start()
+        return node
+
+    def _open(self) -> Engine:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        engine = open_engine(self._file, member=True, clock=self._clock, file_mode=self._file_mode)
+        try:
+            _check_file(engine)
+        except BaseException:
+            engine.close()
+            raise
+        return engine
+
+    def _start_server(self) -> None:
+        from millstream.cluster.nats_server import NatsServer
+
+        folder = self._file.with_name(f"{self._file.name}.nats")
+        me = own(self.plan.peers, self.plan.node)
+        server = NatsServer(me, self.plan.peers, folder, secret=self.plan.secret)
+        self._stack.callback(server.stop)
+        server.start()
+
+    def _join(self, *, is_new: bool) -> JetStreamLog:
+        """The shared log. Only a node without a history makes it: else its loss would be hidden."""
+        from millstream.cluster.jetstream import JetStreamLog
+
+        self._line = self.plan.connect(self.plan.node)
+        self._stack.callback(self._line.close)
+        log = JetStreamLog(self._line, self.plan.cluster, replicas=self.plan.replicas)
+        while is_new:
+            try:
+                log.found(timeout_s=WAIT_S)
+                break
+            except Unreachable as error:
+                _logger.warning("waiting_for_nodes", extra={"why": str(error)})
+        return log
+
+
+def _check_file(engine: Engine) -> None:
+    """A node's rows come from the cluster alone."""
+    if _is_new(engine) and engine.last_seq() > 0:
+        raise CannotOpen(
+            f"{engine.place} is a store by itself, and a node begins with an empty one: name another "
+            "file, and copy this store into the cluster with `millstream sync`",
+            path=engine.place,
+        )
+
+
+def _is_new(engine: Engine) -> bool:
+    with engine.read() as snapshot:
+        return snapshot.get(keys.CLUSTER_KEY) is None

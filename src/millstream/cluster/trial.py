@@ -1,0 +1,175 @@
+"""A trial cluster: several nodes on one machine, each a process of its own, kept in one folder.
+
+| in the folder | what it is |
+|---|---|
+| `cluster.json` | the nodes, their ports and their processes |
+| `secret` | what the nodes know each other by |
+| `NAME/store.db`, `NAME/store.db.nats/` | a node's rows, and the files of its NATS server |
+| `NAME/log` | what it writes down |
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import string
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from millstream.clock import Clock, SystemClock
+from millstream.cluster.peers import Peer, parse_peers
+from millstream.cluster.ports import HOST, free_ports
+from millstream.errors import CannotOpen, NotFound
+
+NODES_MAX = 9
+STOP_S = 15.0
+PAUSE_S = 0.05
+
+
+class TrialRecord(msgspec.Struct):
+    """What is kept of a trial cluster."""
+
+    peers: str
+    processes: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class TrialCluster:
+    """The cluster of a folder."""
+
+    def __init__(self, folder: Path, *, clock: Clock | None = None) -> None:
+        """Nothing is read or made yet."""
+        self.folder = folder
+        self._clock = clock or SystemClock()
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is one in the folder."""
+        return self._file.exists()
+
+    @property
+    def peers(self) -> tuple[Peer, ...]:
+        """Its nodes."""
+        return parse_peers(self._read().peers)
+
+    @property
+    def peers_text(self) -> str:
+        """Its nodes, as --peers names them."""
+        return self._read().peers
+
+    @property
+    def secret_file(self) -> Path:
+        """Where its secret is."""
+        return self.folder / "secret"
+
+    def make(self, nodes: int) -> None:
+        """Choose ports and a secret."""
+        if not 1 <= nodes <= NODES_MAX or nodes == 2:
+            raise CannotOpen(
+                f"a trial cluster has 1 or 3 to {NODES_MAX} nodes, not {nodes}",
+                path=str(self.folder),
+            )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.secret_file.touch(mode=0o600)
+        self.secret_file.write_text(f"{secrets.token_hex(32)}\n", encoding="ascii")
+        names = string.ascii_lowercase[:nodes]
+        places = zip(names, free_ports(nodes), strict=True)
+        self._write(TrialRecord(",".join(f"{name}={HOST}:{port}" for name, port in places)))
+
+    def start(self, name: str) -> int:
+        """Start a node that does not run; returns the id of its process."""
+        record = self._read()
+        if (running := self.process(name)) is not None:
+            return running
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        command = [
+            sys.executable,
+            "-m",
+            "millstream",
+            "serve",
+            str(self._store(name)),
+            "--node",
+            name,
+        ]
+        command += ["--peers", record.peers, "--cluster-secret-file", str(self.secret_file)]
+        with open(folder / "log", "ab") as log:
+            started = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        record.processes[name] = started.pid
+        self._write(record)
+        return started.pid
+
+    def process(self, name: str) -> int | None:
+        """The process of a node, if it runs."""
+        process_id = self._read().processes.get(name)
+        if process_id is None or not _runs(process_id, str(self._store(name))):
+            return None
+        return process_id
+
+    def stop(self) -> list[str]:
+        """End all nodes, by a signal first; returns the names of those that ran."""
+        running = {one.name: found for one in self.peers if (found := self.process(one.name))}
+        for process_id in running.values():
+            with suppress(ProcessLookupError):
+                os.kill(process_id, signal.SIGTERM)
+        deadline = self._clock.seconds() + STOP_S
+        pause = threading.Event()
+        for name, process_id in running.items():
+            while self.process(name) is not None:
+                _reap(process_id)
+                if self._clock.seconds() > deadline:
+                    with suppress(ProcessLookupError):
+                        os.kill(process_id, signal.SIGKILL)
+                pause.wait(PAUSE_S)
+        return list(running)
+
+    @property
+    def _file(self) -> Path:
+        return self.folder / "cluster.json"
+
+    def _store(self, name: str) -> Path:
+        return (self.folder / name / "store.db").absolute()
+
+    def _read(self) -> TrialRecord:
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=TrialRecord)
+        except FileNotFoundError:
+            raise NotFound(
+                f"there is no trial cluster in {self.folder}; `millstream cluster up` makes one",
+                name=str(self.folder),
+            ) from None
+
+    def _write(self, record: TrialRecord) -> None:
+        """Replace the file whole: a reader sees the old one or the new one."""
+        beside = self._file.with_suffix(".new")
+        beside.write_bytes(msgspec.json.encode(record))
+        beside.replace(self._file)
+
+
+def _runs(process_id: int, word: str) -> bool:
+    """Whether a process runs whose command line has a word: ids are given out again."""
+    _reap(process_id)
+    try:
+        line = Path(f"/proc/{process_id}/cmdline").read_bytes()
+    except FileNotFoundError:
+        if Path("/proc/self").exists():
+            return False
+        try:
+            os.kill(process_id, 0)
+        except OSError:
+            return False
+        return True
+    return os.fsencode(word) in line.split(b"\0")
+
+
+def _reap(process_id: int) -> None:
+    """A child of this process that has ended is forgotten by the system."""
+    with suppress(ChildProcessError):
+        os.waitpid(process_id, os.WNOHANG)

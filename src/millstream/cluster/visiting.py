@@ -1,0 +1,111 @@
+"""A visitor of a cluster: it hears what nodes say of themselves, and takes no part.
+
+It can give the shared log a new beginning: after a loss (`repair`), or on other servers (`move`). A
+new stream begins behind the longest store, so that every store of that length goes on, and shorter
+ones take a snapshot. Nothing is rebuilt from what no node has shown.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Self
+
+from millstream.clock import Clock, SystemClock
+from millstream.cluster.bulletin import NodeReport
+from millstream.cluster.jetstream import JetStreamLog
+from millstream.cluster.membership import Plan
+from millstream.cluster.reporting import Reporting
+from millstream.cluster.shared_log import Gone, Held, Unreachable
+from millstream.errors import Conflict, NoQuorum
+
+PAUSE_S = 0.05
+STREAM_S = 30.0
+
+Reports = Mapping[str, tuple[NodeReport, float]]
+
+
+class Visit:
+    """A connection to a cluster's NATS, while it is entered."""
+
+    def __init__(self, plan: Plan, *, clock: Clock | None = None) -> None:
+        """Connect."""
+        self.plan = plan
+        self._clock = clock or SystemClock()
+        self._line = plan.connect("visitor")
+        self._reporting = Reporting(self._line, plan.cluster, clock=self._clock)
+        self.log = JetStreamLog(self._line, plan.cluster, replicas=plan.replicas)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.log.close()
+
+    def listen(self, enough: Callable[[Reports], bool], *, timeout_s: float) -> Reports:
+        """What nodes said within a time, or until it is enough."""
+        deadline, pause = self._clock.seconds() + timeout_s, threading.Event()
+        while True:
+            reports = self._reporting.reports()
+            if enough(reports) or self._clock.seconds() > deadline:
+                return reports
+            pause.wait(PAUSE_S)
+
+    def held(self) -> Held | None:
+        """What the shared log holds; None if it is gone."""
+        try:
+            return self.log.held(timeout_s=STREAM_S)
+        except Gone:
+            return None
+
+    def rebuild(self, reports: Reports, *, accept_loss: bool = False) -> int:
+        """Give the shared log a new beginning behind the longest store; returns its sequence.
+
+        Raises `Conflict` if a node still leads, not every node was heard of, or two differ.
+        """
+        last = longest(reports, members=self.plan.members, accept_loss=accept_loss)
+        try:
+            self.log.drop(timeout_s=STREAM_S)
+            self.log.found(timeout_s=STREAM_S, first=last + 1)
+        except Unreachable as error:
+            raise NoQuorum(
+                f"{error}. A majority of the NATS servers must run: start the nodes, then try again"
+            ) from error
+        return last
+
+
+def longest(reports: Reports, *, members: int, accept_loss: bool = False) -> int:
+    """Where the longest store stands; every store must be known, since any may be the longest."""
+    found = [report for report, _ in reports.values()]
+    leading = [one.node for one in found if one.role == "leader"]
+    if leading:
+        raise Conflict(
+            f"node {leading[0]} leads, so the shared log is whole: nothing is to be repaired, and it "
+            "can be moved only while no node leads"
+        )
+    if len(found) < members and not accept_loss:
+        raise Conflict(
+            f"{len(found)} of {members} nodes were heard of ({_names(found)}): one that is missing may "
+            "have what the others do not. Start it, or say --accept-loss if its store is lost"
+        )
+    if not found:
+        raise Conflict("no node was heard of: start them first")
+    seen: dict[int, NodeReport] = {}
+    for one in found:
+        other = seen.setdefault(one.sequence, one)
+        if other.hash != one.hash:
+            raise Conflict(
+                f"nodes {other.node} and {one.node} differ in entry {one.sequence}: decide which one is "
+                "right, and remove the other's file; it then takes a snapshot"
+            )
+    return max(seen)
+
+
+def _names(reports: list[NodeReport]) -> str:
+    return ", ".join(sorted(one.node for one in reports)) or "none"

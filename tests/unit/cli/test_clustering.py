@@ -1,0 +1,96 @@
+"""What a server is told about its cluster, and what is refused before anything is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from millstream.cli.clustering import SECRET, NodePlace
+from millstream.errors import CannotOpen, InvalidInput
+from millstream.server.settings import Settings
+
+HERE = "a=127.0.0.1:20000,b=127.0.0.1:20003,c=127.0.0.1:20006"
+APART = "a=host1,b=host2,c=host3"
+
+
+@pytest.fixture(autouse=True)
+def no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SECRET, raising=False)
+
+
+def test_a_server_without_these_options_is_no_node() -> None:
+    place = NodePlace()
+    settings = place.settings(None, {})
+    assert settings.port == 8080
+    assert place.node_plan(settings) is None
+
+
+def test_a_node_listens_where_it_is_named() -> None:
+    place = NodePlace(peers=HERE, node="b")
+    settings = place.settings(None, {})
+    assert (settings.host, settings.port) == ("127.0.0.1", 20003)
+    plan = place.node_plan(settings)
+    assert plan is not None
+    assert (plan.address, plan.members, plan.replicas) == ("http://127.0.0.1:20003", 3, 3)
+    with pytest.raises(typer.BadParameter, match="20003"):
+        place.settings(1, {})
+
+
+@pytest.mark.parametrize("place", [NodePlace(node="a"), NodePlace(peers=HERE)])
+def test_a_node_has_a_name_and_a_cluster(place: NodePlace) -> None:
+    with pytest.raises(typer.BadParameter, match="--node NAME"):
+        place.node_plan(Settings())
+
+
+def test_nodes_on_several_machines_have_a_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = NodePlace(peers=APART, node="a")
+    settings = place.settings(None, {})
+    with pytest.raises(typer.BadParameter, match="--cluster-secret-file"):
+        place.node_plan(settings)
+    monkeypatch.setenv(SECRET, "hush")
+    plan = place.node_plan(settings)
+    assert plan is not None
+    assert "hush" not in plan.node_key
+    file = tmp_path / "secret"
+    file.write_text("\n")
+    with pytest.raises(CannotOpen, match="empty"):
+        NodePlace(peers=APART, node="a", cluster_secret_file=file).node_plan(settings)
+    file.write_text("hush\n")
+    named = NodePlace(peers=APART, node="a", cluster_secret_file=file).node_plan(settings)
+    assert named is not None
+    assert named.node_key == plan.node_key
+
+
+def test_with_a_certificate_nodes_are_reached_by_tls() -> None:
+    place = NodePlace(peers=HERE, node="a")
+    plan = place.node_plan(place.settings(None, {"certificate": "c.pem", "key": "k.pem"}))
+    assert plan is not None
+    assert plan.address == "https://127.0.0.1:20000"
+
+
+def test_a_nats_of_others_is_named_by_its_addresses() -> None:
+    place = NodePlace(cluster="nats://n1:4222, nats://n2:4222", node="a", members=5)
+    plan = place.node_plan(place.settings(9000, {}))
+    assert plan is not None
+    assert plan.nats == ("nats://n1:4222", "nats://n2:4222")
+    assert (plan.address, plan.members) == ("http://127.0.0.1:9000", 5)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        NodePlace(peers="a=127.0.0.1:20000,b=127.0.0.1:20003", node="a"),
+        NodePlace(cluster="nats://n1:4222", node="a/b"),
+        NodePlace(cluster="nats://n1:4222", node="a", replicas=2),
+        NodePlace(cluster="nats://n1:4222", node="a", cluster_name="x.y"),
+    ],
+)
+def test_what_cannot_be_a_cluster_is_refused(place: NodePlace) -> None:
+    plan = place.node_plan(Settings())
+    assert plan is not None
+    with pytest.raises(InvalidInput):
+        plan.check()
