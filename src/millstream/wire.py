@@ -84,6 +84,7 @@ _requests: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
 )
 _command: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Union[_SENT])  # noqa: UP007
 _answers = msgspec.msgpack.Decoder(list[tuple[int, int, Raw]])
+_placed = msgspec.msgpack.Decoder(tuple[Raw, int])
 _failure = msgspec.msgpack.Decoder(_Failure)
 _hello = msgspec.msgpack.Decoder(Hello)
 
@@ -180,6 +181,11 @@ def decode_result(command: Command[T], raw: Raw) -> T:
     """The answer to a command, with the type that the command says."""
     found: T = _result_decoder(type(command)).decode(raw)
     return found
+
+
+def decode_placed(raw: Raw) -> tuple[Raw, int]:
+    """An answer between nodes: the result, and the entry of the shared log at which it is seen."""
+    return _placed.decode(raw)
 
 
 def encode_hello(hello: Hello) -> bytes:

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from millstream.cluster.changes import Recorder
 from millstream.cluster.member import ClusterMember
+from millstream.cluster.snapshots import Exchangeable
 from millstream.record import SqlResult
 from millstream.store.commit import Commit, Row
 from millstream.store.engine import (
@@ -90,6 +91,10 @@ class ReplicatedEngine:
     def folder(self) -> Path | None:
         """A folder on this node's disk."""
         return self._inner.folder()
+
+    def copy_to(self, path: Path) -> None:
+        """Write a consistent copy of this node's rows and tables into a new file."""
+        cast(Exchangeable, self._inner).copy_to(path)
 
     def recover(self) -> None:
         """Make certain what is on this node's disk."""

@@ -318,6 +318,10 @@ class Node:
             member.halted or member.damaged,
         )
 
+    def reports(self) -> dict[str, tuple[NodeReport, float]]:
+        """The newest report of each node that was heard of, and how many seconds ago."""
+        return self._bulletin.reports()
+
     def barrier(self, timeout_s: float) -> None:
         """Return once this node is known to have led after the call began: a read is then strong.
 

@@ -32,7 +32,9 @@ class Exchangeable(Protocol):
 
 def copy(engine: Engine, path: Path) -> Position:
     """Make a snapshot of a node's store in a new file; answers where it stands in the shared log."""
-    _exchangeable(engine).copy_to(path)
+    if not hasattr(engine, "copy_to"):
+        raise InvalidInput(f"the rows of {engine.place} cannot be copied: they are in no file")
+    cast(Exchangeable, engine).copy_to(path)
     return read_position(path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -29,6 +30,8 @@ from millstream.server.auth.tickets import mint_ticket
 from millstream.server.auth.tokens import Tokens
 from millstream.server.auth.turns import Turns
 from millstream.server.bounds import bounded, check_command
+from millstream.server.cluster.checking import check_cluster
+from millstream.server.cluster.copies import Copies
 from millstream.server.cluster.forwarding import Forwarder, NodeSession
 from millstream.server.cluster.relay import Relay
 from millstream.server.cluster.seat import FORWARD_S, Seat, SeatNode
@@ -72,6 +75,8 @@ class Core:
         """This server's place in its cluster, if it is a node."""
         self.relay: Relay | None = None
         """How a node hands on requests over HTTP."""
+        self.copies = Copies(store.engine, store.clock)
+        """What other nodes fetch of this one's store."""
         self.closing = asyncio.Event()
         """Set once the server is told to stop: requests that wait end their wait."""
         self.tokens = Tokens(self.session)
@@ -98,6 +103,7 @@ class Core:
         self.seat = Seat(node, leads=leads, key=key, ca=ca)
         self.session.sit(self.seat)
         self.relay = Relay(self.seat)
+        self.checkup.check_cluster = partial(check_cluster, self.seat)
         return self.seat
 
     async def answer_in_cluster(
@@ -301,6 +307,7 @@ class Core:
         if self.seat is not None and self.relay is not None:
             self.seat.close()
             self.relay.close()
+        self.copies.close()
         await self.live.close()
         await self.tokens.close()
         await self.session.close()

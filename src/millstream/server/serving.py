@@ -27,7 +27,7 @@ from starlette.routing import BaseRoute, WebSocketRoute
 
 from millstream.clock import Clock
 from millstream.embedded import EmbeddedSession, open_file, open_over
-from millstream.errors import InvalidInput, MillstreamError, NoQuorum
+from millstream.errors import InvalidInput, MillstreamError
 from millstream.limits import Limits
 from millstream.server.auth.register import Registrar
 from millstream.server.cluster.seat import ServedNode
@@ -54,14 +54,14 @@ _logger = logging.getLogger("millstream.server")
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 BACKLOG = 2048
 
-JOIN_S = 5.0
-"""How often a node that finds no cluster says so, and looks whether it is to stop."""
-
 GRACE = 0.7
 """The part of `stop_s` that requests get to finish; the rest is for closing the store."""
 
 TURN_S = 0.01
 """How often a stopping server looks whether all connections have gone."""
+
+KEY_OF_THIS_MACHINE = "nodes-of-this-machine"
+"""What nodes show each other on loopback without tokens: it keeps no client out."""
 
 WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
@@ -88,8 +88,9 @@ class Serving:
     ) -> None:
         """Take the address. `make_engine` opens another engine than the one at the path.
 
-        `make_node` makes the server a node of a cluster: it gets the server's address, and the
-        node is started and stopped here. `cluster_key` is what nodes show each other.
+        `make_node` makes the server a node of a cluster: it gets the server's address, and gives a
+        node that runs and has rows; it is stopped by the caller, after the server. `cluster_key` is
+        what nodes show each other; on loopback without tokens none is needed.
         """
         self.settings = settings or Settings()
         self.settings.check()
@@ -167,31 +168,14 @@ class Serving:
         if with_signals:
             for number in SIGNALS:
                 loop.add_signal_handler(number, self._stop)
-        if not await self._join_cluster():
-            return
         try:
+            if self._make_node is not None:
+                self.node = await asyncio.to_thread(self._make_node, self.url)
             await self._serve_store(on_ready)
         finally:
-            if self.node is not None:
-                await asyncio.to_thread(self.node.stop)
             if with_signals:
                 for number in SIGNALS:
                     loop.remove_signal_handler(number)
-
-    async def _join_cluster(self) -> bool:
-        """Start the node, if this server is one, and wait until there are rows; False if it stops."""
-        if self._make_node is None:
-            return True
-        node = self.node = self._make_node(self.url)
-        node.start()
-        while not self._stop_asked and not (self._stopping and self._stopping.is_set()):
-            try:
-                await asyncio.to_thread(node.wait_readable, JOIN_S)
-                return True
-            except NoQuorum as error:
-                _logger.warning("node_waits_for_cluster", extra={"reason": error.message})
-        await asyncio.to_thread(node.stop)
-        return False
 
     async def _serve_store(self, on_ready: Callable[[], object] | None) -> None:
         assert self._stopping is not None
@@ -199,7 +183,7 @@ class Serving:
         core.store.on_poisoned = self._give_up
         name = self.settings.instance or f"{self.settings.host}:{self.port}"
         if (node := self.node) is not None:
-            core.sit(node, leads=lambda: not node.engine.read_only, key=self._cluster_key)
+            core.sit(node, leads=lambda: not node.engine.read_only, key=self._node_key())
             name = self.settings.instance or node.name
         hub = Hub(core, name)
         try:
@@ -210,6 +194,17 @@ class Serving:
         finally:
             await hub.close()
             await core.close()
+
+    def _node_key(self) -> str:
+        """What nodes show each other; where every client may do everything, they need no secret."""
+        if self._cluster_key:
+            return self._cluster_key
+        if self.settings.needs_tokens():
+            raise InvalidInput(
+                "a node of a cluster that lets no client in without a token needs the cluster's "
+                "secret: name its file with --cluster-secret-file"
+            )
+        return KEY_OF_THIS_MACHINE
 
     def _open(self) -> Store:
         store = self._open_store()

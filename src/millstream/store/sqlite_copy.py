@@ -9,6 +9,7 @@ from pathlib import Path
 import apsw
 
 from millstream.store.sqlite_file import FILE_MODE
+from millstream.store.sqlite_pages import RESERVED_BYTES, is_verified
 
 COPY_PAGES = 4096
 """Pages that are copied at a time, 16 MiB."""
@@ -20,8 +21,13 @@ def copy_file(source: apsw.Connection, path: Path, *, vfs: str | None) -> None:
     The connection has a transaction open, so that all pages are of one moment.
     """
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE))
+    if is_verified(source):
+        _begin(path, vfs)
     target = apsw.Connection(str(path), vfs=vfs)
     try:
+        target.execute(
+            "SELECT * FROM sqlite_schema"
+        )  # the layer sees by it that pages have checksums
         with target.backup("main", source, "main") as backup:
             while not backup.done:
                 backup.step(COPY_PAGES)
@@ -33,6 +39,20 @@ def copy_file(source: apsw.Connection, path: Path, *, vfs: str | None) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _begin(path: Path, vfs: str | None) -> None:
+    """Make a file whose pages have checksums.
+
+    The checksum layer learns from the first page whether a file has them, and a copy of more pages
+    than SQLite's cache holds is written to the file before its first page is.
+    """
+    target = apsw.Connection(str(path), vfs=vfs)
+    try:
+        target.reserve_bytes(reserve=RESERVED_BYTES)
+        target.execute("PRAGMA user_version = 1")
+    finally:
+        target.close()
 
 
 def exchange_file(path: Path, new: Path, *, aside: Path) -> None:

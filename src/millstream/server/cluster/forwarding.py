@@ -15,14 +15,16 @@ from msgspec import Raw
 from millstream import wire
 from millstream.aio.claiming import ClientTurns
 from millstream.aio.session import AsyncEmbeddedSession
-from millstream.command import Command, is_repeatable
+from millstream.command import Command, Operation, is_repeatable
 from millstream.errors import CannotOpen, NotLeader, OutcomeUnknown
+from millstream.log.commands import GetBounds
 from millstream.queue.commands import ClaimMessages
 from millstream.remote.address import Address, parse_address
 from millstream.remote.link import Link, LoopRequest, Patience
 from millstream.remote.nodes import Nodes
 from millstream.remote.repeats import Interrupted
 from millstream.remote.session import result_of
+from millstream.rooms.commands import Broadcast
 from millstream.server.cluster.seat import AGAIN_S, FORWARD_S, Seat
 from millstream.store.store import Store
 
@@ -135,11 +137,46 @@ class NodeSession(AsyncEmbeddedSession):
         seat, own = self._seat, self._own
         while seat is not None and own is not None and command.writes and not seat.leads:
             try:
-                return result_of(command, await own.ask(command))
+                answer, sequence = wire.decode_placed(await own.ask(command))
             except NotLeader:
                 if not seat.leads:
                     raise
+                continue
+            if not isinstance(
+                command, Broadcast
+            ):  # its sender has the offsets, and waits for no row
+                await seat.reach(sequence)
+            return result_of(command, answer)
         return await self.execute_here(command, turns)
+
+    def begin(self, command: Operation[T]) -> asyncio.Future[T]:
+        """As of any session; on a node that does not lead, it is handed on."""
+        if self._seat is None or self._seat.leads:
+            return super().begin(command)
+        return asyncio.ensure_future(self.execute(command))
+
+    async def commit(self, command: Operation[T]) -> T:
+        """Carry out an operation in this node's own store, whether it leads or not."""
+        return await super().begin(command)
+
+    async def catch_up(self) -> None:
+        """Have all that the leading node has by now; a node that leads has it."""
+        seat, own = self._seat, self._own
+        if seat is None or own is None or seat.leads:
+            return
+        try:
+            _, sequence = wire.decode_placed(await own.ask(GetBounds("")))
+        except NotLeader:
+            if not seat.leads:
+                raise
+            return
+        await seat.reach(sequence)
+
+    async def execute_for_node(self, command: Command[Any]) -> tuple[Any, int]:
+        """Answer another node, and say up to which entry it must have come to see what was done."""
+        assert self._seat is not None
+        answer = await self.execute_here(command)
+        return answer, self._seat.sequence()
 
     async def execute_here(self, command: Command[T], turns: ClientTurns | None = None) -> T:
         """Answer from this node's own store, whether it leads or not."""

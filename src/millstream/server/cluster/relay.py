@@ -16,7 +16,7 @@ from millstream.cluster.read_level import HOP_HEADER
 from millstream.errors import MillstreamError, OutcomeUnknown
 from millstream.remote.address import Address, parse_address
 from millstream.server.cluster.seat import AGAIN_S, FORWARD_S, Asker, Seat
-from millstream.server.cluster.upstream import Broken, Exchange, Header, Upstream
+from millstream.server.cluster.upstream import Broken, Header, Upstream, UpstreamCall
 from millstream.server.problems import respond
 
 CONNECT_S = 2.0
@@ -88,7 +88,7 @@ class Relay:
             seat.look()
         return False
 
-    async def _open(self, address: Address) -> Exchange | None:
+    async def _open(self, address: Address) -> UpstreamCall | None:
         try:
             return await self._upstream.open(address, timeout_s=CONNECT_S)
         except Broken:
@@ -132,7 +132,7 @@ class _Passage:
     """One request on its way through."""
 
     def __init__(
-        self, address: Address, exchange: Exchange, scope: Scope, receive: Receive, send: Send
+        self, address: Address, exchange: UpstreamCall, scope: Scope, receive: Receive, send: Send
     ) -> None:
         self.address, self.exchange = address, exchange
         self.scope, self.receive, self.send = scope, receive, send

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from millstream.cluster.bulletin import Role
+from millstream.cluster.bulletin import NodeReport
+from millstream.cluster.node import Standing
 from millstream.cluster.read_level import STRONG, ReadLevel
 from millstream.command import Command, waits
 from millstream.errors import MillstreamError, NotLeader
@@ -24,27 +25,11 @@ BARRIER_S = 5.0
 FORWARD_S = 5.0
 """How long a request waits for a leading node, while there is none."""
 
+REACH_S = 5.0
+"""How long a node may take to apply what the leading one has."""
+
 AGAIN_S = 0.05
 """How long it is waited before a leading node that did not answer is asked again."""
-
-
-class Stance(Protocol):
-    """What a seat must know of how its node stands; `cluster.node.Standing` has it."""
-
-    @property
-    def role(self) -> Role: ...
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def leader(self) -> str | None: ...
-    @property
-    def leader_address(self) -> str | None: ...
-    @property
-    def sequence(self) -> int: ...
-    @property
-    def lag(self) -> int: ...
-    @property
-    def progress_age_s(self) -> float: ...
 
 
 class SeatNode(Protocol):
@@ -52,13 +37,19 @@ class SeatNode(Protocol):
 
     name: str
     address: str
-    on_change: Callable[[Any], None] | None
+    on_change: Callable[[Standing], None] | None
 
-    def standing(self) -> Any:
+    def standing(self) -> Standing:
         """How it stands now."""
+
+    def reports(self) -> dict[str, tuple[NodeReport, float]]:
+        """What it has heard of all nodes, and how many seconds ago."""
 
     def barrier(self, timeout_s: float) -> None:
         """Return once it is known to have led after the call began; blocks."""
+
+    def wait_applied(self, sequence: int, timeout_s: float) -> None:
+        """Return once it has applied an entry; blocks. `Overloaded` if that takes too long."""
 
 
 class ServedNode(SeatNode, Protocol):
@@ -71,15 +62,6 @@ class ServedNode(SeatNode, Protocol):
     @property
     def clock(self) -> Any:
         """The clock that the store is opened with."""
-
-    def start(self) -> None:
-        """Join the cluster."""
-
-    def wait_readable(self, timeout_s: float) -> None:
-        """Return once a store can be opened; `NoQuorum` if that takes too long."""
-
-    def stop(self) -> None:
-        """Leave the cluster; the store was closed."""
 
 
 class Asker(Struct, frozen=True):
@@ -114,7 +96,7 @@ class Seat:
         self._proof: asyncio.Task[None] | None = None
         self._next_proof: asyncio.Task[None] | None = None
         node.on_change = self._on_change
-        self.stance: Stance = node.standing()
+        self.stance = node.standing()
         """How the node stood when its role, the leader or the epoch last changed."""
 
     @property
@@ -165,7 +147,7 @@ class Seat:
             await self.prove()
 
     def _is_within(self, lag_s_max: float) -> bool:
-        stance: Stance = self.node.standing()
+        stance = self.node.standing()
         return stance.lag == 0 and stance.progress_age_s <= lag_s_max
 
     async def prove(self) -> None:
@@ -174,6 +156,15 @@ class Seat:
             self._next_proof = self._loop.create_task(self._run_proof(self._proof))
             self._next_proof.add_done_callback(_looked_at)
         await asyncio.shield(self._next_proof)
+
+    def sequence(self) -> int:
+        """The last entry that this node has applied."""
+        return self.node.standing().sequence
+
+    async def reach(self, sequence: int) -> None:
+        """Wait until this node has applied an entry of the shared log."""
+        if self.sequence() < sequence:
+            await asyncio.to_thread(self.node.wait_applied, sequence, REACH_S)
 
     async def _run_proof(self, before: asyncio.Task[None] | None) -> None:
         """One barrier for all that came while the one before ran."""
@@ -192,14 +183,14 @@ class Seat:
         except TimeoutError:
             pass
 
-    def _on_change(self, stance: Stance) -> None:
+    def _on_change(self, stance: Standing) -> None:
         """Called by the node's own thread."""
         try:
             self._loop.call_soon_threadsafe(self._note, stance)
         except RuntimeError:
             pass  # the server has stopped
 
-    def _note(self, stance: Stance) -> None:
+    def _note(self, stance: Standing) -> None:
         self.stance = stance
         self._changed.set()
         self._changed = asyncio.Event()

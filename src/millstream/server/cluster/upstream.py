@@ -33,7 +33,7 @@ class Broken(Exception):
         self.was_sent = was_sent
 
 
-class _Answer:
+class _UpstreamAnswer:
     """What the parser tells of an answer."""
 
     def __init__(self, *, is_head: bool) -> None:
@@ -66,7 +66,7 @@ class _Answer:
         self.is_complete = self.has_head
 
 
-class Exchange:
+class UpstreamCall:
     """One request on a connection, and its answer."""
 
     def __init__(
@@ -75,13 +75,13 @@ class Exchange:
         self.reader, self.writer = reader, writer
         self.is_used = is_used
         """Whether the connection carried a request before."""
-        self._answer = _Answer(is_head=False)
+        self._answer = _UpstreamAnswer(is_head=False)
         self._is_chunked = False
         self._was_sent = False
 
     async def begin(self, method: str, target: bytes, headers: Iterable[Header]) -> None:
         """Send the head of a request."""
-        self._answer = _Answer(is_head=method == "HEAD")
+        self._answer = _UpstreamAnswer(is_head=method == "HEAD")
         lines = [b"%s: %s\r\n" % one for one in headers]
         self._is_chunked = any(name == b"transfer-encoding" for name, _ in headers)
         head = b"%s %s HTTP/1.1\r\n%s\r\n" % (method.encode(), target, b"".join(lines))
@@ -155,16 +155,18 @@ class Upstream:
     """Connections to other nodes; belongs to one event loop."""
 
     def __init__(self) -> None:
-        self._idle: dict[str, list[tuple[float, Exchange]]] = {}
+        self._idle: dict[str, list[tuple[float, UpstreamCall]]] = {}
 
-    async def open(self, address: Address, *, timeout_s: float, fresh: bool = False) -> Exchange:
+    async def open(
+        self, address: Address, *, timeout_s: float, fresh: bool = False
+    ) -> UpstreamCall:
         """A connection, an idle one if there is such. Raises `Broken` if there is no way."""
         now_s = asyncio.get_running_loop().time()
         idle = self._idle.get(address.shown, [])
         while idle and not fresh:
             since_s, found = idle.pop()
             if now_s - since_s < IDLE_S and not found.reader.at_eof():
-                return Exchange(found.reader, found.writer, is_used=True)
+                return UpstreamCall(found.reader, found.writer, is_used=True)
             found.cut()
         tls: ssl.SSLContext | None = address.tls
         try:
@@ -178,9 +180,9 @@ class Upstream:
                 )
         except (OSError, TimeoutError) as error:
             raise Broken(str(error) or "no answer", was_sent=False) from error
-        return Exchange(reader, writer, is_used=False)
+        return UpstreamCall(reader, writer, is_used=False)
 
-    def give_back(self, address: Address, exchange: Exchange) -> None:
+    def give_back(self, address: Address, exchange: UpstreamCall) -> None:
         """An exchange is over: keep its connection, if it can be used again."""
         idle = self._idle.setdefault(address.shown, [])
         if not exchange.is_reusable or len(idle) >= IDLE_MAX:

@@ -32,6 +32,7 @@ TAGS = {
     "staging": "Bulk writes from many tasks, published at once",
     "replica": "Copies of logs, for other stores",
     "store": "The store as a whole",
+    "cluster": "Nodes that have the same store",
     "access": "Rights for browsers, which cannot keep a token",
     "about": "About this interface",
 }

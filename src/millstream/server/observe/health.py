@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,8 @@ class Checkup:
         self._disk_free = disk_free
         self.own_place: Callable[[], OwnPlace] = lambda: NOWHERE
         """How far this server has come in its rooms; the stored watermarks are a second behind."""
+        self.check_cluster: Callable[[], Awaitable[Check]] | None = None
+        """How a node of a cluster finds out whether it can do its part."""
         self._found: Health | None = None
         self._looked_s = 0.0
         self._lock = asyncio.Lock()
@@ -126,6 +128,8 @@ class Checkup:
             text = f"no answer within {ANSWER_S_MAX:g} s: something holds the write lock"
             return [*checks, Check("store", "critical", text)]
         folder = store.engine.folder()
+        if self.check_cluster is not None:
+            checks.append(await self.check_cluster())
         if folder is not None:
             free = await asyncio.to_thread(self._disk_free, folder)
             checks.append(check_disk(free))

@@ -80,6 +80,7 @@ async def _families(core: Core) -> list[Metric]:
         *_of_queues(queues, totals),
         *_of_rooms(await core.checkup.backlogs()),
         *_of_feeds(core),
+        *_of_cluster(core),
     ]
 
 
@@ -227,6 +228,34 @@ def _of_feeds(core: Core) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "millstream_room_listeners", "Clients that listen here.", here.get("listeners", 0)
     )
+
+
+def _of_cluster(core: Core) -> Iterator[Metric]:
+    """Of a node: where it stands, and what it has done to get there."""
+    if core.seat is None:
+        return
+    stance = core.seat.node.standing()
+    for name, text, value in (
+        ("leads", "1 while this node leads.", int(core.seat.leads)),
+        ("halted", "1 once this node has stopped for a reason.", int(stance.role == "halted")),
+        ("epoch", "The epoch that this node knows of.", stance.epoch),
+        (
+            "sequence",
+            "The last entry of the shared log that this node has applied.",
+            stance.sequence,
+        ),
+        ("lag", "Entries that the furthest node has more, by its last report.", stance.lag),
+        ("progress_age_seconds", "Since this node last applied an entry.", stance.progress_age_s),
+        ("barrier_seconds", "How long the last proof for strong reads took.", stance.barrier_s),
+    ):
+        yield GaugeMetricFamily(f"millstream_cluster_{name}", text, value)
+    for name, text, value in (
+        ("elections", "How often the leader changed, as this node has seen it.", stance.elections),
+        ("replays", "Commits of other nodes that this one has applied.", stance.replays),
+        ("snapshots", "Times that it took a copy of another node's store.", stance.snapshots),
+        ("handed_on", "What the leading node answered for this one.", core.seat.handed_on),
+    ):
+        yield CounterMetricFamily(f"millstream_cluster_{name}", text, value)
 
 
 def _of_queues(queues: list[QueueInfo], totals: dict[str, dict[str, int]]) -> Iterator[Metric]:

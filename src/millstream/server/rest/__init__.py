@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from millstream.server.rest import (
     claims,
+    cluster,
     cursors,
     forks,
     live,
@@ -27,6 +28,6 @@ from millstream.server.rest import (
 
 _NOUNS = (
     *(logs, forks, records, search, cursors, queues, messages, claims, rooms, transactions),
-    *(staging, replica, store, live, tickets, tokens),
+    *(staging, replica, store, live, cluster, tickets, tokens),
 )
 ENDPOINTS = tuple(one for noun in _NOUNS for one in noun.endpoint)

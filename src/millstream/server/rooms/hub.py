@@ -119,6 +119,8 @@ class Hub:
         if asked.offset is not None:
             await room.settled(asked.client)  # what an earlier connection of the client has sent
             listener.generation = await self.attendance.resume(listener)
+        # A client that comes from another node may have heard what this one is still to apply.
+        await self.session.catch_up()
         types = None if asked.types is None else [*asked.types]
         look = await self.session.execute(LookIntoRoom(room.name, types))
         check_offset(asked, look, room.name)

@@ -354,7 +354,7 @@ class Conversation:
                     self.principal, command, self._holdings, traceparent=self._traceparent
                 )
             if self._is_node:
-                return await core.session.execute_here(command)
+                return await core.session.execute_for_node(command)
             return await core.answer_in_cluster(
                 self.principal,
                 command,

@@ -10,10 +10,11 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from millstream.clock import SystemClock
+from millstream.cluster.bulletin import NodeReport, Role
+from millstream.cluster.node import Standing
 from millstream.errors import NotLeader
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
@@ -68,21 +69,22 @@ class PretendingNode:
         if not self.leads:
             raise NotLeader(f"{self.name} does not lead", leader=self._pair.address, epoch=1)
 
-    def start(self) -> None:
-        pass
+    def reports(self) -> dict[str, tuple[NodeReport, float]]:
+        return {one.name: (one.report(), 0.25) for one in self._pair.nodes.values()}
 
-    def wait_readable(self, timeout_s: float) -> None:
-        pass
-
-    def stop(self) -> None:
-        self.engine._inner.close()
+    def report(self) -> NodeReport:
+        role: Role = "leader" if self.leads else "follower"
+        return NodeReport(self.name, self.address, role, self._pair.epoch, 7 - self.lag, b"")
 
     def barrier(self, timeout_s: float) -> None:
         self.barriers += 1
         self.check()
 
-    def standing(self) -> Any:
-        return SimpleNamespace(
+    def wait_applied(self, sequence: int, timeout_s: float) -> None:
+        pass  # the rows are the same
+
+    def standing(self) -> Standing:
+        return Standing(
             node=self.name,
             address=self.address,
             role="leader" if self.leads else "follower",

@@ -1,0 +1,151 @@
+"""The cluster over HTTP: how its nodes stand, and copies of a node's store for other nodes."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+from starlette.responses import Response
+
+from millstream.cluster.bulletin import Role
+from millstream.errors import Denied, InvalidInput, NotFound
+from millstream.server.auth.access import NODE, Need
+from millstream.server.cluster.fetching import DIGEST_HEADER
+from millstream.server.cluster.seat import Seat
+from millstream.server.rest.ask import Ask
+from millstream.server.rest.endpoint import JSON, Endpoints
+
+BYTES = "application/octet-stream"
+
+endpoint = Endpoints("cluster")
+
+
+class NodeStatus(Struct, kw_only=True):
+    """A node, as its last report says."""
+
+    node: str
+    address: str
+    role: Role
+    epoch: int
+    """The newest epoch that it has applied."""
+    sequence: int
+    """The last entry of the shared log that it has applied."""
+    lag: int
+    """Entries that the furthest node has more."""
+    heard_s: float
+    """Seconds since its last report."""
+    reason: str
+    """Why it has halted, or cannot lead."""
+    version: str
+
+
+class ClusterStatus(Struct, kw_only=True):
+    """How a node stands, and what it has heard of the others."""
+
+    node: str
+    address: str
+    role: Role
+    epoch: int
+    leader: str | None
+    """The name of the leading node, if one is known."""
+    leader_address: str | None
+    sequence: int
+    lag: int
+    progress_age_s: float
+    """Seconds since this node last applied an entry; a leading node that is idle writes some too."""
+    elections: int
+    """How often the leader changed, as this node has seen it."""
+    replays: int
+    """Commits of other nodes that this one has applied."""
+    snapshots: int
+    """How often it took a copy of another node's store."""
+    barrier_s: float
+    """How long the last proof for strong reads took."""
+    handed_on: int
+    """Requests and commands that the leading node answered for this one."""
+    reason: str
+    nodes: list[NodeStatus]
+
+
+class SnapshotQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which chunk of which copy; without a copy, one is made and described."""
+
+    copy: str = ""
+    chunk: int = 0
+
+
+@endpoint("GET /cluster/status", errors=(404,))
+async def get_cluster_status(ask: Ask) -> ClusterStatus:
+    """How the node that is asked stands in its cluster, and what it has heard of the others."""
+    ask.principal.require(Need("store", "read", ""))
+    return status_of(_seat(ask))
+
+
+@endpoint("GET /cluster/snapshot", media_types=(BYTES,), errors=(404, 416))
+async def get_snapshot(ask: Ask, query: SnapshotQuery) -> Response:
+    """A copy of a node's store, for another node, in chunks with a digest each.
+
+    Without `copy` one is made, and its name and size are answered. Only nodes of the cluster may
+    ask for it.
+    """
+    if ask.principal is not NODE:
+        raise Denied(
+            "only a node of the cluster may fetch a copy of the whole store",
+            noun="store",
+            action="admin",
+            name="",
+        )
+    _seat(ask)
+    copies = ask.core.copies
+    if not query.copy:
+        return Response(msgspec.json.encode(await copies.offer()), media_type=JSON)
+    if query.chunk < 0:
+        raise InvalidInput(f"chunk is a number from 0 on, not {query.chunk}")
+    data, digest = await copies.chunk(query.copy, query.chunk)
+    return Response(data, headers={DIGEST_HEADER: digest}, media_type=BYTES)
+
+
+def status_of(seat: Seat) -> ClusterStatus:
+    """What a seat knows."""
+    stance = seat.node.standing()
+    reports = sorted(seat.node.reports().values(), key=lambda one: one[0].node)
+    furthest = max((report.sequence for report, _ in reports), default=stance.sequence)
+    return ClusterStatus(
+        node=seat.node.name,
+        address=seat.node.address,
+        role=stance.role,
+        epoch=stance.epoch,
+        leader=stance.leader,
+        leader_address=stance.leader_address,
+        sequence=stance.sequence,
+        lag=stance.lag,
+        progress_age_s=stance.progress_age_s,
+        elections=stance.elections,
+        replays=stance.replays,
+        snapshots=stance.snapshots,
+        barrier_s=stance.barrier_s,
+        handed_on=seat.handed_on,
+        reason=stance.reason,
+        nodes=[
+            NodeStatus(
+                node=one.node,
+                address=one.address,
+                role=one.role,
+                epoch=one.epoch,
+                sequence=one.sequence,
+                lag=max(0, furthest - one.sequence),
+                heard_s=age_s,
+                reason=one.reason,
+                version=one.version,
+            )
+            for one, age_s in reports
+        ],
+    )
+
+
+def _seat(ask: Ask) -> Seat:
+    if ask.core.seat is None:
+        raise NotFound(
+            "this server is no node of a cluster; `millstream serve --node` makes one",
+            name="cluster",
+        )
+    return ask.core.seat
