@@ -25,6 +25,7 @@ from millstream.rooms.model import RoomInfo, RoomMessage
 from millstream.rooms.settings import RoomSettings
 from millstream.steps import Later
 from millstream.store.engine import Durability
+from millstream.store.slate_options import SlateOptions
 from millstream.store.sqlite_options import SqliteOptions
 from millstream.threads.cursor import Cursor
 from millstream.threads.database import Millstream, Transaction, open
@@ -78,6 +79,7 @@ __all__ = [
     "RoomSettings",
     "SqlResult",
     "SqliteOptions",
+    "SlateOptions",
     "Stage",
     "Transaction",
     "open",

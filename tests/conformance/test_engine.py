@@ -368,9 +368,10 @@ def test_upkeep_changes_no_row(engine: Engine) -> None:
 
 
 def test_an_engine_can_do_what_it_declares(engine: Engine) -> None:
-    assert engine.abilities <= {"sql", "forks"}
+    assert engine.abilities <= {"sql", "forks", "paced"}
     with engine.write() as writer:
         assert hasattr(writer, "sql") == hasattr(writer, "savepoint") == ("sql" in engine.abilities)
+    assert hasattr(engine, "pace_s") == ("paced" in engine.abilities)
     assert hasattr(engine, "suspend") == hasattr(engine, "resume") == ("forks" in engine.abilities)
 
 

@@ -12,6 +12,7 @@ import textwrap
 import types
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,18 @@ def documents() -> list[Path]:
     return [p for p in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))] if p.exists()]
 
 
-@pytest.mark.parametrize("document", documents(), ids=lambda p: p.relative_to(ROOT).as_posix())
+PARTS = {"OBJECT_STORAGE.md": "s3"}
+"""What must be installed for a document's snippets to run."""
+
+
+def parameters() -> list[Any]:
+    return [
+        pytest.param(p, marks=pytest.mark.requires(PARTS[p.name])) if p.name in PARTS else p
+        for p in documents()
+    ]
+
+
+@pytest.mark.parametrize("document", parameters(), ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_every_snippet_of_a_document_runs(
     document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ class SuiteName(StrEnum):
     SPARK = "spark"
     REPLICA = "replica"
     ROOMS = "rooms"
+    S3 = "s3"
 
 
 _DEFAULTS: dict[SuiteName, dict[str, float]] = {
@@ -36,6 +37,7 @@ _DEFAULTS: dict[SuiteName, dict[str, float]] = {
     SuiteName.SPARK: {"seconds": 20.0, "records": 1_000_000},
     SuiteName.REPLICA: {"seconds": 5.0, "records": 1_000_000},
     SuiteName.ROOMS: {"seconds": 20.0},
+    SuiteName.S3: {"seconds": 5.0, "records": 1_000_000},
 }
 """What can be set of each suite."""
 
@@ -45,7 +47,7 @@ def bench(
         SuiteName,
         typer.Argument(
             help="core: appends, reads and opening; queue: claims and routing; server: over "
-            "loopback; spark: source, sink and routing; replica: syncs; rooms: live push.",
+            "loopback; spark: source, sink and routing; replica: syncs; rooms: live push; s3: object storage.",
         ),
     ],
     only: Annotated[
@@ -60,7 +62,7 @@ def bench(
     ] = None,
     records: Annotated[
         int | None,
-        typer.Option(min=1, help="Of spark and replica.", show_default="1,000,000"),
+        typer.Option(min=1, help="Of spark, replica and s3.", show_default="1,000,000"),
     ] = None,
     directory: Annotated[
         Path | None, typer.Option(help="Where to write; default: temporary files.")

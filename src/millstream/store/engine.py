@@ -20,10 +20,11 @@ Durability = Literal["full", "relaxed"]
 Mode = Literal["rw", "r"]
 """Whether a store is opened to be read and written, or only to be read."""
 
-Ability = Literal["sql", "forks"]
+Ability = Literal["sql", "forks", "paced"]
 """What an engine may be able to do beyond the protocol.
 
 `sql`: its writer is a `SqlWriter`, its snapshots are `SqlReader`s. `forks`: it is `Suspendable`, so a handle may cross `os.fork`.
+`paced`: it is `Paced`, because each of its commits costs a request.
 """
 
 
@@ -112,6 +113,13 @@ class Suspendable(Protocol):
         """After the fork: the next use opens the handles again."""
 
 
+class Paced(Protocol):
+    """What an engine has beyond `Engine` if it has the ability `paced`."""
+
+    pace_s: float
+    """How long a commit waits for callers that come one by one, so that many share it."""
+
+
 class WouldWait(Exception):
     """The turn to write is another's, and the caller did not want to wait for it."""
 
@@ -176,6 +184,11 @@ class Engine(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """Facts for `stats`, for people to read: kind, sizes, durability."""
+
+
+def pace_of(engine: Engine) -> float:
+    """How long a commit waits for callers that come one by one; 0: not at all."""
+    return cast(Paced, engine).pace_s if "paced" in engine.abilities else 0.0
 
 
 def query_tables(

@@ -41,9 +41,9 @@ class SlateWriter(SlateSnapshot):
 
 
 class SlateEngine:
-    """Rows of one prefix of a bucket. It has no abilities: no SQL, and handles cross no fork."""
+    """Rows of one prefix of a bucket. It has no SQL, and its handles cross no fork."""
 
-    abilities: frozenset[Ability] = frozenset()
+    abilities: frozenset[Ability] = frozenset({"paced"})
     durability: Durability = "full"
 
     def __init__(
@@ -63,6 +63,7 @@ class SlateEngine:
         self.read_only = read_only
         self.on_upkeep_due: Callable[[], None] | None = None
         self._options = options or SlateOptions()
+        self.pace_s = self._options.pace_s
         self._clock = clock or SystemClock()
         self._binding: Binding = bind()
         self._objects = open_objects(self._binding.module, self._address)

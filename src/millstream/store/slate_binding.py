@@ -32,9 +32,9 @@ OLDEST = (0, 14)
 FAST = frozenset({"0.17.0"})
 """The versions whose buffers we fill ourselves."""
 
-READ_AHEAD_BYTES = 4 * 1024 * 1024
-FETCHES_MAX = 8
-"""How much a scan fetches ahead of its reader, and in how many requests at once."""
+NEAR_ROWS = 4
+NEAR_BYTES, FAR_BYTES = 64 * 1024, 4 * 1024 * 1024
+"""What one request of a scan fetches: of up to so many rows, and of more."""
 
 _LENGTH = Struct(">i")
 _SIZES = Struct(">QqB")
@@ -132,12 +132,15 @@ class Binding:
 
     def __init__(self, module: Any) -> None:
         self.module = module
-        self.scan_options = module.ScanOptions(
-            durability_filter=module.DurabilityLevel.MEMORY,
-            dirty=False,
-            read_ahead_bytes=READ_AHEAD_BYTES,
-            cache_blocks=True,
-            max_fetch_tasks=FETCHES_MAX,
+        self.near, self.far = (
+            module.ScanOptions(
+                durability_filter=module.DurabilityLevel.MEMORY,
+                dirty=False,
+                read_ahead_bytes=size,
+                cache_blocks=True,
+                max_fetch_tasks=1,
+            )
+            for size in (NEAR_BYTES, FAR_BYTES)
         )
 
     def put(self, batch: Any, key: bytes, cell: Cell) -> None:
@@ -158,7 +161,7 @@ class Binding:
         wanted = self.module.KeyRange(
             start=start, start_inclusive=True, end=stop, end_inclusive=False
         )
-        rows = run(view.scan_with_options(wanted, self.scan_options))
+        rows = run(view.scan_with_options(wanted, self.near if limit <= NEAR_ROWS else self.far))
         return [(row.key, row.value) for row in run(rows.next_batch(limit))]
 
 
@@ -175,8 +178,8 @@ class FastBinding(Binding):
         self._foreign = inner._UniffiForeignBytes
         self._errors = inner._UniffiFfiConverterTypeError
         self._chars = ctypes.POINTER(ctypes.c_char)
-        lowered = inner._UniffiFfiConverterTypeScanOptions.lower(self.scan_options)
-        self._options = self._raised(lowered)
+        lower = inner._UniffiFfiConverterTypeScanOptions.lower
+        self._near, self._far = (self._raised(lower(one)) for one in (self.near, self.far))
 
     def put(self, batch: Any, key: bytes, cell: Cell) -> None:
         """Add a row to a batch."""
@@ -209,7 +212,9 @@ class FastBinding(Binding):
         wanted = first + b"\x01" + _LENGTH.pack(len(stop)) + stop + b"\x00"
         name = _METHOD.format(type(view).__name__.lower(), "scan_with_options")
         call = getattr(self._library, name)(
-            view._uniffi_clone_handle(), self._lowered(wanted), self._lowered(self._options)
+            view._uniffi_clone_handle(),
+            self._lowered(wanted),
+            self._lowered(self._near if limit <= NEAR_ROWS else self._far),
         )
         handle = run(
             self._call_async(

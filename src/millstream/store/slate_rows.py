@@ -11,12 +11,14 @@ from millstream.errors import CorruptionError, MillstreamError, StoreError
 from millstream.format import keys
 from millstream.store.checksum import checked, row_checksum
 from millstream.store.commit import Commit, Row
+from millstream.store.slate_ahead import ReadAhead
 from millstream.store.slate_binding import Binding, Cell
 
 CRC_BYTES = 4
 SCAN_ROWS = 1_000
 """Rows of one step of a walk through a range that is to be deleted."""
 
+_BLOCKS = keys.prefix(keys.PAYLOAD_BLOCK)
 _DELTAS = keys.range_of(keys.prefix(keys.DELTA))
 
 
@@ -64,12 +66,13 @@ class Deltas:
 class SlateImage:
     """All rows as of one commit: a snapshot of SlateDB's, or a reader that stands still."""
 
-    __slots__ = ("__weakref__", "binding", "first_seq", "last_seq", "place", "view")
+    __slots__ = ("__weakref__", "ahead", "binding", "first_seq", "last_seq", "place", "view")
 
     def __init__(
         self, binding: Binding, view: Any, *, place: str, span: tuple[int, int] | None = None
     ) -> None:
         self.binding, self.view, self.place = binding, view, place
+        self.ahead = ReadAhead(binding, view)
         self.first_seq, self.last_seq = self.find_deltas().span() if span is None else span
 
     def find_deltas(self) -> Deltas:
@@ -88,7 +91,10 @@ class SlateSnapshot:
         """The value of a key, or None."""
         image = self._image
         with reading(image):
-            cell = image.binding.get(image.view, key)
+            if key[:2] == _BLOCKS:
+                cell = image.ahead.get(key)
+            else:
+                cell = image.binding.get(image.view, key)
         return None if cell is None else value_of(key, cell)
 
     def scan(self, start: bytes, stop: bytes, *, limit: int) -> list[Row]:

@@ -25,9 +25,10 @@ Ending = Literal["open", "doubtful", "fenced", "closed"]
 
 SETTINGS: dict[str, Any] = {
     "flush_interval": None,  # commits drive the flush
-    "manifest_poll_interval": "5s",
+    "manifest_poll_interval": "20s",
     "max_unflushed_bytes": 256 * 1024 * 1024,
-    "compactor_options.poll_interval": "5s",
+    "compactor_options.poll_interval": "20s",
+    "compactor_options.worker.compactions_poll_interval": "20s",
 }
 """What we set of SlateDB's settings."""
 

@@ -20,7 +20,7 @@ from millstream.store import forking
 from millstream.store.caches import Caches
 from millstream.store.committing import Committing
 from millstream.store.draft import Draft
-from millstream.store.engine import Engine
+from millstream.store.engine import Engine, pace_of
 from millstream.store.entity import Kinds
 from millstream.store.instance import Instance, create_instance
 from millstream.store.keeper import UPKEEP_S, Keeper
@@ -274,6 +274,7 @@ class Store(Committing):
             self.clock,
             waiting_max=limits.waiting_operations_max,
             group_max=limits.group_operations_max,
+            pace_s=pace_of(self.engine),
         )
         self._keeper: Keeper = Keeper(self._keep, on_failure=self._keeper_failed)
         self.recovery: Recovery = Recovery(self._recover, self.clock)

@@ -31,6 +31,10 @@ ORPHANED_S = 1.0
 
 GATHER_STEP_S = 0.00005
 
+PACE_STEP_S = 0.002
+PACED_MIN = 40
+"""So many callers are enough for a commit that costs a request: it does not wait for more."""
+
 
 class Committer(Protocol):
     """What runs a group: the store."""
@@ -50,13 +54,24 @@ class Transactor:
     """The threads around a `Gather`: they lead groups, one after the other, through the committer."""
 
     def __init__(
-        self, committer: Committer, clock: Clock, *, waiting_max: int, group_max: int
+        self,
+        committer: Committer,
+        clock: Clock,
+        *,
+        waiting_max: int,
+        group_max: int,
+        pace_s: float = 0.0,
     ) -> None:
         self.turn = threading.Lock()
         self._committer = committer
         self._clock = clock
         self._waiting_max = waiting_max
         self._group_max = group_max
+        self._pace_s = pace_s
+        self._paced = 1
+        """How many callers a commit that costs a request may wait for."""
+        self._ended_s = -pace_s
+        """When the last such commit was over."""
         self._gate = allocate_lock()
         """Guards the gather."""
         self._gather: Gather[Ticket[Any]] = Gather()
@@ -163,6 +178,8 @@ class Transactor:
             with self.turn:
                 if self._closed is None:
                     self._committer.commit_group([ticket])
+                    if self._pace_s:
+                        self._note_pace(1)
                 else:  # since its turn began
                     ticket.error = fresh(self._closed)
             ticket.done = True
@@ -180,6 +197,8 @@ class Transactor:
             with self.turn:
                 self._gather.taken = ()
                 try:
+                    if self._pace_s and waits:
+                        self._keep_pace()
                     group = self._take(patient=waits and (own is None or not own.joint))
                 except BaseException:
                     group = list(self._gather.taken)
@@ -188,6 +207,8 @@ class Transactor:
                 if not group or self._committer.commit_group(group, waits=waits):
                     self._gather.commit_s = self._clock.seconds() - began_s
                     self._tempo.note(self._gather.commit_s)
+                    if self._pace_s:
+                        self._note_pace(len(group))
                 else:
                     left, group = group, []
                     self._put_back(left)
@@ -224,6 +245,22 @@ class Transactor:
                 sleep(GATHER_STEP_S)
         with self._gate:
             return gather.take(self._group_max)
+
+    def _keep_pace(self) -> None:
+        """Where each commit costs a request: let callers that come one by one share it.
+
+        Callers that only wait for each other's commit are all here by now, and do not wait.
+        """
+        gather = self._gather
+        while len(gather.waiting) < self._paced and self._closed is None:
+            if self._clock.seconds() - self._ended_s >= self._pace_s:
+                return
+            sleep(PACE_STEP_S)
+
+    def _note_pace(self, answered: int) -> None:
+        """A commit is over, and no caller knows yet: those that wait came by themselves meanwhile."""
+        self._paced = min(PACED_MIN, answered + len(self._gather.waiting))
+        self._ended_s = self._clock.seconds()
 
     def _answer(self, group: list[Ticket[Any]]) -> None:
         self._answered = finish(group)

@@ -27,6 +27,7 @@ from millstream.rooms.model import RoomInfo
 from millstream.steps import Steps
 from millstream.store.engine import Durability, Mode
 from millstream.store.place import is_address
+from millstream.store.slate_options import SlateOptions
 from millstream.store.sqlite_options import SqliteOptions
 from millstream.threads.log import Log
 from millstream.threads.opening import open_session
@@ -47,7 +48,7 @@ def open(
     create: bool = True,
     durability: Durability = "full",
     limits: Limits | None = None,
-    options: SqliteOptions | None = None,
+    options: SqliteOptions | SlateOptions | None = None,
     clock: Clock | None = None,
     file_mode: int | None = None,
     accept_loss: bool = False,
@@ -64,8 +65,9 @@ def open(
     With `durability="relaxed"` a commit survives the death of the process but not of the machine.
     A new file is for its owner alone unless `file_mode` (such as `0o640`) says otherwise. A store
     whose write-ahead log was damaged is refused if commits would be lost by that; `accept_loss` opens
-    it without them. `options` sets what is the engine's own affair (`SqliteOptions`). The path
-    `:memory:` makes a store in memory, which ends with its handle.
+    it without them. `options` sets what is the engine's own affair (`SqliteOptions`, or
+    `SlateOptions`). The path `:memory:` makes a store in memory, which ends with its handle. The
+    address of a bucket (`s3://`, `gs://`, `az://`) opens the store in it, and fences its writer.
 
     The address of a server (`http://`, `https://`) opens the store behind it. The server is shown
     `token`, or the one in MILLSTREAM_TOKEN; `ca` names a file with the certificates to trust. One

@@ -1,0 +1,63 @@
+"""Reading ahead: blocks read in order come several at a time, and a block read alone comes alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millstream.format import keys
+from millstream.store.slate_ahead import BYTES_MAX, ReadAhead
+
+ROWS = {keys.payload_block(n * 1_000): b"%d" % n for n in range(200)}
+
+
+class Counted:
+    """A binding over a dict that notes what it is asked for."""
+
+    def __init__(self, rows: dict[bytes, bytes]) -> None:
+        self.rows, self.asked = rows, []
+
+    asked: list[Any]
+
+    def get(self, view: Any, key: bytes) -> bytes | None:
+        self.asked.append(1)
+        return self.rows.get(key)
+
+    def scan(self, view: Any, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        self.asked.append(limit)
+        return [row for row in sorted(self.rows.items()) if start <= row[0] < stop][:limit]
+
+
+def read(rows: dict[bytes, bytes], wanted: list[bytes]) -> tuple[list[bytes | None], list[int]]:
+    binding = Counted(rows)
+    ahead = ReadAhead(binding, None)  # type: ignore[arg-type]
+    return [ahead.get(key) for key in wanted], binding.asked
+
+
+def test_blocks_in_order_come_several_at_a_time() -> None:
+    found, asked = read(ROWS, sorted(ROWS))
+    assert found == [ROWS[key] for key in sorted(ROWS)]
+    assert asked[:4] == [1, 2, 8, 32]
+    assert len(asked) < 12
+
+
+def test_a_block_alone_comes_alone() -> None:
+    key = keys.payload_block(50_000)
+    assert read(ROWS, [key]) == ([b"50"], [1])
+
+
+def test_blocks_in_another_order_are_right_too() -> None:
+    wanted = [keys.payload_block(n * 1_000) for n in (5, 3, 4, 9, 1, 1, 2, 3, 4, 7, 0, 199, 198)]
+    found, _ = read(ROWS, wanted)
+    assert found == [ROWS[key] for key in wanted]
+
+
+def test_a_block_that_is_missing_is_missing() -> None:
+    wanted = [keys.payload_block(n) for n in (1_000, 2_000, 2_500, 3_000, 999_999)]
+    found, _ = read(ROWS, wanted)
+    assert found == [b"1", b"2", None, b"3", None]
+
+
+def test_large_blocks_are_not_fetched_by_the_dozen() -> None:
+    large = {key: bytes(BYTES_MAX // 2) for key in sorted(ROWS)[:10]}
+    _, asked = read(large, sorted(large))
+    assert max(asked) == 2
