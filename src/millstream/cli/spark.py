@@ -14,13 +14,27 @@ import typer
 
 from millstream.cli.arguments import duration
 from millstream.cli.command import command
-from millstream.cli.display import FactSheet, Printed, Table, note, plural, progress, size
+from millstream.cli.display import (
+    FactSheet,
+    Printed,
+    PrintedLine,
+    Table,
+    note,
+    plural,
+    progress,
+    size,
+)
 from millstream.cli.names import LogName, QueueName
 from millstream.cli.place import StorePlace
 from millstream.errors import MillstreamError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+EXIT_LOSSES = 3
+"""Done, but for records that cannot be read: they were left out, and named."""
+
+LOSSES_SHOWN = 20
 
 spark = typer.Typer(help="Pipelines on Spark.", no_args_is_help=True)
 run = typer.Typer(
@@ -95,8 +109,15 @@ def _summarized(
 ) -> Printed:
     """The summary at the end: JSON, or facts and a table."""
     data = {"pipeline": pipeline, **msgspec.to_builtins(summary)}
+    lost = getattr(summary, "lost", [])
+    data |= {"lost": [msgspec.structs.asdict(one) for one in lost]} if lost else {}
     pairs = [*facts.items(), ("took", f"{summary.seconds:,.1f} s")]
-    return Printed(data, FactSheet(pairs), Table(columns.split(), list(rows)))
+    table = Table(columns.split(), list(rows))
+    if not lost:
+        return Printed(data, FactSheet(pairs), table)
+    pairs.append(("left out", f"{plural(sum(map(len, lost)), 'record')} that cannot be read"))
+    named = [PrintedLine(one.reason, "red", note=True) for one in lost[:LOSSES_SHOWN]]
+    return Printed(data, FactSheet(pairs), table, *named, code=EXIT_LOSSES)
 
 
 @command(run, "spark run archive /backup/orders --log orders --keep 7d")
@@ -124,7 +145,7 @@ def archive(
         int, typer.Option(metavar="N", min=1, help="Records per round.")
     ] = 1_000_000,
     allow_gaps: Annotated[
-        bool, typer.Option("--allow-gaps", help="Go on where records were truncated too early.")
+        bool, typer.Option("--allow-gaps", help="Leave out what was truncated or is damaged.")
     ] = False,
 ) -> Printed:
     """Logs to Parquet files by log and date, each record once.
@@ -217,11 +238,14 @@ def compact(
     empty_deletes: Annotated[
         bool, typer.Option("--empty-deletes", help="An empty value deletes its key.")
     ] = False,
+    allow_gaps: Annotated[
+        bool, typer.Option("--allow-gaps", help="Leave out what was truncated or is damaged.")
+    ] = False,
 ) -> Printed:
     """The last record of each key to a new log, or to Parquet."""
     summary = where.run(
         "compact", place, log, to_log=to, to_parquet=parquet or "", archive=archive or "",
-        keyless=keyless, empty_deletes=empty_deletes,
+        keyless=keyless, empty_deletes=empty_deletes, fail_on_data_loss=not allow_gaps,
     )  # fmt: skip
     records = f"{summary.kept:,} kept of {summary.read:,}"
     facts = {"to": summary.to, "records": records, "as of offset": summary.end}
@@ -305,7 +329,7 @@ def route(
         int, typer.Option(metavar="N", min=1, help="Records per round.")
     ] = 250_000,
     allow_loss: Annotated[
-        bool, typer.Option("--allow-loss", help="Go on where records were truncated too early.")
+        bool, typer.Option("--allow-loss", help="Pass over what was truncated or is damaged.")
     ] = False,
 ) -> Printed:
     """Assign records to queues that Spark routes.

@@ -25,6 +25,7 @@ import msgspec
 from msgspec import Struct
 
 from millstream.errors import CannotOpen, CorruptionError, InvalidInput, Locked
+from millstream.spark.losses import Loss
 
 FORMAT = 1
 MANIFEST = "_manifest"
@@ -59,7 +60,7 @@ class Move(Struct, frozen=True, kw_only=True):
 
 
 class Segment(Struct, frozen=True, kw_only=True):
-    """Offsets [start, stop) of a log, all of them archived."""
+    """Offsets [start, stop) of a log, all of them archived but for those that are lost."""
 
     log: str
     created: int
@@ -69,6 +70,8 @@ class Segment(Struct, frozen=True, kw_only=True):
     files: list[ArchivedFile]
     written: int
     """When, in milliseconds since the epoch."""
+    lost: list[Loss] = []
+    """Of these offsets, those that could not be read any more."""
     format: int = FORMAT
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from millstream.errors import CannotOpen, Conflict, InvalidInput, NotFound
+from millstream.errors import CannotOpen, Conflict, CorruptionError, InvalidInput, NotFound
 from millstream.filters import parse
 from millstream.record import wall_ms_of
 from millstream.spark.archive import Archive, Segment
@@ -105,6 +105,14 @@ def _check_whole(
     segments: list[Segment], name: str, info: LogInfo | None, start: int, stop: int
 ) -> None:
     """Refuse a read with a gap in it."""
+    for loss in (one for segment in segments for one in segment.lost):
+        if loss.start < stop and start < loss.stop:
+            raise CorruptionError(
+                f"option archive: offsets {loss.start} to {loss.stop - 1} of log {name!r} could not "
+                f"be archived: {loss.reason}; failOnDataLoss=false leaves them out",
+                what="archive",
+                where=name,
+            )
     at = start
     for segment in segments:
         if segment.start <= at < segment.stop:

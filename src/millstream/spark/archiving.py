@@ -1,4 +1,4 @@
-"""What a task of the pipeline `archive` does: ranges of logs → Parquet files, by log and date.
+"""What tasks of pipelines do: ranges of logs → Parquet files, by log and date; a search for damage.
 
 The files are written aside, under names of their own, so that a task that is repeated disturbs
 nothing. Each is durable, and was read back, before the task answers.
@@ -20,6 +20,7 @@ from pyarrow import parquet
 from millstream.spark.archive import ArchivedFile, sync_path
 from millstream.spark.bins import Range
 from millstream.spark.columns import batch_of
+from millstream.spark.losses import Loss
 from millstream.spark.options import ReadOptions
 from millstream.spark.place import reading
 from millstream.spark.reading import blocks_of
@@ -38,6 +39,8 @@ class WrittenRange(Struct, frozen=True, array_like=True):
     log: str
     files: list[ArchivedFile]
     """Their paths are where they are staged."""
+    lost: list[Loss]
+    """What could not be read, if the options leave it out."""
 
 
 def write_ranges(
@@ -49,10 +52,20 @@ def write_ranges(
     trusted = not options.place.is_server
     with reading(options.place) as session:
         for one in wanted:
-            files = _DateFiles(folder, schema, codec)
-            for block in blocks_of(session, options, one, values=True):
+            files, lost = _DateFiles(folder, schema, codec), list[Loss]()
+            for block in blocks_of(session, options, one, values=True, tell=lost.append):
                 files.add(batch_of(block, schema, trusted=trusted))
-            yield WrittenRange(one.log, files.close())
+            yield WrittenRange(one.log, files.close(), lost)
+
+
+def find_losses(options: ReadOptions, wanted: Sequence[Range], *, values: bool) -> list[Loss]:
+    """What cannot be read of ranges: each block of them is looked at."""
+    lost: list[Loss] = []
+    with reading(options.place) as session:
+        for one in wanted:
+            for _ in blocks_of(session, options, one, values=values, tell=lost.append):
+                pass
+    return lost
 
 
 class _DateFiles:

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.errors import Truncated
+from millstream.errors import CorruptionError, MillstreamError, Truncated
 from millstream.format import block as stored
 from millstream.log import commands as c
 from millstream.log.block import RecordBlock
+from millstream.log.salvage import behind
 from millstream.spark.bins import Range
 from millstream.spark.columns import DecodedBlock, batch_of, batches, joined, times_of
+from millstream.spark.losses import Loss, TellLoss, warn
 from millstream.spark.options import ReadOptions
 from millstream.spark.place import reading
 from millstream.spark.planning import lost
@@ -48,28 +50,51 @@ def read_ranges(
 
 
 def blocks_of(
-    session: Session, options: ReadOptions, wanted: Range, *, values: bool
+    session: Session,
+    options: ReadOptions,
+    wanted: Range,
+    *,
+    values: bool,
+    tell: TellLoss = warn,
 ) -> Iterator[RecordBlock]:
-    """Blocks of a range, in order; a part that was truncated is an error, or left out."""
+    """Blocks of a range, in order; what was truncated or is damaged is an error, or left out."""
     start, size = wanted.start, session.limits.read_bytes_max
     while start < wanted.stop:
         try:
             found = session.execute(
                 c.ReadBlocks(wanted.log, start, wanted.stop, size, values=values)
             )
-        except Truncated as error:
+        except (Truncated, CorruptionError) as error:
+            loss = _loss(error, wanted, start)
             if options.fail_on_data_loss:
-                raise lost(wanted.log, start, error.data["start"], 0, "while reading") from None
-            start = error.data["start"]
+                raise _refused(error, start) from None
+            tell(loss)
+            start = loss.stop
             continue
         if not found:
+            _, end = session.execute(c.GetBounds(wanted.log))
+            gone = lost(wanted.log, start, 0, end, "while reading")
             if options.fail_on_data_loss:
-                _, end = session.execute(c.GetBounds(wanted.log))
-                raise lost(wanted.log, start, 0, end, "while reading")
+                raise gone
+            tell(Loss(wanted.log, start, wanted.stop, gone.message))
             return
         for block in found:
             yield block
             start = block.offsets.stop
+
+
+def _loss(error: Truncated | CorruptionError, wanted: Range, start: int) -> Loss:
+    if isinstance(error, Truncated):
+        stop = min(wanted.stop, max(start + 1, int(error.data["start"])))
+    else:
+        stop = behind(error, start, wanted.stop)
+    return Loss(wanted.log, start, stop, error.message)
+
+
+def _refused(error: Truncated | CorruptionError, start: int) -> MillstreamError:
+    if isinstance(error, Truncated):
+        return lost(error.data["log"], start, error.data["start"], 0, "while reading")
+    return CorruptionError(f"{error.message}; failOnDataLoss=false leaves it out", **error.data)
 
 
 def _chosen(

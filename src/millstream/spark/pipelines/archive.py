@@ -25,6 +25,7 @@ from millstream.spark.archiving import WrittenRange
 from millstream.spark.bins import Bin, BinSizes, Range, bins
 from millstream.spark.failures import point
 from millstream.spark.following import StreamCursors
+from millstream.spark.losses import Loss, count
 from millstream.spark.options import read_options
 from millstream.spark.pipelines.target import (
     Job,
@@ -39,7 +40,6 @@ from millstream.spark.place import Place, writing
 from millstream.spark.planning import bytes_of, find_logs, offset_at
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from millstream.command import Session
@@ -60,17 +60,20 @@ class ArchivedLog(Struct, kw_only=True):
     """Offsets [start, stop) were archived by this run."""
     files: int = 0
     bytes: int = 0
+    lost: int = 0
+    """Of those offsets, how many could not be read any more."""
     truncated: int = 0
     """Records that the log forgot meanwhile, because they are archived and its retention says so."""
 
     @property
     def records(self) -> int:
         """How many records were archived."""
-        return self.stop - self.start
+        return self.stop - self.start - self.lost
 
     def add(self, segment: Segment) -> None:
         """Count what was archived."""
         self.stop = segment.stop
+        self.lost += count(segment.lost)
         self.files += len(segment.files)
         self.bytes += sum(file.bytes for file in segment.files)
 
@@ -87,6 +90,8 @@ class ArchiveSummary(Struct, frozen=True, kw_only=True):
     """Files of a killed run that were removed."""
     seconds: float
     logs: list[ArchivedLog]
+    lost: list[Loss] = []
+    """What could not be read, and was left out."""
 
 
 def archive(
@@ -109,24 +114,24 @@ def archive(
     A durable cursor of that name follows, so that *consumed* retention waits for the archive. Unless
     `truncate` is off, each log then forgets what its retention allows, and with `keep` also what is
     archived and older than that. Records that were truncated before they could be archived raise
-    `Truncated`; with `fail_on_data_loss` off the archive has a gap there.
+    `Truncated`, and damaged ones end the run; with `fail_on_data_loss` off the archive has a gap
+    there, the summary names what is lost, and no other log is affected.
     """
     job, into = Job(spark, store, progress), Archive(path)
     if bool(logs) == bool(pattern):
         raise InvalidInput("expected either names of logs or a pattern, to say what to archive")
-    if compression not in COMPRESSIONS:
-        raise InvalidInput(f"compression is one of {', '.join(COMPRESSIONS)}, not {compression!r}")
-    if round_records < 1:
-        raise InvalidInput(f"a round has at least 1 record, not {round_records}")
     names = check_names(logs)
+    _check_wishes(compression, round_records)
     with into.writing(), writing(job.place) as session:
         infos = _infos(session, job.place, names, pattern)
-        found, left_over = {}, 0
+        found, left_over, lost = {}, 0, list[Loss]()
         for name, info in infos.items():
             segments = into.segments(name)
             left_over += into.clean(name, segments)
             at = _begin(info, segments, into, fail_on_data_loss=fail_on_data_loss)
             found[name] = ArchivedLog(log=name, start=at, stop=at)
+            if segments and segments[-1].stop < at:
+                lost.append(_gap(info, segments[-1].stop))
         # Where the archive stands: also after a run that was killed before it moved its cursors.
         follower = StreamCursors(cursor)
         follower.move(session, {name: one.stop for name, one in found.items()})
@@ -135,11 +140,12 @@ def archive(
         progress("archive", 0, total)
         while done < total:
             ranges = _next(infos, found, round_records)
-            segments = _round(job, into, ranges, infos, compression)
+            segments = _round(job, into, ranges, infos, compression, fail_on_data_loss)
             into.add(segments)
             point("archive noted")
             for segment in segments:
                 found[segment.log].add(segment)
+                lost += segment.lost
                 done += segment.stop - segment.start
             follower.move(session, {one.log: one.stop for one in segments})
             progress("archive", done, total)
@@ -156,7 +162,15 @@ def archive(
         left_over=left_over,
         seconds=job.seconds,
         logs=archived,
+        lost=lost,
     )
+
+
+def _check_wishes(compression: str, round_records: int) -> None:
+    if compression not in COMPRESSIONS:
+        raise InvalidInput(f"compression is one of {', '.join(COMPRESSIONS)}, not {compression!r}")
+    if round_records < 1:
+        raise InvalidInput(f"a round has at least 1 record, not {round_records}")
 
 
 def _infos(
@@ -185,14 +199,23 @@ def _begin(
     if at < info.start_offset:
         if fail_on_data_loss:
             raise Truncated(
-                f"log {info.name!r} begins at {info.start_offset}, but is archived up to {at} only: "
-                "the records between were truncated; allow a gap to go on without them",
+                f"{_gap(info, at).reason}; allow a gap to go on without them",
                 log=info.name,
                 offset=at,
                 start=info.start_offset,
             )
         at = info.start_offset
     return at
+
+
+def _gap(info: LogInfo, archived: int) -> Loss:
+    """What a log forgot before it was archived."""
+    start = info.start_offset
+    reason = (
+        f"log {info.name!r} begins at {start}, but is archived up to {archived} only: the records "
+        "between were truncated"
+    )
+    return Loss(info.name, archived, start, reason)
 
 
 def _next(infos: dict[str, LogInfo], found: dict[str, ArchivedLog], most: int) -> list[Range]:
@@ -212,15 +235,18 @@ def _round(
     ranges: list[Range],
     infos: dict[str, LogInfo],
     compression: str,
+    fail_on_data_loss: bool,
 ) -> list[Segment]:
     """Write some offsets of some logs; their segments, which do not count yet."""
     chosen = bins(ranges, lambda one: bytes_of(one, infos[one.log]), BinSizes())
     staged: dict[str, list[ArchivedFile]] = {one.log: [] for one in ranges}
-    for written in _write(job, chosen, str(into.path / STAGING), compression):
+    lost: dict[str, list[Loss]] = {one.log: [] for one in ranges}
+    for written in _write(job, chosen, str(into.path / STAGING), compression, fail_on_data_loss):
         staged[written.log] += written.files
+        lost[written.log] += written.lost
     point("archive staged")
     for one in ranges:
-        _check(one, staged[one.log])
+        _check(one, staged[one.log], lost[one.log])
     moves = [
         Move(staged=Path(file.path), log=one.log, date=file.date, name=_name(one, number))
         for one in ranges
@@ -237,23 +263,20 @@ def _round(
             stop=one.stop,
             files=[replace(file, path=next(places)) for file in staged[one.log]],
             written=now_ms,
+            lost=lost[one.log],
         )
         for one in ranges
     ]
 
 
 def _write(
-    job: Job, chosen: list[Bin[Range]], staged: str, compression: str
+    job: Job, chosen: list[Bin[Range]], staged: str, compression: str, fail_on_data_loss: bool
 ) -> Iterator[WrittenRange]:
     """Let each task write a bin; what they have written, in the order of the bins."""
-    logs = [one.log for some in chosen for one in some]
-    options = read_options(
-        {**options_of(job.place), **subscription(logs[:1]), "typedHeaders": "true"}
-    )
+    options = job.task_options(typedHeaders=True, failOnDataLoss=fail_on_data_loss)
     codec = "none" if compression == "uncompressed" else compression
 
-    def write(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
+    def write(wanted: Bin[Range]) -> bytes:
         from pyspark.sql.types import StructType
 
         from millstream.spark.archiving import write_ranges
@@ -261,27 +284,23 @@ def _write(
 
         columns = [one for one in schema_of(options) if one.name != "partition"]
         schema = arrow_schema(StructType(columns))
-        for number in (one for batch in numbers for one in batch.column(0).to_pylist()):
-            wanted = chosen[number]
-            written = list(write_ranges(options, wanted, schema, staged=staged, codec=codec))
-            yield pa.record_batch(
-                {"number": [number], "written": [msgspec.msgpack.encode(written)]}
-            )
+        written = write_ranges(options, wanted, schema, staged=staged, codec=codec)
+        return msgspec.msgpack.encode(list(written))
 
-    tasks = job.spark.range(0, len(chosen), 1, len(chosen))
-    found = tasks.mapInArrow(write, "number bigint, written binary").collect()
-    for row in sorted(found, key=lambda row: int(row[0])):
-        yield from _decode(row[1])
+    for found in job.in_tasks(write, chosen):
+        yield from _decode(found)
 
 
 def _name(one: Range, number: int) -> str:
     return f"{one.start:020}-{one.stop:020}-{number}.parquet"
 
 
-def _check(wanted: Range, found: list[ArchivedFile]) -> None:
+def _check(wanted: Range, found: list[ArchivedFile], lost: list[Loss]) -> None:
     """Refuse files that do not hold all that they are to hold."""
-    rows = sum(file.rows for file in found)
-    ends = (found[0].start, max(file.stop for file in found)) if found else (0, 0)
+    rows = sum(file.rows for file in found) + count(lost)
+    edges = [edge for one in found for edge in (one.start, one.stop)]
+    edges += [edge for one in lost for edge in (one.start, one.stop)]
+    ends = min(edges, default=0), max(edges, default=0)
     if rows != len(wanted) or ends != (wanted.start, wanted.stop):
         raise CorruptionError(
             f"Spark wrote {rows:,} rows of log {wanted.log!r}, at offsets {ends[0]} to {ends[1] - 1}, "

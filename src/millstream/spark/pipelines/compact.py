@@ -16,7 +16,9 @@ from millstream.log import commands as c
 from millstream.log.names import check_name
 from millstream.record import wall_ms_of
 from millstream.spark.archive import archive_path
+from millstream.spark.bins import Range
 from millstream.spark.failures import point
+from millstream.spark.losses import Loss
 from millstream.spark.pipelines.target import Job, Target, Tell, quiet
 from millstream.spark.place import writing
 
@@ -41,6 +43,8 @@ class CompactSummary(Struct, frozen=True, kw_only=True):
     end: int
     """The compaction says how things stood at this offset of the log."""
     seconds: float
+    lost: list[Loss] = []
+    """What could not be read, and was left out."""
 
 
 def compact(
@@ -53,13 +57,15 @@ def compact(
     archive: str | os.PathLike[str] = "",
     keyless: bool = True,
     empty_deletes: bool = False,
+    fail_on_data_loss: bool = True,
     progress: Tell = quiet,
 ) -> CompactSummary:
     """Keep the last record of each key, in the order of their offsets.
 
     Records without a key are all kept, or none if `keyless` is off. With `empty_deletes` a last
     record with an empty value deletes its key. `archive` names the directory with the log's
-    beginning. The new log must not exist, or be empty.
+    beginning. The new log must not exist, or be empty. Damaged records end the run; with
+    `fail_on_data_loss` off they are left out, and the summary names them.
     """
     job = Job(spark, store, progress)
     check_name(log)
@@ -75,6 +81,7 @@ def compact(
         if to_log:
             end = _note(session, check_name(to_log), log, wall_ms_of(info.created), end)
     options: dict[str, Any] = {"archive": os.fspath(archive)} if archive else {}
+    options |= {} if fail_on_data_loss else {"failOnDataLoss": False}
     rows = job.read([log], endingOffsets={log: end}, typedHeaders=True, **options)
     chosen = last_by_key(rows, keyless=keyless, empty_deletes=empty_deletes)
     progress("compact", 0, end)
@@ -90,6 +97,8 @@ def compact(
         kept = job.write_parquet(chosen, path).count()
     progress("compact", end, end)
     first = 0 if archive else info.start_offset
+    live = Range(log, info.start_offset, max(info.start_offset, end))
+    lost = [] if fail_on_data_loss else job.losses([live], values=True)
     return CompactSummary(
         log=log,
         to=to_log or str(archive_path(to_parquet)),
@@ -97,6 +106,7 @@ def compact(
         kept=kept,
         end=end,
         seconds=job.seconds,
+        lost=lost,
     )
 
 

@@ -17,6 +17,7 @@ from millstream.queue.model.message import QueueInfo
 from millstream.queue.service.assigning import Assignment, AssignMessages
 from millstream.queue.service.scanning import ListPositions
 from millstream.spark.bins import Range
+from millstream.spark.losses import Loss
 from millstream.spark.pipelines.backfill import backfill_queues
 from millstream.spark.pipelines.matching import matches
 from millstream.spark.pipelines.target import Job, Target, Tell, check_names, find_queues, quiet
@@ -59,6 +60,8 @@ class RouteSummary(Struct, frozen=True, kw_only=True):
     rounds: int
     seconds: float
     queues: list[RoutedQueue]
+    lost: list[Loss] = []
+    """What could not be read, and was passed over."""
 
 
 def route(
@@ -79,7 +82,8 @@ def route(
     `records`, that gives them with other `headers`; with `values` they have their values. `backfill`
     names an archive: new queues first get what their logs have forgotten, as copies of their own.
     Records that were truncated before they were looked at raise `Truncated`, unless
-    `fail_on_data_loss` is off or the queue is lossy.
+    `fail_on_data_loss` is off or the queue is lossy. Damaged ones end the run; with
+    `fail_on_data_loss` off they are passed over, and the summary names them.
     """
     job = Job(spark, store, progress)
     if round_records < 1:
@@ -96,12 +100,16 @@ def route(
             copied = backfill_queues(job, session, infos, backfill)
         ends = _skip_lost(session, infos, fail_on_data_loss)
         done = rounds = 0
+        lost: list[Loss] = []
         while ranges := _next(session, infos, ends, round_records):
             left = _next(session, infos, ends, sum(ends.values()) + 1)
             progress("route", done, done + sum(map(len, left)))
             chosen = {one.log for one in ranges}
             some = [n for n, logs in _logs(session, infos).items() if chosen & logs.keys()]
-            _pass(job, ranges, {name: infos[name] for name in some}, enrich, values)
+            if not fail_on_data_loss:
+                lost += job.losses(ranges, values=values)
+            chosen_infos = {name: infos[name] for name in some}
+            _pass(job, ranges, chosen_infos, enrich, values, fail_on_data_loss=fail_on_data_loss)
             done += sum(map(len, ranges))
             rounds += 1
         progress("route", done, done)
@@ -121,6 +129,7 @@ def route(
         rounds=rounds,
         seconds=job.seconds,
         queues=found,
+        lost=lost,
     )
 
 
@@ -200,6 +209,8 @@ def _pass(
     infos: dict[str, QueueInfo],
     enrich: Enrich | str | None,
     values: bool,
+    *,
+    fail_on_data_loss: bool,
 ) -> None:
     """Look at some records once, for all queues, and assign what matches."""
     rows = job.read(
@@ -208,6 +219,7 @@ def _pass(
         endingOffsets={one.log: one.stop for one in ranges},
         typedHeaders=True,
         metadataOnly=not values,
+        failOnDataLoss=fail_on_data_loss,
     )
     matched = matches(enriched(job.spark, rows, enrich), infos, [one.log for one in ranges])
     # The first and the last offset, so that every queue comes as far as this round goes.

@@ -11,15 +11,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from millstream.clock import SystemClock
 from millstream.errors import CannotOpen, InvalidInput, NotFound
 from millstream.log.names import check_name
 from millstream.queue.commands import DescribeQueue, ListQueues
 from millstream.queue.model.message import QueueInfo
 from millstream.remote.address import is_address
+from millstream.spark.bins import Bin, BinSizes, Range, bins
+from millstream.spark.losses import Loss
+from millstream.spark.options import ReadOptions, read_options
 from millstream.spark.place import Place, make_place
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from millstream.command import Session
@@ -76,6 +82,39 @@ class Job:
         """A batch read."""
         reader = self.spark.read.format("millstream").options(**options_of(self.place))
         return reader.options(**{name: _text(value) for name, value in options.items()}).load()
+
+    def task_options(self, **options: object) -> ReadOptions:
+        """What a task needs to know to read ranges of any log."""
+        given = {name: _text(value) for name, value in options.items()}
+        return read_options({**options_of(self.place), "subscribePattern": ".*", **given})
+
+    def in_tasks(
+        self, work: Callable[[Bin[Range]], bytes], chosen: list[Bin[Range]]
+    ) -> list[bytes]:
+        """Let tasks of Spark do something with each bin; their answers, in the order of the bins."""
+
+        def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            import pyarrow as pa
+
+            for number in (one for batch in numbers for one in batch.column(0).to_pylist()):
+                yield pa.record_batch({"number": [number], "done": [work(chosen[number])]})
+
+        tasks = self.spark.range(0, len(chosen), 1, max(1, len(chosen)))
+        done = tasks.mapInArrow(run, "number bigint, done binary").collect()
+        return [bytes(row[1]) for row in sorted(done, key=lambda row: int(row[0]))]
+
+    def losses(self, ranges: Sequence[Range], *, values: bool) -> list[Loss]:
+        """What cannot be read of some ranges."""
+        options = self.task_options(failOnDataLoss=False)
+
+        def search(wanted: Bin[Range]) -> bytes:
+            from millstream.spark.archiving import find_losses
+
+            return msgspec.msgpack.encode(find_losses(options, wanted, values=values))
+
+        chosen = bins(ranges, lambda one: 0, BinSizes())
+        found = self.in_tasks(search, chosen) if chosen else []
+        return [one for some in found for one in msgspec.msgpack.decode(some, type=list[Loss])]
 
     def append(self, rows: DataFrame, **options: object) -> None:
         """A batch write."""

@@ -1,0 +1,160 @@
+"""Promise: what is damaged is left out, counted and named if the user says so; nothing else is hit."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+import millstream
+from millstream.cli import app
+from millstream.errors import CorruptionError
+from millstream.format import block as blocks
+from millstream.format import keys
+from millstream.spark.archive import Archive
+from millstream.spark.layout import schema_of
+from millstream.spark.options import read_options
+from millstream.spark.pipelines.archive import archive
+from millstream.spark.pipelines.compact import compact
+from millstream.spark.pipelines.route import route
+from millstream.spark.reader import LogReader
+from millstream.spark.stream import LogStreamReader
+from millstream.testing import Probe
+from millstream.testing.engines import corrupt
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BLOCKS, EACH = 5, 40
+HIT = range(2 * EACH, 3 * EACH)
+"""Offsets of the damaged block."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "store.db")
+
+
+def damaged(path: str, kind: int) -> None:
+    """A store of the logs a, b and c, all alike; one block of b is damaged."""
+    with millstream.open(path) as store:
+        for name in "abc":
+            for block in range(BLOCKS):
+                numbers = range(block * EACH, (block + 1) * EACH)
+                store.log(name).append_many(
+                    [b"%s%0500d" % (name.encode(), n) for n in numbers],
+                    keys=[f"k{n}" for n in numbers],
+                    headers=[{"n": n} for n in numbers],
+                )
+        store.queue("odd", sources=["a", "b"], filter="n >= 0", start="earliest", router="spark")
+        store.fold()
+        engine = Probe(store).store.engine
+        log_id = int(Probe(store).store.seen(keys.log_name("b")))
+        start, (_, stop) = keys.entry(log_id, HIT.start), keys.of_log(keys.ENTRY, log_id)
+        with engine.read() as snapshot:
+            ((key, value),) = snapshot.scan(start, stop, limit=1)
+        if kind == keys.PAYLOAD_BLOCK:
+            key = keys.payload_block(blocks.decode_header(value, kind=blocks.METADATA).first_id)
+        corrupt(engine, key)
+
+
+def sound(name: str) -> set[tuple[str, int]]:
+    """What can be read of a log."""
+    return {(name, n) for n in range(BLOCKS * EACH) if name != "b" or n not in HIT}
+
+
+SOUND = sound("a") | sound("b") | sound("c")
+
+
+def seen_by(reader: LogReader | LogStreamReader, tasks: Any) -> set[tuple[str, int]]:
+    found: list[tuple[str, int]] = []
+    for task in tasks:
+        for rows in reader.read(task):
+            topics, offsets = (rows.column(name).to_pylist() for name in ("topic", "offset"))
+            found += zip(topics, offsets, strict=True)
+    assert len(set(found)) == len(found)
+    return set(found)
+
+
+@pytest.mark.parametrize("kind", [keys.ENTRY, keys.PAYLOAD_BLOCK])
+@pytest.mark.parametrize("condition", ["", "n >= 0"])
+def test_a_read_leaves_out_what_is_damaged_and_names_it(
+    path: str, kind: int, condition: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    damaged(path, kind)
+    wanted = {"path": path, "subscribePattern": "[abc]", "filter": condition}
+    strict = read_options(wanted, streaming=False)
+    reader = LogReader(strict, schema_of(strict))
+    with pytest.raises(CorruptionError, match=r"log 'b': .* 80 to 119 are damaged.*failOnDataLoss"):
+        seen_by(reader, reader.partitions())
+    allowing = read_options({**wanted, "failOnDataLoss": "false"}, streaming=False)
+    reader = LogReader(allowing, schema_of(allowing))
+    with caplog.at_level(logging.WARNING):
+        assert seen_by(reader, reader.partitions()) == SOUND
+    (told,) = caplog.messages
+    assert told.startswith("left out 40 records: log 'b': the records at offsets 80 to 119")
+
+
+def test_a_stream_leaves_out_what_is_damaged(path: str) -> None:
+    damaged(path, keys.ENTRY)
+    wanted = {"path": path, "subscribe": "a,b,c", "startingOffsets": "earliest"}
+    options = read_options({**wanted, "failOnDataLoss": "false"}, streaming=True)
+    reader = LogStreamReader(options, schema_of(options))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert seen_by(reader, reader.partitions(start, end)) == SOUND
+    reader.stop()
+
+
+@pytest.mark.parametrize("kind", [keys.ENTRY, keys.PAYLOAD_BLOCK])
+def test_pipelines_go_on_around_it_and_name_what_they_left_out(
+    spark: SparkSession, path: str, tmp_path: Path, kind: int
+) -> None:
+    damaged(path, kind)
+    kept = tmp_path / "kept"
+    with pytest.raises(Exception, match="80 to 119 are damaged"):
+        archive(spark, path, kept, pattern="[abc]", round_records=100)
+    summary = archive(spark, path, kept, pattern="[abc]", fail_on_data_loss=False)
+    expected = [("b", HIT.start, HIT.stop)]
+    assert [(one.log, one.start, one.stop) for one in summary.lost] == expected
+    assert "the records at offsets 80 to 119 are damaged" in summary.lost[0].reason
+    assert sum(one.records for one in summary.logs) + summary.records >= 600 - EACH
+    assert Archive(kept).segments("b")[-1].lost == summary.lost
+    rows = spark.read.parquet(str(kept)).select("topic", "offset").collect()
+    assert {(row.topic, row.offset) for row in rows} == SOUND
+    assert len(rows) == len(SOUND)
+
+    made = compact(spark, path, "b", to_log="last", fail_on_data_loss=False)
+    assert [(one.log, one.start, one.stop) for one in made.lost] == expected
+    assert made.kept == BLOCKS * EACH - EACH
+
+    if kind == keys.ENTRY:
+        with pytest.raises(Exception, match="80 to 119 are damaged"):
+            route(spark, path)
+    routed = route(spark, path, fail_on_data_loss=False)
+    has_lost = expected if kind == keys.ENTRY else []  # filters ask for no values
+    assert [(one.log, one.start, one.stop) for one in routed.lost] == has_lost
+    assert routed.assigned == 2 * BLOCKS * EACH - (EACH if has_lost else 0)
+
+
+def test_the_command_ends_with_3_and_names_it(
+    spark: SparkSession, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged(path, keys.PAYLOAD_BLOCK)
+    monkeypatch.setattr("millstream.spark.session.local_session", lambda **_: spark)
+    monkeypatch.setattr(spark, "stop", lambda: None)
+    wanted = ["spark", "run", "archive", str(tmp_path / "kept"), "--store", path, "--pattern", "."]
+    failed = CliRunner().invoke(app, wanted)
+    assert failed.exit_code == 1
+    assert "80 to 119 are damaged" in failed.stderr
+    done = CliRunner().invoke(app, [*wanted, "--allow-gaps", "--no-progress"])
+    assert done.exit_code == 3, done.stderr
+    assert "left out\t40 records that cannot be read" in done.stdout
+    assert "log 'b': the records at offsets 80 to 119 are damaged" in done.stderr
+    again = CliRunner().invoke(app, [*wanted, "--allow-gaps", "--no-progress", "--json"])
+    assert again.exit_code == 0
+    assert msgspec.json.decode(again.stdout)["records"] == 0
