@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -84,11 +86,19 @@ class Where:
 
         from millstream.spark.session import local_session
 
-        found = local_session(name="millstream", master=self.master, memory=self.memory)
+        descriptor, name = tempfile.mkstemp(prefix="millstream-spark-", suffix=".log")
+        os.close(descriptor)
+        log = Path(name)
+        found = local_session(name="millstream", master=self.master, memory=self.memory, log=log)
         try:
             yield found
         except PySparkException as error:
-            raise MillstreamError(reason_of(str(error))) from error
+            told = str(error)
+            with log.open("a", encoding="utf-8") as file:
+                file.write(f"{told}\n")
+            raise MillstreamError(f"{reason_of(told)} (the full text is in {log})") from error
+        else:
+            log.unlink(missing_ok=True)
         finally:
             found.stop()
 
@@ -176,7 +186,9 @@ def replay(
     ],
     place: StorePlace,
     where: Where,
-    format: Annotated[str, typer.Option(help="parquet, json, csv, orc, table.")] = "parquet",
+    format: Annotated[
+        str, typer.Option(help="parquet, json, csv, orc, table; else by the file's ending.")
+    ] = "",
     column: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=SQL", help="What key, value, timestamp or headers are."),

@@ -48,7 +48,11 @@ class QueueReader(DataSourceReader):
         name = self._options.queue
         with reading(self._options.place) as session:
             if session.execute(DescribeQueue(name)) is None:
-                raise NotFound(f"option queue: there is no queue {name!r}", name=name)
+                raise NotFound(
+                    f"option queue: there is no queue {name!r}; `millstream queue list` shows "
+                    "what there is",
+                    name=name,
+                )
         return [InputPartition(name)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

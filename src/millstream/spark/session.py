@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 VERSION_MIN = (4, 1)
 PACKAGES = ("pyspark", "pyarrow", "pandas")
 LOOPBACK = "127.0.0.1"
-_LOGGING = Path(__file__).with_name("log4j2.properties").absolute().as_uri()
+_LOGGING = "-Dlog4j2.configurationFile=" + Path(__file__).with_name("log4j2.properties").as_uri()
+_LOGGING_FILE = _LOGGING.replace("log4j2.properties", "log4j2-file.properties")
 
 DEFAULTS = {
     "spark.driver.host": LOOPBACK,
     "spark.driver.bindAddress": LOOPBACK,
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING}",
+    "spark.driver.extraJavaOptions": _LOGGING,
     # Between Java and Python, TCP makes every task wait for a delayed acknowledgement (40 ms).
     "spark.python.unix.domain.socket.enabled": "true",
     # Without it Spark refuses a source that takes filters.
@@ -46,12 +47,14 @@ def local_session(
     master: str = "local[*]",
     memory: str = "1g",
     directory: Path | None = None,
+    log: Path | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Start Spark inside this process, or answer the session that runs here already, as it is.
 
     `memory` is the most that its Java may use; `directory` is where tables and temporary files go,
-    else the current directory and the system's. Raises `CannotOpen`, with what to install, if Spark
+    else the current directory and the system's; `log` is the file for the errors that it would
+    else print on standard error. Raises `CannotOpen`, with what to install, if Spark
     or Java is missing.
     """
     if not master.startswith("local"):
@@ -70,6 +73,10 @@ def local_session(
     if directory is not None:
         chosen["spark.sql.warehouse.dir"] = str(directory.absolute() / "warehouse")
         chosen["spark.local.dir"] = str(directory.absolute() / "spark")
+    if log is not None:
+        chosen["spark.driver.extraJavaOptions"] = (
+            f'{_LOGGING_FILE} -Dmillstream.log="{log.absolute()}"'
+        )
     builder = SparkSession.Builder().master(master).appName(name)
     for key, value in (chosen | dict(settings or {})).items():
         builder = builder.config(key, value)

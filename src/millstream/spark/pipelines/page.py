@@ -41,6 +41,10 @@ margin-left:8px;vertical-align:1px;overflow:hidden}
 .key{display:flex;gap:.9rem;font-size:.82rem;color:var(--soft);margin-bottom:.3rem}
 .key i{display:inline-block;width:.65rem;height:.65rem;border-radius:.2rem;margin-right:.35rem}
 footer{color:var(--soft);font-size:.85rem;margin-top:40px}
+@media (max-width:640px){main{padding-top:16px}h1,h2,h3{overflow-wrap:anywhere}.key{flex-wrap:wrap}
+.card{overflow-x:auto}.numbers td,.numbers th{padding:.35rem .4rem;font-size:.82rem}.share{display:none}
+.numbers td:first-child,.numbers th:first-child{min-width:84px;overflow-wrap:anywhere}
+.bars td:first-child{overflow-wrap:anywhere}}
 """
 """What the look of all pages does not say, and the meanings of its colours here."""
 
@@ -188,7 +192,12 @@ def _throughput(steps: Sequence[int], minutes: Sequence[Minute]) -> Chart:
 
 
 def _step(step_ms: int) -> str:
-    for size, name in ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute")):
+    for size, name in (
+        (86_400_000, "day"),
+        (3_600_000, "hour"),
+        (60_000, "minute"),
+        (1_000, "second"),
+    ):
         if step_ms >= size:
             number = step_ms // size
             return name if number == 1 else f"{number} {name}s"

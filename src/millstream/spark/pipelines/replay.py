@@ -37,6 +37,13 @@ STEP_S = 1.0
 """How long one step's records last at the wished rate."""
 
 _READ = {"csv": {"header": "true", "inferSchema": "true"}}
+_ENDINGS = {
+    "": "parquet",
+    "parquet": "parquet",
+    "orc": "orc",
+    "csv": "csv",
+    **dict.fromkeys(("json", "jsonl", "ndjson"), "json"),
+}
 _PLAN, _ROWS = "plan.json", "rows"
 _DONE = "done.json"
 """How many steps are known to be appended."""
@@ -78,7 +85,7 @@ def replay(
     log: str,
     *,
     checkpoint: str | os.PathLike[str],
-    format: str = "parquet",
+    format: str = "",
     columns: Mapping[str, str] | None = None,
     headers: Mapping[str, str] | None = None,
     where: str = "",
@@ -90,6 +97,8 @@ def replay(
 ) -> ReplaySummary:
     """Append the rows of a source to a log: files of a format, or `format="table"` and its name.
 
+    Without a format it is told by the ending of the source's name; what has none is Parquet.
+
     `columns` gives SQL expressions for key, value, timestamp and headers; `headers` one for each
     header by its name. What is not given is the source's column of that name; if it has no column
     `value`, the value is the whole row as JSON. `checkpoint` is a directory of this one replay: run
@@ -97,6 +106,7 @@ def replay(
     """
     job = Job(spark, store, progress)
     check_name(log)
+    format = format or format_of(os.fspath(source))
     if format not in FORMATS:
         raise InvalidInput(f"a format is one of {', '.join(FORMATS)}, not {format!r}")
     if rate is not None and not rate > 0:
@@ -128,6 +138,20 @@ def replay(
             f"{plan.wish['log']!r}; choose another directory, or remove it to begin anew"
         )
     return _append(job, folder, plan, rate, resumed=resumed)
+
+
+def format_of(source: str) -> str:
+    """The format of files by the ending of their names; a directory without one holds Parquet."""
+    name = source.rstrip("/").rpartition("/")[2].lower()
+    plain = name.removesuffix(".gz").removesuffix(".bz2").removesuffix(".zst")
+    ending = plain.rpartition(".")[2] if "." in plain.strip(".") else ""
+    found = _ENDINGS.get(ending)
+    if found is None:
+        raise InvalidInput(
+            f"the format of {source} cannot be told by its name; say which it is: "
+            f"{', '.join(FORMATS)} (--format)"
+        )
+    return found
 
 
 def _rows(spark: SparkSession, source: str, format: str, options: dict[str, str]) -> DataFrame:

@@ -31,6 +31,8 @@ PAGE = "report.html"
 STEPS = 6
 """Five tables, and the page."""
 STEPS_MAX = 120
+FAIR_H = (1, 2, 4, 6, 12)
+DAY_S = 86_400
 """Points of a chart over time; a longer time has longer steps."""
 REASONS_MAX = 12
 SLICES_MAX = 15
@@ -180,15 +182,28 @@ def _step_ms(attempts: DataFrame) -> tuple[int, tuple[int | None, int | None]]:
     assert row is not None
     if row[0] is None:
         return MINUTE_MS, (None, None)
-    minutes = -(-max(1, row[1] - row[0]) // MINUTE_MS)
-    fair = (1, 2, 5, 10, 15, 30, 60, 120, 240, 360, 720)
-    days = -(-minutes // (STEPS_MAX * 1440))
-    step = next((step for step in fair if minutes <= step * STEPS_MAX), days * 1440)
-    return step * MINUTE_MS, (row[0], row[1])
+    return step_of(row[1] - row[0]), (row[0], row[1])
+
+
+def step_of(length_ms: int) -> int:
+    """How long a step of a chart over so long a time is: a fair one, of which there are not many."""
+    fair = [
+        1,
+        2,
+        5,
+        10,
+        15,
+        30,
+        *(60 * n for n in (1, 2, 5, 10, 15, 30)),
+        *(3600 * n for n in FAIR_H),
+    ]
+    needed_s = max(1, -(-length_ms // (1_000 * STEPS_MAX)))
+    days = -(-needed_s // DAY_S)
+    return 1_000 * next((step for step in fair if needed_s <= step), days * DAY_S)
 
 
 def minutes_of(attempts: DataFrame, messages: DataFrame, step_ms: int = MINUTE_MS) -> DataFrame:
-    """What happened per queue and minute, or longer step: counts, and how long it took."""
+    """What happened per queue and minute, or another step: counts, and how long it took."""
     from pyspark.sql import functions as f
 
     ended = {name: f.col("outcome") == name for name in ("done", "failed", "again")}

@@ -182,7 +182,10 @@ def find_queues(session: Session, names: Sequence[str]) -> list[QueueInfo]:
     for name in names:
         info = session.execute(DescribeQueue(name))
         if info is None:
-            raise NotFound(f"there is no queue {name!r}", name=name)
+            raise NotFound(
+                f"there is no queue {name!r}; `millstream queue list` shows what there is",
+                name=name,
+            )
         found.append(info)
     after = ""
     while not names and (page := session.execute(ListQueues(after, QUEUES_PER_PAGE))):
