@@ -65,7 +65,7 @@ def check_version(found: str) -> None:
         )
 
 
-class _Awaited:
+class _Signal:
     """What a coroutine of the package waits for; set by a thread of SlateDB's own."""
 
     __slots__ = ("_code", "_done")
@@ -88,7 +88,7 @@ class _Awaited:
         """Wait for the answer; False if it takes too long."""
         return self._done.acquire(timeout=-1 if most_s is None else most_s)
 
-    def __await__(self) -> Generator[_Awaited, None, Any]:
+    def __await__(self) -> Generator[_Signal, None, Any]:
         yield self
         return self._code
 
@@ -96,9 +96,9 @@ class _Awaited:
 class _Loop:
     """As much of an event loop as the package asks for."""
 
-    def create_future(self) -> _Awaited:
+    def create_future(self) -> _Signal:
         """What the caller waits for."""
-        return _Awaited()
+        return _Signal()
 
     def call_soon_threadsafe(self, call: Any, *arguments: Any) -> None:
         """At once, on the thread that has the news."""

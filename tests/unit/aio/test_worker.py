@@ -222,7 +222,7 @@ async def test_a_thread_is_left_behind_and_its_lease_ends(tmp_path: Path) -> Non
         with pytest.raises(asyncio.CancelledError):
             await running
         assert worker.stats == WorkerStats(lost=1)
-        (again,) = await jobs.claim(wait=PATIENCE_S)
+        (again,) = await jobs.claim(wait=PATIENCE_S, lease=60)
         release.set()
         assert await asyncio.to_thread(ended.wait, PATIENCE_S)
         await jobs.ack(again)
