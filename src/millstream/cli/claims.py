@@ -12,7 +12,7 @@ import typer
 from msgspec.structs import asdict
 
 from millstream import Message, Queue
-from millstream.cli.arguments import duration
+from millstream.cli.arguments import duration, parse_headers
 from millstream.cli.command import AsJson
 from millstream.cli.display import (
     FactSheet,
@@ -180,6 +180,34 @@ def attempts(
             rows,
             none="no attempts",
         ),
+    )
+
+
+def replace(
+    queue: Queue,
+    claim: Annotated[
+        int, typer.Argument(parser=_claim_id, metavar="CLAIM_ID", help="The failed message.")
+    ],
+    value: Annotated[
+        str | None,
+        typer.Argument(metavar="VALUE", help="What takes its place; without it, all of stdin."),
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", metavar="TEXT", help="Its key.")] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header, as `put` takes it."),
+    ] = None,
+) -> Printed:
+    """Put another message in the place of one that has failed; it can be claimed at once.
+
+    It keeps the attempts that were made, and nothing else of the failed one: key and headers are
+    given anew.
+    """
+    given = sys.stdin.buffer.read() if value is None else value
+    new = queue.replace(claim, given, key=key, headers=parse_headers(header or []))
+    return Printed(
+        {"queue": queue.name, "replaced": claim, "id": new},
+        f"message {claim} replaced; it is {new} now",
     )
 
 

@@ -22,6 +22,7 @@ from millstream.cli.claims import (
     records,
     renew,
 )
+from millstream.cli.claims import replace as replace_failed
 from millstream.cli.command import Consent, command
 from millstream.cli.declared import Fields
 from millstream.cli.display import FactSheet, Printed, Table, per_second, plural, rough, safe
@@ -234,4 +235,7 @@ command(queue, "queue renew mail 1024:1 --lease 10m")(renew)
 command(queue, "queue peek mail --state failed")(peek)
 command(queue, "queue message mail 17")(message)
 command(queue, "queue attempts mail 1024")(attempts)
+command(queue, 'queue replace mail 1024 \'{"to": "ada@example.org"}\' -H kind=welcome')(
+    replace_failed
+)
 command(queue, "queue records mail")(records)

@@ -286,3 +286,21 @@ def test_a_killed_worker_loses_nothing(
     jobs("worker", "jobs", "--drain", "-c", "4", "--exec", shell("cat >/dev/null"))
     found = facts(jobs)
     assert (found["done"], found["failed"], found["in_flight"]) == (20, 0, 0)
+
+
+def test_a_failed_message_is_replaced_from_an_argument_or_stdin(jobs: Any) -> None:
+    jobs("put", "jobs", "amount: many", "--header", "kind=bill")
+    (failed,) = claimed(jobs)
+    jobs("queue", "fail", "jobs", failed["claim"], "--reason", "no number")
+    told = jobs.json("queue", "replace", "jobs", failed["claim_id"], '{"amount": 7}', "-H", "n=1")
+    assert (told["queue"], str(told["replaced"])) == ("jobs", str(failed["claim_id"]))
+    (mended,) = claimed(jobs)
+    assert (mended["value"], mended["headers"]["n"]) == ('{"amount": 7}', 1)
+    assert "kind" not in mended["headers"]
+    tries = jobs.json("queue", "attempts", "jobs", mended["claim_id"])
+    assert [one["outcome"] for one in tries][0] == "failed"
+
+    jobs("queue", "fail", "jobs", mended["claim"])
+    said = jobs("queue", "replace", "jobs", mended["claim_id"], "--key", "k", input=b"again")
+    assert said.startswith(f"message {mended['claim_id']} replaced")
+    assert "is not failed" in jobs.error("queue", "replace", "jobs", mended["claim_id"], "x")
