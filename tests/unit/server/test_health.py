@@ -12,9 +12,11 @@ from millstream.rooms import commands as c
 from millstream.rooms.holder import make_holder
 from millstream.rooms.model import RoomMessage, Watermark
 from millstream.server.observe.health import (
+    ADVICE,
     Check,
     Checkup,
     Health,
+    advised,
     check_disk,
     check_lag,
     check_stats,
@@ -45,6 +47,13 @@ def test_without_a_token_only_the_status_is_told() -> None:
     in_loop(test)
 
 
+def test_every_check_has_advice() -> None:
+    names = {"store", "upkeep", "fold", "disk", "event_loop", "queues", "rooms"}
+    assert {*ADVICE} >= names
+    assert advised(Check("disk", "warning")).advice == ADVICE["disk"]
+    assert advised(Check("disk", "healthy")).advice == ""
+
+
 def test_a_closed_store_is_critical() -> None:
     async def test() -> None:
         async with guarded(Settings()) as at:
@@ -64,6 +73,9 @@ def test_a_poisoned_store_is_critical() -> None:
             assert (answer.status_code, answer.json()["status"]) == (503, "critical")
             (check,) = [one for one in answer.json()["checks"] if one["name"] == "store"]
             assert "what is lost" in check["detail"]
+            assert "millstream doctor" in check["advice"]
+            others = [one for one in answer.json()["checks"] if one["status"] == "healthy"]
+            assert {one["advice"] for one in others} == {""}
 
     in_loop(test)
 

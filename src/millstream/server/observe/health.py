@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from millstream.aio.session import AsyncEmbeddedSession
 from millstream.command import Stats
@@ -57,12 +58,35 @@ async def loop_lag_s() -> float:
     return max(0.0, loop.time() - began_s - LAG_SLEEP_S)
 
 
+ADVICE: dict[str, str] = {
+    "store": "If the disk is full, make room: writes go on by themselves. If it repairs itself, "
+    "wait; if that takes long, look at the server's log, and run millstream doctor on a copy of "
+    "the file.",
+    "upkeep": "The detail says what failed last. It is tried again; if it stays, run millstream "
+    "doctor.",
+    "fold": "More is written than the disk folds. Write in larger batches, or give the store a "
+    "faster disk.",
+    "disk": "Let logs forget more (retention), truncate what is not needed, or give the store a "
+    "larger disk.",
+    "event_loop": "The process has too little processor time: fewer clients per process, or more "
+    "processors.",
+    "queues": "Start more workers, or look why those that run fail: the queue's page shows its "
+    "attempts.",
+    "rooms": "An instance is behind or gone: look whether every server process runs, and restart "
+    "the one that is behind.",
+}
+"""What an operator does about a check that is not healthy."""
+
+
 class Check(Struct, frozen=True):
     """One thing that was looked at, and what to do about it."""
 
     name: str
     status: Status
     detail: str = ""
+    """What was found."""
+    advice: str = ""
+    """What to do about it; empty if it is healthy."""
 
 
 class Health(Struct, frozen=True, omit_defaults=True):
@@ -99,7 +123,7 @@ class Checkup:
         clock = self._session.clock
         async with self._lock:
             if self._found is None or clock.seconds() - self._looked_s >= KEPT_S:
-                checks = await self._look()
+                checks = [advised(check) for check in await self._look()]
                 worst = max((check.status for check in checks), key=RANK.__getitem__)
                 self._found, self._looked_s = Health(worst, checks), clock.seconds()
             return self._found
@@ -134,6 +158,13 @@ class Checkup:
             free = await asyncio.to_thread(self._disk_free, folder)
             checks.append(check_disk(free))
         return checks
+
+
+def advised(check: Check) -> Check:
+    """A check with what to do about it, unless it is healthy."""
+    if check.status == "healthy" or check.advice:
+        return check
+    return replace(check, advice=ADVICE.get(check.name, ""))
 
 
 def check_store(store: Store) -> Check:

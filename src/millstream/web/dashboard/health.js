@@ -7,15 +7,15 @@ import { askHealth, onStore, refusal, session } from "./session.js";
 export const KINDS = { healthy: "good", warning: "warn", critical: "bad" };
 const RANK = { critical: 0, warning: 1, healthy: 2 };
 
-/** What each check looks at, and what an operator does if it is not healthy. */
-const CHECKS = {
-  store: ["The store takes writes", "If the disk is full, make room: writes go on by themselves. If it repairs itself, wait; if that takes long, look at the server's log, and run millstream doctor on a copy of the file."],
-  upkeep: ["Background work", "The sentence says what failed last. It is tried again; if it stays, run millstream doctor."],
-  fold: ["Commits that wait to be folded", "More is written than the disk folds. Write in larger batches, or give the store a faster disk."],
-  disk: ["Room on the disk", "Let logs forget more (retention), truncate what is not needed, or give the store a larger disk."],
-  event_loop: ["The server answers in time", "The process has too little processor time: fewer clients per process, or more processors."],
-  queues: ["Messages are worked on in time", "Start more workers, or look why those that run fail: the queue's page shows its attempts."],
-  rooms: ["Messages of rooms are delivered", "An instance is behind or gone: look whether every server process runs, and restart the one that is behind."],
+/** What each check looks at; what to do about it comes from the server. */
+const TITLES = {
+  store: "The store takes writes",
+  upkeep: "Background work",
+  fold: "Commits that wait to be folded",
+  disk: "Room on the disk",
+  event_loop: "The server answers in time",
+  queues: "Messages are worked on in time",
+  rooms: "Messages of rooms are delivered",
 };
 
 export function HealthBadge() {
@@ -40,11 +40,11 @@ export function HealthPage() {
 const ordered = (checks) => [...checks].sort((a, b) => RANK[a.status] - RANK[b.status]);
 
 function Check({ of }) {
-  const [title, advice] = CHECKS[of.name] ?? [of.name.replaceAll("_", " "), ""];
+  const title = TITLES[of.name] ?? of.name.replaceAll("_", " ");
   return html`<li class="card check ${KINDS[of.status]}">
     <div class=row><h3>${title}</h3><span class=spread></span><span class="badge dot ${KINDS[of.status]}">${of.status}</span></div>
     ${of.detail && html`<p>${of.detail}</p>`}
-    ${of.status !== "healthy" && advice && html`<p class=advice><b>What to do.</b> ${advice}</p>`}
+    ${of.advice && html`<p class=advice><b>What to do.</b> ${of.advice}</p>`}
   </li>`;
 }
 
