@@ -1,6 +1,7 @@
 """Claims of coroutines: made in the loop's own commits where they can, and waiting in lines.
 
-A claim that waits holds no thread. When the queue changes, the first in line looks at once. If the
+A claim that waits holds no thread. If what it waits for is appended by this event loop, the first in
+line gets it by the same commit. When the queue changes otherwise, the first in line looks at once. If the
 event loop made the commit that changed it, the loop makes the claim as well, right behind. Else a
 thread of the session's pool is set to work by the thread that commits, and the event loop is not
 woken before there is an answer. The others that can get something too go on in the loop, all in
@@ -10,18 +11,21 @@ one turn of it, so that one commit serves them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import isfinite
 from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from millstream.command import Operation
+from millstream.command import Command, Operation
 from millstream.errors import Closed
-from millstream.queue.commands import ClaimMessages, ClaimRouted, Granted
+from millstream.format import keys
+from millstream.log.commands import Append
+from millstream.queue.commands import ClaimMessages, ClaimRouted, Granted, PutMessages
 from millstream.queue.model.line import Duty
 from millstream.queue.model.message import Lot
+from millstream.queue.rules.sources import inbox_of
 from millstream.queue.service import consuming
 from millstream.queue.service.reading import are_at_hand, read_grants
 from millstream.queue.service.waiting import Lines
@@ -137,6 +141,31 @@ class Claims:
 
         self._loop.commit_soon(routed, claimed)
         return True
+
+    def arriving(
+        self, commands: Iterable[Command[Any] | None]
+    ) -> list[tuple[ClaimMessages, Callable[[Any], None]]]:
+        """Claims that wait for what these commands append, to be made in the same commit.
+
+        Each with what is told its outcome: as of `consuming.claim_arriving`, or an exception.
+        """
+        if not self._lines.expects_any:
+            return []
+        logs = {keys.log_name(log) for log in map(_appended_to, commands) if log}
+        waiters = [waiter for key in logs for waiter in self._lines.expecting(key)]
+        return [(waiter.command, partial(self._arrived, waiter)) for waiter in waiters]
+
+    def _arrived(self, waiter: _Waiter, outcome: Any) -> None:
+        """A claim was made by the commit that brought its messages; else its waiter takes some."""
+        if not isinstance(outcome, tuple) or not outcome[1]:
+            self._let_take([waiter])
+            return
+        granted, found = outcome
+        queue = waiter.command.queue
+        consuming.note_ahead(self._store, queue, granted)
+        if not waiter.told.done():
+            waiter.told.set_result(found)
+        self._lines.served(queue, waiter, granted.left)
 
     async def _go_on(
         self,
@@ -353,6 +382,15 @@ class Claims:
     def _end_turn(self, waiter: _Waiter) -> None:
         if waiter.turns is not None:
             waiter.turns.end()
+
+
+def _appended_to(command: Command[Any] | None) -> str:
+    """The log to whose end a command adds something that can be claimed at once; else nothing."""
+    if isinstance(command, Append):
+        return command.log
+    if isinstance(command, PutMessages) and not command.is_for_later:
+        return inbox_of(command.queue)
+    return ""
 
 
 def _is_short(command: ClaimMessages, granted: Granted, *, is_close: bool) -> bool:

@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 
 from millstream.aio.claiming import Claims, ClientTurns
 from millstream.aio.feeds import Feeds
-from millstream.aio.weight import are_light, weight_of
+from millstream.aio.weight import CLAIM_WEIGHT, are_light, weight_of
 from millstream.command import Command, Operation, tidies
 from millstream.embedded import WAITS, answer, operation, put_for_later
 from millstream.errors import MillstreamError
 from millstream.log.commands import Acknowledge, Append, WaitForOffset
 from millstream.queue.commands import ClaimMessages, FinishClaims, PutMessages, RenewClaims
 from millstream.queue.model.message import Lot
-from millstream.queue.service.consuming import route_before
+from millstream.queue.service.consuming import claim_arriving, route_before
 from millstream.store.sleep import Sleep, step_of, watching
 from millstream.store.store import Store
 from millstream.store.ticket import Ticket
@@ -47,6 +47,7 @@ class _Asked(Ticket[Any], eq=False, kw_only=True):
     tell: Done
     weight: int
     """About how many bytes and records it handles."""
+    command: Operation[Any] | None = None
 
     @property
     def is_wanted(self) -> bool:
@@ -182,12 +183,14 @@ class AsyncEmbeddedSession:
         """Hand an operation in, with all others of this turn; its answer comes when it is durable."""
         future: asyncio.Future[T] = self._loop.create_future()
         weight = weight_of(command)
-        self._gather(_Awaited(operation(command), tell=_none, weight=weight, future=future))
+        run = operation(command)
+        self._gather(_Awaited(run, tell=_none, weight=weight, command=command, future=future))
         return future
 
     def commit_soon(self, command: Operation[Any], done: Done) -> None:
         """As `commit`, without a coroutine that waits: `done` is called in the event loop."""
-        self._gather(_Asked(operation(command), tell=done, weight=weight_of(command)))
+        weight = weight_of(command)
+        self._gather(_Asked(operation(command), tell=done, weight=weight, command=command))
 
     def _gather(self, asked: _Asked) -> None:
         if not self._gathered:
@@ -198,6 +201,9 @@ class AsyncEmbeddedSession:
         """Submit what was gathered in this turn, in pieces that one commit can take."""
         gathered = [asked for asked in self._gathered if asked.is_wanted]
         self._gathered = []
+        for claim, arrived in self._claims.arriving([asked.command for asked in gathered]):
+            run = partial(claim_arriving, query=claim)
+            gathered.append(_Asked(run, tell=arrived, weight=CLAIM_WEIGHT))
         size = self.limits.group_operations_max
         light = are_light([asked.weight for asked in gathered])
         for first in range(0, len(gathered), size):

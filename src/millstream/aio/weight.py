@@ -24,6 +24,9 @@ HEAVY = WEIGHT_MAX + 1
 MESSAGE_WEIGHT = 128
 """Of each message that is claimed or finished; a record weighs its bytes and this."""
 
+CLAIM_WEIGHT = 16 * MESSAGE_WEIGHT
+"""Of a claim of a few messages that the same commit has brought."""
+
 
 def are_light(weights: Sequence[int]) -> bool:
     """Whether an event loop may commit operations of these weights together."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -22,7 +23,7 @@ from millstream.queue.rules.arriving import ARRIVALS_MAX
 from millstream.queue.rules.claims import Claiming, claim, place_routed
 from millstream.queue.rules.endings import finish
 from millstream.queue.rules.finding import find_bucket, find_queue, need_queue
-from millstream.queue.rules.sources import Facts, facts_of, find_facts, named_logs
+from millstream.queue.rules.sources import Facts, facts_of, find_facts, has_patterns, named_logs
 from millstream.queue.service.info import change_in_s
 from millstream.queue.service.reading import (
     fail_damaged,
@@ -30,7 +31,7 @@ from millstream.queue.service.reading import (
     read_grants,
     read_inside,
 )
-from millstream.queue.service.routing import PLACE_RECORDS, route
+from millstream.queue.service.routing import PLACE_RECORDS, route, route_inside
 from millstream.store.rows import View
 from millstream.store.store import Store
 from millstream.store.supposing import Reading
@@ -158,14 +159,43 @@ def claim_close(store: Store, query: c.ClaimMessages) -> c.ClaimRouted | None:
     if query.pop or query.count <= 0:
         return None
     facts = store.view(partial(facts_of, name=query.queue))
-    if facts is None or facts.partial or not facts.is_plain or facts.spec.filter:
-        return None
-    if len(facts.sources) > 1 or not 0 < _behind(facts) + facts.untouched <= CLOSE_RECORDS:
+    if facts is None or not _is_close(facts):
         return None
     routed = route(store, facts, query.count)
     return c.ClaimRouted(
         query.queue, query.count, query.lease_ms, query.consumer, routed, query.acked
     )
+
+
+def claim_arriving(
+    tx: WriteTransaction, query: c.ClaimMessages
+) -> tuple[c.Granted, list[Lot]] | None:
+    """Claim and read a few messages in the commit that has brought them; None if it is not that."""
+    facts = facts_of(tx.view, query.queue)
+    if facts is None or not _can_be_close(facts) or not _is_close(facts):
+        return None
+    routed = route_inside(tx.view, facts)
+    granted = claim(
+        tx, c.ClaimRouted(query.queue, query.count, query.lease_ms, query.consumer, routed, [])
+    )
+    found, damaged = read_inside(tx, query.queue, granted.grants)
+    fail_damaged(tx, queue=query.queue, damaged=damaged)
+    return granted, found
+
+
+def _is_close(facts: Facts) -> bool:
+    """Whether all that waits came a moment ago: a few messages, in one log, to be taken in turn."""
+    if facts.partial or not facts.is_plain or facts.spec.filter or len(facts.sources) > 1:
+        return False
+    return 0 < _behind(facts) + facts.untouched <= CLOSE_RECORDS
+
+
+def _can_be_close(facts: Facts) -> bool:
+    """Whether messages of a queue can be claimed by the commit that appends them."""
+    spec = facts.spec
+    if spec.filter or spec.looks_at_headers or spec.router or has_patterns(spec):
+        return False
+    return facts.is_plain
 
 
 def note_ahead(store: Store, queue: str, granted: c.Granted) -> None:
@@ -233,7 +263,16 @@ def route_before(store: Store, queues: Iterable[str]) -> None:
             route_ahead(Reading(store, waits=True), name, facts.untouched + 1)
 
 
-def watched_keys(store: Store, name: str) -> list[bytes]:
+class WatchedKeys(NamedTuple):
+    """What changes when there may be something for a queue's consumers."""
+
+    keys: list[bytes]
+    """The queue, and the logs that it names."""
+    bringing: list[bytes]
+    """Of these, the names of logs whose records can be claimed by the commit that appends them."""
+
+
+def watched_keys(store: Store, name: str) -> WatchedKeys:
     """What changes when there may be something to claim: the queue, and the logs that it names.
 
     Callers that wait for the queue are woken as well when a log changes that a pattern matches.
@@ -245,7 +284,8 @@ def watched_keys(store: Store, name: str) -> list[bytes]:
         found = [view.entity(key, Name) for key in names]
         return [keys.head(one.log_id) for one in found if one.log_id]
 
-    return [keys.queue(name), *names, *store.view(ask)]
+    found = [keys.queue(name), *names, *store.view(ask)]
+    return WatchedKeys(found, names if _can_be_close(facts) else [])
 
 
 def patience(store: Store, name: str, most_s: float) -> float:

@@ -69,6 +69,17 @@ def route(store: Store, facts: Facts, want: int) -> list[Routed]:
     return found
 
 
+def route_inside(view: View, facts: Facts) -> list[Routed]:
+    """All records that a plain queue without a filter has not looked at, inside a transaction."""
+    found = []
+    for source in facts.sources:
+        taken = _View(source, facts.spec, None, source.end)
+        for first, value in _entries(view, source, source.end):
+            taken.take_all(first, value)
+        found.append(taken.looked().routed)
+    return found
+
+
 class LookedAhead(dict[str, tuple[QueueSpec, dict[int, Looked]]]):
     """By queue: what was found in each of its logs before it was its turn."""
 

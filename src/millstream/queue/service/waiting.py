@@ -34,6 +34,8 @@ class Lines(Generic[W]):
         self._lock = threading.Lock()
         self._lines: dict[str, Line[W]] = {}
         self._watched: dict[W, tuple[list[bytes], Wake]] = {}
+        self._bringing: dict[bytes, dict[W, str]] = {}
+        """Names of logs → waiters that watch for what is appended to them, and their queues."""
 
     def join(self, queue: str, waiter: W, wanted: int) -> None:
         """Stand at the end of a queue's line, for at least one message."""
@@ -68,7 +70,7 @@ class Lines(Generic[W]):
         with self._lock:
             if not self._watches(queue, waiter):
                 return None  # many that leave at once cost no look each
-        keys = consuming.watched_keys(self._store, queue)
+        keys, bringing = consuming.watched_keys(self._store, queue)
         wake = partial(self.change, queue)
         with self._lock:
             self._stop_watching(waiter)
@@ -76,9 +78,30 @@ class Lines(Generic[W]):
                 return None
             for key in keys:
                 self._store.watch.add(key, wake)
+            for key in bringing:
+                self._bringing.setdefault(key, {})[waiter] = queue
             self._watched[waiter] = keys, wake
         # What came before the watch began woke nobody: look once more.
         return consuming.patience(self._store, queue, inf)
+
+    @property
+    def expects_any(self) -> bool:
+        """Whether `expecting` could find any."""
+        return bool(self._bringing)
+
+    def expecting(self, key: bytes) -> list[W]:
+        """Waiters for what the next commit appends to the log of this name: they look from now on.
+
+        Nobody tells them; who calls has a claim made for each, and reports `served` or lets it take.
+        """
+        found: list[W] = []
+        with self._lock:
+            for queue in [*self._bringing.get(key, {}).values()]:
+                looking = [one for one, _ in self._lines[queue].change()]
+                for one in looking:
+                    self._stop_watching(one)
+                found += looking
+        return found
 
     def count(self, queue: str) -> int:
         """How many wait for a queue."""
@@ -103,6 +126,9 @@ class Lines(Generic[W]):
         if found is not None:
             for key in found[0]:
                 self._store.watch.remove(key, found[1])
+                watchers = self._bringing.get(key)
+                if watchers is not None and watchers.pop(waiter, "") and not watchers:
+                    del self._bringing[key]
 
     def _do(
         self, queue: str, act: Callable[[Line[W]], list[tuple[W, Duty]]], waiter: W | None = None
