@@ -43,7 +43,7 @@ def test_a_trial_cluster_takes_a_record_to_every_node_and_survives_its_leader(fo
 
     def is_everywhere(*values: bytes) -> bool:
         for address in addresses.values():
-            with millstream.open(address) as ms:
+            with millstream.open(address, read_level="eventual") as ms:
                 if [one.value for one in ms.log("orders").read()] != list(values):
                     return False
         return True

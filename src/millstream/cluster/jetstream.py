@@ -80,6 +80,26 @@ class _Answer(msgspec.Struct, frozen=True):
     seq: int = 0
     state: StreamState | None = None
 
+    @property
+    def is_missing(self) -> bool:
+        """Whether there is no such stream."""
+        return self.error is not None and self.error.err_code == NO_STREAM
+
+
+class _Doubt:
+    """Something that is said to be so, and is believed once it was said for long enough."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def is_certain(self, is_so: bool) -> bool:
+        """Whether it has been so for `CERTAIN_S`, at each time that it was asked."""
+        if not is_so:
+            self._since = None
+            return False
+        self._since = self._since or _now()
+        return _now() - self._since > CERTAIN_S
+
 
 class _Attempt:
     """An append on its way: whether it may be stored."""
@@ -102,7 +122,7 @@ class JetStreamLog:
         self._last = 0
         """The newest entry that was heard of."""
         self._news = asyncio.Event()
-        self._doubted_since: float | None = None
+        self._missing, self._short = _Doubt(), _Doubt()
         self._checked_at = float("-inf")
         line.subscribe(self._grown, self._hear)
 
@@ -209,18 +229,15 @@ class JetStreamLog:
     async def _answer(self, what: str, asked: dict[str, Any] | None, trouble: list[str]) -> _Answer:
         """Ask until there is an answer: what is asked so may be asked twice."""
         data = b"" if asked is None else msgspec.json.encode(asked)
-        missing_since: float | None = None
         while True:
             await self._line.connected()
             try:
                 answer = await self._once(what, data)
+                if self._missing.is_certain(answer.is_missing):
+                    raise Gone(f"{self.place} does not exist any more")
                 if answer.error is None or answer.error.err_code == DONE.get(what):
                     return answer
                 trouble.append(answer.error.description)
-                if answer.error.err_code == NO_STREAM:
-                    missing_since = missing_since or _now()
-                    if _now() - missing_since > CERTAIN_S:
-                        raise Gone(f"{self.place} does not exist any more")
             except (Lost, Unreachable) as error:
                 trouble.append(str(error))
             await asyncio.sleep(PAUSE_S)
@@ -244,7 +261,6 @@ class JetStreamLog:
                 found = []
                 trouble.append(str(error))
             if found:
-                self._doubted_since = None
                 return found
             try:
                 await self._check(after)
@@ -283,23 +299,16 @@ class JetStreamLog:
             return
         self._checked_at = now
         answer = await self._once("STREAM.INFO", b"")
-        if answer.error is not None and answer.error.err_code != NO_STREAM:
+        if self._missing.is_certain(answer.is_missing):
+            raise Gone(f"{self.place} does not exist any more")
+        if answer.error is not None:
             raise Unreachable(answer.error.description)
-        if answer.state is not None and answer.state.held.first > after + 1:
-            raise Gone(
-                f"{self.place} begins at {answer.state.first_seq:,}: the entry {after + 1:,} is gone"
-            )
-        if answer.state is not None and answer.state.last_seq >= after:
-            self._doubted_since = None
-            return
-        self._doubted_since = self._doubted_since or now
-        if now - self._doubted_since > CERTAIN_S:
-            last = (
-                "does not exist any more"
-                if answer.state is None
-                else f"ends at {answer.state.last_seq:,}"
-            )
-            raise Gone(f"{self.place} {last}, and it had the entry {after:,}")
+        assert answer.state is not None, "JetStream's answer about a stream has its state"
+        first, last = answer.state.held
+        if first > after + 1:
+            raise Gone(f"{self.place} begins at {first:,}: the entry {after + 1:,} is gone")
+        if self._short.is_certain(last < after):
+            raise Gone(f"{self.place} ends at {last:,}, and it had the entry {after:,}")
 
 
 def _now() -> float:

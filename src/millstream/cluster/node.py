@@ -350,19 +350,23 @@ class Node:
                 )
 
     def wait_readable(self, timeout_s: float) -> None:
-        """Return once a store can be opened over `engine`: there are rows, or this node leads."""
+        """Return once a store can be opened over `engine`: there are rows, or this node leads.
+
+        A node that has halted serves what it has, and says why to all that ask how it stands.
+        """
         member = self.member
+
+        def has_rows() -> bool:
+            return bool(member.position.sequence) and member.engine.last_seq() > 0
 
         def readable() -> bool:
             if self._stop.is_set() or member.halted:
                 return True
-            return self._leadership.leads or (
-                bool(member.position.sequence) and member.engine.last_seq() > 0
-            )
+            return self._leadership.leads or has_rows()
 
         with member.changed:
             found = member.changed.wait_for(readable, timeout_s)
-        if member.halted:
+        if member.halted and not has_rows():
             raise member.not_leader()
         if not found:
             raise NoQuorum(

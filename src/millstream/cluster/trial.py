@@ -46,6 +46,8 @@ class TrialCluster:
         """Nothing is read or made yet."""
         self.folder = folder
         self._clock = clock or SystemClock()
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        """Those that were started here, which the system forgets only when asked about."""
 
     @property
     def exists(self) -> bool:
@@ -102,6 +104,7 @@ class TrialCluster:
             started = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
+        self._children[started.pid] = started
         record.processes[name] = started.pid
         self._write(record)
         return started.pid
@@ -109,9 +112,11 @@ class TrialCluster:
     def process(self, name: str) -> int | None:
         """The process of a node, if it runs."""
         process_id = self._read().processes.get(name)
-        if process_id is None or not _runs(process_id, str(self._store(name))):
-            return None
-        return process_id
+        if process_id is not None and _runs(process_id, str(self._store(name))):
+            return process_id
+        if (child := self._children.pop(process_id or 0, None)) is not None:
+            child.wait()
+        return None
 
     def stop(self) -> list[str]:
         """End all nodes, by a signal first; returns the names of those that ran."""
@@ -123,7 +128,6 @@ class TrialCluster:
         pause = threading.Event()
         for name, process_id in running.items():
             while self.process(name) is not None:
-                _reap(process_id)
                 if self._clock.seconds() > deadline:
                     with suppress(ProcessLookupError):
                         os.kill(process_id, signal.SIGKILL)
@@ -155,7 +159,6 @@ class TrialCluster:
 
 def _runs(process_id: int, word: str) -> bool:
     """Whether a process runs whose command line has a word: ids are given out again."""
-    _reap(process_id)
     try:
         line = Path(f"/proc/{process_id}/cmdline").read_bytes()
     except FileNotFoundError:
@@ -167,9 +170,3 @@ def _runs(process_id: int, word: str) -> bool:
             return False
         return True
     return os.fsencode(word) in line.split(b"\0")
-
-
-def _reap(process_id: int) -> None:
-    """A child of this process that has ended is forgotten by the system."""
-    with suppress(ChildProcessError):
-        os.waitpid(process_id, os.WNOHANG)
