@@ -30,7 +30,7 @@ from millstream.embedded import EmbeddedSession, open_file, open_over
 from millstream.errors import InvalidInput, MillstreamError
 from millstream.limits import Limits
 from millstream.server.auth.register import Registrar
-from millstream.server.cluster.seat import ServedNode
+from millstream.server.cluster.seat import KEY_OF_THIS_MACHINE, ServedNode
 from millstream.server.core import Core
 from millstream.server.docs.endpoints import routes
 from millstream.server.http.connection import Config, HttpConnection, SocketConnection
@@ -59,9 +59,6 @@ GRACE = 0.7
 
 TURN_S = 0.01
 """How often a stopping server looks whether all connections have gone."""
-
-KEY_OF_THIS_MACHINE = "nodes-of-this-machine"
-"""What nodes show each other on loopback without tokens: it keeps no client out."""
 
 WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 

@@ -32,6 +32,10 @@ AGAIN_S = 0.05
 """How long it is waited before a leading node that did not answer is asked again."""
 
 
+KEY_OF_THIS_MACHINE = "nodes-of-this-machine"
+"""What nodes show each other on loopback without tokens: it keeps no client out."""
+
+
 class SeatNode(Protocol):
     """What a seat asks of its node; any thread may."""
 
