@@ -19,6 +19,7 @@ from millstream.cli.bench import bench
 from millstream.cli.cluster import cluster
 from millstream.cli.command import command
 from millstream.cli.config import use_file
+from millstream.cli.copy import copy
 from millstream.cli.demo import demo
 from millstream.cli.display import PrintedLine, silence
 from millstream.cli.doctor import doctor
@@ -156,6 +157,7 @@ command(
     app, "worker mail --exec ./send.sh --concurrency 4", "worker mail --exec ./send.sh --drain"
 )(worker)
 command(app, "sync http://depot:8080 --push --logs 'device/*'", "sync backup.db --create")(sync)
+command(app, "copy orders.db s3://shop/orders", "copy s3://shop/orders back.db")(copy)
 command(
     app,
     "serve orders.db",

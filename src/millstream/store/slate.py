@@ -21,11 +21,15 @@ from millstream.store.object_folder import ObjectFolder
 from millstream.store.polling import poll
 from millstream.store.slate_address import open_objects, parse_address
 from millstream.store.slate_binding import Binding, bind
+from millstream.store.slate_cost import month_usd, requests_of
 from millstream.store.slate_following import Following, check_there
 from millstream.store.slate_options import SlateOptions
 from millstream.store.slate_probe import probe
 from millstream.store.slate_rows import SlateImage, SlateSnapshot
 from millstream.store.slate_writing import REPLAYED_MAX, Writing
+
+LISTED_S = 60.0
+"""How long the numbers of a listing are shown."""
 
 
 class SlateWriter(SlateSnapshot):
@@ -71,6 +75,9 @@ class SlateEngine:
         """The objects below the store's prefix."""
         self._turn, self._lock = threading.Lock(), threading.Lock()
         self._closed = False
+        self._recorder = self._binding.module.DefaultMetricsRecorder()
+        self._opened_s = self._clock.seconds()
+        self._listing: tuple[float, int, int] | None = None
         self._following: Following | None = None
         self._writing: Writing | None = None
         if read_only or not create:
@@ -152,13 +159,29 @@ class SlateEngine:
 
     def describe(self) -> dict[str, Any]:
         """Facts for `stats`."""
-        facts: dict[str, Any] = {
+        requests = requests_of(self._recorder.snapshot())
+        objects, stored = self._listed()
+        elapsed_s = self._clock.seconds() - self._opened_s
+        return {
             "engine": "slatedb",
             "durability": self.durability,
-            "address": self.place,
             "role": "reader" if self.shared else "writer",
+            "objects": objects,
+            "stored_bytes": stored,
+            **{f"{kind}_requests": count for kind, count in requests.items()},
+            "month_usd": month_usd(requests, elapsed_s=elapsed_s, stored_bytes=stored),
         }
-        return facts
+
+    def _listed(self) -> tuple[int, int]:
+        """How many objects the store has, and their bytes; a listing costs, so it is remembered."""
+        now_s = self._clock.seconds()
+        if self._listing is None or now_s - self._listing[0] > LISTED_S:
+            try:
+                sizes = [one.size for one in self.objects.list()]
+            except StoreError:  # the object store does not answer: what is known stays
+                sizes = [] if self._listing is None else [self._listing[2]]
+            self._listing = (now_s, len(sizes), sum(sizes))
+        return self._listing[1:]
 
     def rewrite(self, key: bytes, change: Callable[[bytes], bytes]) -> bool:
         """Change a stored cell behind the rules' back, as tests do; False if there is none."""
@@ -173,6 +196,7 @@ class SlateEngine:
             prefix=self._address.prefix,
             place=self.place,
             options=self._options,
+            recorder=self._recorder,
         )
 
     def _image(self) -> SlateImage:
@@ -191,6 +215,7 @@ class SlateEngine:
                     place=self.place,
                     follow_s=self._options.follow_s,
                     clock=self._clock,
+                    recorder=self._recorder,
                 )
             return self._following
 

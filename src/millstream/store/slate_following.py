@@ -31,8 +31,9 @@ class Following:
         place: str,
         follow_s: float,
         clock: Clock,
+        recorder: Any,
     ) -> None:
-        self._binding, self._objects = binding, objects
+        self._binding, self._objects, self._recorder = binding, objects, recorder
         self._prefix, self._place = prefix, place
         self._follow_s, self._clock = follow_s, clock
         self._lock = threading.Lock()
@@ -52,6 +53,7 @@ class Following:
     def _newest(self) -> SlateImage:
         module = self._binding.module
         builder = module.DbReaderBuilder(self._prefix, self._objects)
+        builder.with_metrics_recorder(self._recorder)
         builder.with_reader_mode(module.ReaderMode.FOLLOW_LATEST())
         builder.with_options(
             module.ReaderOptions(

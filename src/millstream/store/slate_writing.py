@@ -49,12 +49,13 @@ class Writing:
         prefix: str,
         place: str,
         options: SlateOptions,
+        recorder: Any,
     ) -> None:
         self._binding, self._objects = binding, objects
         self._prefix, self._place, self._options = prefix, place, options
         self._module = binding.module
         self._errors = binding.module.Error
-        self.recorder = binding.module.DefaultMetricsRecorder()
+        self._recorder = recorder
         self.ending: Ending = "open"
         self.behind = 0
         """Commits that are not gathered yet."""
@@ -145,7 +146,7 @@ class Writing:
         """Open the database, which fences whatever wrote before."""
         builder = self._module.DbBuilder(self._prefix, self._objects)
         builder.with_settings(self._settings())
-        builder.with_metrics_recorder(self.recorder)
+        builder.with_metrics_recorder(self._recorder)
         cache = self._module.FoyerCacheOptions(
             max_capacity=self._options.memory_cache_bytes, shards=4
         )

@@ -41,3 +41,23 @@ def test_the_settings_file_may_name_a_bucket(
     (tmp_path / "millstream.toml").write_text(f'store = "file://{tmp_path}/bucket"\n')
     run("append", "orders", "hello")
     assert (tmp_path / "bucket").is_dir()
+
+
+def test_a_store_is_copied_into_a_bucket_and_back(tmp_path: Path) -> None:
+    file, back, bucket = tmp_path / "a.db", tmp_path / "b.db", f"file://{tmp_path}/bucket"
+    run("--store", str(file), "append", "orders", "hello")
+    first = json.loads(run("copy", str(file), bucket, "--json"))
+    assert first["rows"] == first["written"] > 0
+    assert json.loads(run("copy", str(file), bucket, "--json"))["written"] == 0
+    run("copy", bucket, str(back))
+    assert "hello" in run("--store", str(back), "read", "orders")
+
+
+def test_stats_count_objects_and_requests(tmp_path: Path) -> None:
+    place = ["--store", f"file://{tmp_path}/bucket"]
+    run(*place, "append", "orders", "hello")
+    facts = json.loads(run(*place, "stats", "--json"))
+    assert facts["objects"] > 0
+    assert facts["stored_bytes"] > 0
+    assert facts["put_requests"] > 0
+    assert facts["month_usd"] >= 0

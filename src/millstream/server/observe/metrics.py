@@ -129,6 +129,10 @@ def _of_server(lag_s: float) -> Iterator[Metric]:
     )
 
 
+REQUESTS = ("get", "put", "list", "delete")
+"""What a store in a bucket counts."""
+
+
 def _of_store(stats: dict[str, Any]) -> Iterator[Metric]:
     for name, text in (
         ("commits", "Commits of this process."),
@@ -144,9 +148,20 @@ def _of_store(stats: dict[str, Any]) -> Iterator[Metric]:
         ("entities_cached", "Heads, cursors, queues and others in memory."),
         ("file_bytes", "Size of the store's file."),
         ("wal_bytes", "Size of the write-ahead log."),
+        ("objects", "Objects of a store in a bucket."),
+        ("stored_bytes", "Bytes of these objects."),
+        ("month_usd", "About what a month of that store costs."),
     ):
         if name in stats:  # a store in memory has no file
             yield GaugeMetricFamily(f"millstream_store_{name}", text, stats[name])
+    asked = {name: stats[f"{name}_requests"] for name in REQUESTS if f"{name}_requests" in stats}
+    if asked:
+        family = CounterMetricFamily(
+            "millstream_store_requests", "Requests to the object store.", labels=["kind"]
+        )
+        for name, count in asked.items():
+            family.add_metric([name], count)
+        yield family
 
 
 def _of_logs(logs: list[LogInfo]) -> Iterator[Metric]:
