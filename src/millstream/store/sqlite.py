@@ -53,6 +53,7 @@ from millstream.store.sqlite_file import (
 from millstream.store.sqlite_options import SqliteOptions
 from millstream.store.sqlite_pages import checksum_layer, is_verified
 from millstream.store.sqlite_repair import break_in_log, repair_log
+from millstream.store.sqlite_room import LogRoom
 from millstream.store.sqlite_rows import SqliteReader, SqliteWriter
 
 READERS_KEPT = 8
@@ -114,6 +115,8 @@ class SqliteEngine:
         self._in_use = 0
         self._idle = threading.Condition(self._lock)
         self._checkpoints = Checkpoints(self._options)
+        self._log_room = LogRoom(os.path.realpath(self.path)) if vfs is None else None
+        """None if SQLite reaches files by another layer, which has to see every write."""
         self._closed = False
         self._suspended = False
         self._real_path = os.path.realpath(self.path)
@@ -290,10 +293,13 @@ class SqliteEngine:
     def _make_writer(self, connection: apsw.Connection) -> SqliteWriter:
         sync_folder(self.path)  # SQLite has made the log by now, if there was none
         connection.set_wal_hook(self._on_wal)
-        return SqliteWriter(connection, busy=self._busy(), refused=self._refused)
+        room = None if self.durability == "relaxed" else self._log_room
+        return SqliteWriter(connection, busy=self._busy(), refused=self._refused, room=room)
 
     def _on_wal(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         self.commits += 1
+        if self._log_room is not None:
+            self._log_room.note(pages)
         due = self._checkpoints.committed(pages * PAGE_BYTES)
         if due and self.on_upkeep_due is not None:
             self.on_upkeep_due()

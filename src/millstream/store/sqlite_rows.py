@@ -29,6 +29,7 @@ from millstream.store.commit import Commit, Row
 from millstream.store.disk import full
 from millstream.store.engine import WouldWait
 from millstream.store.sqlite_file import PREFIX, explained, is_damage
+from millstream.store.sqlite_room import LogRoom
 from millstream.store.sqlite_sql import NOT_SQL, Authorizer, Parameters, may_read, may_write, run
 
 RECORD = f"{PREFIX}record"
@@ -176,8 +177,10 @@ class SqliteWriter(SqliteReader):
         *,
         busy: Callable[[int], bool],
         refused: Callable[[apsw.Error], MillstreamError],
+        room: LogRoom | None = None,
     ) -> None:
         super().__init__(connection)
+        self._room = room
         self.waits = True
         """Whether the next transaction waits for a lock that another process has."""
         connection.set_busy_handler(lambda attempt: self.waits and busy(attempt))
@@ -247,6 +250,8 @@ class SqliteWriter(SqliteReader):
             newest = self._put(commit.rows)
         except apsw.Error as error:
             raise self._not_written(error) from error
+        if self._room is not None:
+            self._room.ensure()
         try:
             self._execute("COMMIT")
         except apsw.Error as error:
