@@ -40,6 +40,12 @@ GATHER_SHARE = 0.4
 GATHER_S_MAX = 0.002
 """The longest that it waits."""
 
+VAIN_MAX = 4
+"""Waits in a row that brought no other caller: then it does not pay to wait."""
+
+RETRY = 16
+"""So often it is tried again whether it pays by now."""
+
 Phase = Literal["idle", "gathering", "committing"]
 
 
@@ -70,6 +76,27 @@ LEAD, LEAD_ALONE, WAIT = Effect("lead"), Effect("lead alone"), Effect("wait")
 USE_THREAD = Effect("use thread")
 
 
+class Payoff:
+    """Whether it pays to wait for other callers: the last waits tell.
+
+    A producer that waits for its consumer's acknowledgement does not come before that is committed.
+    """
+
+    __slots__ = ("_asked", "_vain")
+
+    def __init__(self) -> None:
+        self._asked = self._vain = 0
+
+    def pays(self) -> bool:
+        """Whether a caller is to wait now."""
+        self._asked += 1
+        return self._vain < VAIN_MAX or self._asked % RETRY == 0
+
+    def note(self, *, came: bool) -> None:
+        """A wait is over, in which another caller came or did not."""
+        self._vain = 0 if came else self._vain + 1
+
+
 class Gather(Generic[W]):
     """The tickets that wait, and the phase."""
 
@@ -84,6 +111,10 @@ class Gather(Generic[W]):
         """How many callers are expected: those of the last group, and those that waited then."""
         self.commit_s = 0.0
         """How long the last commit took."""
+        self.leading = Payoff()
+        """Of leaders whose own operation is not joint."""
+        self._joining = Payoff()
+        """Of first callers whose operation is."""
 
     @property
     def is_complete(self) -> bool:
@@ -102,6 +133,8 @@ class Gather(Generic[W]):
             self.phase = "committing"
             return LEAD_ALONE
         self.waiting.append(ticket)
+        if self.phase == "gathering":
+            self._joining.note(came=True)
         if self.phase == "committing" or not (self.is_complete or self._leads_at_once(ticket)):
             if self.phase == "idle":
                 self.phase, self.first = "gathering", ticket
@@ -124,7 +157,11 @@ class Gather(Generic[W]):
 
     def timeout(self, ticket: W) -> Effect:
         """A caller has waited for as long as it may."""
-        return self._lead() if self.first is ticket else WAIT
+        if self.first is not ticket:
+            return WAIT
+        if len(self.waiting) == 1:
+            self._joining.note(came=False)
+        return self._lead()
 
     def interrupted(self, ticket: W) -> Effect | None:
         """A caller's thread was interrupted while it waited."""
@@ -177,7 +214,7 @@ class Gather(Generic[W]):
             self.waiting.remove(ticket)
 
     def _leads_at_once(self, ticket: W) -> bool:
-        return self.phase == "idle" and not ticket.joint
+        return self.phase == "idle" and not (ticket.joint and self._joining.pays())
 
     def _lead(self) -> Effect:
         self.phase, self.first = "committing", None

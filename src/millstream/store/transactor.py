@@ -238,11 +238,14 @@ class Transactor:
     def _take(self, *, patient: bool) -> list[Ticket[Any]]:
         """Take the callers that wait; a patient leader gives those of the last group a moment."""
         gather = self._gather
-        if patient and gather.expected > 1:
-            for _ in range(int(gather.patience_s(others_sleep=False) / GATHER_STEP_S)):
+        steps = int(gather.patience_s(others_sleep=False) / GATHER_STEP_S) if patient else 0
+        if steps and not gather.is_complete and gather.leading.pays():
+            before = len(gather.waiting)
+            for _ in range(steps):
+                sleep(GATHER_STEP_S)
                 if gather.is_complete:
                     break
-                sleep(GATHER_STEP_S)
+            gather.leading.note(came=len(gather.waiting) > before)
         with self._gate:
             return gather.take(self._group_max)
 

@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 
-from millstream.store.gather import GATHER_S_MAX, Effect, Gather
+from millstream.store.gather import GATHER_S_MAX, RETRY, VAIN_MAX, Effect, Gather, Payoff
 
 
 class Caller:
@@ -202,3 +202,36 @@ def test_how_long_the_first_waits(commit_s: float, others_sleep: bool, expected:
     gather: Gather[Caller] = Gather()
     gather.commit_s = commit_s
     assert gather.patience_s(others_sleep=others_sleep) == pytest.approx(expected)
+
+
+def test_it_does_not_pay_to_wait_for_callers_that_do_not_come() -> None:
+    payoff = Payoff()
+    for _ in range(VAIN_MAX):
+        assert payoff.pays()
+        payoff.note(came=False)
+    assert [payoff.pays() for _ in range(3 * RETRY)].count(True) == 3, "now and then it is tried"
+    payoff.note(came=True)
+    assert payoff.pays()
+
+
+def test_a_joint_caller_whose_waits_are_in_vain_leads_at_once() -> None:
+    gather: Gather[Caller] = Gather()
+    waits = 0
+    for _ in range(VAIN_MAX + RETRY):
+        gather.expected = 2
+        if gather.arrive(caller("A")).kind == "wait":
+            waits += 1
+            assert gather.timeout(caller("A")).kind == "lead"
+        gather.take(9)
+        gather.committed(1)
+    assert waits == VAIN_MAX + 1
+
+
+def test_a_joint_caller_that_others_join_goes_on_waiting_for_them() -> None:
+    gather: Gather[Caller] = Gather()
+    for _ in range(VAIN_MAX + RETRY):
+        gather.expected = 2
+        assert gather.arrive(caller("A")).kind == "wait"
+        assert gather.arrive(caller("B")).kind == "lead"
+        gather.take(9)
+        gather.committed(2)
