@@ -160,11 +160,19 @@ def member_of(plan: Plan | None, file: str | Path, *, file_mode: int) -> Iterato
         return
     from millstream import __version__
     from millstream.cluster.membership import Membership
+    from millstream.server.cluster.fetching import Fetcher
+    from millstream.server.cluster.seat import KEY_OF_THIS_MACHINE
 
     if is_bucket(file):
         raise typer.BadParameter("a node keeps its rows in a file of its own, not in a bucket")
     try:
-        membership = Membership(Path(file), plan, file_mode=file_mode, version=__version__)
+        membership = Membership(
+            Path(file),
+            plan,
+            file_mode=file_mode,
+            fetch=Fetcher(plan.node_key or KEY_OF_THIS_MACHINE),
+            version=__version__,
+        )
         node = membership.prepare()
     except ModuleNotFoundError as error:
         raise typer.BadParameter(

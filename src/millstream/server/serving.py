@@ -27,7 +27,7 @@ from starlette.routing import BaseRoute, WebSocketRoute
 
 from millstream.clock import Clock
 from millstream.embedded import EmbeddedSession, open_file, open_over
-from millstream.errors import InvalidInput, MillstreamError
+from millstream.errors import InvalidInput, MillstreamError, NoQuorum
 from millstream.limits import Limits
 from millstream.server.auth.register import Registrar
 from millstream.server.cluster.seat import KEY_OF_THIS_MACHINE, ServedNode
@@ -53,6 +53,9 @@ _logger = logging.getLogger("millstream.server")
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 BACKLOG = 2048
+
+JOIN_S = 2.0
+"""How often a node that finds no cluster says so, and looks whether it is to stop."""
 
 GRACE = 0.7
 """The part of `stop_s` that requests get to finish; the rest is for closing the store."""
@@ -85,9 +88,9 @@ class Serving:
     ) -> None:
         """Take the address. `make_engine` opens another engine than the one at the path.
 
-        `make_node` makes the server a node of a cluster: it gets the server's address, and gives a
-        node that runs and has rows; it is stopped by the caller, after the server. `cluster_key` is
-        what nodes show each other; on loopback without tokens none is needed.
+        `make_node` makes the server a node of a cluster: it gets the server's address, and the
+        node is started and stopped here. `cluster_key` is what nodes show each other; on loopback
+        without tokens none is needed.
         """
         self.settings = settings or Settings()
         self.settings.check()
@@ -166,13 +169,29 @@ class Serving:
             for number in SIGNALS:
                 loop.add_signal_handler(number, self._stop)
         try:
-            if self._make_node is not None:
-                self.node = await asyncio.to_thread(self._make_node, self.url)
-            await self._serve_store(on_ready)
+            if await self._join_cluster():
+                await self._serve_store(on_ready)
         finally:
+            if self.node is not None:
+                await asyncio.to_thread(self.node.stop)
             if with_signals:
                 for number in SIGNALS:
                     loop.remove_signal_handler(number)
+
+    async def _join_cluster(self) -> bool:
+        """Start the node, if this server is one, and wait until there are rows; False if it stops."""
+        if self._make_node is None:
+            return True
+        assert self._stopping is not None
+        node = self.node = await asyncio.to_thread(self._make_node, self.url)
+        node.start()
+        while not self._stopping.is_set():
+            try:
+                await asyncio.to_thread(node.wait_readable, JOIN_S)
+                return True
+            except NoQuorum as error:
+                _logger.warning("waiting_for_nodes", extra={"why": error.message})
+        return False
 
     async def _serve_store(self, on_ready: Callable[[], object] | None) -> None:
         assert self._stopping is not None

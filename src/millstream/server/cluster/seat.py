@@ -67,6 +67,15 @@ class ServedNode(SeatNode, Protocol):
     def clock(self) -> Any:
         """The clock that the store is opened with."""
 
+    def start(self) -> None:
+        """Join the cluster."""
+
+    def wait_readable(self, timeout_s: float) -> None:
+        """Return once a store can be opened; `NoQuorum` if that takes too long."""
+
+    def stop(self) -> None:
+        """Leave the cluster; the store was closed. A second call does nothing."""
+
 
 class Asker(Struct, frozen=True):
     """A client of this node: what it shows, and what it wants of reads."""

@@ -71,9 +71,6 @@ class ServedNodes:
                 settings=self.node_settings,
                 snapshots=self.fetchers[name],
             )
-            ending.callback(node.stop)
-            node.start()
-            node.wait_readable(PATIENCE_S)
             return node
 
         serving = ExitStack()

@@ -69,6 +69,15 @@ class PretendingNode:
         if not self.leads:
             raise NotLeader(f"{self.name} does not lead", leader=self._pair.address, epoch=1)
 
+    def start(self) -> None:
+        pass
+
+    def wait_readable(self, timeout_s: float) -> None:
+        pass
+
+    def stop(self) -> None:
+        self.engine._inner.close()
+
     def reports(self) -> dict[str, tuple[NodeReport, float]]:
         return {one.name: (one.report(), 0.25) for one in self._pair.nodes.values()}
 
