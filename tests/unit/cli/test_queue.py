@@ -298,7 +298,7 @@ def test_a_failed_message_is_replaced_from_an_argument_or_stdin(jobs: Any) -> No
     assert (mended["value"], mended["headers"]["n"]) == ('{"amount": 7}', 1)
     assert "kind" not in mended["headers"]
     tries = jobs.json("queue", "attempts", "jobs", mended["claim_id"])
-    assert [one["outcome"] for one in tries][0] == "failed"
+    assert tries[0]["outcome"] == "failed"
 
     jobs("queue", "fail", "jobs", mended["claim"])
     said = jobs("queue", "replace", "jobs", mended["claim_id"], "--key", "k", input=b"again")

@@ -29,11 +29,11 @@ class PretendingEngine:
     """An engine that writes only while its node leads."""
 
     def __init__(self, path: Path, node: PretendingNode) -> None:
-        self._inner = SqliteEngine(path, durability="relaxed")
+        self.inner = SqliteEngine(path, durability="relaxed")
         self._node = node
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        return getattr(self.inner, name)
 
     @property
     def read_only(self) -> bool:
@@ -42,7 +42,7 @@ class PretendingEngine:
     @contextmanager
     def write(self, *, waits: bool = True) -> Iterator[Writer]:
         self._node.check()
-        with self._inner.write(waits=waits) as writer:
+        with self.inner.write(waits=waits) as writer:
             yield writer
 
 
@@ -76,7 +76,7 @@ class PretendingNode:
         pass
 
     def stop(self) -> None:
-        self.engine._inner.close()
+        self.engine.inner.close()
 
     def reports(self) -> dict[str, tuple[NodeReport, float]]:
         return {one.name: (one.report(), 0.25) for one in self._pair.nodes.values()}
