@@ -34,7 +34,7 @@ class Routed(Struct, frozen=True):
     """Ranges of records that were passed over because they cannot be read."""
 
 
-class Grant(Struct, frozen=True, array_like=True):
+class Grant(Struct, frozen=True, array_like=True, gc=False):
     """Messages that were claimed: adjacent claims of adjacent records."""
 
     claim_id: int

@@ -380,18 +380,22 @@ class Bucket(Entity):
         slot = count = log_id = offset = 0
         for at in range(before, len(spans)):
             span = spans[at]
-            first, last = max(start, span.slot), min(stop, span.slot + span.count)
+            first, size, where = span.slot, span.count, span.offset
             if first >= stop:
                 break
-            if first >= last:
-                continue
-            where = span.offset + first - span.slot
+            if first < start:
+                skip = start - first
+                if skip >= size:
+                    continue
+                first, size, where = start, size - skip, where + skip
+            if first + size > stop:
+                size = stop - first
             if where == offset + count and first == slot + count and span.log_id == log_id:
-                count += last - first
+                count += size
                 continue
             if count:
                 found.append((slot, count, log_id, offset))
-            slot, count, log_id, offset = first, last - first, span.log_id, where
+            slot, count, log_id, offset = first, size, span.log_id, where
         if count:
             found.append((slot, count, log_id, offset))
         return found

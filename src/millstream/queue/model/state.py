@@ -352,6 +352,15 @@ class QueueState(Entity, array_like=True):
             start, stop = self.next, self.next + capacity
         return start, stop - start, (exponent << NUMBER_BITS) + start - start % capacity
 
+    def place_of(self, number: int) -> tuple[int, int]:
+        """The bucket that a claim number lies in, and its slot there."""
+        first, _, exponent = self.eras[-1]
+        if number < first:
+            bucket_id, (slot, _) = next(self.pieces(number, number + 1))
+            return bucket_id, slot
+        slot = number % CAPACITIES[exponent]
+        return (exponent << NUMBER_BITS) + number - slot, slot
+
     def pieces(self, start: int, stop: int) -> Iterator[tuple[int, Slots]]:
         """The buckets that a range of claim numbers lies in, and the slots in each."""
         for first, last, exponent in self._eras(start, stop):

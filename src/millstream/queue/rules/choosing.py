@@ -49,6 +49,15 @@ class Chosen:
                 break
         self.taken[lane] = skip
 
+    def first(self, lane: int) -> tuple[int, int] | None:
+        """The bucket and the slot of the first message in a lane that was not taken."""
+        skip = self.taken.get(lane, 0)
+        for start, stop in self._queue.lanes.get(lane, ()):
+            if skip < stop - start:
+                return self._queue.place_of(start + skip)
+            skip -= stop - start
+        return None
+
     def front(self, lane: int) -> Iterator[tuple[int, Slots]]:
         """What waits in a lane and was not taken, piece by piece."""
         skip = self.taken.get(lane, 0)

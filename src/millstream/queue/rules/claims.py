@@ -190,10 +190,11 @@ def _choose_best(ledger: Ledger, most: int, chosen: Chosen) -> None:
 
 def _front_rank(ledger: Ledger, chosen: Chosen, lane: int) -> Rank:
     """The rank of the first message in a lane that was not taken; the last of all without one."""
-    for bucket_id, (start, _) in chosen.front(lane):
-        at_ms = ledger.bucket(bucket_id).arrived_ms(start)
-        return QUIET, ledger.index.rank(lane, at_ms)
-    return LAST
+    place = chosen.first(lane)
+    if place is None:
+        return LAST
+    bucket_id, slot = place
+    return QUIET, ledger.index.rank(lane, ledger.bucket(bucket_id).arrived_ms(slot))
 
 
 def _take_front(ledger: Ledger, chosen: Chosen, lane: int, most: int, limit: Rank) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -77,26 +78,31 @@ def _bundles(grants: Sequence[c.Grant]) -> list[Sequence[c.Grant]]:
         return [grants]
     found: list[list[c.Grant]] = []
     bundle: list[c.Grant] = []
-    alike: tuple[int, ...] = ()
+    claim_id = attempt = log_id = offset = until_ms = -1
     for grant in grants:
-        wanted = grant.claim_id, grant.attempt, grant.log_id, grant.until_ms
-        if wanted != alike or grant.offset < bundle[-1].offset:
+        if (
+            grant.claim_id != claim_id
+            or grant.offset < offset
+            or grant.log_id != log_id
+            or grant.attempt != attempt
+            or grant.until_ms != until_ms
+        ):
+            attempt, log_id, until_ms = grant.attempt, grant.log_id, grant.until_ms
             bundle = []
             found.append(bundle)
         bundle.append(grant)
-        alike = grant.claim_id + grant.count, *wanted[1:]
+        claim_id, offset = grant.claim_id + grant.count, grant.offset
     return found  # type: ignore[return-value]  # a list of lists is one of sequences, too
 
 
 def _read_bundle(store: Store, queue: str, bundle: Sequence[c.Grant]) -> list[Lot]:
     """The messages of a bundle, as many lots as they lie in blocks; damage raises."""
-    first = bundle[0]
-    offsets: list[int] = []
-    for grant in bundle:
-        if grant.count == 1:
-            offsets.append(grant.offset)
-        else:
-            offsets += range(grant.offset, grant.offset + grant.count)
+    first, last = bundle[0], bundle[-1]
+    if last.claim_id + last.count - first.claim_id == len(bundle):  # as with priorities: all apart
+        offsets = [grant.offset for grant in bundle]
+    else:
+        runs = [range(grant.offset, grant.offset + grant.count) for grant in bundle]
+        offsets = list(chain.from_iterable(runs))
     log, epoch_ms = log_name(store, first.log_id), store.state.time.epoch_ms()
     skip, lots = 0, []
     for some in recent_scattered(store, first.log_id, log, offsets):
