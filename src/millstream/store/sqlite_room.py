@@ -25,14 +25,18 @@ LOW_BYTES = 16 * 1024
 """What is left when that is done; most commits are smaller."""
 
 
+LARGE_BYTES = 64 * 1024
+"""After a commit as large nothing is done: beside its bytes, those of zeros would weigh too much."""
+
+
 class LogRoom:
     """How far one process knows the file of a write-ahead log to reach."""
 
-    __slots__ = ("_end", "_path", "_size")
+    __slots__ = ("_end", "_grown", "_path", "_size")
 
     def __init__(self, path: str) -> None:
         self._path = f"{path}-wal"
-        self._end = 0
+        self._end = self._grown = 0
         self._size = START_BYTES
 
     def note(self, pages: int) -> None:
@@ -40,11 +44,12 @@ class LogRoom:
         end = HEADER_BYTES + pages * STEP_BYTES
         if end < self._end:
             self._size = 0  # it was started anew: its file may have been cut
+        self._grown = end - self._end
         self._end = end
 
     def ensure(self) -> None:
         """Before a commit: see that the file reaches beyond it, as a rule."""
-        if self._end + LOW_BYTES > self._size:
+        if self._end + LOW_BYTES > self._size and self._grown < LARGE_BYTES:
             self._extend()
 
     def _extend(self) -> None:

@@ -9,7 +9,13 @@ import apsw
 import pytest
 
 import millstream
-from millstream.store.sqlite_room import AHEAD_BYTES, LOW_BYTES, START_BYTES, LogRoom
+from millstream.store.sqlite_room import (
+    AHEAD_BYTES,
+    LARGE_BYTES,
+    LOW_BYTES,
+    START_BYTES,
+    LogRoom,
+)
 from millstream.store.sqlite_wal import HEADER_BYTES, STEP_BYTES, count_sound, find_break
 
 VALUE = bytes(1_000)
@@ -44,6 +50,14 @@ def test_a_short_log_is_left_alone(tmp_path: Path) -> None:
     with filled(path, 5):
         size = wal_of(path).stat().st_size
         assert size == written_bytes(path) < START_BYTES
+
+
+def test_large_commits_need_no_room(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with millstream.open(path) as ms:
+        for _ in range(5):
+            ms.log("a").append_many([VALUE] * (2 * LARGE_BYTES // len(VALUE)))
+        assert wal_of(path).stat().st_size == written_bytes(path)
 
 
 def test_commits_that_are_not_synced_need_no_room(tmp_path: Path) -> None:
@@ -89,6 +103,7 @@ def test_a_file_that_cannot_be_made_longer_is_no_error(tmp_path: Path, wrong: st
     if wrong == "a folder":
         (tmp_path / "a.db-wal").mkdir()
     room = LogRoom(str(tmp_path / "a.db"))
-    room.note(100)
-    room.ensure()
+    for pages in range(100, 105):
+        room.note(pages)
+        room.ensure()
     assert not wal_of(tmp_path / "a.db").is_file()
