@@ -45,8 +45,9 @@ test: ## run every test, quick ones first, and print a table
 	@$(SETUP) $(TEST_EXTRAS)
 	@$(BIN)/python tools/run_tests.py $(ARGS)
 
-sim: ## simulate clusters: make sim SEEDS=1000 FIRST=0
+sim: ## simulate clusters by seed, and check their model: make sim SEEDS=1000 FIRST=0
 	@$(SETUP) $(TEST_EXTRAS)
+	@bash tools/model.sh
 	@MILLSTREAM_SIM_SEEDS=$(SEEDS) MILLSTREAM_SIM_FIRST=$(FIRST) $(BIN)/python -m pytest -q -s tests/simulation $(ARGS)
 
 generate: ## write the nouns of threads from those of coroutines
