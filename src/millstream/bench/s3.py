@@ -7,9 +7,14 @@ imitated by a proxy.
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 import millstream
 from millstream import aio
@@ -149,4 +154,46 @@ async def _requests(bench: S3Bench, log: Any, value: bytes) -> int:
     return bench.proxy.requests - before
 
 
-SUITE = Suite(S3Bench, s3_batch, s3_claim, s3_read, s3_latency)
+def s3_takeover(bench: S3Bench) -> ReportRow:
+    """From the death of a server until its standby has stored a message."""
+    meter, place = StepMeter(), bench.place()
+    with _server(place) as serving:
+        url = _url_of(serving)
+        with millstream.open(url) as ms:
+            ms.log("orders").append(b"before")
+        with _server(place, "--standby") as standby:
+            assert standby.stderr is not None
+            standby.stderr.readline()  # it waits
+            began = seconds()
+            serving.kill()
+            with millstream.open(_url_of(standby)) as ms:
+                ms.log("orders").append(b"after")
+                found = ms.log("orders").end_offset()
+            took = seconds() - began
+    if found != 2:
+        raise RuntimeError(f"{found} messages were there after a takeover, not 2")
+    meter.messages, meter.elapsed_s, meter.step_s = 1, took, [took]
+    return meter.row().require("≤ 10 s", took <= 10)
+
+
+@contextmanager
+def _server(place: str, *options: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "millstream", "--store", place, "serve", "--port", "0"]
+    with subprocess.Popen(
+        [*command, "--json", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _url_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return str(msgspec.json.decode(process.stdout.readline())["rest"])
+
+
+SUITE = Suite(S3Bench, s3_batch, s3_claim, s3_read, s3_latency, s3_takeover)

@@ -13,6 +13,7 @@ from millstream.cli.clustering import NodePlace, member_of
 from millstream.cli.command import AsJson
 from millstream.cli.declared import Declared, Fields
 from millstream.cli.display import FactSheet, Printed, safe
+from millstream.cli.leasing import leased
 from millstream.cli.place import StorePlace
 from millstream.server.settings import Settings
 
@@ -69,6 +70,14 @@ def serve(
     file_mode: Annotated[
         str, typer.Option(metavar="MODE", help="Of a new store: 600, or 640 for a group.")
     ] = "600",
+    standby: Annotated[
+        bool,
+        typer.Option("--standby", help="Of a bucket: wait, and take over once its server is gone."),
+    ] = False,
+    on_fenced: Annotated[
+        str,
+        typer.Option(metavar="WHAT", help="Of a bucket that another server took: exit, or follow."),
+    ] = "exit",
     json: AsJson = False,
 ) -> None:
     """Serve a store on one port: REST, a streaming socket, metrics. Creates the store if need be.
@@ -88,8 +97,13 @@ def serve(
     if settings.auth not in ("auto", "on", "off"):
         raise typer.BadParameter(f"--auth is auto, on or off, not {settings.auth!r}")
     journal.write_to(sys.stderr, requests=settings.log_requests)
-    with member_of(cluster.node_plan(settings), file, file_mode=_mode(file_mode)) as node:
-        _serve(Serving(file, settings, file_mode=_mode(file_mode), **node), file, json=json)
+    serving: Serving | None = None
+    with (
+        leased(str(file), lambda: serving, standby=standby, on_fenced=on_fenced),
+        member_of(cluster.node_plan(settings), file, file_mode=_mode(file_mode)) as node,
+    ):
+        serving = Serving(file, settings, file_mode=_mode(file_mode), **node)
+        _serve(serving, file, json=json)
 
 
 def _serve(serving: Serving, file: Path | str, *, json: bool) -> None:

@@ -27,7 +27,7 @@ from starlette.routing import BaseRoute, WebSocketRoute
 
 from millstream.clock import Clock
 from millstream.embedded import EmbeddedSession, open_file, open_over
-from millstream.errors import InvalidInput, MillstreamError, NoQuorum
+from millstream.errors import Fenced, InvalidInput, MillstreamError, NoQuorum
 from millstream.limits import Limits
 from millstream.server.auth.register import Registrar
 from millstream.server.cluster.seat import KEY_OF_THIS_MACHINE, ServedNode
@@ -129,7 +129,8 @@ class Serving:
     ) -> None:
         """Serve until told to stop, by `stop` or, in the main thread, by a signal.
 
-        Raises `Poisoned` if it had to stop by itself, because something acknowledged is not on disk.
+        Raises `Poisoned` if it had to stop by itself, because something acknowledged is not on disk,
+        and `Fenced` if another server has taken over its bucket.
         """
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -154,10 +155,11 @@ class Serving:
         if self._stopping is not None:
             self._stopping.set()
 
-    def _give_up(self, reason: MillstreamError) -> None:
+    def give_up(self, reason: MillstreamError) -> None:
         """The store has ended: stop, so that a supervisor sees it; from any thread."""
         self._failure = reason
-        _logger.error("store_poisoned", extra={"error": type(reason).__name__})
+        event = "store_fenced" if isinstance(reason, Fenced) else "store_poisoned"
+        _logger.error(event, extra={"error": type(reason).__name__})
         self.stop()
 
     async def _serve(self, on_ready: Callable[[], object] | None, with_signals: bool) -> None:
@@ -196,7 +198,7 @@ class Serving:
     async def _serve_store(self, on_ready: Callable[[], object] | None) -> None:
         assert self._stopping is not None
         self.core = core = Core(self._open(), self.settings)
-        core.store.on_poisoned = self._give_up
+        core.store.on_poisoned = self.give_up
         name = self.settings.instance or f"{self.settings.host}:{self.port}"
         if (node := self.node) is not None:
             core.sit(node, leads=lambda: not node.engine.read_only, key=self._node_key())

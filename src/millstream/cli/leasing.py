@@ -1,0 +1,69 @@
+"""The lease of `millstream serve` on object storage: taken before, kept while it serves, given back."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
+
+import typer
+
+from millstream.cli.display import note, safe
+from millstream.clock import SystemClock
+from millstream.errors import Fenced
+from millstream.store.place import is_bucket
+
+if TYPE_CHECKING:
+    from millstream.server.serving import Serving
+    from millstream.store.lease import Loss
+
+OnFenced = Literal["exit", "follow"]
+
+
+@contextmanager
+def leased(
+    place: str, serving: Callable[[], Serving | None], *, standby: bool, on_fenced: str
+) -> Iterator[None]:
+    """Hold the lease of a bucket while the block runs; a standby waits for it first.
+
+    Files have none, and neither have the stand-ins for trials: no other machine could take over.
+    """
+    if on_fenced not in ("exit", "follow"):
+        raise typer.BadParameter(f"--on-fenced is exit or follow, not {on_fenced!r}")
+    if not is_bucket(place) or place.lower().startswith(("file:", "memory:")):
+        if standby:
+            raise typer.BadParameter("--standby is for object storage, such as s3://bucket/prefix")
+        yield
+        return
+    from millstream.store.lease import LeaseKeeper, ObjectLease, wait_for_lease
+    from millstream.store.object_folder import ObjectFolder
+    from millstream.store.slate_address import parse_address
+    from millstream.store.slate_binding import load
+
+    load()  # now, and not once every second counts
+    lease = ObjectLease(ObjectFolder(parse_address(place)), f"{socket.gethostname()}:{os.getpid()}")
+    if standby:
+        note(f"standby: waiting for the lease of {safe(place)}")
+        before = wait_for_lease(lease, SystemClock(), threading.Event())
+        note(f"standby: took over {safe(place)} from {safe(before or 'nobody')}")
+    else:
+        lease.seize()
+
+    def is_fenced() -> bool:
+        found = serving()
+        return found is not None and found.core is not None and found.core.store.engine.shared
+
+    def lost(why: Loss) -> None:
+        note(f"{safe(place)} is written by another server now ({why})")
+        found = serving()
+        if on_fenced == "exit" and found is not None:
+            found.give_up(Fenced(f"another server has taken over {place}: this one ends"))
+
+    keeper = LeaseKeeper(lease, is_fenced=is_fenced, on_lost=lost)
+    try:
+        yield
+    finally:
+        keeper.close()

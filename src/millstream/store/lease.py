@@ -1,0 +1,176 @@
+"""The lease of a server on object storage: an object by which a standby knows that the writer lives.
+
+The lease decides who opens the store to write, and when; that only one writes is SlateDB's promise
+and not the lease's. So no clocks are compared: a standby measures by its own clock how long the object
+has stayed the same. The holder replaces it every `RENEW_S`; once it is `LEASE_S` old, it is free.
+
+The object is `lease` below the store's prefix, as JSON:
+
+    holder      text        who has it; empty once it was given back
+    generation  integer     how often it has changed hands
+    beat        integer     how often this holder has replaced it
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from millstream.clock import Clock
+from millstream.errors import StoreError
+from millstream.store.object_folder import ObjectFolder, StoredObject
+
+NAME = "lease"
+LEASE_S = 4.0
+RENEW_S = 1.2
+LOOK_S = 1.0
+"""How often a standby looks."""
+
+
+class LeaseNote(msgspec.Struct, frozen=True):
+    """What the object says."""
+
+    holder: str
+    generation: int
+    beat: int
+
+
+class LeaseWatch:
+    """How long the object has stayed the same, by the clock of the process that looks: pure."""
+
+    def __init__(self) -> None:
+        self._tag = ""
+        self._since_s = 0.0
+
+    def is_free(self, found: StoredObject | None, now_s: float) -> bool:
+        """Whether the lease may be taken; asked with each look."""
+        if found is None or not decoded(found.data).holder:
+            return True
+        if found.tag != self._tag:
+            self._tag, self._since_s = found.tag, now_s
+        return now_s - self._since_s >= LEASE_S
+
+
+class ObjectLease:
+    """The lease, as one server sees it."""
+
+    def __init__(self, objects: ObjectFolder, holder: str) -> None:
+        self._objects, self._holder = objects, holder
+        self._note = LeaseNote(holder, 0, 0)
+        self._tag = ""
+
+    def look(self) -> StoredObject | None:
+        """The object, as it is now."""
+        return self._objects.get(NAME)
+
+    def take(self, found: StoredObject | None) -> bool:
+        """Take the lease from the state that was seen; False if another was faster."""
+        before = 0 if found is None else decoded(found.data).generation
+        self._note = LeaseNote(self._holder, before + 1, 0)
+        data = msgspec.json.encode(self._note)
+        if found is None:
+            tag = self._objects.create(NAME, data)
+        else:
+            tag = self._objects.replace(NAME, data, found.tag)
+        self._tag = tag or ""
+        return tag is not None
+
+    def seize(self) -> None:
+        """Take the lease at once, from whatever server holds it."""
+        while not self.take(self.look()):
+            pass  # another replaced it between the look and the take
+
+    def renew(self) -> bool:
+        """Say that this server lives; False if the lease is another's."""
+        note = LeaseNote(self._holder, self._note.generation, self._note.beat + 1)
+        tag = self._objects.replace(NAME, msgspec.json.encode(note), self._tag)
+        if tag is None:
+            return self._is_ours()
+        self._note, self._tag = note, tag
+        return True
+
+    def give_back(self) -> None:
+        """Let the next server have it at once."""
+        note = LeaseNote("", self._note.generation, self._note.beat)
+        self._objects.replace(NAME, msgspec.json.encode(note), self._tag)
+
+    def _is_ours(self) -> bool:
+        """After a refused renewal: an answer may have been lost, and the repeat was refused."""
+        found = self.look()
+        if found is None:
+            return False
+        note = decoded(found.data)
+        if (note.holder, note.generation) != (self._holder, self._note.generation):
+            return False
+        self._note, self._tag = note, found.tag
+        return True
+
+
+def decoded(data: bytes) -> LeaseNote:
+    """A note from its bytes; what cannot be read is nobody's."""
+    try:
+        return msgspec.json.decode(data, type=LeaseNote)
+    except msgspec.DecodeError:
+        return LeaseNote("", 0, 0)
+
+
+def wait_for_lease(lease: ObjectLease, clock: Clock, stop: threading.Event) -> str | None:
+    """Wait until the lease is free, and take it; from which holder, or None if told to stop.
+
+    While the object store does not answer, nothing is taken: it is asked again.
+    """
+    watch = LeaseWatch()
+    while not stop.is_set():
+        try:
+            found = lease.look()
+            if watch.is_free(found, clock.seconds()) and lease.take(found):
+                return "" if found is None else decoded(found.data).holder
+        except StoreError:
+            pass
+        stop.wait(LOOK_S)
+    return None
+
+
+Loss = Literal["taken", "fenced"]
+
+
+class LeaseKeeper:
+    """A thread that renews the lease, until it is closed, or lost: then it tells so once."""
+
+    def __init__(
+        self,
+        lease: ObjectLease,
+        *,
+        is_fenced: Callable[[], bool],
+        on_lost: Callable[[Loss], None],
+    ) -> None:
+        self._lease, self._is_fenced, self._on_lost = lease, is_fenced, on_lost
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="millstream-lease", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop, and give the lease back."""
+        was_lost = not self._thread.is_alive()
+        self._stop.set()
+        self._thread.join()
+        if not was_lost:
+            try:
+                self._lease.give_back()
+            except StoreError:
+                pass  # it ends by itself
+
+    def _run(self) -> None:
+        while not self._stop.wait(RENEW_S):
+            try:
+                if self._is_fenced():
+                    self._on_lost("fenced")
+                    return
+                if not self._lease.renew():
+                    self._on_lost("taken")
+                    return
+            except StoreError:
+                pass  # the object store does not answer: no other server can take it either
