@@ -140,7 +140,7 @@ test("presence follows who joins and who leaves", () => {
 });
 
 test("of a crowded room the number of users is known, and some of their names", () => {
-  const talk = joined({ presence: [{ user: "ada", since: 1, connections: 2 }], users: 300, presence_offset: 12 });
+  const talk = joined({ presence: [{ user: "ada", since: 1, connections: 2 }], users: 300, as_of: 12 });
   const moved = (offset, type, user) => ({ offset, type, data: { user }, time: 5 });
   talk.take({ messages: [moved(10, "joined", "ada"), moved(11, "left", "zoe")], offset: 12 }); // known already
   assert.equal(talk.users, 300);
@@ -155,9 +155,19 @@ test("of a crowded room the number of users is known, and some of their names", 
   assert.equal(talk.users, 3);
 });
 
+test("what a gap retains is newer than the messages that follow it", () => {
+  const talk = joined();
+  const frame = { gap: { from: 10, to: 20 }, offset: 20, as_of: 25, retained: [shape(24, "b", 2)] };
+  talk.take(frame);
+  talk.take({ messages: [shape(21, "a", 1), shape(22, "b", 1)], offset: 23 }); // `a` was deleted by this client
+  assert.deepEqual(shown(talk), { b: 2 });
+  talk.take({ messages: [shape(25, "a", 3)], offset: 26 });
+  assert.deepEqual(shown(talk), { a: 3, b: 2 });
+});
+
 test("behind a gap it is known who is there", () => {
-  const talk = joined({ presence: [{ user: "ada" }], presence_offset: 10 });
-  const frame = { gap: { from: 10, to: 20 }, offset: 20, retained: [], users: 1, presence: [{ user: "bob" }], presence_offset: 22 };
+  const talk = joined({ presence: [{ user: "ada" }], as_of: 10 });
+  const frame = { gap: { from: 10, to: 20 }, offset: 20, retained: [], users: 1, presence: [{ user: "bob" }], as_of: 22 };
   assert.deepEqual(talk.take(frame).map(([name]) => name), ["gap", "presence"]);
   assert.deepEqual([...talk.presence.keys()], ["bob"]);
 });

@@ -62,11 +62,11 @@ class Welcome(Struct, frozen=True, kw_only=True):
     """The first offset that the room remembers: what a client sent before cannot be found stored."""
     settings: RoomSettings
     users: int
-    """How many users are there, as of `presence_offset`."""
+    """How many users are there, as of `as_of`."""
     presence: list[PresentShown]
     """The first of them, in the order of names; the others can be asked for."""
-    presence_offset: int
-    """What messages from here on tell of users comes after that."""
+    as_of: int
+    """What messages from here on tell of users, and of retained values, comes after these."""
     sent: int | None
     """The highest number of this client's frames that was found stored; None: none was."""
 
@@ -181,7 +181,7 @@ def gap_frame(first: int, stop: int, look: RoomLook) -> bytes:
             "retained": retained_shown(look.retained),
             "users": look.users,
             "presence": presence_shown(look.presence),
-            "presence_offset": look.offset,
+            "as_of": look.offset,
         }
     )
 

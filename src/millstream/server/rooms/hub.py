@@ -155,7 +155,7 @@ class Hub:
             settings=look.settings,
             users=look.users,
             presence=presence_shown(look.presence),
-            presence_offset=look.offset,
+            as_of=look.offset,
             sent=sent,
         )
         retained = retained_shown(look.retained) if asked.offset is None else None

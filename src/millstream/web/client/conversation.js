@@ -119,14 +119,14 @@ export class Conversation {
   /** All users, as of an offset; answers whether that is as new as what is known. */
   meetAll(presence, offset) {
     if (offset < Math.max(this.offset ?? 0, this.#presentAt)) return false;
-    this.#meet({ presence, presence_offset: offset });
+    this.#meet({ presence, as_of: offset });
     return true;
   }
 
-  #meet({ presence = [], users = presence.length, presence_offset = 0 }) {
+  #meet({ presence = [], users = presence.length, as_of = 0 }) {
     this.presence = new Map(presence.map((one) => [one.user, one]));
     this.users = users;
-    this.#presentAt = presence_offset;
+    this.#presentAt = as_of;
   }
 
   #there() { return { presence: this.presence, users: this.users }; }
@@ -147,10 +147,10 @@ export class Conversation {
   }
 
   #missed({ from, to }, frame) {
-    const { offset, retained } = frame;
+    const { offset, retained, as_of = offset } = frame;
     const isNews = to > this.offset;
     const gap = { from: Math.max(from, this.offset), to };
-    if (retained) this.retained.replace(retained, offset);
+    if (retained) this.retained.replace(retained, as_of); // messages from `offset` on come all the same
     this.#advance(offset);
     if (!isNews) return [];
     if (!frame.presence) return [["gap", gap]];

@@ -114,7 +114,7 @@ def test_a_crowded_room_greets_with_the_first_users_and_their_number(place: Path
             assert [one["user"] for one in zoe.welcome["presence"]] == [
                 f"user {n:03}" for n in range(FIRST_USERS)
             ]
-            assert zoe.welcome["presence_offset"] == zoe.welcome["offset"]
+            assert zoe.welcome["as_of"] == zoe.welcome["offset"]
             found = httpx.get(f"{server.url}/rooms/canvas/presence").json()
             assert len(found["presence"]) == FIRST_USERS + 51
             assert found["offset"] == zoe.offset
