@@ -60,9 +60,14 @@ class ReplicatedEngine:
         self._inner.on_upkeep_due = call
 
     def write(self, *, waits: bool = True) -> ReplicatedWriter:
-        """The leader's turn to write; raises `NotLeader` elsewhere."""
+        """The leader's turn to write; raises `NotLeader` elsewhere.
+
+        A commit waits for other machines: an event loop, which does not wait, never makes one itself.
+        """
         self._member.check_leads()
-        return ReplicatedWriter(self._member, waits=waits)
+        if not waits:
+            raise WouldWait
+        return ReplicatedWriter(self._member)
 
     def read(self) -> AbstractContextManager[Snapshot]:
         """A snapshot of this node's rows."""
@@ -111,19 +116,18 @@ class ReplicatedEngine:
 class ReplicatedWriter:
     """The leader's turn to write, while it is entered."""
 
-    __slots__ = ("_entered", "_member", "_recorder", "_waits", "_writer")
+    __slots__ = ("_entered", "_member", "_recorder", "_writer")
 
-    def __init__(self, member: ClusterMember, *, waits: bool) -> None:
-        self._member, self._waits = member, waits
+    def __init__(self, member: ClusterMember) -> None:
+        self._member = member
         self._recorder: Recorder | None = None
 
     def __enter__(self) -> ReplicatedWriter:
         member = self._member
-        if not member.turn.acquire(blocking=self._waits):
-            raise WouldWait
+        member.turn.acquire()
         try:
             member.check_leads()
-            self._entered = member.engine.write(waits=self._waits)
+            self._entered = member.engine.write()
             self._writer: Writer = self._entered.__enter__()
         except BaseException:
             member.turn.release()

@@ -52,6 +52,15 @@ class Leadership:
         if not quick:
             self._campaign_due += self._silence_s
 
+    def retry(self, now: float) -> None:
+        """The shared log could not be reached: campaign again soon, since nobody else can either."""
+        self._campaign_due = now + self._beat_s + self._chance.uniform(0, self._beat_s)
+
+    def lost(self, now: float) -> None:
+        """The leader says itself that it leads no more: nobody needs to wait for a silence."""
+        self.leader = self.address = None
+        self.wait(now, quick=True)
+
     def heard(self, now: float) -> None:
         """The leader gave a sign of life: an entry of its own, or a report."""
         if not self.leads and self._campaign_due < now + self._silence_s:

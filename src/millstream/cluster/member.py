@@ -75,8 +75,8 @@ class ClusterMember:
         """Told whenever the position or the role has changed."""
         self.position = Position()
         """Behind the last entry that was seen."""
-        self.noted = 0
-        """The sequence of the position on disk."""
+        self.noted = Position()
+        """The position on disk."""
         self.halted = ""
         """Why this node does nothing any more."""
         self.damaged = ""
@@ -223,8 +223,11 @@ class ClusterMember:
             self.leadership.wait(self.clock.seconds())
             try:
                 position = self._append(entry)
-            except (Overtaken, Unsure, Unreachable):
-                return False  # if it is stored after all, it is read like any other
+            except Overtaken:
+                return False
+            except (Unsure, Unreachable):  # if it is stored after all, it is read like any other
+                self.leadership.retry(self.clock.seconds())
+                return False
             self._chunks = []
             self._write_position(position)
             self._begin(entry.epoch, body, own=True)
@@ -397,7 +400,7 @@ class ClusterMember:
             with self.engine.write() as writer:
                 batch.write(writer)
             self.replays += batch.commits
-            self.noted = batch.noted.sequence
+            self.noted = batch.noted
             batch.clear()
         self._chunks, self._chunks_of = batch.chunks, batch.chunks_of
         self.position = batch.position
@@ -426,7 +429,7 @@ class ClusterMember:
         except CorruptionError as error:
             self.damaged = str(error)
             raise NeedsSnapshot(self.damaged) from error
-        self.noted = self.position.sequence
+        self.noted = self.position
         self._chunks, self._lost = [], False
         self._tell()
 
@@ -441,7 +444,7 @@ class ClusterMember:
         self._note(position)
 
     def _note(self, position: Position) -> None:
-        self.noted = position.sequence
+        self.noted = position
         self._tell()
 
     def _begin(self, epoch: int, body: EpochBody, *, own: bool) -> None:

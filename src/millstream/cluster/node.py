@@ -128,9 +128,10 @@ class Node:
             self.member.changed.notify_all()
         if self._thread is not None:
             self._thread.join()
-        self._shared.close()
         with self.member.turn:
             self._leadership.leads = False
+            self._bulletin.post(self._report())  # another node may take over at once
+            self._shared.close()
             self.member.engine.close()
 
     def _run(self) -> None:
@@ -237,6 +238,9 @@ class Node:
         if found is None or found[0].node == self.name:
             return
         report, age_s = found
+        if report.role != "leader" and report.epoch >= view.epoch:
+            view.lost(self.clock.seconds())
+            return
         if (
             report.role == "leader"
             and report.epoch == view.epoch
@@ -393,6 +397,8 @@ class Node:
             return
         if self._posted is not None and state[1] != self._posted[1]:
             self.elections += 1
+        if state[0] == "leader" and self.engine.on_upkeep_due is not None:
+            self.engine.on_upkeep_due()  # folds, retention and sweeps are for this node from now on
         self._posted = state
         if self.on_change is not None:
             self.on_change(self.standing())
@@ -404,8 +410,8 @@ class Node:
             self.address,
             self._role(),
             self._leadership.epoch,
-            member.noted,
-            member.position.hash,
+            member.noted.sequence,
+            member.noted.hash,
             member.halted or member.damaged,
             self._version,
         )

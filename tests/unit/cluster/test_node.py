@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from millstream.errors import CannotOpen, NotLeader
+from millstream.store.engine import WouldWait
 from millstream.store.engines import open_engine
-from tests.unit.cluster.trio import Trio
+from tests.unit.cluster.trio import QUICK, Trio
 
 
 @pytest.fixture
@@ -92,3 +94,43 @@ def test_the_file_of_a_node_is_opened_to_read_alone(trio: Trio) -> None:
     with pytest.raises(CannotOpen, match="node of a cluster"):
         open_engine(leader.path)
     open_engine(leader.path, mode="r").close()
+
+
+def test_a_leader_that_stops_says_so_and_another_takes_over_without_a_silence(
+    tmp_path: Path,
+) -> None:
+    settings = replace(QUICK, silence_s=3600.0)
+    with Trio(tmp_path, settings) as trio:
+        trio.start("a")
+        trio.leader().ms.log("orders").append(b"0")
+        trio.start("b")
+        trio.settle()
+
+        trio.stop("a")
+
+        assert trio.leader().name == "b"
+
+
+def test_an_event_loop_never_waits_for_the_cluster_itself(trio: Trio) -> None:
+    leader = trio.leader()
+    leader.ms.log("orders").append(b"0")
+    with pytest.raises(WouldWait), leader.engine.write(waits=False):
+        pass
+
+
+def test_a_node_that_begins_to_lead_does_the_upkeep(tmp_path: Path) -> None:
+    with Trio(tmp_path) as trio:
+        trio.start("a")
+        first = trio.leader()
+        first.ms.log("orders").append(b"0")
+        trio.start("b")
+        trio.settle()
+        second = trio.machines["b"]
+        woken: list[str] = []
+        assert second.store.seq > 0
+        second.engine.on_upkeep_due = lambda: woken.append(second.node.standing().role)
+
+        trio.stop("a")
+        trio.until(lambda: bool(woken))
+
+        assert woken == ["leader"]

@@ -148,7 +148,7 @@ class Trio:
 
         def same() -> bool:
             found[:] = [one.rows() for one in self.machines.values()]
-            noted = {one.node.member.noted for one in self.machines.values()}
+            noted = {one.node.member.noted.sequence for one in self.machines.values()}
             return len(noted) == 1 and all(rows == found[0] for rows in found)
 
         self.until(same)
