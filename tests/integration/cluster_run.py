@@ -182,6 +182,28 @@ class Run:
         threading.Event().wait(PAUSED_S)
         self.send_nats(name, signal.SIGCONT)
 
+    def lose_store(self) -> None:
+        """A node's disk is replaced by an empty one: it begins anew, from the others."""
+        name = self.chance.choice(self.names)
+        self.kill(name)
+        for file in (self.trial.folder / name).glob("store.db*"):
+            if file.is_file():
+                file.unlink()
+        self.until_acknowledged()
+        self.start(name)
+
+    def damage_store(self) -> None:
+        """Bytes in the middle of a node's file are overwritten: it is repaired from another."""
+        name = self.chance.choice(self.names)
+        self.kill(name)
+        file = self.trial.folder / name / "store.db"
+        size = file.stat().st_size
+        with open(file, "r+b") as opened:
+            opened.seek(size // 2)
+            opened.write(self.chance.randbytes(min(8192, size // 2)))
+        self.until_acknowledged()
+        self.start(name)
+
     def inject(self, kind: str) -> None:
         """Let a fault happen, and wait until the cluster is well again."""
         self.account.faults[kind] += 1

@@ -32,6 +32,7 @@ KINDS = (
     "lose_nats",
     "stop_nats",
     "kill_two",
+    "lose_store",
 )
 
 

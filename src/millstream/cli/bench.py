@@ -27,6 +27,7 @@ class SuiteName(StrEnum):
     SPARK = "spark"
     REPLICA = "replica"
     ROOMS = "rooms"
+    CLUSTER = "cluster"
     S3 = "s3"
 
 
@@ -37,6 +38,7 @@ _DEFAULTS: dict[SuiteName, dict[str, float]] = {
     SuiteName.SPARK: {"seconds": 20.0, "records": 1_000_000},
     SuiteName.REPLICA: {"seconds": 5.0, "records": 1_000_000},
     SuiteName.ROOMS: {"seconds": 20.0},
+    SuiteName.CLUSTER: {"seconds": 8.0, "records": 1_000_000},
     SuiteName.S3: {"seconds": 5.0, "records": 1_000_000},
 }
 """What can be set of each suite."""
@@ -47,7 +49,8 @@ def bench(
         SuiteName,
         typer.Argument(
             help="core: appends, reads and opening; queue: claims and routing; server: over "
-            "loopback; spark: source, sink and routing; replica: syncs; rooms: live push; s3: object storage.",
+            "loopback; spark: source, sink and routing; replica: syncs; rooms: live push; s3: object storage; "
+            "cluster: three nodes.",
         ),
     ],
     only: Annotated[
@@ -62,7 +65,7 @@ def bench(
     ] = None,
     records: Annotated[
         int | None,
-        typer.Option(min=1, help="Of spark, replica and s3.", show_default="1,000,000"),
+        typer.Option(min=1, help="Of spark, replica, s3 and cluster.", show_default="1,000,000"),
     ] = None,
     directory: Annotated[
         Path | None, typer.Option(help="Where to write; default: temporary files.")

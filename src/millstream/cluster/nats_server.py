@@ -85,14 +85,17 @@ def configuration(me: Peer, peers: Sequence[Peer], folder: Path, *, secret: str)
         f"  store_dir: {json.dumps(str(folder))}",
         "  sync_interval: always",
         "}",
-        "cluster {",
-        "  name: millstream",
-        f"  host: {json.dumps(host)}",
-        f"  port: {me.route_port}",
-        *([f"  {between}"] if secret else []),
-        f"  routes: [{routes}]",
-        "}",
     ]
+    if len(peers) > 1:  # one that is told of others waits for them
+        lines += [
+            "cluster {",
+            "  name: millstream",
+            f"  host: {json.dumps(host)}",
+            f"  port: {me.route_port}",
+            *([f"  {between}"] if secret else []),
+            f"  routes: [{routes}]",
+            "}",
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -35,3 +35,7 @@ def test_with_a_secret_clients_and_servers_must_show_what_is_derived_from_it() -
 def test_a_folder_with_quotes_stays_one_word() -> None:
     said = configuration(PEERS[0], PEERS, Path('/data/"x"'), secret="")
     assert 'store_dir: "/data/\\"x\\""' in said
+
+
+def test_a_server_by_itself_waits_for_no_other() -> None:
+    assert "routes" not in configuration(PEERS[0], PEERS[:1], Path("/data/nats"), secret="")
