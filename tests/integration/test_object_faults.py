@@ -1,0 +1,119 @@
+"""An object store that refuses, delays, loses and repeats requests, by a proxy before moto's S3.
+
+Promises:
+
+- Nothing that was acknowledged is lost, and nothing is stored twice.
+- A caller that cannot know gets `OutcomeUnknown`; one that was refused is told so.
+- Once the object store answers again, the same handle takes writes, without a restart.
+- An object that is damaged or missing is noticed and named.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+import millstream
+from millstream import Millstream, Producer
+from millstream.errors import CorruptionError, Fenced, MillstreamError, OutcomeUnknown
+from millstream.store.object_folder import ObjectFolder
+from millstream.store.slate_address import parse_address
+from millstream.store.slate_options import SlateOptions
+from millstream.testing.objects import BUCKET, Fault, ObjectProxy, object_server, variables
+
+pytestmark = [pytest.mark.requires("s3"), pytest.mark.faults, pytest.mark.slow]
+
+_NUMBERS = count()
+QUICK = SlateOptions(commit_timeout_s=2.0)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with object_server() as address:
+        yield address
+
+
+@pytest.fixture
+def proxy(server: str) -> Iterator[ObjectProxy]:
+    with ObjectProxy(server) as made, variables(made.address):
+        yield made
+
+
+@pytest.fixture
+def address() -> str:
+    return f"s3://{BUCKET}/faults-{next(_NUMBERS)}"
+
+
+def values(ms: Millstream) -> list[bytes]:
+    return [record.value for record in ms.log("a").read()]
+
+
+def append_until_it_works(ms: Millstream, value: bytes, producer: Producer) -> None:
+    """As a careful caller does: what is not certain is repeated under the same sequence."""
+    while True:
+        try:
+            ms.log("a").append(value, producer=producer)
+            return
+        except Fenced:
+            raise
+        except MillstreamError:
+            continue
+
+
+@pytest.mark.parametrize("fault", ["refuse", "lose", "repeat"])
+def test_a_fault_now_and_then_loses_nothing(proxy: ObjectProxy, address: str, fault: Fault) -> None:
+    chance = random.Random(7)
+    with millstream.open(address, options=QUICK) as ms:
+        proxy.script = lambda _method, _path: fault if chance.random() < 0.15 else None
+        for number in range(30):
+            producer = Producer("p", sequence=number)
+            append_until_it_works(ms, b"%d" % number, producer)
+        proxy.script = None
+        assert values(ms) == [b"%d" % number for number in range(30)]
+    with millstream.open(address) as ms:
+        assert values(ms) == [b"%d" % number for number in range(30)]
+
+
+def test_an_object_store_that_is_away_is_waited_for_and_comes_back(
+    proxy: ObjectProxy, address: str
+) -> None:
+    with millstream.open(address, options=SlateOptions(commit_timeout_s=0.5)) as ms:
+        ms.log("a").append(b"before")
+        proxy.script = lambda _method, _path: "refuse"
+        with pytest.raises(OutcomeUnknown):
+            ms.log("a").append(b"doubtful")
+        with pytest.raises(MillstreamError):
+            ms.log("a").append(b"refused")
+        assert values(ms) == [b"before"]  # reads go on
+        proxy.script = None
+        append_until_it_works(ms, b"after", Producer("p", sequence=0))
+        found = values(ms)
+        assert found[0] == b"before"
+        assert found[-1] == b"after"
+        assert set(found) <= {b"before", b"doubtful", b"after"}
+
+
+def test_a_damaged_object_is_noticed(proxy: ObjectProxy, address: str) -> None:
+    with millstream.open(address) as ms:
+        ms.log("a").append_many([b"%d" % n * 50 for n in range(2_000)])
+        ms.fold()
+    objects = ObjectFolder(parse_address(address))
+    kept = [one.name for one in objects.list() if one.name.startswith("compacted/")]
+    assert kept
+    for name in kept:
+        found = objects.get(name)
+        assert found is not None
+        flipped = bytearray(found.data)
+        for at in range(0, len(flipped) // 2, 97):
+            flipped[at] ^= 4
+        objects.put(name, bytes(flipped))
+    with pytest.raises(MillstreamError) as noticed, millstream.open(address) as ms:
+        values(ms)
+    assert isinstance(noticed.value, CorruptionError)
+    for name in kept:
+        objects.delete(name)
+    with pytest.raises(MillstreamError), millstream.open(address, options=QUICK) as ms:
+        values(ms)
