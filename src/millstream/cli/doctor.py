@@ -86,7 +86,7 @@ def _findings(report: Report) -> Printed:
     pairs = [
         ("store", f"{report.path}, format {report.format}"),
         ("checksums", "in every page" if report.page_checksums else "beside rows only"),
-        ("SQLite's own check", report.sqlite),
+        ("engine's own check", report.sqlite),
         ("rows checked", f"{sum(report.rows.values()):,} ({size(report.bytes)})"),
         ("logs", f"{report.logs:,} with {plural(report.records, 'record')}"),
         ("cursors, producers", f"{report.cursors:,}, {report.producers:,}"),

@@ -10,14 +10,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from millstream.doctor.examined import ExaminedRows, Progress
 from millstream.doctor.findings import Finding, Findings, Report
 from millstream.doctor.logs import LogExamination
+from millstream.doctor.object_rows import ObjectRows
 from millstream.doctor.queues import QueueExamination
 from millstream.doctor.replay import Replay
 from millstream.doctor.rooms import RoomExamination
-from millstream.doctor.rows import FileRows, Progress
+from millstream.doctor.rows import FileRows
 from millstream.errors import CorruptionError
 from millstream.format import ids, keys
+from millstream.store.place import is_bucket
 
 __all__ = ["Finding", "Progress", "Report", "examine"]
 
@@ -28,9 +31,12 @@ def examine(path: str | os.PathLike[str], *, progress: Progress | None = None) -
     Raises `CannotOpen` if there is none that can be opened, and `CorruptionError` if a store was
     there but is damaged so that nothing in it can be found.
     """
+    tell = progress or (lambda _stage, _done, _total: None)
+    if is_bucket(path):
+        return _examine_bucket(str(path), tell)
     place = Path(path)
     findings = Findings(Report(path=str(place)))
-    rows = FileRows(place, findings, progress or (lambda _stage, _done, _total: None))
+    rows = FileRows(place, findings, tell)
     try:
         rows.enter("write-ahead log")
         cut_off = rows.break_in_log()
@@ -41,14 +47,23 @@ def examine(path: str | os.PathLike[str], *, progress: Progress | None = None) -
         rows.close()
 
 
-def _examine(rows: FileRows, findings: Findings) -> Report:
+def _examine_bucket(address: str, progress: Progress) -> Report:
+    findings = Findings(Report(path=address))
+    rows = ObjectRows(address, findings, progress)
+    try:
+        return _examine(rows, findings)
+    finally:
+        rows.close()
+
+
+def _examine(rows: ExaminedRows, findings: Findings) -> Report:
     report = findings.report
     report.format, report.page_checksums = rows.format, rows.page_checksums
-    rows.enter("SQLite's own check")
+    rows.enter(f"{rows.keeper}'s own check")
     wrong = rows.integrity()
     report.sqlite = "; ".join(wrong[:3]) or "ok"
     for line in wrong:
-        findings.add("file", f"SQLite: {line}")
+        findings.add("file", f"{rows.keeper}: {line}")
     present = rows.count()
 
     rows.enter("commits")
@@ -82,7 +97,7 @@ def _examine(rows: FileRows, findings: Findings) -> Report:
     return findings.finish()
 
 
-def _reserved(rows: FileRows, findings: Findings) -> int:
+def _reserved(rows: ExaminedRows, findings: Findings) -> int:
     """The end of the ids that are marked as given out."""
     try:
         value = rows.get(keys.ID_BLOCK_KEY)
@@ -92,7 +107,7 @@ def _reserved(rows: FileRows, findings: Findings) -> int:
         return 0
 
 
-def _check_rest(rows: FileRows, replay: Replay, findings: Findings) -> None:
+def _check_rest(rows: ExaminedRows, replay: Replay, findings: Findings) -> None:
     """The rows that belong to none of the parts."""
     bounds = (
         (b"", keys.prefix(keys.ENTRY)),

@@ -7,9 +7,9 @@ running hash are computed again from the records, as far as these are sound.
 from __future__ import annotations
 
 from millstream.doctor.coverage import Coverage
+from millstream.doctor.examined import ExaminedRows
 from millstream.doctor.findings import Findings
 from millstream.doctor.replay import Replay
-from millstream.doctor.rows import FileRows
 from millstream.errors import CorruptionError, InvalidInput
 from millstream.format import keys
 from millstream.format.lineage import Fork, decode_marks, decode_set_back
@@ -27,7 +27,7 @@ DEPTH_MAX = 1_000
 class Lineage:
     """What is known of forks and marks."""
 
-    def __init__(self, rows: FileRows, replay: Replay, findings: Findings) -> None:
+    def __init__(self, rows: ExaminedRows, replay: Replay, findings: Findings) -> None:
         self._replay = replay
         self._stored = Rows(replay.overlay, rows)
         self._findings = findings

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from millstream.doctor.coverage import Coverage
+from millstream.doctor.examined import ExaminedRows, Found
 from millstream.doctor.findings import Findings
 from millstream.doctor.lineage import Lineage
 from millstream.doctor.replay import Replay
-from millstream.doctor.rows import FileRows, Found
 from millstream.doctor.visited import Visited
 from millstream.errors import CorruptionError
 from millstream.format import block as blocks
@@ -31,7 +31,7 @@ from millstream.store.rows import Rows
 class LogExamination:
     """Looks at everything that belongs to logs, one kind after the other."""
 
-    def __init__(self, rows: FileRows, replay: Replay, findings: Findings) -> None:
+    def __init__(self, rows: ExaminedRows, replay: Replay, findings: Findings) -> None:
         self._rows = rows
         self._replay = replay
         self._findings = findings

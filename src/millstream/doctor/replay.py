@@ -14,8 +14,8 @@ from operator import attrgetter
 import msgspec
 
 from millstream import embedded
+from millstream.doctor.examined import ExaminedRows, Found
 from millstream.doctor.findings import Findings
-from millstream.doctor.rows import FileRows, Found
 from millstream.errors import CorruptionError
 from millstream.format import keys
 from millstream.log.head import Head, RecordsAppended
@@ -30,7 +30,7 @@ KINDS: Kinds = {**embedded.KINDS, keys.STORE: Instance}
 class Replay:
     """Records plus deltas, up to the first delta that is not sound."""
 
-    def __init__(self, rows: FileRows, findings: Findings) -> None:
+    def __init__(self, rows: ExaminedRows, findings: Findings) -> None:
         self._rows = rows
         self._findings = findings
         self._entities: dict[bytes, Entity | None] = {}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
+from millstream.doctor.examined import Found
 from millstream.doctor.findings import Findings
 from millstream.doctor.logs import LogExamination
 from millstream.doctor.replay import Replay
-from millstream.doctor.rows import Found
 from millstream.errors import CorruptionError
 from millstream.format import keys
 from millstream.log.head import Head

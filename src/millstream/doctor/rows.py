@@ -7,12 +7,12 @@ on, the walk continues behind the damaged pages, as far as they can be passed fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import apsw
 
+from millstream.doctor.examined import Found, Progress
 from millstream.doctor.findings import Findings
 from millstream.errors import CannotOpen, CorruptionError
 from millstream.format import keys
@@ -46,20 +46,11 @@ _TYPES = "blob and integer"
 Place = bytes | int
 """Of a row in its table: its key, or its number."""
 
-Progress = Callable[[str, int, int], None]
-"""Told the stage, the rows checked so far, and how many there are."""
-
-
-class Found(NamedTuple):
-    """One row: its value, or what is wrong with it."""
-
-    key: bytes
-    value: bytes
-    problem: str = ""
-
 
 class FileRows(SqliteSnapshot):
     """One snapshot of a file; close it when done."""
+
+    keeper = "SQLite"
 
     def __init__(self, path: Path, findings: Findings, progress: Progress) -> None:
         self._connection, problem = _open(path)

@@ -1,0 +1,52 @@
+"""What the doctor asks of the place that it examines, whatever engine keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
+
+from millstream.store.engine import Snapshot
+
+Progress = Callable[[str, int, int], None]
+"""Told the stage, the rows checked so far, and how many there are."""
+
+
+class Found(NamedTuple):
+    """One row: its value, or what is wrong with it."""
+
+    key: bytes
+    value: bytes
+    problem: str = ""
+
+
+class ExaminedRows(Snapshot, Protocol):
+    """One snapshot of a store; damaged rows are handed out with what is wrong with them."""
+
+    format: int
+    page_checksums: bool
+    keeper: str
+    """What keeps the rows, in words: SQLite, SlateDB."""
+
+    def close(self) -> None:
+        """Let go of the store, as it was."""
+
+    def enter(self, stage: str) -> None:
+        """Say what is looked at from now on."""
+
+    def integrity(self) -> list[str]:
+        """What the keeper's own check finds wrong."""
+
+    def count(self) -> dict[str, int]:
+        """How many rows there are of each kind; what cannot be counted is left out."""
+
+    def payload(self, key: bytes) -> bytes | None:
+        """As `get`, and counted as checked."""
+
+    def walk(self, start: bytes, stop: bytes) -> Iterator[Found]:
+        """Every row of the records with start <= key < stop, in order; no payloads, no deltas."""
+
+    def walk_deltas(self) -> Iterator[Found]:
+        """Every delta, in order."""
+
+    def numbers(self, kind: int) -> Iterator[tuple[int, int]]:
+        """The number and size of every payload or payload block; values are not looked at."""

@@ -1,0 +1,63 @@
+"""The doctor on object storage: what is sound is healthy, and what is damaged or missing is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import millstream
+from millstream.doctor import examine
+from millstream.errors import CannotOpen, CorruptionError
+from millstream.format import keys
+from millstream.store.engines import open_engine
+from millstream.testing.engines import corrupt
+
+pytestmark = pytest.mark.requires("s3")
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    """A store with logs, a queue and a cursor, folded."""
+    found = f"file://{tmp_path}/bucket"
+    with millstream.open(found) as ms:
+        ms.log("orders").append_many([b"%d" % n * 30 for n in range(1_000)])
+        ms.log("notes").append("single")
+        jobs = ms.queue("jobs", sources=["orders"], start="earliest")
+        jobs.ack(jobs.claim(5))
+        ms.log("orders").cursor("reader").take(3)
+        ms.fold()
+    return found
+
+
+def test_a_sound_bucket_is_healthy(address: str) -> None:
+    report = examine(address)
+    assert report.healthy, report.problems
+    assert report.rows["payload_block"] >= 1
+    assert report.rows["record"] > 3
+
+
+def test_a_damaged_row_is_named(address: str) -> None:
+    engine = open_engine(address)
+    with engine.read() as snapshot:
+        ((key, _),) = snapshot.scan(*keys.range_of(keys.prefix(keys.HEAD)), limit=1)
+    corrupt(engine, key)
+    engine.close()
+    report = examine(address)
+    assert not report.healthy
+    assert any("checksum" in finding.message for finding in report.problems)
+
+
+def test_a_missing_object_is_named(address: str, tmp_path: Path) -> None:
+    objects = sorted((tmp_path / "bucket" / "compacted").iterdir())
+    assert objects
+    for one in objects:
+        one.unlink()
+    with pytest.raises(CorruptionError) as refused:
+        examine(address)
+    assert any(one.name in str(refused.value) for one in objects)
+
+
+def test_where_there_is_no_store_it_says_so(tmp_path: Path) -> None:
+    with pytest.raises(CannotOpen, match="there is no store"):
+        examine(f"file://{tmp_path}/none")
