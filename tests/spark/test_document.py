@@ -28,7 +28,8 @@ def test_the_snippets_of_the_source_run(
     for snippet in found:
         code = snippet.code.replace('"shop.db"', repr(str(tmp_path / "shop.db")))
         code = code.replace("'shop.db'", repr(str(tmp_path / "shop.db")))
-        code = code.replace('"checkpoint"', repr(str(tmp_path / "checkpoint")))
+        for name in ("checkpoint", "checkpoint-counts"):
+            code = code.replace(f'"{name}"', repr(str(tmp_path / name)))
         exec(compile("\n" * (snippet.line - 1) + code, str(DOCUMENT), "exec"), names)
     for view in ("totals", "notes"):
         spark.catalog.dropTempView(view)

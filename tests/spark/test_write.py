@@ -94,6 +94,25 @@ def test_a_queue_gets_messages(spark: SparkSession, store: Millstream) -> None:
     assert sorted(int(message.value) for message in claimed) == list(range(100))
 
 
+def test_each_row_goes_to_the_log_that_it_names(spark: SparkSession, store: Millstream) -> None:
+    rows = spark.range(0, 3_000, 1, 2).selectExpr(
+        "cast(id as string) as value", "concat('tenant-', id % 300) as topic"
+    )
+    for _ in range(2):
+        write(rows, store, txnAppId="load", txnVersion=1)
+    found = {info.name: info for info in store.logs() if info.name.startswith("tenant-")}
+    assert len(found) == 300
+    assert {info.end_offset for info in found.values()} == {10}
+    assert values(store, "tenant-7") == list(range(7, 3_000, 300))
+    assert not staged(store).exists()
+    broken = rows.selectExpr("value", "if(value = '2999', null, topic) as topic")
+    with pytest.raises(Exception, match="has no topic"):
+        write(broken, store)
+    assert store.log("tenant-7").end_offset() == 10
+    with pytest.raises(Exception, match="where do the rows go"):
+        write(numbers(spark, 1), store)
+
+
 def test_a_failed_job_leaves_nothing(spark: SparkSession, store: Millstream) -> None:
     broken = spark.range(0, 40_000, 1, 2).selectExpr(
         "if(id = 39999, cast(raise_error('no luck') as string), cast(id as string)) as value"

@@ -1,4 +1,4 @@
-"""Publishing: several parts appended to a log in one commit, once for each name.
+"""Publishing: several parts appended to logs in one commit, once for each name.
 
 What was published is noted in a log of its own, the book, by the same commit. The book's producers
 are the names, so it is known by one look whether a name was published. Nothing of this can be asked
@@ -6,6 +6,9 @@ by clients of a server: who may publish what under which name, the server decide
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -26,7 +29,10 @@ from millstream.store.transaction import WriteTransaction
 
 
 class Published(Struct, frozen=True):
-    """Where parts went: `count` records from `offset` of a log on. It is also the book's entry."""
+    """Where parts went: `count` records from `offset` of a log on. It is also the book's entry.
+
+    Of parts that went to several logs the log is empty, and the offset that of the first part.
+    """
 
     log: str
     offset: int
@@ -36,7 +42,7 @@ class Published(Struct, frozen=True):
 
 
 class PublishParts(Operation[Published | None], frozen=True):
-    """Append parts to a log and note it in the book; None if the name was published before."""
+    """Append parts to logs and note it in the book; None if the name was published before."""
 
     traits = Traits(needs="internal")
 
@@ -45,8 +51,12 @@ class PublishParts(Operation[Published | None], frozen=True):
     """How long the book keeps its entries, if it is made now."""
     name: str
     log: str
-    parts: list[Single | Batch]
+    parts: Any
+    """An iterable of packed records: taken one by one, so that they need not be in memory together;
+    maybe more than once."""
     digest: str
+    logs: tuple[str, ...] = ()
+    """The log of each part, if they go to several."""
 
 
 class FindPublished(Read[Published | None], frozen=True):
@@ -68,9 +78,14 @@ def publish_parts(tx: WriteTransaction, command: PublishParts) -> Published | No
         noted = tx.entity(keys.producer(book[0], command.name), ProducerState)
         if noted.repeated(Producer(command.name, 0), now_ms=tx.store_ms) is not None:
             return None
-    offsets = [append(tx, Append(command.log, part)) for part in command.parts]
-    count = sum(part.count for part in command.parts)
-    published = Published(command.log, offsets[0], count, command.digest)
+    first, count = 0, 0
+    logs = iter(command.logs)
+    parts: Iterable[Single | Batch] = command.parts
+    for part in parts:
+        at = append(tx, Append(next(logs, command.log), part))
+        first = first if count else at
+        count += part.count
+    published = Published(command.log, first, count, command.digest)
     entry = Single(msgspec.json.encode(published), None, b"", None)
     append(tx, Append(command.book, entry, producer=Producer(command.name, 0)))
     return published

@@ -21,15 +21,17 @@ from millstream.errors import Conflict, Overloaded, TooLarge
 
 MiB = 1024 * 1024
 
-TRANSACTION_BYTES_MAX = 256 * MiB
-"""Bytes of one transaction, replaced attempts included: one commit holds it in memory."""
+GiB = 1024 * MiB
 
-STAGED_BYTES_MAX = 1024 * MiB
+TRANSACTION_BYTES_MAX = 16 * GiB
+"""Bytes of one transaction, replaced attempts included: its commit reads them part by part."""
+
+STAGED_BYTES_MAX = 32 * GiB
 """Bytes of all transactions together, on the disk."""
 
 TRANSACTIONS_MAX = 100
-PARTS_MAX = 1_000
-"""Parts of one transaction: as many appends of a producer are remembered."""
+PARTS_MAX = 50_000
+"""Parts of one transaction: its commit names them all."""
 
 IDLE_S = 15 * 60.0
 """How long a transaction that nothing happens to is kept."""

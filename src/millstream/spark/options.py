@@ -1,7 +1,7 @@
 """Options of `format("millstream")`, read once and checked; names are Kafka's where Kafka has them.
 
-An error names the option and what was expected. An option that is nearly one of ours is taken for
-a slip of the pen and refused; others are Spark's own business.
+An error names the option and what was expected. An option that neither we nor Spark know is refused,
+with the nearest name that there is.
 """
 
 from __future__ import annotations
@@ -28,13 +28,28 @@ NAMES = (
     "subscribe", "subscribePattern", "startingOffsets", "endingOffsets", "startingTimestamp",
     "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy", "maxOffsetsPerTrigger", "minPartitions",
-    "maxRecordsPerPartition",
+    "maxRecordsPerPartition", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
     "failOnDataLoss", "includeHeaders", "typedHeaders", "metadataOnly", "filter", "cursor",
     "queue", "state", "log", "topic", "assign", "queues", "txnAppId", "txnVersion", "archive",
 )  # fmt: skip
 """Every option that there is."""
 
-_SPARKS = ("checkpointlocation", "queryname", "outputmode", "mode", "paths", "location", "owner")
+_SPARKS = frozenset(
+    ("checkpointlocation", "queryname", "outputmode", "mode", "paths", "location", "owner",
+     "provider", "external", "comment", "collation", "is_managed_location", "timestampasof",
+     "versionasof", "mergeschema", "partitionoverwritemode", "name", "dbtable",
+     "retainlastbatches", "__partition_columns", "pathoptionbeforereading")
+)  # fmt: skip
+"""Options and table properties that Spark itself hands to a source."""
+
+_SPARKS_OWN = ("spark.", "option.", "__", "view.", "current")
+"""What names of Spark's own begin with."""
+
+DELAY_MS = 15 * 60 * 1000
+"""How long a stream waits at most for `minOffsetsPerTrigger`, as Kafka's does."""
+
+_DURATION = re.compile(r"(\d{1,12})\s*(ms|s|m|min|h|d)")
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class Positions(Struct, frozen=True):
@@ -56,6 +71,10 @@ class ReadOptions(Struct, frozen=True, kw_only=True):
     ending: Positions
     late_is_latest: bool
     max_offsets: int | None
+    max_bytes: int | None
+    min_offsets: int | None
+    delay_ms: int
+    """How long a stream waits for `min_offsets` at most."""
     min_partitions: int | None
     max_records: int | None
     """Records of one task at most."""
@@ -76,6 +95,7 @@ class WriteOptions(Struct, frozen=True, kw_only=True):
 
     place: Place
     log: str
+    """The log of all rows; if there is none, and no queue, each row names its own."""
     queue: str
     assigns: bool
     """Whether rows assign stored messages to queues."""
@@ -83,16 +103,23 @@ class WriteOptions(Struct, frozen=True, kw_only=True):
     app_id: str
     version: int | None
 
+    @property
+    def by_topic(self) -> bool:
+        """Whether each row names its log."""
+        return not (self.log or self.queue or self.assigns)
+
 
 def read_options(options: Mapping[str, str], *, streaming: bool | None = None) -> ReadOptions:
     """Check the options of a read; Spark asks for columns before it says if it streams."""
     found = _Options(options)
     queue, state, pattern = found.name("queue"), found.text("state"), found.text("subscribePattern")
-    asked = [name for name in ("subscribe", "subscribePattern", "queue") if found.text(name)]
+    chosen = ("subscribe", "subscribePattern", "assign", "queue")
+    asked = [name for name in chosen if found.text(name)]
     if len(asked) != 1:
         raise InvalidInput(
             "expected exactly one of the options subscribe (names of logs, with commas between), "
-            f"subscribePattern (a regular expression) and queue; got {' and '.join(asked) or 'none'}"
+            'subscribePattern (a regular expression), assign (JSON such as {"orders": [0]}) and '
+            f"queue; got {' and '.join(asked) or 'none'}"
         )
     if state and not queue:
         raise InvalidInput("option state: is for the option queue")
@@ -106,11 +133,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None = None) -
         raise InvalidInput(
             f"option subscribePattern: expected a regular expression: {error}"
         ) from error
-    condition = found.text("filter")
-    if condition:
-        from millstream.filters import parse  # only reads with a filter pay for its parser
-
-        found.check("filter", parse, condition)
+    condition = _condition(found)
     cursor = found.name("cursor")
     if cursor and streaming is False:
         raise InvalidInput("option cursor: is for readStream; a batch read leaves no trace")
@@ -121,6 +144,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None = None) -
     archive = found.text("archive")
     if archive and (streaming or queue):
         raise InvalidInput("option archive: is for batch reads of logs")
+    max_offsets, min_offsets = _offsets_per_trigger(found)
     strategy = found.text("startingOffsetsByTimestampStrategy") or "error"
     if strategy not in ("error", "latest"):
         raise found.wrong("startingOffsetsByTimestampStrategy", "'error' or 'latest'")
@@ -131,12 +155,15 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None = None) -
         headers = "typed"
     return ReadOptions(
         place=found.place(),
-        logs=tuple(found.names("subscribe")),
+        logs=tuple(found.names("subscribe") or found.assigned()),
         pattern=pattern,
         starting=_positions(found, "starting", default=LATEST if streaming else EARLIEST),
         ending=_positions(found, "ending", default=LATEST),
         late_is_latest=bool(streaming) or strategy == "latest",
-        max_offsets=found.number("maxOffsetsPerTrigger", 1, NUMBER_MAX),
+        max_offsets=max_offsets,
+        max_bytes=found.number("maxBytesPerTrigger", 1, NUMBER_MAX),
+        min_offsets=min_offsets,
+        delay_ms=found.duration_ms("maxTriggerDelay", DELAY_MS),
         min_partitions=found.number("minPartitions", 1, BINS_MAX),
         max_records=found.number("maxRecordsPerPartition", 1, NUMBER_MAX),
         fail_on_data_loss=found.flag("failOnDataLoss", True),
@@ -150,6 +177,24 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None = None) -
     )
 
 
+def _condition(found: _Options) -> str:
+    condition = found.text("filter")
+    if condition:
+        from millstream.filters import parse  # only reads with a filter pay for its parser
+
+        found.check("filter", parse, condition)
+    return condition
+
+
+def _offsets_per_trigger(found: _Options) -> tuple[int | None, int | None]:
+    """The most and the fewest records of a batch of a stream."""
+    most = found.number("maxOffsetsPerTrigger", 1, NUMBER_MAX)
+    least = found.number("minOffsetsPerTrigger", 1, NUMBER_MAX)
+    if least and most and least > most:
+        raise found.wrong("minOffsetsPerTrigger", f"at most maxOffsetsPerTrigger, {most:,}")
+    return most, least
+
+
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Check the options of a write."""
     found = _Options(options)
@@ -158,10 +203,11 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     if log and topic:
         raise InvalidInput("options log and topic mean the same: expected only one of them")
     log = log or topic
-    if (bool(log), bool(queue), assigns).count(True) != 1:
+    if (bool(log), bool(queue), assigns).count(True) > 1:
         raise InvalidInput(
-            "expected exactly one of the options log (the name of a log), queue (the name of a "
-            "queue) and assign=true (rows name a log, an offset and a queue)"
+            "expected one of the options log (the name of a log), queue (the name of a queue) and "
+            "assign=true (rows name a log, an offset and a queue); without them rows have a column "
+            "topic that names their log"
         )
     queues = found.names("queues")
     if queues and not assigns:
@@ -187,11 +233,15 @@ class _Options:
         self._values = {name.lower(): value for name, value in options.items()}
         known = {name.lower(): name for name in NAMES}
         for name in self._values:
-            if name in known or name in _SPARKS:
+            if name in known or name in _SPARKS or name.startswith(_SPARKS_OWN):
                 continue
-            close = get_close_matches(name, known, n=1, cutoff=0.85)
-            if close:
-                raise InvalidInput(f"unknown option {name}; did you mean {known[close[0]]}?")
+            if name.startswith("kafka."):
+                raise InvalidInput(
+                    f"unknown option {name}: there is no Kafka here; the options path or server "
+                    "say where the store is"
+                )
+            (close,) = get_close_matches(name, known, n=1, cutoff=0.0)
+            raise InvalidInput(f"unknown option {name}; did you mean {known[close]}?")
 
     def text(self, name: str) -> str:
         return str(self._values.get(name.lower()) or "").strip()
@@ -237,6 +287,29 @@ class _Options:
         for one in found:
             self.check(name, check_name, one)
         return list(dict.fromkeys(found))
+
+    def assigned(self) -> list[str]:
+        """The logs that Kafka's option names, with the one partition that each has."""
+        if not self.text("assign"):
+            return []
+        expected = 'JSON such as {"orders": [0]}; a log has the one partition 0'
+        try:
+            given = msgspec.json.decode(self.text("assign"), type=dict[str, list[int]])
+        except msgspec.MsgspecError as error:
+            raise self.wrong("assign", expected) from error
+        if not given or any(one != [0] for one in given.values()):
+            raise self.wrong("assign", expected)
+        for name in given:
+            self.check("assign", check_name, name)
+        return list(given)
+
+    def duration_ms(self, name: str, default: int) -> int:
+        """A time such as 30s or 15m, in milliseconds."""
+        text = self.text(name)
+        found = _DURATION.fullmatch(text.lower())
+        if text and found is None:
+            raise self.wrong(name, "a time such as 500ms, 30s, 15m or 1h")
+        return default if found is None else int(found[1]) * _UNITS_MS[found[2]]
 
     def place(self) -> Place:
         """Where the store is."""

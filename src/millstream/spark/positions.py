@@ -18,6 +18,9 @@ from millstream.errors import CorruptionError
 PLAIN_MAX = 100
 """Logs of a position that is written out."""
 
+LAG = "offsetsBehindLatest"
+"""Under this name a report says how far a stream is behind its logs; there it is no number."""
+
 Position = dict[str, int]
 
 _FILTERS: list[dict[str, Any]] = [{"id": lzma.FILTER_LZMA2, "preset": 6}]
@@ -39,11 +42,18 @@ def packed(position: Position) -> dict[str, Any]:
     }
 
 
+def reported(latest: Position, planned: Position) -> dict[str, Any]:
+    """How far logs go, for a progress report, and how far a stream is behind them."""
+    behind = [max(0, end - planned.get(name, end)) for name, end in latest.items()] or [0]
+    average = round(sum(behind) / len(behind), 3)
+    return {**packed(latest), LAG: {"min": min(behind), "avg": average, "max": max(behind)}}
+
+
 def unpacked(stored: dict[str, Any]) -> Position:
     """A position that Spark has stored."""
     text = stored.get("packed")
     if not isinstance(text, str):  # a log may have that name: it then has a number
-        return dict(stored)
+        return {name: at for name, at in stored.items() if isinstance(at, int)}
     try:
         data = lzma.decompress(base64.b85decode(text), format=lzma.FORMAT_RAW, filters=_FILTERS)
         names, offsets = msgspec.msgpack.decode(data, type=tuple[str, list[int]])

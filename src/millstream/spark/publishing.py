@@ -40,7 +40,7 @@ def publish(
     files: list[StagedFile],
     version: Version | None,
 ) -> int:
-    """Append all that is listed to a log, in order, in one commit.
+    """Append all that is listed to a log, or to those that blocks name, in order, in one commit.
 
     Answers how many records that were; none, if it had been done before.
     """
@@ -50,8 +50,8 @@ def publish(
             return 0  # its files may be gone already
         count = 0
         for file in files:
-            for packed in staging.load(path, file):  # memory holds a bounded part of them
-                append(tx, Append(log, packed))
+            for own, packed in staging.load(path, file):  # memory holds a bounded part of them
+                append(tx, Append(own or log, packed))
                 count += packed.count
         if version is not None:
             _note(tx, version)

@@ -17,10 +17,15 @@ from millstream.errors import InvalidInput
 from millstream.format import block as stored
 from millstream.format.packing import Batch, Single, batch_of
 from millstream.limits import Limits
+from millstream.log.names import check_name
+from millstream.queue.rules.sources import OWN
 
 ROWS_PER_BLOCK = 10_000
 BLOCK_BYTES = 8 * 1024 * 1024
 """About as large as a block may become: it is read whole."""
+
+WAITING_BYTES = 64 * 1024 * 1024
+"""Rows of many logs that wait in a task for more of their log."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -49,6 +54,56 @@ def blocks_of(batch: pa.RecordBatch, limits: Limits) -> Iterator[Single | Batch]
     step = min(most, fair)
     for start in range(0, rows, step):
         yield from _fitting(batch.slice(start, step), limits.batch_bytes_max // 2)
+
+
+def blocks_by_topic(
+    found: Iterable[pa.RecordBatch], limits: Limits
+) -> Iterator[tuple[str, Single | Batch]]:
+    """Rows as packed blocks, each with the log that its rows name; a log's rows stay in order.
+
+    Rows wait for others of their log until there is enough for a block, or too much waits in all.
+    """
+    waiting: dict[str, list[pa.RecordBatch]] = {}
+    sizes: dict[str, int] = {}
+    for batch in found:
+        for log, rows in _by_topic(batch):
+            waiting.setdefault(log, []).append(rows)
+            sizes[log] = sizes.get(log, 0) + rows.nbytes
+            if sizes[log] >= BLOCK_BYTES:
+                yield from _of_log(log, waiting.pop(log), limits)
+                del sizes[log]
+        if sum(sizes.values()) >= WAITING_BYTES:
+            for log, some in waiting.items():
+                yield from _of_log(log, some, limits)
+            waiting, sizes = {}, {}
+    for log, some in waiting.items():
+        yield from _of_log(log, some, limits)
+
+
+def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    topics = batch.column("topic")
+    if topics.null_count:
+        at = pc.index(pc.is_null(topics), True).as_py()
+        raise InvalidInput(
+            f"row {at} of a batch has no topic: it names the log that the row goes to"
+        )
+    names = topics.unique().to_pylist()
+    for name in names:
+        if not isinstance(name, str):
+            raise InvalidInput(f"topic is the name of a log, a string, not {topics.type}; cast it")
+        if name.startswith(OWN):
+            raise InvalidInput(f"topic {name!r}: logs of the store's own are not written to")
+        rows = batch if len(names) == 1 else batch.filter(pc.equal(topics, name))
+        yield check_name(name), rows
+
+
+def _of_log(
+    log: str, rows: list[pa.RecordBatch], limits: Limits
+) -> Iterator[tuple[str, Single | Batch]]:
+    whole = pa.Table.from_batches(rows).combine_chunks().to_batches()
+    for batch in whole:
+        for block in blocks_of(batch, limits):
+            yield log, block
 
 
 def _fitting(batch: pa.RecordBatch, most: int) -> Iterator[Single | Batch]:

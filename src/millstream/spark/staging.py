@@ -34,11 +34,17 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Single | Batch).decode
 
 
+LogBlock = tuple[str, Single | Batch]
+"""Packed records, and the log that they go to; it is empty if all go to the same."""
+
+
 class StagedBlock(Struct, frozen=True, array_like=True):
     """One packed block in a file."""
 
     size: int
     crc: int
+    log: str = ""
+    """Where it goes, if not all blocks go to the same log."""
 
 
 class StagedFile(Struct, frozen=True, array_like=True):
@@ -58,9 +64,7 @@ def _root(path: str) -> Path:
     return Path(f"{path}-staging")
 
 
-def stage(
-    path: str, txn: str, task: str, found: Iterable[Single | Batch], limits: Limits
-) -> StagedFile:
+def stage(path: str, txn: str, task: str, found: Iterable[LogBlock], limits: Limits) -> StagedFile:
     """Write blocks to a file of their own."""
     directory = directory_of(path, txn)
     name = f"{task}-{secrets.token_hex(4)}"
@@ -68,11 +72,11 @@ def stage(
     try:
         _make(directory)
         with (directory / name).open("xb") as file:
-            for packed in found:
+            for log, packed in found:
                 check_packed(packed, limits)
                 data = _encode(packed)
                 file.write(data)
-                listed.append(StagedBlock(len(data), checksum(data)))
+                listed.append(StagedBlock(len(data), checksum(data), log))
     except OSError as error:
         raise WriteFailed(f"{directory / name}: cannot be staged: {error.strerror}") from error
     return StagedFile(txn, name, listed)
@@ -89,7 +93,7 @@ def _make(directory: Path) -> None:
                 raise
 
 
-def load(path: str, staged: StagedFile) -> Iterator[Single | Batch]:
+def load(path: str, staged: StagedFile) -> Iterator[LogBlock]:
     """The blocks of a file; one that is not what its task listed is refused.
 
     Tasks check what they pack; here it only has to be the same bytes.
@@ -105,7 +109,7 @@ def load(path: str, staged: StagedFile) -> Iterator[Single | Batch]:
                         "staged; nothing was published, run the job again",
                         part=staged.name,
                     )
-                yield _decode(data)
+                yield block.log, _decode(data)
     except FileNotFoundError:
         raise Conflict(
             f"what task {staged.name} staged is gone ({file_path}): it lay there longer "

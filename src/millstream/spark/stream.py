@@ -14,10 +14,13 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
+from millstream.clock import SystemClock
 from millstream.record import LogInfo
 from millstream.spark.bins import BinSizes, Range, bins
 from millstream.spark.failures import point
@@ -33,7 +36,7 @@ from millstream.spark.planning import (
     lost,
     starting_offset,
 )
-from millstream.spark.positions import Position, packed, unpacked
+from millstream.spark.positions import Position, packed, reported, unpacked
 from millstream.spark.reading import read_ranges
 
 if TYPE_CHECKING:
@@ -61,6 +64,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._follower = StreamCursors(options.cursor)
         self._infos: dict[str, LogInfo] = {}
         """The logs as they were when the last batch was planned."""
+        self._planned: Position = {}
+        """Where the last batch ends."""
+        self._clock = SystemClock()
+        self._triggered_s: float | None = None
+        """When a batch was last let through."""
 
     # Planning, on the driver.
 
@@ -74,9 +82,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return packed(found)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """How much a batch takes."""
-        most = self._options.max_offsets
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        """How much a batch takes; Spark knows one bound at a time, and we all of them."""
+        options = self._options
+        if options.max_offsets is not None:
+            return ReadMaxRows(options.max_offsets)
+        if options.max_bytes is not None:
+            return ReadMaxBytes(options.max_bytes)
+        least = options.min_offsets
+        return ReadAllAvailable() if least is None else ReadMinRows(least)
 
     def latestOffset(self, start: Stored, limit: ReadLimit) -> Stored:  # noqa: N802
         """Where the next batch ends."""
@@ -88,18 +101,22 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts = {name: self._start(began, infos[name]) for name in ends}
         self._follower.make(self._open(), {n: at for n, at in starts.items() if n not in began})
         backlog = {name: max(0, end - starts[name]) for name, end in ends.items()}
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        taken = shares(backlog, most)
+        is_bounded = not isinstance(limit, ReadAllAvailable)
+        if is_bounded and self._waits(sum(backlog.values())):
+            return start
+        taken = shares(backlog, self._most(limit, backlog, infos) if is_bounded else None)
         # A log that is gone stays where it was: it may come back.
-        return packed({**began, **{name: starts[name] + taken[name] for name in ends}})
+        self._planned = {**began, **{name: starts[name] + taken[name] for name in ends}}
+        return packed(self._planned)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix where a query that only takes what is there ends."""
         self._target = {name: info.end_offset for name, info in self._look().items()}
 
     def reportLatestOffset(self) -> Stored:  # noqa: N802
-        """How far the logs go now, for progress reports."""
-        return packed({name: info.end_offset for name, info in self._look().items()})
+        """How far the logs go now, and how far behind the stream is, for progress reports."""
+        latest = {name: info.end_offset for name, info in self._look().items()}
+        return reported(latest, self._planned)
 
     def partitions(self, start: Stored, end: Stored) -> Sequence[InputPartition]:
         """The bins of one batch."""
@@ -150,7 +167,30 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_ranges(self._options, partition.value, arrow_schema(self._schema))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_session": None, "_infos": {}}
+        return {**self.__dict__, "_session": None, "_infos": {}, "_planned": {}}
+
+    def _waits(self, backlog: int) -> bool:
+        """Whether there is too little for a batch yet; what is there by now is all it gets later."""
+        least, now_s = self._options.min_offsets, self._clock.seconds()
+        last_s = self._triggered_s
+        is_late = last_s is None or now_s - last_s >= self._options.delay_ms / 1000
+        if least is not None and backlog < least and not is_late and self._target is None:
+            return True
+        if backlog:
+            self._triggered_s = now_s
+        return False
+
+    def _most(self, limit: ReadLimit, backlog: Position, infos: dict[str, LogInfo]) -> int | None:
+        """How many records a batch takes at most, by their number and by their bytes."""
+        most, bytes_max = self._options.max_offsets, self._options.max_bytes
+        if isinstance(limit, ReadMaxRows):
+            most = limit.max_rows
+        if bytes_max is None:
+            return most
+        ranges = [Range(name, 0, count) for name, count in backlog.items() if count]
+        size = sum(bytes_of(one, infos[one.log]) for one in ranges)
+        fitting = max(1, bytes_max * sum(map(len, ranges)) // max(1, size))
+        return fitting if most is None else min(most, fitting)
 
     def _look(self) -> dict[str, LogInfo]:
         """The logs as they are now."""

@@ -55,7 +55,8 @@ def _columns_of(options: Options) -> StructType:
 
 
 def _subscribes(options: Options) -> bool:
-    return bool(options.get("subscribe") or options.get("subscribepattern"))
+    is_assigned = options.get("assign", "").lstrip().startswith("{")  # a sink says true
+    return bool(options.get("subscribe") or options.get("subscribepattern") or is_assigned)
 
 
 def reading_of(options: Options, schema: StructType) -> dict[str, str]:

@@ -16,10 +16,10 @@ from msgspec import Struct
 from millstream import errors
 from millstream.errors import CannotOpen, MillstreamError, NotLeader, Overloaded
 from millstream.format.block import checksum
-from millstream.format.packing import Batch, Single
 from millstream.remote.address import SOCKET_PATH
 from millstream.remote.nodes import parse_nodes
 from millstream.spark.place import Place
+from millstream.spark.staging import LogBlock
 
 MEDIA_TYPE = "application/x-millstream-batch"
 TIMEOUT_S = 120.0
@@ -39,24 +39,25 @@ class SentPart(Struct, frozen=True):
     attempt: int
     count: int
     crc: int
+    log: str = ""
 
 
 def send(
-    place: Place, txn: str, found: Iterable[Single | Batch], *, partition: int, attempt: int
+    place: Place, txn: str, found: Iterable[LogBlock], *, partition: int, attempt: int
 ) -> list[SentPart]:
     """Stage blocks, each a part of its own."""
     sent, server = [], _UploadServer(place)
-    for number, packed in enumerate(found):
+    for number, (log, packed) in enumerate(found):
         data = _encode(packed)
         part, crc = f"{partition}-{number}", checksum(data)
         query = urlencode({"attempt": attempt, "crc": crc})
         server.ask("POST", f"{_staging(txn)}/{part}?{query}", data, MEDIA_TYPE)
-        sent.append(SentPart(part, attempt, packed.count, crc))
+        sent.append(SentPart(part, attempt, packed.count, crc, log))
     return sent
 
 
 def commit(place: Place, txn: str, log: str, parts: list[SentPart]) -> None:
-    """Publish parts in the order in which they are listed; once, however often it is asked.
+    """Publish parts, in the order in which they are listed; once, however often it is asked.
 
     A batch that Spark runs again is the same batch, though its tasks may pack its rows otherwise.
     """

@@ -1,4 +1,4 @@
-"""Writes to a log or a queue: tasks stage blocks, the driver's commit publishes them in one go.
+"""Writes to logs or a queue: tasks stage blocks, the driver's commit publishes them in one go.
 
 Nothing of a job that failed is ever visible. A batch of a stream is published once, however often
 Spark repeats it, and so is a batch write that names `txnAppId` and `txnVersion`.
@@ -29,8 +29,8 @@ from millstream.spark.failures import point
 from millstream.spark.options import WriteOptions
 from millstream.spark.place import check_here, reading, writing
 from millstream.spark.publishing import Version, publish
-from millstream.spark.rows import blocks_of, check_columns
-from millstream.spark.staging import StagedFile
+from millstream.spark.rows import blocks_by_topic, blocks_of, check_columns
+from millstream.spark.staging import LogBlock, StagedFile
 from millstream.spark.uploading import SentPart
 from millstream.spark.worker import settle
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+TOPIC = "topic"
 COLUMNS = ("key", "value", "headers", "timestamp")
 ASSIGNED = ("topic", "partition", "offset", "appendTimestamp")
 """Columns of a read that a store assigns: they may be there, without a value."""
@@ -62,6 +63,12 @@ class SparkWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
         self._streaming = streaming
         self._job = f"job:{secrets.token_hex(8)}"
         check_columns(self._names, (*COLUMNS, *ASSIGNED), ("value",))
+        if options.by_topic and TOPIC not in self._names:
+            raise InvalidInput(
+                "where do the rows go? expected one of the options log (the name of a log), queue "
+                "(the name of a queue) and assign=true, or a column topic with the name of each "
+                "row's log"
+            )
         if options.queue:
             _check_queue(options)
         if streaming and options.version is not None:
@@ -77,9 +84,13 @@ class SparkWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
         version = _batch_of(context) if self._streaming else self._wished()
         txn = self._txn(version)
         partition, attempt = context.partitionId(), context.taskAttemptId()
-        packed = (
-            block for batch in iterator for block in blocks_of(_named(batch, self._names), Limits())
-        )
+        by_topic = self._options.by_topic
+        named = (_named(batch, self._names, by_topic=by_topic) for batch in iterator)
+        packed: Iterator[LogBlock]
+        if by_topic:
+            packed = blocks_by_topic(named, Limits())
+        else:
+            packed = (("", block) for batch in named for block in blocks_of(batch, Limits()))
         staged = StagedByTask(txn, version, [], [])
         place = self._options.place
         if place.is_server:
@@ -145,13 +156,15 @@ def _batch_of(context: TaskContext) -> Version:
     return Version(query, int(batch))
 
 
-def _named(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
+def _named(batch: pa.RecordBatch, names: list[str], *, by_topic: bool) -> pa.RecordBatch:
     """Rows under the names of their columns."""
     for name in ASSIGNED:
+        if name == TOPIC and by_topic:
+            continue
         if name in names and batch.column(at := names.index(name)).null_count < batch.num_rows:
             raise InvalidInput(
-                f"the column {name!r} would not be written, because the store assigns it; leave it "
-                f"out with select(…): {batch.column(at)[0]}"
+                f"the column {name!r} would not be written, because the store or an option says "
+                f"it; leave it out with select(…): {batch.column(at)[0]}"
             )
     return batch.rename_columns(names)
 

@@ -248,6 +248,35 @@ async def test_what_is_no_part_is_refused(rest: Rest) -> None:
 
 
 @served
+async def test_parts_go_to_logs_of_their_own_in_one_commit(rest: Rest) -> None:
+    first = await stage(rest, "1", b"a", b"b")
+    second = await stage(rest, "2", b"c", b"d")
+    third = await stage(rest, "3", b"e", b"f")
+    parts = [{**first, "log": "x"}, {**second, "log": "y"}, {**third, "log": "x"}]
+    answer = await rest.post("/staging/t/commit", json={"parts": parts})
+    assert answer.json() == {"log": "", "offset": 0, "count": 6, "repeated": False}
+    assert await values_in(rest, "x") == [b"a", b"b", b"e", b"f"]
+    assert await values_in(rest, "y") == [b"c", b"d"]
+    again = await rest.post("/staging/t/commit", json={"parts": parts})
+    assert again.json()["repeated"] is True
+    other = [{**one, "log": "z"} for one in parts]
+    problem(await rest.post("/staging/t/commit", json={"parts": other}), 409, "Conflict")
+    problem(await rest.post("/staging/t/commit", json={"parts": [first]}), 422, "InvalidName")
+
+
+@looped
+async def test_each_log_of_a_commit_needs_the_right_to_write_it() -> None:
+    async with guarded(extra=routes) as at:
+        token = at.token("log:write:x*")
+        data = msgspec.msgpack.encode(batch(b"a", b"b"))
+        sent = await at.ask("POST", "/staging/t/1", bearer=token, content=data, headers=KIND)
+        for log, status in (("y", 403), ("x1", 200)):
+            body = {"log": "x", "parts": [{**sent.json(), "log": log}]}
+            answer = await at.ask("POST", "/staging/t/commit", bearer=token, json=body)
+            assert answer.status_code == status, answer.text
+
+
+@served
 async def test_staging_has_bounds(
     rest: Rest,
 ) -> None:

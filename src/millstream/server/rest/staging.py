@@ -9,6 +9,7 @@ themselves live only as long as the server; see `staged`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Annotated
 
@@ -64,12 +65,14 @@ class StagedPart(Struct, forbid_unknown_fields=True, kw_only=True):
     count: Annotated[int, Meta(ge=1)]
     crc: Crc
     """CRC32C of the body as it came."""
+    log: str = ""
+    """In the commit: the log that this part goes to, if not the one of all."""
 
 
 class CommitBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which parts go to which log, in order."""
+    """Which parts go to which log, in order; each part may name a log of its own."""
 
-    log: str
+    log: str = ""
     parts: Annotated[list[StagedPart], Meta(min_length=1, max_length=PARTS_MAX)]
     any_content: bool = False
     """Whether a repeat may list other parts: for writers that pack the same rows anew, as Spark."""
@@ -144,19 +147,24 @@ def _check_txn(name: str) -> None:
 async def commit_staged(ask: Ask, txn: str, body: CommitBody) -> Committed:
     """Publish staged parts atomically, and once.
 
-    All parts are appended in one commit, in the order in which they are listed. A repeat by the same
+    All parts are appended in one commit, in the order in which they are listed, each to the log that
+    it names, else to the one of all. A repeat by the same
     token, within a week, answers what the first commit answered; other content under the same name is
     a conflict (409), and so is a part that is not there any more: stage it again.
     """
     _check_txn(txn)
-    log = check_name(body.log)
-    ask.principal.check(c.Append(log, _NOTHING))
+    logs = [one.log or body.log for one in body.parts]
+    for log in dict.fromkeys(logs):
+        ask.principal.check(c.Append(check_name(log), _NOTHING))
+    is_one = all(log == body.log for log in logs)
     core, shelf, key = ask.core, ask.core.shelf, (ask.principal.name, txn)
     name, digest = _name_of(key), _digest_of(body.parts)
     async with shelf.committing:
         while (before := await core.session.execute(FindPublished(BOOK, name))) is None:
-            parts = await _read_parts(shelf, key, body.parts, ask.limits)
-            command = PublishParts(BOOK, REMEMBERED_MS, name, log, parts, digest)
+            parts = _find_parts(shelf, key, body.parts, ask.limits)
+            command = PublishParts(
+                BOOK, REMEMBERED_MS, name, body.log, parts, digest, () if is_one else tuple(logs)
+            )
             published = await core.session.execute(command)
             del parts, command
             if published is not None:
@@ -174,7 +182,7 @@ def _name_of(key: tuple[str, str]) -> str:
 
 def _digest_of(parts: list[StagedPart]) -> str:
     """What tells a repeat from another commit: the parts' sizes and checksums, in order."""
-    content = [(one.count, one.crc) for one in parts]
+    content = [(one.count, one.crc, one.log) if one.log else (one.count, one.crc) for one in parts]
     return blake2b(msgspec.json.encode(content), digest_size=16).hexdigest()
 
 
@@ -199,9 +207,9 @@ def _committed(found: Published, *, repeated: bool) -> Committed:
     return Committed(log=found.log, offset=found.offset, count=found.count, repeated=repeated)
 
 
-async def _read_parts(
+def _find_parts(
     shelf: Shelf, key: tuple[str, str], names: list[StagedPart], limits: Limits
-) -> list[Single | Batch]:
+) -> LoadedParts:
     """The parts that are to be published; one that is gone, or another, is a conflict."""
     if len({one.part for one in names}) != len(names):
         raise InvalidInput("a part is named twice")
@@ -223,14 +231,22 @@ async def _read_parts(
                 count=part.count,
                 crc=part.crc,
             )
-    return await asyncio.to_thread(_load, staged, parts, limits)
+    return LoadedParts(staged, parts, limits)
 
 
-def _load(staged: ShelvedParts, parts: list[Part], limits: Limits) -> list[Single | Batch]:
-    found = [_packed.decode(staged.read(part)) for part in parts]
-    for packed in found:
-        check_packed(packed, limits)  # a disk may have damaged what it kept
-    return found
+class LoadedParts:
+    """Staged parts, read when their commit comes to them: memory holds one at a time."""
+
+    def __init__(self, staged: ShelvedParts, parts: list[Part], limits: Limits) -> None:
+        self._staged = staged
+        self._parts = parts
+        self._limits = limits
+
+    def __iter__(self) -> Iterator[Single | Batch]:
+        for part in self._parts:
+            packed = _packed.decode(self._staged.read(part))
+            check_packed(packed, self._limits)  # a disk may have damaged what it kept
+            yield packed
 
 
 @endpoint("DELETE /staging/{txn}")
