@@ -3,7 +3,7 @@
 # The extras of pyproject.toml that each target installs beside the core.
 RUN_EXTRAS    := server
 BENCH_EXTRAS  := server cluster
-SETUP_EXTRAS  := dev server cluster s3 s3-dev browser spark-local spark-dev
+SETUP_EXTRAS  := dev server cluster s3 s3-dev browser spark-local spark-dev lake
 CHECK_EXTRAS  := $(SETUP_EXTRAS)
 TEST_EXTRAS   := $(SETUP_EXTRAS)
 FAULTS_EXTRAS := $(SETUP_EXTRAS)

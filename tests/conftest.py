@@ -92,6 +92,7 @@ PARTS: dict[str, Callable[[], str | None]] = {
     "s3": functools.cache(_missing_s3),
     "nats": functools.cache(_missing_nats),
     "fuse": functools.cache(_missing_fuse),
+    "lake": functools.partial(_missing_modules, "deltalake", "pyiceberg", "sqlalchemy"),
 }
 
 

@@ -17,6 +17,7 @@ import millstream
 from millstream.bench import first_row
 from millstream.bench.measure import PAYLOAD_BYTES, ReportRow, payloads, seconds
 from millstream.bench.suite import Suite
+from millstream.errors import CannotOpen
 from millstream.record import Headers
 from millstream.spark.pipelines.target import Job, quiet
 from millstream.spark.session import local_session
@@ -36,6 +37,7 @@ SCALED_PARTITIONS = 4
 MANY_RECORDS = 500
 """Records of each of many small logs."""
 SINGLES_MAX = 100_000
+TABLE_FILES = 100
 
 Work = Callable[[], object]
 
@@ -226,6 +228,47 @@ def spark_read_singles(bench: SparkBench) -> ReportRow:
     return row.require_ratio(0.8)
 
 
+def spark_table(bench: SparkBench) -> ReportRow:
+    """Registering the files of an archive as a table: Delta, and beside it Iceberg."""
+    from millstream.spark.archive import Archive
+    from millstream.spark.lake import KINDS, check_table, register
+    from millstream.spark.pipelines.archive import archive
+
+    try:
+        for kind in KINDS:
+            check_table(kind)
+    except CannotOpen as error:
+        return ReportRow(void=error.message, details={"turns": 0})
+    bench.many()
+    names = [f"many-{number:06}" for number in range(TABLE_FILES)]
+    logs = [name for name in names if bench.client.log(name).end_offset()]
+    took_s: dict[str, list[float]] = {"delta": [], "iceberg": []}
+    for _ in range(1 if bench.seconds < 1 else TURNS_MIN + 1):
+        kept = bench.directory / bench.name("kept")
+        archive(bench.spark, bench.store, kept, logs=logs)
+        for kind, times in took_s.items():
+            began = seconds()
+            register(Archive(kept), kind)
+            times.append(seconds() - began)
+    # The first turn imports the libraries.
+    delta_s, iceberg_s = (median(times[1:] or times) for times in took_s.values())
+    row = ReportRow(
+        batch=len(logs),
+        per_second=round(len(logs) / delta_s),
+        p50_ms=round(delta_s * 1000, 1),
+        details={
+            "files": len(logs),
+            "iceberg_s": round(iceberg_s, 2),
+            "delta_s": round(delta_s, 2),
+            "turns": len(took_s["delta"]),
+        },
+    )
+    if len(took_s["delta"]) < TURNS_MIN:
+        row.void = f"{len(took_s['delta'])} turns are too few; give it a second or more"
+    row.require("iceberg ≤ 5 s", iceberg_s <= 5)
+    return row.require("delta ≤ 2 s", delta_s <= 2)
+
+
 def spark_first_row(bench: SparkBench) -> ReportRow:
     """From a session that has done nothing yet to the first row of a log."""
     log = bench.filled()
@@ -312,5 +355,6 @@ SUITE = Suite(
     spark_scale,
     spark_many_logs,
     spark_read_singles,
+    spark_table,
     spark_first_row,
 )

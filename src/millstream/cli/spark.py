@@ -157,15 +157,18 @@ def archive(
     allow_gaps: Annotated[
         bool, typer.Option("--allow-gaps", help="Leave out what was truncated or is damaged.")
     ] = False,
+    table: Annotated[
+        str, typer.Option(metavar="KIND", help="Also as a table: iceberg or delta.")
+    ] = "",
 ) -> Printed:
-    """Logs to Parquet files by log and date, each record once.
+    """Logs to Parquet files by log and date, each record once; also as a table.
 
     Truncates the logs behind them.
     """
     summary = where.run(
         "archive", place, path, logs=log or [], pattern=pattern, cursor=cursor, keep=keep,
         truncate=truncate, compression=compression, round_records=round_records,
-        fail_on_data_loss=not allow_gaps,
+        fail_on_data_loss=not allow_gaps, table=table,
     )  # fmt: skip
     facts = {
         "archive": summary.path,
@@ -173,6 +176,9 @@ def archive(
         "files": f"{summary.files:,} ({size(summary.bytes)})",
         "truncated": summary.truncated,
     }
+    if summary.table is not None:
+        added = plural(summary.table.files, "file")
+        facts["table"] = f"{summary.table.kind}, version {summary.table.version}, {added} added"
     rows = [(o.log, o.start, o.stop, o.records, o.files, o.truncated) for o in summary.logs]
     return _summarized("archive", summary, facts, "log from to records files truncated", rows)
 

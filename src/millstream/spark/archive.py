@@ -141,6 +141,13 @@ class Archive:
                 )
         return found
 
+    def logs(self) -> Iterator[str]:
+        """The names of all logs of which something is archived."""
+        for folder in sorted(self.path.joinpath(MANIFEST).glob("log=*")):
+            entry = next(iter(sorted(folder.glob("*.json"))), None)
+            if entry is not None:
+                yield _segment(entry).log
+
     def check(self) -> None:
         """Refuse a directory that holds no archive."""
         if not self.path.joinpath(MANIFEST).is_dir():

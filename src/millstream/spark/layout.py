@@ -45,6 +45,11 @@ def sink_schema() -> StructType:
     return _columns("key binary, value binary, timestamp timestamp")
 
 
+def log_schema(headers: str) -> StructType:
+    """All columns of a log's records, with headers in one of their forms."""
+    return _columns(_LOG).add("headers", _headers(headers))
+
+
 def schema_of(options: ReadOptions) -> StructType:
     """The columns of a read."""
     if options.state == "attempts":

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -25,6 +25,7 @@ from millstream.spark.archiving import WrittenRange
 from millstream.spark.bins import Bin, BinSizes, Range, bins
 from millstream.spark.failures import point
 from millstream.spark.following import StreamCursors
+from millstream.spark.lake import Registered, check_table, register
 from millstream.spark.losses import Loss, count
 from millstream.spark.options import read_options
 from millstream.spark.pipelines.target import (
@@ -92,6 +93,8 @@ class ArchiveSummary(Struct, frozen=True, kw_only=True):
     logs: list[ArchivedLog]
     lost: list[Loss] = []
     """What could not be read, and was left out."""
+    table: Registered | None = None
+    """What was added to the table, if one was asked for."""
 
 
 def archive(
@@ -107,6 +110,7 @@ def archive(
     truncate: bool = True,
     keep: Seconds | None = None,
     fail_on_data_loss: bool = True,
+    table: str = "",
     progress: Tell = quiet,
 ) -> ArchiveSummary:
     """Archive what is new in logs, chosen by name or by a regular expression, up to their ends now.
@@ -115,13 +119,14 @@ def archive(
     `truncate` is off, each log then forgets what its retention allows, and with `keep` also what is
     archived and older than that. Records that were truncated before they could be archived raise
     `Truncated`, and damaged ones end the run; with `fail_on_data_loss` off the archive has a gap
-    there, the summary names what is lost, and no other log is affected.
+    there, the summary names what is lost, and no other log is affected. `table` is iceberg or delta:
+    what is archived is then also in a table of that kind, before any log is truncated.
     """
     job, into = Job(spark, store, progress), Archive(path)
     if bool(logs) == bool(pattern):
         raise InvalidInput("expected either names of logs or a pattern, to say what to archive")
     names = check_names(logs)
-    _check_wishes(compression, round_records)
+    _check_wishes(compression, round_records, table)
     with into.writing(), writing(job.place) as session:
         infos = _infos(session, job.place, names, pattern)
         found, left_over, lost = {}, 0, list[Loss]()
@@ -149,24 +154,29 @@ def archive(
                 done += segment.stop - segment.start
             follower.move(session, {one.log: one.stop for one in segments})
             progress("archive", done, total)
+        registered = register(into, table) if table else None
         if truncate:
             for one in found.values():
                 one.truncated = _truncate(session, infos[one.log], one.stop, keep)
-    archived = list(found.values())
+    told = {"left_over": left_over, "seconds": job.seconds, "lost": lost, "table": registered}
+    return _summary(into, list(found.values()), **told)
+
+
+def _summary(into: Archive, archived: list[ArchivedLog], **more: Any) -> ArchiveSummary:
     return ArchiveSummary(
         path=str(into.path),
         records=sum(one.records for one in archived),
         files=sum(one.files for one in archived),
         bytes=sum(one.bytes for one in archived),
         truncated=sum(one.truncated for one in archived),
-        left_over=left_over,
-        seconds=job.seconds,
         logs=archived,
-        lost=lost,
+        **more,
     )
 
 
-def _check_wishes(compression: str, round_records: int) -> None:
+def _check_wishes(compression: str, round_records: int, table: str) -> None:
+    if table:
+        check_table(table)
     if compression not in COMPRESSIONS:
         raise InvalidInput(f"compression is one of {', '.join(COMPRESSIONS)}, not {compression!r}")
     if round_records < 1:
