@@ -147,9 +147,9 @@ class _DeltaArchive:
 
     def add(self, added: list[tuple[Segment, ArchivedFile]], ends: Position) -> None:
         from deltalake import CommitProperties, Transaction
-        from deltalake.transaction import AddAction
+        from deltalake.transaction import AddAction, RemoveAction
 
-        actions = [
+        actions: list[AddAction | RemoveAction] = [
             AddAction(
                 path=file.path,
                 size=file.bytes,
