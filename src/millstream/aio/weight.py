@@ -15,6 +15,7 @@ from millstream.queue.commands import (
     RenewClaims,
     Run,
 )
+from millstream.rooms.commands import Broadcast
 
 OPERATIONS_MAX = 128
 WEIGHT_MAX = 128 * 1024
@@ -46,6 +47,9 @@ def weight_of(command: Operation[Any]) -> int:
         return MESSAGE_WEIGHT * len(command.ranges)
     if isinstance(command, PutMessages):
         return _of_records(command.records)
+    if isinstance(command, Broadcast):
+        messages = command.send.messages
+        return sum([len(one.data) for one in messages]) + len(messages) * MESSAGE_WEIGHT
     return HEAVY
 
 

@@ -8,7 +8,6 @@ the connection is not read meanwhile. Frames of one client are stored in the ord
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from functools import partial
 from typing import Any
 
@@ -50,7 +49,7 @@ class Conversing:
         self._allowance = 0.0
         self._counted_s: float | None = None
         self._storing: set[asyncio.Future[Sent]] = set()
-        self._late: deque[str] = deque()
+        self._late: list[str] = []
         """Frames that could not be taken when they came; the first is being looked at."""
         self._working: asyncio.Task[None] | None = None
 
@@ -105,7 +104,7 @@ class Conversing:
             except MillstreamError:
                 pass  # taking the frame finds out as well
             self._take(self._late[0])
-            self._late.popleft()
+            del self._late[0]
         self._working = None
         self._socket.resume_reading()
 
