@@ -229,7 +229,7 @@ class Core:
         if isinstance(command, SendToRoom):
             return await self.send_to_room(command)  # type: ignore[return-value]
         if traits.holds:
-            held = self._holdings_of(principal) if holdings is None else holdings
+            held = self.holdings_of(principal) if holdings is None else holdings
             return await self._hold(command, held, turns)  # type: ignore[no-any-return]
         if isinstance(command, MintTicket):
             wall_ms = self.store.clock.wall_ms()
@@ -266,7 +266,8 @@ class Core:
         holdings.note(command, answer)
         return answer
 
-    def _holdings_of(self, principal: Principal) -> Holdings:
+    def holdings_of(self, principal: Principal) -> Holdings:
+        """What the requests of a principal's token have claimed; a socket has holdings of its own."""
         found = self._holdings.get(principal.token)
         if found is None:
             if len(self._holdings) >= HOLDERS_KEPT:

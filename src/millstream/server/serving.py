@@ -39,6 +39,7 @@ from millstream.server.http.guard import Guard
 from millstream.server.http.handshake import Handshakes
 from millstream.server.pages import WebPages
 from millstream.server.problems import nothing_here
+from millstream.server.rest.hot import HotEndpoints
 from millstream.server.rooms.events import enter_stream
 from millstream.server.rooms.hub import Hub
 from millstream.server.rooms.socket import PATH as ROOM_PATH
@@ -357,13 +358,16 @@ def make_app(core: Core, hub: Hub | None = None) -> Guard:
     pages = WebPages(core.settings.origins)
     hub = hub or Hub(core, core.settings.instance or "here")
     core.room_events = partial(enter_stream, hub)
+    (paths,) = routes(core)
     joined: list[BaseRoute] = [
         WebSocketRoute(PATH, Socket(core)),
         WebSocketRoute(ROOM_PATH, RoomSocket(hub)),
-        *routes(core),
+        paths,
         pages,
     ]
-    return Guard(Starlette(routes=joined, exception_handlers={404: nothing_here}), core)
+    guard = Guard(Starlette(routes=joined, exception_handlers={404: nothing_here}), core)
+    guard.hot = HotEndpoints(core, guard, paths)
+    return guard
 
 
 def listen(host: str, port: int) -> socket.socket:

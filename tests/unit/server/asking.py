@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import httpx
+import pytest
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -19,6 +20,10 @@ from millstream.limits import Limits
 from millstream.server.auth.access import ANYONE_HERE, Principal
 from millstream.server.core import Core
 from millstream.server.docs.endpoints import routes
+from millstream.server.http.guard import Guard
+from millstream.server.http.hot import HotCycle, is_hot
+from millstream.server.rest.hot import HotEndpoints
+from millstream.server.rest.routing import Paths
 from millstream.server.rooms.events import enter_stream
 from millstream.server.rooms.hub import Hub
 from millstream.server.settings import Settings
@@ -27,6 +32,20 @@ from millstream.testing.clock import SimulatedClock
 
 TEST_S_MAX = 60
 
+by_hot_paths = False
+"""Whether `serving` offers requests to the hot endpoints first; a module's fixture sets it for all."""
+
+
+def each_way(request: pytest.FixtureRequest) -> Iterator[str]:
+    """For a fixture that has all tests of a module run through the framework, and past it."""
+    global by_hot_paths
+    by_hot_paths = request.param == "hot"
+    yield request.param
+    by_hot_paths = False
+
+
+EACH_WAY = pytest.fixture(params=["framework", "hot"], autouse=True, scope="module", name="way")
+
 
 class Rest(httpx.AsyncClient):
     """A client, with the server's insides at hand."""
@@ -34,6 +53,7 @@ class Rest(httpx.AsyncClient):
     core: Core
     clock: SimulatedClock
     app: Starlette
+    asked_by: httpx.ASGITransport
 
 
 class AsSomebody:
@@ -48,6 +68,53 @@ class AsSomebody:
         if scope["type"] == "http":
             scope.setdefault("state", {})["principal"] = self.principal
         await self.app(scope, receive, send)
+
+    def principal_now(self, scope: Scope) -> Principal:
+        """The same."""
+        return self.principal
+
+    def request_id(self, scope: Scope) -> str:
+        """The same for all."""
+        return "1"
+
+
+class _ToldCycle(HotCycle):
+    """One request, whose answer is kept."""
+
+    def __init__(self) -> None:
+        self.told: asyncio.Future[httpx.Response] = asyncio.get_running_loop().create_future()
+
+    def watch(self, task: asyncio.Task[Any]) -> None:
+        """No server stops here."""
+
+    def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+        """Keep the answer."""
+        self.told.set_result(httpx.Response(status, headers=list(headers), content=body))
+
+
+class HotTransport(httpx.ASGITransport):
+    """Offers requests to the hot endpoints first, as a connection does."""
+
+    def __init__(self, app: AsSomebody, core: Core, paths: Paths) -> None:
+        super().__init__(app, raise_app_exceptions=True)
+        self.taken = 0
+        """How many requests the hot endpoints have answered."""
+        self._hot = HotEndpoints(core, cast(Guard, app), paths)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Ask the hot endpoints; if they do not take it, the application."""
+        url, method = request.url.raw_path, request.method.encode()
+        headers = [(name.lower(), value) for name, value in request.headers.raw]
+        if is_hot(method, url, headers):
+            body = await request.aread()
+            scope = {"type": "http", "method": "POST", "headers": headers, "state": {}}
+            scope |= {"raw_path": url, "query_string": b""}
+            cycle = _ToldCycle()
+            is_whole = int(request.headers["content-length"]) == len(body)
+            if is_whole and self._hot.begin(scope, body, cycle):
+                self.taken += 1
+                return await cycle.told
+        return await super().handle_async_request(request)
 
 
 @asynccontextmanager
@@ -67,9 +134,12 @@ async def serving(
     hub = Hub(core, "test")
     core.room_events = partial(enter_stream, hub)
     app = Starlette(routes=[*routes(core)])
-    transport = httpx.ASGITransport(AsSomebody(app, principal), raise_app_exceptions=True)
+    asked = AsSomebody(app, principal)
+    transport = httpx.ASGITransport(asked, raise_app_exceptions=True)
+    if by_hot_paths:
+        transport = HotTransport(asked, core, *routes(core))
     async with Rest(transport=transport, base_url="http://here") as rest:
-        rest.core, rest.app = core, app
+        rest.core, rest.app, rest.asked_by = core, app, transport
         if isinstance(clock, SimulatedClock):
             rest.clock = clock
         try:

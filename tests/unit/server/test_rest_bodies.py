@@ -15,7 +15,9 @@ from millstream.errors import Denied, MillstreamError
 from millstream.server import problems
 from millstream.server.rest import routing
 from millstream.server.settings import Settings
-from tests.unit.server.asking import Rest, looped, problem, served, serving
+from tests.unit.server.asking import EACH_WAY, Rest, each_way, looped, problem, served, serving
+
+way = EACH_WAY(each_way)
 
 SMALL = Settings(body_bytes_max=1_000)
 

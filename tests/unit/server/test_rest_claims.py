@@ -10,8 +10,10 @@ import pytest
 
 from millstream.clock import SystemClock
 from millstream.record import moment
-from tests.unit.server.asking import Rest, looped, problem, served, serving
+from tests.unit.server.asking import EACH_WAY, Rest, each_way, looped, problem, served, serving
 from tests.unit.server.test_rest_queues import claim
+
+way = EACH_WAY(each_way)
 
 
 async def with_messages(rest: Rest, count: int, **spec: Any) -> None:

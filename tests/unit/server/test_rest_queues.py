@@ -12,7 +12,18 @@ from millstream.queue.model.backoff import Backoff
 from millstream.queue.model.spec import QueueSpec
 from millstream.server.auth.access import Principal, parse_permissions
 from tests.unit.queue.test_spec import SETTINGS
-from tests.unit.server.asking import AsSomebody, Rest, looped, problem, served, serving
+from tests.unit.server.asking import (
+    EACH_WAY,
+    AsSomebody,
+    Rest,
+    each_way,
+    looped,
+    problem,
+    served,
+    serving,
+)
+
+way = EACH_WAY(each_way)
 
 
 async def claim(rest: Rest, **body: Any) -> list[dict[str, Any]]:

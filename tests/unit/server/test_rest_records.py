@@ -11,7 +11,9 @@ import pytest
 
 from millstream.clock import SystemClock
 from millstream.server.rest import records
-from tests.unit.server.asking import Rest, looped, problem, served, serving
+from tests.unit.server.asking import EACH_WAY, Rest, each_way, looped, problem, served, serving
+
+way = EACH_WAY(each_way)
 
 ARROW = "application/vnd.apache.arrow.stream"
 

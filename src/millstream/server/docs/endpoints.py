@@ -14,7 +14,6 @@ from functools import cache
 from typing import Any
 
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from millstream.server import pages
 from millstream.server.core import Core
@@ -27,7 +26,7 @@ PAGE = "api/index.html"
 """The page that shows the document: the same for every client; it asks for the document itself."""
 
 
-def routes(core: Core) -> list[BaseRoute]:
+def routes(core: Core) -> list[Paths]:
     """Everything that REST answers, the document included."""
     return [Paths(core, ENDPOINTS)]
 

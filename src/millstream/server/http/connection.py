@@ -16,6 +16,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from millstream.server.http.framed import FramedConnection, wants_frames
+from millstream.server.http.guard import Guard
+from millstream.server.http.hot import HotCycle, is_hot
 from millstream.server.settings import Settings
 
 HEAD_S = 10.0
@@ -45,8 +47,9 @@ _PLAIN = b"content-type: text/plain; charset=utf-8\r\nconnection: close\r\n"
 class Config(uvicorn.Config):
     """Uvicorn's settings, with ours beside them."""
 
-    def __init__(self, app: Any, settings: Settings, **options: Any) -> None:
+    def __init__(self, app: Guard, settings: Settings, **options: Any) -> None:
         self.settings = settings
+        self.hot = app.hot
         times: dict[str, Any] = {
             "timeout_keep_alive": IDLE_S,
             "ws_ping_interval": PING_S,
@@ -72,6 +75,8 @@ class HttpConnection(HttpToolsProtocol):
         """What came since the last piece of a body: chunk extensions and trailers."""
         self._passed_over_bytes = 0
         self._unread_bytes = 0
+        self._held: bytes | None = None
+        """What came of the body of a request that may be hot, and has not begun yet."""
 
     def connection_made(self, transport: Any) -> None:
         """Take a place, or be refused if there is none."""
@@ -100,6 +105,8 @@ class HttpConnection(HttpToolsProtocol):
             self._bodiless_bytes += len(data)
             self._passed_over_bytes += len(data)
         super().data_received(data)
+        if self._held is not None and not self.transport.is_closing():
+            self._begin_with_held()  # it has not come whole
         most = self.config.settings.head_bytes_max
         if self._in_head and self._head_bytes > most:
             self._refuse_head()
@@ -126,9 +133,40 @@ class HttpConnection(HttpToolsProtocol):
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self.config.settings.head_bytes_max:
             raise ValueError("the head is too large")  # the parser stops, and answers below
+        before: Any = self.cycle
+        is_free = before is None or before.response_complete
+        if is_free and self.config.hot and is_hot(self.parser.get_method(), self.url, self.headers):
+            self._held = b""
+        else:
+            self._begin_request()
+
+    def _begin_request(self) -> None:
+        """Have the application answer a request in a task, whose body may be coming yet."""
         super().on_headers_complete()
         cycle = self.cycle
         self.scope["state"]["has_come"] = lambda: not cycle.more_body
+
+    def _begin_with_held(self) -> None:
+        """The same, with what is held of its body."""
+        held, self._held = self._held, None
+        self._begin_request()
+        if held:
+            super().on_body(held)
+
+    def _begin_hot(self) -> bool:
+        """Have the application answer a request that has come whole, if it takes it."""
+        hot, body, before = self.config.hot, self._held, self.cycle
+        assert hot is not None
+        assert body is not None
+        is_kept = self.parser.get_http_version() == "1.1" and self.parser.should_keep_alive()
+        cycle = HotCycle(self, keep_alive=is_kept)
+        scope: Any = self.scope
+        scope |= {"method": "POST", "raw_path": self.url, "query_string": b""}
+        self._held, self._in_head, self.cycle = None, True, cycle  # type: ignore[assignment]
+        if hot.begin(scope, body, cycle):
+            return True
+        self._held, self._in_head, self.cycle = body, False, before
+        return False
 
     def handle_websocket_upgrade(self) -> None:
         """Leave the connection to frames of our own, or to a WebSocket."""
@@ -153,10 +191,17 @@ class HttpConnection(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """A piece of a body: what comes between two of them counts as overhead."""
         self._bodiless_bytes = 0
+        if self._held is not None:
+            self._held += body
+            return
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         """A request has come whole; the next bytes are another's head."""
+        if self._held is not None:
+            if self._begin_hot():
+                return
+            self._begin_with_held()
         super().on_message_complete()
         self._in_head = True
         if self._stop_timer("passed"):

@@ -33,6 +33,7 @@ from millstream.server.auth import tickets
 from millstream.server.auth.access import ANYONE_HERE, NOBODY, NODE, Principal
 from millstream.server.auth.tokens import TEXT_CHARS_MAX
 from millstream.server.cluster.seat import ALONE, Asker
+from millstream.server.http.hot import HotPaths
 from millstream.server.journal import ACCESS
 from millstream.server.observe.tracing import request_span
 from millstream.server.problems import respond
@@ -70,6 +71,8 @@ class Guard:
     def __init__(self, app: ASGIApp, core: Core) -> None:
         self.app = app
         """What is guarded."""
+        self.hot: HotPaths | None = None
+        """What answers hot requests, past the application; it asks `principal_now`."""
         self._core = core
         self._origins = {_origin(text) for text in core.settings.origins}
 
@@ -78,7 +81,7 @@ class Guard:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        request_id = _given_id(scope) or secrets.token_hex(8)
+        request_id = self.request_id(scope)
         scope["state"] = {**scope.get("state", {}), "request_id": request_id}
         watched = _Watched(self._core, scope, receive, send, request_id)
         with watched, ExitStack() as held:
@@ -99,6 +102,27 @@ class Guard:
             with request_span(scope):
                 if not await self._hand_on(scope, watched):
                     await self.app(scope, watched.receive, watched.send)
+
+    def request_id(self, scope: Scope) -> str:
+        """The id of a request: the one that it came with, or a new one."""
+        return _given_id(scope) or secrets.token_hex(8)
+
+    def principal_now(self, scope: Scope) -> Principal | None:
+        """Who asks, if the request may come in and that is known at once; never of tickets.
+
+        It refuses nothing itself: a request that is not let in here is asked for its reasons later.
+        """
+        try:
+            self._check_host(scope)
+            self._check_origin(scope)
+            text = _credential(scope)
+        except MillstreamError:
+            return None
+        if text is None:
+            return None if self._core.settings.needs_tokens() else ANYONE_HERE
+        if len(text) > TEXT_CHARS_MAX or text.startswith(tickets.PREFIX):
+            return None
+        return self._core.tokens.authenticate_now(text)
 
     async def _hand_on(self, scope: Scope, watched: _Watched) -> bool:
         """Whether the leading node of the cluster has answered in the place of this one."""
@@ -180,11 +204,11 @@ class _Watched:
 
     def __enter__(self) -> None:
         self._began_s = self._core.store.clock.seconds()
-        self._core.meter.requests_open.inc()
+        self._core.meter.requests_open.count += 1
 
     def __exit__(self, *_: object) -> None:
         meter = self._core.meter
-        meter.requests_open.dec()
+        meter.requests_open.count -= 1
         if self._is_socket and self._status == 101:
             meter.sockets.dec()
         meter.requests.add(self._status or 500)

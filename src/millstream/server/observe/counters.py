@@ -12,7 +12,12 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from math import inf
 
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 
@@ -27,6 +32,19 @@ class PlainCounter(Collector):
     def collect(self) -> Iterator[Metric]:
         """Its one family."""
         yield CounterMetricFamily(self._name, self._text, value=self.count)
+
+
+class PlainGauge(Collector):
+    """A number that goes up and down; `count` may be changed by its owner."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.count = 0
+        self._name = name
+        self._text = text
+
+    def collect(self) -> Iterator[Metric]:
+        """Its one family."""
+        yield GaugeMetricFamily(self._name, self._text, value=self.count)
 
 
 class CounterByStatus(Collector):

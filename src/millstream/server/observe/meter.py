@@ -16,6 +16,7 @@ from millstream.server.observe.counters import (
     CounterByStatus,
     HistogramByCommand,
     PlainCounter,
+    PlainGauge,
     PlainHistogram,
 )
 
@@ -59,8 +60,10 @@ class Meter:
         self.denied = self._counter(
             "denied_requests", "Requests refused before they were looked at, by reason.", ["reason"]
         )
-        self.requests_open = self._gauge(
-            "requests_open", "Requests and sockets that are being answered now."
+        self.requests_open = self._add(
+            PlainGauge(
+                "millstream_requests_open", "Requests and sockets that are being answered now."
+            )
         )
         self.connections = self._gauge("connections", "Connections that are open now.")
         self.sockets = self._gauge("sockets", "WebSockets that are open now.")

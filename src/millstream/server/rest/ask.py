@@ -26,16 +26,16 @@ T = TypeVar("T")
 class Ask:
     """One request, read and decoded; and a session, on which the nouns of `millstream.aio` work."""
 
-    def __init__(self, core: Core, request: Request) -> None:
+    def __init__(self, core: Core, request: Request, principal: Principal) -> None:
         self.core = core
         self.request = request
-        self.principal: Principal = request.state.principal
+        self.principal = principal
         self.limits = core.session.limits
         self.clock = core.session.clock
         self.data = b""
         """The body as it came."""
         self._traceparent = traceparent_of(request.scope)
-        self._asker: Asker = getattr(request.state, "asker", ALONE)
+        self._asker: Asker = request.scope["state"].get("asker", ALONE)
 
     async def execute(self, command: Command[T]) -> T:
         """Answer a command, if the asker may ask it."""

@@ -33,7 +33,7 @@ from millstream.server.rest.body import (
 )
 from millstream.server.rest.endpoint import JSON, Endpoint, Reply
 
-_encode = msgspec.json.Encoder().encode
+encode_json = msgspec.json.Encoder().encode
 
 Methods = dict[str, Endpoint]
 
@@ -91,7 +91,9 @@ class Paths(BaseRoute):
                 f"{request.method} is not possible here; {', '.join(allow)} are", allow=allow
             )
         with ExitStack() as held:
-            return await self._run(Ask(self._core, request), endpoint, held)
+            return await self._run(
+                Ask(self._core, request, request.state.principal), endpoint, held
+            )
 
     async def _run(self, ask: Ask, endpoint: Endpoint, held: ExitStack) -> Response:
         request, given = ask.request, {}
@@ -108,7 +110,7 @@ class Paths(BaseRoute):
                 given["body"] = body
         for name, segment in request.path_params.items():
             given[name] = checked_segment(name, segment, endpoint.path_types[name])
-        return _written(await endpoint.run(ask, **given), endpoint)
+        return written(await endpoint.run(ask, **given), endpoint)
 
 
 def _shape(path: bytes) -> tuple[bytes, int]:
@@ -160,7 +162,7 @@ async def _read(ask: Ask, endpoint: Endpoint, grow: Callable[[int], None] | None
     return await asyncio.to_thread(decode_json, data, endpoint.body)
 
 
-def _written(answer: Any, endpoint: Endpoint) -> Response:
+def written(answer: Any, endpoint: Endpoint) -> Response:
     """A handler's answer as a response."""
     if isinstance(answer, Response):
         return answer
@@ -169,4 +171,4 @@ def _written(answer: Any, endpoint: Endpoint) -> Response:
         answer, status = answer.value, answer.status
     if answer is None:
         return Response(status_code=status)
-    return Response(_encode(answer), status_code=status, media_type=JSON)
+    return Response(encode_json(answer), status_code=status, media_type=JSON)

@@ -1,0 +1,235 @@
+"""Hot endpoints: append, put, claim and acknowledge, carried out without a task of their own.
+
+The same handlers answer as for every request, behind the same guard; but they are stepped by hand.
+A handler hands its command over, is sent the answer once the commit of this turn has it, and what it
+returns is written at once. A request that is refused, or would have to wait before its command is
+known, is left to the way of all requests, which refuses or waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Generator
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Scope
+
+from millstream.command import Command
+from millstream.errors import Closed, MillstreamError
+from millstream.server import direct, problems
+from millstream.server.auth.access import Principal
+from millstream.server.core import Core
+from millstream.server.http.guard import REQUEST_ID, Guard
+from millstream.server.http.hot import HotCycle
+from millstream.server.observe.tracing import is_on
+from millstream.server.rest.ask import Ask, checked_segment
+from millstream.server.rest.body import decode_json, decode_query
+from millstream.server.rest.claims import ack_claims, claim_messages
+from millstream.server.rest.endpoint import ANY, JSON, Endpoint, Reply
+from millstream.server.rest.messages import put_messages
+from millstream.server.rest.records import append_records
+from millstream.server.rest.routing import Paths, encode_json, written
+
+T = TypeVar("T")
+
+Headers = list[tuple[bytes, bytes]]
+
+Place = tuple[Endpoint | None, dict[str, str | int]]
+"""A hot endpoint, and the names in its address; None if there is none."""
+
+PLACES_MAX = 1_000
+"""Addresses that are remembered."""
+
+HOT = frozenset({append_records, put_messages, claim_messages, ack_claims})
+
+
+class HotEndpoints:
+    """Takes hot requests before they become tasks; belongs to one event loop."""
+
+    def __init__(self, core: Core, guard: Guard, paths: Paths) -> None:
+        self._core = core
+        self._guard = guard
+        self._paths = paths
+        self._places: dict[bytes, Place] = {}
+        """Addresses that were asked before: to find one anew costs as much as to check a token."""
+
+    def begin(self, scope: Scope, body: bytes, cycle: HotCycle) -> bool:
+        """Answer a request by `cycle.respond`, now or later; False if nothing was done.
+
+        Requests that are logged or traced, and those of a cluster, go the way of all requests.
+        """
+        core = self._core
+        settings = core.settings
+        if core.seat is not None or settings.log_requests or core.closing.is_set() or is_on():
+            return False
+        if len(body) > settings.body_bytes_max:
+            return False
+        try:
+            endpoint, given = self._asked(scope, body)
+            principal = self._guard.principal_now(scope)
+            if endpoint is None or principal is None:
+                return False
+            core.quota.connections.take(principal)
+        except MillstreamError:
+            return False
+        try:
+            core.quota.spend(principal)
+        except MillstreamError:
+            core.quota.connections.give(principal)
+            return False
+        ask = _HotAsk(core, scope, principal, body)
+        core.meter.received_bytes.count += len(body)
+        _HotRequest(ask, endpoint, cycle, self._guard.request_id(scope)).begin(given)
+        return True
+
+    def _asked(self, scope: Scope, body: bytes) -> tuple[Endpoint | None, dict[str, Any]]:
+        """The endpoint and what its handler gets; None if it is to be asked in another way."""
+        place = self._places.get(scope["raw_path"])
+        if place is None:
+            place = self._find(scope)
+        endpoint, names = place
+        if endpoint is None:
+            return None, {}
+        kind = _content_type(scope)
+        is_json = kind == JSON or (not kind and not endpoint.raw)
+        if not is_json and ANY not in endpoint.raw:
+            return None, {}
+        given: dict[str, Any] = {"body": None, **names}
+        if is_json:
+            data = b"{}" if not body and endpoint.body_optional else body
+            given["body"] = decode_json(data, endpoint.body)
+            if getattr(given["body"], "wait", None):
+                return None, {}
+        if endpoint.query is not None:
+            given["query"] = decode_query([], endpoint.query)
+        return endpoint, given
+
+    def _find(self, scope: Scope) -> Place:
+        """The hot endpoint at an address, if one is there, and the checked names in it."""
+        scope["path"] = unquote(scope["raw_path"].decode("latin-1"))
+        match, found = self._paths.matches(scope)
+        endpoint: Endpoint | None = found["methods"].get("POST") if match is Match.FULL else None
+        if endpoint is None or endpoint.run not in HOT:
+            return None, {}
+        place: Place = (
+            endpoint,
+            {
+                name: checked_segment(name, segment, endpoint.path_types[name])
+                for name, segment in found["path_params"].items()
+            },
+        )
+        if len(self._places) >= PLACES_MAX:
+            self._places.clear()
+        self._places[scope["raw_path"]] = place
+        return place
+
+
+def _content_type(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"content-type":
+            return str(value.decode("latin-1").partition(";")[0].strip().lower())
+    return ""
+
+
+class _Handed:
+    """A command on its way from a handler to the request that steps it."""
+
+    def __init__(self, command: Command[Any]) -> None:
+        self._command = command
+
+    def __await__(self) -> Generator[Command[Any], Any, Any]:
+        return (yield self._command)
+
+
+class _HotAsk(Ask):
+    """What a handler gets whose commands are carried out by the request that steps it."""
+
+    def __init__(self, core: Core, scope: Scope, principal: Principal, body: bytes) -> None:
+        state = {**scope["state"], "principal": principal}
+        super().__init__(core, Request({**scope, "state": state}), principal)
+        self.data = body
+
+    async def execute(self, command: Command[T]) -> T:
+        """Hand the command over; sent is its answer."""
+        found: T = await _Handed(command)
+        return found
+
+    def begin(self, command: Command[Any], done: direct.Done) -> None:
+        """Carry a command out; `done` is told its answer, an exception, or a task."""
+        core, principal = self.core, self.principal
+        holdings, traceparent = core.holdings_of(principal), self._traceparent
+        if not direct.begin(core, principal, command, holdings, done, traceparent=traceparent):
+            done(asyncio.get_running_loop().create_task(super().execute(command)))
+
+
+class _HotRequest:
+    """One request, stepped from its command to its answer."""
+
+    def __init__(self, ask: _HotAsk, endpoint: Endpoint, cycle: HotCycle, request_id: str) -> None:
+        self._ask = ask
+        self._endpoint = endpoint
+        self._cycle = cycle
+        self._id = request_id
+        self._handler: Coroutine[Any, Any, Any] | None = None
+
+    def begin(self, given: dict[str, Any]) -> None:
+        """Have the handler build its command."""
+        self._ask.core.meter.requests_open.count += 1
+        self._handler = self._endpoint.run(self._ask, **given)  # type: ignore[assignment]
+        self._step(None)
+
+    def _step(self, found: Any) -> None:
+        """Go on with the handler, which is sent an answer."""
+        handler, endpoint = self._handler, self._endpoint
+        assert handler is not None
+        try:
+            if isinstance(found, BaseException):
+                command = handler.throw(found)
+            else:
+                command = handler.send(found)
+        except StopIteration as over:
+            self._respond(*_plainly(over.value, endpoint))
+        except MillstreamError as error:
+            self._respond(*_parts(problems.respond(error)))
+        except Exception as error:  # answered without details, and logged
+            self._respond(*_parts(problems.respond_unexpected(error)))
+        else:
+            self._ask.begin(command, self._answered)
+
+    def _answered(self, found: Any) -> None:
+        if isinstance(found, asyncio.Task):
+            self._cycle.watch(found)
+            found.add_done_callback(self._task_over)
+        else:
+            self._step(found)
+
+    def _task_over(self, task: asyncio.Task[Any]) -> None:
+        if task.cancelled():
+            self._step(Closed("the server is stopping"))
+        else:
+            self._step(task.exception() or task.result())
+
+    def _respond(self, status: int, headers: Headers, body: bytes) -> None:
+        core = self._ask.core
+        core.quota.connections.give(self._ask.principal)
+        core.meter.requests_open.count -= 1
+        core.meter.requests.add(status)
+        core.meter.sent_bytes.count += len(body)
+        self._cycle.respond(status, [*headers, (REQUEST_ID, self._id.encode())], body)
+
+
+def _plainly(answer: Any, endpoint: Endpoint) -> tuple[int, Headers, bytes]:
+    """A handler's answer, without a response object where it is plain JSON, as most are."""
+    if answer is None or isinstance(answer, Response | Reply):
+        return _parts(written(answer, endpoint))
+    body = encode_json(answer)
+    headers = [(b"content-length", b"%d" % len(body)), (b"content-type", JSON.encode())]
+    return endpoint.answers[0].status, headers, body
+
+
+def _parts(response: Response) -> tuple[int, Headers, bytes]:
+    return response.status_code, response.raw_headers, bytes(response.body)
