@@ -39,6 +39,7 @@ from millstream.errors import (
     NoQuorum,
     NotLeader,
     OutcomeUnknown,
+    Overloaded,
 )
 from millstream.format import keys
 from millstream.store.commit import Commit
@@ -126,9 +127,10 @@ class ClusterMember:
 
     def commit(self, writer: Writer, commit: Commit, tables: list[TableChange]) -> None:
         """Have the quorum keep a commit, and then keep it here; in the turn, by the leader."""
+        body = self._packed(commit, tables)
         sent = False
         try:
-            position = self._send_commit(entries.pack(commit, tables))
+            position = self._send_commit(body)
             sent = True
             writer.commit(
                 Commit(OneMore(commit.rows, position.row()), commit.deletes, commit.ranges)
@@ -249,6 +251,19 @@ class ClusterMember:
         )
 
     # Appending.
+
+    def _packed(self, commit: Commit, tables: list[TableChange]) -> bytes:
+        most = self.settings.commit_bytes_max
+        size = sum(len(value) for _, value in commit.rows)
+        size += sum(len(change.changeset) for change in tables)
+        if size > most:
+            raise Overloaded(
+                f"{size:,} bytes in one commit, and a cluster's shared log takes {most:,}: nothing "
+                "was stored; send less at once",
+                size=size,
+                limit=most,
+            )
+        return entries.pack(commit, tables)
 
     def _send_commit(self, body: bytes) -> Position:
         self._chunks = []  # of a commit that was given up

@@ -18,11 +18,11 @@ from millstream.cluster.node import Fetch, Node
 from millstream.cluster.peers import NATS_USER, Peer, check_name, derive, own
 from millstream.cluster.settings import NodeSettings
 from millstream.cluster.shared_log import Unreachable
+from millstream.cluster.snapshots import open_member
 from millstream.cluster.trimming import Trimmer
 from millstream.errors import CannotOpen, InvalidInput
 from millstream.format import keys
 from millstream.store.engine import Engine
-from millstream.store.engines import open_engine
 
 if TYPE_CHECKING:
     from millstream.cluster.jetstream import JetStreamLog
@@ -162,7 +162,7 @@ class Membership:
 
     def _open(self) -> Engine:
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        engine = open_engine(self._file, member=True, clock=self._clock, file_mode=self._file_mode)
+        engine = open_member(self._file, clock=self._clock, file_mode=self._file_mode)
         try:
             _check_file(engine)
         except BaseException:

@@ -35,5 +35,8 @@ class NodeSettings:
     read_bytes_max: int = 4 * 1024 * 1024
     """Bytes of entries that are read, and applied in one local commit."""
 
+    commit_bytes_max: int = 80 * 1024 * 1024
+    """Bytes of one commit: the shared log holds 256 MiB in all, and a value may have 64."""
+
     snapshot_entries_min: int = 50_000
     """A follower so many entries behind takes a snapshot rather than replay them."""

@@ -7,17 +7,21 @@ without rows, which takes another snapshot, and never a file with another one's 
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from millstream.cluster.entry import Position, decode_position
-from millstream.errors import InvalidInput
+from millstream.errors import CorruptionError, InvalidInput
 from millstream.format import keys
 from millstream.store.engine import Engine
 from millstream.store.engines import open_engine
+from millstream.store.sqlite_copy import move_aside
 from millstream.store.sqlite_file import sync_folder
+
+_logger = logging.getLogger("millstream.cluster")
 
 
 class Exchangeable(Protocol):
@@ -28,6 +32,32 @@ class Exchangeable(Protocol):
 
     def exchange(self, path: Path, *, aside: Path) -> None:
         """Put a file in the place of this one, which goes aside; reads wait meanwhile."""
+
+
+def open_member(path: Path, **options: Any) -> Engine:
+    """The engine of a node's own file; a damaged one goes aside, and the node begins without rows.
+
+    It then takes what it had from the shared log or from another node.
+    """
+    try:
+        return _opened(path, options)
+    except CorruptionError as error:
+        aside = _free(path)
+        _logger.warning("store_set_aside path=%s aside=%s reason=%s", path, aside, error)
+    move_aside(path, aside)
+    sync_folder(path)
+    return _opened(path, options)
+
+
+def _opened(path: Path, options: dict[str, Any]) -> Engine:
+    engine = open_engine(path, member=True, **options)
+    try:
+        with engine.read() as snapshot:
+            decode_position(snapshot.get(keys.CLUSTER_KEY))
+    except BaseException:
+        engine.close()
+        raise
+    return engine
 
 
 def copy(engine: Engine, path: Path) -> Position:

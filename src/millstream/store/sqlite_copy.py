@@ -57,6 +57,12 @@ def _begin(path: Path, vfs: str | None) -> None:
 
 def exchange_file(path: Path, new: Path, *, aside: Path) -> None:
     """Move a file and its write-ahead log aside, and another one to its place; nobody has it open."""
+    move_aside(path, aside)
+    os.rename(new, path)
+
+
+def move_aside(path: Path, aside: Path) -> None:
+    """Move a file and its write-ahead log to another name; nobody has it open."""
     for ending in (
         "-wal",
         "",
@@ -65,4 +71,3 @@ def exchange_file(path: Path, new: Path, *, aside: Path) -> None:
             os.rename(f"{path}{ending}", f"{aside}{ending}")
     with suppress(FileNotFoundError):
         os.unlink(f"{path}-shm")
-    os.rename(new, path)

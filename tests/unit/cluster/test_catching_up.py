@@ -10,7 +10,7 @@ import pytest
 from millstream.cluster import entry as entries
 from millstream.cluster.shared_log import Unreachable, Unsure
 from millstream.cluster.snapshots import copy, read_position
-from millstream.errors import MillstreamError, NoQuorum, NotLeader
+from millstream.errors import MillstreamError, NoQuorum, NotLeader, Overloaded
 from millstream.format import keys
 from millstream.store.commit import Commit
 from millstream.store.engines import open_engine
@@ -252,7 +252,7 @@ def test_a_damaged_node_never_leads_keeps_its_file_and_is_repaired_from_another(
         assert (tmp_path / f"{damaged.name}.db.aside-1").exists()
 
 
-def test_a_row_that_is_damaged_is_found_when_the_next_entry_is_applied(tmp_path: Path) -> None:
+def test_a_node_whose_position_is_damaged_begins_anew_and_keeps_its_file(tmp_path: Path) -> None:
     with Trio(tmp_path) as trio:
         trio.start("a", "b", "c")
         leader = trio.leader()
@@ -266,7 +266,6 @@ def test_a_row_that_is_damaged_is_found_when_the_next_entry_is_applied(tmp_path:
         leader.ms.log("orders").append(b"1")
 
         trio.start(name)
-        trio.until(lambda: trio.machines[name].node.standing().snapshots == 1)
         trio.settle()
 
         assert (tmp_path / f"{name}.db.aside-1").exists()
@@ -345,3 +344,34 @@ def test_a_snapshot_that_cannot_be_fetched_is_tried_again(tmp_path: Path) -> Non
 
         assert trio.fetches_fail == 0
         assert trio.machines["c"].node.standing().snapshots == 1
+
+
+def test_a_file_that_cannot_be_opened_goes_aside_and_its_node_begins_anew(tmp_path: Path) -> None:
+    with Trio(tmp_path) as trio:
+        trio.start("a", "b", "c")
+        leader = trio.leader()
+        leader.ms.log("orders").append(b"0")
+        trio.settle()
+        name = trio.followers()[0].name
+        trio.stop(name)
+        path = tmp_path / f"{name}.db"
+        data = bytearray(path.read_bytes())
+        data[40] ^= 8
+        path.write_bytes(bytes(data))
+
+        trio.start(name)
+        trio.settle()
+
+        assert [one.value for one in trio.machines[name].ms.log("orders").read()] == [b"0"]
+        assert (tmp_path / f"{name}.db.aside-1").read_bytes() == bytes(data)
+
+
+def test_a_commit_that_the_shared_log_could_not_hold_is_refused_and_the_leader_goes_on() -> None:
+    group = Group()
+    a = group.node("a").lead()
+    before = group.log.last
+    with pytest.raises(Overloaded, match="send less at once"):
+        a.put(1, size=a.node.settings.commit_bytes_max + 1)
+
+    a.put(2)
+    assert (a.numbers(), group.log.last) == ([2], before + 1)

@@ -13,11 +13,10 @@ from millstream.cluster.bulletin import NodeReport
 from millstream.cluster.node import Node
 from millstream.cluster.settings import NodeSettings
 from millstream.cluster.shared_log import Unreachable
-from millstream.cluster.snapshots import copy
+from millstream.cluster.snapshots import copy, open_member
 from millstream.embedded import EmbeddedSession, open_over
 from millstream.store.commit import Row
 from millstream.store.engine import Engine
-from millstream.store.engines import open_engine
 from millstream.store.store import Store
 from millstream.testing.shared_log import SimulatedBulletin, SimulatedDoor, SimulatedLog
 from tests.conformance.kits import all_rows
@@ -40,7 +39,7 @@ class Machine:
     def __init__(self, trio: Trio, name: str, path: Path, clock: Clock) -> None:
         self.name, self.path, self._trio = name, path, trio
         self.door: SimulatedDoor = trio.log.door()
-        self.inner = open_engine(path, member=True)
+        self.inner = open_member(path)
         self.node = Node(
             name,
             f"http://{name}:1",
