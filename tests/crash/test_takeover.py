@@ -36,7 +36,7 @@ def started(*options: str) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
         [*command, "--port", "0", "--json", *options],
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
     ) as process:
         try:
@@ -48,8 +48,9 @@ def started(*options: str) -> Iterator[subprocess.Popen[str]]:
 def address_of(process: subprocess.Popen[str]) -> str:
     """Where a server is, once it serves."""
     assert process.stdout is not None
+    assert process.stderr is not None
     line = process.stdout.readline()
-    assert line, "the server ended instead of serving"
+    assert line, f"the server ended instead of serving: {process.stderr.read()}"
     return str(json.loads(line)["rest"])
 
 
@@ -95,8 +96,9 @@ def test_what_was_acknowledged_survives_every_takeover() -> None:
     with object_server() as server, variables(server), ExitStack() as stack:
         serving = stack.enter_context(started())
         for turn in range(TAKEOVERS):
+            url = address_of(serving)
             standby = stack.enter_context(started("--standby"))
-            client = Client(address_of(serving), turn * 1_000_000, chance.randrange(5, 40))
+            client = Client(url, turn * 1_000_000, chance.randrange(5, 40))
             clients.append(client)
             client.reached.wait()
             serving.send_signal(signal.SIGKILL)

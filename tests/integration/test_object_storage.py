@@ -11,12 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 
 import millstream
 from millstream import Millstream
-from millstream.errors import CannotOpen, Fenced, MillstreamError, OutcomeUnknown, Recovering
+from millstream.errors import (
+    CannotOpen,
+    Fenced,
+    InvalidInput,
+    MillstreamError,
+    OutcomeUnknown,
+    Recovering,
+)
 from millstream.store.slate_options import SlateOptions
 from millstream.testing.objects import BUCKET, ObjectProxy, object_server, variables
 
@@ -137,3 +145,26 @@ def test_the_second_writer_fences_the_first(address: str) -> None:
     first.close()
     assert second.log("a").append(b"third") == 2
     second.close()
+
+
+def test_spark_reads_a_bucket_and_never_writes_it(address: str) -> None:
+    from millstream.spark.place import make_place, reading, writing
+
+    place = make_place(address, server="")
+    with millstream.open(address) as ms:
+        ms.log("orders").append_many([b"a", b"b"])
+        with reading(place) as session:
+            assert Millstream(session).log("orders").end_offset() == 2
+        with pytest.raises(InvalidInput, match="fence"), writing(place):
+            pass
+        assert ms.log("orders").append(b"c") == 2  # it was not fenced
+
+
+def test_what_was_read_is_cached_on_a_local_disk(address: str, tmp_path: Path) -> None:
+    with millstream.open(address) as ms:
+        ms.log("orders").append_many([b"x" * 100] * 5_000)
+        ms.fold()
+    options = SlateOptions(cache_folder=tmp_path / "cache", cache_bytes_max=64 * 1024 * 1024)
+    with millstream.open(address, options=options) as ms:
+        assert sum(1 for _ in ms.log("orders").read()) == 5_000
+    assert any(path.is_file() for path in (tmp_path / "cache").rglob("*"))

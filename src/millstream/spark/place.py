@@ -1,8 +1,9 @@
-"""The place of a store as Spark's options name it: a path on this machine, or a server's address.
+"""The place of a store as Spark's options name it: a path on this machine, a bucket, or a server.
 
 A place travels from the driver to the tasks. A path means the same file only on the machine that
-named it, so it carries the host, and is refused elsewhere. Tasks open a path to read only. Secrets
-are shown by no representation and no error.
+named it, so it carries the host, and is refused elsewhere. Tasks open a path or a bucket to read
+only. Nothing here opens a bucket to write: that would fence its server. Secrets are shown by no
+representation and no error.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from millstream.errors import CannotOpen, InvalidInput
 from millstream.remote.address import is_address
 from millstream.remote.opening import CONNECT_TIMEOUT_S, RETRY_FOR_S, open_remote
 from millstream.spark.worker import settle
+from millstream.store.place import is_bucket
 
 if TYPE_CHECKING:
     from millstream.command import Session
@@ -33,7 +35,7 @@ class Place(Struct, frozen=True, kw_only=True):
     """Where a store is, and what a server is to be shown."""
 
     url: str
-    """An absolute path, or the address of a server."""
+    """An absolute path, or the address of a bucket or a server."""
     host: str = ""
     """Of a path: the machine that it is on."""
     token: str = ""
@@ -53,6 +55,19 @@ class Place(Struct, frozen=True, kw_only=True):
     def is_server(self) -> bool:
         """Whether it is the address of a server."""
         return is_address(self.url)
+
+    @property
+    def is_bucket(self) -> bool:
+        """Whether it is the address of object storage, which every machine reaches."""
+        return is_bucket(self.url)
+
+    def check_writable(self) -> None:
+        """Refuse a bucket, before anything is staged."""
+        if self.is_bucket:
+            raise InvalidInput(
+                f"{self.url} is only read by Spark: opening it to write would fence its server. "
+                "Write through that server, with its address in the option server"
+            )
 
     def secret(self) -> str | None:
         """The token to show: given, or from its file, which is read each time."""
@@ -75,7 +90,7 @@ def make_place(
     """A place from the options `path` and `server`; exactly one of them says where."""
     if bool(path) == bool(server):
         raise InvalidInput(
-            "one option says where the store is: path (a file on this machine) or "
+            "one option says where the store is: path (a file on this machine, or s3://…) or "
             "server (http://… or https://…); expected exactly one"
         )
     where = server or path
@@ -90,6 +105,8 @@ def make_place(
     for name, value in (("token", token), ("tokenFile", token_file), ("ca", ca)):
         if value:
             raise InvalidInput(f"option {name}: is for the address of a server, not for a path")
+    if is_bucket(where) and not where.lower().startswith("file:"):
+        return Place(url=where)
     plain = where.removeprefix("file://") if where.startswith("file:///") else where
     plain = plain.removeprefix("file:") if plain.startswith("file:/") else plain
     return Place(url=str(Path(plain).absolute()), host=this_host())
@@ -140,6 +157,10 @@ def open_session(place: Place, *, read_only: bool) -> Session:
             connect_timeout=CONNECT_TIMEOUT_S,
             retry_for=RETRY_FOR_S,
         )
+    if place.is_bucket:
+        if not read_only:
+            place.check_writable()
+        return EmbeddedSession(open_file(place.url, mode="r"))
     check_here(place)
     try:
         store = open_file(place.url, mode="r" if read_only else "rw")

@@ -62,6 +62,7 @@ class SparkWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
         self._names = schema.fieldNames()
         self._streaming = streaming
         self._job = f"job:{secrets.token_hex(8)}"
+        options.place.check_writable()
         check_columns(self._names, (*COLUMNS, *ASSIGNED), ("value",))
         if options.by_topic and TOPIC not in self._names:
             raise InvalidInput(

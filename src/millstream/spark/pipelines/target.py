@@ -54,7 +54,7 @@ def place_of(store: Target) -> Place:
     else:
         text = os.fspath(store)
         found = make_place("", server=text) if is_address(text) else make_place(text, server="")
-    if not found.is_server and not Path(found.url).exists():
+    if not (found.is_server or found.is_bucket) and not Path(found.url).exists():
         raise CannotOpen(f"there is no store at {found.url}", path=found.url)
     return found
 
