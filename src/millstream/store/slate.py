@@ -176,11 +176,13 @@ class SlateEngine:
         """How many objects the store has, and their bytes; a listing costs, so it is remembered."""
         now_s = self._clock.seconds()
         if self._listing is None or now_s - self._listing[0] > LISTED_S:
+            _, count, size = self._listing or (0.0, 0, 0)
             try:
                 sizes = [one.size for one in self.objects.list()]
-            except StoreError:  # the object store does not answer: what is known stays
-                sizes = [] if self._listing is None else [self._listing[2]]
-            self._listing = (now_s, len(sizes), sum(sizes))
+                count, size = len(sizes), sum(sizes)
+            except StoreError:
+                pass  # the object store does not answer: what is known stays
+            self._listing = (now_s, count, size)
         return self._listing[1:]
 
     def rewrite(self, key: bytes, change: Callable[[bytes], bytes]) -> bool:
