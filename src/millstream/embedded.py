@@ -280,6 +280,8 @@ def operation(command: Operation[T]) -> Callable[[WriteTransaction], T]:
         return putting.Appending(command)  # type: ignore[arg-type, return-value]
     if kind is base.Transact:
         return lambda tx: _transact(tx, command)  # type: ignore[arg-type, return-value]
+    if kind is q.PutMessages:
+        return putting.Putting(command)  # type: ignore[arg-type, return-value]
     if kind is q.ClaimRouted:
         return claims.Claiming(command)  # type: ignore[arg-type, return-value]
     if kind is m.SendToRoom:

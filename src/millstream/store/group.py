@@ -1,13 +1,15 @@
 """A group: operations of several callers that are committed together.
 
 Each has its own result or its own error, and one that fails undoes itself alone. Neighbours that are
-`Joint` run as one operation, where that is faster than each by itself.
+`Joint` run as one operation, where that is faster than each by itself. Callers of a group asked at the
+same time, so a claim may run behind the appends that came right after it: it then gets what they bring,
+in the commit that brings it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 from millstream.errors import StoreError
 from millstream.store.rescue import may_be_an_interrupt
@@ -15,6 +17,10 @@ from millstream.store.ticket import Ticket
 from millstream.store.transaction import WriteTransaction
 
 T = TypeVar("T")
+
+
+Role = Literal["brings", "takes"]
+"""What an operation may say of itself, as `role`: it brings messages, or it takes what there is."""
 
 
 class Joint(Protocol[T]):
@@ -83,6 +89,8 @@ def _joined(group: list[Ticket[Any]]) -> Iterator[list[Ticket[Any]]]:
     if joins[0] is not None and joins.count(joins[0]) == len(joins):
         yield group
         return
+    group = _in_turn(group)
+    joins = [getattr(ticket.operation, "joins", None) for ticket in group]
     some: list[Ticket[Any]] = []
     for ticket, own, before in zip(group, joins, [None, *joins], strict=False):
         if some and (own is None or own != before):
@@ -90,3 +98,19 @@ def _joined(group: list[Ticket[Any]]) -> Iterator[list[Ticket[Any]]]:
             some = []
         some.append(ticket)
     yield some
+
+
+def _in_turn(group: list[Ticket[Any]]) -> list[Ticket[Any]]:
+    """A group with those that take behind those that bring; the others keep all before them there."""
+    found: list[Ticket[Any]] = []
+    takers: list[Ticket[Any]] = []
+    for ticket in group:
+        role: Role | None = getattr(ticket.operation, "role", None)
+        if role == "takes":
+            takers.append(ticket)
+            continue
+        if role is None:
+            found += takers
+            takers = []
+        found.append(ticket)
+    return found + takers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,15 @@ import pytest
 
 import millstream
 from millstream import Millstream
+from millstream.embedded import operation
+from millstream.format.packing import Single
+from millstream.log.commands import Append
+from millstream.queue.commands import ClaimRouted, PutMessages
 from millstream.queue.service import consuming
 from millstream.queue.service.routing import route
 from millstream.replica.commands import SetAside
-from millstream.testing import SimulatedClock
+from millstream.store.ticket import Ticket
+from millstream.testing import Probe, SimulatedClock
 
 from .conftest import counts, values
 
@@ -181,3 +187,27 @@ def test_two_handles_of_a_file_place_each_message_once(
             (ms if number % 3 else other).log("events").append(b"%d" % number)
             found += values((queue if number % 2 else theirs).claim(5))
     assert found == [b"%d" % number for number in range(20)]
+
+
+@pytest.mark.parametrize("way", ["append", "put"])
+def test_a_claim_gets_what_another_caller_brings_in_the_same_commit(
+    ms: Millstream, way: str
+) -> None:
+    queue = ms.queue("jobs", sources="events")
+    assert queue.claim(1) == []
+    record = Single(b"1", None, b"", None)
+    bringing = Append("events", record) if way == "append" else PutMessages("jobs", record)
+    claiming = ClaimRouted("jobs", 1, None, "", [], [])
+    store, over = Probe(ms).store, threading.Semaphore(0)
+    before = store.stats()["commits"]
+    tickets: list[Ticket[Any]] = [
+        Ticket(operation(command), lambda _: over.release()) for command in (claiming, bringing)
+    ]
+    store.submit(tickets)
+    for _ in tickets:
+        assert over.acquire(timeout=10)
+    granted = tickets[0].result
+    assert granted is not None
+    assert granted.count == 1
+    assert store.stats()["commits"] == before + 1
+    assert counts(queue) == {"in_flight": 1}

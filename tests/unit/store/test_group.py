@@ -96,3 +96,20 @@ def test_a_store_that_fails_fails_for_all(store: Store, monkeypatch: pytest.Monk
     tickets = commit(store, [Counting([]), Counting([]), lambda tx: tx.take_ids(1)])
     assert all(isinstance(ticket.error, WriteFailed) for ticket in tickets)
     assert commit(store, [lambda tx: tx.take_ids(1)])[0].error is None
+
+
+def test_what_takes_runs_behind_what_brings_and_passes_nothing_else(store: Store) -> None:
+    ran: list[str] = []
+
+    class Acting:
+        def __init__(self, name: str) -> None:
+            self.name, self.role = name, {"t": "takes", "b": "brings"}.get(name[0])
+
+        def __call__(self, tx: WriteTransaction) -> str:
+            ran.append(self.name)
+            return self.name
+
+    names = ["t1", "b1", "t2", "b2", "x1", "t3", "x2", "t4", "b3"]
+    tickets = commit(store, [Acting(name) for name in names])
+    assert [ticket.result for ticket in tickets] == names
+    assert ran == ["b1", "b2", "t1", "t2", "x1", "t3", "x2", "b3", "t4"]

@@ -23,6 +23,7 @@ from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.passing import take_passing
 from millstream.queue.rules.placing import place
 from millstream.queue.rules.stride import stride, stride_together
+from millstream.store.group import Role
 from millstream.store.transaction import WriteTransaction
 
 CLAIM_MAX = 10_000
@@ -49,6 +50,8 @@ class Claiming:
     """
 
     __slots__ = ("command", "joins")
+
+    role: Role = "takes"
 
     def __init__(self, command: c.ClaimRouted) -> None:
         self.command = command

@@ -25,6 +25,7 @@ from millstream.queue.model.state import QueueState
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.placing import place
 from millstream.queue.rules.sources import INBOX, LATER, LATER_ID, inbox_of, later_of
+from millstream.store.group import Role
 from millstream.store.transaction import WriteTransaction
 
 
@@ -50,6 +51,8 @@ class Appending:
 
     __slots__ = ("command", "joins")
 
+    role: Role = "brings"
+
     def __init__(self, command: Append) -> None:
         self.command = command
         plain = (
@@ -69,6 +72,21 @@ class Appending:
         """Append for several callers."""
         records = [one.command.records for one in operations]
         return append_together(tx, self.command.log, records)  # type: ignore[arg-type]
+
+
+class Putting:
+    """The operation of a put: claims of the same group run behind it."""
+
+    __slots__ = ("command",)
+
+    role: Role = "brings"
+
+    def __init__(self, command: c.PutMessages) -> None:
+        self.command = command
+
+    def __call__(self, tx: WriteTransaction) -> int:
+        """Put."""
+        return put(tx, self.command)
 
 
 def put(tx: WriteTransaction, command: c.PutMessages) -> int:
