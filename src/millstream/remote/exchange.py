@@ -51,16 +51,17 @@ class Call(Asked):
         return self._outcome is not None
 
     def is_wanted(self) -> bool:
-        """Not if its thread was interrupted."""
-        return not self._gone
+        """Not if its thread was interrupted, or it is settled."""
+        return not self._gone and self._outcome is None
 
     def abandon(self) -> None:
         """Its thread was interrupted: the answer, if there is one, is passed over."""
         self._gone = True
 
     def settle(self, outcome: Outcome) -> None:
-        """Note the answer, and wake the thread."""
-        self._outcome = outcome
+        """Note the answer, if there is none yet, and wake the thread."""
+        if self._outcome is None:
+            self._outcome = outcome
         self.wake()
 
     def wake(self) -> None:
@@ -304,17 +305,24 @@ class Exchange:
 
     def _lose(self, opened: OpenPlug, why: str = "") -> None:
         """The connection is lost: what can be repeated waits for the next, the rest is told."""
+        try:
+            self._lose_once(opened, why)
+        except BaseException:  # interrupted: a second call does what is left
+            self._lose_once(opened, why)
+            raise
+
+    def _lose_once(self, opened: OpenPlug, why: str) -> None:
         with self._lock:
             if self._open is not opened:
                 return
-            self._open = None
+            self._pipeline.lost(why or f"the connection to {self._nodes.shown} was lost")
             self._nodes.is_left = True
             self._lost.append(opened)
             now_s = self._clock.seconds()
             if now_s - self._since_s > DELAY_S_MAX:
                 self._attempt = 0
             self._since_s = now_s
-            self._pipeline.lost(why or f"the connection to {self._nodes.shown} was lost")
+            self._open = None
         opened.plug.cut()
 
     def _bury(self) -> None:

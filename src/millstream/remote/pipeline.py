@@ -69,11 +69,11 @@ class Asked(ABC):
 
     @abstractmethod
     def is_wanted(self) -> bool:
-        """Whether the caller still waits for the answer."""
+        """Whether the caller still waits for the answer: not once it is settled."""
 
     @abstractmethod
     def settle(self, outcome: Outcome) -> None:
-        """Hand over the answer; called once."""
+        """Hand over the answer; a second one, which may follow an interrupt, does not count."""
 
 
 class Pipeline:
@@ -123,7 +123,6 @@ class Pipeline:
                 asked.settle(_too_large(needed, hello.frame_bytes_max))
                 continue
             if requests and size + needed > min(FRAME_BYTES, hello.frame_bytes_max):
-                (self._waits if asked.waits else self._ready).appendleft(asked)
                 break
             requests.append((self._launch(asked), asked.body))
             size += needed
@@ -137,13 +136,15 @@ class Pipeline:
     def answered(self, answers: list[tuple[int, Outcome]]) -> None:
         """Hand over answers; one without a request is ignored."""
         for number, outcome in answers:
-            asked = self._in_flight.pop(number, None)
-            if asked is not None:
-                self._waits_in_flight -= asked.waits
-                if type(outcome) is NotLeader:
-                    self._refused(asked, outcome)
-                else:
-                    asked.settle(outcome)
+            asked = self._in_flight.get(number)
+            if asked is None:
+                continue
+            # It stays in flight until it is settled: what an interrupt leaves is left to `lost`.
+            if type(outcome) is NotLeader:
+                self._refused(asked, outcome)
+            else:
+                asked.settle(outcome)
+            self._land(number, asked)
 
     def _refused(self, asked: Asked, refusal: NotLeader) -> None:
         """A node does not lead, and did nothing: another one is asked, for as long as we may."""
@@ -161,61 +162,82 @@ class Pipeline:
             self._ready.appendleft(asked)
 
     def lost(self, why: str) -> None:
-        """The connection is lost: queue what can be repeated, in order, and fail the others."""
+        """The connection is lost: queue what can be repeated, in order, and fail the others.
+
+        A second call does what an interrupted first left undone.
+        """
         self.refusal = None
-        again = []
-        for asked in self._empty_flight():
-            fate = fate_of(asked.command)
-            asked.losses += 1
-            if asked.losses > REPEATS_MAX:
-                error = CannotOpen(f"{why}, {asked.losses} times at {type(asked.command).__name__}")
-                asked.settle(unreachable(asked.command, sent=True, why=error))
-            elif fate is RepeatFate.ASK_AGAIN:
-                again.append(asked)
-            elif fate is RepeatFate.WAIT_AGAIN:
-                asked.settle(Interrupted(why))
-            else:
-                asked.settle(unknown(asked.command, why))
-        self._ready.extendleft(reversed(again))
+        queued = {id(asked) for lane in (self._ready, self._waits) for asked in lane}
+        for number, asked in reversed([*self._in_flight.items()]):
+            if asked.is_wanted() and id(asked) not in queued:
+                self._lose(asked, why)
+            self._land(number, asked)
+        self._waits_in_flight = 0
+
+    def _lose(self, asked: Asked, why: str) -> None:
+        fate = fate_of(asked.command)
+        asked.losses += 1
+        if asked.losses > REPEATS_MAX:
+            error = CannotOpen(f"{why}, {asked.losses} times at {type(asked.command).__name__}")
+            asked.settle(unreachable(asked.command, sent=True, why=error))
+        elif fate is RepeatFate.ASK_AGAIN:
+            self._ready.appendleft(asked)
+        elif fate is RepeatFate.WAIT_AGAIN:
+            asked.settle(Interrupted(why))
+        else:
+            asked.settle(unknown(asked.command, why))
+
+    def _land(self, number: int, asked: Asked) -> None:
+        """A request is in flight no more."""
+        self._in_flight.pop(number, None)
+        self._waits_in_flight -= asked.waits
 
     def give_up(self, why: MillstreamError) -> None:
         """The server stays away, or the session ends: settle everything."""
-        waiting = [*self._ready, *self._waits]
+        for asked in [*self._in_flight.values(), *self._ready, *self._waits]:
+            asked.settle(unreachable(asked.command, sent=asked.sent, why=why))
+        self._in_flight.clear()
+        self._waits_in_flight = 0
         self._ready.clear()
         self._waits.clear()
-        for asked in [*self._empty_flight(), *waiting]:
-            asked.settle(unreachable(asked.command, sent=asked.sent, why=why))
 
     def forget_sent(self, why: str) -> None:
         """Another store answers now: writes sent to the former one are not repeated."""
         for asked in [*self._ready]:
             if asked.sent and asked.command.writes:
-                self._ready.remove(asked)
                 asked.settle(unknown(asked.command, why))
+                self._ready.remove(asked)
 
     def drop_waiting(self, why: MillstreamError) -> None:
         """Settle what was never sent, and every wait; what else is in flight stays."""
-        waits = {number for number, asked in self._in_flight.items() if asked.waits}
-        dropped = [*self._ready, *self._waits, *(self._in_flight.pop(n) for n in waits)]
+        waits = [number for number, asked in self._in_flight.items() if asked.waits]
+        in_flight = [self._in_flight[number] for number in waits]
+        for asked in [*self._ready, *self._waits, *in_flight]:
+            asked.settle(unreachable(asked.command, sent=asked.sent, why=why))
+        for number in waits:
+            del self._in_flight[number]
         self._waits_in_flight = 0
         self._ready.clear()
         self._waits.clear()
-        for asked in dropped:
-            asked.settle(unreachable(asked.command, sent=asked.sent, why=why))
 
     def _sendable(self, hello: wire.Hello) -> Iterator[Asked]:
-        """Requests in the order in which they go out, for as long as there is credit."""
+        """Requests in the order in which they go out, for as long as there is credit.
+
+        Each stays in its lane until it is launched: an interrupt finds it in one place at least.
+        """
         while len(self._in_flight) < hello.requests_max and self._ready:
-            if (asked := self._ready.popleft()).is_wanted():
+            if (asked := self._ready[0]).is_wanted():
                 yield asked
+            self._ready.popleft()
         waits_max = _waits_max(hello)
         while (
             len(self._in_flight) < hello.requests_max
             and self._waits_in_flight < waits_max
             and self._waits
         ):
-            if (asked := self._waits.popleft()).is_wanted():
+            if (asked := self._waits[0]).is_wanted():
                 yield asked
+            self._waits.popleft()
 
     def _launch(self, asked: Asked) -> int:
         self._next_id += 1
@@ -223,12 +245,6 @@ class Pipeline:
         self._waits_in_flight += asked.waits
         asked.sent = True
         return self._next_id
-
-    def _empty_flight(self) -> list[Asked]:
-        flown = [*self._in_flight.values()]
-        self._in_flight.clear()
-        self._waits_in_flight = 0
-        return flown
 
 
 def _waits_max(hello: wire.Hello) -> int:

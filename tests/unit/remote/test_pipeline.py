@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from millstream import Limits, Producer, wire
 from millstream.command import Command, Fold, Sql, Stats, Transact
@@ -28,11 +29,16 @@ class Noted(Asked):
         super().__init__(command)
         self.wanted = True
         self.outcome: Any = None
+        self.interrupts = 0
+        """How often its thread is interrupted when it is about to be settled."""
 
     def is_wanted(self) -> bool:
-        return self.wanted
+        return self.wanted and self.outcome is None
 
     def settle(self, outcome: Any) -> None:
+        if self.interrupts:
+            self.interrupts -= 1
+            raise KeyboardInterrupt
         assert self.outcome is None, "settled twice"
         self.outcome = outcome
 
@@ -199,3 +205,50 @@ def test_delays_grow_up_to_a_bound_and_are_uneven() -> None:
     assert delay_s(0, 1.0) == 0
     assert [delay_s(n, 1.0) for n in (1, 2, 3, 50)] == [0.1, 0.2, 0.4, 5.0]
     assert delay_s(50, 0.0) == 2.5
+
+
+@pytest.mark.parametrize("at", range(3))
+def test_what_an_interrupt_left_between_its_answer_and_its_caller_is_not_forgotten(at: int) -> None:
+    """Of several answers in one frame; the connection is given up after an interrupt."""
+    commands = [GetBounds("a"), Append("a", RECORD), WaitForOffset("a", 1, 1_000)]
+    pipeline, asked = pipeline_of(*commands)
+    numbers = [number for number, _ in sent(pipeline, hello())]
+    asked[at].interrupts = 1
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.answered([(number, Raw(b"\x01")) for number in numbers])
+    assert [one.outcome is not None for one in asked] == [number < at for number in range(3)]
+    pipeline.lost("it was lost")
+    repeated = [command for _, command in sent(pipeline, hello())]
+    assert repeated == ([commands[0]] if at == 0 else [])
+    if at <= 1:
+        assert isinstance(asked[1].outcome, OutcomeUnknown)
+    assert isinstance(asked[2].outcome, Interrupted)
+    assert asked[0].outcome is not None or at == 0
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_a_loss_that_was_interrupted_is_finished_by_a_second_call(at: int) -> None:
+    commands = [Append("a", RECORD), GetBounds("a"), Truncate("a", 1), GetBounds("b")]
+    pipeline, asked = pipeline_of(*commands)
+    sent(pipeline, hello())
+    asked[at].interrupts = 1
+    try:
+        pipeline.lost("it was lost")
+    except KeyboardInterrupt:
+        pipeline.lost("it was lost")
+    assert [command for _, command in sent(pipeline, hello())] == [commands[1], commands[3]]
+    assert [type(one.outcome) for one in asked[::2]] == [OutcomeUnknown] * 2
+
+
+def test_an_interrupt_of_giving_up_leaves_nobody_behind() -> None:
+    pipeline, asked = pipeline_of(GetBounds("a"), Append("a", RECORD), GetBounds("b"))
+    sent(pipeline, hello(requests=2))
+    asked[1].interrupts = 1
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.give_up(CannotOpen("away"))
+    assert len(pipeline) == 3
+    for one in asked[:1]:
+        one.outcome = None  # a call keeps its first outcome; here a second one would be an error
+    pipeline.give_up(CannotOpen("away"))
+    assert all(one.outcome is not None for one in asked)
+    assert len(pipeline) == 0
