@@ -130,9 +130,11 @@ class Node:
             self._thread.join()
         with self.member.turn:
             self._leadership.leads = False
-            self._bulletin.post(self._report())  # another node may take over at once
-            self._shared.close()
-            self.member.engine.close()
+            try:
+                self._bulletin.post(self._report())  # another node may take over at once
+            finally:
+                self._shared.close()
+                self.member.engine.close()
 
     def _run(self) -> None:
         while not self._stop.is_set():
