@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-INSTALLED = sorted({*PROJECT["dependencies"], *EXTRAS["client"], *EXTRAS["server"]})
+INSTALLED = sorted({*PROJECT["dependencies"], *EXTRAS["client"], *EXTRAS["server"], *EXTRAS["s3"]})
 PINNED = dict(
     line.partition("#")[0].strip().split("==")
     for line in (ROOT / "constraints.txt").read_text().splitlines()
