@@ -192,18 +192,6 @@ class Run:
         self.until_acknowledged()
         self.start(name)
 
-    def damage_store(self) -> None:
-        """Bytes in the middle of a node's file are overwritten: it is repaired from another."""
-        name = self.chance.choice(self.names)
-        self.kill(name)
-        file = self.trial.folder / name / "store.db"
-        size = file.stat().st_size
-        with open(file, "r+b") as opened:
-            opened.seek(size // 2)
-            opened.write(self.chance.randbytes(min(8192, size // 2)))
-        self.until_acknowledged()
-        self.start(name)
-
     def inject(self, kind: str) -> None:
         """Let a fault happen, and wait until the cluster is well again."""
         self.account.faults[kind] += 1

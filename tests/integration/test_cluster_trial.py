@@ -66,3 +66,29 @@ def test_a_trial_cluster_takes_a_record_to_every_node_and_survives_its_leader(fo
     until(lambda: is_everywhere(b"first", b"second"), "the node that was killed catches up")
     assert sorted(run(folder, "cluster", "down", "trial")["stopped"]) == ["a", "b", "c"]
     assert run(folder, "cluster", "down", "trial")["stopped"] == []
+
+
+def test_the_secret_of_a_cluster_makes_its_first_token(folder: Path) -> None:
+    from millstream.cluster.ports import HOST, free_ports
+
+    (folder / "secret").write_text("hush\n")
+    peers = f"a={HOST}:{free_ports(1)[0]}"
+    place = ["--peers", peers, "--cluster-secret-file", "secret"]
+    command = [sys.executable, "-m", "millstream", "serve", "a.db", "--node", "a", *place]
+    with subprocess.Popen(
+        [*command, "--auth", "on", "--json"], cwd=folder, stdout=subprocess.PIPE
+    ) as node:
+        assert node.stdout is not None
+        try:
+            address = json.loads(node.stdout.readline())["rest"]
+            made = run(folder, "cluster", "token", "ops", "--allow", "*:admin", *place)
+            with pytest.raises(millstream.MillstreamError):
+                millstream.open(address)
+            with millstream.open(address, token=made["token"]) as ms:
+                assert ms.log("orders").append(b"first") == 0
+            with pytest.raises(millstream.MillstreamError, match="belongs to a node"):
+                millstream.open(folder / "a.db")
+            with millstream.open(folder / "a.db", mode="r") as ms:
+                assert [one.value for one in ms.log("orders").read()] == [b"first"]
+        finally:
+            node.terminate()

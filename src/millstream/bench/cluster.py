@@ -27,7 +27,7 @@ from millstream.cluster.jetstream import JetStreamLog
 from millstream.cluster.membership import Plan
 from millstream.cluster.trial import TrialCluster
 from millstream.cluster.visiting import Visit
-from millstream.errors import MillstreamError
+from millstream.errors import MillstreamError, NoQuorum
 
 NODES = 3
 BATCH = 1_000
@@ -70,6 +70,8 @@ class ClusterBench:
                 timeout_s=WELL_S,
             )
         self.reports = {name: report for name, (report, _) in heard.items()}
+        if sorted(one.role for one in self.reports.values()) != roles:
+            raise NoQuorum(f"no leader and two followers within {WELL_S:g} s: {self.reports}")
 
     @property
     def leader(self) -> NodeReport:

@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from millstream.cli.clustering import ClusterPlace
 from millstream.cli.command import Consent, command
 from millstream.cli.display import Printed, PrintedLine, Table, plural, rough
-from millstream.errors import MillstreamError, NoQuorum
+from millstream.errors import Denied, MillstreamError, NoQuorum
 
 if TYPE_CHECKING:
+    from millstream.cluster.bulletin import NodeReport
     from millstream.cluster.membership import Plan
     from millstream.cluster.visiting import Reports
 
@@ -23,6 +25,7 @@ FOLDER = Path("millstream-cluster")
 Folder = Annotated[
     Path, typer.Argument(metavar="[FOLDER]", help="Of a trial cluster.", show_default=True)
 ]
+ASK_S = 20.0
 HEAR_S = 3.0
 """Nodes report twice a second."""
 UP_S = 120.0
@@ -88,6 +91,34 @@ def down(folder: Folder = FOLDER) -> Printed:
     return Printed({"stopped": stopped}, f"{plural(len(stopped), 'node')} stopped")
 
 
+@command(
+    cluster,
+    "cluster token ops --allow '*:admin' --peers a=h1,b=h2,c=h3 --cluster-secret-file secret",
+)
+def token(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is known by.")],
+    allow: Annotated[
+        list[str],
+        typer.Option(metavar="PERMISSION", help="As of `millstream token`; may be repeated."),
+    ],
+    place: AnyCluster,
+    folder: Annotated[Path, typer.Option(metavar="FOLDER", help="Of a trial cluster.")] = FOLDER,
+    ca: Annotated[str | None, typer.Option(metavar="FILE", help="Whom TLS trusts.")] = None,
+) -> Printed:
+    """Create a token, by the cluster's secret; its text is shown once."""
+    from millstream.cluster.visiting import Visit
+
+    plan = place.meant(folder)
+    with Visit(plan) as visit:
+        reports = visit.listen(lambda found: _leader(found) is not None, timeout_s=HEAR_S)
+    leader = _leader(reports)
+    if leader is None:
+        raise NoQuorum(f"no node leads, so none can make a token: {_lines(reports) or 'silence'}")
+    made = _make_token(leader.address, plan.node_key, {"name": name, "permissions": allow}, ca=ca)
+    told = "keep it: it is shown only this once, and the store has no copy"
+    return Printed(made, made["token"], PrintedLine(told, note=True))
+
+
 AcceptLoss = Annotated[
     bool, typer.Option("--accept-loss", help="A node that is missing has lost its store.")
 ]
@@ -127,6 +158,34 @@ def _rebuild(plan: Plan, consent: Consent, *, accept_loss: bool) -> Printed:
         f"the shared log begins after entry {last}",
         PrintedLine(told, note=True),
     )
+
+
+def _make_token(address: str, key: str, wanted: dict[str, Any], *, ca: str | None) -> Any:
+    """Ask a node over HTTP, with what nodes show each other."""
+    from http.client import HTTPConnection, HTTPSConnection
+
+    from millstream.remote.address import parse_address
+
+    where = parse_address(address, token=key, ca=ca)
+    if where.tls is None:
+        line = HTTPConnection(where.host, where.port, timeout=ASK_S)
+    else:
+        line = HTTPSConnection(where.host, where.port, timeout=ASK_S, context=where.tls)
+    headers = {"Content-Type": "application/json", **where.headers()}
+    try:
+        line.request("POST", "/tokens", msgspec.json.encode(wanted), headers)
+        answer = line.getresponse()
+        told = msgspec.json.decode(answer.read())
+    finally:
+        line.close()
+    if answer.status >= 300:
+        raise Denied(f"{address} made no token: {told.get('detail', answer.status)}")
+    return told
+
+
+def _leader(reports: Reports) -> NodeReport | None:
+    leading = [report for report, _ in reports.values() if report.role == "leader"]
+    return max(leading, key=lambda one: one.epoch, default=None)
 
 
 def _is_up(reports: Reports, names: set[str]) -> bool:

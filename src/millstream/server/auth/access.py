@@ -153,8 +153,8 @@ def common(wanted: tuple[Permission, ...], held: tuple[Permission, ...]) -> tupl
 ANYONE_HERE = Principal("local", (Permission("*", "admin"),))
 """On loopback without tokens, every client may do everything."""
 
-NODE = Principal("node", (Permission("*", "admin"),))
-"""Another node of the cluster: it may also ask for what no client may."""
+NODE = Principal("node", (Permission("*", "admin"), Permission("store", "admin")))
+"""Another node of the cluster: it may also ask for what no client may, and makes the first token."""
 
 NOBODY = Principal("nobody", ())
 """The principal of requests that need no token."""
