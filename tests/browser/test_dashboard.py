@@ -15,7 +15,7 @@ from tests.browser.boarding import cells, figure, go, says, serving, settled, wa
 
 pytestmark = [pytest.mark.browser, pytest.mark.requires("browser")]
 
-PAGES = ("", "logs", "queues", "rooms", "replicas", "health", "tokens")
+PAGES = ("", "logs", "queues", "rooms", "replicas", "cluster", "health", "tokens")
 LARGE = 2**63 - 1
 
 

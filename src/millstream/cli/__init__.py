@@ -25,6 +25,7 @@ from millstream.cli.display import PrintedLine, silence
 from millstream.cli.doctor import doctor
 from millstream.cli.log import log
 from millstream.cli.place import CA, STORE, TOKEN
+from millstream.cli.promote import promote
 from millstream.cli.put import put
 from millstream.cli.queue import queue
 from millstream.cli.read import read
@@ -163,7 +164,9 @@ command(
     "serve orders.db",
     "serve --host 0.0.0.0 --certificate cert.pem --key key.pem",
     "serve orders.db --node a --peers a=host1,b=host2,c=host3 --cluster-secret-file secret",
+    "serve copy.db --standby-of http://host1:8080 --cluster-secret-file secret",
 )(serve)
+command(app, "promote http://host2:8080")(promote)
 app.add_typer(cluster, name="cluster")
 app.add_typer(token, name="token")
 app.add_typer(spark, name="spark")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import typer
 from millstream.cli.declared import Fields
 from millstream.errors import CannotOpen
 from millstream.server.settings import Settings
-from millstream.store.place import is_bucket
+from millstream.store.place import is_address, is_bucket
 
 if TYPE_CHECKING:
     from millstream.cluster.membership import Plan
@@ -118,6 +119,14 @@ class NodePlace(ClusterPlace):
         ),
     ] = None
 
+    primary: Annotated[
+        bool, typer.Option("--primary", help="Let a standby take all that is written here.")
+    ] = False
+    standby_of: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Take all that the primary there writes; serve reads."),
+    ] = None
+
     def settings(self, port: int | None, given: Fields) -> Settings:
         """Of the server: a node that is named in --peers listens where it is named."""
         from millstream.cluster.peers import PORT, own, parse_peers
@@ -133,7 +142,7 @@ class NodePlace(ClusterPlace):
 
     def node_plan(self, settings: Settings) -> Plan | None:
         """What a node is told; None for a server by itself."""
-        if self.node is None and not self.is_named:
+        if not self.is_named and (self.node is None or self.primary or self.standby_of):
             return None
         if self.node is None or not self.is_named:
             raise typer.BadParameter(
@@ -182,6 +191,41 @@ def member_of(plan: Plan | None, file: str | Path, *, file_mode: int) -> Iterato
         yield {"make_node": lambda _: node, "cluster_key": plan.node_key}
     finally:
         membership.stop()
+
+
+def pair_of(
+    cluster: NodePlace, settings: Settings, file: str | Path, *, file_mode: int
+) -> dict[str, Any]:
+    """What a server is given because it is a primary or a standby; nothing if it is none."""
+    if not cluster.primary and cluster.standby_of is None:
+        return {}
+    if cluster.is_named or is_bucket(file):
+        raise typer.BadParameter(
+            "a pair has no quorum and keeps its rows in files: --primary and --standby-of go with "
+            "neither --peers nor --cluster, nor with a bucket"
+        )
+    if cluster.standby_of is not None and not is_address(cluster.standby_of):
+        raise typer.BadParameter("--standby-of is the primary's address: http://HOST:PORT")
+    from millstream.cluster.peers import derive
+    from millstream.server.cluster.pairing import Pairing
+    from millstream.server.cluster.seat import KEY_OF_THIS_MACHINE
+
+    secret = cluster.secret()
+    if not secret and not settings.is_loopback():
+        raise typer.BadParameter(
+            "servers on two machines must know each other: write a secret to a file, the same on "
+            f"both, and name it with --cluster-secret-file, or set {SECRET}"
+        )
+    return {
+        "pairing": Pairing(
+            Path(file),
+            name=cluster.node or f"{platform.node()}:{settings.port}",
+            key=derive(secret, "nodes") if secret else KEY_OF_THIS_MACHINE,
+            standby_of=cluster.standby_of or "",
+            address=cluster.address or "",
+            file_mode=file_mode,
+        )
+    }
 
 
 def _stays_here(plan: Plan, settings: Settings) -> bool:

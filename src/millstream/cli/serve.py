@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millstream.cli.clustering import NodePlace, member_of
+from millstream.cli.clustering import NodePlace, member_of, pair_of
 from millstream.cli.command import AsJson
 from millstream.cli.declared import Declared, Fields
 from millstream.cli.display import FactSheet, Printed, safe
@@ -97,12 +97,14 @@ def serve(
     if settings.auth not in ("auto", "on", "off"):
         raise typer.BadParameter(f"--auth is auto, on or off, not {settings.auth!r}")
     journal.write_to(sys.stderr, requests=settings.log_requests)
+    mode = _mode(file_mode)
+    pair = pair_of(cluster, settings, file, file_mode=mode)
     serving: Serving | None = None
     with (
         leased(str(file), lambda: serving, standby=standby, on_fenced=on_fenced),
-        member_of(cluster.node_plan(settings), file, file_mode=_mode(file_mode)) as node,
+        member_of(cluster.node_plan(settings), file, file_mode=mode) as node,
     ):
-        serving = Serving(file, settings, file_mode=_mode(file_mode), **node)
+        serving = Serving(file, settings, file_mode=mode, **node, **pair)
         _serve(serving, file, json=json)
 
 

@@ -22,7 +22,7 @@ from millstream.cluster.settings import NodeSettings
 from millstream.cluster.shared_log import Gone, Held, SharedLog, Unreachable
 from millstream.cluster.snapshots import exchange, read_position
 from millstream.cluster.time import ClusterClock
-from millstream.errors import MillstreamError, NoQuorum, Overloaded
+from millstream.errors import Conflict, MillstreamError, NoQuorum, Overloaded
 from millstream.store.engine import Engine
 
 FAILED_S = 0.2
@@ -113,6 +113,8 @@ class Node:
         self._posted: tuple[Role, int, str | None] | None = None
         self._report_due = 0.0
         self._thread: threading.Thread | None = None
+        self._stepping = threading.Lock()
+        """Held while the loop takes a step: between two steps the shared log may be exchanged."""
 
     # Running.
 
@@ -139,7 +141,8 @@ class Node:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                self.step()
+                with self._stepping:
+                    self.step()
             except (MillstreamError, Unreachable) as error:
                 self.last_failure = str(error)
                 self._pause(FAILED_S)
@@ -327,6 +330,28 @@ class Node:
     def reports(self) -> dict[str, tuple[NodeReport, float]]:
         """The newest report of each node that was heard of, and how many seconds ago."""
         return self._bulletin.reports()
+
+    def promote(self, make: Callable[[int], SharedLog], bulletin: Bulletin) -> None:
+        """Lead from here on, over another shared log that begins behind this node's store.
+
+        For a standby alone: nodes of a quorum elect their leader. Raises `Conflict` if this node
+        leads already, or cannot lead.
+        """
+        with self._stepping:
+            if self._leadership.leads or self.member.halted or self.member.damaged:
+                raise Conflict(
+                    f"node {self.name} cannot be promoted: "
+                    f"{self.member.halted or self.member.damaged or 'it leads'}"
+                )
+            with self.member.turn:
+                self.member.load()
+                left, self._shared = self._shared, make(self.member.position.sequence)
+                self.member.shared = self._shared
+                self._bulletin = bulletin
+            left.close()
+            if not self.member.campaign():
+                raise Conflict(f"node {self.name} could not begin an epoch; try again")
+        self._tell()
 
     def barrier(self, timeout_s: float) -> None:
         """Return once this node is known to have led after the call began: a read is then strong.

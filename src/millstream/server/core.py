@@ -33,6 +33,7 @@ from millstream.server.bounds import bounded, check_command
 from millstream.server.cluster.checking import check_cluster
 from millstream.server.cluster.copies import Copies
 from millstream.server.cluster.forwarding import Forwarder, NodeSession
+from millstream.server.cluster.pairing import Pairing
 from millstream.server.cluster.relay import Relay
 from millstream.server.cluster.seat import FORWARD_S, Seat, SeatNode
 from millstream.server.holdings import Holdings
@@ -75,6 +76,8 @@ class Core:
         """This server's place in its cluster, if it is a node."""
         self.relay: Relay | None = None
         """How a node hands on requests over HTTP."""
+        self.pairing: Pairing | None = None
+        """What makes this server a primary with a standby, or a standby."""
         self.copies = Copies(store.engine, store.clock)
         """What other nodes fetch of this one's store."""
         self.closing = asyncio.Event()

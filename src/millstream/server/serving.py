@@ -30,6 +30,7 @@ from millstream.embedded import EmbeddedSession, open_file, open_over
 from millstream.errors import Fenced, InvalidInput, MillstreamError, NoQuorum
 from millstream.limits import Limits
 from millstream.server.auth.register import Registrar
+from millstream.server.cluster.pairing import Pairing
 from millstream.server.cluster.seat import KEY_OF_THIS_MACHINE, ServedNode
 from millstream.server.core import Core
 from millstream.server.docs.endpoints import routes
@@ -86,12 +87,13 @@ class Serving:
         make_engine: Callable[[], Engine] | None = None,
         make_node: Callable[[str], ServedNode] | None = None,
         cluster_key: str = "",
+        pairing: Pairing | None = None,
     ) -> None:
         """Take the address. `make_engine` opens another engine than the one at the path.
 
         `make_node` makes the server a node of a cluster: it gets the server's address, and the
         node is started and stopped here. `cluster_key` is what nodes show each other; on loopback
-        without tokens none is needed.
+        without tokens none is needed. `pairing` makes it a primary or a standby instead.
         """
         self.settings = settings or Settings()
         self.settings.check()
@@ -100,8 +102,9 @@ class Serving:
         self._options: dict[str, Any] = {"limits": limits, "clock": clock, "file_mode": file_mode}
         self._durability: Durability = durability
         self._make_engine = make_engine
-        self._make_node = make_node
-        self._cluster_key = cluster_key
+        self._pairing = pairing
+        self._make_node = make_node if pairing is None else pairing.make_node
+        self._cluster_key = cluster_key if pairing is None else pairing.key
         self.node: ServedNode | None = None
         """The node of the cluster that this server is, once it runs."""
         self._tls = tls_context(self.settings)
@@ -175,6 +178,8 @@ class Serving:
             if await self._join_cluster():
                 await self._serve_store(on_ready)
         finally:
+            if self._pairing is not None:
+                await asyncio.to_thread(self._pairing.close)
             if self.node is not None:
                 await asyncio.to_thread(self.node.stop)
             if with_signals:
@@ -202,7 +207,10 @@ class Serving:
         core.store.on_poisoned = self.give_up
         name = self.settings.instance or f"{self.settings.host}:{self.port}"
         if (node := self.node) is not None:
-            core.sit(node, leads=lambda: not node.engine.read_only, key=self._node_key())
+            seat = core.sit(node, leads=lambda: not node.engine.read_only, key=self._node_key())
+            core.pairing = self._pairing
+            if self._pairing is not None:
+                seat.primary = self._pairing.primary
             name = self.settings.instance or node.name
         hub = Hub(core, name)
         try:

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 import msgspec
 from msgspec import Struct
 
+from millstream.cluster.read_level import parse_read_level
 from millstream.errors import InvalidInput, MillstreamError
 from millstream.log.names import NUMBER_MAX, check_name
 from millstream.spark.bins import BINS_MAX
@@ -24,7 +25,7 @@ EARLIEST, LATEST = -2, -1
 STATES = ("available", "in_flight", "done", "failed", "attempts")
 
 NAMES = (
-    "path", "server", "token", "tokenFile", "ca",
+    "path", "server", "token", "tokenFile", "ca", "readLevel",
     "subscribe", "subscribePattern", "startingOffsets", "endingOffsets", "startingTimestamp",
     "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy", "maxOffsetsPerTrigger", "minPartitions",
@@ -319,7 +320,13 @@ class _Options:
             token=self.text("token"),
             token_file=self.text("tokenFile"),
             ca=self.text("ca"),
+            read_level=self._read_level(),
         )
+
+    def _read_level(self) -> str:
+        text = self.text("readLevel") or "strong"
+        self.check("readLevel", parse_read_level, text)
+        return text
 
 
 def _positions(found: _Options, side: str, *, default: int) -> Positions:

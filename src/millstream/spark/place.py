@@ -41,6 +41,8 @@ class Place(Struct, frozen=True, kw_only=True):
     token: str = ""
     token_file: str = ""
     ca: str = ""
+    read_level: str = "strong"
+    """How fresh reads of a cluster must be."""
 
     def __repr__(self) -> str:
         """The place without its secrets."""
@@ -85,7 +87,13 @@ class Place(Struct, frozen=True, kw_only=True):
 
 
 def make_place(
-    path: str, *, server: str, token: str = "", token_file: str = "", ca: str = ""
+    path: str,
+    *,
+    server: str,
+    token: str = "",
+    token_file: str = "",
+    ca: str = "",
+    read_level: str = "strong",
 ) -> Place:
     """A place from the options `path` and `server`; exactly one of them says where."""
     if bool(path) == bool(server):
@@ -97,12 +105,14 @@ def make_place(
     if token and token_file:
         raise InvalidInput("options token and tokenFile: expected only one of them")
     if is_address(where):
-        return Place(url=where, token=token, token_file=token_file, ca=ca)
+        return Place(url=where, token=token, token_file=token_file, ca=ca, read_level=read_level)
     if server:
         raise InvalidInput(
             "option server: expected an address that begins with http:// or https://"
         )
-    for name, value in (("token", token), ("tokenFile", token_file), ("ca", ca)):
+    level = "" if read_level == "strong" else read_level
+    given = (("token", token), ("tokenFile", token_file), ("ca", ca), ("readLevel", level))
+    for name, value in given:
         if value:
             raise InvalidInput(f"option {name}: is for the address of a server, not for a path")
     if is_bucket(where) and not where.lower().startswith("file:"):
@@ -156,6 +166,7 @@ def open_session(place: Place, *, read_only: bool) -> Session:
             ca=place.ca or None,
             connect_timeout=CONNECT_TIMEOUT_S,
             retry_for=RETRY_FOR_S,
+            read_level=place.read_level if read_only else "strong",
         )
     if place.is_bucket:
         if not read_only:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from millstream.command import Session
     from millstream.filters import Filter
 
+CATCH_UP_MS = 60_000
+"""How long a node may take to apply what the one that planned the read had."""
+
 
 def read_ranges(
     options: ReadOptions, wanted: Sequence[Range], schema: pa.Schema, times: Times | None = None
@@ -71,6 +74,8 @@ def blocks_of(
             tell(loss)
             start = loss.stop
             continue
+        if not found and _comes(session, options, wanted.log, start):
+            continue
         if not found:
             _, end = session.execute(c.GetBounds(wanted.log))
             gone = lost(wanted.log, start, 0, end, "while reading")
@@ -81,6 +86,13 @@ def blocks_of(
         for block in found:
             yield block
             start = block.offsets.stop
+
+
+def _comes(session: Session, options: ReadOptions, log: str, offset: int) -> bool:
+    """Whether a record comes that another node had when the read was planned."""
+    if options.place.read_level == "strong":
+        return False
+    return session.execute(c.WaitForOffset(log, offset, CATCH_UP_MS))
 
 
 def _loss(error: Truncated | CorruptionError, wanted: Range, start: int) -> Loss:

@@ -103,6 +103,8 @@ class Seat:
         self.ca = ca or None
         self.handed_on = 0
         """Requests and commands that the leading node answered for this one."""
+        self.primary = ""
+        """Of a standby: where it was told that its primary is."""
         self._leads = leads
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
@@ -120,7 +122,7 @@ class Seat:
     @property
     def leader_address(self) -> str:
         """Where the leading node is, if it is another one and known; else empty."""
-        found = self.stance.leader_address or ""
+        found = self.primary or self.stance.leader_address or ""
         return "" if found == self.node.address else found
 
     def is_node(self, credential: str) -> bool:
@@ -129,12 +131,13 @@ class Seat:
 
     def not_leader(self) -> NotLeader:
         """What a request gets that this node may not hand on, or could not."""
-        where = self.leader_address
+        where, stance = self.leader_address, self.stance
+        why = f"has halted ({stance.reason})" if stance.role == "halted" else "does not lead"
         return NotLeader(
-            f"node {self.node.name} does not lead, and nothing was done; "
+            f"node {self.node.name} {why}, and nothing was done; "
             + (f"{where} does: ask there" if where else "no node is known to lead: ask again"),
             leader=where or None,
-            epoch=self.stance.epoch,
+            epoch=stance.epoch,
         )
 
     # Who answers.

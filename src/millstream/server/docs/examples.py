@@ -45,6 +45,7 @@ QUERIES = {
 _CLAIM = f"{NAMES['claim_id']}:1"
 
 BODIES: dict[str, Any] = {
+    "supersede": {"node": "b", "address": "http://host2:8080", "epoch": 2, "sequence": 4711},
     "truncateLog": {"before": 1},
     "forkLog": {"name": "orders-trial"},
     "mergeFork": {"on_fork": "rebase"},

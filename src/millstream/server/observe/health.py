@@ -74,6 +74,8 @@ ADVICE: dict[str, str] = {
     "attempts.",
     "rooms": "An instance is behind or gone: look whether every server process runs, and restart "
     "the one that is behind.",
+    "cluster": "Look at GET /cluster/status of every node: one must lead, and a majority must run. A node "
+    "that has halted says why; `millstream cluster repair` rebuilds a shared log that was lost.",
 }
 """What an operator does about a check that is not healthy."""
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 from msgspec import Struct
 from starlette.responses import Response
 
 from millstream.cluster.bulletin import Role
-from millstream.errors import Denied, InvalidInput, NotFound
+from millstream.cluster.standby import EntriesAsked, Superseded
+from millstream.errors import Conflict, Denied, InvalidInput, NotFound
 from millstream.server.auth.access import NODE, Need
 from millstream.server.cluster.fetching import DIGEST_HEADER
+from millstream.server.cluster.pairing import Pairing
 from millstream.server.cluster.seat import Seat
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import JSON, Endpoints
+from millstream.server.rest.logs import Existed
 
 BYTES = "application/octet-stream"
+MSGPACK = "application/msgpack"
+_taken = msgspec.msgpack.Decoder(EntriesAsked)
 
 endpoint = Endpoints("cluster")
 
@@ -87,13 +94,7 @@ async def get_snapshot(ask: Ask, query: SnapshotQuery) -> Response:
     Without `copy` one is made, and its name and size are answered. Only nodes of the cluster may
     ask for it.
     """
-    if ask.principal is not NODE:
-        raise Denied(
-            "only a node of the cluster may fetch a copy of the whole store",
-            noun="store",
-            action="admin",
-            name="",
-        )
+    _check_node(ask)
     _seat(ask)
     copies = ask.core.copies
     if not query.copy:
@@ -102,6 +103,47 @@ async def get_snapshot(ask: Ask, query: SnapshotQuery) -> Response:
         raise InvalidInput(f"chunk is a number from 0 on, not {query.chunk}")
     data, digest = await copies.chunk(query.copy, query.chunk)
     return Response(data, headers={DIGEST_HEADER: digest}, media_type=BYTES)
+
+
+@endpoint("POST /cluster/entries", raw=(MSGPACK,), errors=(404, 409))
+async def give_entries(ask: Ask) -> Response:
+    """Entries of a primary's log, for its standby. Only nodes may ask for them."""
+    pairing = _pairing(ask)
+    try:
+        taken = _taken.decode(ask.data)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise InvalidInput(f"this is no question of a standby: {error}") from error
+    return Response(msgspec.msgpack.encode(await pairing.give(taken)), media_type=MSGPACK)
+
+
+@endpoint("POST /cluster/supersede", errors=(404, 409))
+async def supersede(ask: Ask, body: Superseded) -> Existed:
+    """Tell a primary that its standby was promoted: it stops. Only nodes may tell it."""
+    await asyncio.to_thread(_pairing(ask).supersede, body)
+    return Existed(deleted=True)
+
+
+@endpoint("POST /cluster/promote", errors=(404, 409))
+async def promote_standby(ask: Ask) -> ClusterStatus:
+    """Make the standby that is asked the primary, in a new epoch.
+
+    What the former primary had not yet shipped is in its own file alone; it is refused when it comes
+    back, and says so.
+    """
+    ask.principal.require(Need("store", "admin", ""))
+    seat = _seat(ask)
+    if ask.core.pairing is None:
+        raise Conflict("this node is no standby: nodes of a cluster elect their leader themselves")
+    await ask.core.pairing.promote()
+    seat.look()
+    return status_of(seat)
+
+
+def _pairing(ask: Ask) -> Pairing:
+    _check_node(ask)
+    if ask.core.pairing is None:
+        raise NotFound("this server has no standby, and is none", name="cluster")
+    return ask.core.pairing
 
 
 def status_of(seat: Seat) -> ClusterStatus:
@@ -140,6 +182,16 @@ def status_of(seat: Seat) -> ClusterStatus:
             for one, age_s in reports
         ],
     )
+
+
+def _check_node(ask: Ask) -> None:
+    if ask.principal is not NODE:
+        raise Denied(
+            "only a node of the cluster may ask for this: it is about the whole store",
+            noun="store",
+            action="admin",
+            name="",
+        )
 
 
 def _seat(ask: Ask) -> Seat:

@@ -9,6 +9,7 @@ import { LogPage, Logs } from "./logs.js";
 import { QueuePage, Queues } from "./queues.js";
 import { RoomPage, Rooms } from "./rooms.js";
 import { Replicas } from "./replicas.js";
+import { Cluster } from "./cluster.js";
 import { HealthPage, HealthBadge } from "./health.js";
 import { Tokens } from "./tokens.js";
 import { Problem } from "./parts.js";
@@ -20,6 +21,7 @@ const PAGES = [
   { name: "queues", title: "Queues", key: "q", page: Queues, one: QueuePage },
   { name: "rooms", title: "Rooms", key: "r", page: Rooms, one: RoomPage },
   { name: "replicas", title: "Replicas", key: "c", page: Replicas },
+  { name: "cluster", title: "Cluster", key: "n", page: Cluster },
   { name: "health", title: "Health", key: "h", page: HealthPage },
   { name: "tokens", title: "Tokens", key: "t", page: Tokens },
 ];

@@ -16,6 +16,7 @@ const TITLES = {
   event_loop: "The server answers in time",
   queues: "Messages are worked on in time",
   rooms: "Messages of rooms are delivered",
+  cluster: "The cluster answers this node",
 };
 
 export function HealthBadge() {
