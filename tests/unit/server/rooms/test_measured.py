@@ -33,7 +33,7 @@ def test_a_scrape_tells_of_listeners_pushes_and_looks(tmp_path: Path) -> None:
         assert found["millstream_feed_look_seconds_count"] >= 1
         assert found["millstream_feed_skipped_records_total"] == 0
         checks = httpx.get(f"{server.url}/health").json()["checks"]
-        assert {"name": "rooms", "status": "healthy", "detail": ""} in checks
+        assert {"name": "rooms", "status": "healthy", "detail": "", "advice": ""} in checks
         assert server.core is not None
         place = server.core.checkup.own_place()
         assert place.instance == f"127.0.0.1:{server.port}"
