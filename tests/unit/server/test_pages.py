@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import posixpath
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -127,6 +128,22 @@ def test_no_page_names_anything_outside_or_inside_itself() -> None:
             assert linked <= {*WebPages().addresses}, path
         if path.endswith((".html", ".css")):
             assert not re.search(r"(src|href)=\"?https?:|url\(|@import", text), path
+
+
+def modules(url: str, found: list[str]) -> list[str]:
+    """A module, and every one that it imports, in the order in which a browser meets them."""
+    if url not in found:
+        found.append(url)
+        text = files()[PAGES.get(url, url.removeprefix(FOLDER))].body.decode()
+        for one in re.findall(r"""(?:^import|\bfrom) ["']([^"'\n]+)["'];$""", text, re.MULTILINE):
+            modules(posixpath.normpath(posixpath.join(posixpath.dirname(url), one)), found)
+    return found
+
+
+def test_the_dashboard_asks_for_all_its_modules_at_once() -> None:
+    page = files()["dashboard/index.html"].body.decode()
+    preloaded = re.findall(r'<link rel=modulepreload href="([^"]+)">', page)
+    assert preloaded == modules("/web/dashboard/app.js", [])
 
 
 def test_what_others_have_made_has_its_licence_and_its_version() -> None:
