@@ -175,9 +175,10 @@ def claim_arriving(
     if facts is None or not _can_be_close(facts) or not _is_close(facts):
         return None
     routed = route_inside(tx.view, facts)
-    granted = claim(
-        tx, c.ClaimRouted(query.queue, query.count, query.lease_ms, query.consumer, routed, [])
-    )
+    command = c.ClaimRouted(query.queue, query.count, query.lease_ms, query.consumer, routed, [])
+    if query.pop:
+        return pop_routed(tx, command)
+    granted = claim(tx, command)
     found, damaged = read_inside(tx, query.queue, granted.grants)
     fail_damaged(tx, queue=query.queue, damaged=damaged)
     return granted, found
