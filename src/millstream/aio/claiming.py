@@ -88,7 +88,7 @@ class _Waiter:
         self.told: asyncio.Future[list[Lot] | None] = asyncio.get_running_loop().create_future()
         """What a thread has found for it; None if it is to take messages itself."""
         self.is_answered = False
-        """Whether a thread has an answer for it, which the loop may not know yet."""
+        """Whether there is an answer for it, which its task may not know yet."""
         self.takes = False
         """Whether it was told so, and has not reported yet."""
         self.timer: asyncio.TimerHandle | None = None
@@ -163,6 +163,7 @@ class Claims:
         granted, found = outcome
         queue = waiter.command.queue
         consuming.note_ahead(self._store, queue, granted)
+        waiter.is_answered = True  # also if its time is up in this very turn of the loop
         if not waiter.told.done():
             waiter.told.set_result(found)
         self._lines.served(queue, waiter, granted.left)
