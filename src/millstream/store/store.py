@@ -117,9 +117,13 @@ class Store(Committing):
         self._keeper.wake()
 
     def tend(self) -> None:
-        """Do the views' upkeep that is due now, all of it, on the caller's thread."""
-        while self._tend_parts():
-            pass
+        """Do the views' upkeep that is due now, all of it, on the caller's thread.
+
+        The background rests meanwhile: each of two that do the same may leave a part to the other.
+        """
+        with self._keeper.pause():
+            while self._tend_parts():
+                pass
 
     def pause_keeper(self) -> AbstractContextManager[object]:
         """Let nothing happen in the background until the block ends; without one, until it is closed."""
