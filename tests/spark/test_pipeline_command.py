@@ -77,7 +77,7 @@ def test_errors_are_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "there is no store at" in error("report", "page", code=2)
     millstream.open("millstream.db").close()
     assert error("redrive", "none", "--no-progress") == (
-        "error: there is no queue 'none'; `millstream log list` shows what there is"
+        "error: there is no queue 'none'; `millstream queue list` shows what there is"
     )
     with millstream.open("millstream.db") as store:
         store.log("some").append("x", timestamp=5)
