@@ -253,6 +253,7 @@ def spark_table(bench: SparkBench) -> ReportRow:
     # The first turn imports the libraries.
     delta_s, iceberg_s = (median(times[1:] or times) for times in took_s.values())
     row = ReportRow(
+        payload_bytes=PAYLOAD_BYTES,
         batch=len(logs),
         per_second=round(len(logs) / delta_s),
         p50_ms=round(delta_s * 1000, 1),
