@@ -15,7 +15,16 @@ from tools.generate import GENERATED, PACKAGE, ROOT, Untranslated, translate
 PAIRS = ("beside", "opening", "surface", "working")
 """Files that both surfaces have under the same names, each with a text of its own."""
 
-ALONE = ("claiming", "feed", "fetching", "inorder", "session", "weight")
+ALONE = (
+    "claiming",
+    "feed",
+    "feeds",
+    "fetching",
+    "inorder",
+    "offset_waits",
+    "session",
+    "weight",
+)
 """Files of coroutines that threads have no counterpart of."""
 
 

@@ -8,7 +8,6 @@ import typer
 
 from millstream.cli.display import Printed, plural, progress, safe, size
 from millstream.errors import InvalidInput
-from millstream.store.engines import open_engine
 from millstream.store.place import is_address
 
 
@@ -22,6 +21,7 @@ def copy(
     application's own tables (`tx.sql`) are not copied.
     """
     from millstream.store.copying import copy_rows
+    from millstream.store.engines import open_engine
 
     for place in (source, target):
         if is_address(place):

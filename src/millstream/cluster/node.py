@@ -114,6 +114,9 @@ class Node:
         self._report_due = 0.0
         self._thread: threading.Thread | None = None
         self._stepping = threading.Lock()
+        self._free = threading.Event()
+        """Not set while a caller wants the loop to rest: a loop takes a lock again before others can."""
+        self._free.set()
         """Held while the loop takes a step: between two steps the shared log may be exchanged."""
 
     # Running.
@@ -141,6 +144,7 @@ class Node:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
+                self._free.wait()
                 with self._stepping:
                     self.step()
             except (MillstreamError, Unreachable) as error:
@@ -337,6 +341,14 @@ class Node:
         For a standby alone: nodes of a quorum elect their leader. Raises `Conflict` if this node
         leads already, or cannot lead.
         """
+        self._free.clear()
+        try:
+            self._promote(make, bulletin)
+        finally:
+            self._free.set()
+        self._tell()
+
+    def _promote(self, make: Callable[[int], SharedLog], bulletin: Bulletin) -> None:
         with self._stepping:
             if self._leadership.leads or self.member.halted or self.member.damaged:
                 raise Conflict(
@@ -351,7 +363,6 @@ class Node:
             left.close()
             if not self.member.campaign():
                 raise Conflict(f"node {self.name} could not begin an epoch; try again")
-        self._tell()
 
     def barrier(self, timeout_s: float) -> None:
         """Return once this node is known to have led after the call began: a read is then strong.

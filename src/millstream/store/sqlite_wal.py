@@ -24,8 +24,9 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from millstream.store.sqlite_file import PAGE_BYTES
 from millstream.store.sqlite_pages import is_one_bit, sums
@@ -85,7 +86,7 @@ def find_break(path: Path, *, sound_frames: int = 0) -> Break | None:
     """
     for _ in range(TRIES):
         try:
-            with path.open("rb") as file:
+            with path.open("rb", buffering=0) as file:  # a buffer would hold what was there before
                 before = file.read(HEADER_BYTES)
                 if len(before) < HEADER_BYTES:
                     return None
@@ -101,7 +102,7 @@ def find_break(path: Path, *, sound_frames: int = 0) -> Break | None:
 
 def count_sound(path: Path) -> int:
     """How many frames from the first on are as they were written."""
-    with path.open("rb") as file:
+    with path.open("rb", buffering=0) as file:
         header = file.read(HEADER_BYTES)
         if len(header) < HEADER_BYTES:
             return 0
@@ -111,7 +112,7 @@ def count_sound(path: Path) -> int:
 class _Log:
     """An open log; frames are numbered from 1."""
 
-    def __init__(self, file: BinaryIO, header: bytes, size: int) -> None:
+    def __init__(self, file: FileIO, header: bytes, size: int) -> None:
         self._file = file
         self.frames = (size - HEADER_BYTES) // STEP_BYTES
         magic, _, _, _, first, second, *stored = _HEADER.unpack(header)
@@ -128,8 +129,16 @@ class _Log:
         if not self.is_sound:
             return self._break_in_header()
         at = self._first_broken(min(sound_frames, self.frames))
-        if at > self.frames:
-            return None
+        while at <= self.frames:
+            found = self._break_at(at)
+            again = self._first_broken(at - 1)
+            if found is None or again == at:
+                return found
+            at = again  # a writer was just there: what it wrote behind came after this frame
+        return None
+
+    def _break_at(self, at: int) -> Break | None:
+        """What is cut off by a frame that does not continue the chain."""
         behind = sum(frame.commit > 0 for _, frame in self._ours(at))
         if self._is_one_bit(at):
             return Break(at, self.frames, behind)

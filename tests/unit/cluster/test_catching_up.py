@@ -322,7 +322,7 @@ def test_a_node_that_is_many_entries_behind_takes_a_snapshot_rather_than_replay(
         leader = trio.leader()
         for number in range(30):
             leader.ms.log("orders").append(str(number).encode())
-        trio.settle()
+        trio.until(lambda: trio.bulletin.reports()[leader.name][0].sequence > 30)
 
         trio.start("c")
         trio.until(lambda: trio.machines["c"].node.standing().snapshots == 1)
