@@ -24,6 +24,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
+from millstream.cluster.bulletin import BulletinBoard
 from millstream.cluster.node import Node
 from millstream.cluster.settings import NodeSettings
 from millstream.cluster.shared_log import Unreachable, Unsure
@@ -32,7 +33,7 @@ from millstream.format import keys
 from millstream.store.commit import Commit, Row
 from millstream.store.faults import Crash, Torn
 from millstream.store.memory import MemoryEngine
-from millstream.testing.shared_log import SimulatedBulletin, SimulatedDoor, SimulatedLog
+from millstream.testing.shared_log import SimulatedDoor, SimulatedLog
 
 SETTINGS = NodeSettings(append_timeout_s=0.5, settle_timeout_s=2.0, beat_s=0.5, silence_s=2.0)
 COUNT_KEY = keys.delta(0)[:2].replace(b"\x0e", b"\x10")
@@ -230,7 +231,7 @@ class World:
         self.chance = random.Random(seed)
         self.now_s = 0.0
         self.log = SimulatedLog()
-        self.bulletin = SimulatedBulletin(lambda: self.now_s)
+        self.bulletin = BulletinBoard(lambda: self.now_s)
         self.outcome = Outcome()
         self.is_faulty = False
         self.drop_next = False

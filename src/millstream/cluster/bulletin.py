@@ -6,6 +6,7 @@ find the leader's address, decide when to campaign, and know what may be trimmed
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -41,3 +42,20 @@ class Bulletin(Protocol):
 
     def reports(self) -> dict[str, tuple[NodeReport, float]]:
         """The newest report of each node that was heard of, and how many seconds ago."""
+
+
+class BulletinBoard:
+    """The bulletin of nodes that post in one process: a primary's with its standby, or a test's."""
+
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._found: dict[str, tuple[NodeReport, float]] = {}
+
+    def post(self, report: NodeReport) -> None:
+        """Note how a node stands."""
+        self._found[report.node] = report, self._seconds()
+
+    def reports(self) -> dict[str, tuple[NodeReport, float]]:
+        """The newest report of each node, and how many seconds ago."""
+        now_s = self._seconds()
+        return {name: (one, now_s - at_s) for name, (one, at_s) in list(self._found.items())}

@@ -33,10 +33,9 @@ STEADY_S = 30.0
 
 _TIED = """
 import ctypes, os, signal, sys
-try:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-except Exception:
-    pass
+prctl = getattr(ctypes.CDLL(None), "prctl", None)  # Linux has it
+if prctl is not None:
+    prctl(1, signal.SIGKILL)
 if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """

@@ -176,23 +176,6 @@ class PrimaryLog:
         return found
 
 
-class PairBulletin:
-    """What a primary knows: itself, and the standby that asked last."""
-
-    def __init__(self, seconds: Callable[[], float]) -> None:
-        self._seconds = seconds
-        self._found: dict[str, tuple[NodeReport, float]] = {}
-
-    def post(self, report: NodeReport) -> None:
-        """Note how a node stands."""
-        self._found[report.node] = report, self._seconds()
-
-    def reports(self) -> dict[str, tuple[NodeReport, float]]:
-        """The newest report of each, and how many seconds ago."""
-        now_s = self._seconds()
-        return {name: (one, now_s - at_s) for name, (one, at_s) in list(self._found.items())}
-
-
 class Superseded(Struct, frozen=True):
     """A promoted standby's word to the node that was primary before it."""
 

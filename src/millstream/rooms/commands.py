@@ -103,7 +103,7 @@ class GetRetained(Read[RetainedValues], frozen=True):
 
 
 class GetPresence(Read[PresenceList], frozen=True):
-    """Who is in a room, and the end of its log at that moment."""
+    """The users in a room, and the end of its log at that moment."""
 
     traits = Traits(needs=(on_room("read"),))
 

@@ -58,7 +58,7 @@ class Present(Struct, frozen=True, kw_only=True):
 
 
 class PresenceList(Struct, frozen=True, kw_only=True):
-    """Who is in a room, as of an offset: what messages from there on tell comes after it."""
+    """The users in a room, as of an offset: what messages from there on tell comes after it."""
 
     offset: int
     users: list[Present]

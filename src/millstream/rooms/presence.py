@@ -259,7 +259,7 @@ def _ends(view: View, now_ms: int) -> dict[int, int | None]:
 
 
 def get_presence(store: Store, query: c.GetPresence) -> PresenceList:
-    """Who is in a room."""
+    """The users in a room."""
 
     def look(view: View) -> tuple[int, list[Row]]:
         room = find_room(view, query.room)
@@ -285,7 +285,7 @@ def first_present_of(rows: list[Row]) -> list[Present]:
 
 
 def present_of(rows: list[Row]) -> list[Present]:
-    """Who is in a room, in the order of names, by its connections."""
+    """The users in a room, in the order of names, by its connections."""
     found: dict[str, tuple[int, int]] = {}
     for key, value in rows:
         user, one = keys.presence_user(key), decode_connection(key, value)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from millstream.cluster.bulletin import NodeReport
 from millstream.cluster.shared_log import Gone, Held, Overtaken, Stored, Unreachable, Unsure
 
 Hook = Callable[[str], None]
@@ -145,20 +144,3 @@ class SimulatedDoor:
             raise Unreachable("closed")
         if self.hook is not None:
             self.hook(name)
-
-
-class SimulatedBulletin:
-    """Where all nodes of a test post their reports."""
-
-    def __init__(self, seconds: Callable[[], float]) -> None:
-        self._seconds = seconds
-        self._found: dict[str, tuple[NodeReport, float]] = {}
-
-    def post(self, report: NodeReport) -> None:
-        """Tell the other nodes."""
-        self._found[report.node] = report, self._seconds()
-
-    def reports(self) -> dict[str, tuple[NodeReport, float]]:
-        """The newest report of each node, and how many seconds ago."""
-        now = self._seconds()
-        return {name: (report, now - at) for name, (report, at) in list(self._found.items())}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from millstream.cluster.bulletin import BulletinBoard
 from millstream.cluster.node import Node
 from millstream.cluster.settings import NodeSettings
 from millstream.errors import MillstreamError
@@ -13,7 +14,7 @@ from millstream.store.engine import Engine
 from millstream.store.faults import Faults
 from millstream.store.memory import MemoryEngine
 from millstream.testing import SimulatedClock
-from millstream.testing.shared_log import SimulatedBulletin, SimulatedLog
+from millstream.testing.shared_log import SimulatedLog
 
 SETTINGS = NodeSettings(settle_timeout_s=1.0, silence_s=2.0, jitter_s=0.0)
 
@@ -88,7 +89,7 @@ class Group:
     def __init__(self) -> None:
         self.log = SimulatedLog()
         self.clock = SimulatedClock()
-        self.bulletin = SimulatedBulletin(self.clock.seconds)
+        self.bulletin = BulletinBoard(self.clock.seconds)
 
     def node(
         self, name: str, engine: Engine | None = None, clock: SimulatedClock | None = None

@@ -9,7 +9,7 @@ from typing import Self
 import millstream
 from millstream import Millstream
 from millstream.clock import Clock, SystemClock
-from millstream.cluster.bulletin import NodeReport
+from millstream.cluster.bulletin import BulletinBoard, NodeReport
 from millstream.cluster.node import Node
 from millstream.cluster.settings import NodeSettings
 from millstream.cluster.shared_log import Unreachable
@@ -18,7 +18,7 @@ from millstream.embedded import EmbeddedSession, open_over
 from millstream.store.commit import Row
 from millstream.store.engine import Engine
 from millstream.store.store import Store
-from millstream.testing.shared_log import SimulatedBulletin, SimulatedDoor, SimulatedLog
+from millstream.testing.shared_log import SimulatedDoor, SimulatedLog
 from tests.conformance.kits import all_rows
 
 QUICK = NodeSettings(
@@ -94,7 +94,7 @@ class Trio:
         self.folder, self.settings = folder, settings
         self.log = SimulatedLog()
         self.clock = SystemClock()
-        self.bulletin = SimulatedBulletin(self.clock.seconds)
+        self.bulletin = BulletinBoard(self.clock.seconds)
         self.machines: dict[str, Machine] = {}
         self.fetches_fail = 0
         """How many of the next fetches of a snapshot fail."""

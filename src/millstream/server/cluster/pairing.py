@@ -18,7 +18,7 @@ import msgspec
 from millstream import __version__
 from millstream.clock import Clock, SystemClock
 from millstream.cluster import entry as entries
-from millstream.cluster.bulletin import NodeReport
+from millstream.cluster.bulletin import BulletinBoard, NodeReport
 from millstream.cluster.node import Node, Standing
 from millstream.cluster.settings import NodeSettings
 from millstream.cluster.shared_log import Gone, Unreachable
@@ -28,7 +28,6 @@ from millstream.cluster.standby import (
     EntriesAsked,
     EntriesGiven,
     OwnLog,
-    PairBulletin,
     PrimaryLog,
     Superseded,
     check_not_superseded,
@@ -81,7 +80,7 @@ class Pairing:
         self._settings = settings
         self._log: OwnLog | None = None
         """The log of a node that leads."""
-        self._bulletin = PairBulletin(self._clock.seconds)
+        self._bulletin = BulletinBoard(self._clock.seconds)
         self._node: Node | None = None
         self._over = threading.Event()
         self._telling: threading.Thread | None = None

@@ -133,7 +133,7 @@ class PresentUser(Struct, frozen=True):
 
 
 class PresencePage(Struct, frozen=True):
-    """Who is in a room, as of an offset: what messages from there on tell comes after it."""
+    """The users in a room, as of an offset: what messages from there on tell comes after it."""
 
     offset: int
     presence: list[PresentUser]
@@ -234,7 +234,7 @@ async def get_retained(ask: Ask, room: str, query: RetainedQuery) -> RetainedPag
 
 @endpoint("GET /rooms/{room}/presence")
 async def get_presence(ask: Ask, room: str) -> PresencePage:
-    """Who is in a room."""
+    """The users in a room."""
     found = await ask.execute(c.GetPresence(room))
     return PresencePage(
         found.offset,

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from millstream.clock import SystemClock
+from millstream.cluster.bulletin import BulletinBoard
 from millstream.cluster.node import Node
 from millstream.server.cluster.fetching import Fetcher
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
 from millstream.store.engines import open_engine
-from millstream.testing.shared_log import SimulatedBulletin, SimulatedLog
+from millstream.testing.shared_log import SimulatedLog
 from tests.unit.cluster.trio import QUICK
 
 KEY = "k" * 64
@@ -30,7 +31,7 @@ class ServedNodes:
         self.folder = folder
         self.log = SimulatedLog()
         self.clock = SystemClock()
-        self.bulletin = SimulatedBulletin(self.clock.seconds)
+        self.bulletin = BulletinBoard(self.clock.seconds)
         self.servers: dict[str, Serving] = {}
         self.nodes: dict[str, Node] = {}
         self.fetchers: dict[str, Fetcher] = {}
