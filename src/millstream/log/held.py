@@ -49,11 +49,12 @@ def held_records(
 
     None if not all that is needed for an answer is in memory, or it cannot be told.
     """
+    overlay = store.state.overlay
+    mark = overlay.mark()
     log_id = store.views.get(keys.log_name(log))
     bounds: Bounds | None = store.views.get(keys.head(log_id)) if log_id else None
     if bounds is None or not bounds.start <= start < bounds.end:
         return None
-    overlay = store.state.overlay
     try:
         found = find_blocks(
             Rows(overlay, _NO_DISK),
@@ -65,4 +66,4 @@ def held_records(
         )
     except (_NotHeld, RowMoved, CorruptionError):
         return None
-    return None if overlay.is_dropping else [one for block in found for one in block.records()]
+    return [one for block in found for one in block.records()] if overlay.is_since(mark) else None

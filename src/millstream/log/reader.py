@@ -94,11 +94,13 @@ def with_rows(store: Store, log_id: int, read: Callable[[Bounds, Rows], T]) -> T
 
     `read` may be called twice; a `RowMoved` that it raises the second time is the row's end.
     """
-    bounds, overlay = bounds_of(store, log_id), store.state.overlay
+    overlay = store.state.overlay
+    mark = overlay.mark()
+    bounds = bounds_of(store, log_id)
     try:
         with store.engine.read() as snapshot:
             found = read(bounds, Rows(overlay, snapshot))
-        if not overlay.is_dropping:
+        if overlay.is_since(mark):
             return found
     except RowMoved:
         pass

@@ -276,11 +276,12 @@ def _pieces(
 def _held_row(store: Store, log_id: int, offset: int) -> Columns | None:
     """A record that was appended alone a moment ago, and lies in memory; None if it does not."""
     held = store.state.overlay
+    mark = held.mark()
     entry = held.get(keys.entry(log_id, offset))
     if entry is None or blocks.is_block(entry):
         return None
     payload = held.get(entries.payload_key(entry))
-    if payload is None or held.is_dropping:
+    if payload is None or not held.is_since(mark):
         return None
     key, timestamp_ms, headers, _ = entries.single_metadata(entry)
     return Columns(

@@ -31,6 +31,7 @@ class Overlay:
         a lock may miss a row, or find one that is not durable in its place."""
         self.losses = 0
         """How often held rows were replaced or dropped: what was read before may be out of date."""
+        self._drops = 0
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -42,12 +43,21 @@ class Overlay:
         copy._groups = {name: list(group) for name, group in self._groups.items()}
         return copy
 
+    def mark(self) -> int:
+        """What a reader without a lock takes before it looks; see `is_since`."""
+        return -1 if self.is_dropping else self._drops
+
+    def is_since(self, mark: int) -> bool:
+        """Whether no row, held here or not, was dropped or replaced since a mark was taken."""
+        return self._drops == mark and not self.is_dropping
+
     def put(self, seq: int, rows: Iterable[Row]) -> None:
         """Hold rows that the delta `seq` carries."""
         held, groups, arrivals = self._rows, self._groups, self._arrivals
         for key, value in rows:
             if key in held:
                 self.losses += 1
+                self._drops += 1
                 self.is_dropping = True
             elif len(key) > GROUP_BYTES:
                 group = groups.get(key[:GROUP_BYTES])
@@ -101,6 +111,7 @@ class Overlay:
 
     def drop_all(self, ranges: Iterable[tuple[bytes, bytes]]) -> None:
         """Forget the rows in ranges; many single keys at once cost little more than one."""
+        self._drops += 1
         self.is_dropping = True
         found: list[bytes] = []
         for start, stop in ranges:
@@ -137,6 +148,7 @@ class Overlay:
     def clear(self) -> None:
         """Forget everything."""
         self.losses += 1
+        self._drops += 1
         self.is_dropping = False
         self._rows.clear()
         self._groups.clear()

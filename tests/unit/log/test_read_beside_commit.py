@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 
+from millstream.log.head import Bounds
+from millstream.log.reader import entries_of, find_blocks, with_rows
 from millstream.replica.commands import SetAside
 from millstream.store.faults import Faults
+from millstream.store.rows import Rows
 from millstream.testing import MemoryEngine, Probe, memory_store
 
 LOOKS = 8
@@ -51,3 +54,25 @@ def test_a_read_beside_a_commit_that_takes_its_records_away_finds_them_or_the_ne
         ms.session.execute(SetAside("a", 2, 0))
         reader.join()
     assert read in ([b"0", b"1"], [b"0", b"1", b"2", b"3"])
+
+
+def test_a_read_within_which_a_whole_commit_took_records_away_is_done_again() -> None:
+    with memory_store() as ms:
+        Probe(ms).pause_keeper()
+        log, store = ms.log("a"), Probe(ms).store
+        log.append_many([b"0", b"1", b"2", b"3"])
+        reads = 0
+
+        def read(bounds: Bounds, rows: Rows) -> list[bytes]:
+            nonlocal reads
+            reads += 1
+            entries = list(entries_of(rows, 1, start=0, stop=bounds.end))
+            if reads == 1:
+                ms.session.execute(SetAside("a", 2, 0))  # what is found next would not fit to these
+                log.append(b"x")
+            assert len(entries) == reads
+            found = find_blocks(rows, 1, "a", start=0, stop=bounds.end, bytes_max=2**20)
+            return [record.value for block in found for record in block.records()]
+
+        assert with_rows(store, 1, read) == [b"0", b"1", b"x"]
+        assert reads == 2
