@@ -307,4 +307,8 @@ def test_live_figures_come_and_end(tab: Open, server: Serving) -> None:
     one = tab(server.url).join("figures")
     one.run("() => { window.figures = []; window.end = ms.live((one) => figures.push(one)); }")
     one.until("figures.length >= 2")
-    one.run("end()")
+    one.run("() => { end(); window.ended = figures.length; window.more = []; }")
+    one.run("() => { window.stop = ms.live((one) => more.push(one)); }")
+    one.until("more.length >= 2")
+    assert one.run("() => figures.length === ended"), "others hear figures, and this one no more"
+    one.run("stop()")

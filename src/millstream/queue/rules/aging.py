@@ -8,7 +8,8 @@ time of its last acknowledgement: a repeat of that succeeds for a while, whateve
 from __future__ import annotations
 
 from millstream.format import keys
-from millstream.queue.model.bucket import Bucket, Forgot
+from millstream.queue.model.bucket import Bucket
+from millstream.queue.model.bucket_changes import Forgot
 from millstream.queue.model.counts import Counts
 from millstream.queue.model.slots import DONE, FORGOTTEN
 from millstream.queue.model.state import Moved, QueueState

@@ -12,7 +12,7 @@ from millstream.errors import CorruptionError
 from millstream.format import block, entries, keys
 from millstream.format.ids import CAPACITIES
 from millstream.log.head import Head, Name
-from millstream.queue.model.bucket import Filled
+from millstream.queue.model.bucket_changes import Filled
 from millstream.queue.model.slots import Span
 from millstream.queue.model.state import Arrived, QueueState
 from millstream.queue.rules.sources import inbox_of, later_of

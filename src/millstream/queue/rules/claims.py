@@ -13,7 +13,8 @@ from millstream.limits import CONSUMER_BYTES_MAX
 from millstream.log.names import check_integer, check_text
 from millstream.queue import commands as c
 from millstream.queue.model import pace
-from millstream.queue.model.bucket import Bucket, Claimed
+from millstream.queue.model.bucket import Bucket
+from millstream.queue.model.bucket_changes import Claimed
 from millstream.queue.model.slots import Slots
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.choosing import Chosen

@@ -15,7 +15,8 @@ from millstream.errors import InvalidInput, LeaseLost, TooLarge
 from millstream.format.ids import CAPACITIES, NUMBER_BITS, bucket_of
 from millstream.log.names import check_text
 from millstream.queue import commands as c
-from millstream.queue.model.bucket import Bucket, Ended, Renewed
+from millstream.queue.model.bucket import Bucket
+from millstream.queue.model.bucket_changes import Ended, Renewed
 from millstream.queue.model.message import LeaseEnd
 from millstream.queue.model.slots import (
     AVAILABLE,

@@ -18,7 +18,7 @@ from millstream.log.head import Head
 from millstream.log.names import check_name
 from millstream.queue import commands as c
 from millstream.queue.model.backoff import Backoff
-from millstream.queue.model.bucket import Removed
+from millstream.queue.model.bucket_changes import Removed
 from millstream.queue.model.counts import Counts
 from millstream.queue.model.group import NO_STANDING, Group, GroupStanding
 from millstream.queue.model.roster import Rostered

@@ -17,7 +17,7 @@ from millstream.format import keys
 from millstream.format.encodings import encode_u64
 from millstream.log.head import Head
 from millstream.queue import commands as c
-from millstream.queue.model.bucket import Placed, SlotMark
+from millstream.queue.model.bucket_changes import Placed, SlotMark
 from millstream.queue.model.counts import Counts
 from millstream.queue.model.slots import RoutingMark, Span, Trial
 from millstream.queue.model.state import APART, Moved, QueueState

@@ -12,7 +12,7 @@ from millstream.format.ids import bucket_of
 from millstream.log import operations as logs
 from millstream.log.commands import Append
 from millstream.queue import commands as c
-from millstream.queue.model.bucket import Removed
+from millstream.queue.model.bucket_changes import Removed
 from millstream.queue.model.marking import mark_of
 from millstream.queue.model.slots import FAILED, Span
 from millstream.queue.rules.aging import note_removed

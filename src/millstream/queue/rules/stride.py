@@ -16,7 +16,8 @@ from msgspec.structs import astuple
 from millstream.format import keys
 from millstream.format.ids import CAPACITIES, NUMBER_BITS, bucket_of
 from millstream.queue import commands as c
-from millstream.queue.model.bucket import Bucket, Strode
+from millstream.queue.model.bucket import Bucket
+from millstream.queue.model.bucket_changes import Strode
 from millstream.queue.model.slots import IN_FLIGHT, Slots
 from millstream.queue.model.state import Advanced, QueueState
 from millstream.queue.rules.aging import note_done

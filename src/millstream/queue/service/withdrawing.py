@@ -23,7 +23,8 @@ from millstream.format.encodings import encode_u64
 from millstream.format.ids import split_id
 from millstream.log.ancestry import Tail
 from millstream.log.reader import entries_of
-from millstream.queue.model.bucket import Bucket, Withdrawn
+from millstream.queue.model.bucket import Bucket
+from millstream.queue.model.bucket_changes import Withdrawn
 from millstream.queue.model.marking import mark_of
 from millstream.queue.model.slots import AVAILABLE, IN_FLIGHT, Slots, Span
 from millstream.queue.model.state import QueueSetBack
