@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from millstream.cluster.visiting import Visit
+from tests.conformance.nats_kit import until
 from tests.integration.cluster_run import Account, Run, running
 
 pytestmark = [
@@ -60,6 +62,23 @@ def test_what_was_acknowledged_survives_kills_and_stops(tmp_path: Path) -> None:
                     run.until_acknowledged()
                     run.inject(kind)
         assert_sound(run.judge())
+
+
+def test_the_server_that_leads_the_stream_is_never_for_long_that_of_the_leading_node(
+    tmp_path: Path,
+) -> None:
+    with running(tmp_path, SEED) as run, Visit(run.plan) as visit:
+        with run.load():
+            for _ in range(max(2, ROUNDS)):
+                until(lambda: is_apart(run, visit), "another server leads the stream")
+                run.inject("kill_leader")
+        assert_sound(run.judge())
+
+
+def is_apart(run: Run, visit: Visit) -> bool:
+    """Whether a machine that is lost takes either the leading node or the stream's lead with it."""
+    leader = run.leader()
+    return leader is not None and visit.log.look(timeout_s=60.0).leader not in ("", leader)
 
 
 def delete_stream(run: Run, name: str) -> None:

@@ -190,3 +190,27 @@ def test_a_server_goes_with_its_node_even_if_that_is_killed(tmp_path: Path) -> N
             return True
 
     until(is_over, "the server ends")
+
+
+def test_the_lead_of_a_stream_goes_to_another_server_when_it_is_asked_for(
+    servers: Servers, log: JetStreamLog
+) -> None:
+    from millstream.clock import SystemClock
+    from millstream.cluster.stream_lead import StreamLead
+
+    append_at_last(log, b"before", after=0)
+    first = log.look(timeout_s=WITHIN_S).leader
+    lead = StreamLead(log, first, clock=SystemClock())
+
+    def is_due() -> bool:
+        log.look(timeout_s=WITHIN_S)
+        return lead.is_due()
+
+    until(is_due, "another server could lead")
+    lead.move()
+    assert lead.moves == 1
+    assert log.look(timeout_s=WITHIN_S).leader not in ("", first)
+    assert {one.name for one in log.servers.replicas} | {log.servers.leader} == set("abc")
+    append_at_last(log, b"after", after=1)
+    found = log.read(0, bytes_max=MANY, timeout_s=WITHIN_S)
+    assert [one.data for one in found] == [b"before", b"after"]

@@ -6,6 +6,7 @@
 | read | a direct get of many messages, from any server that holds the stream |
 | held | the stream's state, from the server that leads it |
 | trim | a purge below a sequence |
+| hand over | that the server which leads the stream steps down, for another one |
 
 An appended entry is made known to all readers by a message that nothing depends on: a reader that
 misses it looks again after `LOOK_S`.
@@ -14,6 +15,7 @@ misses it looks again after `LOOK_S`.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -27,6 +29,7 @@ from millstream.cluster.shared_log import (
     Unreachable,
     Unsure,
 )
+from millstream.cluster.stream_lead import StreamServers
 
 ENTRY_BYTES_MAX = 1_000_000
 """The largest entry: below NATS' own default for a message, with room for its headers."""
@@ -79,6 +82,7 @@ class _Answer(msgspec.Struct, frozen=True):
     error: _Error | None = None
     seq: int = 0
     state: StreamState | None = None
+    cluster: StreamServers | None = None
 
     @property
     def is_missing(self) -> bool:
@@ -117,6 +121,8 @@ class JetStreamLog:
         self._line = line
         self._replicas = replicas
         self.stream = f"millstream-{cluster}"
+        self.servers = StreamServers()
+        """Which servers keep the stream, and which of them leads it, as was heard last."""
         self._subject = f"millstream.{cluster}.log"
         self._grown = f"millstream.{cluster}.grown"
         self._last = 0
@@ -191,6 +197,25 @@ class JetStreamLog:
         if before > 1:
             self._ask("STREAM.PURGE", {"seq": before}, timeout_s=timeout_s)
 
+    def look(self, *, timeout_s: float) -> StreamServers:
+        """Which servers keep the stream, asked anew."""
+        self._ask("STREAM.INFO", None, timeout_s=timeout_s)
+        return self.servers
+
+    def hand_over(self, server: str, *, timeout_s: float) -> None:
+        """Have another server lead the stream; `servers` then says which one does.
+
+        Its servers and what they hold stay as they are. Raises `Unreachable` if it takes too long.
+        """
+        asked = {"placement": {"preferred": server}}
+        try:
+            self._line.call(self._hand_over(msgspec.json.encode(asked)), timeout_s=timeout_s)
+        except TimeoutError:
+            why = f"it has no other leading server within {timeout_s:g} s"
+            raise Unreachable(f"{self.place}: {why}") from None
+        except Lost as error:
+            raise Unreachable(f"{self.place}: {error}") from error
+
     def close(self) -> None:
         """Close the line."""
         self._line.close()
@@ -245,9 +270,22 @@ class JetStreamLog:
     async def _once(self, what: str, data: bytes) -> _Answer:
         request = self._line.request(f"$JS.API.{what}.{self.stream}", data)
         try:
-            return _decode(await asyncio.wait_for(request, TRY_S))
+            answer = _decode(await asyncio.wait_for(request, TRY_S))
         except TimeoutError:
             raise Unreachable("no server answers for JetStream") from None
+        if answer.cluster is not None:
+            self.servers = answer.cluster
+        return answer
+
+    async def _hand_over(self, asked: bytes) -> None:
+        before = self.servers.leader
+        answer = await self._once("STREAM.LEADER.STEPDOWN", asked)
+        if answer.error is not None:
+            raise Unreachable(f"{self.place}: {answer.error.description}")
+        while self.servers.leader in ("", before):
+            await asyncio.sleep(SOON_S[-1])
+            with suppress(Lost, Unreachable):  # while none leads, none answers
+                await self._once("STREAM.INFO", b"")
 
     async def _read(self, after: int, bytes_max: int, trouble: list[str]) -> list[Stored]:
         tries = 0

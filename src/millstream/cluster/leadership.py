@@ -14,6 +14,10 @@ from millstream.cluster.entry import EpochBody
 
 Action = Literal["campaign", "beat"]
 
+RETRY_S = (0.1, 0.3)
+"""How long a campaign that did not reach the shared log is put off: its servers elect a leader of
+their own then, and a campaign that comes just after costs the cluster nothing more."""
+
 
 class Leadership:
     """One node's view of who leads, and its timers."""
@@ -35,6 +39,8 @@ class Leadership:
         self.address: str | None = None
         self.leads = False
         """Whether this node leads, as far as it knows."""
+        self.yields = False
+        """Whether the other nodes are let go first: this one campaigns only if none of them does."""
         self._beat_s, self._silence_s, self._jitter_s = beat_s, silence_s, jitter_s
         self._chance = chance
         self._beat_due = 0.0
@@ -50,11 +56,11 @@ class Leadership:
         """Campaign not before a time of silence; at once, or nearly, if nobody led yet."""
         self._campaign_due = now + self._chance.uniform(0, self._jitter_s)
         if not quick:
-            self._campaign_due += self._silence_s
+            self._campaign_due += self._patience_s
 
     def retry(self, now: float) -> None:
         """The shared log could not be reached: campaign again soon, since nobody else can either."""
-        self._campaign_due = now + self._beat_s + self._chance.uniform(0, self._beat_s)
+        self._campaign_due = now + self._chance.uniform(*RETRY_S)
 
     def lost(self, now: float) -> None:
         """The leader says itself that it leads no more: nobody needs to wait for a silence."""
@@ -63,8 +69,13 @@ class Leadership:
 
     def heard(self, now: float) -> None:
         """The leader gave a sign of life: an entry of its own, or a report."""
-        if not self.leads and self._campaign_due < now + self._silence_s:
+        if not self.leads and self._campaign_due < now + self._patience_s:
             self.wait(now)
+
+    @property
+    def _patience_s(self) -> float:
+        """How long a silence is at least borne."""
+        return self._silence_s + (self._jitter_s if self.yields else 0.0)
 
     def began(self, now: float, epoch: int, body: EpochBody, *, own: bool) -> None:
         """An epoch entry was applied; `own` says that this life of this node has sent it."""

@@ -189,6 +189,11 @@ class ClusterMember:
             self.turn.release()
         return True
 
+    def between_appends(self, work: Callable[[], None]) -> None:
+        """Do something to the shared log's servers while nothing of this node is on its way."""
+        with self.turn:
+            work()
+
     def read(self, timeout_s: float) -> list[Stored]:
         """What came after the position; by a follower."""
         with self.turn:

@@ -19,6 +19,7 @@ from millstream.cluster.peers import NATS_USER, Peer, check_name, derive, own
 from millstream.cluster.settings import NodeSettings
 from millstream.cluster.shared_log import Unreachable
 from millstream.cluster.snapshots import open_member
+from millstream.cluster.stream_lead import StreamLead
 from millstream.cluster.trimming import Trimmer
 from millstream.errors import CannotOpen, InvalidInput
 from millstream.format import keys
@@ -149,6 +150,7 @@ class Membership:
             clock=self._clock,
             settings=self._settings,
             snapshots=self._fetch,
+            stream_lead=self._stream_lead(log),
             version=self._version,
         )
         opened.pop_all()  # the node closes it
@@ -159,6 +161,12 @@ class Membership:
         self._stack.callback(node.stop)
         trimmer.start()
         return node
+
+    def _stream_lead(self, log: JetStreamLog) -> StreamLead | None:
+        """Of nodes with servers of their own: which machines other servers share is not known."""
+        if len(self.plan.peers) < 2:
+            return None
+        return StreamLead(log, self.plan.node, clock=self._clock)
 
     def _open(self) -> Engine:
         self._file.parent.mkdir(parents=True, exist_ok=True)

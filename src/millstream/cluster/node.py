@@ -21,6 +21,7 @@ from millstream.cluster.member import ClusterMember, NeedsSnapshot
 from millstream.cluster.settings import NodeSettings
 from millstream.cluster.shared_log import Gone, Held, SharedLog, Unreachable
 from millstream.cluster.snapshots import exchange, read_position
+from millstream.cluster.stream_lead import StreamLead
 from millstream.cluster.time import ClusterClock
 from millstream.errors import Conflict, MillstreamError, NoQuorum, Overloaded
 from millstream.store.engine import Engine
@@ -73,6 +74,7 @@ class Node:
         clock: Clock,
         settings: NodeSettings | None = None,
         snapshots: Fetch | None = None,
+        stream_lead: StreamLead | None = None,
         version: str = "",
         chance: random.Random | None = None,
         pause: Callable[[float], object] | None = None,
@@ -86,6 +88,7 @@ class Node:
         self.on_applied: Callable[[], None] | None = None
         """Called by the node's thread when it has applied what another node wrote; it must be quick."""
         self._shared, self._bulletin, self._fetch = shared, bulletin, snapshots
+        self._stream_lead = stream_lead
         self._version = version
         self._stop = threading.Event()
         self._pause = pause or self._stop.wait
@@ -202,6 +205,8 @@ class Node:
         return held
 
     def _lead(self) -> None:
+        if self._stream_lead is not None and self._stream_lead.is_due():
+            self.member.between_appends(self._stream_lead.move)
         rest_s = self._leadership.next_s(self.clock.seconds())
         if rest_s == 0 and self.member.beat():
             return
@@ -229,6 +234,7 @@ class Node:
             if self.on_applied is not None:
                 self.on_applied()
             return
+        self._leadership.yields = self._stream_lead is not None and self._stream_lead.is_here
         self._hear_reports()
         if self._is_stalled():
             self._take_snapshot(f"no progress for {self.settings.stalled_s:g} s")

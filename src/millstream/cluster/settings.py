@@ -12,9 +12,9 @@ class NodeSettings:
     append_timeout_s: float = 2.0
     """How long one append is waited for, before its outcome is called unsure."""
 
-    settle_timeout_s: float = 6.0
+    settle_timeout_s: float = 8.0
     """How long a leader tries to make an unsure append certain: an election inside the shared log
-    takes a few seconds. After that the caller is told that the outcome is unknown."""
+    takes up to 9 s. After that the caller is told that the outcome is unknown."""
 
     beat_s: float = 0.5
     """An idle leader appends a barrier so often: followers see by it that it lives, and it sees that
