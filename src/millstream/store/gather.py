@@ -8,6 +8,7 @@ expected number leads it.
     phase       event                                next        effect
     idle        arrive, none expected beside it      committing  the caller leads, alone
     idle        arrive, joint, more are expected     gathering   the caller is first, and waits a moment
+                (unless the last group were two callers of different kinds: they would gain nothing)
     idle        arrive                               committing  the caller leads
     idle        arrive_all (coroutines)              committing  the transactor's thread leads
     gathering   arrive, completes the number         committing  the caller leads
@@ -19,6 +20,7 @@ expected number leads it.
     committing  arrive, arrive_all                   committing  the caller waits; none
     committing  committed(n), none waits             idle        none
     committing  committed(n), a joint caller waits   gathering   wake it: it is first
+    committing  committed(n), a joint caller naps    gathering   none: it wakes by itself, and is first
     committing  committed(n), a caller waits         committing  wake it: it leads
     committing  committed(n), a coroutine waits      committing  the transactor's thread leads
     any         interrupted: a caller that waits     the same    none; its operation is not run
@@ -30,7 +32,7 @@ After `committed(n)` the expected number is `n` and all callers that wait alread
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from itertools import islice
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
@@ -39,6 +41,9 @@ GATHER_SHARE = 0.4
 
 GATHER_S_MAX = 0.002
 """The longest that it waits."""
+
+NAP_S_MAX = 0.02
+"""The longest time until a commit is over through which a caller sleeps unwoken."""
 
 VAIN_MAX = 4
 """Waits in a row that brought no other caller: then it does not pay to wait."""
@@ -57,8 +62,16 @@ class Waiter(Protocol):
         """Whether its operation batches well with others."""
 
     @property
+    def joins(self) -> Hashable:
+        """With which others: they have the same; None if it is not joint."""
+
+    @property
     def has_thread(self) -> bool:
         """Whether its caller can lead; a coroutine lends no thread."""
+
+    @property
+    def naps(self) -> bool:
+        """Whether its caller wakes by itself, soon after the running commit should be over."""
 
 
 W = TypeVar("W", bound=Waiter)
@@ -111,8 +124,12 @@ class Gather(Generic[W]):
         """How many callers are expected: those of the last group, and those that waited then."""
         self.commit_s = 0.0
         """How long the last commit took."""
+        self.began_s = 0.0
+        """When the last commit began."""
         self.leading = Payoff()
         """Of leaders whose own operation is not joint."""
+        self._are_alike = True
+        """Whether the callers of the last group could run together, if they were two."""
         self._joining = Payoff()
         """Of first callers whose operation is."""
 
@@ -126,6 +143,18 @@ class Gather(Generic[W]):
         if others_sleep:
             return GATHER_S_MAX
         return min(max(0.0, self.commit_s * GATHER_SHARE), GATHER_S_MAX)
+
+    def nap_s(self, now_s: float) -> float:
+        """How long a caller may sleep unwoken: as long as the running commit, and a moment more.
+
+        The leader of a commit mostly comes again before that, and leads for this caller too: to wake
+        it before would only have it sleep again. 0 if the commit should be over by now, or if the
+        last naps were in vain.
+        """
+        left_s = self.began_s + self.commit_s - now_s
+        if not 0 < left_s <= NAP_S_MAX or not self._joining.pays():
+            return 0.0
+        return left_s + self.patience_s(others_sleep=False)
 
     def arrive(self, ticket: W) -> Effect:
         """A caller submits an operation; one that leads alone is not among those that wait."""
@@ -183,7 +212,7 @@ class Gather(Generic[W]):
         if not heir.joint:
             return Effect("wake to lead", heir)
         self.phase, self.first = "gathering", heir
-        return Effect("wake to gather", heir)
+        return None if heir.naps else Effect("wake to gather", heir)
 
     def refuse(self) -> list[W]:
         """No operation is taken any more; answers the tickets that waited."""
@@ -201,6 +230,7 @@ class Gather(Generic[W]):
             rest, group = deque(islice(group, most, None)), deque(islice(group, most))
         # No call stands between these two: an interrupt finds a ticket in exactly one place.
         self.taken, self.waiting = group, rest
+        self._are_alike = len(group) != 2 or group[0].joins == group[1].joins
         return list(group)
 
     def put_back(self, group: Sequence[W]) -> None:
@@ -214,7 +244,9 @@ class Gather(Generic[W]):
             self.waiting.remove(ticket)
 
     def _leads_at_once(self, ticket: W) -> bool:
-        return self.phase == "idle" and not (ticket.joint and self._joining.pays())
+        return self.phase == "idle" and not (
+            ticket.joint and self._are_alike and self._joining.pays()
+        )
 
     def _lead(self) -> Effect:
         self.phase, self.first = "committing", None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from _thread import allocate_lock
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
@@ -26,14 +26,21 @@ class Ticket(Struct, Generic[T], eq=False):
     """Whether its caller knows that it is done."""
     lead: bool = False
     """Whether its caller leads a group, or is asked to."""
+    naps: bool = False
+    """Whether its caller wakes by itself, soon after the running commit should be over."""
     successor: Ticket[Any] | None = None
     """The next ticket in the wake-up chain of its group: its caller wakes that one's."""
     _wake: Any = None
 
     @property
+    def joins(self) -> Hashable:
+        """With which others its operation batches well (`group.Joint`); None if with none."""
+        return getattr(self.operation, "joins", None)
+
+    @property
     def joint(self) -> bool:
-        """Whether its operation batches well with others (`group.Joint`)."""
-        return getattr(self.operation, "joins", None) is not None
+        """Whether its operation batches well with others."""
+        return self.joins is not None
 
     @property
     def has_thread(self) -> bool:

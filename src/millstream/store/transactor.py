@@ -177,6 +177,7 @@ class Transactor:
         try:
             with self.turn:
                 if self._closed is None:
+                    self._gather.began_s = self._clock.seconds()
                     self._committer.commit_group([ticket])
                     if self._pace_s:
                         self._note_pace(1)
@@ -203,7 +204,7 @@ class Transactor:
                 except BaseException:
                     group = list(self._gather.taken)
                     raise
-                began_s = self._clock.seconds()
+                began_s = self._gather.began_s = self._clock.seconds()
                 if not group or self._committer.commit_group(group, waits=waits):
                     self._gather.commit_s = self._clock.seconds() - began_s
                     self._tempo.note(self._gather.commit_s)
@@ -293,13 +294,19 @@ class Transactor:
     def _await(self, ticket: Ticket[Any]) -> bool:
         """Wait for the answer; True if the caller is to lead.
 
-        A leader that was interrupted before it could pass the lead on leaves no leader: a caller that
+        A caller that batches well first sleeps through the running commit, and is not woken when that is
+        over: its leader has mostly come again by then, and leads for both. A leader that was interrupted before it could pass the lead on leaves no leader: a caller that
         has waited for long and finds the turn free leads in its place.
         """
+        gather, rested = self._gather, False
         try:
             while not (ticket.done or ticket.lead):
-                if self._gather.first is ticket:
-                    self._await_others(ticket)
+                if gather.first is ticket:
+                    self._await_others(ticket, rested=rested)
+                elif not rested and ticket.joint and (nap_s := gather.nap_s(self._clock.seconds())):
+                    ticket.naps = True
+                    rested = not ticket.wait(nap_s)
+                    ticket.naps = False
                 elif not ticket.wait(ORPHANED_S) and self.turn.acquire(blocking=False):
                     self.turn.release()
                     ticket.lead = True
@@ -313,10 +320,11 @@ class Transactor:
                 heir.wake()
         return ticket.lead and not ticket.done
 
-    def _await_others(self, ticket: Ticket[Any]) -> None:
+    def _await_others(self, ticket: Ticket[Any], *, rested: bool) -> None:
         """Wait, as the first caller of a group, for the others; the last that wakes, wakes it."""
         others_sleep = self._answered is not None and not self._answered.awake
-        if not ticket.wait(self._gather.patience_s(others_sleep=others_sleep)):
+        has_waited = rested and not others_sleep
+        if has_waited or not ticket.wait(self._gather.patience_s(others_sleep=others_sleep)):
             with self._gate:
                 ticket.lead = self._gather.timeout(ticket).kind == "lead" or ticket.lead
 

@@ -1,7 +1,8 @@
 """The gather of group commit, told as transcripts: an event per line, and what follows from it.
 
-A caller is a letter; a capital letter's operation is joint, and a `~` before it is a coroutine. A
-line is `event -> effect | phase: who waits`.
+A caller is a letter; a capital letter's operation is joint, with those of the same number behind it; a
+`z` at the end says that its caller naps, and a `~` before it is a coroutine. A line is
+`event -> effect | phase: who waits`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,15 @@ class Caller:
 
     @property
     def joint(self) -> bool:
-        return self.name.isupper()
+        return self.name[0].isupper()
+
+    @property
+    def joins(self) -> str | None:
+        return self.name[1:].rstrip("z") if self.joint else None
+
+    @property
+    def naps(self) -> bool:
+        return self.name.endswith("z")
 
     @property
     def has_thread(self) -> bool:
@@ -102,6 +111,44 @@ TRANSCRIPTS = {
         take 10 -> takes B | committing:
         committed 1 -> none | idle:
         arrive B -> lead alone | committing:
+    """,
+    "a first that naps is not woken, and the leader of the commit leads again": """
+        arrive a -> lead alone | committing:
+        arrive Bz -> wait | committing: Bz
+        committed 1 -> none | gathering: Bz
+        arrive a -> lead | committing: Bz a
+        take 10 -> takes Bz a | committing:
+        committed 2 -> none | idle:
+    """,
+    "a first that naps leads when it wakes and the leader has not come again": """
+        arrive a -> lead alone | committing:
+        arrive Bz -> wait | committing: Bz
+        committed 1 -> none | gathering: Bz
+        timeout Bz -> lead | committing: Bz
+        take 10 -> takes Bz | committing:
+    """,
+    "a first that naps while a commit goes on and on waits": """
+        arrive a -> lead alone | committing:
+        arrive Bz -> wait | committing: Bz
+        timeout Bz -> wait | committing: Bz
+    """,
+    "two callers of different kinds do not wait for each other": """
+        arrive A -> lead alone | committing:
+        arrive B1 -> wait | committing: B1
+        committed 1 -> wake to gather B1 | gathering: B1
+        arrive A -> lead | committing: B1 A
+        take 10 -> takes B1 A | committing:
+        committed 2 -> none | idle:
+        arrive A -> lead | committing: A
+    """,
+    "two callers of the same kind do": """
+        arrive A1 -> lead alone | committing:
+        arrive B1 -> wait | committing: B1
+        committed 1 -> wake to gather B1 | gathering: B1
+        arrive A1 -> lead | committing: B1 A1
+        take 10 -> takes B1 A1 | committing:
+        committed 2 -> none | idle:
+        arrive A1 -> wait | gathering: A1
     """,
     "a timeout that comes too late changes nothing": """
         arrive A -> lead alone | committing:
@@ -202,6 +249,33 @@ def test_how_long_the_first_waits(commit_s: float, others_sleep: bool, expected:
     gather: Gather[Caller] = Gather()
     gather.commit_s = commit_s
     assert gather.patience_s(others_sleep=others_sleep) == pytest.approx(expected)
+
+
+def test_a_nap_lasts_as_long_as_the_commit_and_a_moment_more() -> None:
+    gather: Gather[Caller] = Gather()
+    gather.began_s, gather.commit_s = 100.0, 0.001
+    assert gather.nap_s(100.0003) == pytest.approx(0.0007 + 0.0004)
+
+
+@pytest.mark.parametrize("now_s", [100.001, 200.0, 99.0], ids=["over", "long over", "moved clock"])
+def test_a_commit_that_should_be_over_is_not_slept_through(now_s: float) -> None:
+    gather: Gather[Caller] = Gather()
+    gather.began_s, gather.commit_s = 100.0, 0.001
+    assert gather.nap_s(now_s) == 0.0
+
+
+def test_callers_whose_naps_are_in_vain_are_woken() -> None:
+    gather: Gather[Caller] = Gather()
+    gather.commit_s = 0.001
+    for _ in range(VAIN_MAX):
+        assert gather.nap_s(0.0)
+        gather.arrive(caller("a"))
+        gather.arrive(caller("Bz"))
+        gather.committed(0)
+        assert gather.timeout(caller("Bz")).kind == "lead"
+        gather.take(9)
+        gather.committed(1)
+    assert gather.nap_s(0.0) == 0.0
 
 
 def test_it_does_not_pay_to_wait_for_callers_that_do_not_come() -> None:

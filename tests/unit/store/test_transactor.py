@@ -43,6 +43,10 @@ def start(**limits: int) -> Store:
     return store
 
 
+def gather_of(store: Store) -> gather.Gather[Any]:
+    return store._transactor._gather
+
+
 def commits(store: Store) -> int:
     assert isinstance(store.engine, MemoryEngine)
     return store.engine.commits
@@ -96,7 +100,7 @@ class Hold:
         return count(tx)
 
     def await_waiting(self, number: int) -> None:
-        until(lambda: len(self._store._transactor._gather.waiting) == number)
+        until(lambda: len(gather_of(self._store).waiting) == number)
 
     def release(self) -> None:
         self._go_on.set()
@@ -159,7 +163,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store whose last commit answered three and took long: they are waited for."""
     monkeypatch.setattr(gather, "GATHER_S_MAX", PATIENCE_S)
     store = start()
-    store._transactor._gather.expected, store._transactor._gather.commit_s = 3, 100.0 * PATIENCE_S
+    gather_of(store).expected, gather_of(store).commit_s = 3, 100.0 * PATIENCE_S
     return store
 
 
@@ -178,7 +182,7 @@ class Together:
 def first_waits(store: Store) -> Caller:
     """A caller who waits for others."""
     caller = Caller(store, Together())
-    until(lambda: store._transactor._gather.first is not None)
+    until(lambda: gather_of(store).first is not None)
     return caller
 
 
@@ -188,7 +192,7 @@ def test_the_first_waits_for_those_who_were_answered_with_it_and_the_last_leads(
     before = commits(patient)
     first = first_waits(patient)
     second = Caller(patient)
-    until(lambda: len(patient._transactor._gather.waiting) == 2)
+    until(lambda: len(gather_of(patient).waiting) == 2)
     assert commits(patient) == before
     third = patient.run(Together())
     assert commits(patient) == before + 1
@@ -197,17 +201,54 @@ def test_the_first_waits_for_those_who_were_answered_with_it_and_the_last_leads(
 
 
 def test_those_who_do_not_come_again_are_not_waited_for(patient: Store) -> None:
-    patient._transactor._gather.commit_s = 0.0
+    gather_of(patient).commit_s = 0.0
     caller = Caller(patient, Together())
     assert caller.finish().result[1] == caller.ident
-    assert patient._transactor._gather.expected == 1
+    assert gather_of(patient).expected == 1
 
 
 def test_who_is_no_faster_with_others_leads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     store = start()
-    store._transactor._gather.expected = 3
+    gather_of(store).expected = 3
     monkeypatch.setattr(Ticket, "wait", lambda *_: pytest.fail("it waits"))
     assert isinstance(store.run(count), int)
+
+
+def test_who_sleeps_through_a_commit_is_led_for_by_its_leader_that_comes_again(
+    patient: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gather, "NAP_S_MAX", PATIENCE_S)
+    state = gather_of(patient)
+    state.expected, state.commit_s = 1, PATIENCE_S
+    napping: list[Caller] = []
+
+    def hold(tx: WriteTransaction) -> int:
+        napping.append(Caller(patient, Together()))
+        until(lambda: bool(state.waiting) and state.waiting[0].naps)
+        return count(tx)
+
+    patient.run(hold)
+    assert state.phase == "gathering", "the commit is over, and the other caller sleeps on"
+    mine = patient.run(Together())
+    (other,) = napping
+    assert other.finish().result[1] == mine[1] == threading.get_ident()
+
+
+def test_who_sleeps_through_a_commit_leads_if_its_leader_does_not_come_again(
+    patient: Store,
+) -> None:
+    state = gather_of(patient)
+    state.expected, state.commit_s = 1, 0.001
+    napping: list[Caller] = []
+
+    def hold(tx: WriteTransaction) -> int:
+        napping.append(Caller(patient, Together()))
+        until(lambda: bool(state.waiting))
+        return count(tx)
+
+    patient.run(hold)
+    (other,) = napping
+    assert other.finish().result[1] == other.ident
 
 
 def test_coroutines_complete_the_number_too(patient: Store) -> None:
@@ -219,7 +260,7 @@ def test_coroutines_complete_the_number_too(patient: Store) -> None:
 
 
 def test_the_first_waits_for_long_only_while_others_sleep(patient: Store) -> None:
-    patient._transactor._gather.commit_s = 0.0
+    gather_of(patient).commit_s = 0.0
     asleep = Ticket(count, done=True)
     patient._transactor._answered = asleep
     first = first_waits(patient)
@@ -468,7 +509,7 @@ def test_an_interrupted_leader_that_waits_for_its_turn_strands_nobody(
     crowd: int, place: str
 ) -> None:
     store = start()
-    store._transactor._gather.expected = crowd
+    gather_of(store).expected = crowd
     with store._transactor.turn, interrupted_in(place):
         store.run(count)
     assert Caller(store).finish().error is None
@@ -479,7 +520,7 @@ def test_who_waits_for_its_turn_when_the_store_is_poisoned_is_told_so() -> None:
     before = commits(store)
     with Probe(store).hold_commits():
         caller = Caller(store)
-        until(lambda: store._transactor._gather.phase == "committing")
+        until(lambda: gather_of(store).phase == "committing")
         store._poison(RuntimeError("a fold failed"))
     assert isinstance(caller.finish().error, Poisoned)
     assert commits(store) == before
