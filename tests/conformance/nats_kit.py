@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from millstream.clock import SystemClock
 
 if TYPE_CHECKING:
+    from millstream.cluster.nats_access import ClusterTls
     from millstream.cluster.nats_line import NatsLine
     from millstream.cluster.nats_server import NatsServer
 
@@ -29,25 +30,28 @@ def until(condition: Callable[[], object], what: str) -> None:
 class Servers:
     """Three servers that form one NATS."""
 
-    def __init__(self, servers: list[NatsServer]) -> None:
-        self.all = servers
+    def __init__(self, servers: list[NatsServer], tls: ClusterTls | None = None) -> None:
+        self.all, self.tls = servers, tls
 
     def line(self, first: int = 0) -> NatsLine:
         """A connection, to one of them before the others."""
+        from millstream.cluster.nats_access import NatsAccess
         from millstream.cluster.nats_line import NatsLine
         from millstream.cluster.peers import NATS_USER, derive
 
         places = [one.me.nats_url for one in self.all]
-        return NatsLine(
-            places[first:] + places[:first],
-            name="test",
+        access = NatsAccess(
+            (*places[first:], *places[:first]),
             user=NATS_USER,
             password=derive(SECRET, "nats"),
+            tls=self.tls,
+            is_tls_first=True,
         )
+        return NatsLine(access, name="test")
 
 
 @contextmanager
-def three_servers(folder: Path) -> Iterator[Servers]:
+def three_servers(folder: Path, *, tls: ClusterTls | None = None) -> Iterator[Servers]:
     """Start them, and end them when the block is left."""
     from millstream.cluster.nats_server import NatsServer
     from millstream.cluster.peers import Peer
@@ -55,8 +59,10 @@ def three_servers(folder: Path) -> Iterator[Servers]:
 
     peers = [Peer(name, HOST, port) for name, port in zip("abc", free_ports(3), strict=True)]
     with ExitStack() as stack:
-        servers = [NatsServer(one, peers, folder / one.name, secret=SECRET) for one in peers]
+        servers = [
+            NatsServer(one, peers, folder / one.name, secret=SECRET, tls=tls) for one in peers
+        ]
         for server in servers:
             stack.callback(server.stop)
             server.start()
-        yield Servers(servers)
+        yield Servers(servers, tls)

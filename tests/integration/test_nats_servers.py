@@ -144,15 +144,16 @@ def test_reports_reach_all_nodes_and_the_newest_counts(servers: Servers) -> None
 
 def test_a_client_that_does_not_know_the_secret_is_not_let_in(servers: Servers) -> None:
     from millstream.cluster.jetstream import JetStreamLog
+    from millstream.cluster.nats_access import NatsAccess
     from millstream.cluster.nats_line import NatsLine
 
     for password in ("", "guessed"):
-        line = NatsLine(
-            [servers.all[0].me.nats_url], name="x", user="millstream", password=password
-        )
+        access = NatsAccess((servers.all[0].me.nats_url,), user="millstream", password=password)
+        line = NatsLine(access, name="x")
         log = JetStreamLog(line, "c1")
         with pytest.raises(Unreachable):
             log.held(timeout_s=1.0)
+        assert "does not let this node in" in line.refusal
         log.close()
 
 

@@ -12,7 +12,7 @@ import typer
 from millstream.cli.clustering import ClusterPlace
 from millstream.cli.command import Consent, command
 from millstream.cli.display import Printed, PrintedLine, Table, plural, rough
-from millstream.errors import Denied, MillstreamError, NoQuorum
+from millstream.errors import Denied, NoQuorum
 
 if TYPE_CHECKING:
     from millstream.cluster.bulletin import NodeReport
@@ -79,6 +79,8 @@ def status(place: AnyCluster, folder: Folder = FOLDER) -> Printed:
     plan = place.meant(folder)
     with Visit(plan) as visit:
         reports = visit.listen(lambda found: len(found) >= plan.members, timeout_s=HEAR_S)
+        if not reports and not plan.peers:
+            raise NoQuorum(f"no node was heard of on NATS at {visit.place}: {visit.trouble}")
     return _shown(plan, reports)
 
 
@@ -223,8 +225,6 @@ def _shown(plan: Plan, reports: Reports) -> Printed:
             }
         )
     leader = next((one["node"] for one in found if one["role"] == "leader"), None)
-    if not reports and not plan.peers:
-        raise MillstreamError("no node was heard of on this NATS")
     rows = [
         (
             one["node"],

@@ -36,7 +36,10 @@ class ClusterPlace:
     ] = None
     cluster: Annotated[
         str | None,
-        typer.Option(metavar="nats://HOST:PORT,…", help="NATS servers that others run."),
+        typer.Option(
+            metavar="nats://HOST:PORT,…",
+            help="NATS servers that others run; USER:PASSWORD@ or TOKEN@ before HOST.",
+        ),
     ] = None
     cluster_name: Annotated[
         str, typer.Option(metavar="NAME", help="Of the cluster, if one NATS has several.")
@@ -47,6 +50,13 @@ class ClusterPlace:
             metavar="FILE", help="The secret that all nodes have.", show_default=f"${SECRET}"
         ),
     ] = None
+    cluster_certificate: Annotated[
+        str, typer.Option(metavar="FILE", help="PEM file of this machine, for TLS with NATS.")
+    ] = ""
+    cluster_key: Annotated[str, typer.Option(metavar="FILE", help="Its key, PEM.")] = ""
+    cluster_ca: Annotated[
+        str, typer.Option(metavar="FILE", help="Who signs the certificates of the others, PEM.")
+    ] = ""
     members: Annotated[
         int, typer.Option(metavar="N", min=1, help="With --cluster: how many nodes there are.")
     ] = 3
@@ -76,15 +86,17 @@ class ClusterPlace:
     def plan(self, node: str = "", address: str = "") -> Plan:
         """The cluster as one of its nodes sees it, or, without a name, a visitor."""
         from millstream.cluster.membership import Plan, replicas_of
+        from millstream.cluster.nats_access import ClusterTls, parse_nats
         from millstream.cluster.peers import own, parse_peers
 
         secret = self.secret()
+        tls = ClusterTls(self.cluster_certificate, self.cluster_key, self.cluster_ca)
         if self.peers is None:
-            nats = tuple(one.strip() for one in (self.cluster or "").split(","))
             return Plan(
                 node or "visitor",
                 address,
-                nats=nats,
+                nats=parse_nats(self.cluster or "", tls),
+                tls=tls,
                 cluster=self.cluster_name,
                 secret=secret,
                 members=self.members,
@@ -96,6 +108,7 @@ class ClusterPlace:
             me.name,
             address or me.address,
             peers=peers,
+            tls=tls,
             cluster=self.cluster_name,
             secret=secret,
             members=len(peers),
@@ -149,8 +162,8 @@ class NodePlace(ClusterPlace):
                 "a node has a name and a cluster: --node NAME, and --peers or --cluster"
             )
         scheme = "https" if settings.certificate else "http"
-        plain = f"{scheme}://{settings.host}:{settings.port}"
-        plan = self.plan(self.node, self.address or ("" if self.peers else plain))
+        plain = "" if self.peers or self.address else _reached(settings, scheme)
+        plan = self.plan(self.node, self.address or plain)
         if self.peers and not self.address and scheme == "https":
             plan = self.plan(self.node, plan.address.replace("http:", "https:", 1))
         if not plan.secret and not _stays_here(plan, settings):
@@ -179,7 +192,7 @@ def member_of(plan: Plan | None, file: str | Path, *, file_mode: int) -> Iterato
             Path(file),
             plan,
             file_mode=file_mode,
-            fetch=Fetcher(plan.node_key or KEY_OF_THIS_MACHINE),
+            fetch=Fetcher(plan.node_key or KEY_OF_THIS_MACHINE, ca=plan.tls.ca or None),
             version=__version__,
         )
         node = membership.prepare()
@@ -188,7 +201,11 @@ def member_of(plan: Plan | None, file: str | Path, *, file_mode: int) -> Iterato
             f"a cluster needs the package {error.name}: pip install 'millstream[cluster]'"
         ) from error
     try:
-        yield {"make_node": lambda _: node, "cluster_key": plan.node_key}
+        yield {
+            "make_node": lambda _: node,
+            "cluster_key": plan.node_key,
+            "cluster_ca": plan.tls.ca,
+        }
     finally:
         membership.stop()
 
@@ -223,9 +240,21 @@ def pair_of(
             key=derive(secret, "nodes") if secret else KEY_OF_THIS_MACHINE,
             standby_of=cluster.standby_of or "",
             address=cluster.address or "",
+            ca=cluster.cluster_ca,
             file_mode=file_mode,
         )
     }
+
+
+def _reached(settings: Settings, scheme: str) -> str:
+    """Where others reach a node that says no more than where it listens."""
+    host = settings.host
+    if not settings.port or host in ("0.0.0.0", "::", ""):
+        raise typer.BadParameter(
+            f"a node tells the others where it is, and --host {host or chr(39) * 2} --port "
+            f"{settings.port} does not say it: name --address {scheme}://HOST:PORT"
+        )
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}"
 
 
 def _stays_here(plan: Plan, settings: Settings) -> bool:

@@ -54,6 +54,16 @@ WRONG_SEQUENCE = (10071, 10164)
 NO_STREAM = 10059
 DONE = {"STREAM.CREATE": 10058, "STREAM.DELETE": NO_STREAM}
 """Errors which say that what was asked for is so already: there is a stream, or there is none."""
+UNFIT = {
+    10039: "JetStream is off for this user's account: enable it there",
+    10076: "JetStream is off: add a `jetstream` block to the servers' configuration",
+    10074: "it is one server by itself, and keeps one copy: cluster three, or say --replicas 1",
+    10028: "the account's JetStream limits leave no room: allow 256 MiB for each replica",
+    10047: "the servers have too little JetStream storage: allow 256 MiB for each replica",
+}
+"""Errors that waiting does not mend, and what does."""
+NO_PEERS = 10005
+"""Too few servers have JetStream; another one may be just starting."""
 
 
 class StreamState(msgspec.Struct, frozen=True):
@@ -90,6 +100,10 @@ class _Answer(msgspec.Struct, frozen=True):
         return self.error is not None and self.error.err_code == NO_STREAM
 
 
+class Unfit(Unreachable):
+    """NATS cannot keep the log, however long one waits: it says why, and what to change."""
+
+
 class _Doubt:
     """Something that is said to be so, and is believed once it was said for long enough."""
 
@@ -119,7 +133,7 @@ class JetStreamLog:
         self.place = f"the shared log of {cluster} on NATS at {line.place}"
         self.entry_bytes_max = ENTRY_BYTES_MAX
         self._line = line
-        self._replicas = replicas
+        self._cluster, self._replicas = cluster, replicas
         self.stream = f"millstream-{cluster}"
         self.servers = StreamServers()
         """Which servers keep the stream, and which of them leads it, as was heard last."""
@@ -150,6 +164,15 @@ class JetStreamLog:
             "first_seq": first,
         }
         self._ask("STREAM.CREATE", wanted, timeout_s=timeout_s)
+
+    def rehearse(self, *, timeout_s: float) -> None:
+        """Make a stream like it and delete that again: what could not be made is not replaced.
+
+        Raises `Unreachable` with the reason.
+        """
+        beside = JetStreamLog(self._line, f"{self._cluster}-rehearsed", replicas=self._replicas)
+        beside.found(timeout_s=timeout_s)
+        beside.drop(timeout_s=timeout_s)
 
     def drop(self, *, timeout_s: float) -> None:
         """Delete the stream with all that is in it; it may be gone already."""
@@ -221,11 +244,12 @@ class JetStreamLog:
         self._line.close()
 
     def _ask(self, what: str, asked: dict[str, Any] | None, *, timeout_s: float) -> _Answer:
-        trouble = ["no answer"]
+        trouble: list[str] = []
         try:
             return self._line.call(self._answer(what, asked, trouble), timeout_s=timeout_s)
         except TimeoutError:
-            raise Unreachable(f"{self.place}: {trouble[-1]} within {timeout_s:g} s") from None
+            why = trouble[-1] if trouble else self._line.trouble
+            raise Unreachable(f"{self.place}: in vain for {timeout_s:g} s: {why}") from None
 
     # On the line's loop.
 
@@ -262,10 +286,23 @@ class JetStreamLog:
                     raise Gone(f"{self.place} does not exist any more")
                 if answer.error is None or answer.error.err_code == DONE.get(what):
                     return answer
-                trouble.append(answer.error.description)
+                trouble.append(self._explained(answer.error))
+            except Unfit:
+                raise
             except (Lost, Unreachable) as error:
                 trouble.append(str(error))
             await asyncio.sleep(PAUSE_S)
+
+    def _explained(self, error: _Error) -> str:
+        """What can be done about an error; raises `Unfit` if waiting is of no use."""
+        if (remedy := UNFIT.get(error.err_code)) is not None:
+            raise Unfit(f"{self.place} cannot be kept there ({error.description}): {remedy}")
+        if error.err_code == NO_PEERS:
+            return (
+                f"fewer than {self._replicas} of its servers run with JetStream "
+                f"({error.description}): start them, or say --replicas with fewer"
+            )
+        return error.description
 
     async def _once(self, what: str, data: bytes) -> _Answer:
         request = self._line.request(f"$JS.API.{what}.{self.stream}", data)
@@ -273,6 +310,8 @@ class JetStreamLog:
             answer = _decode(await asyncio.wait_for(request, TRY_S))
         except TimeoutError:
             raise Unreachable("no server answers for JetStream") from None
+        except Unreachable as error:
+            raise Unreachable(f"{error}: is JetStream on? It is not on every server") from error
         if answer.cluster is not None:
             self.servers = answer.cluster
         return answer

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from millstream.clock import Clock, SystemClock
+from millstream.cluster.nats_access import ClusterTls, NatsAccess
 from millstream.cluster.node import Fetch, Node
 from millstream.cluster.peers import NATS_USER, Peer, check_name, derive, own
 from millstream.cluster.settings import NodeSettings
@@ -33,7 +34,13 @@ _logger = logging.getLogger("millstream.cluster")
 
 WAIT_S = 5.0
 """How long the other nodes are waited for before that is written down; it is waited on."""
+GIVE_UP_S = 30.0
+"""How long a new node waits for a NATS that others run; a service manager then starts it again."""
 REPLICAS = (1, 3, 5)
+PLAIN = (
+    "commits cross the network unencrypted between NATS servers: use a private network, or give every "
+    "node --cluster-certificate, --cluster-key and --cluster-ca"
+)
 CLUSTER = "main"
 """What a cluster is called if it has no name."""
 
@@ -46,8 +53,10 @@ class Plan(Struct, frozen=True):
     """Where clients and other nodes reach it."""
     peers: tuple[Peer, ...] = ()
     """The nodes, if each runs a NATS server of its own."""
-    nats: tuple[str, ...] = ()
+    nats: NatsAccess | None = None
     """The NATS servers, if another runs them."""
+    tls: ClusterTls = ClusterTls()
+    """What the traffic with NATS servers, and between them, is encrypted with."""
     cluster: str = CLUSTER
     secret: str = ""
     members: int = 3
@@ -61,6 +70,7 @@ class Plan(Struct, frozen=True):
         check_name(self.cluster)
         if bool(self.peers) == bool(self.nats):
             raise InvalidInput("a node has either --peers or --cluster nats://HOST:PORT")
+        self.tls.check(serves=bool(self.peers))
         if self.replicas not in REPLICAS:
             raise InvalidInput(f"the shared log has 1, 3 or 5 replicas, not {self.replicas}")
         if self.peers:
@@ -80,12 +90,20 @@ class Plan(Struct, frozen=True):
         """A line to the cluster's NATS servers, to this node's own first."""
         from millstream.cluster.nats_line import NatsLine
 
-        if self.nats:
-            return NatsLine(self.nats, name=name)
+        return NatsLine(self.access(), name=name)
+
+    def access(self) -> NatsAccess:
+        """The cluster's NATS servers, this node's own first, and what is shown to them."""
+        if self.nats is not None:
+            return self.nats
         ordered = sorted(self.peers, key=lambda one: one.name != self.node)
-        password = derive(self.secret, "nats") if self.secret else ""
-        user = NATS_USER if self.secret else ""
-        return NatsLine([one.nats_url for one in ordered], name=name, user=user, password=password)
+        return NatsAccess(
+            tuple(one.nats_url for one in ordered),
+            user=NATS_USER if self.secret else "",
+            password=derive(self.secret, "nats") if self.secret else "",
+            tls=self.tls if self.tls.is_given else None,
+            is_tls_first=True,
+        )
 
 
 def replicas_of(nodes: int) -> int:
@@ -183,7 +201,9 @@ class Membership:
 
         folder = self._file.with_name(f"{self._file.name}.nats")
         me = own(self.plan.peers, self.plan.node)
-        server = NatsServer(me, self.plan.peers, folder, secret=self.plan.secret)
+        if not self.plan.tls.is_given and not all(one.is_here_only for one in self.plan.peers):
+            _logger.warning("nats_not_encrypted", extra={"why": PLAIN})
+        server = NatsServer(me, self.plan.peers, folder, secret=self.plan.secret, tls=self.plan.tls)
         self._stack.callback(server.stop)
         server.start()
 
@@ -194,13 +214,25 @@ class Membership:
         self._line = self.plan.connect(self.plan.node)
         self._stack.callback(self._line.close)
         log = JetStreamLog(self._line, self.plan.cluster, replicas=self.plan.replicas)
-        while is_new:
+        if is_new:
+            self._found(log)
+        return log
+
+    def _found(self, log: JetStreamLog) -> None:
+        """Make the shared log, once there are enough servers. Raises `CannotOpen` if NATS refuses."""
+        from millstream.cluster.jetstream import Unfit
+
+        deadline_s = self._clock.seconds() + GIVE_UP_S
+        while True:
             try:
                 log.found(timeout_s=WAIT_S)
-                break
+                return
             except Unreachable as error:
-                _logger.warning("waiting_for_nodes", extra={"why": str(error)})
-        return log
+                why = self._line.refusal or str(error)
+                is_hopeless = isinstance(error, Unfit) or bool(self._line.refusal)
+                if is_hopeless or (self.plan.nats and self._clock.seconds() > deadline_s):
+                    raise CannotOpen(why, path=self._line.place) from error
+                _logger.warning("waiting_for_nodes", extra={"why": why})
 
 
 def _check_file(engine: Engine) -> None:

@@ -11,14 +11,17 @@ import asyncio
 import itertools
 import secrets
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from nats.aio.client import Client
+from nats.errors import AuthorizationError
 from nats.errors import Error as NatsError
 
+from millstream.cluster.nats_access import NatsAccess, is_new_enough
 from millstream.cluster.shared_log import Unreachable
 
 Answer = TypeVar("Answer")
@@ -30,6 +33,8 @@ RECONNECT_S = 0.2
 """How long a server is left alone after it could not be reached."""
 CONNECT_TIMEOUT_S = 2
 NO_RESPONDERS = 503
+PAYLOAD_BYTES_MIN = 1_000_000
+"""Of one message: the largest entry of a shared log, with its headers; NATS' own default is more."""
 
 
 class NatsMessage(NamedTuple):
@@ -48,15 +53,15 @@ class Lost(Exception):
 class NatsLine:
     """A connection to the first of several NATS servers that can be reached."""
 
-    def __init__(
-        self, servers: Sequence[str], *, name: str, user: str = "", password: str = ""
-    ) -> None:
-        """Begin to connect; only calls wait for it. A server is nats://host:port."""
-        self.place = ",".join(one.rpartition("@")[2] for one in servers)
+    def __init__(self, access: NatsAccess, *, name: str) -> None:
+        """Begin to connect; only calls wait for it. Raises `InvalidInput` for files of TLS."""
+        self.place = access.place
         self.trouble = "no server has answered yet"
         """What went wrong last, for messages."""
+        self.refusal = ""
+        """Why a server lets this client do nothing, or not enough, if it said so; else empty."""
         self._options: dict[str, Any] = {
-            "servers": list(servers),
+            "servers": list(access.servers),
             "name": name,
             "max_reconnect_attempts": -1,
             "reconnect_time_wait": RECONNECT_S,
@@ -64,8 +69,13 @@ class NatsLine:
             "ping_interval": PING_S,
             "dont_randomize": True,  # the first is the node's own
         }
-        if user:
-            self._options |= {"user": user, "password": password}
+        self._shown = access.shown()
+        self._needs_tls = access.tls is not None
+        if access.tls is not None:
+            self._options |= {
+                "tls": access.tls.context(),
+                "tls_handshake_first": access.is_tls_first,
+            }
         self._inbox = f"_INBOX.{secrets.token_hex(8)}"
         self._tokens = itertools.count(1)
         self._answers: dict[str, Hear] = {}
@@ -81,11 +91,6 @@ class NatsLine:
         self._lost: asyncio.Future[None] = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, name="millstream-nats", daemon=True)
         self._thread.start()
-
-    @property
-    def payload_bytes_max(self) -> int:
-        """The largest message that the server takes; 0 before the first connection."""
-        return int(self._client.max_payload) if self._client is not None else 0
 
     def call(self, work: Coroutine[Any, Any, Answer], *, timeout_s: float) -> Answer:
         """Run a coroutine on the line's loop; `TimeoutError` if it takes longer.
@@ -108,13 +113,11 @@ class NatsLine:
 
     def publish(self, subject: str, data: bytes) -> None:
         """Send a message to all that listen now, without waiting; without a connection it is lost."""
-        with suppress(RuntimeError):  # closed
-            self._loop.call_soon_threadsafe(self._start, self._publish(subject, data))
+        self._soon(partial(self._publish, subject, data))
 
     def subscribe(self, subject: str, hear: Hear) -> None:
         """Call `hear` with every message of a subject from soon on; on the line's own thread."""
-        with suppress(RuntimeError):  # closed
-            self._loop.call_soon_threadsafe(self._start, self._subscribe(subject, hear))
+        self._soon(partial(self._subscribe, subject, hear))
 
     def close(self) -> None:
         """End the connection; calls that wait raise. A second call does nothing."""
@@ -178,7 +181,7 @@ class NatsLine:
         if not ended.done():
             raise Lost(f"the connection to NATS at {self.place} was lost: {self.trouble}")
         if ended.result() == NO_RESPONDERS:
-            raise Unreachable(f"NATS at {self.place} has no server for {subject} now")
+            raise Unreachable(f"no server of NATS at {self.place} answers {subject}")
 
     async def _send(self, subject: str, data: bytes, **options: Any) -> None:
         try:
@@ -207,8 +210,12 @@ class NatsLine:
         if (hear := self._answers.get(heard.subject.rpartition(".")[2])) is not None:
             hear(heard)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
+    def _soon(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        with suppress(RuntimeError):  # closed
+            self._loop.call_soon_threadsafe(self._start, work)
+
+    def _start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = self._loop.create_task(work())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -245,7 +252,7 @@ class NatsLine:
             self._connected.set()
 
         async def failed(error: Exception) -> None:
-            self.trouble = str(error) or type(error).__name__
+            self._fail(error)
 
         async def closed() -> None:
             over.set()
@@ -253,15 +260,18 @@ class NatsLine:
         try:
             await client.connect(
                 **self._options,
+                **{name: self._guarded(client, value) for name, value in self._shown.items()},
                 error_cb=failed,
                 disconnected_cb=broken,
                 reconnected_cb=again,
                 closed_cb=closed,
             )
+            self._check(client)
             self._client = client
             for subject, hear in self._subscribed:
                 await self._listen(subject, hear)
             await client.flush()
+            self.refusal = ""
             self._connected.set()
             await over.wait()
         except (NatsError, OSError, TimeoutError) as error:
@@ -272,3 +282,52 @@ class NatsLine:
             self._client = None
             await client.close()
         await asyncio.sleep(RECONNECT_S)
+
+    def _fail(self, error: Exception) -> None:
+        self.trouble = str(error) or type(error).__name__
+        if isinstance(error, AuthorizationError) or "authorization" in self.trouble.lower():
+            self.refusal = (
+                f"NATS at {self.place} does not let this node in: say who it is, as "
+                "nats://USER:PASSWORD@HOST:PORT or nats://TOKEN@HOST:PORT"
+            )
+        elif isinstance(error, _Unfit):
+            self.refusal = self.trouble
+        elif "permissions violation" in self.trouble.lower():
+            self.refusal = (
+                f"NATS at {self.place} forbids what a node does ({self.trouble}): let its user "
+                "publish and subscribe to millstream.>, $JS.API.> and _INBOX.>"
+            )
+
+    def _guarded(self, client: Any, value: str) -> Callable[[], str]:
+        """A credential, which is asked for when it is sent: not to a server that speaks plainly."""
+
+        def give() -> str:
+            self._check_tls(client)
+            return value
+
+        return give
+
+    def _check_tls(self, client: Any) -> None:
+        if self._needs_tls and not client._server_info.get("tls_required"):
+            raise _Unfit(
+                f"NATS at {self.place} speaks plainly, and TLS was asked for: give its servers "
+                "certificates, or say nats:// and name none"
+            )
+
+    def _check(self, client: Any) -> None:
+        """Whether the server is one that can be used."""
+        self._check_tls(client)
+        version = str(client._server_info.get("version", "unknown"))
+        if not is_new_enough(version):
+            raise _Unfit(
+                f"a cluster needs nats-server 2.15 or newer, and the one at {self.place} is {version}"
+            )
+        if client.max_payload < PAYLOAD_BYTES_MIN:
+            raise _Unfit(
+                f"NATS at {self.place} takes messages of {client.max_payload:,} bytes, and a cluster "
+                f"sends up to {PAYLOAD_BYTES_MIN:,}: raise max_payload there to 1MB or more"
+            )
+
+
+class _Unfit(NatsError):
+    """A server that was reached, and cannot be used."""

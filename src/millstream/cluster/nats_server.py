@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from millstream.clock import Clock, SystemClock
+from millstream.cluster.nats_access import ClusterTls, is_new_enough
 from millstream.cluster.peers import NATS_USER, Peer, derive
 from millstream.errors import CannotOpen
 
 PROGRAM = "nats-server"
-VERSION_MIN = (2, 15)
 START_S = 10.0
 STOP_S = 5.0
 AGAIN_S = (0.1, 0.5, 1.0, 2.0, 5.0)
@@ -53,8 +53,7 @@ def find_program() -> str:
         )
     said = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
     version = said.strip().rpartition("v")[2]
-    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    if numbers < VERSION_MIN:
+    if not is_new_enough(version):
         raise CannotOpen(
             f"a cluster needs nats-server 2.15 or newer, and {found} is {version or 'unknown'}: "
             "pip install 'millstream[cluster]'",
@@ -63,8 +62,16 @@ def find_program() -> str:
     return found
 
 
-def configuration(me: Peer, peers: Sequence[Peer], folder: Path, *, secret: str) -> str:
+def configuration(
+    me: Peer,
+    peers: Sequence[Peer],
+    folder: Path,
+    *,
+    secret: str,
+    tls: ClusterTls | None = None,
+) -> str:
     """The file that a NATS server is started with."""
+    files = _tls(tls) if tls is not None and tls.is_given else []
     host = me.host.strip("[]")
     user = f'authorization {{ user: {NATS_USER}, password: "{derive(secret, "nats")}" }}'
     shown = f"{NATS_USER}:{derive(secret, 'routes')}@" if secret else ""
@@ -80,6 +87,7 @@ def configuration(me: Peer, peers: Sequence[Peer], folder: Path, *, secret: str)
         "logfile_size_limit: 8MB",
         "logfile_max_num: 2",
         *([user] if secret else []),
+        *(["tls {", *files, "  handshake_first: true", "}"] if files else []),
         "jetstream {",
         f"  store_dir: {json.dumps(str(folder))}",
         "  sync_interval: always",
@@ -92,10 +100,16 @@ def configuration(me: Peer, peers: Sequence[Peer], folder: Path, *, secret: str)
             f"  host: {json.dumps(host)}",
             f"  port: {me.route_port}",
             *([f"  {between}"] if secret else []),
+            *(["  tls {", *files, "  }"] if files else []),  # both sides show a certificate
             f"  routes: [{routes}]",
             "}",
         ]
     return "\n".join(lines) + "\n"
+
+
+def _tls(tls: ClusterTls) -> list[str]:
+    named = {"cert_file": tls.certificate, "key_file": tls.key, "ca_file": tls.ca}
+    return [f"  {name}: {json.dumps(str(Path(file).absolute()))}" for name, file in named.items()]
 
 
 class NatsServer:
@@ -108,6 +122,7 @@ class NatsServer:
         folder: Path,
         *,
         secret: str = "",
+        tls: ClusterTls | None = None,
         clock: Clock | None = None,
     ) -> None:
         """Nothing runs yet. The folder holds its files and its streams."""
@@ -115,7 +130,7 @@ class NatsServer:
         self.starts = 0
         """How often it was started."""
         self._folder = folder
-        self._configuration = configuration(me, peers, folder, secret=secret)
+        self._configuration = configuration(me, peers, folder, secret=secret, tls=tls)
         self._clock = clock or SystemClock()
         self._program = find_program()
         self._child: subprocess.Popen[bytes] | None = None

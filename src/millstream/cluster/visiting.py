@@ -57,6 +57,16 @@ class Visit:
                 return reports
             pause.wait(PAUSE_S)
 
+    @property
+    def place(self) -> str:
+        """The NATS servers, for messages."""
+        return self._line.place
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing is heard of NATS; what went wrong last, if something is."""
+        return self._line.refusal or self._line.trouble
+
     def held(self) -> Held | None:
         """What the shared log holds; None if it is gone."""
         try:
@@ -71,11 +81,13 @@ class Visit:
         """
         last = longest(reports, members=self.plan.members, accept_loss=accept_loss)
         try:
+            self.log.rehearse(timeout_s=STREAM_S)
             self.log.drop(timeout_s=STREAM_S)
             self.log.found(timeout_s=STREAM_S, first=last + 1)
         except Unreachable as error:
             raise NoQuorum(
-                f"{error}. A majority of the NATS servers must run: start the nodes, then try again"
+                f"{error}. A majority of the NATS servers must run, and as many as the log has replicas: "
+                "start them, then try again"
             ) from error
         return last
 

@@ -87,13 +87,14 @@ class Serving:
         make_engine: Callable[[], Engine] | None = None,
         make_node: Callable[[str], ServedNode] | None = None,
         cluster_key: str = "",
+        cluster_ca: str = "",
         pairing: Pairing | None = None,
     ) -> None:
         """Take the address. `make_engine` opens another engine than the one at the path.
 
         `make_node` makes the server a node of a cluster: it gets the server's address, and the
         node is started and stopped here. `cluster_key` is what nodes show each other; on loopback
-        without tokens none is needed. `pairing` makes it a primary or a standby instead.
+        without tokens none is needed. `cluster_ca` signs their certificates. `pairing` makes it a primary or a standby instead.
         """
         self.settings = settings or Settings()
         self.settings.check()
@@ -105,6 +106,7 @@ class Serving:
         self._pairing = pairing
         self._make_node = make_node if pairing is None else pairing.make_node
         self._cluster_key = cluster_key if pairing is None else pairing.key
+        self._cluster_ca = cluster_ca if pairing is None else pairing.ca
         self.node: ServedNode | None = None
         """The node of the cluster that this server is, once it runs."""
         self._tls = tls_context(self.settings)
@@ -207,7 +209,12 @@ class Serving:
         core.store.on_poisoned = self.give_up
         name = self.settings.instance or f"{self.settings.host}:{self.port}"
         if (node := self.node) is not None:
-            seat = core.sit(node, leads=lambda: not node.engine.read_only, key=self._node_key())
+            seat = core.sit(
+                node,
+                leads=lambda: not node.engine.read_only,
+                key=self._node_key(),
+                ca=self._cluster_ca,
+            )
             core.pairing = self._pairing
             if self._pairing is not None:
                 seat.primary = self._pairing.primary

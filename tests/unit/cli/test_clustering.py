@@ -8,6 +8,7 @@ import pytest
 import typer
 
 from millstream.cli.clustering import SECRET, NodePlace
+from millstream.cluster.nats_access import ClusterTls
 from millstream.errors import CannotOpen, InvalidInput
 from millstream.server.settings import Settings
 
@@ -76,8 +77,33 @@ def test_a_nats_of_others_is_named_by_its_addresses() -> None:
     place = NodePlace(cluster="nats://n1:4222, nats://n2:4222", node="a", members=5)
     plan = place.node_plan(place.settings(9000, {}))
     assert plan is not None
-    assert plan.nats == ("nats://n1:4222", "nats://n2:4222")
+    assert plan.access().servers == ("nats://n1:4222", "nats://n2:4222")
     assert (plan.address, plan.members) == ("http://127.0.0.1:9000", 5)
+
+
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 0), ("0.0.0.0", 9000), ("::", 9000)])
+def test_a_node_on_a_nats_of_others_says_where_it_is(
+    host: str, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SECRET, "hush")
+    settings = Settings(host=host, port=port)
+    with pytest.raises(typer.BadParameter, match="--address http://HOST:PORT"):
+        NodePlace(cluster="nats://n1", node="a").node_plan(settings)
+    plan = NodePlace(cluster="nats://n1", node="a", address="http://h1:9000").node_plan(settings)
+    assert plan is not None
+    assert plan.address == "http://h1:9000"
+
+
+def test_files_of_tls_are_for_the_traffic_with_nats() -> None:
+    files = {"cluster_certificate": "c.pem", "cluster_key": "k.pem", "cluster_ca": "ca.pem"}
+    place = NodePlace(peers=HERE, node="a", **files)  # type: ignore[arg-type]
+    plan = place.node_plan(place.settings(None, {}))
+    assert plan is not None
+    assert plan.access().tls == plan.tls == ClusterTls("c.pem", "k.pem", "ca.pem")
+    half = NodePlace(peers=HERE, node="a", cluster_ca="ca.pem").node_plan(Settings())
+    assert half is not None
+    with pytest.raises(InvalidInput, match="--cluster-certificate"):
+        half.check()
 
 
 @pytest.mark.parametrize(

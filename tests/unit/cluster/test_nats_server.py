@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from millstream.cluster.nats_access import ClusterTls
 from millstream.cluster.nats_server import configuration
 from millstream.cluster.peers import derive, parse_peers
 
@@ -39,3 +40,13 @@ def test_a_folder_with_quotes_stays_one_word() -> None:
 
 def test_a_server_by_itself_waits_for_no_other() -> None:
     assert "routes" not in configuration(PEERS[0], PEERS[:1], Path("/data/nats"), secret="")
+
+
+def test_with_certificates_clients_and_servers_speak_tls_alone() -> None:
+    tls = ClusterTls("cert.pem", "/tls/key.pem", "/tls/ca.pem")
+    said = configuration(PEERS[0], PEERS, Path("/data/nats"), secret="hush", tls=tls)
+    assert said.count("tls {") == 2
+    assert said.count('key_file: "/tls/key.pem"') == 2
+    assert f'cert_file: "{Path("cert.pem").absolute()}"' in said
+    assert "handshake_first: true" in said
+    assert "tls" not in configuration(PEERS[0], PEERS, Path("/data"), secret="", tls=ClusterTls())

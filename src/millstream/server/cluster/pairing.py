@@ -64,7 +64,7 @@ class Pairing:
         key: str,
         standby_of: str = "",
         address: str = "",
-        ca: str | None = None,
+        ca: str = "",
         file_mode: int | None = None,
         clock: Clock | None = None,
         settings: NodeSettings | None = None,
@@ -74,7 +74,7 @@ class Pairing:
         `address` is where other servers reach this one, if not as it knows itself.
         """
         self.key = key
-        self._file, self._name, self._ca = file, name, ca
+        self._file, self._name, self.ca = file, name, ca
         self._of, self._address = standby_of, address
         self._file_mode, self._clock = file_mode, clock or SystemClock()
         self._settings = settings
@@ -183,7 +183,7 @@ class Pairing:
 
     def _fetch(self, source: NodeReport, path: Path) -> None:
         """A copy of the primary, by the address that this node was told."""
-        Fetcher(self.key, ca=self._ca)(msgspec.structs.replace(source, address=self._of), path)
+        Fetcher(self.key, ca=self.ca)(msgspec.structs.replace(source, address=self._of), path)
 
     async def promote(self) -> Standing:
         """Make this standby the primary. Raises `Conflict` if it is none, or has no rows."""
@@ -228,7 +228,7 @@ class Pairing:
                 self._over.wait(TELL_S)
 
     def _post(self, path: str, body: bytes, timeout_s: float, kind: str = MSGPACK) -> bytes:
-        address = parse_address(self._of, token=self.key, ca=self._ca, is_handed_on=True)
+        address = parse_address(self._of, token=self.key, ca=self.ca, is_handed_on=True)
         connection = _connect(address, timeout_s)
         try:
             headers = {**address.headers(), "content-type": kind}
