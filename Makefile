@@ -69,7 +69,7 @@ bench: ## measure the core
 
 faults: ## only the tests that kill processes and break disks
 	@$(SETUP) $(FAULTS_EXTRAS)
-	@MILLSTREAM_SEED=$${MILLSTREAM_SEED:-random} MILLSTREAM_SPARK_KILLS=$${MILLSTREAM_SPARK_KILLS:-20} MILLSTREAM_FLIPS=$${MILLSTREAM_FLIPS:-all} MILLSTREAM_CLUSTER_ROUNDS=$${MILLSTREAM_CLUSTER_ROUNDS:-10} $(BIN)/python tools/run_tests.py -m "crash or faults" $(ARGS)
+	@MILLSTREAM_SEED=$${MILLSTREAM_SEED:-random} MILLSTREAM_SPARK_KILLS=$${MILLSTREAM_SPARK_KILLS:-20} MILLSTREAM_FLIPS=$${MILLSTREAM_FLIPS:-all} MILLSTREAM_CLUSTER_ROUNDS=$${MILLSTREAM_CLUSTER_ROUNDS:-10} MILLSTREAM_TAKEOVERS=$${MILLSTREAM_TAKEOVERS:-50} $(BIN)/python tools/run_tests.py -m "crash or faults" $(ARGS)
 
 format: ## rewrite the sources in our format
 	@$(SETUP) $(CHECK_EXTRAS)

@@ -7,14 +7,9 @@ imitated by a proxy.
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 import millstream
 from millstream import aio
@@ -22,6 +17,7 @@ from millstream.bench.measure import ReportRow, StepMeter, payloads, seconds
 from millstream.bench.queue import ClaimingWorker
 from millstream.bench.suite import Suite
 from millstream.testing.objects import BUCKET, ObjectProxy, object_server, variables
+from millstream.testing.programs import served
 
 BATCH = 1_000
 CLAIMED = 100
@@ -157,16 +153,14 @@ async def _requests(bench: S3Bench, log: Any, value: bytes) -> int:
 def s3_takeover(bench: S3Bench) -> ReportRow:
     """From the death of a server until its standby has stored a message."""
     meter, place = StepMeter(), bench.place()
-    with _server(place) as serving:
-        url = _url_of(serving)
-        with millstream.open(url) as ms:
+    with served(place) as serving:
+        with millstream.open(serving.url()) as ms:
             ms.log("orders").append(b"before")
-        with _server(place, "--standby") as standby:
-            assert standby.stderr is not None
-            standby.stderr.readline()  # it waits
+        with served(place, "--standby") as standby:
+            standby.await_said("waiting")
             began = seconds()
             serving.kill()
-            with millstream.open(_url_of(standby)) as ms:
+            with millstream.open(standby.url()) as ms:
                 ms.log("orders").append(b"after")
                 found = ms.log("orders").end_offset()
             took = seconds() - began
@@ -174,26 +168,6 @@ def s3_takeover(bench: S3Bench) -> ReportRow:
         raise RuntimeError(f"{found} messages were there after a takeover, not 2")
     meter.messages, meter.elapsed_s, meter.step_s = 1, took, [took]
     return meter.row().require("≤ 10 s", took <= 10)
-
-
-@contextmanager
-def _server(place: str, *options: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "millstream", "--store", place, "serve", "--port", "0"]
-    with subprocess.Popen(
-        [*command, "--json", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def _url_of(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return str(msgspec.json.decode(process.stdout.readline())["rest"])
 
 
 SUITE = Suite(S3Bench, s3_batch, s3_claim, s3_read, s3_latency, s3_takeover)

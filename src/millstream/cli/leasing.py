@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -18,7 +19,8 @@ from millstream.store.place import is_bucket
 
 if TYPE_CHECKING:
     from millstream.server.serving import Serving
-    from millstream.store.lease import Loss
+    from millstream.store.engine import Engine
+    from millstream.store.lease import LeaseKeeper, Loss
 
 OnFenced = Literal["exit", "follow"]
 
@@ -26,17 +28,17 @@ OnFenced = Literal["exit", "follow"]
 @contextmanager
 def leased(
     place: str, serving: Callable[[], Serving | None], *, standby: bool, on_fenced: str
-) -> Iterator[None]:
+) -> Iterator[dict[str, Any]]:
     """Hold the lease of a bucket while the block runs; a standby waits for it first.
 
-    Files have none, and neither have the stand-ins for trials: no other machine could take over.
+    It gives what the server is to be made with: how to open the store while the lease is held. Files have none, and neither have the stand-ins for trials: no other machine could take over.
     """
     if on_fenced not in ("exit", "follow"):
         raise typer.BadParameter(f"--on-fenced is exit or follow, not {on_fenced!r}")
     if not is_bucket(place) or place.lower().startswith(("file:", "memory:")):
         if standby:
             raise typer.BadParameter("--standby is for object storage, such as s3://bucket/prefix")
-        yield
+        yield {}
         return
     from millstream.store.lease import LeaseKeeper, ObjectLease, wait_for_lease
     from millstream.store.object_folder import ObjectFolder
@@ -44,7 +46,8 @@ def leased(
     from millstream.store.slate_binding import load
 
     load()  # now, and not once every second counts
-    lease = ObjectLease(ObjectFolder(parse_address(place)), f"{socket.gethostname()}:{os.getpid()}")
+    holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+    lease = ObjectLease(ObjectFolder(parse_address(place)), holder)
     if standby:
         note(f"standby: waiting for the lease of {safe(place)}")
         before = wait_for_lease(lease, SystemClock(), threading.Event())
@@ -62,8 +65,21 @@ def leased(
         if on_fenced == "exit" and found is not None:
             found.give_up(Fenced(f"another server has taken over {place}: this one ends"))
 
-    keeper = LeaseKeeper(lease, is_fenced=is_fenced, on_lost=lost)
+    keeper = LeaseKeeper(lease, place=place, is_fenced=is_fenced, on_lost=lost)
     try:
-        yield
+        yield {"make_engine": lambda: _opened(place, keeper)}
     finally:
         keeper.close()
+
+
+def _opened(place: str, keeper: LeaseKeeper) -> Engine:
+    """Open the store, which fences the writer before: only while the lease is held."""
+    from millstream.store.engines import open_engine
+
+    engine = open_engine(place, before_fencing=keeper.check)
+    try:
+        keeper.check()
+    except BaseException:
+        engine.close()
+        raise
+    return engine

@@ -12,9 +12,10 @@ import typer
 from millstream.cli.clustering import NodePlace, member_of, pair_of
 from millstream.cli.command import AsJson
 from millstream.cli.declared import Declared, Fields
-from millstream.cli.display import FactSheet, Printed, safe
+from millstream.cli.display import FactSheet, Printed, note, safe
 from millstream.cli.leasing import leased
 from millstream.cli.place import StorePlace
+from millstream.errors import Fenced
 from millstream.server.settings import Settings
 
 if TYPE_CHECKING:
@@ -99,17 +100,27 @@ def serve(
     journal.write_to(sys.stderr, requests=settings.log_requests)
     mode = _mode(file_mode)
     pair = pair_of(cluster, settings, file, file_mode=mode)
-    serving: Serving | None = None
-    with (
-        leased(str(file), lambda: serving, standby=standby, on_fenced=on_fenced),
-        member_of(cluster.node_plan(settings), file, file_mode=mode) as node,
-    ):
-        serving = Serving(file, settings, file_mode=mode, **node, **pair)
-        _serve(serving, file, json=json)
+
+    def served() -> bool:
+        serving: Serving | None = None
+        with (
+            leased(str(file), lambda: serving, standby=standby, on_fenced=on_fenced) as lease,
+            member_of(cluster.node_plan(settings), file, file_mode=mode) as node,
+        ):
+            serving = Serving(file, settings, file_mode=mode, **lease, **node, **pair)
+            return _serve(serving, file, json=json, standby=standby)
+
+    while not served():
+        pass  # a standby that has lost its lease before it served waits again
 
 
-def _serve(serving: Serving, file: Path | str, *, json: bool) -> None:
+def _serve(serving: Serving, file: Path | str, *, json: bool, standby: bool) -> bool:
+    """Serve until told to stop; False if a standby has lost its lease before it served."""
+    has_served = False
+
     def ready() -> None:
+        nonlocal has_served
+        has_served = True
         places = {
             "rest": serving.url,
             "socket": serving.socket_url,
@@ -124,7 +135,14 @@ def _serve(serving: Serving, file: Path | str, *, json: bool) -> None:
         gc.collect()
         gc.freeze()
 
-    serving.run(on_ready=ready, with_signals=True)
+    try:
+        serving.run(on_ready=ready, with_signals=True)
+    except Fenced:
+        if has_served or not standby:
+            raise
+        note("standby: another server was faster")
+        return False
+    return True
 
 
 def _mode(text: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from millstream.clock import Clock
@@ -28,11 +29,14 @@ def open_engine(
     limits: Limits | None = None,
     clock: Clock | None = None,
     member: bool = False,
+    before_fencing: Callable[[], None] | None = None,
     **of_files: Any,
 ) -> Engine:
     """The engine of a place: a file is SQLite's, a bucket SlateDB's, and `:memory:` is memory.
 
-    A node of a cluster opens its own file as a `member`; for others it is there to be read.
+    A node of a cluster opens its own file as a `member`; for others it is there to be read. A
+    bucket that is opened to write fences its writer: `before_fencing` is called right before that,
+    and may still refuse by an error.
     `of_files` are `SqliteEngine`'s own arguments. The other engines have no use for them.
     """
     if is_bucket(place):
@@ -45,6 +49,7 @@ def open_engine(
             durability=durability,
             options=options,
             clock=clock,
+            before_fencing=before_fencing,
         )
     if isinstance(options, SlateOptions):
         raise InvalidInput("options=SlateOptions is for object storage, such as s3://bucket/prefix")

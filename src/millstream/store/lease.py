@@ -4,6 +4,9 @@ The lease decides who opens the store to write, and when; that only one writes i
 and not the lease's. So no clocks are compared: a standby measures by its own clock how long the object
 has stayed the same. The holder replaces it every `RENEW_S`; once it is `LEASE_S` old, it is free.
 
+A server that stands still may have lost its lease without knowing. It therefore asks right before and
+right after it opens the store (`LeaseKeeper.check`): else it would fence the server that has it now.
+
 The object is `lease` below the store's prefix, as JSON:
 
     holder      text        who has it; empty once it was given back
@@ -20,7 +23,7 @@ from typing import Literal
 import msgspec
 
 from millstream.clock import Clock
-from millstream.errors import StoreError
+from millstream.errors import Fenced, StoreError
 from millstream.store.object_folder import ObjectFolder, StoredObject
 
 NAME = "lease"
@@ -55,10 +58,11 @@ class LeaseWatch:
 
 
 class ObjectLease:
-    """The lease, as one server sees it."""
+    """The lease, as one server sees it; `holder` is a name that no other server has."""
 
     def __init__(self, objects: ObjectFolder, holder: str) -> None:
         self._objects, self._holder = objects, holder
+        self._lock = threading.Lock()
         self._note = LeaseNote(holder, 0, 0)
         self._tag = ""
 
@@ -75,8 +79,10 @@ class ObjectLease:
             tag = self._objects.create(NAME, data)
         else:
             tag = self._objects.replace(NAME, data, found.tag)
-        self._tag = tag or ""
-        return tag is not None
+        if tag is None:
+            return self._is_ours()
+        self._tag = tag
+        return True
 
     def seize(self) -> None:
         """Take the lease at once, from whatever server holds it."""
@@ -85,20 +91,22 @@ class ObjectLease:
 
     def renew(self) -> bool:
         """Say that this server lives; False if the lease is another's."""
-        note = LeaseNote(self._holder, self._note.generation, self._note.beat + 1)
-        tag = self._objects.replace(NAME, msgspec.json.encode(note), self._tag)
-        if tag is None:
-            return self._is_ours()
-        self._note, self._tag = note, tag
-        return True
+        with self._lock:
+            note = LeaseNote(self._holder, self._note.generation, self._note.beat + 1)
+            tag = self._objects.replace(NAME, msgspec.json.encode(note), self._tag)
+            if tag is None:
+                return self._is_ours()
+            self._note, self._tag = note, tag
+            return True
 
     def give_back(self) -> None:
-        """Let the next server have it at once."""
-        note = LeaseNote("", self._note.generation, self._note.beat)
-        self._objects.replace(NAME, msgspec.json.encode(note), self._tag)
+        """Let the next server have it at once; nothing happens if it is another's."""
+        with self._lock:
+            note = LeaseNote("", self._note.generation, self._note.beat)
+            self._objects.replace(NAME, msgspec.json.encode(note), self._tag)
 
     def _is_ours(self) -> bool:
-        """After a refused renewal: an answer may have been lost, and the repeat was refused."""
+        """After a refusal: an answer may have been lost, and the repeat of the request refused."""
         found = self.look()
         if found is None:
             return False
@@ -144,20 +152,31 @@ class LeaseKeeper:
         self,
         lease: ObjectLease,
         *,
+        place: str,
         is_fenced: Callable[[], bool],
         on_lost: Callable[[Loss], None],
     ) -> None:
-        self._lease, self._is_fenced, self._on_lost = lease, is_fenced, on_lost
+        self._lease, self._place = lease, place
+        self._is_fenced, self._on_lost = is_fenced, on_lost
+        self._was_taken = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="millstream-lease", daemon=True)
         self._thread.start()
 
+    def check(self) -> None:
+        """Ask the object store whether the lease is still ours; `Fenced` if it is another's."""
+        if self._was_taken or not self._lease.renew():
+            self._was_taken = True
+            raise Fenced(
+                f"another server has taken the lease of {self._place} meanwhile: this one ends",
+                path=self._place,
+            )
+
     def close(self) -> None:
-        """Stop, and give the lease back."""
-        was_lost = not self._thread.is_alive()
+        """Stop, and give the lease back; a server that was fenced lets the next one have it, too."""
         self._stop.set()
         self._thread.join()
-        if not was_lost:
+        if not self._was_taken:
             try:
                 self._lease.give_back()
             except StoreError:
@@ -169,7 +188,8 @@ class LeaseKeeper:
                 if self._is_fenced():
                     self._on_lost("fenced")
                     return
-                if not self._lease.renew():
+                if self._was_taken or not self._lease.renew():
+                    self._was_taken = True
                     self._on_lost("taken")
                     return
             except StoreError:

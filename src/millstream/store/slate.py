@@ -59,6 +59,7 @@ class SlateEngine:
         durability: Durability = "full",
         options: SlateOptions | None = None,
         clock: Clock | None = None,
+        before_fencing: Callable[[], None] | None = None,
     ) -> None:
         if durability != "full":
             raise InvalidInput("object storage knows no other durability than 'full'")
@@ -92,6 +93,8 @@ class SlateEngine:
             self._follow()
         else:
             probe(self.objects)
+            if before_fencing is not None:
+                before_fencing()
             self._writing = self._begin_writing()
 
     @property

@@ -11,11 +11,12 @@ The server needs `pip install 'moto[server]'`, and runs as a process of its own.
 from __future__ import annotations
 
 import http.client
+import io
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
@@ -28,11 +29,35 @@ _SERVER = """
 import sys
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
+from millstream.testing.objects import one_write_at_a_time
 
-server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=True)
+application = one_write_at_a_time(DomainDispatcherApplication(create_backend_app))
+server = make_server("127.0.0.1", 0, application, threaded=True)
 print(server.port, flush=True)
 server.serve_forever()
 """
+
+WsgiApplication = Callable[[dict[str, Any], Any], Iterable[bytes]]
+
+
+def one_write_at_a_time(application: WsgiApplication) -> WsgiApplication:
+    """The same server, whose writes do not overlap.
+
+    Moto looks whether a condition holds, and stores the object in a second step. Of two requests at
+    once both could succeed: two writers would then both believe that they are the one.
+    """
+    turn = threading.Lock()
+
+    def handle(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
+            return application(environ, start_response)
+        size = int(environ.get("CONTENT_LENGTH") or 0)
+        environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(size))
+        with turn:
+            return list(application(environ, start_response))
+
+    return handle
+
 
 Fault = Literal["refuse", "lose", "repeat"]
 """What a proxy does to a request: it answers 503 in the server's place; it forwards it and loses the

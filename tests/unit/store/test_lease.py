@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from millstream.errors import StoreError
+from millstream.errors import Fenced, StoreError
 from millstream.store.lease import (
     LEASE_S,
+    LeaseKeeper,
     LeaseNote,
     LeaseWatch,
     ObjectLease,
@@ -148,3 +149,40 @@ def test_a_standby_may_be_told_to_stop() -> None:
     lease(objects, "a").seize()
     stop = Passing(clock, lambda: stop.set())
     assert wait_for_lease(lease(objects, "b"), clock, stop) is None
+
+
+def test_a_take_whose_answer_was_lost_is_still_a_take() -> None:
+    objects = Objects()
+    first, second = lease(objects, "a"), lease(objects, "b")
+    first.seize()
+    objects.loses_answers = True
+    assert second.take(second.look())
+    objects.loses_answers = False
+    assert second.renew()
+    assert not first.renew()
+
+
+def keeper(objects: Objects, holder: str) -> LeaseKeeper:
+    held = lease(objects, holder)
+    held.seize()
+    return LeaseKeeper(held, place="s3://b/p", is_fenced=lambda: False, on_lost=print)
+
+
+def test_a_holder_that_stood_still_is_told_that_its_lease_is_gone() -> None:
+    objects = Objects()
+    first = keeper(objects, "a")
+    first.check()
+    lease(objects, "b").seize()
+    with pytest.raises(Fenced, match="s3://b/p"):
+        first.check()
+    with pytest.raises(Fenced):
+        first.check()
+    first.close()
+    assert note_of(objects).holder == "b"
+
+
+def test_a_keeper_that_is_closed_gives_the_lease_back() -> None:
+    objects = Objects()
+    first = keeper(objects, "a")
+    first.close()
+    assert not note_of(objects).holder
