@@ -294,9 +294,10 @@ class Transactor:
     def _await(self, ticket: Ticket[Any]) -> bool:
         """Wait for the answer; True if the caller is to lead.
 
-        A caller that batches well first sleeps through the running commit, and is not woken when that is
-        over: its leader has mostly come again by then, and leads for both. A leader that was interrupted before it could pass the lead on leaves no leader: a caller that
-        has waited for long and finds the turn free leads in its place.
+        A caller that batches well first sleeps through the running commit, and is not woken when that
+        is over: its leader has mostly come again by then, and leads for both. A leader that was
+        interrupted before it could pass the lead on leaves no leader: a caller that has waited for long
+        and finds the turn free leads in its place.
         """
         gather, rested = self._gather, False
         try:
