@@ -28,6 +28,9 @@ SOCKET_PATH = "/socket"
 
 TOKEN_VARIABLE = "MILLSTREAM_TOKEN"
 
+PING_S = 20.0
+"""After so long without a word a server is asked whether it is there, and given as long to say so."""
+
 _SCHEMES = {"http": "ws", "ws": "ws", "https": "wss", "wss": "wss"}
 
 
@@ -44,6 +47,8 @@ class Address:
     """How fresh reads must be, if a node of a cluster answers."""
     is_handed_on: bool = False
     """Whether a node asks on behalf of its client: the other one must not hand it on again."""
+    ping_s: float = PING_S
+    """How long it may be silent before it is asked whether it is there; then it is given as long."""
 
     @property
     def stays(self) -> bool:

@@ -7,6 +7,7 @@ is. Whatever goes wrong is `CannotOpen`; its `again` says whether another attemp
 from __future__ import annotations
 
 import asyncio
+import itertools
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -78,14 +79,14 @@ def dial_plug(address: Address, *, timeout_s: float, by_websocket: bool = False)
 
 
 async def dial_leading(
-    nodes: Nodes, *, timeout_s: float, by_websocket: bool = False
+    nodes: Nodes, *, timeout_s: float, attempt: int, by_websocket: bool = False
 ) -> OpenConnection:
     """Connect to the current node; if it names the leading one, rather to that.
 
-    `timeout_s` is for as many attempts as there are nodes.
+    `timeout_s` is for as many attempts as there are nodes; `attempt` says how many there were.
     """
     nodes.choose()
-    timeout_s = nodes.timeout_s(timeout_s)
+    timeout_s = nodes.timeout_s(timeout_s, attempt)
     opened = await dial(nodes.current, timeout_s=timeout_s, by_websocket=by_websocket)
     leading = nodes.leading(opened.hello.leader)
     if leading is None:
@@ -102,10 +103,12 @@ async def dial_leading(
     return direct
 
 
-def dial_plug_leading(nodes: Nodes, *, timeout_s: float, by_websocket: bool = False) -> OpenPlug:
+def dial_plug_leading(
+    nodes: Nodes, *, timeout_s: float, attempt: int, by_websocket: bool = False
+) -> OpenPlug:
     """The same, on the calling thread."""
     nodes.choose()
-    timeout_s = nodes.timeout_s(timeout_s)
+    timeout_s = nodes.timeout_s(timeout_s, attempt)
     opened = dial_plug(nodes.current, timeout_s=timeout_s, by_websocket=by_websocket)
     leading = nodes.leading(opened.hello.leader)
     if leading is None:
@@ -124,26 +127,41 @@ def dial_plug_leading(nodes: Nodes, *, timeout_s: float, by_websocket: bool = Fa
 
 async def dial_any(nodes: Nodes, *, timeout_s: float) -> OpenConnection:
     """Connect to the first node that answers; `CannotOpen`, of the last, if none does."""
-    for left in reversed(range(len(nodes))):
+    late = False
+    for attempt in itertools.count():
         try:
-            return await dial_leading(nodes, timeout_s=timeout_s)
+            return await dial_leading(nodes, timeout_s=timeout_s, attempt=attempt)
         except CannotOpen as error:
             nodes.pass_on()
-            if not left:
+            late = late or _is_late(error)
+            if _is_enough(nodes, attempt, late=late):
                 raise _none_answers(nodes, error) from error
     raise AssertionError("a client has at least one address")
 
 
 def dial_plug_any(nodes: Nodes, *, timeout_s: float) -> OpenPlug:
     """The same, on the calling thread."""
-    for left in reversed(range(len(nodes))):
+    late = False
+    for attempt in itertools.count():
         try:
-            return dial_plug_leading(nodes, timeout_s=timeout_s)
+            return dial_plug_leading(nodes, timeout_s=timeout_s, attempt=attempt)
         except CannotOpen as error:
             nodes.pass_on()
-            if not left:
+            late = late or _is_late(error)
+            if _is_enough(nodes, attempt, late=late):
                 raise _none_answers(nodes, error) from error
     raise AssertionError("a client has at least one address")
+
+
+def _is_late(error: CannotOpen) -> bool:
+    """Whether a node did not answer in time, rather than refuse."""
+    return isinstance(error.__cause__, TimeoutError)
+
+
+def _is_enough(nodes: Nodes, attempt: int, *, late: bool) -> bool:
+    """After a failed attempt: the second round is for several nodes, if one may be only slow."""
+    rounds = 2 if late and len(nodes) > 1 else 1
+    return attempt + 1 >= rounds * len(nodes)
 
 
 def _none_answers(nodes: Nodes, error: CannotOpen) -> CannotOpen:
@@ -167,7 +185,7 @@ async def _greeted(address: Address, codec: Codec) -> OpenConnection:
 
 
 def _plugged(address: Address, codec: Codec, until_s: float) -> OpenPlug:
-    plug = Plug(reach(address, until_s), codec)
+    plug = Plug(reach(address, until_s), codec, ping_s=address.ping_s)
     try:
         hello = wire.decode_hello(plug.first(until_s))
     except BaseException:

@@ -24,7 +24,6 @@ from millstream.remote.dialing import OpenPlug, dial_plug_any, dial_plug_leading
 from millstream.remote.link import DELAY_S_MAX, FINISH_S, LANDING_S, Patience, delay_s
 from millstream.remote.nodes import Nodes
 from millstream.remote.pipeline import Asked, Outcome, Pipeline
-from millstream.remote.plug import PING_S
 
 ORPHANED_S = 1.0
 """How long a caller sleeps before it looks whether still another one reads."""
@@ -172,7 +171,7 @@ class Exchange:
         while not call.is_done:
             if self._begin_reading(call):
                 while not call.is_done:
-                    self._hear(PING_S)
+                    self._hear()
             else:
                 call.sleep()
 
@@ -237,8 +236,11 @@ class Exchange:
                     self._lose(opened)
                     raise
 
-    def _hear(self, timeout_s: float) -> None:
-        """Read once, or dial if there is no connection; by the one that reads for all."""
+    def _hear(self, timeout_s: float | None = None) -> None:
+        """Read once, or dial if there is no connection; by the one that reads for all.
+
+        Without a time it waits until the server was silent for too long.
+        """
         if self._lost:
             self._bury()
         opened = self._open
@@ -246,9 +248,9 @@ class Exchange:
             self._await_landing(opened)
         elif opened is None:
             self._dial_again()
-        elif opened.plug.wait(timeout_s):
+        elif opened.plug.wait(opened.plug.ping_s if timeout_s is None else timeout_s):
             self._receive(opened)
-        elif timeout_s >= PING_S:
+        elif timeout_s is None:
             self._ask_whether_there(opened)
 
     def _receive(self, opened: OpenPlug) -> None:
@@ -344,6 +346,7 @@ class Exchange:
             opened = dial_plug_leading(
                 self._nodes,
                 timeout_s=self._patience.connect_timeout_s,
+                attempt=self._attempt - 1,
                 by_websocket=self._by_websocket,
             )
         except CannotOpen as error:

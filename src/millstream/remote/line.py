@@ -9,7 +9,10 @@ from typing import Any
 from millstream.errors import InvalidInput
 from millstream.remote.address import Address
 from millstream.remote.codec import Codec, Goodbye, LineLost, Refused
-from millstream.remote.plug import PING_S, NoTunnel, find_tunnel, keep_alive, reach_tunnel
+from millstream.remote.plug import NoTunnel, find_tunnel, keep_alive, reach_tunnel
+
+LOOKS = 2
+"""How often it is looked, in the time that a server may be silent, whether it is."""
 
 CLOSE_S = 2.0
 """How long a server is given to hang up."""
@@ -18,7 +21,7 @@ CLOSE_S = 2.0
 class LoopLine(asyncio.Protocol):
     """One connection: frames go out at once, and each that comes is handed on."""
 
-    def __init__(self, codec: Codec) -> None:
+    def __init__(self, codec: Codec, *, ping_s: float) -> None:
         self._codec = codec
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
@@ -29,10 +32,10 @@ class LoopLine(asyncio.Protocol):
         self._on_frame: Callable[[bytes], None] | None = None
         self._on_room: Callable[[], None] | None = None
         self._error: Exception | None = None
-        self._heard = True
-        """Whether anything came since it was last looked."""
-        self._is_asked = False
-        self._timer = self._loop.call_later(PING_S, self._look)
+        self._silent = 0
+        """How often it was looked since anything came."""
+        self._look_s = ping_s / LOOKS
+        self._timer = self._loop.call_later(self._look_s, self._look)
         self.lost: asyncio.Future[Exception] = self._loop.create_future()
         """Why it ended, once it has."""
 
@@ -49,7 +52,7 @@ class LoopLine(asyncio.Protocol):
             where = {"sock": sock}
         if address.tls is not None:
             where |= {"ssl": address.tls, "server_hostname": address.host}
-        _, line = await loop.create_connection(lambda: cls(codec), **where)
+        _, line = await loop.create_connection(lambda: cls(codec, ping_s=address.ping_s), **where)
         return line
 
     async def first(self) -> bytes:
@@ -117,7 +120,7 @@ class LoopLine(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Hand on the frames that are whole."""
-        self._heard, self._is_asked = True, False
+        self._silent = 0
         try:
             frames = self._codec.feed(data)
             if replies := self._codec.replies():
@@ -145,11 +148,11 @@ class LoopLine(asyncio.Protocol):
 
     def _look(self) -> None:
         """Ask a server that says nothing whether it is there; let it go if it stays silent."""
-        if not self._heard and self._is_asked:
+        if self._codec.is_open:
+            self._silent += 1
+        if self._silent >= 2 * LOOKS:
             self.abort()
             return
-        if not self._heard and self._codec.is_open:
-            self._is_asked = True
+        if self._silent == LOOKS:
             self._transport.write(self._codec.ping())
-        self._heard = False
-        self._timer = self._loop.call_later(PING_S, self._look)
+        self._timer = self._loop.call_later(self._look_s, self._look)

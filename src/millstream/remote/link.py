@@ -243,6 +243,7 @@ class Link:
                 return await dial_leading(
                     self._nodes,
                     timeout_s=self._patience.connect_timeout_s,
+                    attempt=self._attempt - 1,
                     by_websocket=self._by_websocket,
                 )
             except CannotOpen as error:

@@ -8,11 +8,19 @@ a token is never shown to a server of which only another server told.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from millstream.errors import InvalidInput
-from millstream.remote.address import Address, parse_address
+from millstream.remote.address import PING_S, Address, parse_address
 
 NODES_MAX = 16
+
+PING_SEVERAL_S = 5.0
+"""As `PING_S`, of a client that has another node to go to: one that stands still is left after 10 s."""
+
+FIRST_ROUND_S = 2.0
+"""For each of several nodes in the first round: one that is gone does not keep the client for long. One
+that is only slow is given its whole time in the rounds that follow."""
 
 
 class Nodes:
@@ -46,9 +54,12 @@ class Nodes:
         """How often all of them were tried before an attempt."""
         return attempt // len(self._addresses)
 
-    def timeout_s(self, round_s: float) -> float:
-        """For one of them, if one round of all may take so long."""
-        return round_s / len(self._addresses)
+    def timeout_s(self, round_s: float, attempt: int) -> float:
+        """For one attempt at one of them, if one round of all may take so long."""
+        share_s = round_s / len(self._addresses)
+        if len(self._addresses) == 1 or self.round_of(attempt):
+            return share_s
+        return min(share_s, FIRST_ROUND_S)
 
     def pass_on(self) -> None:
         """It did not do: the next one's turn."""
@@ -89,4 +100,5 @@ def parse_nodes(
         )
     if len({one.shown for one in found}) < len(found):
         raise InvalidInput("an address is named twice; name each node once")
-    return Nodes(found)
+    ping_s = PING_S if len(found) == 1 else PING_SEVERAL_S
+    return Nodes([replace(one, ping_s=ping_s) for one in found])

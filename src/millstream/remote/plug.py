@@ -17,9 +17,6 @@ from millstream.errors import InvalidInput
 from millstream.remote.address import Address
 from millstream.remote.codec import Codec, LineLost
 
-PING_S = 20.0
-"""After so long without a word the other side is asked whether it is there, and given as long."""
-
 READ_BYTES = 256 * 1024
 
 _seconds = SystemClock().seconds
@@ -35,7 +32,9 @@ class Plug:
     One thread at a time may receive, and one may send; both may do so at once.
     """
 
-    def __init__(self, sock: socket.socket, codec: Codec) -> None:
+    def __init__(self, sock: socket.socket, codec: Codec, *, ping_s: float) -> None:
+        self.ping_s = ping_s
+        """After so long without a word the server is to be asked whether it is there."""
         self.is_asked = False
         """Whether the server was asked whether it is there, and has said nothing since."""
         self.replies = b""
@@ -144,7 +143,7 @@ class Plug:
                 raise LineLost(error.strerror or str(error)) from error
 
     def _wait_writable(self, until_s: float | None) -> None:
-        left_s = 2 * PING_S if until_s is None else max(0.0, until_s - _seconds())
+        left_s = 2 * self.ping_s if until_s is None else max(0.0, until_s - _seconds())
         if not self._writable.poll(left_s * 1000):
             if until_s is not None:
                 raise TimeoutError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 
 import millstream
 from millstream import aio
-from millstream.errors import NotLeader, OutcomeUnknown
+from millstream.errors import CannotOpen, NotLeader, OutcomeUnknown
+from millstream.remote import nodes
 from tests.unit.remote.conftest import Call
 from tests.unit.remote.proxy import proxied
 from tests.unit.remote.refusing import Pair, paired
@@ -27,6 +29,70 @@ def test_a_node_that_is_away_is_passed_over(pair: Pair) -> None:
     with millstream.open(f"http://127.0.0.1:1,{pair.url}") as ms:
         ms.log("a").append(b"0")
         assert [one.value for one in ms.log("a").read()] == [b"0"]
+
+
+@pytest.fixture
+def hole() -> Iterator[str]:
+    """A machine that takes connections and never answers, as the kernel does for a stopped process."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_a_node_that_never_answers_is_passed_over_long_before_the_time_to_connect_is_up(
+    pair: Pair, hole: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes, "FIRST_ROUND_S", 0.2)
+    with millstream.open(f"{hole},{pair.url}", connect_timeout=3600) as ms:
+        assert ms.log("a").append(b"0") == 0
+
+
+async def test_coroutines_pass_over_a_node_that_never_answers(
+    pair: Pair, hole: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes, "FIRST_ROUND_S", 0.2)
+    async with await aio.open(f"{hole},{pair.url}", connect_timeout=3600) as ms:
+        assert await ms.log("a").append(b"0") == 0
+
+
+def test_a_node_that_is_only_slow_is_given_its_whole_time_in_the_second_round(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes, "FIRST_ROUND_S", 0.0)
+    with millstream.open(f"http://127.0.0.1:1,{pair.url}", connect_timeout=90) as ms:
+        assert ms.log("a").append(b"0") == 0
+
+
+def test_of_nodes_that_all_refuse_or_never_answer_the_caller_is_told(
+    hole: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes, "FIRST_ROUND_S", 0.1)
+    with pytest.raises(CannotOpen, match="none of"):
+        millstream.open(f"{hole},http://127.0.0.1:1", connect_timeout=0.4)
+
+
+def test_a_node_that_falls_silent_is_left_for_another(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes, "PING_SEVERAL_S", 0.1)
+    with (
+        proxied(pair.servers[0].port) as proxy,
+        millstream.open(f"{proxy.url},{pair.servers[1].url}") as ms,
+    ):
+        ms.log("a").append(b"0")
+        proxy.loses_requests = True
+        assert len(ms.log("a")) == 1
+        assert isinstance(Call(lambda: ms.log("a").append(b"1")).result(), int)
+
+
+async def test_coroutines_leave_a_node_that_falls_silent(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes, "PING_SEVERAL_S", 0.1)
+    with proxied(pair.servers[0].port) as proxy:
+        async with await aio.open(f"{proxy.url},{pair.servers[1].url}") as ms:
+            await ms.log("a").append(b"0")
+            proxy.loses_requests = True
+            assert await ms.log("a").end_offset() == 1
 
 
 def test_a_node_that_goes_away_is_left_for_another(pair: Pair) -> None:

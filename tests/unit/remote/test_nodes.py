@@ -52,6 +52,18 @@ def test_each_is_dialed_in_turn() -> None:
     assert [nodes.round_of(attempt) for attempt in range(7)] == [0, 0, 0, 1, 1, 1, 2]
 
 
+def test_one_of_several_that_does_not_answer_is_given_little_time_in_the_first_round() -> None:
+    nodes = parse_nodes(THREE)
+    assert [nodes.timeout_s(30.0, attempt) for attempt in range(4)] == [2.0, 2.0, 2.0, 10.0]
+    assert nodes.timeout_s(3.0, 0) == 1.0
+    assert parse_nodes("http://a:1").timeout_s(30.0, 0) == 30.0
+
+
+def test_a_client_of_several_notices_sooner_that_its_node_is_silent() -> None:
+    assert parse_nodes(THREE).current.ping_s == 5.0
+    assert parse_nodes("http://a:1").current.ping_s == 20.0
+
+
 def test_a_client_goes_only_to_addresses_that_it_was_given() -> None:
     nodes = parse_nodes(THREE)
     assert nodes.leading("http://elsewhere:1") is None

@@ -16,7 +16,7 @@ import pytest
 import millstream
 from millstream import Producer, aio
 from millstream.errors import Closed, OutcomeUnknown
-from millstream.remote import exchange, line
+from millstream.remote import nodes
 from millstream.server.serving import Serving
 from tests.unit.remote.conftest import Call
 from tests.unit.remote.proxy import Proxy
@@ -143,10 +143,10 @@ def test_an_interrupt_leaves_the_reading_to_another(server: Serving) -> None:
 def test_a_server_that_falls_silent_is_let_go(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch, repeatable: bool
 ) -> None:
+    monkeypatch.setattr(nodes, "PING_S", 0.1)
     with millstream.open(proxy.url) as ms:
         log = ms.log("a")
         log.append(b"x")
-        monkeypatch.setattr(exchange, "PING_S", 0.1)
         proxy.loses_answers = True
         asked = Call(log.end_offset if repeatable else lambda: log.append(b"y"))
         assert proxy.lost.wait(30)
@@ -162,7 +162,7 @@ def test_a_server_that_falls_silent_is_let_go(
 async def test_a_server_that_falls_silent_is_let_go_by_coroutines(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line, "PING_S", 0.1)
+    monkeypatch.setattr(nodes, "PING_S", 0.1)
     async with await aio.open(proxy.url) as ms:
         assert await ms.log("a").append(b"x") == 0
         proxy.loses_answers = True
