@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import MillstreamError
+from millstream.header import Headers
 from millstream.limits import Limits
 from millstream.log.block import RecordBlock
 from millstream.queue.model.backoff import Backoff
@@ -56,6 +57,7 @@ __all__ = [
     "CursorInfo",
     "Durability",
     "Fate",
+    "Headers",
     "Item",
     "Later",
     "Limits",

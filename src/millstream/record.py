@@ -5,22 +5,15 @@ Nothing here knows a store: a record read from a file, a server or a Spark task 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from types import MappingProxyType
 from typing import Any, Literal, TypeVar, overload
 
 import msgspec
 from msgspec import Struct
 
 from millstream.errors import InvalidInput
-
-Scalar = str | int | float | bool | None
-"""What a header may hold; integers are 64-bit."""
-
-Headers = Mapping[str, Scalar]
-
-NO_HEADERS: Headers = MappingProxyType({})
+from millstream.header import NO_HEADERS, Headers, HeadersLike
 
 Seconds = float | timedelta
 """Durations are seconds, or a `timedelta`."""
@@ -97,7 +90,7 @@ class Item(Struct, frozen=True, gc=False):
 
     value: Any
     key: bytes | str | None = None
-    headers: Headers | None = None
+    headers: HeadersLike | None = None
     timestamp: int | None = None
 
 

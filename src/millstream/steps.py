@@ -11,6 +11,7 @@ from msgspec import convert
 from millstream.command import Sql, sql_parameters
 from millstream.errors import InvalidInput
 from millstream.format.packing import check_json, pack_many, pack_single
+from millstream.header import HeadersLike
 from millstream.limits import Limits
 from millstream.log import commands as c
 from millstream.log.names import check_name
@@ -20,7 +21,7 @@ from millstream.queue.model.message import LeaseEnd
 from millstream.queue.model.spec import Named
 from millstream.queue.putting import put_batch, put_one
 from millstream.queue.runs import Messages, claims_of
-from millstream.record import Headers, Producer, Record, Seconds, optional_ms
+from millstream.record import Producer, Record, Seconds, optional_ms
 from millstream.rooms.commands import SendToRoom
 from millstream.rooms.model import RoomMessage
 from millstream.rooms.packing import data_of
@@ -81,7 +82,7 @@ class Steps:
         value: Any,
         *,
         key: bytes | str | None = None,
-        headers: Headers | None = None,
+        headers: HeadersLike | None = None,
         timestamp: int | None = None,
         expect_end: int | None = None,
         producer: Producer | None = None,
@@ -98,7 +99,7 @@ class Steps:
         values: Sequence[Any],
         *,
         keys: Sequence[bytes | str | None] | None = None,
-        headers: Sequence[Headers | None] | None = None,
+        headers: Sequence[HeadersLike | None] | None = None,
         timestamps: Sequence[int] | int | None = None,
     ) -> Later:
         """Append a batch; the answer is the offset of its first record."""
@@ -123,7 +124,7 @@ class Steps:
         value: Any,
         *,
         key: bytes | str | None = None,
-        headers: Headers | None = None,
+        headers: HeadersLike | None = None,
         priority: int | None = None,
         group: str | None = None,
         dedup: str | None = None,
@@ -154,7 +155,7 @@ class Steps:
         values: Iterable[Any],
         *,
         keys: Sequence[bytes | str | None] | None = None,
-        headers: Sequence[Headers | None] | None = None,
+        headers: Sequence[HeadersLike | None] | None = None,
         delay: Seconds | None = None,
         at: datetime | int | None = None,
     ) -> Later:

@@ -29,9 +29,10 @@ from hypothesis.stateful import (
 )
 
 import millstream
-from millstream import Cursor, Item, Limits, Log, Millstream, Producer, Record
+from millstream import Cursor, Headers, Item, Limits, Log, Millstream, Producer, Record
 from millstream.errors import EndMoved, OutOfRange, OutOfSequence, Truncated
 from millstream.testing import SimulatedClock
+from tests.records import HEADERS
 
 LOGS = ("a", "b", "ab")
 CURSORS = ("c", "d")
@@ -39,11 +40,6 @@ HANDLES = st.integers(0, 1)
 OFFSETS = st.integers(0, 30)
 VALUES = st.binary(max_size=6) | st.just(b"long" * 30)
 KEYS = st.none() | st.binary(max_size=3)
-HEADERS = st.dictionaries(
-    st.text("xyz", min_size=1, max_size=2),
-    st.integers(-(2**63), 2**63 - 1) | st.booleans() | st.none() | st.text(max_size=3),
-    max_size=2,
-)
 TIMESTAMPS = st.none() | st.integers(0, 2**40)
 ITEMS = st.builds(Item, VALUES, KEYS, HEADERS, st.just(None))
 BATCHES = st.lists(ITEMS, max_size=6) | st.lists(ITEMS, min_size=20, max_size=20)
@@ -106,11 +102,11 @@ class ModelLog:
 
 
 def seen(record: Record) -> Item:
-    return Item(record.value, record.key, dict(record.headers))
+    return Item(record.value, record.key, record.headers.pairs())
 
 
 def expected(item: Item) -> Item:
-    return Item(item.value, item.key, dict(item.headers or {}))
+    return Item(item.value, item.key, Headers(item.headers or {}).pairs())
 
 
 class LogMachine(RuleBasedStateMachine):

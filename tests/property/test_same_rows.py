@@ -89,8 +89,10 @@ class History:
     def value(self) -> bytes:
         return self.chance.randbytes(self.chance.choice((0, 3, 40, 100, 3_000)))
 
-    def headers(self) -> dict[str, Any]:
-        return {"g": self.chance.choice("xyz"), "p": self.chance.randrange(3)}
+    def headers(self) -> list[tuple[str, Any]]:
+        found: list[tuple[str, Any]] = [("g", self.chance.choice("xyz"))]
+        found.append(("p", self.chance.randrange(3)))
+        return found + self.chance.choice([[], [], [("g", b"\xff")], [("b", b"x")]])
 
     def append(self) -> None:
         log, count = self.ms.log(self.log()), self.chance.choice((1, 1, 1, 7, 40))

@@ -12,6 +12,7 @@ from millstream.aio.worker import Worker
 from millstream.command import AsyncSession
 from millstream.format.packing import pack_single
 from millstream.format.rfc import RfcRecord
+from millstream.header import HeadersLike
 from millstream.log.names import check_name
 from millstream.queue import commands as c
 from millstream.queue.model.message import Fate, Message, QueueInfo, Try, messages_of
@@ -24,7 +25,7 @@ from millstream.queue.model.spec import (
 )
 from millstream.queue.putting import put_batch, put_one
 from millstream.queue.runs import Messages, runs_of
-from millstream.record import Headers, Producer, Seconds, optional_ms
+from millstream.record import Producer, Seconds, optional_ms
 from millstream.worker.options import WorkerOptions
 from millstream.worker.stats import WorkerStats
 
@@ -83,7 +84,7 @@ class Queue:
         value: Any,
         *,
         key: bytes | str | None = None,
-        headers: Headers | None = None,
+        headers: HeadersLike | None = None,
         priority: int | None = None,
         group: str | None = None,
         dedup: str | None = None,
@@ -116,7 +117,7 @@ class Queue:
         values: Iterable[Any],
         *,
         keys: Sequence[bytes | str | None] | None = None,
-        headers: Sequence[Headers | None] | None = None,
+        headers: Sequence[HeadersLike | None] | None = None,
         delay: Seconds | None = None,
         at: datetime | int | None = None,
     ) -> range:
@@ -311,7 +312,7 @@ class Queue:
         value: Any,
         *,
         key: bytes | str | None = None,
-        headers: Headers | None = None,
+        headers: HeadersLike | None = None,
     ) -> int:
         """Put another message in the place of a failed one; the id that `message` takes.
 

@@ -17,10 +17,11 @@ from millstream.aio.surface import Lock, Unbroken
 from millstream.command import AsyncSession
 from millstream.errors import EndMoved, MillstreamError, OutcomeUnknown
 from millstream.format.packing import pack_single
+from millstream.header import HeadersLike
 from millstream.log import commands as c
 from millstream.log.progress import check_section
 from millstream.log.staged import Staged, staged_record
-from millstream.record import Extent, Headers, Record, Seconds
+from millstream.record import Extent, Record, Seconds
 
 
 async def open_stage(session: AsyncSession, log: Source, *, section: int) -> Stage:
@@ -67,7 +68,7 @@ class Stage:
         value: Any,
         *,
         key: bytes | str | None = None,
-        headers: Headers | None = None,
+        headers: HeadersLike | None = None,
         timestamp: int | None = None,
     ) -> int:
         """Stage one record and return the offset that it will have.

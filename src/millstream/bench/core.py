@@ -17,7 +17,7 @@ from millstream.bench.singles import put_both
 from millstream.bench.suite import Suite
 from millstream.bench.turns import Crowd, Side, alternate
 from millstream.embedded import EmbeddedSession, open_store
-from millstream.record import Headers
+from millstream.header import HeaderMapping
 from millstream.threads.database import Millstream
 from millstream.threads.log import Log
 
@@ -87,7 +87,7 @@ def publish_batch_headers(bench: CoreBench) -> ReportRow:
     """Batches with a key and three headers each."""
     log, values = bench.store.log("headers"), payloads(BATCH)
     keys = [f"customer-{i:05d}".encode() for i in range(BATCH)]
-    headers: list[Headers | None] = [
+    headers: list[HeaderMapping | None] = [
         {"region": "eu" if i % 3 else "us", "amount": i * 7, "express": i % 2 == 0}
         for i in range(BATCH)
     ]

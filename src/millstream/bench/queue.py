@@ -30,11 +30,11 @@ from millstream.bench.turns import (
     by_region,
 )
 from millstream.embedded import EmbeddedSession, open_store
+from millstream.header import HeaderMapping
 from millstream.queue.model.message import Message
 from millstream.queue.rules.claims import place_routed
 from millstream.queue.rules.sources import facts_of
 from millstream.queue.service.routing import WINDOW, route
-from millstream.record import Headers
 from millstream.store.store import Store
 from millstream.threads.database import Millstream
 from millstream.threads.queue import Queue
@@ -113,7 +113,7 @@ class QueueBench:
         spec = {"sources": name, "start": "earliest", "lease": LEASE_S, **(options or {})}
         queue = self.store.queue(name, **spec)
 
-        def put(values: Sequence[bytes], headers: Sequence[Headers]) -> None:
+        def put(values: Sequence[bytes], headers: Sequence[HeaderMapping]) -> None:
             log.append_many(values, headers=headers)
             if options:
                 queue.peek(0)
@@ -212,7 +212,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def _by_amount(number: int) -> Headers:
+def _by_amount(number: int) -> HeaderMapping:
     amount = number % 1_000
     return {"tenant": amount, "priority": amount % 10}
 
@@ -288,7 +288,7 @@ def claim_delayed(bench: QueueBench) -> ReportRow:
     return _ordered(bench, {"delay": bench.sizes.due_s}, by_region, DUE).require_rate(60_000)
 
 
-def _by_chance(_: int, numbers: Random) -> Headers:
+def _by_chance(_: int, numbers: Random) -> HeaderMapping:
     return {"tenant": numbers.randrange(GROUPS)}
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from millstream.clock import SystemClock
-from millstream.record import Headers
+from millstream.header import HeaderMapping
 
 LEASE_MS = 3_600_000
 
@@ -83,7 +83,7 @@ class ReferenceQueue:
         indexes = [f"CREATE INDEX i{at} ON messages {one};" for at, one in enumerate(order.indexes)]
         self._rows.executescript(_SCHEMA + "".join(indexes))
 
-    def put_many(self, values: Sequence[bytes], headers: Sequence[Headers]) -> None:
+    def put_many(self, values: Sequence[bytes], headers: Sequence[HeaderMapping]) -> None:
         """Put a batch, in one commit."""
         self._rows.execute("BEGIN IMMEDIATE")
         places = [one.get(self._header) or 0 for one in headers]

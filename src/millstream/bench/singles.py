@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from millstream.bench.measure import payloads
 from millstream.bench.turns import Backlog
+from millstream.header import HeaderMapping
 from millstream.queue.model.message import Message
-from millstream.record import Headers
 from millstream.threads.database import Millstream
 from millstream.threads.log import Log
 from millstream.threads.queue import Queue
@@ -24,7 +24,7 @@ BLOCK = 1_000
 
 
 def put_singles(
-    store: Millstream, log: str, values: Sequence[bytes], headers: Sequence[Headers]
+    store: Millstream, log: str, values: Sequence[bytes], headers: Sequence[HeaderMapping]
 ) -> None:
     """Append messages one by one."""
     for at in range(0, len(values), PER_COMMIT):
@@ -65,7 +65,7 @@ class SinglesQueue:
 def put_both(store: Millstream, singles: str, blocks: str, count: int) -> tuple[Log, Log]:
     """The same records twice: appended one by one, and in blocks; folded."""
     values = payloads(count)
-    headers: list[Headers] = [
+    headers: list[HeaderMapping] = [
         {"region": f"r{number % 20}", "amount": number % 1_000} for number in range(count)
     ]
     put_singles(store, singles, values, headers)

@@ -18,7 +18,7 @@ from millstream.bench import first_row
 from millstream.bench.measure import PAYLOAD_BYTES, ReportRow, payloads, seconds
 from millstream.bench.suite import Suite
 from millstream.errors import CannotOpen
-from millstream.record import Headers
+from millstream.header import HeaderMapping
 from millstream.spark.pipelines.target import Job, quiet
 from millstream.spark.session import local_session
 
@@ -72,7 +72,7 @@ class SparkBench:
         log = self.client.log("routed" if routed else f"filled-{size}")
         while (have := log.end_offset()) < self.records:
             numbers = range(have, min(have + FILL_BATCH, self.records))
-            headers: list[Headers | None] = [
+            headers: list[HeaderMapping | None] = [
                 {"region": f"r{number % ROUTED_QUEUES}", "amount": number // 7 % 1_000}
                 for number in numbers
             ]

@@ -7,18 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from millstream.bench.measure import ReportRow, Step, StepMeter, payloads, seconds
-from millstream.record import Headers
+from millstream.header import HeaderMapping
 
 FILL_BATCH = 1_000
 ROUTED_QUEUES = 20
 SLICE_S = 0.25
 
 
-Label = Callable[[int], Headers]
+Label = Callable[[int], HeaderMapping]
 """The headers of a message, from a number that counts up."""
 
 
-def by_region(number: int) -> Headers:
+def by_region(number: int) -> HeaderMapping:
     """Headers that filters choose by."""
     return {"region": f"r{number % ROUTED_QUEUES}", "amount": number % 1_000}
 
@@ -28,7 +28,7 @@ class Backlog:
 
     def __init__(
         self,
-        put: Callable[[Sequence[bytes], Sequence[Headers]], object],
+        put: Callable[[Sequence[bytes], Sequence[HeaderMapping]], object],
         *,
         size: int,
         label: Label = by_region,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from msgspec.structs import replace
 
-from millstream import Log, Millstream, Producer
+from millstream import Headers, Log, Millstream, Producer
 from millstream.cli.arguments import parse_timestamp
 from millstream.cli.command import AsJson
 from millstream.cli.display import json_text, report
@@ -80,7 +80,7 @@ class _Appending:
 
     log: Log
     key: str | None
-    headers: dict[str, Any]
+    headers: Headers
     timestamp: int | None
     expect_end: int | None
     producer: Producer | None

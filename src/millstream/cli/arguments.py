@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from collections.abc import Iterable
 from datetime import datetime
 from math import inf
@@ -12,6 +13,7 @@ import msgspec
 import typer
 
 from millstream.clock import SystemClock
+from millstream.header import Headers, HeaderValue, Pair
 from millstream.queue.model.backoff import Backoff
 from millstream.record import to_ms, wall_ms_of
 
@@ -19,37 +21,43 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)?")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400, "": 1}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-_SCALARS = (str, int, float, bool, type(None))
 
 
-def parse_headers(given: Iterable[str]) -> dict[str, Any]:
+def parse_headers(given: Iterable[str]) -> Headers:
     """`name=value` pairs: numbers, true, false, null and "quoted text" are typed, the rest is text.
 
-    `name:=value` takes JSON only.
+    `name:=value` takes JSON only, in which {"base64": "…"} is bytes. A repeated name keeps all its
+    values.
     """
-    headers: dict[str, Any] = {}
+    headers: list[Pair] = []
     for pair in given:
         name, equals, text = pair.partition("=")
         strict = name.endswith(":")
         name = name.removesuffix(":") if strict else name
         if not equals or not name:
             raise typer.BadParameter(f"a header is name=value, not {pair!r}")
-        headers[name] = _scalar(text, strict=strict, pair=pair)
-    return headers
+        headers.append((name, _header(text, strict=strict, pair=pair)))
+    return Headers(headers)
 
 
-def _scalar(text: str, *, strict: bool, pair: str) -> Any:
+def _header(text: str, *, strict: bool, pair: str) -> HeaderValue:
     try:
         value = msgspec.json.decode(text.encode("utf-8", "surrogateescape"))
     except (msgspec.DecodeError, UnicodeDecodeError):
         if strict:
             raise typer.BadParameter(f"the header {pair!r} is not JSON behind :=") from None
         return text
-    if isinstance(value, _SCALARS):
+    if isinstance(value, str | int | float | bool | None):
         return value
-    if strict:
-        raise typer.BadParameter(f"a header is text, a number, true, false or null: {pair!r}")
-    return text
+    if not strict:
+        return text
+    try:
+        found: bytes = b64decode(value["base64"], validate=True)
+    except (TypeError, KeyError, ValueError):
+        raise typer.BadParameter(
+            f'a header is text, a number, true, false, null or {{"base64": "…"}}: {pair!r}'
+        ) from None
+    return found
 
 
 def parse_json(text: str) -> Any:

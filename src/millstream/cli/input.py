@@ -14,6 +14,8 @@ from millstream.cli.arguments import parse_headers
 from millstream.cli.display import progress
 from millstream.cli.lines import batches
 from millstream.errors import InvalidInput
+from millstream.format.packing import CONTENT_TYPE, JSON
+from millstream.header import Headers
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Input:
             "--header",
             "-H",
             metavar="NAME=VALUE",
-            help="A header for every value. Numbers, true, false, null are typed; NAME:=JSON too.",
+            help="A header for every value; a name may come twice. Numbers, true, false, null are typed; NAME:=JSON too.",
         ),
     ] = None
     raw: Annotated[bool, typer.Option("--raw", help="All of stdin is one value.")] = False
@@ -40,10 +42,12 @@ class Input:
         int, typer.Option(metavar="N", min=1, help="Lines of stdin in one commit.")
     ] = 1_000
 
-    def headers(self) -> dict[str, Any]:
+    def headers(self) -> Headers:
         """The headers for every value."""
-        marked = {"content-type": "application/json"} if self.json_lines else {}
-        return {**marked, **parse_headers(self.header or [])}
+        given = parse_headers(self.header or [])
+        if not self.json_lines or CONTENT_TYPE in given:
+            return given
+        return Headers([(CONTENT_TYPE, JSON), *given.pairs()])
 
     def batches(
         self, values: list[str] | None, *, noun: str, steady: bool = False, quiet: bool = True

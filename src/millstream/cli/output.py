@@ -59,7 +59,7 @@ def as_json(one: Record | Message) -> dict[str, Any]:
     found |= {"log": one.log, "offset": one.offset, "timestamp": one.timestamp}
     if isinstance(one, Record):
         found["appended"] = one.appended
-    found |= {"key": None, "headers": dict(one.headers)}
+    found |= {"key": None, "headers": one.headers.shown()}
     found["value"], found["value_encoding"] = _embedded(one)
     if one.key is not None:
         found["key"], found["key_encoding"] = _text_or_base64(one.key)

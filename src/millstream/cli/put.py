@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from millstream import Queue
+from millstream import Headers, Queue
 from millstream.cli.arguments import duration, parse_time
 from millstream.cli.command import AsJson
 from millstream.cli.display import json_text, plural, report
@@ -81,8 +81,8 @@ def put(
 
 
 def _addressed(
-    queue: Queue, key: str | None, headers: dict[str, Any], wishes: dict[str, Any]
-) -> tuple[str | None, dict[str, Any]]:
+    queue: Queue, key: str | None, headers: Headers, wishes: dict[str, Any]
+) -> tuple[str | None, Headers]:
     """The key and headers from which the queue will read what is wished for."""
     wanted = {what: value for what, value in wishes.items() if value is not None}
     info = queue.info() if wanted else None
@@ -102,5 +102,5 @@ def _addressed(
         if by == KEY:
             key = str(value)
         else:
-            headers = {**headers, by: value}
+            headers = headers.replaced(by, value)
     return key, headers

@@ -168,10 +168,13 @@ def variables_of(message: Message) -> dict[str, str]:
         "OFFSET": str(message.offset),
         "TIMESTAMP": str(message.timestamp),
         "KEY": os.fsdecode(key),
-        "HEADERS": msgspec.json.encode(dict(message.headers)).decode(),
+        "HEADERS": msgspec.json.encode(message.headers.shown()).decode(),
     }
     for name, value in message.headers.items():
-        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        if isinstance(value, bytes):
+            text = os.fsdecode(value)
+        else:
+            text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
         found["HEADER_" + _NOT_IN_NAMES.sub("_", name.upper())] = text
     return {f"MILLSTREAM_{name}": text for name, text in found.items() if "\0" not in text}
 

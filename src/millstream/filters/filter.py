@@ -12,6 +12,7 @@ from millstream.filters.parser import parse_tree
 from millstream.filters.spark_value import MessageColumns
 from millstream.filters.to_spark import to_spark
 from millstream.filters.tree import Condition, Scalar
+from millstream.header import HeaderMapping, Headers, visible
 
 _KEY, _TIMESTAMP, _LOG = FIELD_KEYS["_key"], FIELD_KEYS["_timestamp"], FIELD_KEYS["_log"]
 
@@ -56,23 +57,25 @@ class Filter:
 
     def matches(
         self,
-        headers: Mapping[str, Scalar],
+        headers: HeaderMapping,
         key: bytes | str | None = None,
         timestamp: int | None = None,
         log: str | None = None,
     ) -> bool:
         """Whether the condition is true; false and unknown are both no match."""
-        return self._holds(_row(headers, key, timestamp, log) if self.fields else headers)
+        seen = _seen(headers)
+        return self._holds(_row(seen, key, timestamp, log) if self.fields else seen)
 
     def evaluate(
         self,
-        headers: Mapping[str, Scalar],
+        headers: HeaderMapping,
         key: bytes | str | None = None,
         timestamp: int | None = None,
         log: str | None = None,
     ) -> bool | None:
         """True, False, or None for unknown."""
-        row = _row(headers, key, timestamp, log) if self.fields else headers
+        seen = _seen(headers)
+        row = _row(seen, key, timestamp, log) if self.fields else seen
         if self._holds(row):
             return True
         return False if self._fails(row) else None
@@ -85,7 +88,10 @@ class Filter:
         timestamps: Sequence[int | None] | None = None,
         log: str | None = None,
     ) -> list[bool]:
-        """`matches` for each message of a batch from one log; what is not given is NULL for all."""
+        """`matches` for each message of a batch from one log; what is not given is NULL for all.
+
+        The headers are as a filter sees them: no name twice, and no bytes.
+        """
         if not self.fields:
             return list(map(self._holds, headers))
         absent = [None] * len(headers)
@@ -142,6 +148,13 @@ def _anchor(node: Condition) -> Anchor | None:
             return min(found, key=lambda one: len(one[1]), default=None)
         case _:
             return None
+
+
+def _seen(headers: HeaderMapping) -> Mapping[str, Scalar]:
+    """The last value of each name, and NULL in place of bytes."""
+    if isinstance(headers, Headers):
+        return headers.visible()
+    return visible(headers) if bytes in map(type, headers.values()) else headers  # type: ignore[return-value]
 
 
 def _row(

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-from msgspec import Raw
 
 from millstream.errors import CorruptionError, InvalidInput
 from millstream.format import block
@@ -19,8 +18,8 @@ from millstream.format.packing import (
     Single,
     array_of,
     bad_headers,
-    check_map,
-    check_maps,
+    check_cell,
+    check_cells,
     check_timestamp,
     too_large,
 )
@@ -30,7 +29,6 @@ _HANDED_IN = block.TIMESTAMP | block.KEY | block.KEY_VALIDITY | block.HEADERS
 """Columns of metadata that a client may send; the time of the append is set by the store."""
 
 _U32_MAX = 2**32 - 1
-_split = msgspec.msgpack.Decoder(list[Raw]).decode
 
 
 def check_packed(records: Single | Batch, limits: Limits) -> None:
@@ -49,7 +47,7 @@ def _check_single(single: Single, limits: Limits) -> None:
     _check_size("a record's headers", len(single.headers), limits.headers_bytes_max)
     if single.headers:
         try:
-            check_map(single.headers)
+            check_cell(single.headers)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise bad_headers(error) from error
 
@@ -143,12 +141,11 @@ def _check_column(found: block.Block, column: int, what: str, limit: int) -> Non
 
 
 def _check_headers(metadata: block.Block) -> None:
-    """Each record's headers are one map: so the maps, back to back, have the sizes of the cells."""
+    """Each record's headers are one item: so the items, back to back, have the sizes of the cells."""
     cells = [cell for cell in metadata.column(block.HEADERS) or [] if cell]
     data = array_of(cells)
     try:
-        check_maps(data)
-        sizes = list(map(len, _split(data)))
+        sizes = check_cells(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise bad_headers(error) from error
     if sizes != list(map(len, cells)):

@@ -16,13 +16,13 @@ from millstream.format.packing import (
     NO_HEADERS,
     Batch,
     Single,
-    check_map,
+    check_cell,
     pack_headers,
     pack_key,
     too_large,
 )
+from millstream.header import Headers
 from millstream.limits import Limits
-from millstream.record import Headers
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -30,12 +30,11 @@ _encode = msgspec.msgpack.Encoder().encode
 def labels_of(records: Single | Batch) -> list[tuple[bytes | None, Headers]]:
     """The key and the headers of each record."""
     if isinstance(records, Single):
-        return [(records.key, check_map(records.headers) if records.headers else {})]
+        return [(records.key, Headers(records.headers))]
     found = _metadata(records)
     keys = found.keys() if records.columns & block.KEY else [None] * records.count
     cells = found.column(block.HEADERS) or [b""] * records.count
-    headers = [check_map(cell) if cell else {} for cell in cells]
-    return list(zip(keys, headers, strict=True))
+    return list(zip(keys, map(Headers, cells), strict=True))
 
 
 def relabelled(
@@ -96,8 +95,8 @@ def _with_columns(
 
 
 def _added(headers: bytes, name: str, value: str, limits: Limits) -> bytes:
-    found = check_map(headers) if headers else {}
-    if name in found:
+    found = check_cell(headers) if headers else {}
+    if name in dict(found):
         return headers
-    data = _encode({**found, name: value})
+    data = _encode({**found, name: value} if isinstance(found, dict) else (*found, (name, value)))
     return data if len(data) <= limits.headers_bytes_max else headers

@@ -7,31 +7,35 @@ are the same whether they are packed here or arrive over a wire.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import Annotated, Any, ClassVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 
 from millstream.errors import InvalidInput, TooLarge
 from millstream.format import block
+from millstream.header import Headers, HeadersLike, Plain, as_plain
 from millstream.limits import Limits
-from millstream.record import Headers, Item
+from millstream.record import Item
 
 CONTENT_TYPE = "content-type"
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
 
 _Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-HeaderMap = dict[str, str | _Int64 | float | bool | None]
-"""What the headers of a record may be."""
+_PlainMap = dict[str, str | _Int64 | float | bool | None]
+"""What the headers of most records are: no name is repeated, and no value is bytes."""
 
-check_map = msgspec.msgpack.Decoder(HeaderMap).decode
-check_maps = msgspec.msgpack.Decoder(list[HeaderMap]).decode
+_decode_map = msgspec.msgpack.Decoder(_PlainMap).decode
+_decode_maps = msgspec.msgpack.Decoder(list[_PlainMap]).decode
+_decode_any = msgspec.msgpack.Decoder(dict[str, Any] | tuple[tuple[str, Any], ...]).decode
+_split = msgspec.msgpack.Decoder(list[Raw]).decode
 _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
 
+_KINDS = frozenset((str, bytes, int, float, bool, type(None)))
 NO_HEADERS = b""
 _EMPTY = _encode({})
 _ARRAY = b"\xdd"
@@ -71,7 +75,7 @@ def pack_single(
     value: Any,
     *,
     key: bytes | str | None,
-    headers: Headers | None,
+    headers: HeadersLike | None,
     timestamp: int | None,
     limits: Limits,
 ) -> Single:
@@ -94,7 +98,7 @@ def pack_batch(
     values: Sequence[Any],
     *,
     keys: Sequence[bytes | str | None] | None,
-    headers: Sequence[Headers | None] | None,
+    headers: Sequence[HeadersLike | None] | None,
     timestamps: Sequence[int] | int | None,
     limits: Limits,
 ) -> Batch:
@@ -129,7 +133,7 @@ def pack_many(
     values: Iterable[Any],
     *,
     keys: Sequence[bytes | str | None] | None,
-    headers: Sequence[Headers | None] | None,
+    headers: Sequence[HeadersLike | None] | None,
     timestamps: Sequence[int] | int | None,
     limits: Limits,
 ) -> Single | Batch | None:
@@ -248,22 +252,62 @@ def pack_key(key: bytes | str, limits: Limits) -> bytes:
     return key
 
 
-def pack_headers(headers: Headers | None, kind: str | None, limits: Limits) -> bytes:
-    """Headers as a MessagePack map of text to text, integer, float, bool or null."""
-    if kind is not None and CONTENT_TYPE not in (headers or {}):
-        headers = {**(headers or {}), CONTENT_TYPE: kind}
-    elif not isinstance(headers, dict):
-        if not isinstance(headers, Mapping):
-            raise InvalidInput(f"headers are a mapping, not {type(headers).__name__}")
-        headers = dict(headers)
+def pack_headers(headers: HeadersLike | None, kind: str | None, limits: Limits) -> bytes:
+    """Headers as a MessagePack map, or as an array of pairs where a name is repeated.
+
+    Values are text, bytes, an integer, a float, a bool or null. `kind` is a content type that is
+    added unless they name one.
+    """
     try:
-        data = _encode(headers)
-        check_map(data)
+        data = _packed(headers, kind)
+        check_cell(data)
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
         raise bad_headers(error) from error
     if len(data) > limits.headers_bytes_max:
         raise too_large("a record's headers", len(data), limits.headers_bytes_max)
-    return data
+    return NO_HEADERS if data == _EMPTY else data
+
+
+def _packed(headers: HeadersLike | None, kind: str | None) -> bytes:
+    if kind is None and isinstance(headers, Headers) and isinstance(headers.held, bytes):
+        return headers.held or _EMPTY  # as they were read
+    found: Plain = {} if headers is None else as_plain(headers)
+    if kind is None:
+        return _encode(found)
+    if isinstance(found, dict):
+        return _encode(found if CONTENT_TYPE in found else {**found, CONTENT_TYPE: kind})
+    return _encode(found if CONTENT_TYPE in dict(found) else (*found, (CONTENT_TYPE, kind)))
+
+
+def check_cell(data: bytes) -> Plain:
+    """Packed headers; an error of `msgspec` or a `ValueError` if they are none.
+
+    They have one form only: pairs where a name is repeated, else a map.
+    """
+    try:
+        return _decode_map(data)  # type: ignore[return-value]
+    except msgspec.ValidationError:
+        found: Plain = _decode_any(data)
+    pairs = found.items() if isinstance(found, dict) else found
+    for name, value in pairs:
+        if type(value) not in _KINDS:
+            raise ValueError(f"{name!r:.100} holds {type(value).__name__}")
+        if type(value) is int and not -(2**63) <= value < 2**63:
+            raise ValueError(f"{name!r:.100} is {value}, which has more than 64 bits")
+    if isinstance(found, tuple) and len(dict(found)) == len(found):
+        raise ValueError("pairs in which no name is repeated; such headers are a map")
+    return found
+
+
+def check_cells(data: bytes) -> list[int]:
+    """The same of an array of packed headers; how many bytes each of them has."""
+    sizes = list(map(len, found := _split(data)))
+    try:
+        _decode_maps(data)
+    except msgspec.ValidationError:
+        for one in found:
+            check_cell(bytes(one))
+    return sizes
 
 
 def check_timestamp(timestamp: int) -> int:
@@ -310,7 +354,7 @@ def _fit(found: Sequence[Any], limits: Limits) -> bool:
 
 
 def _pack_header_column(
-    headers: Sequence[Headers | None] | None,
+    headers: Sequence[HeadersLike | None] | None,
     kinds: Sequence[str | None] | None,
     count: int,
     limits: Limits,
@@ -331,7 +375,7 @@ def _pack_plain_headers(headers: Sequence[Any], limits: Limits) -> list[bytes] |
     """The common case, encoded and checked at once; None if anything needs a closer look."""
     try:
         packed = list(map(_encode, headers))
-        check_maps(array_of(packed))
+        _decode_maps(array_of(packed))
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError):
         return None
     if max(map(len, packed)) > limits.headers_bytes_max:
@@ -341,7 +385,10 @@ def _pack_plain_headers(headers: Sequence[Any], limits: Limits) -> list[bytes] |
 
 def bad_headers(error: Exception) -> InvalidInput:
     """The error for headers that are none."""
-    return InvalidInput(f"a header is text, a 64-bit integer, a float, a bool or null: {error}")
+    return InvalidInput(
+        f"a header has text as its name, and text, bytes, a 64-bit integer, a float, a bool or null "
+        f"as its value: {error}"
+    )
 
 
 def array_of(maps: Sequence[bytes]) -> bytes:

@@ -14,10 +14,12 @@ from msgspec import Struct
 
 from millstream.format import block as blocks
 from millstream.format.entries import Entry, encode
-from millstream.record import NO_HEADERS, Headers, Record
+from millstream.header import NO_HEADERS, Headers, Plain, Scalar, visible
+from millstream.record import Record
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_many = msgspec.msgpack.Decoder(list[dict[str, Any]]).decode
+_decode_visible = msgspec.msgpack.Decoder(list[dict[str, Scalar]]).decode
+_decode_many = msgspec.msgpack.Decoder(list[dict[str, Any] | tuple[tuple[str, Any], ...]]).decode
 _NO_MAP = b"\x80"
 _ARRAY = b"\xdd"
 """Before a count of 32 bits: what makes maps that lie back to back a MessagePack array."""
@@ -65,6 +67,10 @@ class RecordBlock(Struct, frozen=True, array_like=True, gc=False):
         """Every record's headers."""
         return headers_of(self._metadata(), self.skip, self.count)
 
+    def visible_headers(self) -> list[dict[str, Scalar]]:
+        """Every record's headers as filters see them."""
+        return visible_headers_of(self._metadata(), self.skip, self.count)
+
     def records(self) -> list[Record]:
         """The records, as objects."""
         return self._records(self.values())
@@ -93,9 +99,15 @@ class RecordBlock(Struct, frozen=True, array_like=True, gc=False):
 
 
 def headers_of(metadata: blocks.Block, first: int, count: int) -> list[Headers]:
-    """The headers of some records of a block; the dicts are the caller's own."""
+    """The headers of some records of a block, each packed until it is looked at."""
+    cells = metadata.column(blocks.HEADERS, first, count)
+    return [NO_HEADERS] * count if cells is None else list(map(Headers, cells))
+
+
+def visible_headers_of(metadata: blocks.Block, first: int, count: int) -> list[dict[str, Scalar]]:
+    """The headers of some records of a block as filters see them."""
     packed = packed_headers_of(metadata, first, count)
-    return unpack_headers(packed) if packed else [NO_HEADERS] * count
+    return _visible(packed) if packed else [{} for _ in range(count)]
 
 
 def packed_headers_of(metadata: blocks.Block, first: int, count: int) -> bytes:
@@ -121,20 +133,29 @@ def picked_headers_of(metadata: blocks.Block, indexes: Sequence[int]) -> bytes:
     return _ARRAY + len(maps).to_bytes(4, "big") + b"".join(maps)
 
 
-def unpack_cells(cells: Sequence[bytes]) -> list[Headers]:
-    """The headers of records from their maps, all at once; an empty cell is none."""
+def unpack_visible(cells: Sequence[bytes]) -> list[dict[str, Scalar]]:
+    """The headers of records as filters see them, all at once; an empty cell is none."""
     maps = b"".join([cell or _NO_MAP for cell in cells])
-    return unpack_headers(_ARRAY + len(cells).to_bytes(4, "big") + maps)
+    return _visible(_ARRAY + len(cells).to_bytes(4, "big") + maps)
+
+
+def _visible(packed: bytes) -> list[dict[str, Scalar]]:
+    """Mostly there are neither repeated names nor bytes: then nothing is done for each record."""
+    try:
+        return _decode_visible(packed)
+    except msgspec.ValidationError:
+        return [visible(dict(one)) for one in _decode_many(packed)]
 
 
 def pack_headers(headers: Sequence[Headers]) -> bytes:
-    """Headers of records as a MessagePack array of maps; nothing if none has any."""
-    return _encode([dict(one) for one in headers]) if any(headers) else b""
+    """Headers of records as a MessagePack array; nothing if none has any."""
+    return _encode([one.plain() for one in headers]) if any(headers) else b""
 
 
 def unpack_headers(packed: bytes) -> list[Headers]:
-    """Headers from their array of maps."""
-    return _decode_many(packed)  # type: ignore[return-value]
+    """Headers from their array."""
+    found: list[Plain] = _decode_many(packed)
+    return list(map(Headers, found))
 
 
 def pack(log: str, first_offset: int, entry: Entry, values: Sequence[bytes] | None) -> RecordBlock:

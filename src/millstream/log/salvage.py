@@ -7,9 +7,10 @@ from functools import partial
 from typing import NamedTuple
 
 from millstream.errors import CorruptionError
+from millstream.header import NO_HEADERS
 from millstream.log.block import RecordBlock
 from millstream.log.reader import read_sound
-from millstream.record import NO_HEADERS, Record
+from millstream.record import Record
 from millstream.store.rows import Rows
 
 Damage = CorruptionError | None

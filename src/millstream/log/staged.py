@@ -6,19 +6,15 @@ is unknown can be asked for afterwards: `probe` stores nothing, and tells whethe
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
 from msgspec.structs import replace
 
 from millstream.format import block
 from millstream.format.packing import Batch, Single, batch_of
+from millstream.header import Headers
 from millstream.limits import Limits
 from millstream.log import commands as c
 from millstream.log.names import NUMBER_MAX
-from millstream.record import NO_HEADERS, Producer, Record
-
-_decode_headers = msgspec.msgpack.Decoder(dict[str, Any]).decode
+from millstream.record import Producer, Record
 
 
 class Staged:
@@ -136,5 +132,5 @@ def staged_record(log: str, offset: int, record: Single) -> Record:
         record.value,
         record.timestamp_ms or 0,
         record.key,
-        _decode_headers(record.headers) if record.headers else NO_HEADERS,
+        Headers(record.headers),
     )

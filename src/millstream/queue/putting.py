@@ -9,12 +9,13 @@ from typing import Any
 from millstream.command import Operation
 from millstream.errors import InvalidInput
 from millstream.format.packing import Batch, Single, pack_many, pack_single
+from millstream.header import HeadersLike
 from millstream.limits import Limits
 from millstream.log.commands import Append
 from millstream.queue.commands import PutMessages
 from millstream.queue.model.marking import Wishes, check_wishes
 from millstream.queue.rules.sources import inbox_of
-from millstream.record import Headers, Producer, Seconds, optional_ms, wall_ms_of
+from millstream.record import Producer, Seconds, optional_ms, wall_ms_of
 
 
 def put_one(
@@ -22,7 +23,7 @@ def put_one(
     value: Any,
     *,
     key: bytes | str | None,
-    headers: Headers | None,
+    headers: HeadersLike | None,
     priority: int | None,
     group: str | None,
     dedup: str | None,
@@ -45,7 +46,7 @@ def put_batch(
     values: Iterable[Any],
     *,
     keys: Sequence[bytes | str | None] | None,
-    headers: Sequence[Headers | None] | None,
+    headers: Sequence[HeadersLike | None] | None,
     delay: Seconds | None,
     at: datetime | int | None,
     limits: Limits,

@@ -9,7 +9,8 @@ import msgspec
 
 from millstream.errors import InvalidInput
 from millstream.format import block
-from millstream.format.packing import JSON, Batch, HeaderMap, Single, batch_of, pack_value
+from millstream.format.packing import JSON, Batch, Single, batch_of, pack_value
+from millstream.header import Scalar
 from millstream.limits import NAME_CHARS_MAX
 from millstream.log.names import check_integer, check_name
 from millstream.rooms.model import RoomMessage
@@ -31,7 +32,7 @@ def pack_messages(
     """The records of messages that one client sends at once."""
     if not messages:
         raise InvalidInput("there is no message to send")
-    common: HeaderMap = {}
+    common: dict[str, Scalar] = {}
     if sender:
         common[SENDER] = check_sender(sender)
     if origin:
@@ -129,8 +130,8 @@ def check_client(client: str) -> str:
     return client
 
 
-def _headers(kind: str, deleted: bool, common: HeaderMap) -> bytes:
-    found: HeaderMap = {TYPE: check_type(kind), **common}
+def _headers(kind: str, deleted: bool, common: dict[str, Scalar]) -> bytes:
+    found: dict[str, Scalar] = {TYPE: check_type(kind), **common}
     if deleted:
         found[DELETED] = True
     return _encode(found)

@@ -156,7 +156,7 @@ def _kept(batch: pa.RecordBatch, piece: Piece, condition: str) -> pa.RecordBatch
         return batch
     times = batch.column("timestamp").cast(pa.timestamp("ms"))
     matched = parse(condition).match_many(
-        headers_of(batch.column("headers")),
+        [one.visible() for one in headers_of(batch.column("headers"))],
         keys=batch.column("key").to_pylist(),
         timestamps=times.cast(pa.int64()).to_pylist(),
         log=piece.log,

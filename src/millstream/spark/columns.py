@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.format import block as stored
-from millstream.log.block import RecordBlock, headers_of
-from millstream.record import Headers
+from millstream.header import NO_HEADERS, Headers, Pair, Scalar
+from millstream.log.block import RecordBlock, headers_of, visible_headers_of
 
 ROWS_PER_BATCH = 8_192
 """Rows from which a batch is handed on: larger ones do not make Spark faster."""
@@ -44,6 +44,10 @@ class DecodedBlock:
     def payload(self) -> stored.Block:
         """The block's payload."""
         return stored.Block(self.block.payload, kind=stored.PAYLOAD, trusted=self._trusted)
+
+    def visible_headers(self) -> list[dict[str, Scalar]]:
+        """The headers of its records as filters see them."""
+        return visible_headers_of(self.metadata, self.block.skip, self.block.count)
 
     def headers(self) -> list[Headers]:
         """The headers of its records."""
@@ -104,7 +108,7 @@ def _column(piece: DecodedBlock, field: pa.Field) -> pa.Array:
         case "appendTimestamp":
             return times_of(piece, stored.APPENDED).view(_TIME)
     has_some = piece.metadata.header.columns & stored.HEADERS
-    return header_column(piece.headers() if has_some else [{}] * block.count, field.type)
+    return header_column(piece.headers() if has_some else [NO_HEADERS] * block.count, field.type)
 
 
 def _binary(
@@ -156,14 +160,16 @@ def header_column(found: Sequence[Headers], kind: pa.DataType) -> pa.Array:
     names: list[str] = []
     values: list[Any] = []
     total = 0
+    is_map = pa.types.is_map(kind)
     for headers in found:
-        total += len(headers)
+        pairs: Sequence[Pair] = list(headers.items()) if is_map else headers.pairs()
+        total += len(pairs)
         ends.append(total)
-        names += headers
-        values += headers.values()
+        names += [name for name, _ in pairs]
+        values += [value for _, value in pairs]
     offsets = pa.Array.from_buffers(pa.int32(), len(ends), [None, pa.py_buffer(ends)])
     keys = pa.array(names, pa.string())
-    if pa.types.is_map(kind):
+    if is_map:
         return pa.MapArray.from_arrays(offsets, keys, _typed(values)).cast(kind)
     entries = pa.StructArray.from_arrays(
         [keys, pa.array(map(_text, values), pa.binary())], names=["key", "value"]
@@ -189,9 +195,9 @@ def _typed(values: list[Any]) -> pa.StructArray:
 
 
 def _text(value: Any) -> bytes | None:
-    """A header as Kafka would carry it: text as UTF-8, anything else as it is written in JSON."""
-    if value is None:
-        return None
+    """A header as Kafka would carry it: bytes, text as UTF-8, anything else as JSON writes it."""
+    if value is None or isinstance(value, bytes):
+        return value
     if isinstance(value, bool):
         return b"true" if value else b"false"
     return str(value).encode()

@@ -137,7 +137,10 @@ def _matching(session: Session, wanted: str, log: str, start: int, stop: int) ->
             matched: Iterable[Any] = [True] * block.count
             if condition is not None:
                 matched = condition.match_many(
-                    block.headers(), keys=block.keys(), timestamps=block.timestamps(), log=log
+                    block.visible_headers(),
+                    keys=block.keys(),
+                    timestamps=block.timestamps(),
+                    log=log,
                 )
             yield from compress(block.records(), matched)
             start = block.offsets.stop

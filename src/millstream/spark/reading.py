@@ -154,7 +154,7 @@ def _by_filter(condition: Filter, piece: DecodedBlock) -> Sequence[bool]:
     return [
         bool(matched)
         for matched in condition.match_many(
-            piece.headers(),
+            piece.visible_headers(),
             keys=metadata.keys(block.skip, block.count),
             timestamps=list(metadata.timestamps(block.skip, block.count)),
             log=block.log,

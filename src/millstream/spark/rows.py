@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from millstream.errors import InvalidInput
 from millstream.format import block as stored
 from millstream.format.packing import Batch, Single, batch_of
+from millstream.header import Headers, HeaderValue, Pair
 from millstream.limits import Limits
 from millstream.log.names import check_name
 from millstream.queue.rules.sources import OWN
@@ -230,34 +231,34 @@ def _times(found: pa.Array) -> pa.Array:
 
 
 def pack_headers(found: pa.Array) -> list[bytes]:
-    """Headers as MessagePack maps: from Kafka's pairs, a map of texts, or a map of typed values."""
-    return [_encode(one) if one else b"" for one in headers_of(found)]
+    """Headers packed: from Kafka's pairs, a map of texts, or a map of typed values."""
+    return [_encode(one.plain()) if one else b"" for one in headers_of(found)]
 
 
-def headers_of(found: pa.Array) -> list[dict[str, Any]]:
+def headers_of(found: pa.Array) -> list[Headers]:
     """Headers as the values that they are, in whichever of these forms they are."""
     return [_headers(one or ()) for one in found.to_pylist()]
 
 
-def _headers(pairs: Iterable[Any]) -> dict[str, Any]:
-    headers = {}
+def _headers(pairs: Iterable[Any]) -> Headers:
+    headers: list[Pair] = []
     for pair in pairs:
         name, value = (pair["key"], pair["value"]) if isinstance(pair, dict) else pair
         if name is None:
             raise InvalidInput("a header has no name")
-        headers[name] = _scalar(name, value)
-    return headers
+        headers.append((name, _value(name, value)))
+    return Headers(headers)
 
 
-def _scalar(name: str, value: Any) -> Any:
+def _value(name: str, value: Any) -> HeaderValue:
     if isinstance(value, dict):
         known = [value.get(letter) for letter in "sidb"]
         return next((one for one in known if one is not None), None)
     if isinstance(value, bytes):
         try:
             return value.decode()
-        except UnicodeDecodeError as error:
-            raise InvalidInput(f"header {name!r} is not UTF-8: {error}") from error
+        except UnicodeDecodeError:
+            return value
     if isinstance(value, str | int | float | bool) or value is None:
         return value
     raise InvalidInput(f"header {name!r} is {type(value).__name__}; expected text, number or bool")

@@ -10,6 +10,7 @@ from typing import Any
 from millstream.command import Session
 from millstream.errors import InvalidInput, Truncated
 from millstream.format.packing import Single, check_json, pack_many, pack_single
+from millstream.header import HeadersLike
 from millstream.limits import MESSAGE_ID_MAX
 from millstream.log import commands as c
 from millstream.log.block import RecordBlock
@@ -18,7 +19,6 @@ from millstream.log.progress import SECTION
 from millstream.record import (
     CursorInfo,
     Extent,
-    Headers,
     LogInfo,
     Merged,
     Owner,
@@ -52,7 +52,7 @@ class Log:
         value: Any,
         *,
         key: bytes | str | None = None,
-        headers: Headers | None = None,
+        headers: HeadersLike | None = None,
         timestamp: int | None = None,
         expect_end: int | None = None,
         producer: Producer | None = None,
@@ -73,7 +73,7 @@ class Log:
         values: Iterable[Any],
         *,
         keys: Sequence[bytes | str | None] | None = None,
-        headers: Sequence[Headers | None] | None = None,
+        headers: Sequence[HeadersLike | None] | None = None,
         timestamps: Sequence[int] | int | None = None,
         expect_end: int | None = None,
         producer: Producer | None = None,

@@ -13,6 +13,7 @@ from typing import Any, Unpack
 from millstream.command import Session
 from millstream.format.packing import pack_single
 from millstream.format.rfc import RfcRecord
+from millstream.header import HeadersLike
 from millstream.log.names import check_name
 from millstream.queue import commands as c
 from millstream.queue.model.message import Fate, Message, QueueInfo, Try, messages_of
@@ -25,7 +26,7 @@ from millstream.queue.model.spec import (
 )
 from millstream.queue.putting import put_batch, put_one
 from millstream.queue.runs import Messages, runs_of
-from millstream.record import Headers, Producer, Seconds, optional_ms
+from millstream.record import Producer, Seconds, optional_ms
 from millstream.threads.worker import Worker
 from millstream.worker.options import WorkerOptions
 from millstream.worker.stats import WorkerStats
@@ -85,7 +86,7 @@ class Queue:
         value: Any,
         *,
         key: bytes | str | None = None,
-        headers: Headers | None = None,
+        headers: HeadersLike | None = None,
         priority: int | None = None,
         group: str | None = None,
         dedup: str | None = None,
@@ -118,7 +119,7 @@ class Queue:
         values: Iterable[Any],
         *,
         keys: Sequence[bytes | str | None] | None = None,
-        headers: Sequence[Headers | None] | None = None,
+        headers: Sequence[HeadersLike | None] | None = None,
         delay: Seconds | None = None,
         at: datetime | int | None = None,
     ) -> range:
@@ -310,7 +311,7 @@ class Queue:
         value: Any,
         *,
         key: bytes | str | None = None,
-        headers: Headers | None = None,
+        headers: HeadersLike | None = None,
     ) -> int:
         """Put another message in the place of a failed one; the id that `message` takes.
 

@@ -17,10 +17,11 @@ from typing import Any, Self
 from millstream.command import Session
 from millstream.errors import EndMoved, MillstreamError, OutcomeUnknown
 from millstream.format.packing import pack_single
+from millstream.header import HeadersLike
 from millstream.log import commands as c
 from millstream.log.progress import check_section
 from millstream.log.staged import Staged, staged_record
-from millstream.record import Extent, Headers, Record, Seconds
+from millstream.record import Extent, Record, Seconds
 from millstream.threads.cursor import Cursor, Source, open_cursor
 from millstream.threads.surface import Lock, Unbroken
 
@@ -69,7 +70,7 @@ class Stage:
         value: Any,
         *,
         key: bytes | str | None = None,
-        headers: Headers | None = None,
+        headers: HeadersLike | None = None,
         timestamp: int | None = None,
     ) -> int:
         """Stage one record and return the offset that it will have.

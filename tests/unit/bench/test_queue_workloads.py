@@ -13,7 +13,7 @@ from millstream.bench import queue as workloads
 from millstream.bench.measure import PAYLOAD_BYTES
 from millstream.bench.queue import Backlog, ClaimingWorker, QueueBench, Side, Sizes, alternate
 from millstream.bench.reference import GROUP, PRIORITY, ReferenceQueue
-from millstream.record import Headers
+from millstream.header import HeaderMapping
 
 TINY = Sizes(
     backlog=2_000, shallow=1_000, deep=3_000, slice_s=0.01, short_slice_s=0.005, due_s=0.02
@@ -62,7 +62,7 @@ def test_a_run_beside_a_slow_reference_is_void(tmp_path: Path) -> None:
 
 def test_the_reference_hands_out_each_message_once_and_in_order(tmp_path: Path) -> None:
     queue = ReferenceQueue(tmp_path / "reference.db")
-    headers: list[Headers] = [{"number": number} for number in range(250)]
+    headers: list[HeaderMapping] = [{"number": number} for number in range(250)]
     queue.put_many([bytes([number]) for number in range(250)], headers)
     seen: list[tuple[bytes, Any]] = []
     while claims := queue.claim(100):

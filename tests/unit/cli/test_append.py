@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 from collections.abc import Callable
@@ -41,6 +42,15 @@ def test_a_line_keeps_its_bytes_and_the_last_needs_no_end(cli: Any) -> None:
 def test_raw_stdin_is_one_record(cli: Any) -> None:
     cli("append", "files", "--raw", input=b"a\nb\n\x00")
     assert [r.value for r in stored("files")] == [b"a\nb\n\x00"]
+
+
+def test_a_header_that_is_given_twice_keeps_both_values(cli: Any) -> None:
+    flags = ("-H", "a=1", "-H", 'b:={"base64": "/w=="}', "-H", "a=2")
+    cli("append", "a", "--raw", *flags, input=b"v")
+    (record,) = stored("a")
+    assert record.headers == [("a", 1), ("b", b"\xff"), ("a", 2)]
+    shown = json.loads(cli("read", "a", "--json"))
+    assert shown["headers"] == [["a", 1], ["b", {"base64": "/w=="}], ["a", 2]]
 
 
 def test_key_timestamp_and_typed_headers_are_stored(cli: Any) -> None:

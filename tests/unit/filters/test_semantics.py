@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from millstream import Headers
 from millstream.filters import Filter, parse
 
 T, F, U = True, False, None
@@ -133,12 +134,29 @@ def test_a_header_that_is_nothing_is_an_unknown_condition() -> None:
         assert answer(f"NOT {name}") is None
 
 
-@pytest.mark.parametrize("value", [b"bytes", [1], {"a": 1}, (1,), 1j])
+@pytest.mark.parametrize("value", [[1], {"a": 1}, (1,), 1j])
 def test_a_value_that_no_header_may_hold_is_like_nothing(value: Any) -> None:
     for text in ("a = 1", "a <> 'x'", "a < b", "a IN ('x', 1)", "a IN ('x')", "a LIKE '%'", "a"):
         assert parse(text).evaluate({"a": value, "b": 1}) is False
         assert parse(f"NOT ({text})").evaluate({"a": value, "b": 1}) is True
     assert parse("a + 1 > 0").evaluate({"a": value}) is None
+
+
+@pytest.mark.parametrize(
+    "headers", [{"a": b"x"}, Headers({"a": b"x"}), Headers([("a", 1), ("a", b"x")])]
+)
+def test_bytes_are_null(headers: Any) -> None:
+    for text in ("a = 1", "a <> 'x'", "a IN ('x', 1)", "a LIKE '%'", "a", "a + 1 > 0"):
+        assert parse(text).evaluate(headers) is None
+        assert parse(f"NOT ({text})").evaluate(headers) is None
+    assert parse("a IS NULL").matches(headers)
+    assert parse("a IS NULL AND _key = 'k'").matches(headers, "k")
+
+
+def test_of_a_repeated_name_the_last_value_counts() -> None:
+    headers = Headers([("a", 1), ("b", 5), ("a", "x")])
+    assert parse("a = 'x' AND b = 5").matches(headers)
+    assert parse("a = 1").evaluate(headers) is False
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from millstream.errors import InvalidInput, TooLarge
 from millstream.format import block
+from millstream.format.checking import check_packed
 from millstream.format.packing import (
     CONTENT_TYPE,
     JSON,
@@ -27,6 +29,8 @@ from millstream.format.packing import (
     pack_value,
 )
 from millstream.limits import Limits
+
+FORMAT_MD = Path(__file__).parents[3] / "docs" / "FORMAT.md"
 
 LIMITS = Limits()
 
@@ -122,8 +126,27 @@ def test_a_mapping_of_any_kind_is_headers() -> None:
     assert pack_headers(MappingProxyType({"a": 1}), "t", LIMITS) == pack_headers(
         {"a": 1, CONTENT_TYPE: "t"}, None, LIMITS
     )
-    with pytest.raises(InvalidInput):
-        pack_headers([("a", 1)], None, LIMITS)  # type: ignore[arg-type]
+    assert pack_headers([("a", 1)], None, LIMITS) == b"\x81\xa1a\x01"
+    assert pack_headers([("a", 1), ("a", 2)], None, LIMITS) == b"\x92\x92\xa1a\x01\x92\xa1a\x02"
+    assert pack_headers({"a": b"x"}, None, LIMITS) == b"\x81\xa1a\xc4\x01x"
+    assert pack_headers([("a", 1), ("a", 2)], "t", LIMITS) == pack_headers(
+        (("a", 1), ("a", 2), (CONTENT_TYPE, "t")), None, LIMITS
+    )
+
+
+@pytest.mark.parametrize(
+    "headers", [{"a": 1}, {"a": b"\xff"}, [("a", 1), ("b", None), ("a", "2")]], ids=repr
+)
+def test_headers_are_packed_as_the_format_says(headers: Any) -> None:
+    packed = pack_headers(headers, None, LIMITS)
+    assert f"| `{packed.hex(' ')}` |" in FORMAT_MD.read_text()
+    check_packed(Single(b"", None, packed, None), LIMITS)
+
+
+def test_headers_have_one_form_only() -> None:
+    pairs = msgspec.msgpack.encode([("a", 1), ("b", 2)])
+    with pytest.raises(InvalidInput, match="no name is repeated"):
+        check_packed(Single(b"", None, pairs, None), LIMITS)
 
 
 class Strange:
@@ -133,11 +156,10 @@ class Strange:
         return "Strange()"
 
 
-WRONG_HEADERS: list[dict[Any, Any]] = [
+WRONG_HEADERS: list[Any] = [
     {"a": 2**63},
     {"a": -(2**63) - 1},
     {"a": 2**64},
-    {"a": b"x"},
     {"a": []},
     {"a": {}},
     {"a": Strange()},
@@ -145,6 +167,15 @@ WRONG_HEADERS: list[dict[Any, Any]] = [
     {None: 1},
     {"a": "\ud800"},
     {"\ud800": 1},
+    [("a", 1), ("a", [])],
+    [("a", 2**63), ("a", 1)],
+    [(1, 1)],
+    [("a", 1), (None, 1)],
+    ["ab"],
+    [("a",)],
+    "ab",
+    b"ab",
+    7,
 ]
 
 

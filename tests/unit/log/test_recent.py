@@ -11,9 +11,9 @@ from millstream import Millstream
 from millstream.errors import CorruptionError
 from millstream.format import keys
 from millstream.format.entries import Entry
+from millstream.header import NO_HEADERS, Headers
 from millstream.log import reader, recent
 from millstream.log.block import pack, unpack_headers
-from millstream.record import NO_HEADERS, Headers
 from millstream.store.store import Store
 from millstream.testing import Probe, SimulatedClock
 

@@ -71,6 +71,16 @@ def test_a_letter_tells_of_every_attempt(ms: Millstream, clock: SimulatedClock) 
     assert letter.headers["dead-letter-reason"] == "no such account"
 
 
+def test_a_letter_keeps_repeated_headers_and_bytes(ms: Millstream) -> None:
+    queue = ms.queue("q", dead_letter="dead", max_attempts=1, priority_by="p")
+    queue.put(b"a", headers=[("x", 1), ("x", b"\xff"), ("p", 1), ("p", 2)], priority=7)
+    (message,) = queue.claim()
+    assert message.headers == [("x", 1), ("x", b"\xff"), ("p", 7)]
+    queue.nack(message, reason="no")
+    (letter,) = letters(ms)
+    assert letter.headers.pairs()[:3] == message.headers.pairs()
+
+
 @pytest.mark.parametrize("count", [20, 300])
 def test_what_is_told_of_many_attempts_is_bounded(ms: Millstream, count: int) -> None:
     queue = ms.queue("q", dead_letter="dead", max_attempts=count, backoff=0)

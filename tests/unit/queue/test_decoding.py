@@ -8,13 +8,13 @@ import pytest
 
 from millstream import Millstream
 from millstream.format import keys
+from millstream.header import HeaderMapping
 from millstream.queue.service.decoding import DecodedEntry
-from millstream.record import Headers
 from millstream.testing import Probe
 
 COUNT = 1_000
 
-KINDS: dict[str, list[Headers]] = {
+KINDS: dict[str, list[HeaderMapping]] = {
     "none": [{} for _ in range(COUNT)],
     "two numbers": [{"tenant": n, "priority": n % 10} for n in range(COUNT)],
     "a text alike": [{"region": f"r{n % 3}"} for n in range(COUNT)],

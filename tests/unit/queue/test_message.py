@@ -9,9 +9,9 @@ import pytest
 
 from millstream import Message, Millstream
 from millstream.errors import InvalidInput
+from millstream.header import NO_HEADERS
 from millstream.queue.model.message import Label, Lot, messages_of
 from millstream.queue.runs import runs_of
-from millstream.record import NO_HEADERS
 
 
 @pytest.fixture

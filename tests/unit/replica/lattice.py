@@ -18,7 +18,7 @@ then the same is chosen by both sides, so that this is a join as well.
 
 from __future__ import annotations
 
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Any, Literal, overload
 
 import msgspec
@@ -27,9 +27,9 @@ from msgspec.structs import replace
 
 from millstream.errors import ForkDetected, InvalidInput
 from millstream.format.packing import check_json, check_timestamp
+from millstream.header import NO_HEADERS, HeaderMapping
 from millstream.log.metadata import Meta, Stamp
 from millstream.log.names import check_integer
-from millstream.record import NO_HEADERS, Headers
 from millstream.replica.metadata import Entries, check_entries, join
 
 OnFork = Literal["refuse", "longest"]
@@ -43,14 +43,14 @@ class Entry(Struct, frozen=True, gc=False):
     value: bytes
     key: bytes | None = None
     timestamp: int = 0
-    headers: Headers = NO_HEADERS
+    headers: HeaderMapping = NO_HEADERS
 
     def __post_init__(self) -> None:
         """Refuse what a log cannot hold."""
         if type(self.value) is not bytes or not isinstance(self.key, bytes | None):
             raise InvalidInput("an entry's value is bytes, its key bytes or nothing")
         check_timestamp(self.timestamp)
-        if not isinstance(self.headers, dict | MappingProxyType):
+        if not isinstance(self.headers, Mapping):
             raise InvalidInput(f"headers are a mapping, not {type(self.headers).__name__}")
 
     def packed(self) -> bytes:

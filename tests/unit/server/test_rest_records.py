@@ -56,6 +56,10 @@ async def test_a_batch_is_appended_at_once(rest: Rest) -> None:
         {"value": 1, "key": "a", "key_base64": "YQ=="},
         {"value": 1, "headers": {"a": {"deep": 1}}},
         {"value": 1, "headers": {"a": 2**70}},
+        {"value": 1, "headers": {"a": {"base64": "no"}}},
+        {"value": 1, "headers": [["a", 1, 2]]},
+        {"value": 1, "headers": [[1, 2]]},
+        {"value": 1, "headers": ["ab"]},
         {"value": 1, "timestamp": -1},
         {"records": [{"value": 1, "timestamp": 1}, {"value": 1}]},
         {"value": 1, "producer": {"name": "", "sequence": 0}},
@@ -88,6 +92,26 @@ async def test_a_raw_body_is_one_record_and_comes_back_so(rest: Rest) -> None:
     shown = await rest.get("/logs/a/records/0", headers={"accept": "application/json"})
     assert base64.b64decode(shown.json()["base64"]) == b"\x89PNG"
     assert shown.json()["key"] == "a/b"
+
+
+@served
+async def test_headers_may_repeat_a_name_and_hold_bytes(rest: Rest) -> None:
+    pairs = [["a", 1], ["b", {"base64": "/w=="}], ["a", None]]
+    once = {"a": {"base64": "/w=="}, "n": 1.5}
+    for headers in (pairs, once):
+        answer = await rest.post("/logs/a/records", json={"base64": "", "headers": headers})
+        assert answer.status_code == 201
+        sent = {"millstream-headers": json.dumps(headers)}
+        await rest.post("/logs/a/records", content=b"", headers=sent)
+    found = (await rest.get("/logs/a/records")).json()["records"]
+    assert [one["headers"] for one in found] == [pairs, pairs, once, once]
+    raw = await rest.get("/logs/a/records/0")
+    assert json.loads(raw.headers["millstream-headers"]) == pairs
+    await rest.post("/logs/a/records", json={"value": 1, "headers": pairs})
+    found = (await rest.get("/logs/a/records?start=4")).json()["records"]
+    assert found[0]["headers"] == [["content-type", "application/json"], *pairs]
+    answer = await rest.get("/logs/a/search", params={"where": "a IS NULL AND n IS NULL"})
+    assert [one["offset"] for one in answer.json()["records"]] == [0, 1, 4]
 
 
 @served

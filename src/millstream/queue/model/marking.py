@@ -7,10 +7,10 @@ from hashlib import blake2b
 from msgspec import Struct
 
 from millstream.errors import InvalidInput
+from millstream.header import HeaderMapping, Headers
 from millstream.log.names import check_text
 from millstream.queue.model.slots import RoutingMark
 from millstream.queue.model.spec import KEY, PRIORITY_MAX, QueueSpec
-from millstream.record import Headers
 
 GROUP_CHARS_MAX = 200
 """A longer name of a group is known by its digest."""
@@ -24,7 +24,7 @@ class Wishes(Struct, frozen=True, omit_defaults=True):
     dedup: str | None = None
 
 
-def mark_of(spec: QueueSpec, key: bytes | None, headers: Headers) -> RoutingMark:
+def mark_of(spec: QueueSpec, key: bytes | None, headers: HeaderMapping) -> RoutingMark:
     """What a queue wants to know of a message: its priority, its group, how a repeat is known."""
     priority = headers.get(spec.priority_by) if spec.priority_by else 0
     digest = b""
@@ -39,13 +39,13 @@ def mark_of(spec: QueueSpec, key: bytes | None, headers: Headers) -> RoutingMark
     )
 
 
-def _named(by: str, key: bytes | None, headers: Headers) -> str | None:
-    """A header, or the key, as text; None if there is none."""
+def _named(by: str, key: bytes | None, headers: HeaderMapping) -> str | None:
+    """A header, or the key, as text; None if there is none, or the header holds bytes."""
     if by == KEY:
         found: object = None if key is None else key.decode(errors="backslashreplace")
     else:
         found = headers.get(by)
-    if found is None:
+    if found is None or isinstance(found, bytes):
         return None
     text = str(found)
     return text if len(text) <= GROUP_CHARS_MAX else blake2b(text.encode()).hexdigest()
@@ -57,7 +57,7 @@ def addressed(
     """The key and headers from which the queue will read what is wished for."""
     check_wishes(wishes)
     new: bytes | str | None = key
-    found = dict(headers)
+    found = headers
     for what in ("priority", "group", "dedup"):
         value, by = getattr(wishes, what), getattr(spec, f"{what}_by")
         if value is None:
@@ -67,7 +67,7 @@ def addressed(
                 f"queue {queue!r} does not look at a {what}: specify it with {what}_by='header'"
             )
         if by != KEY:
-            found[by] = value
+            found = found.replaced(by, value)
         elif new is None or new in (value, value.encode()):
             new = value
         else:

@@ -16,10 +16,11 @@ import msgspec
 from msgspec import Struct
 
 from millstream.errors import InvalidInput
+from millstream.header import NO_HEADERS, Headers
 from millstream.log.block import pack_headers, unpack_headers
 from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Trial
 from millstream.queue.model.spec import DELAY_MS_MAX, QueueSpec
-from millstream.record import NO_HEADERS, Headers, Seconds, moment, to_ms, wall_ms_of
+from millstream.record import Seconds, moment, to_ms, wall_ms_of
 
 T = TypeVar("T")
 
@@ -158,9 +159,8 @@ _facts = attrgetter(*_FACTS)
 
 
 def _told(message: Message) -> dict[str, Any]:
-    """Its fields by name, the headers as a plain dict."""
-    facts = dict(zip(_FACTS, _facts(message), strict=True))
-    return {**facts, "headers": dict(message.headers)}
+    """Its fields by name."""
+    return dict(zip(_FACTS, _facts(message), strict=True))
 
 
 def messages_of(lots: Sequence[Lot]) -> list[Message]:

@@ -16,6 +16,7 @@ from msgspec import Struct
 from millstream.errors import InvalidInput, MillstreamError, StoreError
 from millstream.format import keys
 from millstream.format.packing import Single, pack_single
+from millstream.header import Headers, HeaderValue, Pair
 from millstream.log.commands import Append
 from millstream.log.head import Head
 from millstream.log.salvage import Damage, salvage
@@ -25,7 +26,7 @@ from millstream.queue.model.slots import Slots, Trial
 from millstream.queue.model.state import Moved, QueueState
 from millstream.queue.rules.ledger import Ledger
 from millstream.queue.rules.putting import append
-from millstream.record import Headers, Record, Scalar
+from millstream.record import Record
 from millstream.store.transaction import WriteTransaction
 
 OWN = "dead-letter-"
@@ -114,7 +115,7 @@ def _send(
 def _letter(tx: WriteTransaction, queue: str, owed: Owed, record: Record, damage: Damage) -> Single:
     """The record of a letter: what the message was, and why and after what it failed."""
     told, left_out = _attempts(owed.history, tx.state.time.epoch_ms())
-    own: dict[str, Scalar] = {
+    own: dict[str, HeaderValue] = {
         f"{OWN}queue": queue,
         f"{OWN}reason": owed.reason,
         f"{OWN}attempts": told,
@@ -131,7 +132,9 @@ def _letter(tx: WriteTransaction, queue: str, owed: Owed, record: Record, damage
         value = b""
     headers = _fitting(record.headers, own, tx.limits.headers_bytes_max)
     # What is said of a failure never fails to fit, however little users may say.
-    limits = replace(tx.limits, headers_bytes_max=max(tx.limits.headers_bytes_max, _size(headers)))
+    limits = replace(
+        tx.limits, headers_bytes_max=max(tx.limits.headers_bytes_max, _size(headers.pairs()))
+    )
     timestamp = record.timestamp or None
     try:
         return pack_single(value, key=key, headers=headers, timestamp=timestamp, limits=limits)
@@ -139,28 +142,29 @@ def _letter(tx: WriteTransaction, queue: str, owed: Owed, record: Record, damage
         return pack_single(value, key=None, headers=headers, timestamp=timestamp, limits=limits)
 
 
-def _fitting(headers: Headers, own: dict[str, Scalar], bytes_max: int) -> dict[str, Scalar]:
+def _fitting(headers: Headers, own: dict[str, HeaderValue], bytes_max: int) -> Headers:
     """The message's headers and the letter's own; if they do not fit, without the largest of the message's."""
-    kept = {name: value for name, value in headers.items() if not name.startswith(OWN)}
-    sizes = {name: _size({name: value}) for name, value in kept.items()}
-    size, room = sum(sizes.values()), bytes_max - _size(own) - _MAP_BYTES
+    kept = [pair for pair in headers.pairs() if not pair[0].startswith(OWN)]
+    sizes = [_size([pair]) for pair in kept]
+    size, room = sum(sizes), bytes_max - _size(list(own.items())) - _MAP_BYTES
     if size <= room:
-        return {**kept, **own}
-    lost: list[str] = []
-    for name in sorted(kept, key=lambda one: sizes[one], reverse=True):
+        return Headers([*kept, *own.items()])
+    lost: list[int] = []
+    for at in sorted(range(len(kept)), key=lambda one: sizes[one], reverse=True):
         if size <= room - _NAMES_BYTES_MAX:
             break
-        lost.append(name)
-        size -= sizes[name]
-        del kept[name]
-    names = msgspec.json.encode(lost).decode()
+        lost.append(at)
+        size -= sizes[at]
+    names = msgspec.json.encode([kept[at][0] for at in lost]).decode()
     if len(names.encode()) > _NAMES_BYTES_MAX // 2:
         names = f"{len(lost)} headers"
-    return {**kept, **own, f"{OWN}headers-left-out": names}
+    rest = [pair for at, pair in enumerate(kept) if at not in set(lost)]
+    return Headers([*rest, *own.items(), (f"{OWN}headers-left-out", names)])
 
 
-def _size(headers: Headers) -> int:
-    return len(msgspec.msgpack.encode(dict(headers)))
+def _size(pairs: Sequence[Pair]) -> int:
+    """Bytes of some headers as pairs: a map takes less."""
+    return len(msgspec.msgpack.encode(pairs))
 
 
 def _attempts(history: Sequence[Trial], epoch_ms: int) -> tuple[str, int]:

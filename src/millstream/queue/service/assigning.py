@@ -21,6 +21,7 @@ from millstream.command import Procedure, Traits, on_log, on_queue
 from millstream.errors import Conflict, InvalidInput, OutOfRange
 from millstream.format import keys
 from millstream.format.entries import Entry, Places, decode_places
+from millstream.header import Scalar
 from millstream.log.head import Head, Name, without
 from millstream.log.names import check_integer
 from millstream.log.reader import RowMoved, bounds_of, entries_of, log_id_of
@@ -34,7 +35,6 @@ from millstream.queue.rules.placing import place
 from millstream.queue.rules.sources import may_match
 from millstream.queue.service.decoding import decoded_entry
 from millstream.queue.service.routing import joined_spans
-from millstream.record import Headers
 from millstream.store.rows import Rows, View
 from millstream.store.store import Store
 from millstream.store.transaction import WriteTransaction
@@ -104,16 +104,16 @@ class _Entries:
 
     def __init__(self) -> None:
         self._firsts: list[int] = []
-        self._found: list[tuple[Places, list[Headers]]] = []
+        self._found: list[tuple[Places, list[dict[str, Scalar]]]] = []
 
-    def at(self, offset: int) -> tuple[int, Places, list[Headers]] | None:
+    def at(self, offset: int) -> tuple[int, Places, list[dict[str, Scalar]]] | None:
         """The entry that covers an offset, if it was read."""
         index = bisect_right(self._firsts, offset) - 1
         if index < 0 or offset >= self._firsts[index] + len(self._found[index][0]):
             return None
         return self._firsts[index], *self._found[index]
 
-    def add(self, first: int, entry: Places, headers: list[Headers]) -> None:
+    def add(self, first: int, entry: Places, headers: list[dict[str, Scalar]]) -> None:
         """Keep one that was read."""
         index = bisect_right(self._firsts, first)
         self._firsts.insert(index, first)
@@ -210,7 +210,7 @@ class _Source(NamedTuple):
     """Whether headers are needed."""
     known: _Entries
 
-    def entry(self, offset: int) -> tuple[int, Places, list[Headers]]:
+    def entry(self, offset: int) -> tuple[int, Places, list[dict[str, Scalar]]]:
         """The entry that covers an offset: its first offset, itself, its headers."""
         if (found := self.known.at(offset)) is not None:
             return found
@@ -257,7 +257,7 @@ def _left(
 
 def _taken(
     source: _Source, runs: Sequence[tuple[int, int]]
-) -> Iterator[tuple[int, Places, list[Headers], list[int]]]:
+) -> Iterator[tuple[int, Places, list[dict[str, Scalar]], list[int]]]:
     """Each entry that runs lie in, read once, and which of its records they take."""
     left = iter(runs)
     start, count = next(left, (0, 0))

@@ -14,11 +14,11 @@ from functools import lru_cache
 from threading import Lock
 
 from millstream.format import entries
-from millstream.log.block import unpack_cells
+from millstream.header import Scalar
+from millstream.log.block import unpack_visible
 from millstream.log.head import without
 from millstream.log.reader import joined_entries_of
 from millstream.queue.rules.sources import QueueSource
-from millstream.record import Headers
 from millstream.store.rows import Rows
 
 ENTRIES_KEPT = 2_000
@@ -33,17 +33,17 @@ HEADER_BYTES = 32
 
 
 @lru_cache(maxsize=4)
-def decoded_entry(value: bytes) -> tuple[entries.Entry, list[Headers]]:
+def decoded_entry(value: bytes) -> tuple[entries.Entry, list[dict[str, Scalar]]]:
     """An entry and its headers, for those that look at the same few again and again."""
     return _decode(value)
 
 
-def _decode(value: bytes) -> tuple[entries.Entry, list[Headers]]:
+def _decode(value: bytes) -> tuple[entries.Entry, list[dict[str, Scalar]]]:
     entry = entries.decode(value)
-    return entry, unpack_cells(entry.headers)
+    return entry, unpack_visible(entry.headers)
 
 
-def _memory_bytes(entry: entries.Entry, headers: list[Headers]) -> int:
+def _memory_bytes(entry: entries.Entry, headers: list[dict[str, Scalar]]) -> int:
     """How much memory a decoded entry takes, about: many times what it takes on disk."""
     texts = 2 * sum(map(len, entry.headers))  # as they are stored, and unpacked
     named = sum(map(len, filter(None, entry.keys)))

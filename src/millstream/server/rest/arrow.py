@@ -25,9 +25,9 @@ from starlette.responses import StreamingResponse
 
 from millstream.command import AsyncSession
 from millstream.format import block as stored
+from millstream.header import Headers
 from millstream.log import commands as c
 from millstream.log.block import RecordBlock
-from millstream.record import Headers
 from millstream.server.rest.endpoint import ARROW
 
 _TIME = pa.timestamp("ms", tz="UTC")

@@ -16,9 +16,10 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from millstream.errors import InvalidInput
-from millstream.format.packing import CONTENT_TYPE, JSON, TEXT, TIMESTAMP_MS_MAX, HeaderMap
+from millstream.format.packing import CONTENT_TYPE, JSON, TEXT, TIMESTAMP_MS_MAX
+from millstream.header import Headers, HeadersLike, HeaderValue, as_plain
 from millstream.queue.model.message import Message, Try
-from millstream.record import Headers, Item, Record
+from millstream.record import Item, Record
 
 Position = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Timestamp = Annotated[int, Meta(ge=0, le=TIMESTAMP_MS_MAX)]
@@ -34,6 +35,18 @@ _UNSAID = "application/x-www-form-urlencoded"
 """What curl sends without a `-H`; here it never means a form."""
 
 
+class HeaderBytes(Struct, forbid_unknown_fields=True):
+    """The value of a header that is bytes."""
+
+    base64: bytes
+
+
+_Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+JsonHeader = str | _Integer | float | bool | HeaderBytes | None
+JsonHeaders = dict[str, JsonHeader] | list[tuple[str, JsonHeader]]
+"""Headers in JSON: an object, or pairs of a name and a value if a name is repeated."""
+
+
 class NewRecord(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """A record to be appended: a value as JSON or as base64, and what belongs to it."""
 
@@ -41,7 +54,8 @@ class NewRecord(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=
     base64: bytes | UnsetType = UNSET
     key: str | None = None
     key_base64: bytes | None = None
-    headers: HeaderMap | None = None
+    headers: JsonHeaders | None = None
+    """An object, or pairs if a name is repeated; a value that is bytes is {"base64": …}."""
     timestamp: Timestamp | None = None
     """Milliseconds since the epoch; without one, the time at which it is appended."""
 
@@ -53,7 +67,7 @@ class _Read(Struct, kw_only=True, omit_defaults=True):
     base64: bytes | UnsetType = UNSET
     key: str | UnsetType = UNSET
     key_base64: bytes | UnsetType = UNSET
-    headers: dict[str, Any] = {}
+    headers: dict[str, Any] | list[tuple[str, Any]] = {}
 
 
 class ReadRecord(_Read, kw_only=True, omit_defaults=True):
@@ -76,6 +90,9 @@ class ReadMessage(_Read, kw_only=True, omit_defaults=True):
     """In a peek that asks for them: how its attempts went, in order."""
 
 
+_decode_headers = msgspec.json.Decoder(JsonHeaders).decode
+
+
 def item_of(record: NewRecord, where: str = "") -> Item:
     """A record as the packing takes it."""
     value, headers = value_of(record, where)
@@ -89,20 +106,40 @@ def check_only_listed(body: NewRecord, kind: type[NewRecord], noun: str) -> None
         raise InvalidInput(f"a body is one {noun}, or has '{noun}s'; not both")
 
 
-def value_of(record: NewRecord, where: str = "") -> tuple[bytes | str, Headers | None]:
+def headers_of(told: JsonHeaders) -> HeadersLike:
+    """Headers from their JSON."""
+    if isinstance(told, dict):
+        return {name: _header_of(value) for name, value in told.items()}
+    return [(name, _header_of(value)) for name, value in told]
+
+
+def _header_of(value: JsonHeader) -> HeaderValue:
+    return value.base64 if isinstance(value, HeaderBytes) else value
+
+
+def value_of(record: NewRecord, where: str = "") -> tuple[bytes | str, HeadersLike | None]:
     """The value as it is stored, and the headers with its content type."""
+    headers = None if record.headers is None else headers_of(record.headers)
     if (record.value is UNSET) == (record.base64 is UNSET):
         raise InvalidInput(f"{where}a record has a 'value' (JSON) or 'base64' (bytes), one of them")
     if not isinstance(record.value, Raw):
         assert isinstance(record.base64, bytes)
-        return record.base64, record.headers
+        return record.base64, headers
     data = bytes(record.value).strip(b" \t\r\n")
     if data.startswith(b'"'):
         try:
-            return msgspec.json.decode(data, type=str), record.headers
+            return msgspec.json.decode(data, type=str), headers
         except msgspec.MsgspecError as error:
             raise InvalidInput(f"{where}a text that is not valid Unicode: {error}") from error
-    return data, {CONTENT_TYPE: JSON, **(record.headers or {})}
+    return data, _with_type(JSON, headers)
+
+
+def _with_type(kind: str, headers: HeadersLike | None) -> HeadersLike:
+    """Headers with a content type before them, unless they name one."""
+    found = as_plain(headers or {})
+    if isinstance(found, dict):
+        return {CONTENT_TYPE: kind, **found}
+    return found if CONTENT_TYPE in dict(found) else ((CONTENT_TYPE, kind), *found)
 
 
 def key_of(record: NewRecord) -> bytes | str | None:
@@ -114,17 +151,19 @@ def key_of(record: NewRecord) -> bytes | str | None:
 
 def item_of_raw(data: bytes, sent: dict[str, str]) -> Item:
     """A raw body as a record; its key, headers and timestamp are HTTP headers."""
-    headers: dict[str, Any] = {}
+    headers: HeadersLike = {}
     if told := sent.get("millstream-headers"):
         try:
-            headers = msgspec.json.decode(told.encode(), type=HeaderMap)
+            headers = headers_of(_decode_headers(told.encode()))
         except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-            raise InvalidInput(f"Millstream-Headers is a JSON object: {error}") from error
+            raise InvalidInput(
+                f"Millstream-Headers is a JSON object, or an array of pairs: {error}"
+            ) from error
     kind = sent.get("content-type", "")
     if kind == _UNSAID:
         kind = TEXT if _is_text(data) else ""
     if kind and _TYPE.fullmatch(kind):
-        headers = {CONTENT_TYPE: kind, **headers}
+        headers = _with_type(kind, headers)
     timestamp = sent.get("millstream-timestamp")
     if timestamp is not None and not (timestamp.isascii() and timestamp.isdigit()):
         raise InvalidInput(
@@ -182,7 +221,7 @@ def _shown(found: Record | Message) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "offset": found.offset,
         "timestamp": found.timestamp,
-        "headers": dict(found.headers),
+        "headers": found.headers.shown(),
     }
     kind = found.headers.get(CONTENT_TYPE)
     as_json = _as_json(found.value, kind) if isinstance(kind, str) else None

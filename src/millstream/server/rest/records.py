@@ -39,7 +39,7 @@ HEADER_CHARS_MAX = 8_000
 
 RAW_HEADERS = {
     "Millstream-Key": "The record's key, percent-encoded, beside a raw body",
-    "Millstream-Headers": "The record's headers as a JSON object, beside a raw body",
+    "Millstream-Headers": "The record's headers as JSON, an object or pairs, beside a raw body",
     "Millstream-Timestamp": "The record's timestamp in ms, beside a raw body",
 }
 
@@ -213,7 +213,7 @@ def raw_response(record: Record) -> Response:
     if record.key is not None and 3 * len(record.key) <= HEADER_CHARS_MAX:
         headers["millstream-key"] = quote(record.key, safe="")
     if record.headers:
-        told = json.dumps(dict(record.headers), separators=(",", ":"))
+        told = json.dumps(record.headers.shown(), separators=(",", ":"))
         if len(told) <= HEADER_CHARS_MAX:
             headers["millstream-headers"] = told
     headers["content-type"] = media_type_of(record.headers)

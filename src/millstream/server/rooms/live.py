@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from millstream.errors import MillstreamError
 from millstream.format import keys
+from millstream.header import Headers
 from millstream.record import Record
 from millstream.rooms.commands import Broadcast, SendToRoom
 from millstream.rooms.model import RoomMessage, Sent
@@ -213,7 +214,7 @@ def records_of(log: str, command: SendToRoom, sent: Sent) -> list[Record]:
             NULL if one.deleted else one.data,
             sent.timestamp,
             None if one.key is None else one.key.encode(),
-            {TYPE: one.type, **common, **({DELETED: True} if one.deleted else {})},
+            Headers({TYPE: one.type, **common, **({DELETED: True} if one.deleted else {})}),
             sent.timestamp,
         )
         for index, one in enumerate(command.messages)

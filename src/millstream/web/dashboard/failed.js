@@ -1,9 +1,11 @@
 // Failed messages: why, after what, and how they are tried again. Each way has a dry run first.
 import { html, useState } from "../vendor/preact.js";
-import { Act, Answer, Dialog, Outcome, Problem, plural, useTask, when } from "./parts.js";
+import { Act, Answer, Dialog, Outcome, Problem, pairsOf, plural, useTask, when } from "./parts.js";
 import { Detail, Pager, Toggle, place, usePage } from "./messages.js";
 import { decoded, indentedJson, isJson, preview, useStored } from "./payload.js";
 import { onQueue, path, session } from "./session.js";
+
+const TYPE = "content-type";
 
 export function Failed({ queue, total, onChange }) {
   const [trail, setTrail] = useState([]);
@@ -108,7 +110,11 @@ function Edit({ queue, message, need, onClose }) {
 }
 
 function EditText({ queue, message, text, exact, need, onClose }) {
-  const { "content-type": kind = "", ...headers } = message.headers ?? {};
+  const every = pairsOf(message.headers);
+  const type = every.findLast(([name]) => name === TYPE)?.[1];
+  const kind = typeof type === "string" ? type : "";
+  const others = every.filter(([name]) => name !== TYPE);
+  const headers = Array.isArray(message.headers) ? others : Object.fromEntries(others);
   const isJsonText = isJson(text) && (kind === "" || kind.includes("json"));
   const [value, setValue] = useState(isJsonText && text.length < 65_536 ? indentedJson(text) : text);
   const [key, setKey] = useState(message.key ?? "");
@@ -118,7 +124,7 @@ function EditText({ queue, message, text, exact, need, onClose }) {
   const ask = async (dry_run) => {
     if (problem) throw { name: "InvalidInput", message: problem };
     await session.ms.request("POST", path("queues", queue, "messages", message.claim_id, "replace"), {
-      ...body(value, kind), ...(key === "" ? keyOf(message) : { key }), headers: { ...JSON.parse(told), ...(kind ? { "content-type": kind } : {}) },
+      ...body(value, kind), ...(key === "" ? keyOf(message) : { key }), headers: withType(JSON.parse(told), kind),
       dry_run });
     return dry_run ? "It would take the place of the failed message." : "The edited message is available; the failed one is gone.";
   };
@@ -150,11 +156,17 @@ function keyOf(message) {
   return message.key_base64 === undefined ? {} : { key_base64: message.key_base64 };
 }
 
+function withType(headers, kind) {
+  if (!kind) return headers;
+  return Array.isArray(headers) ? [...headers, [TYPE, kind]] : { ...headers, [TYPE]: kind };
+}
+
 function headersProblem(told) {
+  const problem = "Headers are a JSON object, or an array of pairs of a name and a value.";
   try {
     const found = JSON.parse(told);
-    return found !== null && typeof found === "object" && !Array.isArray(found) ? "" : "Headers are a JSON object.";
+    return found !== null && typeof found === "object" ? "" : problem;
   } catch {
-    return "Headers are a JSON object.";
+    return problem;
   }
 }

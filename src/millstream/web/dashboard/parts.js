@@ -118,12 +118,17 @@ export function Figures({ of }) {
     <div class="card figure ${more.kind ?? ""}" title=${more.title ?? null}><b>${value}</b><span>${label}</span></div>`)}</div>`;
 }
 
+/** Headers as pairs: an object has each name once, an array of pairs may repeat them. */
+export function pairsOf(headers) {
+  return Array.isArray(headers) ? headers : Object.entries(headers ?? {});
+}
+
 /** Headers of a record as chips. */
 export function Headers({ of }) {
-  const pairs = Object.entries(of ?? {});
+  const pairs = pairsOf(of);
   if (!pairs.length) return html`<span class=soft>none</span>`;
-  return html`<ul class=chips>${pairs.map(([name, value]) => html`
-    <li key=${name}><b>${name}</b> ${String(value)}</li>`)}</ul>`;
+  return html`<ul class=chips>${pairs.map(([name, value], at) => html`
+    <li key=${at}><b>${name}</b> ${value?.base64 === undefined ? String(value) : `base64 ${value.base64}`}</li>`)}</ul>`;
 }
 
 /** A chart of what the server pushes: `of` takes a pulse and answers a value per series. */
