@@ -25,11 +25,14 @@ GENERATED = (
     "cursor",
     "database",
     "log",
+    "partitioned",
+    "partitioned_cursor",
     "queue",
     "read_only",
     "room",
     "stage",
     "sync",
+    "transaction",
     "worker",
 )
 """Files of threads that are made from the files of coroutines of the same name."""

@@ -20,7 +20,16 @@ from millstream.log.block import RecordBlock
 from millstream.queue.model.backoff import Backoff
 from millstream.queue.model.message import Fate, Message, QueueInfo, Reject, Retry
 from millstream.queue.model.spec import QueueSpec
-from millstream.record import CursorInfo, Item, LogInfo, Producer, Record, Retention, SqlResult
+from millstream.record import (
+    CursorInfo,
+    Item,
+    LogInfo,
+    PartitionOffset,
+    Producer,
+    Record,
+    Retention,
+    SqlResult,
+)
 from millstream.rooms.events import RoomEvent
 from millstream.rooms.model import RoomInfo, RoomMessage
 from millstream.rooms.settings import RoomSettings
@@ -29,11 +38,14 @@ from millstream.store.engine import Durability
 from millstream.store.slate_options import SlateOptions
 from millstream.store.sqlite_options import SqliteOptions
 from millstream.threads.cursor import Cursor
-from millstream.threads.database import Millstream, Transaction, open
+from millstream.threads.database import Millstream, open
 from millstream.threads.log import Log
+from millstream.threads.partitioned import PartitionedLog
+from millstream.threads.partitioned_cursor import PartitionedCursor
 from millstream.threads.queue import Queue
 from millstream.threads.room import Room
 from millstream.threads.stage import Stage
+from millstream.threads.transaction import Transaction
 
 if TYPE_CHECKING:
     from millstream import aio as aio
@@ -66,6 +78,9 @@ __all__ = [
     "Message",
     "Millstream",
     "MillstreamError",
+    "PartitionedCursor",
+    "PartitionedLog",
+    "PartitionOffset",
     "Producer",
     "Queue",
     "QueueInfo",

@@ -30,7 +30,7 @@ from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.group import Group
 from millstream.queue.model.roster import Roster
 from millstream.queue.model.state import QueueState
-from millstream.queue.rules import claims, endings, putting, replacing
+from millstream.queue.rules import claims, endings, partitions, putting, replacing
 from millstream.queue.rules import operations as queues
 from millstream.queue.service import (
     assigning,
@@ -88,6 +88,7 @@ KINDS: Kinds = {
 
 _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] = {
     c.CreateLog: rules.create_log,
+    c.CreatePartitions: partitions.create_partitions,
     c.Append: putting.append,
     c.Truncate: rules.truncate,
     c.DeleteLog: rooms.delete_log,
@@ -179,6 +180,7 @@ _READS: dict[type[Read[Any]], Callable[[Store, Any], Any]] = {
 _VIEWS: dict[type[Read[Any]], Callable[[View, Any], Any]] = {
     c.GetMetadata: queries.get_metadata,
     c.DescribeLog: queries.describe_log,
+    c.DescribePartitions: queries.describe_partitions,
     c.ListLogs: queries.list_logs,
     c.DescribeCursor: queries.describe_cursor,
     c.ListCursors: queries.list_cursors,
@@ -193,6 +195,7 @@ _VIEWS: dict[type[Read[Any]], Callable[[View, Any], Any]] = {
 
 WAITS: dict[type[Read[Any]], Callable[[Store, Any], Waiting[Any]]] = {
     c.WaitForOffset: queries.wait_for_offset,
+    c.WaitForPartitions: queries.wait_for_partitions,
     following.WaitForChange: following.wait_for_change,
 }
 """Reads that wait: a thread sleeps meanwhile, a coroutine awaits."""

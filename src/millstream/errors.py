@@ -16,6 +16,7 @@
     │   ├── Fenced              a newer epoch of the same producer or writer exists
     │   ├── LeaseLost           a claim does not hold: its lease ended, or the message did
     │   ├── NotOwner            the log is written elsewhere
+    │   ├── Partitioned         the log has partitions: one is asked, or all as one
     │   └── ForkDetected        two copies of a log differ below both ends
     ├── Denied                  a token that may not do this
     │   └── Unauthenticated     no token, or one that is not known
@@ -118,6 +119,10 @@ class LeaseLost(Conflict):
 
 class NotOwner(Conflict):
     """The log is written elsewhere. Data: `owner`."""
+
+
+class Partitioned(Conflict):
+    """The log has partitions: one of them is asked, or all as one. Data: `log`, `partitions`."""
 
 
 class ForkDetected(Conflict):

@@ -5,7 +5,7 @@ Nothing here knows a store: a record read from a file, a server or a Spark task 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar, overload
 
@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from millstream.errors import InvalidInput
 from millstream.header import NO_HEADERS, Headers, HeadersLike
+from millstream.partitioning import partition_of
 
 Seconds = float | timedelta
 """Durations are seconds, or a `timedelta`."""
@@ -72,6 +73,12 @@ class Record(Struct, frozen=True, gc=False):
     """When the store appended it: milliseconds since the epoch."""
 
     @property
+    def partition(self) -> int:
+        """The partition that `log` is, by its name; 0 of a log without partitions."""
+        found = partition_of(self.log)
+        return 0 if found is None else found[1]
+
+    @property
     def text(self) -> str:
         """The value as UTF-8 text."""
         return self.value.decode()
@@ -128,10 +135,33 @@ class LogInfo(Struct, frozen=True, kw_only=True):
     timestamp: int
     """The largest timestamp of a record, or when it was made: milliseconds since the epoch."""
     retention: Retention = Retention()
+    partitions: int = 0
+    """How many it has, of which all else is the sum; 0 for a log without partitions."""
 
     def __len__(self) -> int:
         """Records present."""
         return self.end_offset - self.start_offset
+
+
+def joined_info(log: str, parts: Sequence[LogInfo]) -> LogInfo:
+    """What a listing says of a log with partitions: offsets and bytes are sums."""
+    return LogInfo(
+        name=log,
+        start_offset=sum(one.start_offset for one in parts),
+        end_offset=sum(one.end_offset for one in parts),
+        bytes=sum(one.bytes for one in parts),
+        created=parts[0].created,
+        timestamp=max(one.timestamp for one in parts),
+        retention=parts[0].retention,
+        partitions=len(parts),
+    )
+
+
+class PartitionOffset(Struct, frozen=True, order=True, gc=False):
+    """Where a record of a log with partitions went."""
+
+    partition: int
+    offset: int
 
 
 class CursorInfo(Struct, frozen=True, kw_only=True):

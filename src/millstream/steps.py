@@ -16,12 +16,13 @@ from millstream.limits import Limits
 from millstream.log import commands as c
 from millstream.log.names import check_name
 from millstream.log.progress import Acknowledged, CursorProgress, ranges_of
+from millstream.log.spreading import Spreader
 from millstream.queue.commands import FinishClaims, RenewClaims
 from millstream.queue.model.message import LeaseEnd
 from millstream.queue.model.spec import Named
 from millstream.queue.putting import put_batch, put_one
 from millstream.queue.runs import Messages, claims_of
-from millstream.record import Producer, Record, Seconds, optional_ms
+from millstream.record import PartitionOffset, Producer, Record, Seconds, optional_ms
 from millstream.rooms.commands import SendToRoom
 from millstream.rooms.model import RoomMessage
 from millstream.rooms.packing import data_of
@@ -74,6 +75,8 @@ class Steps:
         self._limits = limits
         self._steps: list[Any] = []
         self._answers: list[Later] = []
+        self._then: list[Callable[[], None]] = []
+        """What is to be done once all answers are there."""
         self._ended = False
 
     def append(
@@ -87,7 +90,18 @@ class Steps:
         expect_end: int | None = None,
         producer: Producer | None = None,
     ) -> Later:
-        """Append one record; the answer is its offset."""
+        """Append one record; the answer is its offset, of a log with partitions its `PartitionOffset`."""
+        spreader: Spreader | None = getattr(log, "spreader", None)
+        if spreader is not None:
+            return self._spread_one(
+                spreader,
+                value,
+                key=key,
+                headers=headers,
+                timestamp=timestamp,
+                expect_end=expect_end,
+                producer=producer,
+            )
         record = pack_single(
             value, key=key, headers=headers, timestamp=timestamp, limits=self._limits
         )
@@ -102,13 +116,58 @@ class Steps:
         headers: Sequence[HeadersLike | None] | None = None,
         timestamps: Sequence[int] | int | None = None,
     ) -> Later:
-        """Append a batch; the answer is the offset of its first record."""
+        """Append a batch; the answer is the offset of its first record.
+
+        Of a log with partitions the answer is a list, with the `PartitionOffset` of each record.
+        """
+        spreader: Spreader | None = getattr(log, "spreader", None)
+        if spreader is not None:
+            return self._spread_many(
+                spreader, values, keys=keys, headers=headers, timestamps=timestamps
+            )
         records = pack_many(
             values, keys=keys, headers=headers, timestamps=timestamps, limits=self._limits
         )
         if records is None:
             return self._nothing()
         return self._add(c.Append(_name(log), records))
+
+    def _spread_one(
+        self,
+        spreader: Spreader,
+        value: Any,
+        *,
+        key: bytes | str | None,
+        headers: HeadersLike | None,
+        timestamp: int | None,
+        expect_end: int | None,
+        producer: Producer | None,
+    ) -> Later:
+        if expect_end is not None:
+            raise InvalidInput("expect_end is of one log: name a partition, log.partition(0)")
+        number, step = spreader.one(
+            value,
+            key=key,
+            headers=headers,
+            timestamp=timestamp,
+            partition=None,
+            producer=producer,
+            limits=self._limits,
+        )
+        self._add(c.CreatePartitions(spreader.log, spreader.partitions))
+        return self._add(step, read=lambda offset: PartitionOffset(number, offset))
+
+    def _spread_many(self, spreader: Spreader, values: Sequence[Any], **columns: Any) -> Later:
+        spread = spreader.many(values, **columns, limits=self._limits)
+        self._add(c.CreatePartitions(spreader.log, spreader.partitions))
+        answers = [self._add(step) for step in spread.appends]
+        told = Later()
+
+        def tell() -> None:
+            told.settle(spread.places([one.result for one in answers]))
+
+        self._then.append(tell)
+        return told
 
     def truncate(self, log: str | Named, *, before: int) -> Later:
         """Forget the records before an offset; the answer is how many went."""
@@ -201,6 +260,8 @@ class Steps:
         """
         if records is None:
             return self._finish(named, "ack")
+        if (divide := getattr(named, "by_partition", None)) is not None:
+            return [self._nothing(), *(self.ack(*one) for one in divide(records))][-1]
         listed = [records] if isinstance(records, Record | int) else list(records)
         cursor, ranges = _durable(named), ranges_of(listed)
         log, setbacks = cursor.log_name, cursor.progress.setbacks
@@ -267,6 +328,8 @@ class Steps:
     def _settle(self, results: list[Any]) -> None:
         for answer, result in zip(self._answers, results, strict=True):
             answer.settle(result)
+        for then in self._then:
+            then()
 
 
 def _until(end: Any) -> datetime:

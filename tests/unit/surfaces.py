@@ -19,6 +19,8 @@ NOUNS = (
     aio.Log,
     aio.Metadata,
     aio.Millstream,
+    aio.PartitionedCursor,
+    aio.PartitionedLog,
     aio.Queue,
     aio.Room,
     aio.Stage,

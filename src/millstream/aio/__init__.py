@@ -16,17 +16,22 @@ Every method is awaited, or iterated with `async for`, except those that ask not
 from __future__ import annotations
 
 from millstream.aio.cursor import Cursor
-from millstream.aio.database import Millstream, Transaction, open
+from millstream.aio.database import Millstream, open
 from millstream.aio.log import Log, Metadata
+from millstream.aio.partitioned import PartitionedLog
+from millstream.aio.partitioned_cursor import PartitionedCursor
 from millstream.aio.queue import Queue
 from millstream.aio.room import Room
 from millstream.aio.stage import Stage
+from millstream.aio.transaction import Transaction
 
 __all__ = [
     "Cursor",
     "Log",
     "Metadata",
     "Millstream",
+    "PartitionedCursor",
+    "PartitionedLog",
     "Queue",
     "Room",
     "Stage",

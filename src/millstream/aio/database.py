@@ -6,16 +6,18 @@ import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self, Unpack, overload
 
 from millstream.aio.log import Log
 from millstream.aio.opening import open_session
+from millstream.aio.partitioned import PartitionedLog, open_partitioned
 from millstream.aio.queue import Queue
 from millstream.aio.room import Room
 from millstream.aio.surface import Event, opening
 from millstream.aio.sync import follow, synced
+from millstream.aio.transaction import Transaction
 from millstream.clock import Clock
-from millstream.command import AsyncSession, Fold, QuerySql, Stats, Transact, sql_parameters
+from millstream.command import AsyncSession, Fold, QuerySql, Stats, sql_parameters
 from millstream.errors import InvalidInput
 from millstream.limits import Limits
 from millstream.log import commands as c
@@ -28,7 +30,6 @@ from millstream.replica.commands import GetStoreId
 from millstream.replica.sync.outcome import Direction, OnFork, Options, Outcome, Tell
 from millstream.rooms.commands import ListRooms
 from millstream.rooms.model import RoomInfo
-from millstream.steps import Steps
 from millstream.store.engine import Durability, Mode
 from millstream.store.place import is_address
 from millstream.store.slate_options import SlateOptions
@@ -121,9 +122,22 @@ class Millstream:
     ) -> None:
         await self.close()
 
-    def log(self, name: str) -> Log:
-        """The log of that name; it comes to exist with its first append."""
-        return Log(self._session, name)
+    @overload
+    def log(self, name: str) -> Log: ...
+    @overload
+    def log(self, name: str, *, partitions: int) -> PartitionedLog: ...
+    def log(self, name: str, *, partitions: int | None = None) -> Log | PartitionedLog:
+        """The log of that name; it comes to exist with its first append.
+
+        With `partitions` it has so many: records are spread by their keys, and in order per key.
+        """
+        if partitions is None:
+            return Log(self._session, name)
+        return PartitionedLog(self._session, name, partitions)
+
+    async def partitioned_log(self, name: str) -> PartitionedLog:
+        """The log of that name with as many partitions as it has; `NotFound` if it has none."""
+        return await open_partitioned(self._session, name)
 
     async def logs(self) -> AsyncIterator[LogInfo]:
         """Every log, in the order of their names."""
@@ -260,24 +274,3 @@ async def _session_of(
         )
     async with await open(peer, token=token, create=create or is_address(peer)) as opened:
         yield opened.session
-
-
-class Transaction(Steps):
-    """Gathers steps; leaving the block commits all of them, an exception none."""
-
-    def __init__(self, session: AsyncSession) -> None:
-        super().__init__(session.limits)
-        self._session = session
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._ended = True
-        if kind is None and self._steps:
-            self._settle(await self._session.execute(Transact(self._steps)))

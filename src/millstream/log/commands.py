@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from millstream.command import Operation, Procedure, Read, Traits, Wait, on_fork, on_log, on_parent
+from millstream.command import (
+    Operation,
+    Procedure,
+    Read,
+    Right,
+    Traits,
+    Wait,
+    on_fork,
+    on_log,
+    on_parent,
+)
 from millstream.format.packing import Batch, Single
 from millstream.log.block import RecordBlock
 from millstream.log.marks import Range
@@ -17,6 +27,23 @@ class CreateLog(Operation[bool], frozen=True):
     traits = Traits(needs=(on_log("write"),), is_step=True)
 
     log: str
+
+
+class CreatePartitions(Operation[int], frozen=True):
+    """Make a log with so many partitions, or raise their number; answers how many there are.
+
+    A number that is not that of the log is refused with `Partitioned`, unless it `grows`.
+    """
+
+    traits = Traits(
+        needs=(on_log("write"), Right("log", "admin", "log", when=("grows", True))),
+        repeat="harmless",
+        is_step=True,
+    )
+
+    log: str
+    partitions: int
+    grows: bool = False
 
 
 class Append(Operation[int], frozen=True):
@@ -202,6 +229,24 @@ class WaitForOffset(Read[bool], frozen=True):
     timeout_ms: int | None
     setbacks: int | None = None
     """If given, the wait also ends once the log's end has gone back more often than that."""
+
+
+class DescribePartitions(Read[list[LogInfo]], frozen=True):
+    """What is known of each partition of a log, in their order; empty if it has none."""
+
+    traits = Traits(needs=(on_log("read"),))
+
+    log: str
+
+
+class WaitForPartitions(Read[bool], frozen=True):
+    """Wait until the end of one of the partitions is past its offset; False if it took too long."""
+
+    traits = Traits(needs=(on_log("read"),), waits=Wait("timeout_ms", is_endless=True))
+
+    log: str
+    offsets: list[int]
+    timeout_ms: int | None
 
 
 class GetMetadata(Read[dict[str, Any]], frozen=True):

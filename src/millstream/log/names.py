@@ -12,6 +12,9 @@ NUMBER_MAX = 2**63 - 1
 ROOM = "room:"
 """What the names of the logs of rooms begin with."""
 
+PRIVATE = ("queue:", "queue-later:", ROOM, "millstream:")
+"""What the names of logs begin with that queues, rooms and the store keep for themselves."""
+
 
 def check_integer(what: str, number: int) -> int:
     """A whole number from 0 to 2^63 - 1; nothing that only compares like one."""

@@ -36,7 +36,15 @@ from millstream.log.head import (
 )
 from millstream.log.metadata import Meta, MetadataState, Set, check_limits
 from millstream.log.names import check_integer, check_name
+from millstream.log.partitioned import (
+    check_plain,
+    count_partitions,
+    first_of,
+    is_partitioned,
+    partitions_of,
+)
 from millstream.log.producer import Produced, ProducerState
+from millstream.partitioning import PARTITIONS_KEY, partition_of
 from millstream.record import Producer, moment
 from millstream.store.instance import instance_id
 from millstream.store.rows import View
@@ -54,6 +62,12 @@ def make_log(tx: WriteTransaction, name: str) -> tuple[int, Head]:
     found = find_log(tx, name)
     if found is not None:
         return found
+    check_plain(tx, name)
+    return new_log(tx, name)
+
+
+def new_log(tx: WriteTransaction, name: str) -> tuple[int, Head]:
+    """An empty log, under a name that no log has."""
     log_id = tx.take_log_id()
     tx.change(keys.log_name(name), LogNamed(log_id))
     tx.change(keys.head(log_id), Created(name, tx.wall_ms))
@@ -64,6 +78,8 @@ def need_log(view: WriteTransaction | View, name: str) -> tuple[int, Head]:
     """The log that a name stands for; there must be one."""
     found = find_log(view, name)
     if found is None:
+        if count := count_partitions(view, name):
+            raise is_partitioned(name, count)
         raise NotFound(f"there is no log {name!r}", name=name)
     return found
 
@@ -228,8 +244,23 @@ def truncate_log(tx: WriteTransaction, command: c.Truncate) -> int:
 
 
 def delete_log(tx: WriteTransaction, command: c.DeleteLog) -> bool:
-    """Forget a log with its cursors and metadata; its bytes and marks go in the background."""
-    found = find_log(tx, command.log)
+    """Forget a log with its cursors and metadata; its bytes and marks go in the background.
+
+    One with partitions goes with all of them.
+    """
+    part = partition_of(command.log)
+    if part is not None and part[1] < count_partitions(tx, part[0]):
+        raise InvalidInput(
+            f"{command.log!r} is partition {part[1]} of log {part[0]!r}, which cannot lack one: "
+            f"delete {part[0]!r}, and all of its partitions go",
+            log=command.log,
+        )
+    gone = [_forget(tx, name) for name in partitions_of(tx, command.log) or [command.log]]
+    return any(gone)
+
+
+def _forget(tx: WriteTransaction, name: str) -> bool:
+    found = find_log(tx, name)
     if found is None:
         return False
     log_id, head = found
@@ -238,14 +269,19 @@ def delete_log(tx: WriteTransaction, command: c.DeleteLog) -> bool:
         for key in tx.view.find_all(*keys.range_of(prefix)):
             tx.change(key, None)
     tx.change(keys.metadata(log_id), None)
-    tx.change(keys.log_name(command.log), None)
+    tx.change(keys.log_name(name), None)
     tx.change(keys.head(log_id), Deleted())
     return True
 
 
 def set_metadata(tx: WriteTransaction, command: c.SetMetadata) -> None:
     """Set or delete one metadata entry."""
-    log_id, _ = make_log(tx, command.log)
+    if command.key == PARTITIONS_KEY:
+        raise InvalidInput(
+            f"the metadata entry {PARTITIONS_KEY!r} is the store's own: `add_partitions` alters how "
+            "many partitions a log has"
+        )
+    log_id, _ = make_log(tx, first_of(tx, command.log))
     key = keys.metadata(log_id)
     state = tx.entity(key, MetadataState)
     meta = state.entries.get(command.key)
@@ -269,15 +305,16 @@ def set_metadata(tx: WriteTransaction, command: c.SetMetadata) -> None:
 
 
 def set_retention(tx: WriteTransaction, command: c.SetRetention) -> None:
-    """Say what a log may forget."""
+    """Say what a log may forget, or each of its partitions."""
     rules = command.retention
     for name, most in (("age", rules.age_ms), ("bytes", rules.bytes), ("count", rules.count)):
         if most is not None:
             check_integer(f"retention by {name}", most)
     if type(rules.consumed) is not bool:
         raise InvalidInput(f"consumed is True or False, not {rules.consumed!r}")
-    log_id, _ = make_log(tx, command.log)
-    tx.change(keys.head(log_id), Retained(rules))
+    for name in partitions_of(tx, command.log) or [command.log]:
+        log_id, _ = make_log(tx, name)
+        tx.change(keys.head(log_id), Retained(rules))
 
 
 def take_log(tx: WriteTransaction, command: c.TakeLog) -> int:

@@ -17,7 +17,9 @@ from millstream.log.cursor_state import CursorState
 from millstream.log.head import Head, Name
 from millstream.log.metadata import MetadataState
 from millstream.log.operations import find_log
-from millstream.record import CursorInfo, Extent, LogInfo, moment
+from millstream.log.partitioned import first_of, partitions_of
+from millstream.partitioning import partition_name
+from millstream.record import CursorInfo, Extent, LogInfo, joined_info, moment
 from millstream.store.rows import View
 from millstream.store.sleep import Sleep, Waiting
 from millstream.store.store import Store
@@ -56,6 +58,31 @@ def read_blocks(store: Store, query: c.ReadBlocks) -> list[RecordBlock]:
         bytes_max=query.bytes_max,
         values=query.values,
     )
+
+
+def wait_for_partitions(store: Store, query: c.WaitForPartitions) -> Waiting[bool]:
+    """Wait until one of the partitions is past its offset; False if the time is up before."""
+    wanted_ms = query.timeout_ms
+    deadline = None if wanted_ms is None else store.clock.seconds() + wanted_ms / 1000
+    waits = [
+        c.WaitForOffset(partition_name(query.log, number), offset, None)
+        for number, offset in enumerate([*query.offsets, 0])  # one that is added counts as well
+    ]
+    return _until_any(store, waits, deadline)
+
+
+def _until_any(store: Store, waits: list[c.WaitForOffset], deadline: float | None) -> Waiting[bool]:
+    while not any(_is_past(store, one) for one in waits):
+        left_s = None if deadline is None else deadline - store.clock.seconds()
+        if left_s is not None and left_s <= 0:
+            return False
+        awaited = tuple(_awaited(store, one) for one in waits)
+        yield Sleep(awaited, partial(_is_any_over, store, waits, awaited), left_s)
+    return True
+
+
+def _is_any_over(store: Store, waits: list[c.WaitForOffset], awaited: tuple[bytes, ...]) -> bool:
+    return any(_is_over(store, one, key) for one, key in zip(waits, awaited, strict=True))
 
 
 def wait_for_offset(store: Store, query: c.WaitForOffset) -> Waiting[bool]:
@@ -97,7 +124,7 @@ def _is_past(store: Store, query: c.WaitForOffset) -> bool:
 
 def get_metadata(view: View, query: c.GetMetadata) -> dict[str, Any]:
     """The metadata map: a copy, so that callers cannot change what the store holds."""
-    found = find_log(view, query.log)
+    found = find_log(view, first_of(view, query.log))
     if found is None:
         return {}
     values = view.entity(keys.metadata(found[0]), MetadataState).values()
@@ -106,9 +133,21 @@ def get_metadata(view: View, query: c.GetMetadata) -> dict[str, Any]:
 
 
 def describe_log(view: View, query: c.DescribeLog) -> LogInfo | None:
-    """What is known of a log."""
+    """What is known of a log; of one with partitions, of all of them together."""
     found = find_log(view, query.log)
-    return None if found is None else _log_info(found[1])
+    if found is not None:
+        return log_info(found[1])
+    parts = describe_partitions(view, c.DescribePartitions(query.log))
+    return joined_info(query.log, parts) if parts else None
+
+
+def describe_partitions(view: View, query: c.DescribePartitions) -> list[LogInfo]:
+    """What is known of each partition; one that a copy has not got yet is empty."""
+    found = []
+    for name in partitions_of(view, query.log):
+        known = find_log(view, name)
+        found.append(log_info(Head(name=name) if known is None else known[1]))
+    return found
 
 
 def list_logs(view: View, query: c.ListLogs) -> list[LogInfo]:
@@ -116,7 +155,7 @@ def list_logs(view: View, query: c.ListLogs) -> list[LogInfo]:
     found = []
     for key in view.find(*keys.log_names(query.after), limit=query.limit):
         log_id = view.entity(key, Name).log_id
-        found.append(_log_info(view.entity(keys.head(log_id), Head)))
+        found.append(log_info(view.entity(keys.head(log_id), Head)))
     return found
 
 
@@ -142,8 +181,12 @@ def list_cursors(view: View, query: c.ListCursors) -> list[CursorInfo]:
 
 
 def enforce_retention(store: Store, query: c.EnforceRetention) -> int:
-    """Forget now what the log may forget, bytes included."""
-    log_id = reader.log_id_of(store, query.log)
+    """Forget now what the log may forget, or each of its partitions, bytes included."""
+    names = store.view(lambda view: partitions_of(view, query.log)) or [query.log]
+    return sum(_forget_now(store, reader.log_id_of(store, name)) for name in names)
+
+
+def _forget_now(store: Store, log_id: int) -> int:
     if not log_id:
         return 0
     gone = 0
@@ -154,7 +197,8 @@ def enforce_retention(store: Store, query: c.EnforceRetention) -> int:
     return gone
 
 
-def _log_info(head: Head) -> LogInfo:
+def log_info(head: Head) -> LogInfo:
+    """What the head of a log says of it."""
     return LogInfo(
         name=head.name,
         start_offset=head.start,

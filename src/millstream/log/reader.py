@@ -18,6 +18,8 @@ from millstream.log.ancestry import fork_of
 from millstream.log.block import RecordBlock, pack
 from millstream.log.damage import gone, located, next_entry
 from millstream.log.head import Bounds, Head
+from millstream.log.partitioned import count_partitions, is_partitioned
+from millstream.partitioning import partition_name
 from millstream.store.commit import Row
 from millstream.store.engine import Snapshot
 from millstream.store.rows import Rows
@@ -47,7 +49,16 @@ class RowMoved(Exception):
 def log_id_of(store: Store, name: str) -> int:
     """The log that a name stands for, 0 for none; sees what others have committed."""
     store.refresh()
-    return int(store.seen(keys.log_name(name)))
+    log_id = int(store.seen(keys.log_name(name)))
+    if not log_id and store.seen(keys.log_name(partition_name(name, 0))):
+        _refuse_whole(store, name)
+    return log_id
+
+
+def _refuse_whole(store: Store, name: str) -> None:
+    """Refuse to read a log with partitions as an empty log: its records would seem lost."""
+    if count := store.view(lambda view: count_partitions(view, name)):
+        raise is_partitioned(name, count)
 
 
 def bounds_of(store: Store, log_id: int) -> Bounds:

@@ -8,10 +8,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self, Unpack, overload
 
 from millstream.clock import Clock
-from millstream.command import Fold, QuerySql, Session, Stats, Transact, sql_parameters
+from millstream.command import Fold, QuerySql, Session, Stats, sql_parameters
 from millstream.errors import InvalidInput
 from millstream.limits import Limits
 from millstream.log import commands as c
@@ -24,17 +24,18 @@ from millstream.replica.commands import GetStoreId
 from millstream.replica.sync.outcome import Direction, OnFork, Options, Outcome, Tell
 from millstream.rooms.commands import ListRooms
 from millstream.rooms.model import RoomInfo
-from millstream.steps import Steps
 from millstream.store.engine import Durability, Mode
 from millstream.store.place import is_address
 from millstream.store.slate_options import SlateOptions
 from millstream.store.sqlite_options import SqliteOptions
 from millstream.threads.log import Log
 from millstream.threads.opening import open_session
+from millstream.threads.partitioned import PartitionedLog, open_partitioned
 from millstream.threads.queue import Queue
 from millstream.threads.room import Room
 from millstream.threads.surface import Event, opening
 from millstream.threads.sync import follow, synced
+from millstream.threads.transaction import Transaction
 
 ENTRIES_PER_PAGE = 1_000
 """Logs, queues or rooms that are listed by one command."""
@@ -123,9 +124,22 @@ class Millstream:
     ) -> None:
         self.close()
 
-    def log(self, name: str) -> Log:
-        """The log of that name; it comes to exist with its first append."""
-        return Log(self._session, name)
+    @overload
+    def log(self, name: str) -> Log: ...
+    @overload
+    def log(self, name: str, *, partitions: int) -> PartitionedLog: ...
+    def log(self, name: str, *, partitions: int | None = None) -> Log | PartitionedLog:
+        """The log of that name; it comes to exist with its first append.
+
+        With `partitions` it has so many: records are spread by their keys, and in order per key.
+        """
+        if partitions is None:
+            return Log(self._session, name)
+        return PartitionedLog(self._session, name, partitions)
+
+    def partitioned_log(self, name: str) -> PartitionedLog:
+        """The log of that name with as many partitions as it has; `NotFound` if it has none."""
+        return open_partitioned(self._session, name)
 
     def logs(self) -> Iterator[LogInfo]:
         """Every log, in the order of their names."""
@@ -256,24 +270,3 @@ def _session_of(
         )
     with open(peer, token=token, create=create or is_address(peer)) as opened:
         yield opened.session
-
-
-class Transaction(Steps):
-    """Gathers steps; leaving the block commits all of them, an exception none."""
-
-    def __init__(self, session: Session) -> None:
-        super().__init__(session.limits)
-        self._session = session
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._ended = True
-        if kind is None and self._steps:
-            self._settle(self._session.execute(Transact(self._steps)))

@@ -58,6 +58,7 @@ def may(principal: Principal, command: Any) -> bool:
 
 TABLE: list[tuple[Any, str]] = [
     (logs.CreateLog("orders"), "log:write:orders"),
+    (logs.CreatePartitions("orders", 4), "log:write:orders"),
     (logs.Append("orders", ONE), "log:write:orders"),
     (logs.Truncate("orders", 1), "log:admin:orders"),
     (logs.DeleteLog("orders"), "log:admin:orders"),
@@ -75,6 +76,8 @@ TABLE: list[tuple[Any, str]] = [
     (ListUnrouted("mail"), "queue:read:mail"),
     (logs.ReadBlocks("orders", 0, 1, 1), "log:read:orders"),
     (logs.WaitForOffset("orders", 0, 0), "log:read:orders"),
+    (logs.WaitForPartitions("orders", [0], 0), "log:read:orders"),
+    (logs.DescribePartitions("orders"), "log:read:orders"),
     (logs.GetMetadata("orders"), "log:read:orders"),
     (logs.DescribeLog("orders"), "log:read:orders"),
     (logs.DescribeCursor("orders", "c"), "log:read:orders"),
@@ -245,6 +248,28 @@ def test_a_queue_needs_its_sources_and_its_dead_letters() -> None:
     assert may(who(admin, "queue:read:other"), specify(sources=("queue:other",)))
     assert not may(who(admin, "*:admin"), specify(sources=("millstream:tokens",)))
     assert not may(who(admin, "*:admin"), specify(dead_letter="millstream:tokens"))
+
+
+def test_partitions_are_part_of_their_log() -> None:
+    append, read = logs.Append("orders-partition-3", ONE), logs.GetBounds("orders-partition-3")
+    assert may(who("log:write:orders"), append)
+    assert may(who("log:write:ord*"), append)
+    assert not may(who("log:read:orders"), append)
+    assert not may(who("log:write:orders-partition-3"), append)
+    assert not may(who("log:write:other"), append)
+    assert may(who("log:read:orders"), read)
+    assert not may(who("log:read:orders"), logs.GetBounds("orders-partition-x"))
+    assert may(who("replica:read:orders"), copies.GetChain("orders-partition-0", 0))
+    assert not may(ANYONE_HERE, logs.GetBounds("millstream:tokens-partition-0"))
+    more = logs.CreatePartitions("orders", 4, grows=True)
+    assert not may(who("log:write:orders"), more)
+    assert may(who("log:admin:orders"), more)
+    sources = queues.SpecifyQueue("mail", QueueSpec(sources=("orders-partition-*",)))
+    assert may(who("queue:admin:mail", "log:read:orders"), sources)
+    assert not may(who("queue:admin:mail", "log:read:order"), sources)
+    every = queues.SpecifyQueue("mail", QueueSpec(sources=("*-partition-*",)))
+    assert not may(who("queue:admin:mail", "log:read:orders"), every)
+    assert may(who("queue:admin:mail", "log:read"), every)
 
 
 @pytest.mark.parametrize(

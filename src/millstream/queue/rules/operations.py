@@ -27,6 +27,7 @@ from millstream.queue.model.spec import RATE_MAX, RATE_MIN, QueueSpec
 from millstream.queue.model.state import Moved, Paused, QueueState, Specified
 from millstream.queue.rules.aging import note_removed
 from millstream.queue.rules.ledger import Ledger
+from millstream.queue.rules.partitions import with_partitions
 from millstream.queue.rules.placing import Arrival, admit
 from millstream.queue.rules.sources import find_sources, later_of, own_logs
 from millstream.queue.rules.starting import check_start, first_offset
@@ -71,7 +72,7 @@ def _lean(value: T) -> T:
 def specify(tx: WriteTransaction, command: c.SpecifyQueue) -> bool:
     """Make a queue, or make it what the spec says; True if there was none."""
     check_name(command.queue, "queue")
-    spec = checked(command.spec)
+    spec = with_partitions(tx, checked(command.spec))
     _check_dead_letter(command.queue, spec)
     key = keys.queue(command.queue)
     queue = tx.entity(key, QueueState)

@@ -21,7 +21,8 @@ from millstream.log.block import RecordBlock
 from millstream.log.commands import Truncate
 from millstream.log.head import Head, LogPlaced, LogTruncated, Owned, RecordsAppended, Touched
 from millstream.log.names import check_integer, check_name
-from millstream.log.operations import check_free, find_log, make_log, need_log, truncate_log
+from millstream.log.operations import check_free, find_log, need_log, new_log, truncate_log
+from millstream.log.partitioned import check_copy
 from millstream.replica import commands as c
 from millstream.replica.chain import Mark, Parsed, parse
 from millstream.replica.copies.copying import LogStanding, advance, chains_of
@@ -44,8 +45,8 @@ def start_replica(tx: WriteTransaction, command: c.StartReplica) -> bool:
     offset = command.base.offset
     found = find_log(tx, command.log)
     if found is None:
-        check_name(command.log)
-        log_id, _ = make_log(tx, command.log)
+        check_copy(tx, check_name(command.log))
+        log_id, _ = new_log(tx, command.log)
         tx.change(keys.head(log_id), LogPlaced(offset, offset, offset))
     else:
         log_id, head = found

@@ -26,6 +26,7 @@ from millstream.log.head import Bounds, Head, LogTruncated
 from millstream.log.metadata import MetadataState, Set
 from millstream.log.names import check_name
 from millstream.log.operations import check_free, need_log, not_owner
+from millstream.log.partitioned import check_plain
 from millstream.log.reader import fetch_blocks
 from millstream.record import Merged
 from millstream.replica.chain import Parsed, parse
@@ -52,7 +53,11 @@ REBASE_BYTES = 4 * 1024 * 1024
 def fork_log(tx: WriteTransaction, command: c.ForkLog) -> str:
     """Make a fork of a log, at its end; the fork's name."""
     parent_id, _ = need_log(tx, command.log)
-    name = fork_name(tx, command.log) if command.name is None else check_name(command.name)
+    if command.name is None:
+        name = fork_name(tx, command.log)
+    else:
+        name = check_name(command.name)
+        check_plain(tx, name)
     log_id = make_fork(tx, parent_id, name)
     for key, meta in tx.entity(keys.metadata(parent_id), MetadataState).entries.items():
         tx.change(keys.metadata(log_id), Set(key, meta))

@@ -20,6 +20,7 @@ from millstream.command import Action, Command, Exemption, Right, Transact
 from millstream.errors import Denied, InvalidInput
 from millstream.limits import NAME_CHARS_MAX
 from millstream.log.names import ROOM
+from millstream.partitioning import PARTITION, pattern_of, whole_of
 from millstream.queue.model.message import QueueInfo
 from millstream.queue.rules.sources import INBOX, LATER
 from millstream.record import LogInfo
@@ -278,7 +279,9 @@ def _needs_of_right(right: Right, name: str) -> tuple[Need, ...]:
 
 def need_of_log(action: Action, name: str, *, is_pattern: bool = False) -> Need:
     """What it needs to do something to a log: an inbox is its queue's, a room's log the room's, a
-    reserved one the store's."""
+    reserved one the store's, and a partition is part of its log."""
+    if PARTITION in name:
+        name, is_pattern = _of_partitions(name, is_pattern)
     if name.startswith(RESERVED):
         return Need("store", "admin", "", is_explicit=True)
     for prefix in (INBOX, LATER):
@@ -290,12 +293,20 @@ def need_of_log(action: Action, name: str, *, is_pattern: bool = False) -> Need:
     return Need("log", action, name, is_pattern=is_pattern)
 
 
+def _of_partitions(name: str, is_pattern: bool) -> tuple[str, bool]:
+    """The log that is meant by a partition, or by the pattern of all of its partitions."""
+    whole = name.removesuffix(pattern_of(""))
+    if is_pattern and whole != name:
+        return whole, "*" in whole or "?" in whole
+    return (name if is_pattern else whole_of(name)), is_pattern
+
+
 def _needs_of_copy(action: Action, name: str) -> tuple[Need, ...]:
     """To copy a log it needs a right of its own; to copy a queue's or a room's, that on it too."""
     own = need_of_log(action, name)
     if own.noun == "store":
         return (own,)
-    copy = Need("replica", action, name)
+    copy = Need("replica", action, whole_of(name))
     return (copy,) if own.noun == "log" else (copy, own)
 
 

@@ -1,0 +1,344 @@
+"""A log with partitions as coroutines hold it: several logs that are used as one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from heapq import heappop, heappush
+from typing import Any
+
+from millstream.aio.log import Log, Metadata
+from millstream.aio.partitioned_cursor import PartitionedCursor, open_partitioned_cursor
+from millstream.command import AsyncSession, Transact
+from millstream.errors import InvalidInput, InvalidName, NotFound, Partitioned
+from millstream.header import HeadersLike
+from millstream.log import commands as c
+from millstream.log.progress import SECTION
+from millstream.log.spreading import Spreader
+from millstream.partitioning import partition_name
+from millstream.record import (
+    LogInfo,
+    PartitionOffset,
+    Producer,
+    Record,
+    Retention,
+    Seconds,
+    optional_ms,
+    retention_of,
+)
+
+READ_BYTES_MIN = 64 * 1024
+"""What is read of each partition at a time, at least."""
+
+
+async def open_partitioned(session: AsyncSession, name: str) -> PartitionedLog:
+    """The log of that name, with as many partitions as it has."""
+    parts = await session.execute(c.DescribePartitions(name))
+    if not parts:
+        raise NotFound(f"there is no log {name!r} with partitions", name=name)
+    return PartitionedLog(session, name, len(parts), follows=True)
+
+
+class PartitionedLog:
+    """Records spread over several logs by their keys; those of one key stay in their order.
+
+    It comes to exist with its first append. A number of partitions that is not the log's own is
+    refused with `Partitioned`.
+    """
+
+    def __init__(
+        self, session: AsyncSession, name: str, partitions: int, *, follows: bool = False
+    ) -> None:
+        self.spreader = Spreader(name, partitions)
+        """Chooses the partitions of what is appended by this handle."""
+        self.name = self.spreader.log
+        self._session = session
+        self._follows = follows
+        self._is_made = follows
+
+    def __repr__(self) -> str:
+        return f"PartitionedLog({self.name!r}, partitions={self.partitions})"
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def partitions(self) -> int:
+        """How many there are."""
+        return self.spreader.partitions
+
+    def partition(self, number: int) -> Log:
+        """One partition: a log like any other."""
+        return Log(self._session, partition_name(self.name, self.spreader.check(number)))
+
+    def partition_for(self, key: bytes | str) -> int:
+        """The partition that the records of a key go to."""
+        return self.spreader.of_key(key, self._session.limits)
+
+    async def create(self) -> None:
+        """Make the log now, rather than with its first append."""
+        await self._session.execute(c.CreatePartitions(self.name, self.partitions))
+        self._is_made = True
+
+    async def add_partitions(self, partitions: int) -> None:
+        """Raise the number of partitions.
+
+        Keys may belong to other partitions from then on. So the order of a key holds before and
+        behind that, but not across it; and other handles spread as before until they are opened anew.
+        """
+        await self._session.execute(c.CreatePartitions(self.name, partitions, grows=True))
+        self.spreader = Spreader(self.name, partitions)
+
+    async def append(
+        self,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        headers: HeadersLike | None = None,
+        timestamp: int | None = None,
+        partition: int | None = None,
+        producer: Producer | None = None,
+    ) -> PartitionOffset:
+        """Add one record where its key belongs, and return where it went, once it is durable.
+
+        One without a key goes to the partitions in turn, or to the named one. A `producer` counts its
+        appends to one partition (`partition_for`).
+        """
+        number, command = self.spreader.one(
+            value,
+            key=key,
+            headers=headers,
+            timestamp=timestamp,
+            partition=partition,
+            producer=producer,
+            limits=self._session.limits,
+        )
+        return PartitionOffset(number, await self._append(command))
+
+    async def append_many(
+        self,
+        values: Iterable[Any],
+        *,
+        keys: Sequence[bytes | str | None] | None = None,
+        headers: Sequence[HeadersLike | None] | None = None,
+        timestamps: Sequence[int] | int | None = None,
+    ) -> list[PartitionOffset]:
+        """Add a batch in one commit, all or nothing, and return where each record went.
+
+        `keys`, `headers` and `timestamps` are columns beside the values; or hand in `Item`s.
+        """
+        spread = self.spreader.many(
+            values, keys=keys, headers=headers, timestamps=timestamps, limits=self._session.limits
+        )
+        appends = spread.appends
+        if len(appends) > 1:
+            return spread.places(await self._append(Transact([*appends])))
+        return spread.places([await self._append(one) for one in appends])
+
+    async def read(
+        self, start: Mapping[int, int] | None = None, stop: Mapping[int, int] | None = None
+    ) -> AsyncIterator[Record]:
+        """The records of all partitions, as they stand now; streams.
+
+        Those of one partition come in the order of their offsets; between partitions in about the
+        order in which they were appended. `start` and `stop` hold offsets by partition; one that
+        is not named is read from its first record to its end.
+        """
+        parts = await self.parts()
+        self._check_named(start, parts)
+        self._check_named(stop, parts)
+        bytes_max = max(READ_BYTES_MIN, self._session.limits.read_bytes_max // max(1, len(parts)))
+        waiting: list[tuple[int, int, _Run]] = []
+        for number, info in enumerate(parts):
+            first = (start or {}).get(number, info.start_offset)
+            last = min((stop or {}).get(number, info.end_offset), info.end_offset)
+            run = _Run(self._session, info.name, first, last, bytes_max)
+            if await run.fill():
+                heappush(waiting, (run.appended(), number, run))
+        while waiting:
+            _, number, run = heappop(waiting)
+            for record in run.take(waiting[0][0] if waiting else None):
+                yield record
+            if await run.fill():
+                heappush(waiting, (run.appended(), number, run))
+
+    def __aiter__(self) -> AsyncIterator[Record]:
+        return self.read()
+
+    async def tail(
+        self, start: Mapping[int, int] | None = None, *, timeout: Seconds | None = None
+    ) -> AsyncIterator[Record]:
+        """Records from `start` (default: the ends) on, as they arrive; ends after `timeout` idle.
+
+        Without `start`, what is in partitions that are added later is told from its first record.
+        """
+        parts = await self.parts()
+        self._check_named(start, parts)
+        following = [
+            (start or {}).get(number, info.end_offset if start is None else info.start_offset)
+            for number, info in enumerate(parts)
+        ] or [0] * self.partitions
+        while await self.wait(following, timeout=timeout):
+            following += [0] * (len(await self.parts()) - len(following))
+            async for record in self.read(dict(enumerate(following))):
+                yield record
+                following[record.partition] = record.offset + 1
+
+    async def wait(self, offsets: Sequence[int], *, timeout: Seconds | None = None) -> bool:
+        """Wait until one partition has a record at its offset; False if that took too long."""
+        timeout_ms = optional_ms(timeout, "timeout")
+        command = c.WaitForPartitions(self.name, list(offsets), timeout_ms)
+        return await self._session.execute(command)
+
+    async def parts(self) -> list[LogInfo]:
+        """What a listing says of each partition, in their order; empty if the log does not exist."""
+        found = await self._session.execute(c.DescribePartitions(self.name))
+        if found and len(found) != self.partitions:
+            if not self._follows:
+                raise _other_number(self.name, len(found), self.partitions)
+            self.spreader = Spreader(self.name, len(found))
+        return found
+
+    async def info(self) -> LogInfo | None:
+        """What a listing says of all partitions together; None if the log does not exist."""
+        return await self._session.execute(c.DescribeLog(self.name))
+
+    async def len(self) -> int:
+        """How many records are there."""
+        return sum(one.end_offset - one.start_offset for one in await self.parts())
+
+    @property
+    def metadata(self) -> Metadata:
+        """A small map of JSON values kept with the log, which must exist."""
+        return Metadata(self._session, partition_name(self.name, 0))
+
+    async def retention(self) -> Retention:
+        """What each partition may forget."""
+        info = await self.info()
+        return Retention() if info is None else info.retention
+
+    async def retain(
+        self,
+        *,
+        age: Seconds | None = None,
+        bytes: int | None = None,
+        count: int | None = None,
+        consumed: bool = False,
+    ) -> None:
+        """Say what each partition may forget: `bytes` and `count` are those of one partition."""
+        rules = retention_of(age=age, bytes=bytes, count=count, consumed=consumed)
+        await self.create()
+        await self._session.execute(c.SetRetention(self.name, rules))
+
+    async def enforce_retention(self) -> int:
+        """Forget now what may be forgotten, rather than in the background; how many went."""
+        return await self._session.execute(c.EnforceRetention(self.name))
+
+    async def cursor(
+        self,
+        name: str,
+        *,
+        durable: bool = True,
+        start: str = "earliest",
+        section: int = SECTION,
+    ) -> PartitionedCursor:
+        """The cursor of that name over all partitions; made, at `start`, if there is none."""
+        await self.create()
+        return await open_partitioned_cursor(
+            self._session, self, name, durable=durable, start=start, section=section
+        )
+
+    async def delete_cursor(self, name: str) -> bool:
+        """Forget a cursor in all partitions; False if there was none."""
+        steps = [c.DeleteCursor(one.name, name) for one in await self.parts()]
+        gone = await self._session.execute(Transact([*steps])) if steps else []
+        return any(gone)
+
+    async def hand_over(self, to: str) -> None:
+        """Let the store of that id append to each partition from now on, and this one no longer."""
+        for number in range(len(await self.parts())):
+            await self.partition(number).hand_over(to)
+
+    async def take_over(self) -> None:
+        """Take each partition over: appends happen here from now on."""
+        for number in range(len(await self.parts())):
+            await self.partition(number).take_over()
+
+    async def delete(self) -> bool:
+        """Forget all partitions, with their cursors and metadata; False if there were none."""
+        self._is_made = False
+        if not await self.parts():
+            return False
+        return await self._session.execute(c.DeleteLog(self.name))
+
+    async def _append(self, command: Any) -> Any:
+        """Append; to a log that was deleted since it was last looked at, once it is made anew."""
+        if not self._is_made:
+            await self.create()
+            return await self._session.execute(command)
+        try:
+            return await self._session.execute(command)
+        except InvalidName:
+            if await self.parts():
+                raise
+            await self.create()
+            return await self._session.execute(command)
+
+    def _check_named(self, offsets: Mapping[int, int] | None, parts: Sequence[LogInfo]) -> None:
+        for number, offset in (offsets or {}).items():
+            if number not in range(len(parts) or self.partitions) or offset < 0:
+                raise InvalidInput(
+                    f"offsets are named by partition, such as {{0: 5}}; log {self.name!r} has the "
+                    f"partitions 0 to {self.partitions - 1}, and offsets begin at 0; "
+                    f"not {{{number!r}: {offset!r}}}"
+                )
+
+
+def _other_number(log: str, count: int, asked: int) -> Partitioned:
+    return Partitioned(
+        f"log {log!r} has {count} partitions, not {asked}: say partitions={count}",
+        log=log,
+        partitions=count,
+    )
+
+
+class _Run:
+    """What is read of one partition, a few blocks at a time."""
+
+    def __init__(
+        self, session: AsyncSession, log: str, start: int, stop: int, bytes_max: int
+    ) -> None:
+        self._session = session
+        self._log = log
+        self._position, self._stop = start, stop
+        self._bytes_max = bytes_max
+        self._records: list[Record] = []
+        self._at = 0
+
+    def appended(self) -> int:
+        """When the next record was appended."""
+        return self._records[self._at].appended
+
+    def take(self, until_ms: int | None) -> list[Record]:
+        """The next records, up to the last that was appended by then; None for all at hand."""
+        first, records = self._at, self._records
+        at = len(records)
+        if until_ms is not None:
+            at = first + 1
+            while at < len(records) and records[at].appended <= until_ms:
+                at += 1
+        self._at = at
+        return records[first:at]
+
+    async def fill(self) -> bool:
+        """Have a next record at hand; False if there is none."""
+        if self._at < len(self._records):
+            return True
+        if self._position >= self._stop:
+            return False
+        command = c.ReadBlocks(self._log, self._position, self._stop, self._bytes_max)
+        blocks = await self._session.execute(command)
+        if not blocks:
+            return False  # the log was deleted meanwhile
+        self._position = blocks[-1].offsets.stop
+        self._records, self._at = [one for block in blocks for one in block.records()], 0
+        return True

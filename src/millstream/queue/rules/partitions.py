@@ -1,0 +1,49 @@
+"""Queues on logs with partitions: such a source is kept as the pattern of the partitions' names.
+
+So a queue takes from all of them as it takes from several logs, also from those to come.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from millstream.errors import Conflict, InvalidInput
+from millstream.format import keys
+from millstream.log.commands import CreatePartitions
+from millstream.log.partition_operations import create_partitions as make_partitions
+from millstream.log.partitioned import count_partitions
+from millstream.partitioning import pattern_of
+from millstream.queue.model.spec import QueueSpec
+from millstream.queue.model.state import Specified
+from millstream.queue.rules.finding import all_queues
+from millstream.store.transaction import WriteTransaction
+
+
+def create_partitions(tx: WriteTransaction, command: CreatePartitions) -> int:
+    """Make a log with partitions, or raise their number; queues that name the log take from them."""
+    is_new = not count_partitions(tx, command.log)
+    count = make_partitions(tx, command)
+    if is_new:
+        for queue in list(all_queues(tx.view)):
+            if queue.spec.dead_letter == command.log:
+                raise Conflict(
+                    f"queue {queue.name!r} publishes failed messages to log {command.log!r}: a "
+                    "dead-letter log has no partitions; choose another name",
+                    name=queue.name,
+                )
+            if command.log in queue.spec.sources:
+                spec = with_partitions(tx, queue.spec)
+                renewed = Specified(queue.queue_id, queue.name, spec, queue.created_ms, queue.next)
+                tx.change(keys.queue(queue.name), renewed)
+    return count
+
+
+def with_partitions(tx: WriteTransaction, spec: QueueSpec) -> QueueSpec:
+    """The spec with patterns in place of sources that have partitions."""
+    if spec.dead_letter and count_partitions(tx, spec.dead_letter):
+        raise InvalidInput(
+            f"the dead-letter log {spec.dead_letter!r} has partitions; name a log that has none"
+        )
+    names = [pattern_of(one) if count_partitions(tx, one) else one for one in spec.sources]
+    sources = tuple(dict.fromkeys(names))
+    return spec if sources == spec.sources else replace(spec, sources=sources)
