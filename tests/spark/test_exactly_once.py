@@ -1,7 +1,8 @@
 """Promise: a driver that is killed at any point leaves no row out and none twice when it runs again.
 
 The same query is killed at each named point, one after the other, with everything that it started;
-each time it is asserted that it had come to that point. Then it runs to its end.
+each time it is asserted that it had come to that point. Then it runs to its end, handed to
+`spark-submit`, which finds the source in the environment that it is given.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pytest
 
 import millstream
 from millstream.spark.failures import POINTS, VARIABLE
+from millstream.spark.session import prepare
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -34,11 +36,28 @@ KILLS = int(os.environ.get("MILLSTREAM_SPARK_KILLS", "0"))
 
 
 def start(store: Path, checkpoint: Path, log: Path, stop: str = "") -> subprocess.Popen[bytes]:
-    environ = {**os.environ, VARIABLE: stop}
+    return run([sys.executable], {VARIABLE: stop}, store, checkpoint, log)
+
+
+def submit(store: Path, checkpoint: Path, log: Path) -> subprocess.Popen[bytes]:
+    import pyspark
+
+    environ = dict(os.environ)
+    prepare(environ)
+    assert environ["PYSPARK_PYTHON"] == sys.executable
+    command = [Path(pyspark.__file__).parent / "bin" / "spark-submit", "--master", "local[2]"]
+    command += ["--conf", "spark.driver.memory=800m"]
+    return run(command, environ, store, checkpoint, log)
+
+
+def run(
+    command: list[str | Path], environ: dict[str, str], store: Path, checkpoint: Path, log: Path
+) -> subprocess.Popen[bytes]:
     with log.open("wb") as output:
         return subprocess.Popen(
-            [sys.executable, DRIVER, store, checkpoint],
-            env=environ,
+            [*command, DRIVER, store, checkpoint],
+            cwd=store.parent,
+            env=os.environ | environ,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -84,7 +103,7 @@ def test_a_query_that_is_killed_at_each_point_copies_every_row_once(
             copied = [int(record.value) for record in store.log("to").read()]
             assert copied in (list(range(100)), list(range(200))), point
 
-    driver = start(path, checkpoint, log)
+    driver = submit(path, checkpoint, log)
     try:
         assert driver.wait(PATIENCE_S) == 0, log.read_text(errors="replace")[-3_000:]
     finally:

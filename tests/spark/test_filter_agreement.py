@@ -1,13 +1,14 @@
 """Promise: a filter gives the same answer in Python and in Spark, for every row, ANSI on or off.
 
-Thousands of random filters and some chosen ones meet rows with every kind of edge. Each Spark job
-evaluates many filters as columns of one select, so the whole takes few jobs. To replay a failure, run the
+Random filters and some chosen ones meet rows with every kind of edge; `make faults` tries thousands.
+Each Spark job evaluates many filters as columns of one select, so the whole takes few jobs. To replay a failure, run the
 test again: seeds are fixed, and the message names the filter, the row and the SQL.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,8 @@ SCHEMA = (
     "id int, headers map<string, struct<s string, i bigint, d double, b boolean>>, "
     "key binary, timestamp bigint, log string"
 )
-SEEDS = 6
+SEEDS = int(os.environ.get("MILLSTREAM_FILTER_SEEDS", "1"))
+"""How often random filters are tried; `make faults` says how often."""
 FILTERS = 200
 FILTERS_PER_JOB = 25
 ROWS = 100
@@ -123,6 +125,7 @@ def assert_agreement(
                 assert found is expected, (each.text, row, each.spark_sql(exact=exact))
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("seed", range(7, 7 + SEEDS))
 def test_random_filters_agree(spark: SparkSession, ansi: None, seed: int) -> None:
     random = Random(seed)
@@ -155,6 +158,8 @@ def test_a_filter_at_a_cap_agrees(spark: SparkSession, name: str) -> None:
     rows = [Row({"a": a, "b": b}, None, 5, "ab") for a in values for b in (1, 0.5, "x", True, None)]
     condition, messages = parse(AT_THE_CAPS[name]), frame(spark, rows)
     assert_agreement(rows, [condition], messages)
+    # Java refuses to compile some of these, and Spark goes on without: once is enough to see that.
+    spark.conf.set("spark.sql.codegen.wholeStage", "false")
     assert_agreement(rows, [condition], messages, exact=False)
 
 
