@@ -1,8 +1,9 @@
 """Reading ahead: payload blocks that are read in order are fetched several at a time.
 
 A block that is read alone costs one request, and a claim fetches only what it hands out. A reader
-that goes on to later blocks gets two, eight, and then 32 at once: measured on moto, a million
-records are read ten times as fast.
+that goes on to later blocks gets two and then eight at once. One that still goes on gets a stream:
+SlateDB has several requests on their way while the reader works. Measured with 300 ms in every
+request: half a million records in 2.0 s instead of 8.8 s.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from typing import Any
 from millstream.format import keys
 from millstream.store.slate_binding import Binding, Cell
 
-STEPS = (2, 8, 32)
+STEPS = (2, 8)
+STREAMED = 32
+"""Blocks that are taken from a stream at once."""
+
 BYTES_MAX = 8 * 1024 * 1024
 """How many bytes are fetched at once, by the size of the last block."""
 
@@ -28,6 +32,7 @@ class ReadAhead:
         self._lock = threading.Lock()
         self._rows: dict[bytes, Cell] = {}
         self._last, self._size, self._step = b"", 1, 0
+        self._stream: Any = None
 
     def get(self, key: bytes) -> Cell | None:
         """The payload block under a key."""
@@ -46,9 +51,23 @@ class ReadAhead:
             return self._rows.pop(key)
         goes_on = self._last < key and bool(self._last)
         if goes_on and not self._rows:
-            limit = min(STEPS[self._step], max(1, BYTES_MAX // self._size))
-            self._step = min(self._step + 1, len(STEPS) - 1)
-            self._rows = dict(self._binding.scan(self._view, key, _STOP, limit))
-            return self._rows.pop(key, None)
-        self._rows, self._step = {}, 0
+            self._rows = dict(self._next(key))
+            if key in self._rows:
+                return self._rows.pop(key)
+        self._rows, self._step, self._stream = {}, 0, None
         return self._binding.get(self._view, key)
+
+    def _next(self, key: bytes) -> list[tuple[bytes, Cell]]:
+        """Blocks from a key on, more with each step."""
+        binding, view, most = self._binding, self._view, max(1, BYTES_MAX // self._size)
+        if self._step < len(STEPS):
+            self._step += 1
+            return binding.scan(view, key, _STOP, min(STEPS[self._step - 1], most))
+        stream, self._stream = self._stream, None
+        if stream is None:
+            stream = binding.begin(view, key, _STOP, "stream")
+        limit = min(STREAMED, most)
+        found = binding.following(stream, limit)
+        if len(found) == limit:
+            self._stream = stream
+        return found

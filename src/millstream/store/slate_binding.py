@@ -18,7 +18,7 @@ from collections.abc import Coroutine, Generator
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from struct import Struct
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from millstream.errors import CannotOpen
 
@@ -35,6 +35,12 @@ FAST = frozenset({"0.17.0"})
 NEAR_ROWS = 4
 NEAR_BYTES, FAR_BYTES = 64 * 1024, 4 * 1024 * 1024
 """What one request of a scan fetches: of up to so many rows, and of more."""
+
+STREAM_REQUESTS = 4
+"""How many such requests are on their way at once while rows are streamed."""
+
+Reach = Literal["near", "far", "stream"]
+"""How much a scan fetches ahead."""
 
 _LENGTH = Struct(">i")
 _SIZES = Struct(">QqB")
@@ -132,16 +138,21 @@ class Binding:
 
     def __init__(self, module: Any) -> None:
         self.module = module
-        self.near, self.far = (
-            module.ScanOptions(
+        wanted: dict[Reach, tuple[int, int]] = {
+            "near": (NEAR_BYTES, 1),
+            "far": (FAR_BYTES, 1),
+            "stream": (FAR_BYTES, STREAM_REQUESTS),
+        }
+        self._reach: dict[Reach, Any] = {
+            reach: module.ScanOptions(
                 durability_filter=module.DurabilityLevel.MEMORY,
                 dirty=False,
                 read_ahead_bytes=size,
                 cache_blocks=True,
-                max_fetch_tasks=1,
+                max_fetch_tasks=requests,
             )
-            for size in (NEAR_BYTES, FAR_BYTES)
-        )
+            for reach, (size, requests) in wanted.items()
+        }
 
     def put(self, batch: Any, key: bytes, cell: Cell) -> None:
         """Add a row to a batch."""
@@ -158,10 +169,18 @@ class Binding:
 
     def scan(self, view: Any, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, Cell]]:
         """Up to `limit` rows with start <= key < stop; the range is not empty."""
+        reach: Reach = "near" if limit <= NEAR_ROWS else "far"
+        return self.following(self.begin(view, start, stop, reach), limit)
+
+    def begin(self, view: Any, start: bytes, stop: bytes, reach: Reach) -> Any:
+        """A walk through start <= key < stop, which is not empty; `following` goes on with it."""
         wanted = self.module.KeyRange(
             start=start, start_inclusive=True, end=stop, end_inclusive=False
         )
-        rows = run(view.scan_with_options(wanted, self.near if limit <= NEAR_ROWS else self.far))
+        return run(view.scan_with_options(wanted, self._reach[reach]))
+
+    def following(self, rows: Any, limit: int) -> list[tuple[bytes, Cell]]:
+        """The next rows of a walk, up to `limit`; fewer only at its end."""
         return [(row.key, row.value) for row in run(rows.next_batch(limit))]
 
 
@@ -179,7 +198,9 @@ class FastBinding(Binding):
         self._errors = inner._UniffiFfiConverterTypeError
         self._chars = ctypes.POINTER(ctypes.c_char)
         lower = inner._UniffiFfiConverterTypeScanOptions.lower
-        self._near, self._far = (self._raised(lower(one)) for one in (self.near, self.far))
+        self._lowered_reach = {
+            reach: self._raised(lower(options)) for reach, options in self._reach.items()
+        }
 
     def put(self, batch: Any, key: bytes, cell: Cell) -> None:
         """Add a row to a batch."""
@@ -206,15 +227,15 @@ class FastBinding(Binding):
         found = self._raised_from(method(view._uniffi_clone_handle(), self._bytes(key)))
         return found[5:] if found[0] else None
 
-    def scan(self, view: Any, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, Cell]]:
-        """Up to `limit` rows with start <= key < stop; the range is not empty."""
+    def begin(self, view: Any, start: bytes, stop: bytes, reach: Reach) -> Any:
+        """A walk through start <= key < stop, which is not empty; `following` goes on with it."""
         first = b"\x01" + _LENGTH.pack(len(start)) + start + b"\x01"
         wanted = first + b"\x01" + _LENGTH.pack(len(stop)) + stop + b"\x00"
         name = _METHOD.format(type(view).__name__.lower(), "scan_with_options")
         call = getattr(self._library, name)(
             view._uniffi_clone_handle(),
             self._lowered(wanted),
-            self._lowered(self._near if limit <= NEAR_ROWS else self._far),
+            self._lowered(self._lowered_reach[reach]),
         )
         handle = run(
             self._call_async(
@@ -226,7 +247,10 @@ class FastBinding(Binding):
                 self._errors,
             )
         )
-        rows = self.module.DbIterator._uniffi_make_instance(handle)
+        return self.module.DbIterator._uniffi_make_instance(handle)
+
+    def following(self, rows: Any, limit: int) -> list[tuple[bytes, Cell]]:
+        """The next rows of a walk, up to `limit`; fewer only at its end."""
         method = self._library.uniffi_slatedb_uniffi_fn_method_dbiterator_next_batch
         return _rows(self._raised_from(method(rows._uniffi_clone_handle(), limit)))
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
+
+import pytest
 
 from millstream.format import keys
 from millstream.store.slate_ahead import BYTES_MAX, ReadAhead
@@ -17,6 +20,7 @@ class Counted:
         self.rows, self.asked = rows, []
 
     asked: list[Any]
+    fails = False
 
     def get(self, view: Any, key: bytes) -> bytes | None:
         self.asked.append(1)
@@ -26,8 +30,17 @@ class Counted:
         self.asked.append(limit)
         return [row for row in sorted(self.rows.items()) if start <= row[0] < stop][:limit]
 
+    def begin(self, view: Any, start: bytes, stop: bytes, reach: str) -> Any:
+        self.asked.append(reach)
+        return iter([row for row in sorted(self.rows.items()) if start <= row[0] < stop])
 
-def read(rows: dict[bytes, bytes], wanted: list[bytes]) -> tuple[list[bytes | None], list[int]]:
+    def following(self, rows: Any, limit: int) -> list[tuple[bytes, bytes]]:
+        if self.fails:
+            raise TimeoutError
+        return list(islice(rows, limit))
+
+
+def read(rows: dict[bytes, bytes], wanted: list[bytes]) -> tuple[list[bytes | None], list[Any]]:
     binding = Counted(rows)
     ahead = ReadAhead(binding, None)  # type: ignore[arg-type]
     return [ahead.get(key) for key in wanted], binding.asked
@@ -36,8 +49,7 @@ def read(rows: dict[bytes, bytes], wanted: list[bytes]) -> tuple[list[bytes | No
 def test_blocks_in_order_come_several_at_a_time() -> None:
     found, asked = read(ROWS, sorted(ROWS))
     assert found == [ROWS[key] for key in sorted(ROWS)]
-    assert asked[:4] == [1, 2, 8, 32]
-    assert len(asked) < 12
+    assert asked == [1, 2, 8, "stream"]
 
 
 def test_a_block_alone_comes_alone() -> None:
@@ -60,4 +72,26 @@ def test_a_block_that_is_missing_is_missing() -> None:
 def test_large_blocks_are_not_fetched_by_the_dozen() -> None:
     large = {key: bytes(BYTES_MAX // 2) for key in sorted(ROWS)[:10]}
     _, asked = read(large, sorted(large))
-    assert max(asked) == 2
+    assert asked == [1, 2, 2, "stream"]
+
+
+def test_a_reader_that_leaves_its_stream_begins_anew() -> None:
+    order = [*range(40), 150, 151, 152, 20]
+    wanted = [keys.payload_block(n * 1_000) for n in order]
+    found, asked = read(ROWS, wanted)
+    assert found == [ROWS[key] for key in wanted]
+    assert asked == [1, 2, 8, "stream", 1, 2, 1]
+
+
+def test_a_stream_that_failed_is_begun_again_by_the_next_reader() -> None:
+    binding = Counted(ROWS)
+    ahead = ReadAhead(binding, None)  # type: ignore[arg-type]
+    order = sorted(ROWS)
+    for key in order[:11]:
+        ahead.get(key)
+    binding.fails = True
+    with pytest.raises(TimeoutError):
+        ahead.get(order[11])
+    binding.fails = False
+    assert ahead.get(order[11]) == ROWS[order[11]]
+    assert binding.asked == [1, 2, 8, "stream", "stream"]
