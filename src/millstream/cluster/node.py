@@ -16,6 +16,7 @@ from msgspec import Struct
 from millstream.clock import Clock
 from millstream.cluster.bulletin import Bulletin, NodeReport, Role
 from millstream.cluster.engine import ReplicatedEngine
+from millstream.cluster.entry import Position
 from millstream.cluster.leadership import Leadership
 from millstream.cluster.member import ClusterMember, NeedsSnapshot
 from millstream.cluster.settings import NodeSettings
@@ -341,10 +342,11 @@ class Node:
         """The newest report of each node that was heard of, and how many seconds ago."""
         return self._bulletin.reports()
 
-    def promote(self, make: Callable[[int], SharedLog], bulletin: Bulletin) -> None:
+    def promote(self, make: Callable[[Position, int], SharedLog], bulletin: Bulletin) -> None:
         """Lead from here on, over another shared log that begins behind this node's store.
 
-        For a standby alone: nodes of a quorum elect their leader. Raises `Conflict` if this node
+        `make` is told what this node has seen of the former log, and where its store stands. For a
+        standby alone: nodes of a quorum elect their leader. Raises `Conflict` if this node
         leads already, or cannot lead.
         """
         self._free.clear()
@@ -354,7 +356,7 @@ class Node:
             self._free.set()
         self._tell()
 
-    def _promote(self, make: Callable[[int], SharedLog], bulletin: Bulletin) -> None:
+    def _promote(self, make: Callable[[Position, int], SharedLog], bulletin: Bulletin) -> None:
         with self._stepping:
             if self._leadership.leads or self.member.halted or self.member.damaged:
                 raise Conflict(
@@ -362,8 +364,9 @@ class Node:
                     f"{self.member.halted or self.member.damaged or 'it leads'}"
                 )
             with self.member.turn:
+                before = self.member.position
                 self.member.load()
-                left, self._shared = self._shared, make(self.member.position.sequence)
+                left, self._shared = self._shared, make(before, self.member.position.sequence)
                 self.member.shared = self._shared
                 self._bulletin = bulletin
             left.close()

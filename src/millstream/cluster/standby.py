@@ -8,6 +8,7 @@ given when it was lost is lost to the standby; `Superseded` says how much that w
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from millstream.cluster.bulletin import NodeReport
 from millstream.cluster.settings import NodeSettings
 from millstream.cluster.shared_log import Gone, Held, Overtaken, Stored, Unreachable
 from millstream.errors import CannotOpen
+from millstream.store.sqlite_file import sync_folder
 
 KEPT_BYTES = 64 * 1024 * 1024
 """Entries that a primary keeps for its standby; one that is further behind takes a copy."""
@@ -198,8 +200,17 @@ def note_superseded(file: Path, by: Superseded, sequence: int) -> str:
         else "all that it had was shipped"
     )
     reason = f"node {by.node} at {by.address} was promoted in epoch {by.epoch}; {missing}"
-    mark_of(file).write_bytes(msgspec.json.encode({"reason": reason, "by": by}))
+    write_mark(mark_of(file), {"reason": reason, "by": by})
     return reason
+
+
+def write_mark(mark: Path, told: object) -> None:
+    """Keep a word on disk for as long as the file is there: the other node is told only once."""
+    with open(mark, "wb") as file:
+        file.write(msgspec.json.encode(told))
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(mark)
 
 
 def check_not_superseded(file: Path) -> None:

@@ -32,6 +32,7 @@ from millstream.cluster.standby import (
     Superseded,
     check_not_superseded,
     note_superseded,
+    write_mark,
 )
 from millstream.errors import Conflict
 from millstream.format import keys
@@ -166,7 +167,15 @@ class Pairing:
         return EntriesGiven(report, first, [(at, data) for at, data in found if at <= noted])
 
     def supersede(self, by: Superseded) -> None:
-        """A standby was promoted in the place of this node: stop, and say what it does not have."""
+        """A standby was promoted in the place of this node: stop, and say what it does not have.
+
+        Raises `Conflict` if this node was promoted later than that: then the other one has to stop.
+        """
+        if (own := self._promoted()) is not None and own.epoch > by.epoch:
+            raise Conflict(
+                f"node {self._name} was promoted in epoch {own.epoch}, and {by.node} before that, "
+                f"in epoch {by.epoch}: {by.node} is the one that has to stop"
+            )
         member = self.node.member
         with member.turn:
             reason = note_superseded(self._file, by, member.noted.sequence)
@@ -192,22 +201,35 @@ class Pairing:
     def _promote(self) -> Standing:
         if self._log is not None or not self._of:
             raise Conflict(f"node {self._name} is no standby: nothing is to be promoted")
-        position = self.node.member.position
         made: list[OwnLog] = []
 
-        def make(last: int) -> OwnLog:
+        def make(before: entries.Position, last: int) -> OwnLog:
+            """The log that it leads; what is written there must survive, so the mark comes first."""
             made.append(OwnLog(last))
+            self._note_promoted(before)
             return made[0]
 
-        self.node.promote(make, self._bulletin)
+        try:
+            self.node.promote(make, self._bulletin)
+        except BaseException:
+            if made:
+                self._mark.unlink(missing_ok=True)
+            raise
         self._log = made[0]
-        mark = Superseded(
-            self._name, self.node.address, self.node.standing().epoch, position.sequence
-        )
-        self._mark.write_bytes(msgspec.json.encode(mark))
-        _logger.warning("promoted", extra={"epoch": mark.epoch, "sequence": mark.sequence})
         self._tell_former()
         return self.node.standing()
+
+    def _note_promoted(self, before: entries.Position) -> None:
+        """Keep on disk that this node is a primary now, and up to where it had the former one's."""
+        mark = Superseded(self._name, self.node.address, before.epoch + 1, before.sequence)
+        write_mark(self._mark, mark)
+        _logger.warning("promoted", extra={"epoch": mark.epoch, "sequence": mark.sequence})
+
+    def _promoted(self) -> Superseded | None:
+        """When this node was promoted, if it was."""
+        if not self._mark.exists():
+            return None
+        return msgspec.json.decode(self._mark.read_bytes(), type=Superseded)
 
     @property
     def _mark(self) -> Path:

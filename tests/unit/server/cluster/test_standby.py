@@ -149,6 +149,37 @@ def test_a_promoted_standby_stays_the_primary_and_has_a_standby_of_its_own(two: 
     assert shipped(third, "a", 1)
 
 
+def test_two_that_were_promoted_in_turn_do_not_stop_each_other(two: Two) -> None:
+    first = two.start("a")
+    second = two.start("b", first)
+    port = two.servers["b"].port
+    with millstream.open(first) as ms:
+        ms.log("a").append(b"0")
+    assert shipped(second, "a", 0)
+    two.stop("a")
+    assert two.promote("b").status_code == 200
+
+    for file in two.folder.glob("a.db*"):
+        file.unlink()
+    third = two.start("a", second)  # where b still looks for its former primary
+    with millstream.open(second) as ms:
+        ms.log("a").append(b"1")
+    assert shipped(third, "a", 1)
+    two.stop("b")
+    assert two.promote("a").status_code == 200
+    with millstream.open(third) as ms:
+        ms.log("a").append(b"2")
+
+    two.start("b", third, port=port)  # it was promoted once, and says so to the newer primary
+    mark = two.folder / "b.db.superseded"
+    while not mark.exists():
+        two.status("b")
+    assert two.status("b")["role"] == "halted"
+    assert two.status("a")["reason"] == ""
+    with millstream.open(third) as ms:
+        assert ms.log("a").append(b"3") == 3
+
+
 def test_a_primary_that_was_killed_goes_on_with_its_standby(two: Two) -> None:
     primary = two.start("a")
     port = two.servers["a"].port

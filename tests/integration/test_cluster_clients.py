@@ -1,0 +1,118 @@
+"""Clients of a cluster whose nodes are killed and stopped: what they were told stays true.
+
+A client of a follower alone has its requests handed on. Whatever node is killed under it, nothing that
+was acknowledged is lost, and under a producer nothing is done twice.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import millstream
+from millstream import Producer
+from millstream.errors import MillstreamError
+from tests.conformance.nats_kit import until
+from tests.integration.cluster_run import Run, running
+
+pytestmark = [
+    pytest.mark.requires("nats"),
+    pytest.mark.slow,
+    pytest.mark.faults,
+    pytest.mark.crash,
+    pytest.mark.timeout(3600),
+]
+
+SEED = int(os.environ["MILLSTREAM_SEED"])
+ROUNDS = int(os.environ.get("MILLSTREAM_CLUSTER_ROUNDS", "1"))
+LOG = "handed-on"
+
+
+class Handing:
+    """A client of one node, which hands on what it is asked for while it does not lead."""
+
+    def __init__(self, run: Run, name: str) -> None:
+        self.name = name
+        self.stored = 0
+        """Appends under a producer, each repeated until it is acknowledged."""
+        self.acknowledged: list[bytes] = []
+        """Appends without one, each tried once."""
+        self._address = next(one.address for one in run.trial.peers if one.name == name)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._write)
+        self._thread.start()
+
+    def until_stored(self, more: int = 10) -> None:
+        """Wait until some more were stored."""
+        wanted = self.stored + more
+        until(lambda: self.stored >= wanted, f"appends at {self.name} are acknowledged")
+
+    def end(self) -> None:
+        """Write no more."""
+        self._stop.set()
+        self._thread.join()
+
+    def _write(self) -> None:
+        while not self._stop.is_set():
+            try:
+                with millstream.open(self._address, retry_for=2.0) as ms:
+                    while not self._stop.is_set():
+                        self._append(ms.log(LOG))
+            except MillstreamError:
+                self._stop.wait(0.05)
+
+    def _append(self, log: millstream.Log) -> None:
+        number = self.stored
+        log.append(
+            b"%s once %d" % (self.name.encode(), number), producer=Producer(self.name, number)
+        )
+        self.stored += 1
+        value = b"%s plain %d" % (self.name.encode(), number)
+        log.append(value)
+        self.acknowledged.append(value)
+
+
+def test_what_a_follower_hands_on_is_neither_lost_nor_done_twice_when_leaders_are_killed(
+    tmp_path: Path,
+) -> None:
+    with running(tmp_path, SEED) as run:
+        clients = [Handing(run, name) for name in run.names]
+        try:
+            for fault in ("kill_leader", "stop_leader") * ROUNDS:
+                for one in clients:
+                    one.until_stored()
+                hurt(run, fault)
+            for one in clients:
+                one.until_stored()
+        finally:
+            for one in clients:
+                one.end()
+        run.until_well()
+        with millstream.open(",".join(one.address for one in run.trial.peers)) as ms:
+            found = [one.value for one in ms.log(LOG).read()]
+        counts = Counter(found)
+        for one in clients:
+            start = b"%s once" % one.name.encode()
+            once = [value for value in found if value.startswith(start)]
+            wanted = [b"%s %d" % (start, number) for number in range(len(once))]
+            assert once == wanted, "in order, and none twice"
+            assert len(once) in (one.stored, one.stored + 1), "the last one may not have been told"
+            assert {counts[value] for value in one.acknowledged} == {1}
+
+
+def hurt(run: Run, fault: str) -> None:
+    """Kill the leading node, or let it sleep; then wait until the cluster is well."""
+    run.account.faults[fault] += 1
+    leader = run.leader()
+    assert leader is not None
+    if fault == "kill_leader":
+        run.kill(leader)
+        until(lambda: run.leader() not in (None, leader), "another node leads")
+        run.start(leader)
+    else:
+        run.stop_leader()
+    run.until_well()
