@@ -19,9 +19,9 @@ SECRET = "of the tests"
 PATIENCE_S = 60.0
 
 
-def until(condition: Callable[[], object], what: str) -> None:
+def until(condition: Callable[[], object], what: str, *, within_s: float = PATIENCE_S) -> None:
     """Wait until something holds that another process or thread brings about."""
-    deadline, pause = SystemClock().seconds() + PATIENCE_S, threading.Event()
+    deadline, pause = SystemClock().seconds() + within_s, threading.Event()
     while not condition():
         assert SystemClock().seconds() < deadline, f"in vain: {what}"
         pause.wait(0.02)

@@ -89,7 +89,9 @@ class Nodes:
 
     def place(self, **place: Any) -> None:
         """Another place, for nodes that are started from now on."""
-        self.plan = ClusterPlace(**place, members=len(self.ports)).plan()
+        secret = place.get("cluster_secret_file")
+        named = {**place, "cluster_secret_file": Path(secret) if secret else None}
+        self.plan = ClusterPlace(**named, members=len(self.ports)).plan()
         self.options = ["--members", str(len(self.ports))]
         for name, value in place.items():
             self.options += [f"--{name.replace('_', '-')}", str(value)]

@@ -134,19 +134,48 @@ def repair(
 
     All nodes run, and none leads: each has stopped with the reason. Restart them afterwards.
     """
-    return _rebuild(place.meant(folder), consent, accept_loss=accept_loss)
+    told = "restart the nodes now: those that are behind take a snapshot"
+    return _rebuild(place.meant(folder), consent, accept_loss=accept_loss, told=told)
+
+
+@command(cluster, "cluster close", "cluster close --peers a=h1,b=h2,c=h3 --yes")
+def close(place: AnyCluster, consent: Consent, folder: Folder = FOLDER) -> Printed:
+    """End the shared log, so that it can be moved: from then on no node writes.
+
+    Every node stops behind the same entry. `cluster move` begins another log there, and `cluster
+    repair` begins it anew where it was.
+    """
+    from millstream.cluster.visiting import Visit, closed_behind
+
+    plan = place.meant(folder)
+    with Visit(plan) as visit:
+        consent.ask("Close the shared log, so that no node writes until it was moved?")
+        last = visit.close(timeout_s=ASK_S)
+        reports = visit.listen(
+            lambda found: len(closed_behind(found, last)) >= plan.members, timeout_s=ASK_S
+        )
+    closed = closed_behind(reports, last)
+    told = f"{len(closed)} of {plan.members} nodes are there; a node that is not takes a snapshot later"
+    if len(closed) == plan.members:
+        told = "every node is there: restart them with the new options, then `cluster move`"
+    return Printed(
+        {"last": last, "nodes": closed},
+        f"the shared log ends with entry {last}",
+        PrintedLine(told, note=True),
+    )
 
 
 @command(cluster, "cluster move --replicas 5 --cluster nats://h1:4222 --members 5")
 def move(place: AnyCluster, consent: Consent, folder: Folder = FOLDER) -> Printed:
     """Begin a new shared log behind the longest store: on other servers, or more of them.
 
-    Stop clients first. Nodes may run, if none leads. Restart them afterwards.
+    `cluster close` comes first. All nodes run, with the new options, and then go on by themselves.
     """
-    return _rebuild(place.meant(folder), consent, accept_loss=False)
+    told = "the nodes go on by themselves; those that are behind take a snapshot"
+    return _rebuild(place.meant(folder), consent, accept_loss=False, told=told)
 
 
-def _rebuild(plan: Plan, consent: Consent, *, accept_loss: bool) -> Printed:
+def _rebuild(plan: Plan, consent: Consent, *, accept_loss: bool, told: str) -> Printed:
     from millstream.cluster.visiting import Visit, longest
 
     with Visit(plan) as visit:
@@ -154,7 +183,6 @@ def _rebuild(plan: Plan, consent: Consent, *, accept_loss: bool) -> Printed:
         last = longest(reports, members=plan.members, accept_loss=accept_loss)
         consent.ask(f"Replace the shared log by an empty one that begins after entry {last}?")
         visit.rebuild(reports, accept_loss=accept_loss)
-    told = "restart the nodes now: those that are behind take a snapshot"
     return Printed(
         {"last": last, "nodes": sorted(reports)},
         f"the shared log begins after entry {last}",

@@ -74,6 +74,8 @@ class EntryBatch:
         elif entry.kind == entries.EPOCH:
             self.chunks = []
             epoch = entries.decode_body(sequence, EpochBody, entry.body)
+        elif entry.kind == entries.CLOSED:
+            self.chunks = []
         self.position = position
         if entries.is_noted(entry.kind, sequence) and not self.chunks:
             self.noted = position

@@ -6,23 +6,25 @@
     barrier   nothing: it shows that its writer still led, and that nothing came in between
     chunk     a piece of the body of a large commit
     chunked   how many pieces there were, and how long they are together: it makes them true
+    closed    nothing: no entry of this log follows, and the cluster goes on over another log
 
 Every entry carries the hash of the one before it, so the last hash stands for the whole log.
 """
 
 from __future__ import annotations
 
+import secrets
 from hashlib import blake2b
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from millstream.errors import CorruptionError
+from millstream.errors import CorruptionError, Overloaded
 from millstream.format import keys
 from millstream.store.commit import Commit, Row
 
-EPOCH, COMMIT, BARRIER, CHUNK, CHUNKED = range(1, 6)
+EPOCH, COMMIT, BARRIER, CHUNK, CHUNKED, CLOSED = range(1, 7)
 
 HASH_BYTES = 32
 ID_BYTES = 16
@@ -99,6 +101,8 @@ class Position(Struct, frozen=True, array_like=True):
     address: str = ""
     time_ms: int = 0
     wall_ms: int = 0
+    closed: bool = False
+    """Whether that entry has closed its log: the next one is in another."""
 
     def row(self) -> Row:
         """As it is stored."""
@@ -124,7 +128,7 @@ def decode(sequence: int, data: bytes) -> SharedEntry:
         found = _entries.decode(data)
     except msgspec.MsgspecError as error:
         raise _unreadable(sequence, error) from error
-    if not EPOCH <= found.kind <= CHUNKED:
+    if not EPOCH <= found.kind <= CLOSED:
         raise _unreadable(sequence, f"its kind is {found.kind}; was it written by a newer version?")
     return found
 
@@ -151,8 +155,17 @@ def _unreadable(sequence: int, why: object) -> Differs:
     return Differs(f"entry {sequence} of the shared log is not what was sent: {why}")
 
 
-def pack(commit: Commit, tables: list[TableChange]) -> bytes:
-    """A commit as the body of an entry."""
+def pack(commit: Commit, tables: list[TableChange], *, bytes_max: int) -> bytes:
+    """A commit as the body of an entry; `Overloaded` if it is larger than a shared log takes."""
+    size = sum(len(value) for _, value in commit.rows)
+    size += sum(len(change.changeset) for change in tables)
+    if size > bytes_max:
+        raise Overloaded(
+            f"{size:,} bytes in one commit, and a cluster's shared log takes {bytes_max:,}: nothing "
+            "was stored; send less at once",
+            size=size,
+            limit=bytes_max,
+        )
     return encode(
         SharedCommit(list(commit.rows), list(commit.deletes), list(commit.ranges), tables)
     )
@@ -178,7 +191,15 @@ def behind(position: Position, data: bytes, entry: SharedEntry) -> Position:
         address,
         entry.time_ms,
         entry.wall_ms,
+        entry.kind == CLOSED,
     )
+
+
+def closing(sequence: int, data: bytes) -> SharedEntry:
+    """The entry that closes a log behind the last one, which has these bytes."""
+    last = decode(sequence, data)
+    name = secrets.token_bytes(ID_BYTES)
+    return SharedEntry(CLOSED, last.epoch, name, digest(data), last.time_ms, last.wall_ms)
 
 
 def is_noted(kind: int, sequence: int) -> bool:

@@ -146,6 +146,13 @@ class JetStreamLog:
         self._checked_at = float("-inf")
         line.subscribe(self._grown, self._hear)
 
+    def ready(self, *, timeout_s: float) -> None:
+        """Wait for a connection to a server. Raises `Unreachable`."""
+        try:
+            self._line.call(self._line.connected(), timeout_s=timeout_s)
+        except TimeoutError:
+            raise Unreachable(f"{self.place}: {self._line.trouble}") from None
+
     def found(self, *, timeout_s: float, first: int = 1) -> None:
         """Make the stream, unless there is one; its first entry gets the sequence `first`.
 

@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable
 
 from millstream.cluster import entry as entries
+from millstream.cluster import refusal
 from millstream.cluster.batch import EntryBatch, OneMore
 from millstream.cluster.entry import Differs, EpochBody, Position, SharedEntry, TableChange, encode
 from millstream.cluster.leadership import Leadership
@@ -39,7 +40,6 @@ from millstream.errors import (
     NoQuorum,
     NotLeader,
     OutcomeUnknown,
-    Overloaded,
 )
 from millstream.format import keys
 from millstream.store.commit import Commit
@@ -90,6 +90,8 @@ class ClusterMember:
         """When the position last changed."""
         self.backlog = 0
         """Entries up to here were stored before this node joined: how long ago, only wall clocks say."""
+        self.may_reopen = False
+        """Whether another log has begun behind one that was closed, as the node has seen."""
         self._pause = pause
         self._begun = self._proven = 0
         """Appends by number: how many were begun, and the last that is known to be stored."""
@@ -113,21 +115,23 @@ class ClusterMember:
         if not self.leadership.leads or self.halted:
             raise self.not_leader()
 
+    @property
+    def stopped(self) -> str:
+        """Why this node writes nothing, whichever node led last; empty if it may."""
+        return self.halted or (refusal.CLOSED if self.is_closed else "")
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the log ends here for good, and no other one has begun behind this store."""
+        return self.position.closed and not self.may_reopen
+
     def not_leader(self) -> NotLeader:
         """What a caller is told by a node that does not lead."""
-        view = self.leadership
-        if self.halted:
-            text = f"node {self.name} has halted: {self.halted}"
-        elif view.leader is None or view.leader == self.name:
-            text = f"node {self.name} does not lead, and knows no node that does; try again soon"
-        else:
-            text = f"node {self.name} does not lead: {view.leader} does, at {view.address}"
-        address = None if view.leader == self.name else view.address
-        return NotLeader(text, leader=address, epoch=view.epoch)
+        return refusal.not_leader(self.name, self.leadership, stopped=self.stopped)
 
     def commit(self, writer: Writer, commit: Commit, tables: list[TableChange]) -> None:
         """Have the quorum keep a commit, and then keep it here; in the turn, by the leader."""
-        body = self._packed(commit, tables)
+        body = entries.pack(commit, tables, bytes_max=self.settings.commit_bytes_max)
         sent = False
         try:
             position = self._send_commit(body)
@@ -222,7 +226,7 @@ class ClusterMember:
     def campaign(self) -> bool:
         """Try to lead: append an epoch behind everything that was applied."""
         with self.turn:
-            if self.damaged or self.halted or self._lost or self.leadership.leads:
+            if self.damaged or self.stopped or self._lost or self.leadership.leads:
                 return False
             body = EpochBody(self.name, self.address, self.engine.last_seq())
             entry = self._entry(entries.EPOCH, encode(body), epoch=self.position.epoch + 1)
@@ -245,6 +249,13 @@ class ClusterMember:
         self.halted = self.halted or reason
         self._lose()
 
+    def found_damage(self, reason: str) -> None:
+        """Lead no more: the rows here are damaged, and come from another node from now on."""
+        with self.turn:
+            if not self.damaged:
+                self.damaged = reason
+                self._lose()
+
     def load(self) -> None:
         """Begin with what is in the file, when the node starts or the file was exchanged; in the turn."""
         self.damaged = ""
@@ -256,19 +267,6 @@ class ClusterMember:
         )
 
     # Appending.
-
-    def _packed(self, commit: Commit, tables: list[TableChange]) -> bytes:
-        most = self.settings.commit_bytes_max
-        size = sum(len(value) for _, value in commit.rows)
-        size += sum(len(change.changeset) for change in tables)
-        if size > most:
-            raise Overloaded(
-                f"{size:,} bytes in one commit, and a cluster's shared log takes {most:,}: nothing "
-                "was stored; send less at once",
-                size=size,
-                limit=most,
-            )
-        return entries.pack(commit, tables)
 
     def _send_commit(self, body: bytes) -> Position:
         self._chunks = []  # of a commit that was given up
@@ -307,7 +305,7 @@ class ClusterMember:
             try:
                 return self._append(entry)
             except Unreachable as error:
-                raise self._no_quorum(error) from error
+                raise refusal.no_quorum(self.shared.place, error) from error
             except (Overtaken, Unsure) as error:
                 position = self._settle(entry, deadline_s, error)
             if position is not None:
@@ -411,6 +409,8 @@ class ClusterMember:
                 self._begin(entry.epoch, epoch, own=entry.id in self._campaigns)
             elif batch.is_full:
                 self._flush(batch)
+            if entry.kind == entries.CLOSED:
+                self.may_reopen = False
         self._flush(batch)
         self.leadership.heard(self.clock.seconds())
 
@@ -477,12 +477,6 @@ class ClusterMember:
         if self.leadership.leads:
             self.leadership.step_down(self.clock.seconds(), successor=successor)
         self._tell()
-
-    def _no_quorum(self, error: Exception) -> NoQuorum:
-        return NoQuorum(
-            f"the shared log {self.shared.place} cannot be reached, or too few of its servers "
-            f"answer ({error}); nothing was stored, and reads go on. Try again soon"
-        )
 
     def _tell(self) -> None:
         self.progress_s = self.clock.seconds()

@@ -7,6 +7,7 @@ it; the store's own rows; and what keeps the shared log small.
 from __future__ import annotations
 
 import logging
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from millstream.clock import Clock, SystemClock
+from millstream.cluster.bulletin import Bulletin
 from millstream.cluster.nats_access import ClusterTls, NatsAccess
 from millstream.cluster.node import Fetch, Node
 from millstream.cluster.peers import NATS_USER, Peer, check_name, derive, own
@@ -29,11 +31,14 @@ from millstream.store.engine import Engine
 if TYPE_CHECKING:
     from millstream.cluster.jetstream import JetStreamLog
     from millstream.cluster.nats_line import NatsLine
+    from millstream.cluster.reporting import Reporting
 
 _logger = logging.getLogger("millstream.cluster")
 
 WAIT_S = 5.0
 """How long the other nodes are waited for before that is written down; it is waited on."""
+LISTEN_S = 1.2
+"""How long a new node listens for nodes with a history: each reports twice a second."""
 GIVE_UP_S = 30.0
 """How long a new node waits for a NATS that others run; a service manager then starts it again."""
 REPLICAS = (1, 3, 5)
@@ -155,10 +160,7 @@ class Membership:
         opened.callback(engine.close)
         if self.plan.peers:
             self._start_server()
-        log = self._join(is_new=_is_new(engine))
-        from millstream.cluster.reporting import Reporting
-
-        bulletin = Reporting(self._line, self.plan.cluster, clock=self._clock)
+        log, bulletin = self._join(is_new=_is_new(engine))
         node = Node(
             self.plan.node,
             self.plan.address,
@@ -207,25 +209,33 @@ class Membership:
         self._stack.callback(server.stop)
         server.start()
 
-    def _join(self, *, is_new: bool) -> JetStreamLog:
+    def _join(self, *, is_new: bool) -> tuple[JetStreamLog, Reporting]:
         """The shared log. Only a node without a history makes it: else its loss would be hidden."""
         from millstream.cluster.jetstream import JetStreamLog
+        from millstream.cluster.reporting import Reporting
 
         self._line = self.plan.connect(self.plan.node)
         self._stack.callback(self._line.close)
         log = JetStreamLog(self._line, self.plan.cluster, replicas=self.plan.replicas)
+        bulletin = Reporting(self._line, self.plan.cluster, clock=self._clock)
         if is_new:
-            self._found(log)
-        return log
+            self._found(log, bulletin)
+        return log, bulletin
 
-    def _found(self, log: JetStreamLog) -> None:
-        """Make the shared log, once there are enough servers. Raises `CannotOpen` if NATS refuses."""
+    def _found(self, log: JetStreamLog, bulletin: Bulletin) -> None:
+        """Make the shared log, once there are enough servers, unless other nodes have a history.
+
+        Raises `CannotOpen` if NATS refuses.
+        """
         from millstream.cluster.jetstream import Unfit
 
         deadline_s = self._clock.seconds() + GIVE_UP_S
         while True:
             try:
-                log.found(timeout_s=WAIT_S)
+                log.ready(timeout_s=WAIT_S)
+                threading.Event().wait(LISTEN_S)
+                if not any(report.sequence for report, _ in bulletin.reports().values()):
+                    log.found(timeout_s=WAIT_S)
                 return
             except Unreachable as error:
                 why = self._line.refusal or str(error)

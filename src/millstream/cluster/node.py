@@ -17,6 +17,7 @@ from millstream.clock import Clock
 from millstream.cluster.bulletin import Bulletin, NodeReport, Role
 from millstream.cluster.engine import ReplicatedEngine
 from millstream.cluster.entry import Position
+from millstream.cluster.inspection import Inspection
 from millstream.cluster.leadership import Leadership
 from millstream.cluster.member import ClusterMember, NeedsSnapshot
 from millstream.cluster.settings import NodeSettings
@@ -27,6 +28,8 @@ from millstream.cluster.time import ClusterClock
 from millstream.errors import Conflict, MillstreamError, NoQuorum, Overloaded
 from millstream.store.engine import Engine
 
+CHECKING_S = 0.05
+"""The pause of a node that would campaign if its file were checked."""
 FAILED_S = 0.2
 """The pause after a step that failed."""
 
@@ -111,6 +114,7 @@ class Node:
             pause=self._pause,
         )
         self.engine = ReplicatedEngine(self.member)
+        self._inspection = Inspection(engine, clock=clock, wait_s=self.settings.inspection_s)
         self.elections = self.snapshots_taken = 0
         self.last_failure: str | None = None
         self._joined = False
@@ -127,6 +131,7 @@ class Node:
 
     def start(self) -> None:
         """Join, catch up and campaign from now on, on a thread of its own."""
+        self._inspection.start()
         self._thread = threading.Thread(target=self._run, name="millstream-node", daemon=True)
         self._thread.start()
 
@@ -137,6 +142,7 @@ class Node:
             self.member.changed.notify_all()
         if self._thread is not None:
             self._thread.join()
+        self._inspection.stop()
         with self.member.turn:
             self._leadership.leads = False
             try:
@@ -153,12 +159,15 @@ class Node:
                     self.step()
             except (MillstreamError, Unreachable) as error:
                 self.last_failure = str(error)
+                self._tell()  # a node that cannot go on is heard of all the same
                 self._pause(FAILED_S)
             except Exception as error:  # going on with what is not understood could do harm
                 self.member.halt(f"{type(error).__name__}: {error}")
 
     def step(self) -> None:
         """One turn of the loop."""
+        if self._inspection.damage:
+            self.member.found_damage(self._inspection.damage)
         if self.member.halted:
             self._pause(self.settings.turn_s)
         elif not self._joined:
@@ -180,6 +189,10 @@ class Node:
         held = self._held()
         if held is None:
             return
+        self.member.may_reopen = held.first > self.member.position.sequence
+        if self.member.is_closed:
+            self._pause(self.settings.turn_s)
+            return
         self.member.backlog = held.last
         self._joined = True
 
@@ -189,13 +202,15 @@ class Node:
         try:
             held = self._shared.held(timeout_s=self.settings.append_timeout_s)
         except Gone as error:
-            if not position.sequence:
+            if not position.sequence or position.closed:
                 raise Unreachable(str(error)) from error  # it may be made just now
             self.member.halt(
                 f"the shared log {self._shared.place} is gone ({error}). `millstream cluster repair` "
                 "rebuilds it from the store that has most"
             )
             return None
+        if held.last < position.sequence and position.closed:
+            raise Unreachable(f"{self._shared.place} does not begin behind this store")
         if held.last < position.sequence:
             self.member.halt(
                 f"the shared log {self._shared.place} ends at entry {held.last}, and this store has "
@@ -232,6 +247,7 @@ class Node:
             self._take_snapshot(str(error))
             return
         if found:
+            self._joined = not self.member.is_closed
             if self.on_applied is not None:
                 self.on_applied()
             return
@@ -240,6 +256,14 @@ class Node:
         if self._is_stalled():
             self._take_snapshot(f"no progress for {self.settings.stalled_s:g} s")
         elif self._leadership.due(self.clock.seconds()) == "campaign":
+            self._campaign()
+
+    def _campaign(self) -> None:
+        if self._inspection.is_awaited:
+            self._pause(min(CHECKING_S, self.settings.turn_s))
+        elif not self.member.position.sequence and self._behind():  # leading would hide their rows
+            self._take_snapshot("other nodes have a history, and this one has none")
+        else:
             self.member.campaign()
 
     def _gone(self, error: Gone) -> None:
@@ -300,8 +324,10 @@ class Node:
                 f"the snapshot of {source.node} stands at entry {found.sequence}, and this store at "
                 f"{own.sequence}: it is of no use"
             )
+        keep_old = bool(self.member.damaged)
+        self._inspection.stop()
         with self.member.turn:
-            exchange(self.member.engine, path, keep_old=bool(self.member.damaged))
+            exchange(self.member.engine, path, keep_old=keep_old)
             self.member.load()
         self.snapshots_taken += 1
         if self.on_applied is not None:
@@ -335,7 +361,7 @@ class Node:
             member.replays,
             self.snapshots_taken,
             member.barrier_s,
-            member.halted or member.damaged,
+            member.stopped or member.damaged,
         )
 
     def reports(self) -> dict[str, tuple[NodeReport, float]]:
@@ -426,7 +452,7 @@ class Node:
             )
 
     def _role(self) -> Role:
-        if self.member.halted:
+        if self.member.stopped:
             return "halted"
         if self._leadership.leads:
             return "leader"
@@ -459,6 +485,6 @@ class Node:
             self._leadership.epoch,
             member.noted.sequence,
             member.noted.hash,
-            member.halted or member.damaged,
+            member.stopped or member.damaged,
             self._version,
         )

@@ -13,11 +13,12 @@ from types import TracebackType
 from typing import Self
 
 from millstream.clock import Clock, SystemClock
+from millstream.cluster import entry as entries
 from millstream.cluster.bulletin import NodeReport
 from millstream.cluster.jetstream import JetStreamLog
 from millstream.cluster.membership import Plan
 from millstream.cluster.reporting import Reporting
-from millstream.cluster.shared_log import Gone, Held, Unreachable
+from millstream.cluster.shared_log import Gone, Held, Overtaken, Unreachable, Unsure
 from millstream.errors import Conflict, NoQuorum
 
 PAUSE_S = 0.05
@@ -74,6 +75,34 @@ class Visit:
         except Gone:
             return None
 
+    def close(self, *, timeout_s: float) -> int:
+        """End the shared log: no node writes behind the entry whose sequence is returned.
+
+        Raises `Conflict` if it holds nothing, and `NoQuorum` if it cannot be done in time.
+        """
+        deadline = self._clock.seconds() + timeout_s
+        while self._clock.seconds() < deadline:
+            try:
+                if (last := self._close()) is not None:
+                    return last
+            except (Overtaken, Unsure):
+                continue  # what stands there now is looked at anew
+            except Unreachable as error:
+                raise NoQuorum(f"nothing was closed: {error}") from error
+        raise NoQuorum(f"the shared log was not closed within {timeout_s:g} s: stop clients first")
+
+    def _close(self) -> int | None:
+        held = self.held()
+        if held is None or held.first > held.last:
+            raise Conflict("the shared log holds nothing, so there is nothing to close")
+        found = self.log.read(held.last - 1, bytes_max=1, timeout_s=STREAM_S)
+        if not found or found[0].sequence != held.last:
+            return None
+        if entries.decode(*found[0]).kind == entries.CLOSED:
+            return held.last
+        entry = entries.closing(*found[0])
+        return self.log.append(entries.encode(entry), after=held.last, timeout_s=STREAM_S)
+
     def rebuild(self, reports: Reports, *, accept_loss: bool = False) -> int:
         """Give the shared log a new beginning behind the longest store; returns its sequence.
 
@@ -84,11 +113,17 @@ class Visit:
             self.log.rehearse(timeout_s=STREAM_S)
             self.log.drop(timeout_s=STREAM_S)
             self.log.found(timeout_s=STREAM_S, first=last + 1)
+            held = self.log.held(timeout_s=STREAM_S)
         except Unreachable as error:
             raise NoQuorum(
                 f"{error}. A majority of the NATS servers must run, and as many as the log has replicas: "
                 "start them, then try again"
             ) from error
+        if held.first != last + 1:
+            raise Conflict(
+                f"another program has made the shared log anew, from entry {held.first} on: stop nodes "
+                "that are just starting, then try again"
+            )
         return last
 
 
@@ -98,8 +133,8 @@ def longest(reports: Reports, *, members: int, accept_loss: bool = False) -> int
     leading = [one.node for one in found if one.role == "leader"]
     if leading:
         raise Conflict(
-            f"node {leading[0]} leads, so the shared log is whole: nothing is to be repaired, and it "
-            "can be moved only while no node leads"
+            f"node {leading[0]} leads, so the shared log is whole: nothing is to be repaired. To move it, "
+            "close it first: `millstream cluster close`"
         )
     if len(found) < members and not accept_loss:
         raise Conflict(
@@ -117,6 +152,12 @@ def longest(reports: Reports, *, members: int, accept_loss: bool = False) -> int
                 "right, and remove the other's file; it then takes a snapshot"
             )
     return max(seen)
+
+
+def closed_behind(reports: Reports, last: int) -> list[str]:
+    """The nodes that have stopped behind the entry which closed their log."""
+    found = [report for report, _ in reports.values()]
+    return sorted(one.node for one in found if one.role == "halted" and one.sequence == last)
 
 
 def _names(reports: list[NodeReport]) -> str:

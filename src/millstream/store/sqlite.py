@@ -35,6 +35,7 @@ from millstream.limits import Limits
 from millstream.store.disk import DiskSpace, full
 from millstream.store.engine import Ability, Durability, Shortage
 from millstream.store.polling import poll
+from millstream.store.sqlite_check import check_pages
 from millstream.store.sqlite_checkpoints import Checkpoints
 from millstream.store.sqlite_copy import copy_file, exchange_file
 from millstream.store.sqlite_file import (
@@ -230,6 +231,14 @@ class SqliteEngine:
         with self.read() as snapshot:
             snapshot.last_seq()  # the transaction sees from now on what it saw at its first read
             copy_file(snapshot.connection, path, vfs=self._vfs)
+
+    def verify(self, stop: Callable[[], bool]) -> bool:
+        """Read every page, beside running commits; False if it was stopped.
+
+        Raises `CorruptionError` for a damaged one.
+        """
+        with self.read() as snapshot:
+            return check_pages(snapshot.connection, stop, place=self.place)
 
     def exchange(self, path: Path, *, aside: Path) -> None:
         """Put another file in the place of this one, which goes aside; reads wait meanwhile."""

@@ -148,9 +148,11 @@ class Seat:
 
     def reads(self, level: ReadLevel) -> bool:
         """Whether reads of a level may be answered from what this node has."""
-        if level.kind == "strong" or self.stance.role not in ("leader", "follower"):
+        if level.kind == "strong" or self.stance.role == "joining":
             return False
-        return level.kind == "eventual" or self._is_within(level.lag_s_max)
+        if level.kind == "eventual":
+            return True
+        return self.stance.role != "halted" and self._is_within(level.lag_s_max)
 
     async def freshen(self, command: Command[Any], level: ReadLevel) -> None:
         """On the leading node, before a read: prove that it still leads, if the level wants that.

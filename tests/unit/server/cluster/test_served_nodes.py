@@ -10,6 +10,7 @@ import pytest
 
 import millstream
 from millstream import Producer
+from millstream.errors import MillstreamError
 from tests.unit.server.cluster.electing import KEY, ServedNodes, serving_nodes
 
 
@@ -122,3 +123,28 @@ def test_a_server_alone_has_no_cluster(tmp_path: Path) -> None:
         found = httpx.get(f"{server.url}/cluster/status", timeout=30)
         assert found.status_code == 404
         assert "millstream_cluster" not in httpx.get(f"{server.url}/metrics", timeout=30).text
+
+
+def test_nodes_that_have_halted_answer_eventual_reads_and_nothing_else(
+    nodes: ServedNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millstream.server.cluster.forwarding.FORWARD_S", 0.1)
+    monkeypatch.setattr("millstream.server.core.FORWARD_S", 0.1)
+    with millstream.open(nodes.urls) as ms:
+        ms.log("a").append(b"0")
+    for url in nodes.urls:
+        with millstream.open(url, read_level="eventual") as ms:
+            assert ms.log("a").wait(0, timeout=30)
+    for node in nodes.nodes.values():
+        node.member.halt("the test says so")
+    seats = [nodes.core(name).seat for name in nodes.nodes]
+    nodes.until(lambda: all(seat.stance.role == "halted" for seat in seats))
+    for url in nodes.urls:
+        with millstream.open(url, read_level="eventual") as ms:
+            assert [one.value for one in ms.log("a").read()] == [b"0"]
+    for level in ("strong", "bounded:60"):
+        with (
+            pytest.raises(MillstreamError, match="the test says so"),
+            millstream.open(nodes.urls[0], read_level=level, retry_for=0.1) as ms,
+        ):
+            ms.log("a").info()

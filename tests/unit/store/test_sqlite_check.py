@@ -1,0 +1,50 @@
+"""Every page of a store's file is looked at, and one flipped bit is found wherever it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import millstream
+from millstream.errors import CorruptionError
+from millstream.store.sqlite import SqliteEngine
+
+PAGE_BYTES = 4096
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    found = tmp_path / "s.db"
+    with millstream.open(found) as ms:
+        ms.log("orders").append_many([b"x" * 3000] * 50)
+        ms.log("large").append(b"y" * 100_000)  # pages that only follow others
+        with ms.transaction() as tx:
+            tx.sql("CREATE TABLE own (id INTEGER PRIMARY KEY, text TEXT)")
+            tx.sql("INSERT INTO own VALUES (1, ?)", ("z" * 20_000,))
+    return found
+
+
+def verify(path: Path) -> bool:
+    engine = SqliteEngine(path)
+    try:
+        return engine.verify(lambda: False)
+    finally:
+        engine.close()
+
+
+def test_a_sound_file_is_whole(path: Path) -> None:
+    assert verify(path)
+
+
+def test_a_flipped_bit_is_found_on_every_page(path: Path) -> None:
+    data = path.read_bytes()
+    pages = len(data) // PAGE_BYTES
+    assert pages > 40
+    for page in range(2, pages):  # without the first one no store can be opened
+        place = page * PAGE_BYTES + 1000
+        path.write_bytes(data[:place] + bytes((data[place] ^ 4,)) + data[place + 1 :])
+        with pytest.raises(CorruptionError):
+            verify(path)
+    path.write_bytes(data)
+    assert verify(path)
