@@ -255,7 +255,9 @@ def with_strides() -> Stored:
         clock.advance(7 * 24 * 60 * 60 + 1)
         QueueUpkeep()(store)
         queue.put(b"3")
-        queue.claim(2, consumer="w")
+        held = queue.claim(2, consumer="w")
+        queue.put(b"4")
+        queue.claim(1, consumer="w", ack=held)
         return Stored(unfolded(engine), dict(engine.survivors()))
 
 

@@ -211,3 +211,14 @@ def test_a_claim_gets_what_another_caller_brings_in_the_same_commit(
     assert granted.count == 1
     assert store.stats()["commits"] == before + 1
     assert counts(queue) == {"in_flight": 1}
+
+
+def test_a_log_that_is_named_twice_is_placed_once(ms: Millstream) -> None:
+    queue = ms.queue("q", sources=["a", "b", "a"], start="earliest")
+    for number in range(3):
+        ms.log("a").append(b"a%d" % number)
+        ms.log("b").append(b"b%d" % number)
+        found = queue.claim(1) + queue.claim(5)
+        assert sorted(message.value for message in found) == [b"a%d" % number, b"b%d" % number]
+        queue.ack(found)
+    assert queue.claim(1) == []

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import partial
 from itertools import groupby
@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from millstream.format.ids import CAPACITIES
 from millstream.queue.model.bucket_changes import (
+    Caught,
     Change,
     Claimed,
     Ended,
@@ -95,13 +96,16 @@ class Bucket(Entity):
 
     weight: ClassVar[int] = 250
     changes: ClassVar = Change
-    computed: ClassVar = (Strode, Filled)
+    computed: ClassVar = (Strode, Filled, Caught)
 
     def apply(self, change: Change) -> None:
         """Move to the next state."""
         match change:
             case Strode():
-                self._stride(change)
+                self._stride(change.done, change.claimed, change)
+            case Caught():
+                self._receive(change.spans)
+                self._stride(change.done, (change.claimed,), change)
             case Claimed():
                 for start, stop in change.ranges:
                     self._fill(start, stop, IN_FLIGHT, change.until_ms)
@@ -136,6 +140,12 @@ class Bucket(Entity):
                 self.spans = list(self._moved(change))
 
     def _receive(self, spans: list[Span]) -> None:
+        if len(spans) == 1 and spans[0].count == 1 and spans[0].slot == len(self.states):
+            self.states.append(AVAILABLE)
+            self.attempts.append(0)
+            self.until_ms.append(0)
+            self.spans += spans
+            return
         for start, stop in _stretches(spans):
             self._grow(stop)
             self._fill(start, stop, AVAILABLE, 0)
@@ -157,9 +167,9 @@ class Bucket(Entity):
                 yield replace(span, count=skip)
             yield replace(span.cut(skip, count, slot), log_id=change.to_id)
 
-    def _stride(self, change: Strode) -> None:
-        at_ms, claimed = change.at_ms, change.claimed
-        for start, stop in change.done:
+    def _stride(self, done: list[Slots], claimed: Sequence[Slots], change: Strode | Caught) -> None:
+        at_ms = change.at_ms
+        for start, stop in done:
             self._fill(start, stop, DONE, at_ms)
             self.ends.append(End(start, stop, at_ms, DONE, ""))
         if claimed:

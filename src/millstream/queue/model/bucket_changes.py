@@ -86,5 +86,18 @@ class Filled(Struct, array_like=True, frozen=True, tag=9):
     spans: list[Span]
 
 
-Change = Placed | Claimed | Ended | Renewed | Removed | Strode | Forgot | Withdrawn | Filled
+class Caught(Struct, array_like=True, frozen=True, tag=10):
+    """Messages came to a bucket of lane 0, and the first of them were claimed; others are done."""
+
+    spans: list[Span]
+    done: list[Slots]
+    claimed: Slots
+    at_ms: int
+    until_ms: int
+    consumer: str
+
+
+Change = (
+    Placed | Claimed | Ended | Renewed | Removed | Strode | Forgot | Withdrawn | Filled | Caught
+)
 """What can happen to a bucket."""

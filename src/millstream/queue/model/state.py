@@ -120,7 +120,24 @@ class Arrived(Struct, array_like=True, frozen=True, tag=6):
     count: int
 
 
-Change = Specified | Moved | Paused | Advanced | QueueSetBack | Arrived
+class CaughtUp(Struct, array_like=True, frozen=True, tag=7):
+    """Messages are done; others of one log were placed in lane 0, all in one bucket, which nothing
+    waited in, and the first of them were claimed."""
+
+    at_ms: int
+    done: list[tuple[int, int, bool]]
+    """As in `Advanced`."""
+    claimed: int
+    until_ms: int
+    log_id: int
+    position: int
+    """Up to where the log is routed now."""
+    first: int
+    """The claim number of the first."""
+    count: int
+
+
+Change = Specified | Moved | Paused | Advanced | QueueSetBack | Arrived | CaughtUp
 """What can happen to a queue."""
 
 
@@ -161,13 +178,19 @@ class QueueState(Entity, array_like=True):
     """Messages that it lost by that, unfinished."""
 
     changes: ClassVar = Change
-    computed: ClassVar = (Advanced, Arrived)
+    computed: ClassVar = (Advanced, Arrived, CaughtUp)
 
     def apply(self, change: Change) -> None:
         """Move to the next state."""
         match change:
             case Advanced():
-                self._advance(change)
+                self._finish(change.done, change.at_ms)
+                if change.claimed:
+                    self._skip(0, change.claimed)
+                    self._claim(change.claimed, change.claimed_in, change.until_ms)
+            case CaughtUp():
+                self._finish(change.done, change.at_ms)
+                self._catch_up(change)
             case Moved():
                 self._move(change)
             case Arrived():
@@ -192,38 +215,52 @@ class QueueState(Entity, array_like=True):
         self.next = first
         self.eras.append((first, -1, exponent))
 
-    def _advance(self, change: Advanced) -> None:
-        counts, claimed = self.counts, change.claimed
-        for bucket_id, done, busy in change.done:
+    def _finish(self, ends: list[tuple[int, int, bool]], at_ms: int) -> None:
+        counts = self.counts
+        for bucket_id, done, busy in ends:
             counts.done += done
             counts.in_flight -= done
             self.done_ever += done
-            self.rates.note(0, done, change.at_ms)
+            self.rates.note(0, done, at_ms)
             self._survive(bucket_id, -done)
             if not busy:
                 self.busy.pop(bucket_id, None)
-        if claimed:
-            counts.available -= claimed
-            counts.in_flight += claimed
-            counts.fresh -= claimed
-            counts.claimed += claimed
-            self._skip(0, claimed)
-            before = self.busy.get(change.claimed_in, change.until_ms)
-            self.busy[change.claimed_in] = min(before, change.until_ms)
+
+    def _claim(self, count: int, bucket_id: int, until_ms: int) -> None:
+        counts = self.counts
+        counts.available -= count
+        counts.in_flight += count
+        counts.fresh -= count
+        counts.claimed += count
+        self.busy[bucket_id] = min(self.busy.get(bucket_id, until_ms), until_ms)
+
+    def _catch_up(self, change: CaughtUp) -> None:
+        first, claimed, count = change.first, change.claimed, change.count
+        bucket_id = self._take_room(first, count, change.at_ms)
+        if count > claimed:
+            self.lanes[0] = [(first + claimed, first + count)]
+        self.positions[change.log_id] = change.position
+        self._claim(claimed, bucket_id, change.until_ms)
 
     def _receive(self, change: Arrived) -> None:
-        counts, count, first = self.counts, change.count, change.first
+        count, first = change.count, change.first
+        self._take_room(first, count, change.at_ms)
+        _extend(self.lanes.setdefault(0, []), first, first + count)
+        self.positions[change.log_id] = change.position
+
+    def _take_room(self, first: int, count: int, at_ms: int) -> int:
+        """Have so many messages of lane 0 from a claim number on; the bucket that they are in."""
+        counts = self.counts
         counts.available += count
         counts.fresh += count
         counts.placed += count
-        self.rates.note(count, 0, change.at_ms)
+        self.rates.note(count, 0, at_ms)
         start, room, bucket_id = self.room()
         if start == self.next:
             self.next = start + room
         self.free[0] = first + count, start + room
-        _extend(self.lanes.setdefault(0, []), first, first + count)
-        self.positions[change.log_id] = change.position
         self._survive(bucket_id, count)
+        return bucket_id
 
     def _move(self, change: Moved) -> None:
         counts, by = self.counts, change.counts

@@ -17,11 +17,11 @@ from millstream.format import keys
 from millstream.format.ids import CAPACITIES, NUMBER_BITS, bucket_of
 from millstream.queue import commands as c
 from millstream.queue.model.bucket import Bucket
-from millstream.queue.model.bucket_changes import Strode
+from millstream.queue.model.bucket_changes import Caught, Strode
 from millstream.queue.model.slots import IN_FLIGHT, Slots
-from millstream.queue.model.state import Advanced, QueueState
+from millstream.queue.model.state import Advanced, CaughtUp, QueueState
 from millstream.queue.rules.aging import note_done
-from millstream.queue.rules.arriving import place_arrived
+from millstream.queue.rules.arriving import place_arrival, place_arrived
 from millstream.store.transaction import WriteTransaction
 
 FIRST = 1
@@ -45,16 +45,22 @@ def stride(
     queue = tx.entity(key, QueueState)
     if not queue.is_steady(now_ms):
         return None
-    total, is_level = sum(counts), False
+    total, is_level, caught = sum(counts), False, None
     front = queue.front(total)
     if front is None and queue.counts.fresh < total:
-        is_level = place_arrived(tx, key, queue)
-        if is_level and len(counts) == 1 and queue.counts.fresh < total:
-            total = queue.counts.fresh  # this is all there is
-            counts = [total]
-        front = queue.front(total)
+        can_catch = len(counts) == 1 and not queue.counts.fresh
+        is_level, caught = place_arrived(tx, key, queue, leaves_one=can_catch)
+        fresh = queue.counts.fresh if caught is None else caught.total
+        if is_level and len(counts) == 1 and fresh < total:
+            total, counts = fresh, [fresh]  # this is all there is
+        if caught is None:
+            front = queue.front(total)
+        else:
+            front = caught.bucket_id, (caught.slot, caught.slot + total)
     held = None if front is None else _held(tx, queue.queue_id, done)
     if front is None or held is None or not (held or total or is_level):
+        if caught is not None:
+            place_arrival(tx, key, queue, caught)
         return None
     if not (held or total):
         return c.Granted([], 0, 0, 0, is_level=True)
@@ -67,11 +73,17 @@ def stride(
         taken = _cut(first, counts) if bucket_id == taken_in else []
         if finished:
             note_done(tx, queue.queue_id, bucket_id, bucket)
-        tx.change(bucket_key, Strode(finished, taken, now_ms, until_ms, consumer))
+        change: Strode | Caught = Strode(finished, taken, now_ms, until_ms, consumer)
+        if taken and caught is not None:
+            change = Caught(caught.spans, finished, taken[0], now_ms, until_ms, consumer)
+        tx.change(bucket_key, change)
         if finished:
             size = sum([stop - start for start, stop in finished])
             ends.append((bucket_id, size, bucket.any_are(IN_FLIGHT)))
-    tx.change(key, Advanced(now_ms, ends, total, taken_in, until_ms))
+    if caught is None:
+        tx.change(key, Advanced(now_ms, ends, total, taken_in, until_ms))
+    else:
+        tx.change(key, CaughtUp(now_ms, ends, total, until_ms, *caught[:4]))
     grants = []
     for slot, count, log_id, offset in held[taken_in][1].stretches(first, last) if total else ():
         grants.append(c.Grant(taken_in + slot, count, FIRST, log_id, offset, until_ms))
