@@ -117,6 +117,7 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
     q.PutMessages: putting.put,
     q.ClaimRouted: claims.claim,
     q.FinishClaims: endings.finish,
+    q.ReturnClaims: endings.give_back,
     q.RenewClaims: endings.renew,
     m.SendToRoom: sending.send,
     m.Broadcast: lambda tx, command: sending.Broadcasting(command)(tx),

@@ -16,13 +16,16 @@ PAIRS = ("beside", "opening", "surface", "working")
 """Files that both surfaces have under the same names, each with a text of its own."""
 
 ALONE = (
+    "claim_loop",
     "claiming",
     "feed",
     "feeds",
     "fetching",
     "inorder",
     "offset_waits",
+    "returning",
     "session",
+    "standing",
     "weight",
 )
 """Files of coroutines that threads have no counterpart of."""

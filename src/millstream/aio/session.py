@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from millstream.aio.claiming import Claims, ClientTurns
+from millstream.aio.claim_loop import ClientTurns
+from millstream.aio.claiming import Claims
 from millstream.aio.feeds import Feeds
 from millstream.aio.weight import CLAIM_WEIGHT, are_light, weight_of
 from millstream.command import Command, Operation, tidies
@@ -70,10 +71,11 @@ class _Awaited(_Asked, eq=False, kw_only=True):
         return not self.future.done()
 
     def settle(self) -> None:
-        """Give the answer, unless nobody waits any more."""
+        """Give the answer; if the coroutine was cancelled, `tell` gets what was done in vain."""
         if self.future.done():
-            return
-        if self.error is not None:
+            if self.error is None:
+                self.tell(self.result)
+        elif self.error is not None:
             self.future.set_exception(self.error)
         else:
             self.future.set_result(self.result)
@@ -160,6 +162,11 @@ class AsyncEmbeddedSession:
         self.commit_soon(command, done)  # type: ignore[arg-type]
         return True
 
+    def return_claims(self, command: Command[Any], answer: Any) -> None:
+        """Give back what a claim was answered, if its consumer has left before it could know."""
+        if type(command) is ClaimMessages and isinstance(answer, list):
+            self._claims.returns.give_back(command, answer)
+
     async def close(self) -> None:
         """Close the store; calls that still wait get `Closed`."""
         if self._closing is None:
@@ -175,16 +182,28 @@ class AsyncEmbeddedSession:
 
     # Operations: gathered, then handed in.
 
-    async def commit(self, command: Operation[T]) -> T:
-        """Carry out an operation, in one commit with all others of this turn of the event loop."""
-        return await self.begin(command)
+    async def commit(self, command: Operation[T], unwanted: Done | None = None) -> T:
+        """Carry out an operation, in one commit with all others of this turn of the event loop.
+
+        If the caller is cancelled and it is carried out all the same, `unwanted` is told the answer.
+        """
+        future = self._begin_here(command, unwanted or _none)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if unwanted is not None and not future.cancelled() and future.exception() is None:
+                unwanted(future.result())  # it was just there
+            raise
 
     def begin(self, command: Operation[T]) -> asyncio.Future[T]:
         """Hand an operation in, with all others of this turn; its answer comes when it is durable."""
+        return self._begin_here(command, _none)
+
+    def _begin_here(self, command: Operation[T], unwanted: Done) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self._loop.create_future()
         weight = weight_of(command)
         run = operation(command)
-        self._gather(_Awaited(run, tell=_none, weight=weight, command=command, future=future))
+        self._gather(_Awaited(run, tell=unwanted, weight=weight, command=command, future=future))
         return future
 
     def commit_soon(self, command: Operation[Any], done: Done) -> None:
@@ -201,7 +220,7 @@ class AsyncEmbeddedSession:
         """Submit what was gathered in this turn, in pieces that one commit can take."""
         gathered = [asked for asked in self._gathered if asked.is_wanted]
         self._gathered = []
-        for claim, arrived in self._claims.arriving([asked.command for asked in gathered]):
+        for claim, arrived in self._claims.standing.arriving([asked.command for asked in gathered]):
             run = partial(claim_arriving, query=claim)
             gathered.append(_Asked(run, tell=arrived, weight=CLAIM_WEIGHT))
         size = self.limits.group_operations_max
@@ -220,17 +239,38 @@ class AsyncEmbeddedSession:
     # Reads and procedures.
 
     async def ask(
-        self, question: Callable[..., T], *arguments: Any, turns: ClientTurns | None = None
+        self,
+        question: Callable[..., T],
+        *arguments: Any,
+        turns: ClientTurns | None = None,
+        unwanted: Done | None = None,
     ) -> T:
-        """Have a thread of the pool answer, in one of the client's turns if it has such."""
+        """Have a thread of the pool answer, in one of the client's turns if it has such.
+
+        If the caller is cancelled and a thread answers all the same, `unwanted` is told the answer.
+        """
         if self._closing is not None:
             await asyncio.shield(self._closing)
             return question(*arguments)  # it refuses at once
         asked = partial(question, *arguments)
         if turns is None:
-            return await self._loop.run_in_executor(self._pool, asked)
+            return await self._ask_thread(asked, unwanted)
         async with turns:
-            return await self._loop.run_in_executor(self._pool, asked)
+            return await self._ask_thread(asked, unwanted)
+
+    async def _ask_thread(self, asked: Callable[[], T], unwanted: Done | None) -> T:
+        answer = self._pool.submit(asked)
+        try:
+            return await asyncio.wrap_future(answer, loop=self._loop)
+        except asyncio.CancelledError:
+            if unwanted is not None and not answer.cancel():
+                answer.add_done_callback(partial(self._tell_unwanted, unwanted))
+            raise
+
+    def _tell_unwanted(self, unwanted: Done, answer: Future[Any]) -> None:
+        """Called on a thread of the pool, or in the loop, once there is an answer or an error."""
+        if answer.exception() is None:
+            self.call_soon(partial(_tell, unwanted, answer.result()))
 
     async def _claim(self, command: ClaimMessages, turns: ClientTurns | None) -> list[Lot]:
         return await self._claims.claim(command, turns)
@@ -277,6 +317,10 @@ class AsyncEmbeddedSession:
         except RuntimeError:
             if not self._loop.is_closed():
                 raise
+
+
+def _tell(done: Done, found: Any) -> None:
+    done(found)
 
 
 def _none(found: Any) -> None:

@@ -13,6 +13,7 @@ from millstream.queue.commands import (
     FinishClaims,
     PutMessages,
     RenewClaims,
+    ReturnClaims,
     Run,
 )
 from millstream.rooms.commands import Broadcast
@@ -41,7 +42,7 @@ def weight_of(command: Operation[Any]) -> int:
     if isinstance(command, ClaimRouted):
         routed = sum([one.stop - one.start for one in command.routed])
         return (command.count + routed + _count(command.acked)) * MESSAGE_WEIGHT
-    if isinstance(command, FinishClaims | RenewClaims):
+    if isinstance(command, FinishClaims | RenewClaims | ReturnClaims):
         return _count(command.claims) * MESSAGE_WEIGHT
     if isinstance(command, Acknowledge):
         return MESSAGE_WEIGHT * len(command.ranges)

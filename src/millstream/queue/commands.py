@@ -171,6 +171,18 @@ class FinishClaims(Operation[list[Run]], frozen=True):
     each: bool = False
 
 
+class ReturnClaims(Operation[None], frozen=True):
+    """Give back messages that never reached the consumer they were claimed for.
+
+    They can be claimed again at once, also if no attempt is left. What is not held is passed over.
+    """
+
+    traits = Traits(needs=(on_queue("write"),), repeat="harmless", holds=True)
+
+    queue: str
+    claims: list[Run]
+
+
 class RenewClaims(Operation[LeaseEnd], frozen=True):
     """Prolong leases; answers until when."""
 

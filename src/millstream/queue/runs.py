@@ -7,7 +7,7 @@ from typing import Any
 
 from millstream.errors import InvalidInput
 from millstream.queue.commands import Run
-from millstream.queue.model.message import Message
+from millstream.queue.model.message import Lot, Message
 
 Messages = Message | Iterable[Message]
 """One message, or several of one queue."""
@@ -48,6 +48,11 @@ def runs_of(messages: Messages, queue: str | None = None) -> list[Run]:
     except (AttributeError, TypeError):
         chosen_of(messages)  # says what is wrong
         raise
+
+
+def lots_claimed(lots: Iterable[Lot]) -> list[Run]:
+    """The claims of what a claim was answered, a run for each lot."""
+    return [(lot.label.claim_id, len(lot.values), lot.label.attempt) for lot in lots]
 
 
 def _joined(chosen: list[Message], queue: str | None) -> list[Run]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -264,11 +264,19 @@ class Link:
 class LoopRequest(Asked):
     """A request of a coroutine in the link's own loop."""
 
-    __slots__ = ("future",)
+    __slots__ = ("_unwanted", "future")
 
     def __init__(self, command: Any) -> None:
         super().__init__(command)
         self.future: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
+        self._unwanted: Callable[[Raw], None] | None = None
+
+    def refuse(self, unwanted: Callable[[Raw], None]) -> None:
+        """The caller was cancelled: `unwanted` is told the answer, which is there or may yet come."""
+        if self.future.cancelled():
+            self._unwanted = unwanted
+        elif self.future.exception() is None:
+            unwanted(self.future.result())
 
     def is_wanted(self) -> bool:
         """Not if it was cancelled."""
@@ -277,8 +285,9 @@ class LoopRequest(Asked):
     def settle(self, outcome: Raw | MillstreamError) -> None:
         """Give the answer, unless the caller has stopped waiting."""
         if self.future.done():
-            return
-        if isinstance(outcome, MillstreamError):
+            if self._unwanted is not None and not isinstance(outcome, MillstreamError):
+                self._unwanted(outcome)
+        elif isinstance(outcome, MillstreamError):
             self.future.set_exception(outcome)
         else:
             self.future.set_result(outcome)

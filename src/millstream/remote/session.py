@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,6 +14,9 @@ from millstream import wire
 from millstream.clock import Clock, SystemClock
 from millstream.command import Command, waits
 from millstream.errors import CannotOpen, MillstreamError
+from millstream.queue.commands import ClaimMessages, ReturnClaims
+from millstream.queue.model.message import Lot
+from millstream.queue.runs import lots_claimed
 from millstream.remote.link import Link, LoopRequest
 from millstream.remote.repeats import Interrupted
 from millstream.remote.waiting import pieces_of
@@ -31,6 +35,28 @@ def result_of(command: Command[T], answer: Raw) -> T:
         ) from error
 
 
+async def _answer(link: Link, command: Command[Any]) -> Raw:
+    """The answer to one request; what a claim gets whose caller is cancelled meanwhile goes back."""
+    request = LoopRequest(command)
+    link.ask(request)
+    try:
+        return await request.future
+    except asyncio.CancelledError:
+        if isinstance(command, ClaimMessages) and not command.pop:
+            request.refuse(partial(_give_back, link, command))
+        raise
+
+
+def _give_back(link: Link, command: ClaimMessages, answer: Raw) -> None:
+    """Have messages claimed by others that reached no consumer; else they come when their lease ends."""
+    found: list[Lot] = result_of(command, answer)
+    runs = lots_claimed(found)
+    if runs and link.is_open:
+        request = LoopRequest(ReturnClaims(command.queue, runs))
+        request.future.add_done_callback(asyncio.Future.exception)  # no caller hears of it
+        link.ask(request)
+
+
 async def wait_for(link: Link, command: Command[Any]) -> Raw:
     """The answer to a command that waits, after as many requests as it takes."""
     pieces = pieces_of(command, link.wait_ms)
@@ -41,10 +67,8 @@ async def wait_for(link: Link, command: Command[Any]) -> Raw:
                 await asyncio.sleep(step)
                 step = next(pieces)
                 continue
-            request = LoopRequest(step)
-            link.ask(request)
             try:
-                answer = await request.future
+                answer = await _answer(link, step)
             except Interrupted as error:
                 step = pieces.throw(error)
             else:
@@ -75,14 +99,13 @@ class AsyncRemoteSession:
     async def execute(self, command: Command[T]) -> T:
         """Answer a command; what it writes is durable then.
 
-        If the caller is cancelled, it may still be carried out; other callers notice nothing.
+        If the caller is cancelled, it may still be carried out; other callers notice nothing, and
+        what was claimed for it goes back.
         """
         self._check_home()
         if waits(command):
             return result_of(command, await wait_for(self._link, command))
-        asked = LoopRequest(command)
-        self._link.ask(asked)
-        return result_of(command, await asked.future)
+        return result_of(command, await _answer(self._link, command))
 
     async def close(self) -> None:
         """Hang up; callers that still wait get `Closed`."""

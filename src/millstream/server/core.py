@@ -14,7 +14,8 @@ from millstream.command import Command, Operation, is_repeatable, waits
 from millstream.embedded import put_for_later
 from millstream.errors import Denied, NotLeader, OutcomeUnknown
 from millstream.log.commands import GetParent, ListLogs
-from millstream.queue.commands import ClaimMessages, ListQueues
+from millstream.queue.commands import ClaimMessages, ListQueues, ReturnClaims
+from millstream.queue.runs import lots_claimed
 from millstream.replica.commands import NAMES_MAX, SummarizeLogs, SummarizeNamed, Summary
 from millstream.replica.copies.pattern import takes
 from millstream.rooms.commands import ListRooms, MintTicket, SendToRoom
@@ -208,8 +209,12 @@ class Core:
         if waits(command):
             turns = self.quota.turns(principal)
             answer = await self._answer(principal, command, holdings, turns)
-            # It may have waited for long: its rights may have been narrowed.
-            (await self.tokens.confirm(principal)).check(command)
+            try:
+                # It may have waited for long: its rights may have been narrowed.
+                (await self.tokens.confirm(principal)).check(command)
+            except BaseException:
+                self.return_claims(principal, command, answer, holdings)
+                raise
             return answer
         self.quota.requests.take(principal)
         try:
@@ -268,6 +273,19 @@ class Core:
                 holdings.release(command)
         holdings.note(command, answer)
         return answer
+
+    def return_claims(
+        self,
+        principal: Principal,
+        command: Command[Any],
+        answer: Any,
+        holdings: Holdings | None = None,
+    ) -> None:
+        """Give back what a claim was answered: its client has left before the answer was sent."""
+        if isinstance(command, ClaimMessages) and isinstance(answer, list):
+            self.session.return_claims(command, answer)
+            held = self.holdings_of(principal) if holdings is None else holdings
+            held.note(ReturnClaims(command.queue, lots_claimed(answer)), None)
 
     def holdings_of(self, principal: Principal) -> Holdings:
         """What the requests of a principal's token have claimed; a socket has holdings of its own."""

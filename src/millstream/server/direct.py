@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millstream.command import Command, waits
@@ -133,8 +134,24 @@ class _Call:
             self.tell(found)
             return
         task = asyncio.get_running_loop().create_task(self._await(found))
-        task.add_done_callback(lambda _: self.give_back())  # also if it never began
+        task.add_done_callback(partial(self._over, found))
         self._done(task)
+
+    def _over(self, found: Any, task: asyncio.Task[Any]) -> None:
+        """Hold nothing any more; a task that was cancelled may never have begun."""
+        self.give_back()
+        if not task.cancelled():
+            return
+        if isinstance(found, asyncio.Task):
+            if not found.done():
+                found.cancel()
+                return
+            found = None if found.cancelled() or found.exception() else found.result()
+        self.return_claims(found)
+
+    def return_claims(self, found: Any) -> None:
+        """The client has left: what was claimed for it goes back."""
+        self._core.return_claims(self._principal, self._command, found, self._holdings)
 
     async def _await(self, found: Any) -> Any:
         """The answer, once it is there; a claim may have waited for long, and rights be narrower."""
@@ -144,6 +161,7 @@ class _Call:
             if self._waits and not isinstance(found, BaseException):
                 (await self._core.tokens.confirm(self._principal)).check(self._command)
         except Exception as error:
+            self.return_claims(found)
             found = error
         self._note(found)
         if isinstance(found, BaseException):

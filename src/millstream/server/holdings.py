@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from millstream.command import Command, Transact
 from millstream.errors import Overloaded
-from millstream.queue.commands import ClaimMessages, FinishClaims, RenewClaims, Run
+from millstream.queue.commands import ClaimMessages, FinishClaims, RenewClaims, ReturnClaims, Run
 
 WAITING_SHARE = 10
 """A claim that waits takes at most this part of the room that is left."""
@@ -71,7 +71,7 @@ class Holdings:
                     first = lot.label.claim_id
                     taken = range(first, first + len(lot.values))
                     held.update(zip(taken, repeat(lot.label.until_ms)))
-        elif isinstance(command, FinishClaims):
+        elif isinstance(command, FinishClaims | ReturnClaims):
             for run in command.claims:
                 self._drop(command.queue, run)
         elif isinstance(command, RenewClaims):

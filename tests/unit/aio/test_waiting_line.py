@@ -188,17 +188,19 @@ async def test_no_message_lies_there_while_coroutines_come_and_go(
 ) -> None:
     """Waits end and are cancelled at the moment of a put; each message is claimed all the same.
 
-    A message that a cancelled claim has taken comes back when its lease ends.
+    A message that a cancelled claim has taken goes back at once, and has not failed by it.
     """
     chance = random.Random(seed)
     async with await aio.open(tmp_path / "a.db", durability="relaxed") as ms:
-        queue, total = await ms.create_queue("jobs", max_attempts=50), 40
+        queue, total = await ms.create_queue("jobs", max_attempts=1), 40
         got: set[bytes] = set()
 
         async def consume() -> None:
             while len(got) < total:
                 wait = chance.choice([0.0, 0.001, 0.004, 0.05, LONG_S])
-                claim = asyncio.create_task(queue.claim(chance.randint(1, 2), wait=wait, lease=0.1))
+                claim = asyncio.create_task(
+                    queue.claim(chance.randint(1, 2), wait=wait, lease=3600)
+                )
                 if chance.random() < 0.3:
                     await asyncio.sleep(chance.choice([0, 0.001, 0.002]))
                     claim.cancel()

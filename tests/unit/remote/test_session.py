@@ -197,3 +197,27 @@ def test_another_event_loop_is_refused(server: Serving) -> None:
         asyncio.run(ms.log("a").end_offset())
     loop.run_until_complete(ms.close())
     loop.close()
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_what_a_cancelled_coroutine_claimed_goes_back(server: Serving, waits: bool) -> None:
+    """The lease lasts for an hour, and nobody waits for its end."""
+    async with await aio.open(server.url) as ms:
+        queue = await ms.create_queue("q", lease=3600, max_attempts=1)
+        if not waits:
+            await queue.put_many([b"a", b"b"])
+        claim = asyncio.create_task(queue.claim(2, wait=30 if waits else None))
+        if waits:
+            await asyncio.to_thread(until_waiting, server, 1)
+            claim.cancel()
+            await queue.put_many([b"a", b"b"])
+        else:
+            await asyncio.sleep(0)  # it is sent
+            await asyncio.sleep(0)
+            claim.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await claim
+        found = []
+        while len(found) < 2:
+            found += await queue.claim(2, wait=30)
+        assert sorted(message.value for message in found) == [b"a", b"b"]

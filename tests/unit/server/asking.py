@@ -84,6 +84,11 @@ class _ToldCycle(HotCycle):
     def __init__(self) -> None:
         self.told: asyncio.Future[httpx.Response] = asyncio.get_running_loop().create_future()
 
+    @property
+    def is_gone(self) -> bool:
+        """It waits for its answer."""
+        return False
+
     def watch(self, task: asyncio.Task[Any]) -> None:
         """No server stops here."""
 

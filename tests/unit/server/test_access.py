@@ -90,6 +90,7 @@ TABLE: list[tuple[Any, str]] = [
     (queues.RedriveClaims("mail", []), "queue:admin:mail"),
     (queues.ReplaceFailed("mail", 1, ONE), "queue:admin:mail"),
     (queues.FinishClaims("mail", [], "ack"), "queue:write:mail"),
+    (queues.ReturnClaims("mail", []), "queue:write:mail"),
     (queues.RenewClaims("mail", []), "queue:write:mail"),
     (queues.PutMessages("mail", ONE), "queue:write:mail"),
     (queues.ClaimMessages("mail", 1, None, "c", None, []), "queue:write:mail"),

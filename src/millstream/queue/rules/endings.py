@@ -37,6 +37,7 @@ from millstream.store.transaction import WriteTransaction
 
 EXPIRE_PER_COMMIT = 10_000
 EXPIRED = "lease expired"
+UNDELIVERED = "its consumer had left before the message reached it"
 RUN_MAX = 1_000_000
 """Claims side by side that one call may name."""
 
@@ -123,10 +124,27 @@ def finish(tx: WriteTransaction, command: c.FinishClaims) -> list[c.Run]:
 def end_attempts(ledger: Ledger, command: c.FinishClaims) -> list[c.Run]:
     """End attempts whose lease holds; answers the others, or raises if not `each` may be lost."""
     state = _STATES[command.outcome]
+    good, lost = _sort_out(ledger, command.claims, state)
+    if lost and not command.each:
+        raise _lease_lost(ledger.queue.name, lost)
+    _settle(ledger, good, state=state, delay_ms=command.delay_ms, reason=command.reason)
+    return [run for run, _ in lost]
+
+
+def give_back(tx: WriteTransaction, command: c.ReturnClaims) -> None:
+    """Make messages available again that no consumer has seen: that ends no message's last attempt."""
+    ledger = Ledger(tx, command.queue)
+    good, _ = _sort_out(ledger, command.claims, AVAILABLE)
+    _settle(ledger, good, state=AVAILABLE, delay_ms=0, reason=UNDELIVERED, may_fail=False)
+    ledger.close()
+
+
+def _sort_out(ledger: Ledger, claims: Iterable[c.Run], state: int) -> tuple[list[Part], list[Lost]]:
+    """Claims that hold, and those that do not; an ending that is repeated is neither."""
     queue, now_ms = ledger.queue, ledger.tx.store_ms
     good: list[Part] = []
     lost: list[Lost] = []
-    for bucket_id, slots, attempt in parts_of(command.claims):
+    for bucket_id, slots, attempt in parts_of(claims):
         bucket = ledger.bucket(bucket_id)
         is_last = attempt >= queue.spec.max_attempts
         for start, stop, verdict in _judged(bucket, slots, attempt, state, now_ms, is_last=is_last):
@@ -135,10 +153,7 @@ def end_attempts(ledger: Ledger, command: c.FinishClaims) -> list[c.Run]:
             elif verdict != REPEATED:
                 run = (bucket_id + start, stop - start, attempt)
                 lost.append((run, verdict))
-    if lost and not command.each:
-        raise _lease_lost(queue.name, lost)
-    _settle(ledger, good, state=state, delay_ms=command.delay_ms, reason=command.reason)
-    return [run for run, _ in lost]
+    return good, lost
 
 
 def _lease_lost(queue: str, lost: Sequence[Lost]) -> LeaseLost:
@@ -214,13 +229,15 @@ def _settle(
     state: int,
     delay_ms: int | None,
     reason: str,
+    may_fail: bool = True,
 ) -> None:
-    """End attempts that are held; a retry with no attempts left has failed."""
+    """End attempts that are held; a retry with no attempts left has failed, if it may."""
     tx, queue, counts = ledger.tx, ledger.queue, ledger.counts
     reason = reason[:REASON_CHARS_MAX]
     for bucket_id, (start, stop), attempt in parts:
         total = stop - start
-        final = FAILED if state == AVAILABLE and attempt >= queue.spec.max_attempts else state
+        is_over = may_fail and state == AVAILABLE and attempt >= queue.spec.max_attempts
+        final = FAILED if is_over else state
         due_ms = 0
         bucket = ledger.bucket(bucket_id)
         if final == AVAILABLE:

@@ -1,7 +1,7 @@
 """Claims that wait: the lines of all queues, and how threads stand in them.
 
 The rules of a line are in `line`. Here are its lock, its watches in the store, and the waiting of
-threads; coroutines wait in `aio.claiming`.
+threads; coroutines wait in `aio.standing`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from msgspec import Raw
 
 from millstream import wire
-from millstream.aio.claiming import ClientTurns
+from millstream.aio.claim_loop import ClientTurns
 from millstream.aio.session import AsyncEmbeddedSession
 from millstream.command import Command, Operation, is_repeatable
 from millstream.errors import CannotOpen, NotLeader, OutcomeUnknown
@@ -154,10 +154,6 @@ class NodeSession(AsyncEmbeddedSession):
         if self._seat is None or self._seat.leads:
             return super().begin(command)
         return asyncio.ensure_future(self.execute(command))
-
-    async def commit(self, command: Operation[T]) -> T:
-        """Carry out an operation in this node's own store, whether it leads or not."""
-        return await super().begin(command)
 
     async def catch_up(self) -> None:
         """Have all that the leading node has by now; a node that leads has it."""

@@ -144,7 +144,10 @@ class HttpConnection(HttpToolsProtocol):
         """Have the application answer a request in a task, whose body may be coming yet."""
         super().on_headers_complete()
         cycle = self.cycle
-        self.scope["state"]["has_come"] = lambda: not cycle.more_body
+        self.scope["state"] |= {
+            "has_come": lambda: not cycle.more_body,
+            "is_gone": lambda: cycle.disconnected,
+        }
 
     def _begin_with_held(self) -> None:
         """The same, with what is held of its body."""
@@ -296,6 +299,7 @@ class SocketConnection(WebSocketsSansIOProtocol):
         """Serve it; the application finds in its state how to cut the connection, and itself: so it
         can write frames that are encoded already."""
         self.scope["state"]["abort"] = self.transport.abort
+        self.scope["state"]["is_gone"] = lambda: self.disconnected or self.transport.is_closing()
         self.scope["state"]["socket"] = self
         await super().run_asgi()
 

@@ -128,6 +128,7 @@ class FramedConnection(asyncio.Protocol):
             "abort": self.transport.abort,
             "write": self._write,
             "listen": self._listen,
+            "is_gone": lambda: self._is_over,
         }
         try:
             await self._app(self._scope, self._receive, self._send)

@@ -61,6 +61,11 @@ class HotCycle:
         self.message_event = _UNHEARD
         self._connection = connection
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the client has left: an answer would reach nobody."""
+        return bool(self._connection.transport.is_closing())
+
     def watch(self, task: asyncio.Task[Any]) -> None:
         """Have the server wait for a task when it stops, and cut it off at last."""
         tasks = self._connection.server_state.tasks

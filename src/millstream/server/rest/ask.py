@@ -6,6 +6,7 @@ Every command goes through `Core.execute`, which checks what the asker may do.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -36,6 +37,7 @@ class Ask:
         """The body as it came."""
         self._traceparent = traceparent_of(request.scope)
         self._asker: Asker = request.scope["state"].get("asker", ALONE)
+        self._is_gone: Callable[[], bool] = request.scope["state"].get("is_gone", lambda: False)
 
     async def execute(self, command: Command[T]) -> T:
         """Answer a command, if the asker may ask it."""
@@ -58,17 +60,19 @@ class Ask:
     async def unless_over(self, command: Command[T]) -> T | None:
         """Answer a command that waits; None if the server stops or the client leaves meanwhile."""
         answer = asyncio.ensure_future(self.execute(command))
-        over = [
-            asyncio.ensure_future(self.core.closing.wait()),
-            asyncio.ensure_future(_left(self.request)),
-        ]
+        closing = asyncio.ensure_future(self.core.closing.wait())
+        left = asyncio.ensure_future(_left(self.request))
+        is_taken = False
         try:
-            await asyncio.wait([answer, *over], return_when=asyncio.FIRST_COMPLETED)
-            return answer.result() if answer.done() else None
+            await asyncio.wait([answer, closing, left], return_when=asyncio.FIRST_COMPLETED)
+            is_taken = answer.done() and not (left.done() or self._is_gone())
+            return answer.result() if is_taken else None
         finally:
-            for task in (answer, *over):
+            for task in (answer, closing, left):
                 task.cancel()
-            await asyncio.gather(answer, *over, return_exceptions=True)
+            await asyncio.gather(answer, closing, left, return_exceptions=True)
+            if not (is_taken or answer.cancelled() or answer.exception()):
+                self.core.return_claims(self.principal, command, answer.result())
 
 
 async def _left(request: Request) -> None:

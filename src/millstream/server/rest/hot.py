@@ -175,6 +175,8 @@ class _HotRequest:
         self._cycle = cycle
         self._id = request_id
         self._handler: Coroutine[Any, Any, Any] | None = None
+        self._command: Command[Any] | None = None
+        """What the handler has asked for last."""
 
     def begin(self, given: dict[str, Any]) -> None:
         """Have the handler build its command."""
@@ -198,20 +200,23 @@ class _HotRequest:
         except Exception as error:  # answered without details, and logged
             self._respond(*_parts(problems.respond_unexpected(error)))
         else:
+            self._command = command
             self._ask.begin(command, self._answered)
 
     def _answered(self, found: Any) -> None:
         if isinstance(found, asyncio.Task):
             self._cycle.watch(found)
             found.add_done_callback(self._task_over)
-        else:
-            self._step(found)
+            return
+        if self._cycle.is_gone and self._command is not None:
+            self._ask.core.return_claims(self._ask.principal, self._command, found)
+        self._step(found)
 
     def _task_over(self, task: asyncio.Task[Any]) -> None:
         if task.cancelled():
             self._step(Closed("the server is stopping"))
         else:
-            self._step(task.exception() or task.result())
+            self._answered(task.exception() or task.result())
 
     def _respond(self, status: int, headers: Headers, body: bytes) -> None:
         core = self._ask.core

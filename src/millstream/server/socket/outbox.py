@@ -20,6 +20,8 @@ FRAME_BYTES = 1024 * 1024
 """A frame is larger only if one answer is: so a slow reader is seen to be slow."""
 
 Sent = Callable[[], object]
+Unsent = Callable[[], object]
+"""Called in the place of `Sent`, if the connection ends before an answer is sent."""
 Write = Callable[[bytes], bool]
 
 
@@ -35,17 +37,27 @@ class Outbox:
         self._sender: asyncio.Task[Any] | None = None
         self._blocked = False
         """While a frame waits for the client to read those before it."""
+        self._is_closed = False
         self._bytes_max = bytes_max
         self._loop = asyncio.get_running_loop()
         self._done: list[tuple[int, Any]] = []
         self._when_sent: list[Sent] = []
-        self._frames: deque[tuple[bytes, list[Sent]]] = deque()
+        self._unsent: list[Unsent] = []
+        self._sending: list[Unsent] = []
+        """Of the frame that waits for the client to read those before it."""
+        self._frames: deque[tuple[bytes, list[Sent], list[Unsent]]] = deque()
         self._bytes = 0
         self._news = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
 
-    def answer(self, number: int, found: Any, when_sent: Sent | None = None) -> None:
+    def answer(
+        self,
+        number: int,
+        found: Any,
+        when_sent: Sent | None = None,
+        unsent: Unsent | None = None,
+    ) -> None:
         """Send an answer soon, together with what else is done by then."""
         if not self._done:
             self._empty.clear()
@@ -53,8 +65,15 @@ class Outbox:
         self._done.append((number, found))
         if when_sent is not None:
             self._when_sent.append(when_sent)
+        if unsent is not None:
+            self._unsent.append(unsent)
 
-    def put(self, frame: bytes, when_sent: list[Sent] | None = None) -> None:
+    def put(
+        self,
+        frame: bytes,
+        when_sent: list[Sent] | None = None,
+        unsent: list[Unsent] | None = None,
+    ) -> None:
         """Send a frame after those before it."""
         is_next = self._write is not None and not (self._blocked or self._frames)
         if is_next and self._write(frame):  # type: ignore[misc]
@@ -64,7 +83,7 @@ class Outbox:
                 self._empty.set()
             return
         self._empty.clear()
-        self._frames.append((frame, when_sent or []))
+        self._frames.append((frame, when_sent or [], unsent or []))
         self._bytes += len(frame)
         self._news.set()
         if self._blocked and self._bytes > self._bytes_max:
@@ -79,10 +98,12 @@ class Outbox:
             await self._news.wait()
             self._news.clear()
             while self._frames:
-                frame, when_sent = self._frames.popleft()
+                frame, when_sent, unsent = self._frames.popleft()
                 self._bytes -= len(frame)
                 self._blocked = True
+                self._sending = unsent
                 await self._send({"type": "websocket.send", "bytes": frame})
+                self._sending = []
                 self._blocked = False
                 for call in when_sent:
                     call()
@@ -93,13 +114,25 @@ class Outbox:
         """Wait until everything is sent."""
         await self._empty.wait()
 
+    def close(self) -> None:
+        """The connection has ended: what was not sent never will be."""
+        self._is_closed = True
+        queued = [one for _, _, unsent in self._frames for one in unsent]
+        for call in (*self._sending, *queued, *self._unsent):
+            call()
+        self._sending, self._unsent = [], []
+        self._frames.clear()
+
     def _flush(self) -> None:
         done, self._done = self._done, []
         when_sent, self._when_sent = self._when_sent, []
+        if self._is_closed:
+            return
+        unsent, self._unsent = self._unsent, []
         *others, last = _frames(done)
         for frame in others:
             self.put(frame)
-        self.put(last, when_sent)
+        self.put(last, when_sent, unsent)
 
 
 def _frames(done: list[tuple[int, Any]]) -> list[bytes]:

@@ -32,7 +32,7 @@ from millstream.server.holdings import Holdings
 from millstream.server.journal import note_failure
 from millstream.server.observe.tracing import is_on, traceparent_of
 from millstream.server.parts import WEIGHT_MAX, decode_at_once, weigh
-from millstream.server.socket.outbox import Outbox, Sent
+from millstream.server.socket.outbox import Outbox, Sent, Unsent
 from millstream.store.instance import Instance
 from millstream.wire import decode_internal, decode_requests
 
@@ -152,6 +152,7 @@ class Conversation:
         self._receive = receive
         self._count_received: Callable[[int], None] = scope["state"]["count_received"]
         self._listen: Listen | None = scope["state"].get("listen")
+        self._is_gone: Callable[[], bool] = scope["state"].get("is_gone", lambda: False)
         self._send = send
         self._loop = asyncio.get_running_loop()
         self._running: dict[int, asyncio.Task[Any] | None] = {}
@@ -199,6 +200,7 @@ class Conversation:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self.outbox.close()
 
     def shut_out(self) -> None:
         """End the connection: its token is no longer valid."""
@@ -325,8 +327,7 @@ class Conversation:
             return
         del self._running[number]
         self._waiting.discard(number)
-        if not self._is_over:
-            self.outbox.answer(number, _told(command, found))
+        self._send_answer(number, command, _told(command, found))
         if self._idle is not None and None not in self._running.values():
             self._idle.set()
 
@@ -344,7 +345,22 @@ class Conversation:
         found = await self._result(command)
         del self._running[number]
         self._waiting.discard(number)
-        self.outbox.answer(number, found, when_sent)
+        self._send_answer(number, command, found, when_sent)
+
+    def _send_answer(
+        self, number: int, command: Command[Any], found: Any, when_sent: Sent | None = None
+    ) -> None:
+        """Send an answer soon; what was claimed goes back if it cannot be sent."""
+        unsent: Unsent | None = None
+        if type(command) is ClaimMessages:
+            unsent = partial(
+                self._core.return_claims, self.principal, command, found, self._holdings
+            )
+            if self._is_over or self._is_gone():
+                unsent()
+                return
+        if not self._is_over:
+            self.outbox.answer(number, found, when_sent, unsent)
 
     async def _result(self, command: Command[Any]) -> Any:
         core = self._core
