@@ -19,6 +19,7 @@ from millstream.format import block as blocks
 from millstream.format import entries, keys
 from millstream.log.block import RecordBlock, packed_headers_of, picked_headers_of
 from millstream.log.reader import bounds_of, fetch_blocks
+from millstream.store.overlay import Overlay
 from millstream.store.store import Store
 
 BLOCKS_KEPT = 16
@@ -204,7 +205,7 @@ def recent_columns(store: Store, log_id: int, name: str, *, start: int, stop: in
     Where damage begins, the answer ends; if that is at `start`, this raises.
     """
     if stop - start == 1:
-        row = _held_row(store, log_id, start)
+        row = held_row(store.state.overlay, log_id, start)
         if row is not None:
             return [row]
     found = _pieces(store, log_id, name, start, stop)
@@ -273,9 +274,8 @@ def _pieces(
     return found
 
 
-def _held_row(store: Store, log_id: int, offset: int) -> Columns | None:
+def held_row(held: Overlay, log_id: int, offset: int) -> Columns | None:
     """A record that was appended alone a moment ago, and lies in memory; None if it does not."""
-    held = store.state.overlay
     mark = held.mark()
     entry = held.get(keys.entry(log_id, offset))
     if entry is None or blocks.is_block(entry):

@@ -72,20 +72,26 @@ class Claiming:
         return stride_together(tx, claims)
 
 
+def claim_next(tx: WriteTransaction, command: c.ClaimRouted | c.ClaimMessages) -> c.Granted | None:
+    """Finish and claim what is next on a plain queue; None if it is not so simple."""
+    _check(command)
+    return stride(
+        tx,
+        command.queue,
+        done=command.acked,
+        counts=[command.count],
+        lease_ms=command.lease_ms,
+        consumer=command.consumer,
+    )
+
+
 def claim(tx: WriteTransaction, command: c.ClaimRouted) -> c.Granted:
     """Finish, route and claim, in one commit."""
-    _check(command)
-    if not command.routed:
-        granted = stride(
-            tx,
-            command.queue,
-            done=command.acked,
-            counts=[command.count],
-            lease_ms=command.lease_ms,
-            consumer=command.consumer,
-        )
-        if granted is not None:
-            return granted
+    granted = None if command.routed else claim_next(tx, command)
+    if granted is not None:
+        return granted
+    if command.routed:
+        _check(command)
     ledger = Ledger(tx, command.queue)
     if command.acked:
         end_attempts(ledger, c.FinishClaims(command.queue, command.acked, "ack"))
@@ -116,7 +122,7 @@ def _left(tx: WriteTransaction, queue: QueueState) -> int:
     return _within_caps(queue, counts.fresh + counts.ready, counts.in_flight, tx.store_ms)
 
 
-def _check(command: c.ClaimRouted) -> None:
+def _check(command: c.ClaimRouted | c.ClaimMessages) -> None:
     count, consumer = command.count, command.consumer
     if check_integer("a claim's count", count) > CLAIM_MAX:
         raise InvalidInput(f"a claim is for up to {CLAIM_MAX:,} messages, not {count:,}")

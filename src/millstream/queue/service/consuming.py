@@ -20,7 +20,7 @@ from millstream.queue import commands as c
 from millstream.queue.model.message import Lot, Try, tries_of
 from millstream.queue.model.spec import no_queue
 from millstream.queue.rules.arriving import ARRIVALS_MAX
-from millstream.queue.rules.claims import Claiming, claim, place_routed
+from millstream.queue.rules.claims import Claiming, claim, claim_next, place_routed
 from millstream.queue.rules.endings import finish
 from millstream.queue.rules.finding import find_bucket, find_queue, need_queue
 from millstream.queue.rules.sources import Facts, facts_of, find_facts, has_patterns, named_logs
@@ -171,6 +171,9 @@ def claim_arriving(
     tx: WriteTransaction, query: c.ClaimMessages
 ) -> tuple[c.Granted, list[Lot]] | None:
     """Claim and read a few messages in the commit that has brought them; None if it is not that."""
+    granted = None if query.pop else claim_next(tx, query)
+    if granted is not None:
+        return granted, _read_claimed(tx, query.queue, granted)
     facts = facts_of(tx.view, query.queue)
     if facts is None or not _can_be_close(facts) or not _is_close(facts):
         return None
@@ -179,9 +182,15 @@ def claim_arriving(
     if query.pop:
         return pop_routed(tx, command)
     granted = claim(tx, command)
-    found, damaged = read_inside(tx, query.queue, granted.grants)
-    fail_damaged(tx, queue=query.queue, damaged=damaged)
-    return granted, found
+    return granted, _read_claimed(tx, query.queue, granted)
+
+
+def _read_claimed(tx: WriteTransaction, queue: str, granted: c.Granted) -> list[Lot]:
+    """The messages that a claim got, read in its own commit; those that are damaged fail."""
+    found, damaged = read_inside(tx, queue, granted.grants)
+    if damaged:
+        fail_damaged(tx, queue=queue, damaged=damaged)
+    return found
 
 
 def _is_close(facts: Facts) -> bool:
@@ -218,8 +227,7 @@ def _take_ahead(store: Store, queue: str, count: int) -> bool:
 def pop_routed(tx: WriteTransaction, command: c.ClaimRouted) -> tuple[c.Granted, list[Lot]]:
     """Claim, read and acknowledge in one commit: what is done may be forgotten at any time."""
     granted = claim(tx, command)
-    found, damaged = read_inside(tx, command.queue, granted.grants)
-    fail_damaged(tx, queue=command.queue, damaged=damaged)
+    found = _read_claimed(tx, command.queue, granted)
     popped = [(lot.label.claim_id, len(lot.values), lot.label.attempt) for lot in found]
     if popped:
         finish(tx, c.FinishClaims(command.queue, popped, "ack"))

@@ -21,6 +21,7 @@ from millstream.log.head import Head
 from millstream.log.reader import fetch_blocks
 from millstream.log.recent import (
     Columns,
+    held_row,
     is_at_hand,
     recent_columns,
     recent_rows,
@@ -274,6 +275,9 @@ def read_inside(
     for grant in grants:
         log_id, start, stop = grant.log_id, grant.offset, grant.offset + grant.count
         name = tx.entity(keys.head(log_id), Head).name
+        if (row := _held(tx, grant)) is not None:
+            found.append(_lot(queue, name, grant, row, tx.state.time.epoch_ms()))
+            continue
         for records, damage in salvage(tx.view, log_id, name, start=start, stop=stop):
             part = _part(grant, records[0].offset, records[-1].offset + 1)
             if damage is None:
@@ -281,6 +285,16 @@ def read_inside(
             else:
                 damaged.append(Damaged(part, told(damage)))
     return found, damaged
+
+
+def _held(tx: WriteTransaction, grant: c.Grant) -> Columns | None:
+    """A message that was appended alone a moment ago; None if it has to be read, or is damaged."""
+    if grant.count > 1:
+        return None
+    try:
+        return held_row(tx.state.overlay, grant.log_id, grant.offset)
+    except CorruptionError:
+        return None
 
 
 class LogNames(dict[int, str]):
