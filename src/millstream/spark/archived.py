@@ -21,7 +21,7 @@ from millstream.spark.archive import Archive, Segment
 from millstream.spark.bins import Range
 from millstream.spark.columns import ROWS_PER_BATCH, header_column
 from millstream.spark.options import EARLIEST, LATEST, Positions, ReadOptions
-from millstream.spark.planning import find_logs, lost
+from millstream.spark.planning import find_logs, lost, with_wholes
 from millstream.spark.rows import headers_of
 from millstream.spark.topics import ANY, Topics
 
@@ -51,7 +51,10 @@ def plan_archived(
             )
     infos = find_logs(session, options, topics)
     planned: list[Range] = []
-    for name in filter(topics.keeps, dict.fromkeys((*options.logs, *infos))):
+    wholes = with_wholes(infos) - set(infos)
+    for name in dict.fromkeys((*options.logs, *infos)):
+        if name in wholes or not topics.keeps(options.shown(name)[0]):
+            continue
         segments = archive.segments(name)
         info = infos.get(name)
         if info is None and not segments and options.fail_on_data_loss:
@@ -126,8 +129,9 @@ def _check_whole(
         raise lost(name, at, min(later, default=stop), stop, "option archive")
 
 
-def read_piece(piece: Piece, schema: pa.Schema, condition: str) -> Iterator[pa.RecordBatch]:
+def read_piece(piece: Piece, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The rows of one archived file as record batches."""
+    condition = options.filter
     wanted = [name for name in schema.names if name not in ("topic", "partition")]
     needed = dict.fromkeys((*wanted, "offset"))
     if condition:
@@ -137,7 +141,7 @@ def read_piece(piece: Piece, schema: pa.Schema, condition: str) -> Iterator[pa.R
             for batch in file.iter_batches(batch_size=ROWS_PER_BATCH, columns=list(needed)):
                 found = _kept(batch, piece, condition)
                 if found.num_rows:
-                    yield _as(found, schema, piece.log)
+                    yield _as(found, schema, options.shown(piece.log))
     except OSError as error:
         raise CannotOpen(
             f"option archive: {piece.path} cannot be read on {platform.node()}: {error}; every "
@@ -164,14 +168,15 @@ def _kept(batch: pa.RecordBatch, piece: Piece, condition: str) -> pa.RecordBatch
     return batch.filter(pa.array([bool(one) for one in matched]))
 
 
-def _as(batch: pa.RecordBatch, schema: pa.Schema, log: str) -> pa.RecordBatch:
+def _as(batch: pa.RecordBatch, schema: pa.Schema, shown: tuple[str, int]) -> pa.RecordBatch:
     """The columns that Spark asks for, of the types that it asks for."""
     columns = []
+    topic, partition = shown
     for field in schema:
         if field.name == "topic":
-            columns.append(pa.repeat(pa.scalar(log, field.type), batch.num_rows))
+            columns.append(pa.repeat(pa.scalar(topic, field.type), batch.num_rows))
         elif field.name == "partition":
-            columns.append(pa.repeat(pa.scalar(0, field.type), batch.num_rows))
+            columns.append(pa.repeat(pa.scalar(partition, field.type), batch.num_rows))
         else:
             column = batch.column(field.name)
             if field.name == "headers" and not pa.types.is_map(field.type):

@@ -9,7 +9,7 @@ from Python objects imports pandas, which would double the start of every worker
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -29,11 +29,18 @@ _TIME = pa.timestamp("us", tz="UTC")
 _SCALAR = pa.struct([("s", pa.string()), ("i", pa.int64()), ("d", pa.float64()), ("b", pa.bool_())])
 
 
+Shown = Callable[[str], tuple[str, int]]
+"""From a log to the topic and the partition that its rows have."""
+
+
 class DecodedBlock:
     """One block, decoded as far as its columns ask for; `trusted` if a store has checked its rows."""
 
-    def __init__(self, block: RecordBlock, *, trusted: bool = False) -> None:
+    def __init__(
+        self, block: RecordBlock, *, trusted: bool = False, shown: Shown | None = None
+    ) -> None:
         self.block = block
+        self.topic, self.partition = (block.log, 0) if shown is None else shown(block.log)
         self._trusted = trusted
 
     @cached_property
@@ -55,15 +62,22 @@ class DecodedBlock:
 
 
 def batches(
-    blocks: Iterable[RecordBlock], schema: pa.Schema, *, trusted: bool = False
+    blocks: Iterable[RecordBlock],
+    schema: pa.Schema,
+    *,
+    trusted: bool = False,
+    shown: Shown | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Blocks as record batches with these columns."""
-    return joined((batch_of(block, schema, trusted=trusted) for block in blocks), schema)
+    found = (batch_of(block, schema, trusted=trusted, shown=shown) for block in blocks)
+    return joined(found, schema)
 
 
-def batch_of(block: RecordBlock, schema: pa.Schema, *, trusted: bool = False) -> pa.RecordBatch:
+def batch_of(
+    block: RecordBlock, schema: pa.Schema, *, trusted: bool = False, shown: Shown | None = None
+) -> pa.RecordBatch:
     """One block as a record batch."""
-    piece = DecodedBlock(block, trusted=trusted)
+    piece = DecodedBlock(block, trusted=trusted, shown=shown)
     return pa.RecordBatch.from_arrays([_column(piece, field) for field in schema], schema=schema)
 
 
@@ -98,9 +112,9 @@ def _column(piece: DecodedBlock, field: pa.Field) -> pa.Array:
             validity = piece.metadata.validity_bits()
             return _binary(piece.metadata.buffers(stored.KEY), block, validity=validity)
         case "topic":
-            return _same_text(block.log, block.count)
+            return _same_text(piece.topic, block.count)
         case "partition":
-            return _zeros(block.count)
+            return _same_number(piece.partition, block.count)
         case "offset":
             return _int64s(np.arange(block.offsets.start, block.offsets.stop, dtype=np.int64))
         case "timestamp":
@@ -135,8 +149,9 @@ def _same_text(text: str, count: int) -> pa.Array:
 
 
 @lru_cache(maxsize=64)
-def _zeros(count: int) -> pa.Array:
-    return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(bytes(4 * count))])
+def _same_number(number: int, count: int) -> pa.Array:
+    data = number.to_bytes(4, "little") * count
+    return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(data)])
 
 
 def times_of(piece: DecodedBlock, column: int) -> pa.Array:

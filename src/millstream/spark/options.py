@@ -16,6 +16,7 @@ from msgspec import Struct
 from millstream.cluster.read_level import parse_read_level
 from millstream.errors import InvalidInput, MillstreamError
 from millstream.log.names import NUMBER_MAX, check_name
+from millstream.partitioning import PARTITION, PARTITIONS_MAX, partition_name, partition_of
 from millstream.spark.bins import BINS_MAX
 from millstream.spark.place import Place, make_place
 
@@ -61,6 +62,24 @@ class Positions(Struct, frozen=True):
     times: dict[str, int] = {}
     time: int | None = None
 
+    def offset_of(self, log: str) -> int:
+        """The offset that is said of a log."""
+        found = _said(self.offsets, log)
+        return self.default if found is None else found
+
+    def time_of(self, log: str) -> int | None:
+        """The time that is said of a log."""
+        found = _said(self.times, log)
+        return self.time if found is None else found
+
+
+def _said(by_log: dict[str, int], log: str) -> int | None:
+    """What is said of a log: by its name; of a partition also by its log's, of a log by number 0."""
+    if log in by_log or not by_log:
+        return by_log.get(log)
+    part = partition_of(log)
+    return by_log.get(partition_name(log, 0) if part is None else part[0])
+
 
 class ReadOptions(Struct, frozen=True, kw_only=True):
     """What is to be read, and how."""
@@ -89,6 +108,19 @@ class ReadOptions(Struct, frozen=True, kw_only=True):
     state: str
     archive: str = ""
     """Where the beginnings of the logs are archived."""
+    assigned: bool = False
+    """Whether `logs` were named with their partitions: a log that has some is then partition 0."""
+
+    def shown(self, log: str) -> tuple[str, int]:
+        """The topic and the partition of a log's records: a partition is shown as it was asked for."""
+        part = partition_of(log)
+        if part is None:
+            return log, 0
+        if self.pattern:
+            is_whole = re.fullmatch(self.pattern, part[0]) is not None
+        else:
+            is_whole = self.assigned or part[0] in self.logs
+        return part if is_whole else (log, 0)
 
 
 class WriteOptions(Struct, frozen=True, kw_only=True):
@@ -175,6 +207,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None = None) -
         queue=queue,
         state=state,
         archive=archive,
+        assigned=bool(found.text("assign")),
     )
 
 
@@ -290,19 +323,25 @@ class _Options:
         return list(dict.fromkeys(found))
 
     def assigned(self) -> list[str]:
-        """The logs that Kafka's option names, with the one partition that each has."""
+        """The logs that Kafka's option names by their partitions; 0 may be a log that has none."""
         if not self.text("assign"):
             return []
-        expected = 'JSON such as {"orders": [0]}; a log has the one partition 0'
+        expected = 'JSON such as {"orders": [0, 1]}; a log without partitions has the one 0'
         try:
             given = msgspec.json.decode(self.text("assign"), type=dict[str, list[int]])
         except msgspec.MsgspecError as error:
             raise self.wrong("assign", expected) from error
-        if not given or any(one != [0] for one in given.values()):
-            raise self.wrong("assign", expected)
-        for name in given:
+        for name, numbers in given.items():
             self.check("assign", check_name, name)
-        return list(given)
+            if not numbers or any(not 0 <= one < PARTITIONS_MAX for one in numbers):
+                raise self.wrong("assign", expected)
+        if not given:
+            raise self.wrong("assign", expected)
+        return [
+            partition_name(name, one) if one else name
+            for name, numbers in given.items()
+            for one in dict.fromkeys(numbers)
+        ]
 
     def duration_ms(self, name: str, default: int) -> int:
         """A time such as 30s or 15m, in milliseconds."""
@@ -347,21 +386,25 @@ def _positions(found: _Options, side: str, *, default: int) -> Positions:
 
 
 def _by_log(found: _Options, option: str, *, least: int) -> dict[str, int]:
-    """{"log": 5}, or with Kafka's partitions, of which a log has one: {"log": {"0": 5}}."""
-    expected = 'JSON such as {"orders": 100}'
+    """{"log": 5}, for all its partitions if it has some; or one for each: {"log": {"0": 5}}."""
+    expected = 'JSON such as {"orders": 100} or {"orders": {"0": 100}}'
     if least < 0:
         expected = f"'earliest', 'latest' or {expected}; -2 is earliest, -1 latest"
     try:
         given = msgspec.json.decode(found.text(option), type=dict[str, int | dict[str, int]])
     except msgspec.MsgspecError as error:
         raise found.wrong(option, expected) from error
-    result = {}
+    result: dict[str, int] = {}
     for log, value in given.items():
-        if isinstance(value, dict):
-            if list(value) != ["0"]:
-                raise found.wrong(option, f"{expected}; a log has the one partition 0")
-            value = value["0"]
-        if not least <= value <= NUMBER_MAX:
+        named = {log: value} if isinstance(value, int) else _by_partition(log, value)
+        if not all(
+            least <= one <= NUMBER_MAX and (name == log or partition_of(name))
+            for name, one in named.items()
+        ):
             raise found.wrong(option, expected)
-        result[log] = value
+        result |= named
     return result
+
+
+def _by_partition(log: str, offsets: dict[str, int]) -> dict[str, int]:
+    return {f"{log}{PARTITION}{number}": offset for number, offset in offsets.items()}

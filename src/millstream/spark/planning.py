@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from millstream.errors import InvalidInput, NotFound, OutOfRange, Truncated
 from millstream.log import commands as c
+from millstream.partitioning import partition_of, whole_of
 from millstream.queue.rules.sources import INBOX, LATER, OWN
 from millstream.record import LogInfo
 from millstream.spark.bins import Range
@@ -25,24 +26,40 @@ NAMED_MAX = 100
 def find_logs(session: Session, options: ReadOptions, topics: Topics = ANY) -> dict[str, LogInfo]:
     """The logs that are asked for and exist, by name; a pattern takes none of our own books."""
     if not options.pattern:
-        return _named_logs(session, [name for name in options.logs if topics.keeps(name)])
+        kept = [name for name in options.logs if topics.keeps(options.shown(name)[0])]
+        return _named_logs(session, kept, first_only=options.assigned)
     pattern = re.compile(options.pattern)
 
     def is_wanted(name: str) -> bool:
         is_own = name.startswith((INBOX, LATER, OWN))
-        return not is_own and topics.keeps(name) and pattern.fullmatch(name) is not None
+        fits = any(map(pattern.fullmatch, (name, whole_of(name))))
+        return not is_own and topics.keeps(options.shown(name)[0]) and fits
 
     if topics.names is not None:
         return _named_logs(session, list(filter(is_wanted, sorted(topics.names))))
     return {info.name: info for info in _all_logs(session) if is_wanted(info.name)}
 
 
-def _named_logs(session: Session, names: list[str]) -> dict[str, LogInfo]:
+def _named_logs(
+    session: Session, names: list[str], *, first_only: bool = False
+) -> dict[str, LogInfo]:
+    """Logs by name; one with partitions is those, or the first of them."""
+    found: dict[str, list[LogInfo]] = {}
     if len(names) > NAMED_MAX:
-        listed = {info.name: info for info in _all_logs(session)}
-        return {name: listed[name] for name in names if name in listed}
-    found = {name: session.execute(c.DescribeLog(name)) for name in names}
-    return {name: info for name, info in found.items() if info is not None}
+        for info in _all_logs(session):
+            for name in {info.name, whole_of(info.name)}:
+                found.setdefault(name, []).append(info)
+    else:
+        found = {name: _described(session, name) for name in names}
+    parts = [found.get(name, [])[: 1 if first_only else None] for name in names]
+    return {info.name: info for some in parts for info in some}
+
+
+def _described(session: Session, name: str) -> list[LogInfo]:
+    info = session.execute(c.DescribeLog(name))
+    if info is None or not info.partitions:
+        return [] if info is None else [info]
+    return session.execute(c.DescribePartitions(name))
 
 
 def _all_logs(session: Session) -> Iterable[LogInfo]:
@@ -57,7 +74,10 @@ def plan_batch(
 ) -> tuple[list[Range], dict[str, LogInfo]]:
     """The ranges of a batch read, and what is known of their logs."""
     infos = find_logs(session, options, topics)
-    missing = [name for name in options.logs if topics.keeps(name) and name not in infos]
+    known = with_wholes(infos)
+    missing = [
+        name for name in options.logs if name not in known and topics.keeps(options.shown(name)[0])
+    ]
     if missing and options.fail_on_data_loss:
         raise NotFound(
             f"option subscribe: there is no log {missing[0]!r}; with failOnDataLoss=false it is "
@@ -79,19 +99,26 @@ def check_named(
     positions: Positions, infos: Iterable[str], option: str, topics: Topics = ANY
 ) -> None:
     """Refuse offsets of a log that is not read; one that a condition left out is not looked at."""
-    known = set(infos)
+    known = with_wholes(infos)
     for name in (*positions.offsets, *positions.times):
-        if name not in known and topics.keeps(name):
+        part = partition_of(name)
+        is_read = name in known or (part is not None and part[1] == 0 and part[0] in set(infos))
+        if not is_read and topics.keeps(whole_of(name)):
             raise InvalidInput(
                 f"option {option}: names the log {name!r}, which is not read; expected some of "
                 f"{', '.join(sorted(known)[:10]) or 'none'}"
             )
 
 
+def with_wholes(infos: Iterable[str]) -> set[str]:
+    """Names of logs, and of those that some of them are partitions of."""
+    return {one for name in infos for one in (name, whole_of(name))}
+
+
 def starting_offset(session: Session, info: LogInfo, options: ReadOptions) -> int:
     """The first offset to be read of a log."""
     positions = options.starting
-    time_ms = positions.times.get(info.name, positions.time)
+    time_ms = positions.time_of(info.name)
     if time_ms is not None:
         found = offset_at(session, info, time_ms)
         if found == info.end_offset and not options.late_is_latest:
@@ -103,7 +130,7 @@ def starting_offset(session: Session, info: LogInfo, options: ReadOptions) -> in
                 end=info.end_offset,
             )
         return found
-    offset = positions.offsets.get(info.name, positions.default)
+    offset = positions.offset_of(info.name)
     if offset == EARLIEST:
         return info.start_offset
     if offset == LATEST:
@@ -141,10 +168,10 @@ def lost(log: str, offset: int, start: int, end: int, what: str) -> Truncated | 
 
 def _ending_offset(session: Session, info: LogInfo, options: ReadOptions) -> int:
     positions = options.ending
-    time_ms = positions.times.get(info.name, positions.time)
+    time_ms = positions.time_of(info.name)
     if time_ms is not None:
         return offset_at(session, info, time_ms)
-    offset = positions.offsets.get(info.name, positions.default)
+    offset = positions.offset_of(info.name)
     if offset == LATEST:
         return info.end_offset
     if offset == EARLIEST:

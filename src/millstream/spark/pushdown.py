@@ -6,7 +6,7 @@ is left out that a filter would keep. A filter that is not understood leaves out
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -47,12 +47,12 @@ class Pushed(Struct):
         found = {name: getattr(self, name) for name in _TIMES}
         return {name: bounds for name, bounds in found.items() if bounds != ALL}
 
-    def kept(self, ranges: Iterable[R]) -> Iterator[R]:
-        """Of ranges of offsets, what may be kept."""
+    def kept(self, ranges: Iterable[R], shown: Callable[[str], tuple[str, int]]) -> Iterator[R]:
+        """Of ranges of offsets, what may be kept; `shown` says the topic of a log."""
         low, high = self.offset
         for one in ranges:
             start, stop = max(one.start, low), min(one.stop, high + 1)
-            if start < stop and self.topics.keeps(one.log) and not self.never:
+            if start < stop and self.topics.keeps(shown(one.log)[0]) and not self.never:
                 yield replace(one, start=start, stop=stop)
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from millstream.spark.archived import Piece, plan_archived, read_piece
-from millstream.spark.bins import Bin, BinSizes, Range, bins
+from millstream.spark.bins import Bin, BinSizes, Range
 from millstream.spark.layout import arrow_schema, check_schema
 from millstream.spark.options import ReadOptions
+from millstream.spark.partitions import bins_by_partition
 from millstream.spark.place import reading
 from millstream.spark.planning import bytes_of, plan_batch
 from millstream.spark.pushdown import Pushed, push
@@ -43,10 +44,13 @@ class LogReader(DataSourceReader):
         def size(one: Range) -> int:
             return one.bytes if isinstance(one, Piece) else bytes_of(one, infos[one.log])
 
-        wanted: list[Range] = [*pushed.kept(archived), *pushed.kept(ranges)]
+        wanted: list[Range] = [
+            *pushed.kept(archived, options.shown),
+            *pushed.kept(ranges, options.shown),
+        ]
         sizes = BinSizes(least=options.min_partitions, records_max=options.max_records)
         # Spark takes no pieces at all for one that says nothing.
-        return [InputPartition(one) for one in bins(wanted, size, sizes) or [()]]
+        return [InputPartition(one) for one in bins_by_partition(wanted, size, sizes) or [()]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One bin, as record batches: what is archived of it comes first."""
@@ -54,7 +58,7 @@ class LogReader(DataSourceReader):
         schema, options = arrow_schema(self._schema), self._options
         for one in wanted:
             if isinstance(one, Piece):
-                yield from read_piece(one, schema, options.filter)
+                yield from read_piece(one, schema, options)
         live = [one for one in wanted if not isinstance(one, Piece)]
         if live:
             yield from read_ranges(options, live, schema, self._pushed.times)

@@ -49,7 +49,8 @@ def read_ranges(
             values = options.values and "value" in schema.names
             found = (blocks_of(session, options, one, values=values) for one in wanted)
             blocks = chain.from_iterable(found)
-            yield from batches(blocks, schema, trusted=not options.place.is_server)
+            trusted = not options.place.is_server
+            yield from batches(blocks, schema, trusted=trusted, shown=options.shown)
 
 
 def blocks_of(
@@ -132,7 +133,7 @@ def _chosen(
         for one in blocks_of(session, options, inside, values=True) if values else [block]:
             at = one.first_offset - block.first_offset
             keep = mask[at : at + one.count]
-            found = batch_of(one, schema)
+            found = batch_of(one, schema, shown=options.shown)
             yield found if all(keep) else found.filter(pa.array(keep))
 
 

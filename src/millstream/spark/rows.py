@@ -57,22 +57,21 @@ def blocks_of(batch: pa.RecordBatch, limits: Limits) -> Iterator[Single | Batch]
         yield from _fitting(batch.slice(start, step), limits.batch_bytes_max // 2)
 
 
-def blocks_by_topic(
-    found: Iterable[pa.RecordBatch], limits: Limits
+def blocks_by_log(
+    found: Iterable[tuple[str, pa.RecordBatch]], limits: Limits
 ) -> Iterator[tuple[str, Single | Batch]]:
-    """Rows as packed blocks, each with the log that its rows name; a log's rows stay in order.
+    """Rows and the logs that they go to, as packed blocks; a log's rows stay in order.
 
     Rows wait for others of their log until there is enough for a block, or too much waits in all.
     """
     waiting: dict[str, list[pa.RecordBatch]] = {}
     sizes: dict[str, int] = {}
-    for batch in found:
-        for log, rows in _by_topic(batch):
-            waiting.setdefault(log, []).append(rows)
-            sizes[log] = sizes.get(log, 0) + rows.nbytes
-            if sizes[log] >= BLOCK_BYTES:
-                yield from _of_log(log, waiting.pop(log), limits)
-                del sizes[log]
+    for log, rows in found:
+        waiting.setdefault(log, []).append(rows)
+        sizes[log] = sizes.get(log, 0) + rows.nbytes
+        if sizes[log] >= BLOCK_BYTES:
+            yield from _of_log(log, waiting.pop(log), limits)
+            del sizes[log]
         if sum(sizes.values()) >= WAITING_BYTES:
             for log, some in waiting.items():
                 yield from _of_log(log, some, limits)
@@ -81,7 +80,8 @@ def blocks_by_topic(
         yield from _of_log(log, some, limits)
 
 
-def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+def rows_by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The rows of each log that the rows of a batch name."""
     topics = batch.column("topic")
     if topics.null_count:
         at = pc.index(pc.is_null(topics), True).as_py()

@@ -22,11 +22,12 @@ from pyspark.sql.streaming.datasource import (
 
 from millstream.clock import SystemClock
 from millstream.record import LogInfo
-from millstream.spark.bins import BinSizes, Range, bins
+from millstream.spark.bins import BinSizes, Range
 from millstream.spark.failures import point
 from millstream.spark.following import StreamCursors
 from millstream.spark.layout import arrow_schema, check_schema
 from millstream.spark.options import ReadOptions
+from millstream.spark.partitions import bins_by_partition
 from millstream.spark.place import open_session
 from millstream.spark.planning import (
     bytes_of,
@@ -139,7 +140,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         sizes = BinSizes(
             least=options.min_partitions, records_max=options.max_records, records=RECORDS_PER_BIN
         )
-        found = bins(ranges, lambda one: bytes_of(one, infos[one.log]), sizes)
+        found = bins_by_partition(ranges, lambda one: bytes_of(one, infos[one.log]), sizes)
         return [InputPartition(one) for one in found]
 
     def commit(self, end: Stored) -> None:

@@ -7,9 +7,10 @@ Spark repeats it, and so is a batch write that names `txnAppId` and `txnVersion`
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, starmap
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -27,9 +28,10 @@ from millstream.queue.rules.sources import inbox_of
 from millstream.spark import staging, uploading
 from millstream.spark.failures import point
 from millstream.spark.options import WriteOptions
+from millstream.spark.partitions import RowSpreader
 from millstream.spark.place import check_here, reading, writing
 from millstream.spark.publishing import Version, publish
-from millstream.spark.rows import blocks_by_topic, blocks_of, check_columns
+from millstream.spark.rows import blocks_by_log, blocks_of, check_columns, rows_by_topic
 from millstream.spark.staging import LogBlock, StagedFile
 from millstream.spark.uploading import SentPart
 from millstream.spark.worker import settle
@@ -72,6 +74,8 @@ class SparkWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
             )
         if options.queue:
             _check_queue(options)
+        with RowSpreader(options.place) as spreader:
+            self._is_spread = bool(options.log) and spreader.count(options.log) > 0
         if streaming and options.version is not None:
             raise InvalidInput(
                 "options txnAppId and txnVersion: are for batch writes; a stream's batches are "
@@ -87,22 +91,35 @@ class SparkWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
         partition, attempt = context.partitionId(), context.taskAttemptId()
         by_topic = self._options.by_topic
         named = (_named(batch, self._names, by_topic=by_topic) for batch in iterator)
-        packed: Iterator[LogBlock]
-        if by_topic:
-            packed = blocks_by_topic(named, Limits())
-        else:
-            packed = (("", block) for batch in named for block in blocks_of(batch, Limits()))
         staged = StagedByTask(txn, version, [], [])
         place = self._options.place
-        if place.is_server:
-            staged.parts = uploading.send(place, txn, packed, partition=partition, attempt=attempt)
-        else:
-            check_here(place)
-            task = f"{partition}-{attempt}"
-            staged.files = [staging.stage(place.url, txn, task, packed, Limits())]
-            settle()
+        with RowSpreader(place) as spreader:
+            packed = self._packed(named, spreader)
+            if place.is_server:
+                staged.parts = uploading.send(
+                    place, txn, packed, partition=partition, attempt=attempt
+                )
+            else:
+                check_here(place)
+                task = f"{partition}-{attempt}"
+                staged.files = [staging.stage(place.url, txn, task, packed, Limits())]
+                settle()
         point("write")
         return staged
+
+    def _packed(
+        self, batches: Iterable[pa.RecordBatch], spreader: RowSpreader
+    ) -> Iterator[LogBlock]:
+        """Blocks, each with its log unless all have the same."""
+        log = self._options.log
+        if not self._options.by_topic and not self._is_spread:
+            return (("", block) for batch in batches for block in blocks_of(batch, Limits()))
+        rows = (
+            one
+            for batch in batches
+            for one in (rows_by_topic(batch) if self._options.by_topic else [(log, batch)])
+        )
+        return blocks_by_log(chain.from_iterable(starmap(spreader.spread, rows)), Limits())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: N803
         """Publish what the tasks staged, unless it was published before."""
@@ -113,6 +130,8 @@ class SparkWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
             return
         options, txn = self._options, found[0].txn
         log = inbox_of(options.queue) if options.queue else options.log
+        if self._is_spread:
+            log = ""  # each block names its partition
         files = [one for message in found for one in message.files if one.blocks]
         parts = [one for message in found for one in message.parts]
         point("before commit")

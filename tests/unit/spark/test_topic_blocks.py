@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from millstream.format.packing import Batch, Single
 from millstream.limits import Limits
 from millstream.spark import rows, staging
 from millstream.spark.publishing import Version, publish
-from millstream.spark.rows import blocks_by_topic
+from millstream.spark.rows import blocks_by_log, rows_by_topic
 from millstream.testing import Probe
 
 
@@ -23,15 +24,19 @@ def batch(*pairs: tuple[str | None, bytes]) -> pa.RecordBatch:
     return pa.record_batch({"topic": pa.array(topics, pa.string()), "value": pa.array(values)})
 
 
+def by_topic(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, Single | Batch]]:
+    return blocks_by_log((one for some in batches for one in rows_by_topic(some)), Limits())
+
+
 def packed(*batches: pa.RecordBatch) -> list[tuple[str, int]]:
-    return [(log, block.count) for log, block in blocks_by_topic(batches, Limits())]
+    return [(log, block.count) for log, block in by_topic(batches)]
 
 
 def test_rows_of_a_log_share_a_block_across_batches() -> None:
     one = batch(("a", b"1"), ("b", b"2"), ("a", b"3"))
     other = batch(("b", b"4"), ("c", b"5"))
     assert packed(one, other) == [("a", 2), ("b", 2), ("c", 1)]
-    found = dict(blocks_by_topic([one, other], Limits()))
+    found = dict(by_topic([one, other]))
     first, last = found["a"], found["c"]
     assert isinstance(first, Batch)
     assert first.payload.endswith(b"13".ljust(8, bytes(1)))
@@ -77,7 +82,7 @@ def test_staged_rows_of_many_logs_are_published_in_one_commit_and_once(tmp_path:
     with millstream.open(path) as store:
         session = EmbeddedSession(Probe(store).store)
         for _ in range(2):
-            found = staging.stage(path, "t", "0", blocks_by_topic([found_rows], Limits()), Limits())
+            found = staging.stage(path, "t", "0", by_topic([found_rows]), Limits())
             publish(session, path, "", [found], Version("app", 1))
         for name in range(7):
             values = [int(record.value) for record in store.log(f"log-{name}").read()]

@@ -38,7 +38,7 @@ from millstream.spark.pipelines.target import (
     subscription,
 )
 from millstream.spark.place import Place, writing
-from millstream.spark.planning import bytes_of, find_logs, offset_at
+from millstream.spark.planning import bytes_of, find_logs, offset_at, with_wholes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -189,7 +189,7 @@ def _infos(
     chosen = {"subscribePattern": pattern} if pattern else subscription(names)
     found = find_logs(session, read_options({**options_of(place), **chosen}))
     for name in names:
-        if name not in found:
+        if name not in with_wholes(found):
             raise NotFound(f"there is no log {name!r} to archive", name=name)
     return found
 
