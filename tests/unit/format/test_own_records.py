@@ -97,7 +97,9 @@ def parts() -> tuple[str, str, str, str]:
     assert found
     copies, found, rest = rest.partition(ROOMS)
     assert found
-    of_rooms, found, after = rest.partition("\n### ")
+    of_rooms, found, rest = rest.partition("\n### ")
+    assert found
+    _, found, after = rest.partition("\n### ")  # that of clusters is seen in tests/unit/cluster
     assert found
     return before + after, queues, copies, of_rooms
 
