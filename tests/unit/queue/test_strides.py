@@ -16,7 +16,7 @@ from millstream.log.recent import Columns
 from millstream.queue.commands import ClaimRouted, FinishClaims, Granted, Run
 from millstream.queue.model.message import Message, messages_of
 from millstream.queue.rules import claims, endings
-from millstream.queue.rules.arriving import Arrival, place_arrived
+from millstream.queue.rules.arriving import Newcomers, place_arrived
 from millstream.queue.rules.claims import Claiming
 from millstream.queue.rules.stride import stride
 from millstream.queue.service import reading
@@ -87,9 +87,9 @@ def work(seed: int) -> tuple[Millstream, Queue, list[Any]]:
 def test_what_has_come_is_placed_by_the_claim_itself_or_before_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    arrived: list[tuple[bool, Arrival | None]] = []
+    arrived: list[tuple[bool, Newcomers | None]] = []
 
-    def noted(*args: Any, **options: Any) -> tuple[bool, Arrival | None]:
+    def noted(*args: Any, **options: Any) -> tuple[bool, Newcomers | None]:
         arrived.append(place_arrived(*args, **options))
         return arrived[-1]
 
@@ -114,11 +114,11 @@ def test_with_and_without_strides_everything_is_the_same(
         strode.append(found is not None)
         return found
 
-    def noted(*args: Any, **options: Any) -> tuple[bool, Arrival | None]:
+    def noted(*args: Any, **options: Any) -> tuple[bool, Newcomers | None]:
         arrived.append(place_arrived(*args, **options))
         return arrived[-1]
 
-    arrived: list[tuple[bool, Arrival | None]] = []
+    arrived: list[tuple[bool, Newcomers | None]] = []
     monkeypatch.setattr("millstream.queue.rules.stride.place_arrived", noted)
     monkeypatch.setattr(claims, "stride", counted)
     monkeypatch.setattr(endings, "stride", counted)

@@ -25,7 +25,7 @@ ARRIVALS_MAX = 128
 """Records of a log that one claim places: it runs under the write lock."""
 
 
-class Arrival(NamedTuple):
+class Newcomers(NamedTuple):
     """Records that came to a log of a queue, and where they are placed: all in one bucket."""
 
     log_id: int
@@ -43,13 +43,13 @@ class Arrival(NamedTuple):
 
 def place_arrived(
     tx: WriteTransaction, key: bytes, queue: QueueState, *, leaves_one: bool = False
-) -> tuple[bool, Arrival | None]:
+) -> tuple[bool, Newcomers | None]:
     """Place what has come to the logs of a queue; True if nothing is left to be routed.
 
     With `leaves_one`, if that is a single arrival, it is not placed but answered: the caller does so.
     """
     name, spec = queue.name, queue.spec
-    left: Arrival | None = None
+    left: Newcomers | None = None
     if not spec.takes_all:
         return False, None
     for log in (inbox_of(name), *spec.sources):
@@ -89,7 +89,7 @@ def _is_level_later(tx: WriteTransaction, queue: QueueState) -> bool:
 
 def _find(
     tx: WriteTransaction, queue: QueueState, log_id: int, position: int, end: int
-) -> Arrival | None:
+) -> Newcomers | None:
     """Records of a log from a position on that go into one bucket; None if they cannot be placed."""
     first, room, bucket_id = queue.room()
     slot = first % CAPACITIES[queue.eras[-1][2]]
@@ -98,10 +98,10 @@ def _find(
         return None
     last = spans[-1]
     count = last.slot + last.count - slot
-    return Arrival(log_id, position + count, first, count, spans, bucket_id, slot)
+    return Newcomers(log_id, position + count, first, count, spans, bucket_id, slot)
 
 
-def place_arrival(tx: WriteTransaction, key: bytes, queue: QueueState, found: Arrival) -> None:
+def place_arrival(tx: WriteTransaction, key: bytes, queue: QueueState, found: Newcomers) -> None:
     """Place an arrival: its messages are available."""
     tx.change(keys.bucket(queue.queue_id, found.bucket_id), Filled(found.spans))
     tx.change(key, Arrived(tx.store_ms, found.log_id, found.position, found.first, found.total))
