@@ -132,6 +132,13 @@ _OPERATIONS: dict[type[Operation[Any]], Callable[[WriteTransaction, Any], Any]] 
     m.NoteWatermarks: instances.note_watermarks,
 }
 
+_PLAIN = frozenset(
+    kind
+    for kind in _OPERATIONS
+    if kind not in (q.PutMessages, q.ReplaceFailed) and not kind.traits.tidies
+)
+"""Operations before and after which nothing is to be done, whatever they say."""
+
 _PROCEDURES: dict[type[Procedure[Any]], Callable[[Store, Any], Any]] = {
     c.EnforceRetention: queries.enforce_retention,
     c.MergeFork: lambda store, query: fork.merge_fork(store, query, queue_past),
@@ -296,6 +303,11 @@ def operation(command: Operation[T]) -> Callable[[WriteTransaction], T]:
     return lambda tx: rule(tx, command)
 
 
+def is_plain(command: Command[Any]) -> bool:
+    """Whether a command is an operation before and after which nothing is to be done."""
+    return type(command) in _PLAIN
+
+
 def put_for_later(command: Command[Any]) -> set[str]:
     """The queues to which a command puts messages for later: these are routed before it runs."""
     kind = type(command)
@@ -354,6 +366,8 @@ class EmbeddedSession:
 
     def execute(self, command: Command[T]) -> T:
         """Answer a command; what it writes is durable on return."""
+        if is_plain(command):
+            return self.store.run(operation(command))  # type: ignore[arg-type]
         if isinstance(command, Operation):
             if queues := put_for_later(command):
                 consuming.route_before(self.store, queues)

@@ -23,12 +23,13 @@ from millstream.command import (
     Transact,
     is_repeatable,
     on_log,
+    tidies,
     waits,
 )
-from millstream.embedded import COMMANDS
+from millstream.embedded import COMMANDS, is_plain, put_for_later
 from millstream.errors import CannotOpen, Denied, InvalidInput, InvalidName, OutcomeUnknown
 from millstream.log.commands import Append, GetBounds, WaitForOffset
-from millstream.queue.commands import ClaimMessages
+from millstream.queue.commands import ClaimMessages, PutMessages
 from millstream.record import Producer
 from millstream.remote.repeats import RepeatFate, fate_of, unreachable
 from millstream.replica.sync.following import WaitForChange
@@ -68,6 +69,18 @@ class CompactLog(Procedure[int], frozen=True):
 
 def who(*texts: str) -> Principal:
     return Principal("somebody", tuple(parse_permission(text) for text in texts))
+
+
+def test_a_plain_operation_neither_puts_for_later_nor_leaves_bytes_to_delete() -> None:
+    commands = [required(kind) for kind in COMMANDS if kind is not Transact]
+    plain = [command for command in commands if is_plain(command)]
+    assert any(isinstance(command, Append) for command in plain)
+    for command in plain:
+        assert isinstance(command, Operation)
+        assert not tidies(command)
+        assert not put_for_later(command)
+    assert not is_plain(PutMessages("q", SINGLE, delay_ms=1))
+    assert not is_plain(Transact([]))
 
 
 def test_every_command_has_every_trait_and_a_rule() -> None:

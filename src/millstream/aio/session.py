@@ -19,7 +19,7 @@ from millstream.aio.claiming import Claims
 from millstream.aio.feeds import Feeds
 from millstream.aio.weight import CLAIM_WEIGHT, are_light, weight_of
 from millstream.command import Command, Operation, tidies
-from millstream.embedded import WAITS, answer, operation, put_for_later
+from millstream.embedded import WAITS, answer, is_plain, operation, put_for_later
 from millstream.errors import MillstreamError
 from millstream.log.commands import Acknowledge, Append, WaitForOffset
 from millstream.queue.commands import ClaimMessages, FinishClaims, PutMessages, RenewClaims
@@ -134,6 +134,8 @@ class AsyncEmbeddedSession:
         """
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError("a store that was opened in one event loop is used in another")
+        if is_plain(command):
+            return await self.begin(command)  # type: ignore[arg-type]
         if isinstance(command, Operation):
             if queues := put_for_later(command):
                 await self.ask(route_before, self.store, queues, turns=turns)

@@ -22,7 +22,10 @@ from millstream.log.reader import bounds_of, fetch_blocks
 from millstream.store.overlay import Overlay
 from millstream.store.store import Store
 
-BLOCKS_KEPT = 16
+BLOCKS_KEPT = 64
+"""A queue with priorities comes back to each block once per priority: with 16, most were read again each
+time (claims by 100 of ten priorities then take 8.9 us of processor time per message, not 7.1, 2026-11)."""
+
 BYTES_KEPT_MAX = 16 * 1024 * 1024
 OFFSETS_BYTES = 16
 """What a parsed block keeps per record beside its bytes: offsets of value, key and headers."""

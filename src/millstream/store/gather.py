@@ -144,6 +144,10 @@ class Gather(Generic[W]):
             return GATHER_S_MAX
         return min(max(0.0, self.commit_s * GATHER_SHARE), GATHER_S_MAX)
 
+    def is_only(self, ticket: W) -> bool:
+        """Whether no other caller waits, and it batches well: it may sleep unwoken."""
+        return len(self.waiting) == 1 and ticket.joint
+
     def nap_s(self, now_s: float) -> float:
         """How long a caller may sleep unwoken: as long as the running commit, and a moment more.
 

@@ -84,7 +84,7 @@ def finish(group: list[Ticket[Any]]) -> Ticket[Any] | None:
         if not ticket.done:
             ticket.done = True
             if ticket.on_done is not None:
-                ticket.wake()
+                ticket.on_done(ticket)
     if not asleep:
         return None
     asleep[0].wake()

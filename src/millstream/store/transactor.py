@@ -304,7 +304,7 @@ class Transactor:
             while not (ticket.done or ticket.lead):
                 if gather.first is ticket:
                     self._await_others(ticket, rested=rested)
-                elif not rested and ticket.joint and (nap_s := gather.nap_s(self._clock.seconds())):
+                elif not rested and gather.is_only(ticket) and (nap_s := self._nap_s()):
                     ticket.naps = True
                     rested = not ticket.wait(nap_s)
                     ticket.naps = False
@@ -320,6 +320,9 @@ class Transactor:
             if heir is not None:
                 heir.wake()
         return ticket.lead and not ticket.done
+
+    def _nap_s(self) -> float:
+        return self._gather.nap_s(self._clock.seconds())
 
     def _await_others(self, ticket: Ticket[Any], *, rested: bool) -> None:
         """Wait, as the first caller of a group, for the others; the last that wakes, wakes it."""
