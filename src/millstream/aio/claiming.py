@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from millstream.aio.claim_loop import ClientTurns, Loop
 from millstream.aio.returning import Returns
-from millstream.aio.standing import Standing
+from millstream.aio.standing import StandingClaims
 from millstream.queue.commands import ClaimMessages, ClaimRouted, Grant, Granted
 from millstream.queue.model.message import Lot
 from millstream.queue.service import consuming
@@ -30,7 +30,7 @@ class Claims:
         self._loop = loop
         self.returns = Returns(loop)
         """What goes back because no consumer is there any more."""
-        self.standing = Standing(store, loop, self.returns, self._claim_now)
+        self.standing = StandingClaims(store, loop, self.returns, self._claim_now)
         """Those that wait."""
 
     async def claim(self, command: ClaimMessages, turns: ClientTurns | None = None) -> list[Lot]:

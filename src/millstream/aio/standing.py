@@ -36,10 +36,15 @@ ClaimNow = Callable[[ClaimMessages, ClientTurns | None], Awaitable[tuple[list[Lo
 class _Waiter:
     """One claim in a line."""
 
-    __slots__ = ("command", "is_answered", "takes", "timer", "told", "turns")
+    __slots__ = ("command", "end", "is_answered", "takes", "timer", "told", "turns", "until_s")
 
-    def __init__(self, command: ClaimMessages, turns: ClientTurns | None) -> None:
+    def __init__(
+        self, command: ClaimMessages, until_s: float, turns: ClientTurns | None = None
+    ) -> None:
         self.command = command
+        self.until_s = until_s
+        self.end: asyncio.TimerHandle | None = None
+        """When its time is up."""
         self.turns = turns
         self.told: asyncio.Future[list[Lot] | None] = asyncio.get_running_loop().create_future()
         """What a thread has found for it; None if it is to take messages itself."""
@@ -50,7 +55,7 @@ class _Waiter:
         self.timer: asyncio.TimerHandle | None = None
 
 
-class Standing:
+class StandingClaims:
     """The claims of one session that wait; belongs to its event loop."""
 
     def __init__(self, store: Store, loop: Loop, returns: Returns, claim_now: ClaimNow) -> None:
@@ -100,10 +105,10 @@ class Standing:
         """Stand in line, if there is time left."""
         if not command.count or self._store.clock.seconds() >= until_s:
             return []
-        waiter = _Waiter(consuming.without_acks(command), turns)
+        waiter = _Waiter(consuming.without_acks(command), until_s, turns)
         self._lines.join(command.queue, waiter, command.count)
         try:
-            return await self._claim_in_line(waiter, until_s)
+            return await self._claim_in_line(waiter)
         except asyncio.CancelledError:
             self._return_untaken(waiter)
             raise
@@ -116,19 +121,12 @@ class Standing:
         if told.done() and not told.cancelled() and told.exception() is None:
             self._returns.give_back(waiter.command, told.result() or [])
 
-    async def _claim_in_line(self, waiter: _Waiter, until_s: float) -> list[Lot]:
+    async def _claim_in_line(self, waiter: _Waiter) -> list[Lot]:
         clock, queue = self._store.clock, waiter.command.queue
         waits = True
         while waits:
-            try:
-                async with asyncio.timeout(until_s - clock.seconds()):
-                    found = await asyncio.shield(waiter.told)
-            except TimeoutError:
-                if clock.seconds() < until_s:
-                    continue
-                if self._lines.leave(queue, waiter) and not waiter.is_answered:
-                    return []
-                found = await waiter.told  # it looks, or has found something, just now
+            self._set_end(waiter, waiter.until_s - clock.seconds())
+            found = await waiter.told
             if found is not None:
                 return found
             waiter.told = asyncio.get_running_loop().create_future()
@@ -140,9 +138,27 @@ class Standing:
             waits = self._lines.in_vain(queue, waiter)
         return []
 
+    def _set_end(self, waiter: _Waiter, left_s: float) -> None:
+        """Have a waiter leave after so long, by the clock of the event loop."""
+        if waiter.end is not None:
+            waiter.end.cancel()
+        waiter.end = asyncio.get_running_loop().call_later(max(0.0, left_s), self._end, waiter)
+
+    def _end(self, waiter: _Waiter) -> None:
+        """A waiter's time is up, if the store's clock says so too; one that looks, looks on."""
+        left_s = waiter.until_s - self._store.clock.seconds()
+        if waiter.told.done():
+            return
+        if left_s > 0:
+            self._set_end(waiter, left_s)
+        elif self._lines.leave(waiter.command.queue, waiter) and not waiter.is_answered:
+            waiter.told.set_result([])
+
     def _quit(self, waiter: _Waiter) -> None:
         """Whatever ended the wait: leave, and pass on what was to be done."""
         waiter.told.cancel()
+        if waiter.end is not None:
+            waiter.end.cancel()
         self._stop_timer(waiter)
         if not self._lines.leave(waiter.command.queue, waiter) and waiter.takes:
             self._lines.served(waiter.command.queue, waiter)

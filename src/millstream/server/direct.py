@@ -130,12 +130,23 @@ class _Call:
 
     def _answered(self, found: Any) -> None:
         """The session has the answer, or an exception; or a task that will have it."""
-        if not isinstance(found, asyncio.Task) and not (self._waits and self._principal.token):
-            self.tell(found)
+        if not (self._waits and self._principal.token):
+            if isinstance(found, asyncio.Task):
+                found.add_done_callback(self._ended)  # before the caller's own
+                self._done(found)
+            else:
+                self.tell(found)
             return
         task = asyncio.get_running_loop().create_task(self._await(found))
         task.add_done_callback(partial(self._over, found))
         self._done(task)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        """A task that went on with the command is over."""
+        if task.cancelled():
+            self.give_back()
+        else:
+            self._note(task.exception() or task.result())
 
     def _over(self, found: Any, task: asyncio.Task[Any]) -> None:
         """Hold nothing any more; a task that was cancelled may never have begun."""
