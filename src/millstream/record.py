@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, Protocol, TypeVar, overload
 
 import msgspec
 from msgspec import Struct
@@ -64,7 +64,8 @@ class Record(Struct, frozen=True, gc=False):
 
     log: str
     offset: int
-    value: bytes
+    value: bytes | None
+    """None for null: a tombstone, which says that its key has no value any more."""
     timestamp: int
     """The producer's timestamp, or when it was appended: milliseconds since the epoch."""
     key: bytes | None = None
@@ -81,7 +82,7 @@ class Record(Struct, frozen=True, gc=False):
     @property
     def text(self) -> str:
         """The value as UTF-8 text."""
-        return self.value.decode()
+        return value_of(self).decode()
 
     @overload
     def json(self) -> Any: ...
@@ -89,7 +90,26 @@ class Record(Struct, frozen=True, gc=False):
     def json(self, type: type[T]) -> T: ...
     def json(self, type: Any = Any) -> Any:
         """The value decoded from JSON, checked against a type if one is given."""
-        return msgspec.json.decode(self.value, type=type)
+        return msgspec.json.decode(value_of(self), type=type)
+
+
+class _Valued(Protocol):
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def log(self) -> str: ...
+    @property
+    def offset(self) -> int: ...
+
+
+def value_of(one: _Valued) -> bytes:
+    """The value of a record or message; `InvalidInput` if it is null."""
+    if one.value is None:
+        raise InvalidInput(
+            f"the record at {one.offset} of log {one.log!r} is a tombstone: it has neither text nor "
+            "JSON; ask whether `value is None` first"
+        )
+    return one.value
 
 
 class Item(Struct, frozen=True, gc=False):

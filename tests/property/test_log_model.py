@@ -32,13 +32,12 @@ import millstream
 from millstream import Cursor, Headers, Item, Limits, Log, Millstream, Producer, Record
 from millstream.errors import EndMoved, OutOfRange, OutOfSequence, Truncated
 from millstream.testing import SimulatedClock
-from tests.records import HEADERS
+from tests.records import HEADERS, VALUES
 
 LOGS = ("a", "b", "ab")
 CURSORS = ("c", "d")
 HANDLES = st.integers(0, 1)
 OFFSETS = st.integers(0, 30)
-VALUES = st.binary(max_size=6) | st.just(b"long" * 30)
 KEYS = st.none() | st.binary(max_size=3)
 TIMESTAMPS = st.none() | st.integers(0, 2**40)
 ITEMS = st.builds(Item, VALUES, KEYS, HEADERS, st.just(None))

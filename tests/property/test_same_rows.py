@@ -86,7 +86,9 @@ class History:
         names = [*LOGS, *(f"fork {n}" for n in range(self.forks))]
         return self.chance.choice(names)
 
-    def value(self) -> bytes:
+    def value(self) -> bytes | None:
+        if self.chance.random() < 0.1:
+            return None
         return self.chance.randbytes(self.chance.choice((0, 3, 40, 100, 3_000)))
 
     def headers(self) -> list[tuple[str, Any]]:

@@ -118,18 +118,19 @@ def test_headers_come_in_kafkas_form_and_typed(spark: SparkSession, store: Mills
 def test_typed_headers_have_the_types_that_were_appended(
     spark: SparkSession, store: Millstream
 ) -> None:
-    sent = {"s": "ü", "i": -(2**63), "d": float("inf"), "b": False, "none": None}
+    sent = {"s": "ü", "i": -(2**63), "d": float("inf"), "b": False, "x": b"\xff", "none": None}
     store.log("types").append(b"x", headers=sent)
 
     row = load(spark, store, subscribe="types", typedHeaders="true").first()
 
     found = {name: tuple(value) for name, value in row.headers.items()}
     assert found == {
-        "s": ("ü", None, None, None),
-        "i": (None, -(2**63), None, None),
-        "d": (None, None, float("inf"), None),
-        "b": (None, None, None, False),
-        "none": (None, None, None, None),
+        "s": ("ü", None, None, None, None, None),
+        "i": (None, -(2**63), None, None, None, None),
+        "d": (None, None, float("inf"), None, None, None),
+        "b": (None, None, None, False, None, None),
+        "x": (None, None, None, None, b"\xff", None),
+        "none": (None, None, None, None, None, None),
     }
 
 

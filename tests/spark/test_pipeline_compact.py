@@ -43,7 +43,7 @@ def path_of(store: Millstream) -> str:
     return str(store.stats()["path"])
 
 
-def kept(store: Millstream, log: str) -> list[tuple[bytes | None, bytes]]:
+def kept(store: Millstream, log: str) -> list[tuple[bytes | None, bytes | None]]:
     return [(record.key, record.value) for record in store.log(log).read()]
 
 
@@ -57,6 +57,20 @@ def test_the_last_record_of_each_key_is_kept(spark: SparkSession, store: Millstr
 
     compact(spark, path_of(store), "prices", to_log="strict", keyless=False, empty_deletes=True)
     assert kept(store, "strict") == [(b"a", b"3"), (b"", b"4")]
+
+
+def test_tombstones_delete_their_keys_and_are_kept_for_their_time(
+    spark: SparkSession, store: Millstream
+) -> None:
+    store.log("prices").append(None, key="a", headers=[("by", "x"), ("by", b"\xff")])
+    compact(spark, path_of(store), "prices", to_log="latest")
+    told = (None, b"no key"), (b"b", b""), (b"", b"4"), (b"a", None)
+    assert kept(store, "latest") == list(told)
+    last = store.log("latest").get(3)
+    assert last is not None
+    assert last.headers == [("by", "x"), ("by", b"\xff")]
+    compact(spark, path_of(store), "prices", to_log="at-once", tombstones=0, empty_deletes=True)
+    assert kept(store, "at-once") == [(None, b"no key"), (b"", b"4")]
 
 
 @pytest.mark.parametrize("at", ["compact noted", "compact appended"])

@@ -106,7 +106,7 @@ class Recent:
 
 
 def _size(delivery: Delivery) -> int:
-    return sum([len(record.value) for record in delivery.records])
+    return sum([len(record.value or b"") for record in delivery.records])
 
 
 def look_at(store: Store, log: str, known: int) -> Seen:

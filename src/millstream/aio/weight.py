@@ -56,7 +56,7 @@ def weight_of(command: Operation[Any]) -> int:
 
 def _of_records(records: Single | Batch) -> int:
     if isinstance(records, Single):
-        return len(records.value) + MESSAGE_WEIGHT
+        return len(records.value or b"") + MESSAGE_WEIGHT
     return len(records.payload) + len(records.metadata) + records.count * MESSAGE_WEIGHT
 
 

@@ -38,6 +38,9 @@ class Input:
     json_lines: Annotated[
         bool, typer.Option("--json-lines", help="Every value must be JSON, and is marked so.")
     ] = False
+    null: Annotated[
+        bool, typer.Option("--null", help="One value that is null: a tombstone of its key.")
+    ] = False
     batch: Annotated[
         int, typer.Option(metavar="N", min=1, help="Lines of stdin in one commit.")
     ] = 1_000
@@ -56,6 +59,13 @@ class Input:
 
         Who asks for the next batch has stored the one before; `quiet` if nothing was printed.
         """
+        if self.null:
+            if values or self.raw or self.json_lines:
+                raise typer.BadParameter(
+                    f"--null is the {noun}: it goes with no value, and neither with --raw nor "
+                    "--json-lines"
+                )
+            return iter([[None]])
         if values and self.raw:
             raise typer.BadParameter(f"--raw takes its {noun} from stdin, not from arguments")
         found = self._batches(values, noun, steady=steady, quiet=quiet)

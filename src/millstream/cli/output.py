@@ -36,9 +36,9 @@ class Output:
         elif not self.values:
             say(_record_line(one) if isinstance(one, Record) else _message_line(one))
         elif sys.stdout.isatty():
-            say(safe(one.value))
+            say(_shown(one))
         else:
-            sys.stdout.buffer.write(one.value + b"\n")
+            sys.stdout.buffer.write((one.value or b"") + b"\n")
 
 
 def as_json(one: Record | Message) -> dict[str, Any]:
@@ -67,6 +67,8 @@ def as_json(one: Record | Message) -> dict[str, Any]:
 
 
 def _embedded(one: Record | Message) -> tuple[Any, str]:
+    if one.value is None:
+        return None, "null"
     if one.headers.get("content-type") == _JSON:
         try:
             return msgspec.json.decode(one.value), "json"
@@ -83,17 +85,21 @@ def _text_or_base64(data: bytes) -> tuple[str, str]:
 
 
 def _record_line(record: Record) -> str:
-    fields = str(record.offset), time_of(record.timestamp), _key(record), safe(record.value)
+    fields = str(record.offset), time_of(record.timestamp), _key(record), _shown(record)
     if not sys.stdout.isatty():
         return "\t".join(fields)
     return f"{fields[0]:>8}  {fields[1]}  {fields[2]:<10}  {fields[3]}"
 
 
 def _message_line(message: Message) -> str:
-    fields = [_claim(message), _key(message), safe(message.value)]
+    fields = [_claim(message), _key(message), _shown(message)]
     if message.reason:
         fields.append(safe(message.reason.partition("\n")[0]))
     return ("  " if sys.stdout.isatty() else "\t").join(fields)
+
+
+def _shown(one: Record | Message) -> str:
+    return "(null)" if one.value is None else safe(one.value)
 
 
 def _claim(message: Message) -> str:

@@ -256,6 +256,9 @@ def compact(
     empty_deletes: Annotated[
         bool, typer.Option("--empty-deletes", help="An empty value deletes its key.")
     ] = False,
+    tombstones: Annotated[
+        float, duration("How long records are kept whose value is null, such as 7d; default: 1d.")
+    ] = 86_400,
     allow_gaps: Annotated[
         bool, typer.Option("--allow-gaps", help="Leave out what was truncated or is damaged.")
     ] = False,
@@ -263,7 +266,8 @@ def compact(
     """The last record of each key to a new log, or to Parquet."""
     summary = where.run(
         "compact", place, log, to_log=to, to_parquet=parquet or "", archive=archive or "",
-        keyless=keyless, empty_deletes=empty_deletes, fail_on_data_loss=not allow_gaps,
+        keyless=keyless, empty_deletes=empty_deletes, tombstones=tombstones,
+        fail_on_data_loss=not allow_gaps,
     )  # fmt: skip
     records = f"{summary.kept:,} kept of {summary.read:,}"
     facts = {"to": summary.to, "records": records, "as of offset": summary.end}

@@ -115,7 +115,9 @@ def _handler(
     def handle(message: Message) -> None:
         with tempfile.TemporaryFile() as errors:
             variables = {**os.environ, **where, **variables_of(message)}
-            code = _run(arguments, message.value, variables, limit_s, output=output, errors=errors)
+            code = _run(
+                arguments, message.value or b"", variables, limit_s, output=output, errors=errors
+            )
             reason = _last_line(errors)
         if code is None:
             raise Retry(f"killed: it took longer than {limit_s:g} s")
@@ -170,6 +172,8 @@ def variables_of(message: Message) -> dict[str, str]:
         "KEY": os.fsdecode(key),
         "HEADERS": msgspec.json.encode(message.headers.shown()).decode(),
     }
+    if message.value is None:
+        found["NULL"] = "true"
     for name, value in message.headers.items():
         if isinstance(value, bytes):
             text = os.fsdecode(value)

@@ -11,7 +11,8 @@ encoded, checked and sent without them, so a block that arrives over a wire is s
     8   u64  message id of the first record
     16  i64  when it was appended, ms
     24  i64  timestamp of every record, where the columns of times are absent, ms
-    32  u16  columns: 1 value, 2 timestamp, 4 key, 8 key validity, 16 headers, 32 appended, 64 ids
+    32  u16  columns: 1 value, 2 timestamp, 4 key, 8 key validity, 16 headers, 32 appended, 64 ids,
+             128 value validity
     34  u16  0
     36  u32  bytes in the body
     40  u32  in metadata: bytes in the body of the payload block that belongs to it
@@ -24,6 +25,7 @@ encoded, checked and sent without them, so a block that arrives over a wire is s
     appended      i64[count], where it differs by record
     ids           i64[count], the last column, where they do not follow each other by one
     key validity  bits, least significant first, before the key column
+    value validity  the same, in metadata, behind the headers: 0 means that the value is null
     the others    cells: u32[count + 1] offsets, padding, bytes
 
 These are Arrow's layouts: a column's buffers can be handed over without a copy. Record *i* is
@@ -55,8 +57,9 @@ KEY_VALIDITY = 8
 HEADERS = 16
 APPENDED = 32
 IDS = 64
+VALUE_VALIDITY = 128
 
-_ORDER = (VALUE, TIMESTAMP, KEY_VALIDITY, KEY, HEADERS, APPENDED, IDS)
+_ORDER = (VALUE, TIMESTAMP, KEY_VALIDITY, KEY, HEADERS, VALUE_VALIDITY, APPENDED, IDS)
 _KNOWN = sum(_ORDER)
 
 HEADER_BYTES = 56
@@ -102,12 +105,14 @@ def encode_metadata(
     timestamps: Sequence[int] | None,
     keys: Sequence[bytes | None] | None,
     headers: Sequence[bytes] | None,
+    valid: Sequence[bool] | None = None,
     appended: Sequence[int] | None = None,
     ids: Sequence[int] | None = None,
 ) -> tuple[int, bytes]:
     """The columns bitmap and body of a metadata block; what is None takes no space.
 
-    Without timestamps they are the times in `appended`, if that is given.
+    Without timestamps they are the times in `appended`, if that is given. `valid` says which values
+    are not null; None if all are not.
     """
     columns = 0
     parts: list[bytes] = []
@@ -124,6 +129,9 @@ def encode_metadata(
     if headers is not None:
         columns |= HEADERS
         parts += encode_cells(headers)
+    if valid is not None and not all(valid):
+        columns |= VALUE_VALIDITY
+        parts += _padded(_bits(valid))
     if appended is not None:
         columns |= APPENDED
         parts.append(_fixed(array("q", appended)))
@@ -201,6 +209,13 @@ def decode_header(data: bytes, *, kind: int) -> BlockHeader:
     return BlockHeader(kind, *rest)
 
 
+def nulled(values: list[bytes], valid: Sequence[bool] | None) -> list[bytes | None]:
+    """Values with None in place of those that are null; `valid` as a metadata block has it."""
+    if valid is None:
+        return values  # type: ignore[return-value]
+    return [value if yes else None for value, yes in zip(values, valid, strict=True)]
+
+
 class Block:
     """The columns of one checked block.
 
@@ -276,18 +291,30 @@ class Block:
 
     def validity(self) -> Sequence[bool] | None:
         """Which records have a key; None if all or none have."""
-        start = self._starts.get(KEY_VALIDITY)
-        if start is None:
-            return None
-        data = self._data
-        return [bool(data[start + i // 8] >> (i % 8) & 1) for i in range(self.header.count)]
+        return self._flags(KEY_VALIDITY, 0, self.header.count)
 
-    def validity_bits(self) -> memoryview | None:
-        """Which records have a key, as bits: Arrow's form, without a copy; None if all or none have."""
-        start = self._starts.get(KEY_VALIDITY)
+    def validity_bits(self, column: int = KEY_VALIDITY) -> memoryview | None:
+        """Which records have a key, or a value, as bits: Arrow's form, without a copy.
+
+        None if all have, or none has a key.
+        """
+        start = self._starts.get(column)
         if start is None:
             return None
         return memoryview(self._data)[start : start + (self.header.count + 7) // 8]
+
+    def valid(self, first: int = 0, count: int | None = None) -> Sequence[bool] | None:
+        """In metadata: which records have a value that is not null, or which of some; None if all."""
+        return self._flags(
+            VALUE_VALIDITY, first, self.header.count - first if count is None else count
+        )
+
+    def _flags(self, column: int, first: int, count: int) -> Sequence[bool] | None:
+        start = self._starts.get(column)
+        if start is None:
+            return None
+        data = self._data
+        return [bool(data[start + i // 8] >> (i % 8) & 1) for i in range(first, first + count)]
 
     def keys(self, first: int = 0, count: int | None = None) -> list[bytes | None]:
         """Every record's key, or those of some."""
@@ -326,7 +353,7 @@ class Block:
             starts[column] = position
             if column in (TIMESTAMP, APPENDED, IDS):
                 position += 8 * count
-            elif column == KEY_VALIDITY:
+            elif column in (KEY_VALIDITY, VALUE_VALIDITY):
                 position += round8((count + 7) // 8)
             else:
                 cells = self._cells[column] = Cells(self._data, position, count)

@@ -25,7 +25,7 @@ from millstream.format.packing import (
 )
 from millstream.limits import Limits
 
-_HANDED_IN = block.TIMESTAMP | block.KEY | block.KEY_VALIDITY | block.HEADERS
+_HANDED_IN = block.TIMESTAMP | block.KEY | block.KEY_VALIDITY | block.HEADERS | block.VALUE_VALIDITY
 """Columns of metadata that a client may send; the time of the append is set by the store."""
 
 _U32_MAX = 2**32 - 1
@@ -42,7 +42,7 @@ def check_packed(records: Single | Batch, limits: Limits) -> None:
 
 
 def _check_single(single: Single, limits: Limits) -> None:
-    _check_size("a value", len(single.value), limits.value_bytes_max)
+    _check_size("a value", len(single.value or b""), limits.value_bytes_max)
     _check_size("a key", len(single.key or b""), limits.key_bytes_max)
     _check_size("a record's headers", len(single.headers), limits.headers_bytes_max)
     if single.headers:
@@ -57,7 +57,7 @@ def _check_batch(batch: Batch, limits: Limits) -> None:
         raise InvalidInput(f"a batch of {batch.count} records; it has at least one")
     _check_size("a batch", batch.count, limits.batch_records_max, unit="records")
     _check_size("a batch", len(batch.payload) + len(batch.metadata), limits.batch_bytes_max)
-    if batch.columns & ~_HANDED_IN or not 0 <= batch.columns <= _HANDED_IN:
+    if not 0 <= batch.columns <= _HANDED_IN or batch.columns & ~_HANDED_IN:
         raise InvalidInput(f"a batch with the columns {batch.columns}; known are {_HANDED_IN}")
     if batch.columns & block.KEY_VALIDITY and not batch.columns & block.KEY:
         raise InvalidInput("a batch that says which records have keys, but has no keys")
@@ -124,12 +124,20 @@ def _place(body: bytes, crc: int, count: int, kind: int, columns: int) -> block.
         raise InvalidInput(f"a batch does not hold together: {error.message}") from error
 
 
+def _check_nulls(metadata: block.Block, payload: block.Block) -> None:
+    values, valid = payload.column(block.VALUE) or [], metadata.valid() or []
+    if any(value and not yes for value, yes in zip(values, valid, strict=True)):
+        raise InvalidInput("a block with the value of a record whose value is null")
+
+
 def _check_cells(metadata: block.Block, payload: block.Block, limits: Limits) -> None:
     _check_column(payload, block.VALUE, "a value", limits.value_bytes_max)
     _check_column(metadata, block.KEY, "a key", limits.key_bytes_max)
     _check_column(metadata, block.HEADERS, "a record's headers", limits.headers_bytes_max)
     if metadata.header.columns & block.HEADERS:
         _check_headers(metadata)
+    if metadata.header.columns & block.VALUE_VALIDITY:
+        _check_nulls(metadata, payload)
 
 
 def _check_column(found: block.Block, column: int, what: str, limit: int) -> None:

@@ -5,7 +5,8 @@ block. The fold joins neighbouring single entries into blocks (`joining`), as if
 been appended together.
 
     MessageMetadata.metadata = MessagePack [key, timestamp, headers], or, where the producer gave
-    another timestamp than the time of the append, [key, timestamp, headers, appended]
+    another timestamp than the time of the append, [key, timestamp, headers, appended]; of a record
+    whose value is null, [key, timestamp, headers, appended, true]
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class Entry(Places, kw_only=True):
     keys: Sequence[bytes | None]
     headers: Sequence[bytes]
     timestamps: Sequence[int]
+    valid: Sequence[bool] | None = None
+    """Which records have a value that is not null; None if all have."""
 
     def first(self, count: int) -> Entry:
         """The first of its records, in a form that is not kept."""
@@ -65,15 +68,27 @@ class Entry(Places, kw_only=True):
             timestamps=self.timestamps[:count],
             appended=self.appended[:count],
             packed=self.packed,
+            valid=None if self.valid is None else self.valid[:count],
         )
+
+    def is_null(self, index: int) -> bool:
+        """Whether the value of one of its records is null."""
+        return self.valid is not None and not self.valid[index]
 
 
 def encode_metadata(
-    *, key: bytes | None, timestamp_ms: int, headers: bytes, appended_ms: int
+    *,
+    key: bytes | None,
+    timestamp_ms: int,
+    headers: bytes,
+    appended_ms: int,
+    is_null: bool = False,
 ) -> bytes:
-    """The metadata of one message; `headers` is a MessagePack map, or empty."""
+    """The metadata of one message; `headers` is packed, or empty."""
     fields = [key, timestamp_ms, Raw(headers) if headers else _EMPTY_MAP]
-    if appended_ms != timestamp_ms:
+    if is_null:
+        fields += (appended_ms, True)
+    elif appended_ms != timestamp_ms:
         fields.append(appended_ms)
     return _encode(fields)
 
@@ -83,15 +98,18 @@ def metadata_of(value: bytes) -> list[tuple[int, bytes]]:
     if not block.is_block(value):
         return [(single_id(value), value[SINGLE_HEAD_BYTES:])]
     found = decode(value)
-    columns = zip(
-        found.ids, found.keys, found.timestamps, found.headers, found.appended, strict=True
-    )
     return [
         (
             message_id,
-            encode_metadata(key=key, timestamp_ms=ms, headers=headers, appended_ms=appended_ms),
+            encode_metadata(
+                key=found.keys[at],
+                timestamp_ms=found.timestamps[at],
+                headers=found.headers[at],
+                appended_ms=found.appended[at],
+                is_null=found.is_null(at),
+            ),
         )
-        for message_id, key, ms, headers, appended_ms in columns
+        for at, message_id in enumerate(found.ids)
     ]
 
 
@@ -121,7 +139,7 @@ def single_id(value: bytes) -> int:
     return found
 
 
-def single_metadata(value: bytes) -> tuple[bytes | None, int, bytes, int]:
+def single_metadata(value: bytes) -> tuple[bytes | None, int, bytes, int, bool]:
     """What `decode_metadata` gives for the record of such an entry."""
     return decode_metadata(value[SINGLE_HEAD_BYTES:])
 
@@ -159,6 +177,7 @@ def decode(value: bytes, start: int = 0, stop: int | None = None) -> Entry:
         timestamps=found.timestamps(start, total),
         appended=found.appended(start, total),
         packed=True,
+        valid=found.valid(start, total),
     )
 
 
@@ -175,6 +194,7 @@ def decode_singles(values: Sequence[bytes]) -> Entry:
     ids = list(map(single_id, values))
     found = _fields_of(values)
     headers = [bytes(one.headers) for one in found]
+    nulls = [one.is_null for one in found]
     timestamps = [one.timestamp_ms for one in found]
     appended = [one.appended_ms for one in found]
     if None in appended:
@@ -189,6 +209,7 @@ def decode_singles(values: Sequence[bytes]) -> Entry:
         timestamps=timestamps,
         appended=appended,  # type: ignore[arg-type]
         packed=False,
+        valid=None if True not in nulls else [not null for null in nulls],
     )
 
 
@@ -219,6 +240,7 @@ def encode(entry: Entry, *, payload_bytes: int = 0, counted_bytes: int = 0) -> b
         timestamps=None if alike else timestamps,
         keys=entry.keys if list(entry.keys).count(None) < len(entry) else None,
         headers=entry.headers if any(entry.headers) else None,
+        valid=entry.valid,
         appended=None if together else appended,
         ids=None if isinstance(entry.ids, range) else entry.ids,
     )
@@ -244,6 +266,7 @@ def encode_some(
         timestamps=found.timestamps(start, total) if columns & block.TIMESTAMP else None,
         keys=found.keys(start, total) if columns & block.KEY else None,
         headers=found.column(block.HEADERS, start, total),
+        valid=found.valid(start, total),
         appended=found.appended(start, total) if columns & block.APPENDED else None,
         ids=ids,
     )
@@ -299,14 +322,16 @@ class _Metadata(Struct, array_like=True, forbid_unknown_fields=True, gc=False):
     timestamp_ms: int
     headers: Raw
     appended_ms: int | None = None
+    is_null: bool = False
 
 
 _decode_fields = msgspec.msgpack.Decoder(_Metadata).decode
 _decode_many = msgspec.msgpack.Decoder(list[_Metadata]).decode
 
 
-def decode_metadata(data: bytes) -> tuple[bytes | None, int, bytes, int]:
-    """Key, timestamp, packed headers (empty where there are none) and time of the append."""
+def decode_metadata(data: bytes) -> tuple[bytes | None, int, bytes, int, bool]:
+    """Key, timestamp, packed headers (empty where there are none), time of the append, and whether
+    the value is null."""
     try:
         found = _decode_fields(data)
     except msgspec.MsgspecError as error:
@@ -315,7 +340,13 @@ def decode_metadata(data: bytes) -> tuple[bytes | None, int, bytes, int]:
         ) from error
     headers = bytes(found.headers)
     appended_ms = found.timestamp_ms if found.appended_ms is None else found.appended_ms
-    return found.key, found.timestamp_ms, NO_HEADERS if headers == _NO_MAP else headers, appended_ms
+    return (
+        found.key,
+        found.timestamp_ms,
+        NO_HEADERS if headers == _NO_MAP else headers,
+        appended_ms,
+        found.is_null,
+    )
 
 
 def _fields_of(values: Sequence[bytes]) -> list[_Metadata]:

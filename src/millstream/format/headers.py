@@ -89,6 +89,7 @@ def _with_columns(
         timestamps=found.timestamps() if batch.columns & block.TIMESTAMP else None,
         keys=keys,
         headers=cells,
+        valid=found.valid(),
     )
     crc = block.checksum(metadata)
     return replace(batch, columns=columns, metadata=metadata, metadata_crc=crc)

@@ -53,7 +53,8 @@ class Single(Struct, frozen=True, array_like=True, gc=False, tag=1):
 
     count: ClassVar[int] = 1
 
-    value: bytes
+    value: bytes | None
+    """None for null: a record that says that its key has no value any more."""
     key: bytes | None
     headers: bytes
     timestamp_ms: int | None
@@ -80,11 +81,12 @@ def pack_single(
     limits: Limits,
 ) -> Single:
     """One record; too large or of a wrong type is an error."""
-    if type(value) is bytes:
+    data: bytes | None
+    if type(value) is bytes or value is None:
         data, kind = value, None
     else:
         data, kind = pack_value(value)
-    if len(data) > limits.value_bytes_max:
+    if data is not None and len(data) > limits.value_bytes_max:
         raise too_large("a value", len(data), limits.value_bytes_max)
     return Single(
         data,
@@ -106,7 +108,7 @@ def pack_batch(
     count = len(values)
     if count > limits.batch_records_max:
         raise too_large("a batch", count, limits.batch_records_max, unit="records")
-    payload, kinds = _pack_values(values, limits)
+    payload, kinds, valid = _pack_values(values, limits)
     constant = timestamps if isinstance(timestamps, int) else None
     columns, metadata = block.encode_metadata(
         timestamps=(
@@ -114,6 +116,7 @@ def pack_batch(
         ),
         keys=_pack_keys(keys, limits),
         headers=_pack_header_column(headers, kinds, count, limits),
+        valid=valid,
     )
     if len(payload) + len(metadata) > limits.batch_bytes_max:
         raise too_large("a batch", len(payload) + len(metadata), limits.batch_bytes_max)
@@ -319,11 +322,13 @@ def check_timestamp(timestamp: int) -> int:
 
 def _pack_values(
     values: Sequence[Any], limits: Limits
-) -> tuple[bytes, Sequence[str | None] | None]:
-    """The payload's body, and the content types of values that were not bytes."""
+) -> tuple[bytes, Sequence[str | None] | None, Sequence[bool] | None]:
+    """The payload's body, the content types of values that were not bytes, and which are not null."""
     kinds: Sequence[str | None] | None = None
+    valid: Sequence[bool] | None = None
     if not _all_are(bytes, values):
-        packed = [pack_value(value) for value in values]
+        packed = [(b"", None) if value is None else pack_value(value) for value in values]
+        valid = [value is not None for value in values]
         values = [data for data, _ in packed]
         if any(kind for _, kind in packed):
             kinds = [kind for _, kind in packed]
@@ -332,7 +337,7 @@ def _pack_values(
         largest = max(map(len, values))
         if largest > limits.value_bytes_max:
             raise too_large("a value", largest, limits.value_bytes_max)
-    return payload, kinds
+    return payload, kinds, valid
 
 
 def _all_are(kind: type, found: Sequence[Any]) -> bool:

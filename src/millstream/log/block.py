@@ -44,12 +44,13 @@ class RecordBlock(Struct, frozen=True, array_like=True, gc=False):
         """The offsets of its records."""
         return range(self.first_offset, self.first_offset + self.count)
 
-    def values(self) -> list[bytes]:
-        """Every record's value."""
-        payload = blocks.Block(self.payload, kind=blocks.PAYLOAD)
-        found = payload.column(blocks.VALUE, self.skip, self.count)
-        assert found is not None
-        return found
+    def values(self) -> list[bytes | None]:
+        """Every record's value; None for null."""
+        found = self._cells()
+        columns = blocks.decode_header(self.metadata, kind=blocks.METADATA).columns
+        if not columns & blocks.VALUE_VALIDITY:
+            return found  # type: ignore[return-value]
+        return blocks.nulled(found, self._metadata().valid(self.skip, self.count))
 
     def keys(self) -> list[bytes | None]:
         """Every record's key."""
@@ -73,14 +74,21 @@ class RecordBlock(Struct, frozen=True, array_like=True, gc=False):
 
     def records(self) -> list[Record]:
         """The records, as objects."""
-        return self._records(self.values())
+        return self._records(self._cells())
 
     def bare_records(self) -> list[Record]:
         """The records of a block that was read without values, with empty ones."""
         return self._records([b""] * self.count)
 
-    def _records(self, values: list[bytes]) -> list[Record]:
+    def _cells(self) -> list[bytes]:
+        payload = blocks.Block(self.payload, kind=blocks.PAYLOAD)
+        found = payload.column(blocks.VALUE, self.skip, self.count)
+        assert found is not None
+        return found
+
+    def _records(self, cells: list[bytes]) -> list[Record]:
         metadata, log = self._metadata(), self.log
+        values = blocks.nulled(cells, metadata.valid(self.skip, self.count))
         return [
             Record(log, offset, value, timestamp, key, header, appended)
             for offset, value, timestamp, key, header, appended in zip(
@@ -102,6 +110,12 @@ def headers_of(metadata: blocks.Block, first: int, count: int) -> list[Headers]:
     """The headers of some records of a block, each packed until it is looked at."""
     cells = metadata.column(blocks.HEADERS, first, count)
     return [NO_HEADERS] * count if cells is None else list(map(Headers, cells))
+
+
+def plain_headers_of(metadata: blocks.Block, first: int, count: int) -> list[Plain]:
+    """The headers of some records of a block, all unpacked at once."""
+    packed = packed_headers_of(metadata, first, count)
+    return _decode_many(packed) if packed else [{} for _ in range(count)]
 
 
 def visible_headers_of(metadata: blocks.Block, first: int, count: int) -> list[dict[str, Scalar]]:

@@ -179,10 +179,12 @@ def put_singles(tx: WriteTransaction, log_id: int, offset: int, records: Sequenc
             timestamp_ms=wall_ms if timestamp_ms is None else timestamp_ms,
             headers=record.headers,
             appended_ms=wall_ms,
+            is_null=record.value is None,
         )
-        tx.put(keys.payload(message_id), record.value)
+        value = record.value or b""
+        tx.put(keys.payload(message_id), value)
         tx.put(keys.entry(log_id, offset), entries.encode_single(message_id, metadata))
-        size += len(record.value) + len(metadata)
+        size += len(value) + len(metadata)
         message_id += 1
         offset += 1
     return size

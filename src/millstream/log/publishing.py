@@ -106,7 +106,7 @@ def find_published(store: Store, command: FindPublished) -> Published | None:
     at, _ = found
     try:
         blocks = read_blocks(store, command.book, start=at, stop=at + 1, bytes_max=1)
-        return msgspec.json.decode(blocks[0].records()[0].value, type=Published)
+        return blocks[0].records()[0].json(Published)
     except (Truncated, IndexError) as error:
         raise Conflict(
             f"{command.name!r} was published, and what it was has been forgotten; use another name"

@@ -49,7 +49,7 @@ class Columns(NamedTuple):
     """Records of a log in order, mostly neighbours, column by column."""
 
     offsets: range | list[int]
-    values: list[bytes]
+    values: list[bytes | None]
     timestamps: int | list[int]
     """One for all, or one for each."""
     keys: list[bytes | None] | None
@@ -87,7 +87,9 @@ class ParsedBlock:
             timestamps = list(metadata.timestamps(skip, count))
         return Columns(
             range(start, stop),
-            self.payload.column(blocks.VALUE, skip, count) or [],
+            blocks.nulled(
+                self.payload.column(blocks.VALUE, skip, count) or [], metadata.valid(skip, count)
+            ),
             timestamps,
             metadata.keys(skip, count) if header.columns & blocks.KEY else None,
             packed_headers_of(metadata, skip, count),
@@ -105,10 +107,11 @@ class ParsedBlock:
         if header.columns & blocks.KEY:
             all_keys = metadata.keys()
             keys = [all_keys[index] for index in indexes]
-        cells = self.payload.cells(blocks.VALUE)
+        cells, valid = self.payload.cells(blocks.VALUE), metadata.valid()
+        picked = [] if cells is None else cells.pick(indexes)
         return Columns(
             offsets,
-            [] if cells is None else cells.pick(indexes),
+            blocks.nulled(picked, valid and [valid[index] for index in indexes]),
             timestamps,
             keys,
             picked_headers_of(metadata, indexes),
@@ -129,7 +132,10 @@ class ParsedBlock:
         headers = metadata.column(blocks.HEADERS, skip, count) or [b""] * count
         rows = zip(
             range(start, stop),
-            self.payload.column(blocks.VALUE, skip, count) or [b""] * count,
+            blocks.nulled(
+                self.payload.column(blocks.VALUE, skip, count) or [b""] * count,
+                metadata.valid(skip, count),
+            ),
             metadata.timestamps(skip, count),
             metadata.keys(skip, count),
             headers,
@@ -286,10 +292,10 @@ def held_row(held: Overlay, log_id: int, offset: int) -> Columns | None:
     payload = held.get(entries.payload_key(entry))
     if payload is None or not held.is_since(mark):
         return None
-    key, timestamp_ms, headers, _ = entries.single_metadata(entry)
+    key, timestamp_ms, headers, _, is_null = entries.single_metadata(entry)
     return Columns(
         range(offset, offset + 1),
-        [payload],
+        [None if is_null else payload],
         timestamp_ms,
         None if key is None else [key],
         _ARRAY_OF_ONE + headers if headers else b"",

@@ -131,6 +131,7 @@ def _singles(
             timestamp_ms=entry.timestamps[index],
             headers=entry.headers[index],
             appended_ms=entry.appended[index],
+            is_null=entry.is_null(index),
         )
         rows.append((keys.payload(entry.ids[index]), payload))
         rows.append((keys.entry(log_id, offset), entries.encode_single(entry.ids[index], metadata)))

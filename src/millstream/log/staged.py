@@ -110,16 +110,17 @@ class Staged:
 
 
 def _size(record: Single) -> int:
-    return len(record.value) + len(record.headers) + len(record.key or b"")
+    return len(record.value or b"") + len(record.headers) + len(record.key or b"")
 
 
 def _batch(records: list[Single]) -> Batch:
     """Several staged records as one batch."""
-    payload = block.encode_values([record.value for record in records])
+    payload = block.encode_values([record.value or b"" for record in records])
     columns, metadata = block.encode_metadata(
         timestamps=[record.timestamp_ms or 0 for record in records],
         keys=[r.key for r in records] if any(r.key is not None for r in records) else None,
         headers=[r.headers for r in records] if any(r.headers for r in records) else None,
+        valid=[r.value is not None for r in records],
     )
     return batch_of(len(records), payload, columns, metadata, None)
 

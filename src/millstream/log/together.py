@@ -25,7 +25,8 @@ BYTES_MAX = 256 * 1024
 
 def append_together(tx: WriteTransaction, name: str, records: Sequence[Single]) -> list[int] | None:
     """Add records of several callers; the offset of each. None if each has to be added alone."""
-    if sum([len(record.value) for record in records]) > BYTES_MAX:
+    values = [record.value or b"" for record in records]
+    if sum(map(len, values)) > BYTES_MAX:
         return None
     log_id, head = find_log(tx, name) or make_log(tx, name)
     first, count = head.end, len(records)
@@ -46,6 +47,7 @@ def _put_block(tx: WriteTransaction, log_id: int, offset: int, records: Sequence
         timestamps=[wall_ms if ms is None else ms for ms in timestamps] if given else None,
         keys=own_keys if own_keys.count(None) < len(own_keys) else None,
         headers=headers if any(headers) else None,
+        valid=[record.value is not None for record in records],
     )
-    payload = block.encode_values([record.value for record in records])
+    payload = block.encode_values([record.value or b"" for record in records])
     return put_batch(tx, log_id, offset, batch_of(len(records), payload, columns, metadata, None))

@@ -6,7 +6,7 @@ on every boundary, however their records were batched. A run is hashed column by
 the buffers of its blocks.
 
     run digest   SHA-256 of: how many records (u64), then the SHA-256 of each column, in this order
-                 sizes of values (u32), values, timestamps (i64), times of the append (i64),
+                 sizes of values (u32, 2^32 - 1 for null), values, timestamps (i64), times of the append (i64),
                  whether there is a key (u8), sizes of keys (u32), keys, sizes of headers (u32), headers
     h(0)         32 zero bytes; so is h(base) of a log whose first records went before it had a chain
     h(n)         SHA-256 of: h at the last mark at or before n, that mark's offset (u64), the digest of
@@ -20,6 +20,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -41,6 +42,7 @@ ZERO = bytes(DIGEST_BYTES)
 _COLUMNS = 9
 _EMPTY_MAP = b"\x80"
 _ONE = b"\x01\x00\x00\x00"
+_NULL = 2**32 - 1
 _SWAP = sys.byteorder == "big"
 
 
@@ -113,7 +115,8 @@ class Run:
             return
         first, count, metadata = found.skip, found.count, found.metadata
         values, numbers = self._hashes[:2], self._hashes[2:4]
-        self.size += _add_cells(values, found.payload, blocks.VALUE, first, count)
+        valid = metadata.valid(first, count)
+        self.size += _add_cells(values, found.payload, blocks.VALUE, first, count, valid)
         times = (
             (metadata.timestamp_ms(), metadata.timestamps),
             (metadata.appended_ms(), metadata.appended),
@@ -203,7 +206,14 @@ class Chain:
         return min(most, at - found.skip)
 
 
-def _add_cells(into: list[Any], block: blocks.Block, column: int, first: int, count: int) -> int:
+def _add_cells(
+    into: list[Any],
+    block: blocks.Block,
+    column: int,
+    first: int,
+    count: int,
+    valid: Sequence[bool] | None = None,
+) -> int:
     """Sizes and bytes of some rows of a column; answers how many bytes."""
     into_sizes, into_bytes = into
     found = block.cells(column)
@@ -212,6 +222,11 @@ def _add_cells(into: list[Any], block: blocks.Block, column: int, first: int, co
         return 0
     sizes, data = _stored(found.sizes()[first : first + count]), found.joined(first, count)
     size = len(data)
+    if valid is not None:
+        told = found.sizes()[first : first + count]
+        sizes = _stored(
+            array("I", [n if yes else _NULL for n, yes in zip(told, valid, strict=True)])
+        )
     if column == blocks.HEADERS and _ONE in sizes:
         sizes, data = _without_empty_maps(found.cut(first, count))
     into_sizes.update(sizes)

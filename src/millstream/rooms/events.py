@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from millstream.record import Extent, Record
-from millstream.rooms.packing import DELETED, NUMBER, ORIGIN, SENDER, TYPE, is_json
+from millstream.rooms.packing import DELETED, NULL, NUMBER, ORIGIN, SENDER, TYPE, is_json
 
 RECORD = "record"
 """The type of what was appended to a room's log by other means than the room."""
@@ -58,7 +58,7 @@ def event_of(record: Record) -> RoomEvent:
         type=kind if isinstance(kind, str) and kind else RECORD,
         sender=sender if isinstance(sender, str) else "",
         key=None if key is None else key.decode("utf-8", "backslashreplace"),
-        data=json_of(record.value),
+        data=NULL if record.value is None else json_of(record.value),
         timestamp=record.timestamp,
         deleted=headers.get(DELETED) is True,
         origin=origin if isinstance(origin, str) else "",

@@ -180,6 +180,7 @@ def _as(batch: pa.RecordBatch, schema: pa.Schema, shown: tuple[str, int]) -> pa.
         else:
             column = batch.column(field.name)
             if field.name == "headers" and not pa.types.is_map(field.type):
-                column = header_column(headers_of(column), field.type)
+                plain = [one.plain() for one in headers_of(column)]
+                column = header_column(plain, field.type)
             columns.append(column if column.type == field.type else column.cast(field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)

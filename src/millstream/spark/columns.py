@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from millstream.format import block as stored
-from millstream.header import NO_HEADERS, Headers, Pair, Scalar
-from millstream.log.block import RecordBlock, headers_of, visible_headers_of
+from millstream.header import Plain, Scalar
+from millstream.log.block import RecordBlock, plain_headers_of, visible_headers_of
 
 ROWS_PER_BATCH = 8_192
 """Rows from which a batch is handed on: larger ones do not make Spark faster."""
@@ -26,7 +27,16 @@ ROWS_PER_BATCH = 8_192
 BYTES_PER_BATCH = 8 * 1024 * 1024
 
 _TIME = pa.timestamp("us", tz="UTC")
-_SCALAR = pa.struct([("s", pa.string()), ("i", pa.int64()), ("d", pa.float64()), ("b", pa.bool_())])
+_KINDS = (
+    (str, "s", pa.string()),
+    (int, "i", pa.int64()),
+    (float, "d", pa.float64()),
+    (bool, "b", pa.bool_()),
+    (bytes, "x", pa.binary()),
+)
+"""The letter under which a typed header has a value of a type."""
+
+_encode = msgspec.msgpack.Encoder().encode
 
 
 Shown = Callable[[str], tuple[str, int]]
@@ -56,9 +66,9 @@ class DecodedBlock:
         """The headers of its records as filters see them."""
         return visible_headers_of(self.metadata, self.block.skip, self.block.count)
 
-    def headers(self) -> list[Headers]:
+    def headers(self) -> list[Plain]:
         """The headers of its records."""
-        return headers_of(self.metadata, self.block.skip, self.block.count)
+        return plain_headers_of(self.metadata, self.block.skip, self.block.count)
 
 
 def batches(
@@ -107,7 +117,8 @@ def _column(piece: DecodedBlock, field: pa.Field) -> pa.Array:
     block = piece.block
     match field.name:
         case "value":
-            return _binary(piece.payload().buffers(stored.VALUE), block, validity=None)
+            validity = piece.metadata.validity_bits(stored.VALUE_VALIDITY)
+            return _binary(piece.payload().buffers(stored.VALUE), block, validity=validity)
         case "key":
             validity = piece.metadata.validity_bits()
             return _binary(piece.metadata.buffers(stored.KEY), block, validity=validity)
@@ -122,7 +133,7 @@ def _column(piece: DecodedBlock, field: pa.Field) -> pa.Array:
         case "appendTimestamp":
             return times_of(piece, stored.APPENDED).view(_TIME)
     has_some = piece.metadata.header.columns & stored.HEADERS
-    return header_column(piece.headers() if has_some else [NO_HEADERS] * block.count, field.type)
+    return header_column(piece.headers() if has_some else [{}] * block.count, field.type)
 
 
 def _binary(
@@ -169,44 +180,56 @@ def _int64s(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers.data)])
 
 
-def header_column(found: Sequence[Headers], kind: pa.DataType) -> pa.Array:
-    """Headers as Spark wants them: Kafka's array of pairs, or a map of typed values."""
+def header_column(found: Sequence[Plain], kind: pa.DataType) -> pa.Array:
+    """Headers as Spark wants them: Kafka's array of pairs, or a map of typed values.
+
+    A map has of each name the last value. Where a name is repeated, all pairs stand packed beside
+    the value of the first, under `p`, so that they are not lost on their way.
+    """
     ends = array("i", [0])
     names: list[str] = []
     values: list[Any] = []
-    total = 0
+    packed: dict[int, bytes] = {}
     is_map = pa.types.is_map(kind)
+    total = 0
     for headers in found:
-        pairs: Sequence[Pair] = list(headers.items()) if is_map else headers.pairs()
-        total += len(pairs)
+        if isinstance(headers, tuple):
+            if is_map:
+                packed[total] = _encode(headers)
+                headers = dict(headers)
+            else:
+                names += [name for name, _ in headers]
+                values += [value for _, value in headers]
+        if isinstance(headers, dict):
+            names += headers
+            values += headers.values()
+        total += len(headers)
         ends.append(total)
-        names += [name for name, _ in pairs]
-        values += [value for _, value in pairs]
     offsets = pa.Array.from_buffers(pa.int32(), len(ends), [None, pa.py_buffer(ends)])
     keys = pa.array(names, pa.string())
     if is_map:
-        return pa.MapArray.from_arrays(offsets, keys, _typed(values)).cast(kind)
+        return pa.MapArray.from_arrays(offsets, keys, _typed(values, packed)).cast(kind)
     entries = pa.StructArray.from_arrays(
         [keys, pa.array(map(_text, values), pa.binary())], names=["key", "value"]
     )
     return pa.ListArray.from_arrays(offsets, entries).cast(kind)
 
 
-def _typed(values: list[Any]) -> pa.StructArray:
+def _typed(values: list[Any], packed: dict[int, bytes]) -> pa.StructArray:
     """Each value under the letter of its type; null has none."""
     kinds = set(map(type, values))
     columns = [
         pa.nulls(len(values), arrow)
         if kind not in kinds
         else pa.array([value if type(value) is kind else None for value in values], arrow)
-        for kind, arrow in (
-            (str, pa.string()),
-            (int, pa.int64()),
-            (float, pa.float64()),
-            (bool, pa.bool_()),
-        )
+        for kind, _, arrow in _KINDS
     ]
-    return pa.StructArray.from_arrays(columns, fields=list(_SCALAR))
+    columns.append(
+        pa.array([packed.get(at) for at in range(len(values))], pa.binary())
+        if packed
+        else pa.nulls(len(values), pa.binary())
+    )
+    return pa.StructArray.from_arrays(columns, names=[*(one for _, one, _ in _KINDS), "p"])
 
 
 def _text(value: Any) -> bytes | None:

@@ -64,7 +64,9 @@ def schema_of(options: ReadOptions) -> StructType:
 def _headers(form: str) -> DataType:
     if form == "kafka":
         return ArrayType(_columns("key string, value binary"))
-    return MapType(StringType(), _columns("s string, i long, d double, b boolean"))
+    return MapType(
+        StringType(), _columns("s string, i long, d double, b boolean, x binary, p binary")
+    )
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

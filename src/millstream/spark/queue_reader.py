@@ -78,7 +78,7 @@ def _batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
     for field in schema:
         found = [row[field.name] for row in rows]
         if field.name == "headers":
-            arrays.append(header_column(found, field.type))
+            arrays.append(header_column([one.plain() for one in found], field.type))
         elif pa.types.is_timestamp(field.type):
             numbers = [None if ms is None else ms * 1000 for ms in found]
             arrays.append(pa.array(numbers, pa.int64()).cast(field.type))

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from millstream.errors import InvalidInput
 from millstream.format import block as stored
-from millstream.format.packing import Batch, Single, batch_of
+from millstream.format.packing import Batch, Single, bad_headers, batch_of, check_cell
 from millstream.header import Headers, HeaderValue, Pair
 from millstream.limits import Limits
 from millstream.log.names import check_name
@@ -132,7 +132,8 @@ def _single(batch: pa.RecordBatch) -> Single:
 
 def _packed(batch: pa.RecordBatch) -> Batch:
     values, times, keys, headers = _columns(batch)
-    payload = b"".join(_bytes_column(values))
+    nulls = _bits(values) if values.null_count else None
+    payload = b"".join(_bytes_column(values if nulls is None else pc.fill_null(values, b"")))
     columns = 0
     parts: list[Any] = []
     if times is not None:
@@ -148,6 +149,9 @@ def _packed(batch: pa.RecordBatch) -> Batch:
     if headers is not None:
         columns |= stored.HEADERS
         parts += _bytes_column(headers)
+    if nulls is not None:
+        columns |= stored.VALUE_VALIDITY
+        parts.append(nulls)
     return batch_of(batch.num_rows, payload, columns, b"".join(parts), None)
 
 
@@ -156,12 +160,6 @@ def _columns(
 ) -> tuple[pa.Array, pa.Array | None, pa.Array | None, pa.Array | None]:
     """Values, timestamps, keys and packed headers, checked; None for what says nothing."""
     values = batch.column("value")
-    if values.null_count:
-        at = pc.index(pc.is_null(values), True).as_py()
-        raise InvalidInput(
-            f"row {at} of a batch has no value: a record's value is bytes; filter such rows, or "
-            "write an empty value"
-        )
     times, keys, headers = (_column(batch, name) for name in ("timestamp", "key", "headers"))
     return (
         _binary(values),
@@ -242,17 +240,30 @@ def headers_of(found: pa.Array) -> list[Headers]:
 
 def _headers(pairs: Iterable[Any]) -> Headers:
     headers: list[Pair] = []
+    packed: bytes | None = None
     for pair in pairs:
         name, value = (pair["key"], pair["value"]) if isinstance(pair, dict) else pair
         if name is None:
             raise InvalidInput("a header has no name")
         headers.append((name, _value(name, value)))
-    return Headers(headers)
+        packed = packed or (value.get("p") if isinstance(value, dict) else None)
+    return Headers(headers) if packed is None else _repeated(packed, headers)
+
+
+def _repeated(packed: bytes, headers: list[Pair]) -> Headers:
+    """All pairs of headers with repeated names, unless the map beside them was changed since."""
+    try:
+        found = check_cell(packed)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise bad_headers(error) from error
+    last = {name: _encode(value) for name, value in dict(found).items()}
+    same = last == {name: _encode(value) for name, value in headers}
+    return Headers(found if same else headers)
 
 
 def _value(name: str, value: Any) -> HeaderValue:
     if isinstance(value, dict):
-        known = [value.get(letter) for letter in "sidb"]
+        known = [value.get(letter) for letter in "sidbx"]
         return next((one for one in known if one is not None), None)
     if isinstance(value, bytes):
         try:

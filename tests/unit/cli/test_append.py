@@ -13,6 +13,7 @@ import pytest
 
 import millstream
 from millstream.cli.lines import batches
+from millstream.errors import InvalidInput
 
 STORE = "millstream.db"
 
@@ -51,6 +52,27 @@ def test_a_header_that_is_given_twice_keeps_both_values(cli: Any) -> None:
     assert record.headers == [("a", 1), ("b", b"\xff"), ("a", 2)]
     shown = json.loads(cli("read", "a", "--json"))
     assert shown["headers"] == [["a", 1], ["b", {"base64": "/w=="}], ["a", 2]]
+
+
+def test_a_null_value_is_a_tombstone(cli: Any) -> None:
+    cli("append", "a", "-k", "ann", "--null", "-H", "n=1")
+    cli("append", "a", "--raw", input=b"")
+    cli("append", "a", "--json-lines", input=b"null")
+    null, empty, json_null = stored("a")
+    assert (null.value, null.key, null.headers) == (None, b"ann", {"n": 1})
+    assert (empty.value, json_null.value, json_null.json()) == (b"", b"null", None)
+    with pytest.raises(InvalidInput, match="tombstone"):
+        null.json()
+    shown = [json.loads(line) for line in cli("read", "a", "--json").splitlines()]
+    assert [(one["value"], one["value_encoding"]) for one in shown] == [
+        (None, "null"),
+        ("", "text"),
+        (None, "json"),
+    ]
+    assert "(null)" in cli("read", "a")
+    assert cli("read", "a", "--values", "--limit", "1") == "\n"
+    for wrong in (("v",), ("--raw",), ("--json-lines",)):
+        cli("append", "a", "--null", *wrong, code=2)
 
 
 def test_key_timestamp_and_typed_headers_are_stored(cli: Any) -> None:

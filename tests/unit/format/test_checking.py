@@ -43,10 +43,20 @@ def with_metadata(found: Batch, **columns: Any) -> Batch:
         {"keys": ["a", "b"], "timestamps": [1, 2]},
         {"headers": [{"a": 1, "b": None}, None]},
         {"headers": [None, {"t": "x", "f": 0.5, "y": True}], "timestamps": 7},
+        {"headers": [[("a", 1), ("a", 2)], {"b": b"\xff"}]},
     ],
 )
 def test_what_is_packed_here_passes(columns: dict[str, Any]) -> None:
     check_packed(batch(["x", "y"], **columns), LIMITS)
+
+
+def test_null_values_pass_if_they_are_empty() -> None:
+    found = batch([None, b"x", None])
+    check_packed(found, LIMITS)
+    with pytest.raises(InvalidInput, match="null"):
+        check_packed(with_metadata(found, valid=[True, False, True]), LIMITS)
+    check_packed(with_metadata(found, valid=[True, True, True]), LIMITS)
+    check_packed(Single(None, None, b"", None), LIMITS)
 
 
 def test_a_single_record_passes() -> None:

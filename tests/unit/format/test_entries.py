@@ -34,22 +34,23 @@ def metadata_block(count: int, *, first_id: int = 7) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("key", "headers", "appended_ms", "golden"),
+    ("key", "headers", "appended_ms", "is_null", "golden"),
     [
-        (None, b"", 1_000, "93 c0 cd 03 e8 80"),
-        (b"k", HEADERS, 1_000, "93 c4 01 6b cd 03 e8 81 a1 68 01"),
-        (b"", b"", 1_001, "94 c4 00 cd 03 e8 80 cd 03 e9"),
+        (None, b"", 1_000, False, "93 c0 cd 03 e8 80"),
+        (b"k", HEADERS, 1_000, False, "93 c4 01 6b cd 03 e8 81 a1 68 01"),
+        (b"", b"", 1_001, False, "94 c4 00 cd 03 e8 80 cd 03 e9"),
+        (b"k", b"", 1_000, True, "95 c4 01 6b cd 03 e8 80 cd 03 e8 c3"),
     ],
 )
 def test_the_metadata_of_one_message(
-    key: bytes | None, headers: bytes, appended_ms: int, golden: str
+    key: bytes | None, headers: bytes, appended_ms: int, is_null: bool, golden: str
 ) -> None:
     data = entries.encode_metadata(
-        key=key, timestamp_ms=1_000, headers=headers, appended_ms=appended_ms
+        key=key, timestamp_ms=1_000, headers=headers, appended_ms=appended_ms, is_null=is_null
     )
 
     assert data.hex(" ") == golden
-    assert entries.decode_metadata(data) == (key, 1_000, headers, appended_ms)
+    assert entries.decode_metadata(data) == (key, 1_000, headers, appended_ms, is_null)
 
 
 def test_an_append_of_one_is_an_rfc_array_of_one() -> None:
@@ -191,6 +192,27 @@ def test_metadata_of_a_single_entry_is_taken_as_it_is() -> None:
     ((message_id, metadata),) = entries.metadata_of(value)
 
     assert message_id == 1
-    assert entries.decode_metadata(metadata) == (b"k", 5, b"", 6)
+    assert entries.decode_metadata(metadata) == (b"k", 5, b"", 6, False)
     with pytest.raises(CorruptionError):
         entries.metadata_of(value[:-1])
+
+
+def test_null_values_stay_null_when_entries_are_joined_cut_and_taken_apart() -> None:
+    singles = [
+        entries.encode_single(
+            7 + at,
+            entries.encode_metadata(
+                key=b"k", timestamp_ms=5, headers=b"", appended_ms=5, is_null=at % 2 == 1
+            ),
+        )
+        for at in range(12)
+    ]
+    entry = entries.decode_singles(singles)
+    whole = entries.encode(entry)
+    assert entries.decode(whole).valid == [at % 2 == 0 for at in range(12)]
+    assert entries.decode(entries.tail_of(whole, 3)).valid == [at % 2 == 0 for at in range(3, 12)]
+    assert entries.decode(entries.head_of(whole, 1)).valid is None
+    assert entries.decode(whole, 1, 3).valid == [False, True]
+    assert [metadata for _, metadata in entries.metadata_of(whole)] == [
+        single[entries.SINGLE_HEAD_BYTES :] for single in singles
+    ]

@@ -139,7 +139,7 @@ def _metadata_of_done(ms: Millstream) -> list[int]:
     for record in ms.queue("q").records():
         if record.key[1] == rfc.RecordType.DONE:
             for message in rfc.decode_finished(record.value):
-                _, _, headers, _ = entries.decode_metadata(message.metadata)
+                _, _, headers, _, _ = entries.decode_metadata(message.metadata)
                 found.append((message.message_id, msgspec.msgpack.decode(headers)["n"]))
     return [n for _, n in sorted(found)]
 

@@ -29,7 +29,7 @@ async def table(rest: Rest, query: str = "", log: str = "a") -> Any:
     return pa.ipc.open_stream(answer.content).read_all()
 
 
-def plain(found: Any) -> list[tuple[int, bytes | None, bytes]]:
+def plain(found: Any) -> list[tuple[int, bytes | None, bytes | None]]:
     columns = [found.column(name).to_pylist() for name in ("offset", "key", "value")]
     return list(zip(*columns, strict=True))
 
@@ -42,7 +42,8 @@ async def test_keys_headers_and_times_are_those_that_were_appended(rest: Rest) -
         {"value": "text", "timestamp": 253_402_300_799_999},
     ]
     assert (await rest.post("/logs/a/records", json={"records": records})).status_code == 201
-    await rest.post("/logs/a/records", json={"value": 2})
+    twice = [["a", 1], ["a", {"base64": "/w=="}]]
+    await rest.post("/logs/a/records", json={"base64": None, "headers": twice})
     for folded in (False, True):
         if folded:
             await asyncio.to_thread(rest.core.store.fold)
@@ -51,10 +52,12 @@ async def test_keys_headers_and_times_are_those_that_were_appended(rest: Rest) -
             (0, b"k", b"\xff"),
             (1, b"\xff\x00", b"1"),
             (2, None, b"text"),
-            (3, None, b"2"),
+            (3, None, None),
         ]
+        (last,) = found.column("headers").to_pylist()[3]
+        assert (last[0], last[1]["x"]) == ("a", b"\xff")
         shown = dict(found.column("headers").to_pylist()[0])
-        none = dict.fromkeys("sidb")
+        none = dict.fromkeys("sidbx")
         assert shown == {
             "s": {**none, "s": "x"},
             "i": {**none, "i": -(2**63)},

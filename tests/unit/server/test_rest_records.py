@@ -115,6 +115,26 @@ async def test_headers_may_repeat_a_name_and_hold_bytes(rest: Rest) -> None:
 
 
 @served
+async def test_null_is_neither_empty_nor_the_null_of_json(rest: Rest) -> None:
+    for body in ({"base64": None, "key": "k"}, {"base64": ""}, {"value": None}):
+        assert (await rest.post("/logs/a/records", json=body)).status_code == 201
+    sent = {"millstream-null": "true", "millstream-key": "k", "content-type": "text/plain"}
+    assert (await rest.post("/logs/a/records", content=b"", headers=sent)).status_code == 201
+    found = (await rest.get("/logs/a/records")).json()["records"]
+    null, empty, of_json, raw = found
+    assert (null["base64"], "value" in null, null["key"]) == (None, False, "k")
+    assert (empty["base64"], "value" in empty) == ("", False)
+    assert (of_json["value"], "base64" in of_json) == (None, False)
+    assert (raw["base64"], raw["key"], raw.get("headers", {})) == (None, "k", {})
+    answer = await rest.get("/logs/a/records/0")
+    assert (answer.content, answer.headers["millstream-null"]) == (b"", "true")
+    assert "millstream-null" not in (await rest.get("/logs/a/records/1")).headers
+    for wrong in ({"millstream-null": "maybe"}, {"millstream-null": "true"}):
+        answer = await rest.post("/logs/a/records", content=b"x", headers=wrong)
+        problem(answer, 422, "InvalidInput")
+
+
+@served
 async def test_a_raw_body_of_html_cannot_run_in_the_servers_origin(rest: Rest) -> None:
     await rest.post("/logs/a/records", content=b"<script>", headers={"content-type": "text/html"})
     raw = await rest.get("/logs/a/records/0", headers={"accept": "text/html"})

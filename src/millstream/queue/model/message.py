@@ -20,7 +20,7 @@ from millstream.header import NO_HEADERS, Headers
 from millstream.log.block import pack_headers, unpack_headers
 from millstream.queue.model.slots import AVAILABLE, DONE, FAILED, IN_FLIGHT, Trial
 from millstream.queue.model.spec import DELAY_MS_MAX, QueueSpec
-from millstream.record import Seconds, moment, to_ms, wall_ms_of
+from millstream.record import Seconds, moment, to_ms, value_of, wall_ms_of
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class Lot(Struct, array_like=True, frozen=True):
     """Messages of one log that were handed out together: neighbours in their claim ids."""
 
     label: Label
-    values: list[bytes]
+    values: list[bytes | None]
 
 
 class Message(Struct, frozen=True, eq=False, gc=False):
@@ -68,7 +68,8 @@ class Message(Struct, frozen=True, eq=False, gc=False):
 
     label: Label
     index: int
-    value: bytes
+    value: bytes | None
+    """None for null: a tombstone, which says that its key has no value any more."""
 
     @property
     def queue(self) -> str:
@@ -128,7 +129,7 @@ class Message(Struct, frozen=True, eq=False, gc=False):
     @property
     def text(self) -> str:
         """The value as UTF-8 text."""
-        return self.value.decode()
+        return value_of(self).decode()
 
     @overload
     def json(self) -> Any: ...
@@ -136,7 +137,7 @@ class Message(Struct, frozen=True, eq=False, gc=False):
     def json(self, type: type[T]) -> T: ...
     def json(self, type: Any = Any) -> Any:
         """The value decoded from JSON, checked against a type if one is given."""
-        return msgspec.json.decode(self.value, type=type)
+        return msgspec.json.decode(value_of(self), type=type)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Message) and _facts(self) == _facts(other)

@@ -127,7 +127,7 @@ def _letter(tx: WriteTransaction, queue: str, owed: Owed, record: Record, damage
     value, key = record.value, record.key
     if damage is not None:
         own[f"{OWN}damage"] = damage.message
-    if len(value) > tx.limits.value_bytes_max:
+    if value is not None and len(value) > tx.limits.value_bytes_max:
         own[f"{OWN}value-left-out"] = f"{len(value):,} bytes, over the limit of this store's handle"
         value = b""
     headers = _fitting(record.headers, own, tx.limits.headers_bytes_max)

@@ -102,7 +102,7 @@ class Register:
         """Read on."""
         for block in blocks:
             for record in block.records():
-                self._apply(record.value)
+                self._apply(record.value or b"")
             self.position = block.offsets.stop
 
     def _apply(self, value: bytes) -> None:

@@ -4,8 +4,9 @@
     timestamp  timestamp[ms, UTC]
     appended   timestamp[ms, UTC]
     key        binary, nullable
-    value      binary
-    headers    map<string, struct<s string, i int64, d double, b bool>>: as filters see them
+    value      binary, nullable
+    headers    map<string, struct<s string, i int64, d double, b bool, x binary>>: of a repeated
+               name the last value
 
 A block of the log becomes a batch, mostly without a copy: values and keys lie in it as Arrow wants
 them. Batches are sent as they are read, and no faster than they are taken.
@@ -31,7 +32,15 @@ from millstream.log.block import RecordBlock
 from millstream.server.rest.endpoint import ARROW
 
 _TIME = pa.timestamp("ms", tz="UTC")
-_SCALAR = pa.struct([("s", pa.string()), ("i", pa.int64()), ("d", pa.float64()), ("b", pa.bool_())])
+_SCALAR = pa.struct(
+    [
+        ("s", pa.string()),
+        ("i", pa.int64()),
+        ("d", pa.float64()),
+        ("b", pa.bool_()),
+        ("x", pa.binary()),
+    ]
+)
 _HEADERS = pa.map_(pa.string(), _SCALAR)
 _SCHEMA = pa.schema(
     [
@@ -39,7 +48,7 @@ _SCHEMA = pa.schema(
         pa.field("timestamp", _TIME, nullable=False),
         pa.field("appended", _TIME, nullable=False),
         pa.field("key", pa.binary()),
-        pa.field("value", pa.binary(), nullable=False),
+        pa.field("value", pa.binary()),
         pa.field("headers", _HEADERS, nullable=False),
     ]
 )
@@ -84,7 +93,9 @@ def _batch(block: RecordBlock) -> Any:
         _numbers(metadata.timestamps(block.skip, block.count)).view(_TIME),
         _numbers(metadata.appended(block.skip, block.count)).view(_TIME),
         _binary(metadata.buffers(stored.KEY), block, metadata.validity_bits()),
-        _binary(payload.buffers(stored.VALUE), block, None),
+        _binary(
+            payload.buffers(stored.VALUE), block, metadata.validity_bits(stored.VALUE_VALIDITY)
+        ),
         _headers(block.headers()),
     ]
     return pa.record_batch(columns, schema=_SCHEMA)
@@ -113,7 +124,7 @@ def _headers(found: Sequence[Headers]) -> Any:
     values = [value for headers in found for value in headers.values()]
     letters = [
         pa.array([value if type(value) is python else None for value in values], field.type)
-        for python, field in zip((str, int, float, bool), _SCALAR, strict=True)
+        for python, field in zip((str, int, float, bool, bytes), _SCALAR, strict=True)
     ]
     items = pa.StructArray.from_arrays(letters, fields=list(_SCALAR))
     offsets = pa.Array.from_buffers(pa.int32(), len(ends), [None, pa.py_buffer(ends)])

@@ -2,7 +2,8 @@
 
 A value is JSON under `value`, or bytes under `base64`. Text is a JSON string: it is stored as
 UTF-8 under `text/plain`, everything else as it was sent under `application/json`; so it comes back
-the same way. What has another content type comes back as base64.
+the same way. What has another content type comes back as base64. A value that is null (a tombstone,
+not JSON's null) is `"base64": null`.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class NewRecord(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=
     """A record to be appended: a value as JSON or as base64, and what belongs to it."""
 
     value: Raw | UnsetType = UNSET
-    base64: bytes | UnsetType = UNSET
+    base64: bytes | UnsetType | None = UNSET
+    """Bytes; null for a value that is null, a tombstone of its key."""
     key: str | None = None
     key_base64: bytes | None = None
     headers: JsonHeaders | None = None
@@ -64,7 +66,7 @@ class _Read(Struct, kw_only=True, omit_defaults=True):
     offset: int
     timestamp: int
     value: Raw | UnsetType = UNSET
-    base64: bytes | UnsetType = UNSET
+    base64: bytes | UnsetType | None = UNSET
     key: str | UnsetType = UNSET
     key_base64: bytes | UnsetType = UNSET
     headers: dict[str, Any] | list[tuple[str, Any]] = {}
@@ -117,13 +119,13 @@ def _header_of(value: JsonHeader) -> HeaderValue:
     return value.base64 if isinstance(value, HeaderBytes) else value
 
 
-def value_of(record: NewRecord, where: str = "") -> tuple[bytes | str, HeadersLike | None]:
+def value_of(record: NewRecord, where: str = "") -> tuple[bytes | str | None, HeadersLike | None]:
     """The value as it is stored, and the headers with its content type."""
     headers = None if record.headers is None else headers_of(record.headers)
     if (record.value is UNSET) == (record.base64 is UNSET):
         raise InvalidInput(f"{where}a record has a 'value' (JSON) or 'base64' (bytes), one of them")
     if not isinstance(record.value, Raw):
-        assert isinstance(record.base64, bytes)
+        assert not isinstance(record.base64, UnsetType)
         return record.base64, headers
     data = bytes(record.value).strip(b" \t\r\n")
     if data.startswith(b'"'):
@@ -159,7 +161,8 @@ def item_of_raw(data: bytes, sent: dict[str, str]) -> Item:
             raise InvalidInput(
                 f"Millstream-Headers is a JSON object, or an array of pairs: {error}"
             ) from error
-    kind = sent.get("content-type", "")
+    is_null = _is_null(data, sent)
+    kind = "" if is_null else sent.get("content-type", "")
     if kind == _UNSAID:
         kind = TEXT if _is_text(data) else ""
     if kind and _TYPE.fullmatch(kind):
@@ -175,11 +178,18 @@ def item_of_raw(data: bytes, sent: dict[str, str]) -> Item:
         )
     key = sent.get("millstream-key")
     return Item(
-        data,
+        None if is_null else data,
         None if key is None else unquote_to_bytes(key),
         headers or None,
         None if timestamp is None else int(timestamp),
     )
+
+
+def _is_null(data: bytes, sent: dict[str, str]) -> bool:
+    told = sent.get("millstream-null", "false").lower()
+    if told not in ("true", "false") or (told == "true" and data):
+        raise InvalidInput("Millstream-Null is true, beside an empty body, or false")
+    return told == "true"
 
 
 def _is_text(data: bytes) -> bool:
@@ -224,11 +234,12 @@ def _shown(found: Record | Message) -> dict[str, Any]:
         "headers": found.headers.shown(),
     }
     kind = found.headers.get(CONTENT_TYPE)
-    as_json = _as_json(found.value, kind) if isinstance(kind, str) else None
+    value = found.value
+    as_json = _as_json(value, kind) if isinstance(kind, str) and value is not None else None
     if as_json is not None:
         shown["value"] = as_json
     else:
-        shown["base64"] = found.value
+        shown["base64"] = value
     if found.key is not None:
         try:
             shown["key"] = found.key.decode()

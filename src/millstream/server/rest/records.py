@@ -41,6 +41,7 @@ RAW_HEADERS = {
     "Millstream-Key": "The record's key, percent-encoded, beside a raw body",
     "Millstream-Headers": "The record's headers as JSON, an object or pairs, beside a raw body",
     "Millstream-Timestamp": "The record's timestamp in ms, beside a raw body",
+    "Millstream-Null": "Whether the value is null, beside an empty body",
 }
 
 
@@ -217,7 +218,9 @@ def raw_response(record: Record) -> Response:
         if len(told) <= HEADER_CHARS_MAX:
             headers["millstream-headers"] = told
     headers["content-type"] = media_type_of(record.headers)
-    return Response(record.value, headers=headers)
+    if record.value is None:
+        headers["millstream-null"] = "true"
+    return Response(record.value or b"", headers=headers)
 
 
 def accepted(accept: str, offered: tuple[str, ...]) -> str:

@@ -176,7 +176,7 @@ class _Search:
             if self._is_full():
                 return one.offset + 1 if is_back else one.offset
             self.found.append(show_record(one))
-            self._bytes_left -= len(one.value)
+            self._bytes_left -= len(one.value or b"")
         return None
 
 

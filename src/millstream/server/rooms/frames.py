@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from millstream.record import Record
 from millstream.rooms.model import Present, RetainedValue, RoomLook, RoomMessage
-from millstream.rooms.packing import DELETED, NUMBER, ORIGIN, SENDER, TYPE
+from millstream.rooms.packing import DELETED, NULL, NUMBER, ORIGIN, SENDER, TYPE
 from millstream.rooms.settings import RoomSettings
 from millstream.server.rooms.outbox import Shown
 
@@ -107,7 +107,7 @@ def shown(record: Record) -> Shown:
         type=kind if isinstance(kind, str) else UNTYPED,
         sender=sender if isinstance(sender, str) else "",
         key=None if key is None else key.decode("utf-8", "replace"),
-        data=Raw(_json_of(record.value)),
+        data=Raw(NULL if record.value is None else _json_of(record.value)),
         time=record.timestamp,
         deleted=headers.get(DELETED) is True,
     )

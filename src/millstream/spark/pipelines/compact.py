@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from millstream.clock import SystemClock
 from millstream.errors import AlreadyExists, InvalidInput, NotFound
 from millstream.log import commands as c
 from millstream.log.names import check_name
-from millstream.record import wall_ms_of
+from millstream.record import Seconds, to_ms, wall_ms_of
 from millstream.spark.archive import archive_path
 from millstream.spark.bins import Range
 from millstream.spark.failures import point
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 NOTE = "compacted"
 """The metadata entry of a log that was made by compaction."""
+
+TOMBSTONES_S = 86_400.0
+"""A day, as Kafka's `delete.retention.ms`: for so long readers learn of a key that is gone."""
 
 
 class CompactSummary(Struct, frozen=True, kw_only=True):
@@ -57,13 +61,16 @@ def compact(
     archive: str | os.PathLike[str] = "",
     keyless: bool = True,
     empty_deletes: bool = False,
+    tombstones: Seconds = TOMBSTONES_S,
     fail_on_data_loss: bool = True,
     progress: Tell = quiet,
 ) -> CompactSummary:
     """Keep the last record of each key, in the order of their offsets.
 
-    Records without a key are all kept, or none if `keyless` is off. With `empty_deletes` a last
-    record with an empty value deletes its key. `archive` names the directory with the log's
+    Records without a key are all kept, or none if `keyless` is off. A last record whose value is
+    null, a tombstone, deletes its key: it is kept itself for as long as `tombstones` says since its
+    append, so that readers of the new log learn of it. With `empty_deletes` a last record with an
+    empty value deletes its key at once. `archive` names the directory with the log's
     beginning. The new log must not exist, or be empty. Damaged records end the run; with
     `fail_on_data_loss` off they are left out, and the summary names them.
     """
@@ -77,13 +84,18 @@ def compact(
         info = session.execute(c.DescribeLog(log))
         if info is None:
             raise NotFound(f"there is no log {log!r} to compact", name=log)
-        end = info.end_offset
+        end, now_ms = info.end_offset, SystemClock().wall_ms()
         if to_log:
-            end = _note(session, check_name(to_log), log, wall_ms_of(info.created), end)
+            end, now_ms = _note(session, check_name(to_log), log, wall_ms_of(info.created), end)
     options: dict[str, Any] = {"archive": os.fspath(archive)} if archive else {}
     options |= {} if fail_on_data_loss else {"failOnDataLoss": False}
     rows = job.read([log], endingOffsets={log: end}, typedHeaders=True, **options)
-    chosen = last_by_key(rows, keyless=keyless, empty_deletes=empty_deletes)
+    chosen = last_by_key(
+        rows,
+        keyless=keyless,
+        empty_deletes=empty_deletes,
+        tombstones_from=now_ms - to_ms(tombstones, "tombstones"),
+    )
     progress("compact", 0, end)
     if to_log:
         kept = _to_log(job, chosen, to_log, f"compact:{log}:{wall_ms_of(info.created)}:{to_log}")
@@ -110,35 +122,43 @@ def compact(
     )
 
 
-def last_by_key(rows: DataFrame, *, keyless: bool, empty_deletes: bool) -> DataFrame:
-    """The last row of each key, and rows without a key; in the order of their offsets."""
+def last_by_key(
+    rows: DataFrame, *, keyless: bool, empty_deletes: bool, tombstones_from: int
+) -> DataFrame:
+    """The last row of each key, and rows without a key; in the order of their offsets.
+
+    Tombstones are left out that were appended before `tombstones_from`, in ms since the epoch.
+    """
     from pyspark.sql import functions as f
 
     columns = ["key", "value", "timestamp", "headers", "offset"]
     keyed = rows.where("key is not null").groupBy("key")
-    last = keyed.agg(f.max_by(f.struct(*columns[1:]), "offset").alias("last"))
-    chosen = last.select("key", "last.*").select(*columns)
+    looked_at = f.struct(*columns[1:], "appendTimestamp")
+    last = keyed.agg(f.max_by(looked_at, "offset").alias("last")).select("key", "last.*")
+    kept = f"value is not null or appendTimestamp >= timestamp_millis({tombstones_from})"
+    chosen = last.where(kept).select(*columns)
     if empty_deletes:
-        chosen = chosen.where("length(value) > 0")
+        chosen = chosen.where("value is null or length(value) > 0")
     if keyless:
         chosen = chosen.unionByName(rows.where("key is null").select(*columns))
     return chosen.orderBy("offset")
 
 
-def _note(session: Session, name: str, log: str, created: int, end: int) -> int:
-    """Say in the new log what it is of; if a run before has said so, that is what counts."""
+def _note(session: Session, name: str, log: str, created: int, end: int) -> tuple[int, int]:
+    """Say in the new log what it is of, and as of when; if a run before has said so, that counts."""
     noted = session.execute(c.GetMetadata(name)).get(NOTE)
     if noted is not None and (noted["log"], noted["created"]) == (log, created):
-        return int(noted["end"])
+        return int(noted["end"]), int(noted["at"])
     info = session.execute(c.DescribeLog(name))
     if noted is not None or (info is not None and info.end_offset):
         raise AlreadyExists(
             f"log {name!r} exists already and is not a compaction of {log!r}; choose a new name",
             name=name,
         )
-    note = {"log": log, "created": created, "end": end}
+    now_ms = SystemClock().wall_ms()
+    note = {"log": log, "created": created, "end": end, "at": now_ms}
     session.execute(c.SetMetadata(name, NOTE, note, expect=None, compare=True))
-    return end
+    return end, now_ms
 
 
 def _to_log(job: Job, rows: DataFrame, name: str, app: str) -> int:

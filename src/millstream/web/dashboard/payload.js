@@ -13,6 +13,7 @@ const PIECE = /"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/gs;
 
 /** The bytes of what a listing shows of a value: JSON under `value`, or `base64`. */
 export function bytesOf(record) {
+  if (record.base64 === null) return new Uint8Array();
   if (record.base64 !== undefined) return Uint8Array.from(atob(record.base64), (char) => char.charCodeAt(0));
   const text = typeof record.value === "string" ? record.value : JSON.stringify(record.value);
   return new TextEncoder().encode(text ?? "");
@@ -20,6 +21,7 @@ export function bytesOf(record) {
 
 /** A value in one line, cut. */
 export function preview(record) {
+  if (record.base64 === null) return "(null)";
   if (record.base64 !== undefined) {
     const text = decoded(bytesOf(record));
     if (text !== null && !/[\0-\x08\x0e-\x1f]/.test(text)) return cut(text);
