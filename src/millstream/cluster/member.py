@@ -82,6 +82,10 @@ class ClusterMember:
         """Why this node does nothing any more."""
         self.damaged = ""
         """Why this node never leads: its own rows are damaged."""
+        self.met_damage = ""
+        """What a read has met that is damaged here; the node's loop decides what follows from it."""
+        if hasattr(engine, "on_damage"):
+            engine.on_damage = self._meet_damage
         self.replays = 0
         """Commits that were applied from the shared log."""
         self.barrier_s = 0.0
@@ -193,11 +197,6 @@ class ClusterMember:
             self.turn.release()
         return True
 
-    def between_appends(self, work: Callable[[], None]) -> None:
-        """Do something to the shared log's servers while nothing of this node is on its way."""
-        with self.turn:
-            work()
-
     def read(self, timeout_s: float) -> list[Stored]:
         """What came after the position; by a follower."""
         with self.turn:
@@ -244,6 +243,10 @@ class ClusterMember:
             self._begin(entry.epoch, body, own=True)
             return True
 
+    def _meet_damage(self, error: CorruptionError) -> None:
+        """Called by any thread, in the middle of a read or a commit."""
+        self.met_damage = self.met_damage or str(error)
+
     def halt(self, reason: str) -> None:
         """Do nothing any more: going on could do harm."""
         self.halted = self.halted or reason
@@ -258,7 +261,7 @@ class ClusterMember:
 
     def load(self) -> None:
         """Begin with what is in the file, when the node starts or the file was exchanged; in the turn."""
-        self.damaged = ""
+        self.damaged = self.met_damage = ""
         self._reload()
         self.clock.follow(self.position, live=not self.position.sequence)
         view = self.position

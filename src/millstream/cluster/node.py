@@ -6,6 +6,7 @@ leader's gives a sign of life. Commits of the leader do not pass through it.
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections.abc import Callable
@@ -30,6 +31,9 @@ from millstream.store.engine import Engine
 
 CHECKING_S = 0.05
 """The pause of a node that would campaign if its file were checked."""
+HEARD_S = 2.0
+"""A node that reported so lately is there."""
+
 FAILED_S = 0.2
 """The pause after a step that failed."""
 
@@ -166,8 +170,8 @@ class Node:
 
     def step(self) -> None:
         """One turn of the loop."""
-        if self._inspection.damage:
-            self.member.found_damage(self._inspection.damage)
+        if damage := self._inspection.damage or self._damage_met():
+            self.member.found_damage(damage)
         if self.member.halted:
             self._pause(self.settings.turn_s)
         elif not self._joined:
@@ -177,6 +181,12 @@ class Node:
         else:
             self._follow()
         self._tell()
+
+    def _damage_met(self) -> str:
+        """What reads have met, if another node is there with the same rows; else this one goes on."""
+        may_yield = self.settings.yields_damaged or not self._leadership.leads
+        met = self.member.met_damage
+        return met if met and may_yield and self._source(HEARD_S) is not None else ""
 
     def _join(self) -> None:
         """Look where this store and the shared log stand."""
@@ -222,7 +232,8 @@ class Node:
 
     def _lead(self) -> None:
         if self._stream_lead is not None and self._stream_lead.is_due():
-            self.member.between_appends(self._stream_lead.move)
+            with self.member.turn:  # so that nothing is on its way meanwhile
+                self._stream_lead.move()
         rest_s = self._leadership.next_s(self.clock.seconds())
         if rest_s == 0 and self.member.beat():
             return
@@ -333,13 +344,11 @@ class Node:
         if self.on_applied is not None:
             self.on_applied()
 
-    def _source(self) -> NodeReport | None:
+    def _source(self, heard_s_max: float = math.inf) -> NodeReport | None:
         """The node to ask: the leader if it is well, else the one that is furthest ahead."""
-        found = [
-            report
-            for report, _ in self._bulletin.reports().values()
-            if report.node != self.name and report.role in ("leader", "follower")
-        ]
+        heard = self._bulletin.reports().values()
+        others = [one for one, age_s in heard if one.node != self.name and age_s <= heard_s_max]
+        found = [one for one in others if one.role in ("leader", "follower")]
         return max(found, key=lambda one: (one.sequence, one.role == "leader"), default=None)
 
     # What others ask.

@@ -26,6 +26,9 @@ class NodeSettings:
     jitter_s: float = 1.0
     """Up to so much later, at random: two followers seldom campaign at the same time."""
 
+    yields_damaged: bool = True
+    """Whether a leader whose rows turn out to be damaged steps down, if another node could lead."""
+
     turn_s: float = 0.5
     """The longest wait of one look at the shared log."""
 

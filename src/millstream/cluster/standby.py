@@ -26,8 +26,8 @@ from millstream.store.sqlite_file import sync_folder
 KEPT_BYTES = 64 * 1024 * 1024
 """Entries that a primary keeps for its standby; one that is further behind takes a copy."""
 
-PRIMARY_SETTINGS = NodeSettings(silence_s=0.0, jitter_s=0.0)
-"""A primary asks no other node whether it may lead."""
+PRIMARY_SETTINGS = NodeSettings(silence_s=0.0, jitter_s=0.0, yields_damaged=False)
+"""A primary asks no other node whether it may lead, and none takes its place by itself."""
 
 STANDBY_SETTINGS = NodeSettings(silence_s=1e9, jitter_s=0.0)
 """A standby leads when it is promoted, and not before."""

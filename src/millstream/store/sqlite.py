@@ -26,6 +26,7 @@ from millstream.clock import Clock, SystemClock
 from millstream.errors import (
     CannotOpen,
     Closed,
+    CorruptionError,
     MillstreamError,
     OutcomeUnknown,
     Overloaded,
@@ -102,6 +103,8 @@ class SqliteEngine:
         self.path = Path(path).absolute()
         self.place = str(self.path)
         self.on_upkeep_due: Callable[[], None] | None = None
+        self.on_damage: Callable[[CorruptionError], None] | None = None
+        """Called by any thread that meets a damaged row or page, before its caller is told."""
         self.read_only = read_only
         self.durability: Durability = durability
         self.commits = 0
@@ -303,7 +306,9 @@ class SqliteEngine:
         sync_folder(self.path)  # SQLite has made the log by now, if there was none
         connection.set_wal_hook(self._on_wal)
         room = None if self.durability == "relaxed" else self._log_room
-        return SqliteWriter(connection, busy=self._busy(), refused=self._refused, room=room)
+        writer = SqliteWriter(connection, busy=self._busy(), refused=self._refused, room=room)
+        writer.on_damage = self._tell_damage
+        return writer
 
     def _on_wal(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         self.commits += 1
@@ -353,10 +358,16 @@ class SqliteEngine:
             if self._readers:
                 return self._readers.pop()
         try:
-            return SqliteReader(self._connect())
+            reader = SqliteReader(self._connect())
         except BaseException:
             self._end_use()
             raise
+        reader.on_damage = self._tell_damage
+        return reader
+
+    def _tell_damage(self, error: CorruptionError) -> None:
+        if self.on_damage is not None:
+            self.on_damage(error)
 
     def _give_reader(self, reader: SqliteReader) -> None:
         with self._lock:

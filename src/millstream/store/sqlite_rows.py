@@ -63,6 +63,9 @@ _FIRST = f"SELECT min(id) FROM {NUMBERED[keys.DELTA]}"
 class SqliteSnapshot:
     """Reads on one connection, inside whatever transaction it has."""
 
+    on_damage: Callable[[CorruptionError], None] | None = None
+    """Told of every damaged row or page that is met, before the caller is."""
+
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
         self._execute = connection.execute
@@ -79,9 +82,12 @@ class SqliteSnapshot:
                 found = self._execute(query, (keys.number(key),)).fetchone()
             return None if found is None else checked(key, found[0], found[1])
         except apsw.Error as error:
-            raise self.failed(error) from error
+            raise self._met(self.failed(error)) from error
         except _NOT_BYTES as error:
-            raise _not_bytes(key, error) from error
+            raise self._met(_not_bytes(key, error)) from error
+        except CorruptionError as error:
+            self._met(error)
+            raise
 
     def scan(self, start: bytes, stop: bytes, *, limit: int) -> list[Row]:
         """Up to `limit` rows with start <= key < stop."""
@@ -106,9 +112,12 @@ class SqliteSnapshot:
                 for key in (prefix + number.to_bytes(8, "big"),)
             ]
         except apsw.Error as error:
-            raise self.failed(error) from error
+            raise self._met(self.failed(error)) from error
         except _NOT_BYTES as error:
-            raise _not_bytes(start, error) from error
+            raise self._met(_not_bytes(start, error)) from error
+        except CorruptionError as error:
+            self._met(error)
+            raise
 
     def last_seq(self) -> int:
         """The sequence of the newest delta."""
@@ -128,8 +137,13 @@ class SqliteSnapshot:
         try:
             ((found,),) = self._execute(query).fetchall()
         except apsw.Error as error:
-            raise self.failed(error) from error
+            raise self._met(self.failed(error)) from error
         return int(found or 0)
+
+    def _met(self, error: MillstreamError) -> MillstreamError:
+        if self.on_damage is not None and isinstance(error, CorruptionError):
+            self.on_damage(error)
+        return error
 
 
 class SqliteReader(SqliteSnapshot):

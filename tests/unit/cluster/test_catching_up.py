@@ -10,7 +10,7 @@ import pytest
 from millstream.cluster import entry as entries
 from millstream.cluster.shared_log import Unreachable, Unsure
 from millstream.cluster.snapshots import copy, read_position
-from millstream.errors import MillstreamError, NoQuorum, NotLeader, Overloaded
+from millstream.errors import CorruptionError, MillstreamError, NoQuorum, NotLeader, Overloaded
 from millstream.format import keys
 from millstream.store.commit import Commit
 from millstream.store.engines import open_engine
@@ -18,9 +18,11 @@ from millstream.store.memory import MemoryEngine
 from millstream.testing import SimulatedClock
 from millstream.testing.engines import corrupt
 from tests.unit.cluster.stepping import Group, Stepped
-from tests.unit.cluster.trio import QUICK, Trio
+from tests.unit.cluster.trio import QUICK, Machine, Trio
 
 LARGE = 1_300_000
+MANY = [b"0" * 2000] * 100
+"""Records whose values have a row of their own."""
 
 
 def test_a_large_commit_travels_in_pieces_and_is_whole_on_the_other_nodes() -> None:
@@ -250,6 +252,55 @@ def test_a_damaged_node_never_leads_keeps_its_file_and_is_repaired_from_another(
 
         assert damaged.node.standing().reason == ""
         assert (tmp_path / f"{damaged.name}.db.aside-1").exists()
+
+
+def spoil(machine: Machine) -> None:
+    """Damage a value on one node's disk: nothing meets it but reads."""
+    kinds = (keys.PAYLOAD, keys.PAYLOAD_BLOCK)
+    stored = next(key for key, _ in machine.rows() if key[1] in kinds)
+    corrupt(machine.inner, stored)
+    machine.reopen()
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_node_whose_reads_meet_damage_leads_no_more_and_is_repaired_from_another(
+    tmp_path: Path, leads: bool
+) -> None:
+    with Trio(tmp_path) as trio:
+        trio.start("a", "b", "c")
+        leader = trio.leader()
+        leader.ms.log("orders").append_many(MANY)
+        trio.settle()
+        hit = leader if leads else trio.followers()[0]
+        epoch = leader.node.standing().epoch
+        spoil(hit)
+        with pytest.raises(CorruptionError):
+            hit.ms.log("orders").get(0)
+
+        trio.until(lambda: hit.node.standing().snapshots == 1)
+        if leads:
+            trio.until(lambda: trio.leader().node.standing().epoch > epoch)
+        else:
+            assert leader.leads
+        trio.leader().ms.log("orders").append(b"1")
+        trio.settle()
+        assert [one.value for one in hit.ms.log("orders").read()] == [*MANY, b"1"]
+        assert (tmp_path / f"{hit.name}.db.aside-1").exists(), "what is damaged is never deleted"
+
+
+def test_a_leader_without_followers_goes_on_in_spite_of_damage(tmp_path: Path) -> None:
+    with Trio(tmp_path) as trio:
+        trio.start("a")
+        leader = trio.leader()
+        leader.ms.log("orders").append_many(MANY)
+        trio.settle()
+        spoil(leader)
+        with pytest.raises(CorruptionError):
+            leader.ms.log("orders").get(0)
+        before = leader.node.member.position.sequence
+        trio.until(lambda: leader.node.member.position.sequence > before + 3)
+        assert leader.leads
+        assert leader.ms.log("orders").append(b"1") == len(MANY)
 
 
 def test_a_node_whose_position_is_damaged_begins_anew_and_keeps_its_file(tmp_path: Path) -> None:

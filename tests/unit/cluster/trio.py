@@ -67,6 +67,12 @@ class Machine:
     def ms(self) -> Millstream:
         return Millstream(EmbeddedSession(self.store))
 
+    def reopen(self) -> None:
+        """Forget what the store has in memory: reads find it in the rows."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
     @property
     def leads(self) -> bool:
         return self.node.standing().role == "leader"
