@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,6 +53,22 @@ def test_a_healthy_cluster_has_everything_everywhere(tmp_path: Path) -> None:
             run.until_acknowledged(100)
         assert_sound(run.judge())
         assert run.account.unknown == run.account.refused == 0
+
+
+def test_nodes_are_restarted_one_by_one_as_for_an_upgrade(tmp_path: Path) -> None:
+    """Followers first, the leader last, under load: clients notice a pause and nothing more."""
+    with running(tmp_path, SEED) as run:
+        with run.load():
+            leader = run.leader()
+            for name in sorted(run.names, key=lambda name: name == leader):
+                run.until_acknowledged()
+                run.account.faults["restart"] += 1
+                run.send(name, signal.SIGTERM)
+                until(lambda name=name: run.trial.process(name) is None, f"{name} has stopped")
+                run.until_acknowledged()
+                run.start(name)
+                run.until_well()
+        assert_sound(run.judge())
 
 
 def test_what_was_acknowledged_survives_kills_and_stops(tmp_path: Path) -> None:

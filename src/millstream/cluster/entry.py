@@ -129,7 +129,10 @@ def decode(sequence: int, data: bytes) -> SharedEntry:
     except msgspec.MsgspecError as error:
         raise _unreadable(sequence, error) from error
     if not EPOCH <= found.kind <= CLOSED:
-        raise _unreadable(sequence, f"its kind is {found.kind}; was it written by a newer version?")
+        raise Differs(
+            f"entry {sequence} of the shared log has the kind {found.kind}, which this version does not "
+            "know: a newer version leads. Upgrade this node, and it goes on from where it is"
+        )
     return found
 
 

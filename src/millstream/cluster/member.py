@@ -404,7 +404,11 @@ class ClusterMember:
                 continue  # it came twice
             if stored.sequence != batch.position.sequence + 1:
                 break  # what is missing in between is read again
-            entry, epoch = batch.add(stored)
+            try:
+                entry, epoch = batch.add(stored)
+            except Differs:
+                self._flush(batch)  # what came before it is true
+                raise
             self.clock.follow(entry, live=stored.sequence > self.backlog)
             if epoch is not None:
                 self._flush(batch)

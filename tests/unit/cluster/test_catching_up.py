@@ -5,12 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from millstream.cluster import entry as entries
 from millstream.cluster.shared_log import Unreachable, Unsure
 from millstream.cluster.snapshots import copy, read_position
-from millstream.errors import CorruptionError, MillstreamError, NoQuorum, NotLeader, Overloaded
+from millstream.errors import (
+    CorruptionError,
+    MillstreamError,
+    NoQuorum,
+    NotLeader,
+    OutcomeUnknown,
+    Overloaded,
+)
 from millstream.format import keys
 from millstream.store.commit import Commit
 from millstream.store.engines import open_engine
@@ -116,6 +124,26 @@ def test_an_entry_that_cannot_be_read_halts_the_node(data: bytes) -> None:
     group.log.entries.append(data)
 
     assert "entry 2" in halted(b.follow())
+
+
+def test_a_node_halts_at_an_entry_of_a_newer_version_and_applies_nothing_of_it() -> None:
+    group = Group()
+    a = group.node("a").lead()
+    b = group.node("b").follow()
+    a.put(1)
+    last = entries.decode(group.log.last, group.log.entries[-1])
+    newer = msgspec.structs.replace(last, kind=9, previous=entries.digest(group.log.entries[-1]))
+    assert group.log.store(entries.encode(newer), group.log.last)
+
+    b.follow()
+    with pytest.raises(OutcomeUnknown):
+        a.put(2)
+
+    for one in (a, b):
+        stance = one.node.standing()
+        assert stance.role == "halted"
+        assert "a newer version leads. Upgrade this node" in stance.reason
+        assert one.numbers() == [1]
 
 
 def test_a_log_that_is_shorter_than_what_was_applied_halts_the_node() -> None:
