@@ -73,7 +73,7 @@ def publish_one(bench: CoreBench) -> ReportRow:
     row = bench.row(meter, limit)
     if not bench.delay_s and limit.per_second() < RAW_APPENDS_MIN:
         row.void = f"the raw file reached only {limit.per_second():,.0f} synced appends/s"
-    return row.require_ratio(0.4)
+    return row.require_ratio(0.45)
 
 
 def publish_batch(bench: CoreBench) -> ReportRow:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from threading import Semaphore
+from queue import Empty, SimpleQueue
 
 from millstream.bench.measure import StepMeter, seconds
 from millstream.threads.log import Log
@@ -14,6 +14,9 @@ AHEAD = 2
 """Messages that may be published and not acknowledged: more would only measure how long a line is."""
 
 PATIENCE_S = 1.0
+
+Room = SimpleQueue[None]
+"""What may be published, one item for each: of what two threads can share, it costs them least."""
 
 
 class LivePair:
@@ -27,7 +30,9 @@ class LivePair:
 
     def step(self, length_s: float) -> int:
         """Let both work for a while; how many messages went through."""
-        sent, room, until_s = deque[float](), Semaphore(AHEAD), seconds() + length_s
+        sent, room, until_s = deque[float](), Room(), seconds() + length_s
+        for _ in range(AHEAD):
+            room.put(None)
         producing = self._pool.submit(self._produce, sent, room, until_s)
         consuming = self._pool.submit(self._consume, sent, room, until_s)
         producing.result()
@@ -37,19 +42,22 @@ class LivePair:
         """End the threads."""
         self._pool.shutdown()
 
-    def _produce(self, sent: deque[float], room: Semaphore, until_s: float) -> None:
+    def _produce(self, sent: deque[float], room: Room, until_s: float) -> None:
         while seconds() < until_s:
-            if room.acquire(timeout=PATIENCE_S):
-                sent.append(seconds())
-                self._log.append(self._value)
+            try:
+                room.get(timeout=PATIENCE_S)
+            except Empty:
+                continue
+            sent.append(seconds())
+            self._log.append(self._value)
 
-    def _consume(self, sent: deque[float], room: Semaphore, until_s: float) -> int:
+    def _consume(self, sent: deque[float], room: Room, until_s: float) -> int:
         done = 0
         while seconds() < until_s or sent:
             for message in self._queue.claim(1, wait=0.01):
                 self._queue.ack(message)
                 if sent:  # else it was published at the very end of the last step
                     self.meter.step_s.append(seconds() - sent.popleft())
-                room.release()
+                room.put(None)
                 done += 1
         return done
