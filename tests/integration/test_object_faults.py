@@ -18,6 +18,7 @@ import pytest
 
 import millstream
 from millstream import Millstream, Producer
+from millstream.doctor import examine
 from millstream.errors import CorruptionError, Fenced, MillstreamError, OutcomeUnknown
 from millstream.store.object_folder import ObjectFolder
 from millstream.store.slate_address import parse_address
@@ -117,3 +118,40 @@ def test_a_damaged_object_is_noticed(proxy: ObjectProxy, address: str) -> None:
         objects.delete(name)
     with pytest.raises(MillstreamError), millstream.open(address, options=QUICK) as ms:
         values(ms)
+
+
+def test_the_doctor_names_every_object_that_is_missing(proxy: ObjectProxy, address: str) -> None:
+    with millstream.open(address) as ms:
+        ms.log("a").append_many([b"%d" % n * 50 for n in range(2_000)])
+        ms.fold()
+    objects = ObjectFolder(parse_address(address))
+    kept = [one.name for one in objects.list("compacted")]
+    assert examine(address).healthy
+    for name in kept:
+        objects.delete(name)
+    report = examine(address)
+    assert not report.healthy
+    assert not report.complete
+    told = " ".join(problem.message for problem in report.problems)
+    assert all(f"{name} is missing" in told for name in kept)
+
+
+@pytest.mark.parametrize("behind", [1, 2, 3])
+def test_a_commit_that_is_missing_between_others_is_named(
+    proxy: ObjectProxy, address: str, behind: int
+) -> None:
+    with millstream.open(address) as ms:  # and not closed before it is looked at
+        for number in range(5):
+            ms.log("a").append(b"%d" % number)
+        objects = ObjectFolder(parse_address(address))
+        gone = sorted(one.name for one in objects.list("wal"))[-1 - behind]
+        assert examine(address).healthy
+        objects.delete(gone)
+        report = examine(address)
+        assert [problem.message for problem in report.problems] == [
+            f"SlateDB: the object {gone} is missing"
+        ]
+        assert not report.complete
+        for mode in ("rw", "r"):
+            with pytest.raises(CorruptionError, match=gone):
+                millstream.open(address, mode=mode)

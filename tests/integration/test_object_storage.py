@@ -10,6 +10,7 @@ Promises:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -168,3 +169,25 @@ def test_what_was_read_is_cached_on_a_local_disk(address: str, tmp_path: Path) -
     with millstream.open(address, options=options) as ms:
         assert sum(1 for _ in ms.log("orders").read()) == 5_000
     assert any(path.is_file() for path in (tmp_path / "cache").rglob("*"))
+
+
+def test_the_cache_on_a_local_disk_keeps_to_its_bound(address: str, tmp_path: Path) -> None:
+    bound, folder = 9 * 1024 * 1024, tmp_path / "cache"
+    with millstream.open(address) as ms:
+        for _ in range(16):
+            ms.log("orders").append_many([b"x" * 1_000] * 2_000)
+        ms.fold()
+    options = SlateOptions(cache_folder=folder, cache_bytes_max=bound)
+    with millstream.open(address, options=options) as ms:
+        assert sum(1 for _ in ms.log("orders").read()) == 32_000
+        while _size_of(folder) > bound:  # what is too much goes in the background
+            pass
+        assert _size_of(folder) > 0
+
+
+def _size_of(folder: Path) -> int:
+    sizes = []
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            sizes.append(path.stat().st_size if path.is_file() else 0)
+    return sum(sizes)

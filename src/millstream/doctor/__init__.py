@@ -52,6 +52,10 @@ def _examine_bucket(address: str, progress: Progress) -> Report:
     rows = ObjectRows(address, findings, progress)
     try:
         return _examine(rows, findings)
+    except CorruptionError as error:  # what was found until then is told all the same
+        findings.report.complete = False
+        findings.add("file", f"rows cannot be read any further: {error.message}")
+        return findings.finish()
     finally:
         rows.close()
 

@@ -58,7 +58,10 @@ class ObjectRows:
 
     def integrity(self) -> list[str]:
         """Which objects are missing that the store names."""
-        return [f"the object {name} is missing" for name in self._bucket.missing()]
+        missing = self._bucket.missing()
+        if missing:
+            self._findings.report.complete = False
+        return [f"the object {name} is missing" for name in missing]
 
     def count(self) -> dict[str, int]:
         """Counting would read everything once more."""

@@ -21,11 +21,13 @@ from millstream.store.object_folder import ObjectFolder
 from millstream.store.polling import poll
 from millstream.store.slate_address import open_objects, parse_address
 from millstream.store.slate_binding import Binding, bind
+from millstream.store.slate_commits import check_commits
 from millstream.store.slate_cost import month_usd, requests_of
-from millstream.store.slate_following import Following, check_there
-from millstream.store.slate_options import SlateOptions
+from millstream.store.slate_following import Following, no_store, read_manifest
+from millstream.store.slate_options import SlateOptions, options_with
 from millstream.store.slate_probe import probe
 from millstream.store.slate_rows import SlateImage, SlateSnapshot
+from millstream.store.slate_stamp import check_stamp, is_stamped, put_stamp
 from millstream.store.slate_writing import REPLAYED_MAX, Writing
 
 LISTED_S = 60.0
@@ -64,10 +66,11 @@ class SlateEngine:
         if durability != "full":
             raise InvalidInput("object storage knows no other durability than 'full'")
         self._address = parse_address(address)
+        options = options_with(options or SlateOptions(), self._address.options, address)
         self.place = self._address.text
         self.read_only = read_only
         self.on_upkeep_due: Callable[[], None] | None = None
-        self._options = options or SlateOptions()
+        self._options = options
         self.pace_s = self._options.pace_s
         self._clock = clock or SystemClock()
         self._binding: Binding = bind()
@@ -81,18 +84,12 @@ class SlateEngine:
         self._listing: tuple[float, int, int] | None = None
         self._following: Following | None = None
         self._writing: Writing | None = None
-        if read_only or not create:
-            check_there(
-                self._binding,
-                self._objects,
-                prefix=self._address.prefix,
-                place=self.place,
-                advice="" if read_only else "; create=True makes one",
-            )
+        if not read_only:
+            probe(self.objects)
+        self._check_stored(may_create=create and not read_only)
         if read_only:
             self._follow()
         else:
-            probe(self.objects)
             if before_fencing is not None:
                 before_fencing()
             self._writing = self._begin_writing()
@@ -193,6 +190,19 @@ class SlateEngine:
         assert self._writing is not None
         with self._turn:
             return self._writing.rewrite(key, change)
+
+    def _check_stored(self, *, may_create: bool) -> None:
+        """Refuse what is no store, or has lost commits; a store that is created gets its stamp."""
+        if self._manifest() is not None:
+            check_stamp(self.objects)
+            check_commits(self.objects, self._manifest)
+        elif not may_create:
+            raise no_store(self.place, "" if self.read_only else "; create=True makes one")
+        elif not is_stamped(self.objects):
+            put_stamp(self.objects)
+
+    def _manifest(self) -> Any:
+        return read_manifest(self._binding, self._objects, self._address.prefix, self.place)
 
     def _begin_writing(self) -> Writing:
         return Writing(

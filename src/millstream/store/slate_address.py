@@ -2,7 +2,7 @@
 
 Credentials come from the usual environment variables. For S3 they may also come from the profile
 that `AWS_PROFILE` names, in the files of the AWS command line. `AWS_ENDPOINT_URL` leads to a store
-that imitates S3.
+that imitates S3. Behind a `?` an address may set options (`slate_options`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TYPES: dict[Scheme, str] = {
 }
 SCHEMES = frozenset(_TYPES)
 
-_ADDRESS = re.compile(r"(s3|gs|az|file|memory)://([^/?#]*)(/[^?#]*)?", re.IGNORECASE)
+_ADDRESS = re.compile(r"(s3|gs|az|file|memory)://([^/?#]*)(/[^?#]*)?(?:\?([^#]*))?", re.IGNORECASE)
 
 
 class ObjectAddress(NamedTuple):
@@ -36,6 +36,8 @@ class ObjectAddress(NamedTuple):
     scheme: Scheme
     bucket: str
     prefix: str
+    options: str = ""
+    """What is set behind the `?`; it is not shown."""
 
     @property
     def text(self) -> str:
@@ -48,20 +50,18 @@ def parse_address(text: str) -> ObjectAddress:
     """An address from what a caller wrote; `CannotOpen` says what is wrong with it."""
     found = _ADDRESS.fullmatch(text)
     if found is None:
-        raise _wrong(
-            text, "it has no `?`, no `#`, and one of s3, gs, az, file or memory before ://"
-        )
+        raise _wrong(text, "it has no `#`, and one of s3, gs, az, file or memory before ://")
     scheme = cast(Scheme, found[1].lower())
-    bucket, prefix = found[2], (found[3] or "").strip("/")
+    bucket, prefix, options = found[2], (found[3] or "").strip("/"), found[4] or ""
     if scheme == "file":
         if bucket not in ("", "localhost"):
             raise _wrong(text, "a folder has three slashes: file:///folder/of/the/store")
-        return ObjectAddress(scheme, "", unquote(prefix))
+        return ObjectAddress(scheme, "", unquote(prefix), options)
     if scheme == "memory":
-        return ObjectAddress(scheme, bucket, prefix or "store")
+        return ObjectAddress(scheme, bucket, prefix or "store", options)
     if not bucket or "@" in bucket:
         raise _wrong(text, f"it names a bucket, and no password: {scheme}://bucket/prefix")
-    return ObjectAddress(scheme, bucket, prefix or "millstream")
+    return ObjectAddress(scheme, bucket, prefix or "millstream", options)
 
 
 def settings_of(

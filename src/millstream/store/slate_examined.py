@@ -9,9 +9,11 @@ from millstream.clock import SystemClock
 from millstream.errors import CorruptionError
 from millstream.store.object_folder import ObjectFolder
 from millstream.store.slate_address import open_objects, parse_address
-from millstream.store.slate_binding import bind, run
-from millstream.store.slate_following import Following, cannot_open, check_there
-from millstream.store.slate_rows import SlateSnapshot, reading, value_of
+from millstream.store.slate_binding import bind
+from millstream.store.slate_commits import missing_commits
+from millstream.store.slate_following import Following, no_store, read_manifest
+from millstream.store.slate_rows import SlateImage, SlateSnapshot, reading, value_of
+from millstream.store.slate_stamp import check_stamp
 
 SCAN_ROWS = 64
 
@@ -25,28 +27,41 @@ class ExaminedBucket:
         self._objects = open_objects(self._binding.module, parsed)
         self._prefix, self._place = parsed.prefix, parsed.text
         self._folder = ObjectFolder(parsed)
-        check_there(self._binding, self._objects, prefix=self._prefix, place=self._place, advice="")
-        following = Following(
-            self._binding,
-            self._objects,
-            prefix=self._prefix,
-            place=self._place,
-            follow_s=float("inf"),
-            clock=SystemClock(),
-            recorder=self._binding.module.DefaultMetricsRecorder(),
-        )
-        self._image = following.image()
-        self.snapshot = SlateSnapshot(self._image)
+        if self._manifest() is None:
+            raise no_store(self._place)
+        check_stamp(self._folder)
+        self._image: SlateImage | None = None
+
+    @property
+    def image(self) -> SlateImage:
+        """All rows, opened when they are first asked for: damage may forbid that."""
+        if self._image is None:
+            following = Following(
+                self._binding,
+                self._objects,
+                prefix=self._prefix,
+                place=self._place,
+                follow_s=float("inf"),
+                clock=SystemClock(),
+                recorder=self._binding.module.DefaultMetricsRecorder(),
+            )
+            self._image = following.image()
+        return self._image
+
+    @property
+    def snapshot(self) -> SlateSnapshot:
+        """The rows, as they were when they were first asked for."""
+        return SlateSnapshot(self.image)
 
     def close(self) -> None:
         """Let go of it."""
-        del self._image, self.snapshot
+        self._image = None
 
     def walk(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes, bool]]:
         """Every row of a range, its value, and whether its checksum fits."""
         while start < stop:
-            with reading(self._image):
-                cells = self._binding.scan(self._image.view, start, stop, SCAN_ROWS)
+            with reading(self.image):
+                cells = self._binding.scan(self.image.view, start, stop, SCAN_ROWS)
             for key, cell in cells:
                 try:
                     yield key, value_of(key, cell), True
@@ -57,14 +72,14 @@ class ExaminedBucket:
             start = cells[-1][0] + b"\x00"
 
     def missing(self) -> list[str]:
-        """The objects that the store names and that are not in the bucket."""
-        admin = self._binding.module.AdminBuilder(self._prefix, self._objects).build()
-        try:
-            manifest = run(admin.read_manifest(None))
-        except self._binding.module.Error as error:
-            raise cannot_open(error, self._place) from error
+        """The objects that the store needs and that are not in the bucket."""
+        named = _named(self._manifest())
         there = {one.name for one in self._folder.list("compacted")}
-        return sorted(name for name in _named(manifest) if name not in there)
+        gone = (named & _named(self._manifest())) - there  # what was merged meanwhile may go
+        return [*sorted(gone), *missing_commits(self._folder, self._manifest)]
+
+    def _manifest(self) -> Any:
+        return read_manifest(self._binding, self._objects, self._prefix, self._place)
 
 
 def _named(manifest: Any) -> set[str]:

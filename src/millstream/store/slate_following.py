@@ -72,15 +72,18 @@ class Following:
         return image
 
 
-def check_there(binding: Binding, objects: Any, *, prefix: str, place: str, advice: str) -> None:
-    """Refuse a prefix without a store where none is to be made."""
+def read_manifest(binding: Binding, objects: Any, prefix: str, place: str) -> Any:
+    """What SlateDB says of the database at a prefix; None if there is none."""
     admin = binding.module.AdminBuilder(prefix, objects).build()
     try:
-        found = run(admin.read_manifest(None))
+        return run(admin.read_manifest(None))
     except binding.module.Error as error:
         raise cannot_open(error, place) from error
-    if found is None:
-        raise CannotOpen(f"there is no store at {place}{advice}", path=place)
+
+
+def no_store(place: str, advice: str = "") -> CannotOpen:
+    """What is said of a prefix without a store where none is to be made."""
+    return CannotOpen(f"there is no store at {place}{advice}", path=place)
 
 
 def cannot_open(error: Any, place: str) -> CannotOpen:

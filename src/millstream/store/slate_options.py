@@ -1,10 +1,14 @@
-"""What can be set of the SlateDB engine alone."""
+"""What can be set of the SlateDB engine alone, in code or behind the `?` of an address."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
 
+from millstream.errors import CannotOpen
 from millstream.limits import MiB
 
 
@@ -32,3 +36,24 @@ class SlateOptions:
 
     memory_cache_bytes: int = 256 * MiB
     """How many bytes of blocks that were read stay in memory."""
+
+
+def options_with(options: SlateOptions, query: str, address: str) -> SlateOptions:
+    """Options with what an address sets: `s3://bucket/prefix?cache_folder=/var/cache&pace_s=0`."""
+    known = {field.name: getattr(SlateOptions(), field.name) for field in fields(SlateOptions)}
+    given: dict[str, Any] = {}
+    for name, text in parse_qsl(query, keep_blank_values=True):
+        if name not in known:
+            raise _wrong(address, f"it sets {name!r}; what can be set is {', '.join(known)}")
+        default = known[name]
+        try:
+            given[name] = text if default is None else type(default)(text)
+        except ValueError:
+            raise _wrong(address, f"{name} is a number, not {text!r}") from None
+        if not text or (default is not None and not 0 <= given[name] < math.inf):
+            raise _wrong(address, f"{name} is at least 0, and not empty: {text!r} was given")
+    return replace(options, **given)
+
+
+def _wrong(address: str, why: str) -> CannotOpen:
+    return CannotOpen(f"{address} cannot be opened: {why}", path=address)

@@ -153,7 +153,7 @@ def reading(image: SlateImage) -> Iterator[None]:
 
 def read_error(error: Any, errors: Any, place: str) -> MillstreamError:
     """The error of a read that failed."""
-    said = getattr(error, "message", str(error))
+    said = getattr(error, "message", str(error)).partition(": <?xml")[0]  # what a server answered
     if isinstance(error, errors.Data):
         return CorruptionError(
             f"an object of {place} is damaged or missing: {said}", what="object", where=place

@@ -19,7 +19,7 @@ from millstream.store.commit import Commit
 from millstream.store.slate_binding import Binding, run
 from millstream.store.slate_following import cannot_open
 from millstream.store.slate_options import SlateOptions
-from millstream.store.slate_rows import Deltas, SlateImage, fill
+from millstream.store.slate_rows import Deltas, SlateImage, fill, read_error
 
 Ending = Literal["open", "doubtful", "fenced", "closed"]
 
@@ -155,6 +155,8 @@ class Writing:
             self._database = run(builder.build(), most_s=self._options.commit_timeout_s)
             self._epoch = self._found_epoch()
             snapshot = run(self._database.snapshot())
+        except self._errors.Data as error:
+            raise read_error(error, self._errors, self._place) from error
         except (TimeoutError, self._errors) as error:
             raise cannot_open(error, self._place) from error
         self.image = SlateImage(self._binding, snapshot, place=self._place)

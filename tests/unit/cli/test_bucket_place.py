@@ -61,3 +61,13 @@ def test_stats_count_objects_and_requests(tmp_path: Path) -> None:
     assert facts["stored_bytes"] > 0
     assert facts["put_requests"] > 0
     assert facts["month_usd"] >= 0
+
+
+def test_an_address_sets_options_of_its_store(tmp_path: Path) -> None:
+    bucket = f"file://{tmp_path}/bucket"
+    run("--store", f"{bucket}?cache_folder={tmp_path}/cache&pace_s=0", "append", "orders", "hello")
+    assert "hello" in run("--store", f"{bucket}?follow_s=0", "read", "orders")
+    assert json.loads(run("doctor", f"{bucket}?pace_s=0", "--json"))["healthy"]
+    found = CliRunner().invoke(app, ["--store", f"{bucket}?cache=1", "read", "orders"])
+    assert found.exit_code == 2
+    assert "cache_folder" in found.output

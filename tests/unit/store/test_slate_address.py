@@ -27,10 +27,16 @@ def test_an_address_names_a_bucket_and_a_prefix(
     text: str, found: tuple[str, str, str], shown: str
 ) -> None:
     address = parse_address(text)
-    assert tuple(address) == found
+    assert tuple(address) == (*found, "")
     assert address.text == shown
     assert is_bucket(text)
     assert not is_address(text)
+
+
+def test_what_an_address_sets_is_not_shown() -> None:
+    address = parse_address("s3://shop/orders?pace_s=0&cache_folder=/a%20b")
+    assert address == ("s3", "shop", "orders", "pace_s=0&cache_folder=/a%20b")
+    assert address.text == "s3://shop/orders"
 
 
 @pytest.mark.parametrize(
@@ -39,7 +45,7 @@ def test_an_address_names_a_bucket_and_a_prefix(
         "s3://",
         "s3:///prefix",
         "s3://key:secret@shop/a",
-        "s3://shop/a?x=1",
+        "s3://shop/a#x",
         "file://host/a",
         "s3:/a",
     ],

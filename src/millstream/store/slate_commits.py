@@ -1,0 +1,43 @@
+"""The objects of commits that are not gathered yet: numbered, without a gap.
+
+SlateDB looks for the last one by a few guesses, and may take a gap for the end. It would then go on
+there, and drop the commits behind it without a word. So a store with a gap is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from millstream.errors import CorruptionError
+from millstream.store.object_folder import ObjectFolder
+
+_NAME = re.compile(r"wal/([0-9]{20})\.sst")
+
+
+def missing_commits(objects: ObjectFolder, read_manifest: Callable[[], Any]) -> list[str]:
+    """The names of objects that are missing between others.
+
+    The manifest is read behind the listing: what is gathered meanwhile is not needed any more.
+    """
+    found = [_NAME.fullmatch(one.name) for one in objects.list("wal")]
+    numbers = {int(name[1]) for name in found if name is not None}
+    if not numbers:
+        return []
+    needed = range(read_manifest().replay_after_wal_id + 1, max(numbers))
+    return [f"wal/{number:020}.sst" for number in needed if number not in numbers]
+
+
+def check_commits(objects: ObjectFolder, read_manifest: Callable[[], Any]) -> None:
+    """Refuse a store that has lost commits between others; `CorruptionError` names the first."""
+    missing = missing_commits(objects, read_manifest)
+    if missing:
+        place = objects.address.text
+        raise CorruptionError(
+            f"{place} has lost commits: {len(missing)} objects are missing, and {missing[0]} is the "
+            "first of them; nothing was changed. `millstream doctor` names them all; restore them, "
+            "if the bucket keeps versions",
+            what="object",
+            where=missing[0],
+        )
