@@ -160,7 +160,7 @@ def as_plain(given: HeadersLike) -> Plain:
     """
     if type(given) is dict:
         return given
-    if isinstance(given, Headers):
+    if type(given) is Headers:
         return given.plain()
     if isinstance(given, Mapping):
         return dict(given)

@@ -152,7 +152,7 @@ def _anchor(node: Condition) -> Anchor | None:
 
 def _seen(headers: HeaderMapping) -> Mapping[str, Scalar]:
     """The last value of each name, and NULL in place of bytes."""
-    if isinstance(headers, Headers):
+    if type(headers) is Headers:  # which is several times as fast as to ask a mapping
         return headers.visible()
     return visible(headers) if bytes in map(type, headers.values()) else headers  # type: ignore[return-value]
 

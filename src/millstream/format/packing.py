@@ -262,8 +262,14 @@ def pack_headers(headers: HeadersLike | None, kind: str | None, limits: Limits) 
     added unless they name one.
     """
     try:
-        data = _packed(headers, kind)
-        check_cell(data)
+        if kind is None and type(headers) is dict:
+            data = _encode(headers)
+        else:
+            data = _packed(headers, kind)
+        try:
+            _decode_map(data)
+        except msgspec.ValidationError:
+            check_cell(data)
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
         raise bad_headers(error) from error
     if len(data) > limits.headers_bytes_max:
@@ -272,7 +278,7 @@ def pack_headers(headers: HeadersLike | None, kind: str | None, limits: Limits) 
 
 
 def _packed(headers: HeadersLike | None, kind: str | None) -> bytes:
-    if kind is None and isinstance(headers, Headers) and isinstance(headers.held, bytes):
+    if kind is None and type(headers) is Headers and type(headers.held) is bytes:
         return headers.held or _EMPTY  # as they were read
     found: Plain = {} if headers is None else as_plain(headers)
     if kind is None:
