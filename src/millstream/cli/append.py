@@ -8,12 +8,13 @@ from typing import Annotated, Any
 import typer
 from msgspec.structs import replace
 
-from millstream import Headers, Log, Millstream, Producer
+from millstream import Headers, Millstream, PartitionedLog, Producer
 from millstream.cli.arguments import parse_timestamp
 from millstream.cli.command import AsJson
 from millstream.cli.display import json_text, report
 from millstream.cli.input import Input
 from millstream.cli.names import LogName
+from millstream.errors import Partitioned
 
 
 def append(
@@ -46,7 +47,7 @@ def append(
 ) -> None:
     """Append records, and print their offsets once they are durable.
 
-    Creates the log. Values are arguments, or lines of standard input: one record per line, a batch per commit. If the
+    Creates the log. Records of a log with partitions are spread by their keys; each line then begins with the partition. Values are arguments, or lines of standard input: one record per line, a batch per commit. If the
     reader of the output goes away, the rest of the input is stored all the same.
     """
     if (producer is None) != (sequence is None):
@@ -55,7 +56,8 @@ def append(
     if producer is not None and sequence is not None:
         counting = Producer(producer, sequence, epoch)
     appending = _Appending(
-        ms.log(log),
+        ms,
+        log,
         key=given.key,
         headers=given.headers(),
         timestamp=timestamp,
@@ -65,10 +67,10 @@ def append(
     try:
         batches = given.batches(values, noun="record", steady=counting is not None, quiet=json)
         for some in batches:
-            offsets = appending.append(some)
-            if not json:
-                last = f"-{offsets.stop - 1}" if len(offsets) > 1 else ""
-                report(f"{offsets.start}{last}")
+            for where, offsets in appending.append(some):
+                if not json:
+                    last = f"-{offsets.stop - 1}" if len(offsets) > 1 else ""
+                    report(f"{where}{offsets.start}{last}")
     finally:
         if json:
             report(json_text({"log": log, "count": appending.count, "ranges": appending.ranges}))
@@ -78,7 +80,8 @@ def append(
 class _Appending:
     """Appends batch after batch, and remembers where they went."""
 
-    log: Log
+    ms: Millstream
+    log: str
     key: str | None
     headers: Headers
     timestamp: int | None
@@ -86,10 +89,40 @@ class _Appending:
     producer: Producer | None
     count: int = 0
     ranges: list[list[int]] = field(default_factory=list)
+    spread: PartitionedLog | None = None
+    """The log, once it is known to have partitions."""
 
-    def append(self, values: list[Any]) -> range:
-        """Append one batch in one commit."""
-        offsets = self.log.append_many(
+    def append(self, values: list[Any]) -> list[tuple[str, range]]:
+        """Append one batch in one commit; the offsets, with what says of which partition."""
+        if self.spread is None:
+            try:
+                return [("", self._append_plainly(values))]
+            except Partitioned:
+                self.spread = self.ms.partitioned_log(self.log)
+        if self.expect_end is not None or self.producer is not None:
+            raise typer.BadParameter(
+                f"log {self.log!r} has partitions: --expect-end and --producer are for one of "
+                f"them, such as {self.spread.partition(0).name}"
+            )
+        return self._append_spread(self.spread, values)
+
+    def _append_spread(self, log: PartitionedLog, values: list[Any]) -> list[tuple[str, range]]:
+        places = log.append_many(
+            values,
+            keys=[self.key] * len(values) if self.key is not None else None,
+            headers=[self.headers] * len(values) if self.headers else None,
+            timestamps=self.timestamp,
+        )
+        self.count += len(places)
+        found: dict[int, range] = {}
+        for place in places:
+            first = found.get(place.partition, range(place.offset, 0)).start
+            found[place.partition] = range(first, place.offset + 1)
+        self.ranges += [[number, one.start, one.stop] for number, one in found.items()]
+        return [(f"{number}:", one) for number, one in found.items()]
+
+    def _append_plainly(self, values: list[Any]) -> range:
+        offsets = self.ms.log(self.log).append_many(
             values,
             keys=[self.key] * len(values) if self.key is not None else None,
             headers=[self.headers] * len(values) if self.headers else None,

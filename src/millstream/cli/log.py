@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from millstream import Log, Millstream, Record
+from millstream import Log, LogInfo, Millstream, PartitionedLog, Record
 from millstream.cli.arguments import duration, parse_position
 from millstream.cli.command import Consent, command
 from millstream.cli.cursors import cursors
@@ -30,9 +30,13 @@ from millstream.cli.fork import fork, merge, owner
 from millstream.cli.metadata import metadata
 from millstream.cli.names import LogName
 from millstream.cli.output import Output
+from millstream.cli.place import existing_log
 from millstream.cli.read import Limit, Start
 from millstream.cli.retention import retention, rules_text
-from millstream.errors import Truncated
+from millstream.errors import Partitioned, Truncated
+from millstream.log.commands import CreateLog
+from millstream.partitioning import PARTITIONS_MAX, whole_of
+from millstream.record import joined_info
 from millstream.worker.stopping import stopped_by_signals
 
 log = typer.Typer(help="List, follow, truncate and configure logs.", no_args_is_help=True)
@@ -45,11 +49,11 @@ def list_logs(
         str, typer.Argument(metavar="PATTERN", help="Names such as 'orders*'.")
     ] = "*",
 ) -> Printed:
-    """List the logs of the store."""
-    found = [info for info in ms.logs() if fnmatchcase(info.name, pattern)]
+    """List the logs of the store; one with partitions is one, of which all figures are sums."""
+    found = list(_matching(ms, pattern))
     rows = [
         (
-            info.name,
+            info.name + (f" ({plural(info.partitions, 'partition')})" if info.partitions else ""),
             info.start_offset,
             info.end_offset,
             len(info),
@@ -69,11 +73,86 @@ def list_logs(
     )
 
 
+def _matching(ms: Millstream, pattern: str) -> Iterator[LogInfo]:
+    """Logs like a pattern; partitions only if it is about these."""
+    parts: dict[str, list[LogInfo]] = {}
+    for info in ms.logs():
+        whole = whole_of(info.name)
+        if whole == info.name or not fnmatchcase(whole, pattern):
+            if fnmatchcase(info.name, pattern):
+                parts[info.name] = [info]
+        else:
+            parts.setdefault(whole, []).append(info)
+    for name, infos in sorted(parts.items()):
+        yield infos[0] if infos[0].name == name else joined_info(name, infos)
+
+
+@command(log, "log create orders", "log create orders --partitions 8", create=True)
+def create(
+    log: LogName,
+    ms: Millstream,
+    partitions: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, max=PARTITIONS_MAX, help="Spread by key over so many."),
+    ] = None,
+    grow: Annotated[bool, typer.Option("--grow", help="Raise the number of partitions.")] = False,
+) -> Printed:
+    """Make an empty log, unless there is one; with partitions, records are spread by their keys."""
+    if grow and partitions is None:
+        raise typer.BadParameter("--grow needs --partitions")
+    if partitions is None:
+        ms.session.execute(CreateLog(log))
+    elif grow:
+        ms.partitioned_log(log).add_partitions(partitions)
+    else:
+        ms.log(log, partitions=partitions).create()
+    facts = ms.log(log).info()
+    assert facts is not None
+    count = f" with {plural(facts.partitions, 'partition')}" if facts.partitions else ""
+    return Printed(
+        {"log": log, "partitions": facts.partitions, "records": len(facts)},
+        f"there is a log {safe(log)}{count}",
+    )
+
+
+def _info_of_partitions(log: PartitionedLog) -> Printed:
+    facts, parts, entries = log.info(), log.parts(), dict(log.metadata)
+    assert facts is not None
+    data = {
+        **msgspec.to_builtins(facts),
+        "records": len(facts),
+        "parts": [{**msgspec.to_builtins(one), "records": len(one)} for one in parts],
+        "metadata": entries,
+    }
+    pairs = [
+        ("log", facts.name),
+        ("records", len(facts)),
+        ("partitions", facts.partitions),
+        *(
+            (
+                f"partition {number}",
+                f"{plural(len(one), 'record')}, {one.start_offset} to {one.end_offset}, "
+                f"the end not included; {size(one.bytes)}",
+            )
+            for number, one in enumerate(parts)
+        ),
+        ("size", size(facts.bytes)),
+        ("created", facts.created),
+        ("last append", when(facts.timestamp)),
+        ("retention", rules_text(facts.retention)),
+        *((f"metadata {safe(key)}", str(value)) for key, value in entries.items()),
+    ]
+    return Printed(data, FactSheet(pairs))
+
+
 @command(log, "log info orders")
-def info(log: Log) -> Printed:
+def info(name: LogName, ms: Millstream) -> Printed:
     """Show everything about one log."""
+    log = existing_log(ms, name)
     facts = log.info()
     assert facts is not None
+    if facts.partitions:
+        return _info_of_partitions(ms.partitioned_log(name))
     readers, entries, parent = log.cursors(), dict(log.metadata), log.parent()
     data = {
         **msgspec.to_builtins(facts),
@@ -113,10 +192,15 @@ def tail(
     Begins at the end; `--from -10` shows the last ten first. The log need not exist yet.
     """
     found = ms.log(log)
-    position = start.offset(found, "latest")
+    records: Iterator[Record]
+    try:
+        records = _follow(found, start.offset(found, "latest"), timeout)
+    except Partitioned:
+        whole = ms.partitioned_log(log)
+        records = whole.tail(start.offsets(whole, "latest"), timeout=timeout)
     left = sys.maxsize if limit is None else limit
     with stopped_by_signals(lambda: os._exit(0)):  # it only reads: it may leave wherever it is
-        for record in _follow(found, position, timeout) if left else ():
+        for record in records if left else ():
             output.print(record)
             sys.stdout.flush()
             left -= 1
@@ -161,7 +245,9 @@ def truncate(
 @command(log, "log delete orders --yes")
 def delete(log: Log, consent: Consent) -> Printed:
     """Delete a log and all that belongs to it, permanently."""
-    count = len(log)
+    facts = log.info()
+    assert facts is not None
+    count = len(facts)
     consent.ask(f"Delete log {log.name!r} with {plural(count, 'record')}?")
     gone = log.delete()
     return Printed(

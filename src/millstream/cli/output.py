@@ -12,6 +12,7 @@ import typer
 
 from millstream import Message, Record
 from millstream.cli.display import safe, say, time_of
+from millstream.partitioning import partition_of
 
 _JSON = "application/json"
 
@@ -57,6 +58,8 @@ def as_json(one: Record | Message) -> dict[str, Any]:
             "reason": one.reason,
         }
     found |= {"log": one.log, "offset": one.offset, "timestamp": one.timestamp}
+    if part := partition_of(one.log):
+        found["partition"] = part[1]
     if isinstance(one, Record):
         found["appended"] = one.appended
     found |= {"key": None, "headers": one.headers.shown()}
@@ -85,7 +88,9 @@ def _text_or_base64(data: bytes) -> tuple[str, str]:
 
 
 def _record_line(record: Record) -> str:
-    fields = str(record.offset), time_of(record.timestamp), _key(record), _shown(record)
+    part = partition_of(record.log)
+    place = str(record.offset) if part is None else f"{part[1]}:{record.offset}"
+    fields = place, time_of(record.timestamp), _key(record), _shown(record)
     if not sys.stdout.isatty():
         return "\t".join(fields)
     return f"{fields[0]:>8}  {fields[1]}  {fields[2]:<10}  {fields[3]}"

@@ -11,10 +11,13 @@ from typing import Annotated
 
 import typer
 
-from millstream import Log, Record
+from millstream import Log, Millstream, PartitionedLog, Record
 from millstream.cli.arguments import parse_past, parse_position
+from millstream.cli.names import LogName
 from millstream.cli.output import Output
-from millstream.errors import NotFound
+from millstream.cli.place import existing_log
+from millstream.errors import NotFound, Partitioned
+from millstream.partitioning import partition_name
 
 TAKEN = 500
 """Records between two acknowledgements of a cursor."""
@@ -51,6 +54,20 @@ class Start:
         past_ms = parse_past(self.since)
         return bisect_left(range(end), past_ms, lo=first, key=lambda at: _appended(log, at))
 
+    def offsets(self, log: PartitionedLog, otherwise: str = "earliest") -> dict[int, int]:
+        """The offset that is meant in each partition."""
+        if self.start not in (None, "earliest", "latest"):
+            raise one_partition(log.name, "an offset in --from")
+        parts = [log.partition(number) for number in range(log.partitions)]
+        return {number: self.offset(part, otherwise) for number, part in enumerate(parts)}
+
+
+def one_partition(log: str, option: str) -> typer.BadParameter:
+    """The error for an option that is about the offsets of one log."""
+    return typer.BadParameter(
+        f"log {log!r} has partitions: {option} is for one of them, such as {partition_name(log, 0)}"
+    )
+
 
 def _appended(log: Log, offset: int) -> int:
     """When a record was appended; one that was truncated meanwhile is older than any other."""
@@ -59,7 +76,8 @@ def _appended(log: Log, offset: int) -> int:
 
 
 def read(
-    log: Log,
+    name: LogName,
+    ms: Millstream,
     start: Start,
     output: Output,
     stop: Annotated[
@@ -73,15 +91,26 @@ def read(
         bool, typer.Option("--ack", help="Acknowledge what was printed; creates the cursor.")
     ] = False,
 ) -> None:
-    """Print the records of a log: offset, time, key and value."""
+    """Print the records of a log: offset, time, key and value.
+
+    Of a log with partitions all are printed, and `3:10` is the offset 10 of partition 3.
+    """
     if ack and cursor is None:
         raise typer.BadParameter("--ack needs --cursor")
+    log = existing_log(ms, name)
     if cursor is not None and stop is not None:
         raise typer.BadParameter("--to does not go with --cursor; use --limit")
     if cursor is not None:
         _read_by_cursor(log, cursor, start=start, limit=limit, ack=ack, output=output)
         return
-    for record in islice(_range(log, start, stop), limit):
+    try:
+        found = _range(log, start, stop)
+    except Partitioned:
+        if stop is not None:
+            raise one_partition(name, "--to") from None
+        whole = ms.partitioned_log(name)
+        found = whole.read(start.offsets(whole))
+    for record in islice(found, limit):
         output.print(record)
 
 

@@ -86,7 +86,7 @@ def need_log(view: WriteTransaction | View, name: str) -> tuple[int, Head]:
 
 def create_log(tx: WriteTransaction, command: c.CreateLog) -> bool:
     """Make an empty log; False if there was one."""
-    if find_log(tx, command.log) is not None:
+    if find_log(tx, command.log) is not None or count_partitions(tx, command.log):
         return False
     make_log(tx, command.log)
     return True

@@ -17,7 +17,7 @@ from millstream.log.cursor_state import CursorState
 from millstream.log.head import Head, Name
 from millstream.log.metadata import MetadataState
 from millstream.log.operations import find_log
-from millstream.log.partitioned import first_of, partitions_of
+from millstream.log.partitioned import count_partitions, first_of, is_partitioned, partitions_of
 from millstream.partitioning import partition_name
 from millstream.record import CursorInfo, Extent, LogInfo, joined_info, moment
 from millstream.store.rows import View
@@ -172,6 +172,8 @@ def list_cursors(view: View, query: c.ListCursors) -> list[CursorInfo]:
     """The cursors of a log."""
     found = find_log(view, query.log)
     if found is None:
+        if count := count_partitions(view, query.log):
+            raise is_partitioned(query.log, count)
         return []
     page = view.find(*keys.range_of(keys.cursor(found[0], "")), limit=CURSORS_LISTED_MAX)
     return [

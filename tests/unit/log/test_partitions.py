@@ -122,6 +122,7 @@ def test_used_as_a_plain_log_it_says_how_to_use_it(ms: Millstream, orders: Parti
         lambda: plain.truncate(before=1),
         lambda: plain.fork("copy"),
         lambda: plain.owner(),
+        lambda: plain.cursors(),
     ]
     for use in uses:
         with pytest.raises(Partitioned, match=r"log\('orders', partitions=4\)"):

@@ -11,6 +11,7 @@ from millstream.aio.log import Log
 from millstream.errors import InvalidInput, NotFound
 from millstream.format.packing import check_json
 from millstream.log import commands as c
+from millstream.partitioning import PARTITIONS_MAX
 from millstream.record import LogInfo, Retention
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Endpoints, Reply
@@ -25,6 +26,15 @@ class Page(Struct, forbid_unknown_fields=True, kw_only=True):
     after: Annotated[str, Meta(max_length=255)] = ""
     """The last name of the page before."""
     limit: Annotated[int, Meta(ge=1, le=PAGE_MAX)] = 100
+
+
+class CreateQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Whether the log has partitions."""
+
+    partitions: Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)] | None = None
+    """How many; without it the log has none."""
+    grows: bool = False
+    """Whether their number is raised, if the log has fewer."""
 
 
 class TruncateBody(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -117,14 +127,28 @@ def _rules(found: Retention) -> Rules:
     return Rules(age=age, bytes=found.bytes, count=found.count, consumed=found.consumed)
 
 
-@endpoint("PUT /logs/{log}", description="It existed", also={201: "It was made"}, errors=(404,))
-async def create_log(ask: Ask, log: str) -> Reply[LogShown]:
-    """Make an empty log, unless there is one.
+@endpoint("PUT /logs/{log}", description="It existed", also={201: "It was made"}, errors=(404, 409))
+async def create_log(ask: Ask, log: str, query: CreateQuery) -> Reply[LogShown]:
+    """Make an empty log, unless there is one; with `partitions`, one that has so many.
 
-    A log also comes to exist with its first append.
+    A log without partitions also comes to exist with its first append. The number of partitions is
+    refused if the log has another one, unless it `grows`.
     """
-    made = await ask.execute(c.CreateLog(log))
+    if query.partitions is None:
+        made = await ask.execute(c.CreateLog(log))
+    else:
+        made = not await ask.execute(c.DescribePartitions(log))
+        await ask.execute(c.CreatePartitions(log, query.partitions, query.grows))
     return Reply(await get_log(ask, log), 201 if made else 200)
+
+
+@endpoint("GET /logs/{log}/partitions", errors=(404,))
+async def list_partitions(ask: Ask, log: str) -> list[LogShown]:
+    """How each partition of a log stands, in their order; none, if it has no partitions."""
+    found = await ask.execute(c.DescribePartitions(log))
+    if not found:
+        await get_log(ask, log)  # not found, if there is none
+    return [_shown(info) for info in found]
 
 
 @endpoint("DELETE /logs/{log}", errors=(409, 423))

@@ -7,15 +7,17 @@ from importlib.util import find_spec
 from typing import Annotated
 from urllib.parse import quote
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.responses import Response
 
 from millstream.aio.log import Log
-from millstream.errors import InvalidInput, NotFound, Truncated
+from millstream.aio.partitioned import PartitionedLog
+from millstream.errors import InvalidInput, NotFound, Partitioned, Truncated
 from millstream.log import commands as c
 from millstream.log.block import RecordBlock
 from millstream.log.names import NUMBER_MAX
-from millstream.record import Item, Producer, Record
+from millstream.partitioning import PARTITIONS_MAX, partition_name
+from millstream.record import Item, PartitionOffset, Producer, Record
 from millstream.server.problems import NotAcceptable
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import ANY, ARROW, JSON, Endpoints
@@ -67,11 +69,13 @@ class AppendQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     epoch: Position = 0
 
 
-class Appended(Struct, kw_only=True):
-    """Where records went: `count` offsets from `offset` on."""
+class Appended(Struct, kw_only=True, omit_defaults=True):
+    """Where records went: `count` offsets from `offset` on; with partitions, `places` says where."""
 
     offset: int
     count: int
+    places: list[PartitionOffset] | UnsetType = UNSET
+    """Of a log with partitions: the partition and offset of each record, the first one's before."""
 
 
 class ReadQuery(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -85,6 +89,8 @@ class ReadQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     """How many at most. JSON has 1,000 by default and up to 10,000; Arrow has no bound."""
     wait: Wait = 0.0
     """Seconds to wait for the first record, if there is none yet."""
+    partition: Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX)] | None = None
+    """Of a log with partitions: which one is read."""
 
 
 class RecordPage(Struct, kw_only=True):
@@ -109,7 +115,8 @@ async def append_records(
     """Append one record or a batch; answered once it is durable.
 
     A JSON body holds one record (`value` or `base64`) or several (`records`). A body of any other
-    type is one record as it is, with its content type.
+    type is one record as it is, with its content type. Records of a log with partitions are spread by
+    their keys, and `places` says where each went.
     """
     if body is None:
         items = [item_of_raw(ask.data, dict(ask.request.headers))]
@@ -118,8 +125,19 @@ async def append_records(
         if query != AppendQuery():
             raise InvalidInput("beside a JSON body, expect_end and producer stand in the body")
         items, expect_end, producer = items_of(body), body.expect_end, body.producer
-    offsets = await Log(ask, log).append_many(items, expect_end=expect_end, producer=producer)
+    try:
+        offsets = await Log(ask, log).append_many(items, expect_end=expect_end, producer=producer)
+    except Partitioned as error:
+        if expect_end is not None or producer is not None or error.data.get("log") != log:
+            raise
+        return await _append_spread(ask, log, items, error.partitions)
     return Appended(offset=offsets.start, count=len(offsets))
+
+
+async def _append_spread(ask: Ask, log: str, items: list[Item], partitions: int) -> Appended:
+    """Append to a log with partitions, by key; what expects an end names a partition itself."""
+    places = await PartitionedLog(ask, log, partitions, follows=True).append_many(items)
+    return Appended(offset=places[0].offset if places else 0, count=len(places), places=places)
 
 
 def items_of(body: AppendBody) -> list[Item]:
@@ -142,6 +160,8 @@ def _raw_producer(query: AppendQuery) -> Producer | None:
 async def read_records(ask: Ask, log: str, query: ReadQuery) -> RecordPage | Response:
     """Read a range of records, waiting for the first if asked.
 
+    Of a log with partitions one is read, which `partition` says.
+
     An answer holds up to `limit` records and about 4 MiB; go on at `next`. With
     `Accept: application/vnd.apache.arrow.stream` the answer is a stream of Arrow record batches.
     """
@@ -152,6 +172,8 @@ async def read_records(ask: Ask, log: str, query: ReadQuery) -> RecordPage | Res
             f"'millstream[spark]' beside it, or ask for {JSON}",
             offered=[JSON],
         )
+    if query.partition is not None:
+        log = partition_name(log, query.partition)
     start, end = await ask.execute(c.GetBounds(log))
     first = start if query.start is None else query.start
     if first >= end and (wait_ms := ask.wait_ms(query.wait)):
