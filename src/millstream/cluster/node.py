@@ -12,8 +12,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from msgspec import Struct
-
 from millstream.clock import Clock
 from millstream.cluster.bulletin import Bulletin, NodeReport, Role
 from millstream.cluster.engine import ReplicatedEngine
@@ -24,6 +22,7 @@ from millstream.cluster.member import ClusterMember, NeedsSnapshot
 from millstream.cluster.settings import NodeSettings
 from millstream.cluster.shared_log import Gone, Held, SharedLog, Unreachable
 from millstream.cluster.snapshots import exchange, read_position
+from millstream.cluster.standing import Standing
 from millstream.cluster.stream_lead import StreamLead
 from millstream.cluster.time import ClusterClock
 from millstream.errors import Conflict, MillstreamError, NoQuorum, Overloaded
@@ -39,33 +38,6 @@ FAILED_S = 0.2
 
 Fetch = Callable[[NodeReport, Path], None]
 """Fetches a snapshot of another node's store, checked against what that node sent, into a file."""
-
-
-class Standing(Struct, frozen=True):
-    """How a node stands."""
-
-    node: str
-    address: str
-    role: Role
-    epoch: int
-    leader: str | None
-    leader_address: str | None
-    sequence: int
-    """The last entry that is stored here, or was only seen."""
-    lag: int
-    """How many entries the node that is furthest ahead has more, by its last report."""
-    progress_age_s: float
-    """How long ago the position last changed."""
-    elections: int
-    """How often the leader changed, as this node has seen it."""
-    replays: int
-    """Commits that were applied from the shared log."""
-    snapshots: int
-    """How often the whole file was taken from another node."""
-    barrier_s: float
-    """How long the last barrier took."""
-    reason: str = ""
-    """Why it has halted, or cannot lead."""
 
 
 class Node:

@@ -72,7 +72,7 @@ class Committing(Readable):
         """Refuse writes until what is on disk is certain."""
 
     def commit_group(self, group: list[Ticket[Any]], *, waits: bool = True) -> bool:
-        """Run the operations of a group and commit them; called by the leader, in its turn.
+        """Run the operations of a group and commit them; called by the committer, in its turn.
 
         Every ticket has its result or its error then. Raises nothing but what has interrupted its
         thread, once the commit is finished. Without `waits`, nothing is done if more than the commit

@@ -117,7 +117,7 @@ class Gather(Generic[W]):
         self.phase: Phase = "idle"
         self.waiting: deque[W] = deque()
         self.taken: Sequence[W] = ()
-        """The group that the leader took last: each ticket is here or in `waiting`."""
+        """The group that the committer took last: each ticket is here or in `waiting`."""
         self.first: W | None = None
         """The first caller of the group that is gathered; None unless one is."""
         self.expected = 1
@@ -127,7 +127,7 @@ class Gather(Generic[W]):
         self.began_s = 0.0
         """When the last commit began."""
         self.leading = Payoff()
-        """Of leaders whose own operation is not joint."""
+        """Of committers whose own operation is not joint."""
         self._are_alike = True
         """Whether the callers of the last group could run together, if they were two."""
         self._joining = Payoff()
@@ -151,7 +151,7 @@ class Gather(Generic[W]):
     def nap_s(self, now_s: float) -> float:
         """How long a caller may sleep unwoken: as long as the running commit, and a moment more.
 
-        The leader of a commit mostly comes again before that, and leads for this caller too: to wake
+        The committer of a commit mostly comes again before that, and leads for this caller too: to wake
         it before would only have it sleep again. 0 if the commit should be over by now, or if the
         last naps were in vain.
         """
@@ -204,7 +204,7 @@ class Gather(Generic[W]):
         return None
 
     def committed(self, answered: int) -> Effect | None:
-        """The leader's commit is over; `answered` callers get their answers."""
+        """The committer's commit is over; `answered` callers get their answers."""
         self.expected = answered + len(self.waiting)
         self.first = None
         if not self.waiting:
@@ -227,7 +227,7 @@ class Gather(Generic[W]):
         return refused
 
     def take(self, most: int) -> list[W]:
-        """The leader takes the callers that wait, at most so many."""
+        """The committer takes the callers that wait, at most so many."""
         rest: deque[W] = deque()
         group = self.waiting
         if len(group) > most:
@@ -238,12 +238,12 @@ class Gather(Generic[W]):
         return list(group)
 
     def put_back(self, group: Sequence[W]) -> None:
-        """The leader was interrupted before the commit of its group began: another leads it."""
+        """The committer was interrupted before the commit of its group began: another leads it."""
         waiting = set(map(id, self.waiting))
         self.waiting.extendleft(one for one in reversed(group) if id(one) not in waiting)
 
     def withdraw(self, ticket: W) -> None:
-        """The caller is gone: its operation is not run, unless a leader has taken it."""
+        """The caller is gone: its operation is not run, unless a committer has taken it."""
         if ticket in self.waiting:
             self.waiting.remove(ticket)
 

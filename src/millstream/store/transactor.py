@@ -6,7 +6,7 @@ decides who leads and who waits). Callers without a thread to lend, which are co
 by a thread of the transactor's own; or by their event loop itself, while commits are so fast (`tempo`)
 that waking a thread would take longer, and if there is nothing else to wait for.
 
-`turn` is the writer's turn: the leader holds it from the first operation of its group until the
+`turn` is the writer's turn: the committer holds it from the first operation of its group until the
 commit is durable. Callers are answered only after that.
 """
 
@@ -27,7 +27,7 @@ from millstream.store.transaction import Operation
 T = TypeVar("T")
 
 ORPHANED_S = 1.0
-"""How long a caller waits before it looks whether the leader was interrupted and is gone."""
+"""How long a caller waits before it looks whether the committer was interrupted and is gone."""
 
 GATHER_STEP_S = 0.00005
 
@@ -190,7 +190,7 @@ class Transactor:
     def _lead(self, own: Ticket[Any] | None = None, *, waits: bool = True) -> None:
         """Commit for all callers that wait, answer them, pass the lead on; also if interrupted.
 
-        A leader that must not wait leaves a group that has to wait to the transactor's thread.
+        A committer that must not wait leaves a group that has to wait to the transactor's thread.
         """
         group: list[Ticket[Any]] = []
         self._leader = own
@@ -237,7 +237,7 @@ class Transactor:
                 self._pass_on(len(group))
 
     def _take(self, *, patient: bool) -> list[Ticket[Any]]:
-        """Take the callers that wait; a patient leader gives those of the last group a moment."""
+        """Take the callers that wait; a patient committer gives those of the last group a moment."""
         gather = self._gather
         steps = int(gather.patience_s(others_sleep=False) / GATHER_STEP_S) if patient else 0
         if steps and not gather.is_complete and gather.leading.pays():
@@ -270,7 +270,7 @@ class Transactor:
         self._answered = finish(group)
 
     def _put_back(self, group: list[Ticket[Any]]) -> None:
-        """The leader was interrupted before the commit of its group began: another leads it."""
+        """The committer was interrupted before the commit of its group began: another leads it."""
         with self._gate:
             closed = self._closed
             if closed is None:
@@ -295,8 +295,8 @@ class Transactor:
         """Wait for the answer; True if the caller is to lead.
 
         A caller that batches well first sleeps through the running commit, and is not woken when that
-        is over: its leader has mostly come again by then, and leads for both. A leader that was
-        interrupted before it could pass the lead on leaves no leader: a caller that has waited for long
+        is over: its committer has mostly come again by then, and leads for both. A committer that was
+        interrupted before it could pass the lead on leaves none: a caller that has waited for long
         and finds the turn free leads in its place.
         """
         gather, rested = self._gather, False

@@ -112,7 +112,7 @@ TRANSCRIPTS = {
         committed 1 -> none | idle:
         arrive B -> lead alone | committing:
     """,
-    "a first that naps is not woken, and the leader of the commit leads again": """
+    "a first that naps is not woken, and the committer of the commit leads again": """
         arrive a -> lead alone | committing:
         arrive Bz -> wait | committing: Bz
         committed 1 -> none | gathering: Bz
@@ -120,7 +120,7 @@ TRANSCRIPTS = {
         take 10 -> takes Bz a | committing:
         committed 2 -> none | idle:
     """,
-    "a first that naps leads when it wakes and the leader has not come again": """
+    "a first that naps leads when it wakes and the committer has not come again": """
         arrive a -> lead alone | committing:
         arrive Bz -> wait | committing: Bz
         committed 1 -> none | gathering: Bz
@@ -210,7 +210,7 @@ TRANSCRIPTS = {
         committed 9 -> wake to gather B | gathering: B
         refuse -> refuses B | idle:
     """,
-    "refused while a leader commits": """
+    "refused while a committer commits": """
         arrive a -> lead alone | committing:
         arrive b -> wait | committing: b
         refuse -> refuses b | committing:

@@ -576,11 +576,11 @@ def test_a_leader_interrupted_before_its_commit_answers_nobody_as_if_it_had_comm
     Probe(store).pause_keeper()
     before = commits(store)
     with held(store) as hold:
-        leader = Caller(store, name="interrupted")
+        committer = Caller(store, name="interrupted")
         hold.await_waiting(1)
         waiting = [Caller(store), Caller(store)]
         hold.await_waiting(3)
-    assert isinstance(leader.finish().error, KeyboardInterrupt)
+    assert isinstance(committer.finish().error, KeyboardInterrupt)
     for caller in waiting:
         caller.finish()
         assert caller.error is None

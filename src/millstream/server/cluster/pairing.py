@@ -19,7 +19,7 @@ from millstream import __version__
 from millstream.clock import Clock, SystemClock
 from millstream.cluster import entry as entries
 from millstream.cluster.bulletin import BulletinBoard, NodeReport
-from millstream.cluster.node import Node, Standing
+from millstream.cluster.node import Node
 from millstream.cluster.settings import NodeSettings
 from millstream.cluster.shared_log import Gone, Unreachable
 from millstream.cluster.standby import (
@@ -34,6 +34,7 @@ from millstream.cluster.standby import (
     note_superseded,
     write_mark,
 )
+from millstream.cluster.standing import Standing
 from millstream.errors import Conflict
 from millstream.format import keys
 from millstream.remote.address import Address, parse_address

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from millstream.cluster.bulletin import NodeReport
-from millstream.cluster.node import Standing
 from millstream.cluster.read_level import STRONG, ReadLevel
+from millstream.cluster.standing import Standing
 from millstream.command import Command, waits
 from millstream.errors import MillstreamError, NotLeader
 

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from millstream.cluster.bulletin import Role
 from millstream.cluster.standby import EntriesAsked, Superseded
+from millstream.cluster.standing import Standing
 from millstream.errors import Conflict, Denied, InvalidInput, NotFound
 from millstream.server.auth.access import NODE, Need
 from millstream.server.cluster.fetching import DIGEST_HEADER
@@ -45,31 +46,11 @@ class NodeStatus(Struct, kw_only=True):
     version: str
 
 
-class ClusterStatus(Struct, kw_only=True):
+class ClusterStatus(Standing, frozen=True, kw_only=True):
     """How a node stands, and what it has heard of the others."""
 
-    node: str
-    address: str
-    role: Role
-    epoch: int
-    leader: str | None
-    """The name of the leading node, if one is known."""
-    leader_address: str | None
-    sequence: int
-    lag: int
-    progress_age_s: float
-    """Seconds since this node last applied an entry; a leading node that is idle writes some too."""
-    elections: int
-    """How often the leader changed, as this node has seen it."""
-    replays: int
-    """Commits of other nodes that this one has applied."""
-    snapshots: int
-    """How often it took a copy of another node's store."""
-    barrier_s: float
-    """How long the last proof for strong reads took."""
     handed_on: int
     """Requests and commands that the leading node answered for this one."""
-    reason: str
     nodes: list[NodeStatus]
 
 
@@ -152,21 +133,8 @@ def status_of(seat: Seat) -> ClusterStatus:
     reports = sorted(seat.node.reports().values(), key=lambda one: one[0].node)
     furthest = max((report.sequence for report, _ in reports), default=stance.sequence)
     return ClusterStatus(
-        node=seat.node.name,
-        address=seat.node.address,
-        role=stance.role,
-        epoch=stance.epoch,
-        leader=stance.leader,
-        leader_address=stance.leader_address,
-        sequence=stance.sequence,
-        lag=stance.lag,
-        progress_age_s=stance.progress_age_s,
-        elections=stance.elections,
-        replays=stance.replays,
-        snapshots=stance.snapshots,
-        barrier_s=stance.barrier_s,
+        **msgspec.structs.asdict(stance),
         handed_on=seat.handed_on,
-        reason=stance.reason,
         nodes=[
             NodeStatus(
                 node=one.node,

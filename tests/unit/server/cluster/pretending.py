@@ -14,7 +14,7 @@ from typing import Any
 
 from millstream.clock import SystemClock
 from millstream.cluster.bulletin import NodeReport, Role
-from millstream.cluster.node import Standing
+from millstream.cluster.standing import Standing
 from millstream.errors import NotLeader
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
