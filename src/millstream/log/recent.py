@@ -221,6 +221,20 @@ def recent_columns(store: Store, log_id: int, name: str, *, start: int, stop: in
     return [parsed.columns(first, end) for parsed, first, end in found]
 
 
+def recent_row(store: Store, log_id: int, offset: int) -> Columns | None:
+    """One record that is in memory; None if it has to be read, or cannot be."""
+    try:
+        row = held_row(store.state.overlay, log_id, offset)
+    except CorruptionError:
+        return None
+    if row is not None:
+        return row
+    if bounds_of(store, log_id).setbacks:
+        return None
+    parsed = store.caches.of(RecentBlocks).find(log_id, offset)
+    return None if parsed is None else parsed.columns(offset, offset + 1)
+
+
 def recent_rows(store: Store, log_id: int, name: str, *, start: int, stop: int) -> list[Columns]:
     """The records in [start, stop) of a log as `recent_columns` gives them, each by itself."""
     found = _pieces(store, log_id, name, start, stop)

@@ -14,6 +14,7 @@ from millstream.format.entries import Entry
 from millstream.header import NO_HEADERS, Headers
 from millstream.log import reader, recent
 from millstream.log.block import pack, unpack_headers
+from millstream.replica.commands import SetAside
 from millstream.store.store import Store
 from millstream.testing import Probe, SimulatedClock
 
@@ -189,6 +190,22 @@ def test_rows_are_the_same_records_each_by_itself(ms: Millstream) -> None:
     ]
     assert found == each
     assert [one.values for one in found] == [[b"2"], [b"3"], [b"4"], [b"5"], [b"6"]]
+
+
+def test_one_record_that_is_in_memory_is_found_by_itself(ms: Millstream) -> None:
+    log = ms.log("a")
+    log.append_many([b"0", b"1"], headers=[{"n": 0}, {}])
+    log.append(b"2", key="k")
+    store, log_id = parts(ms, "a")
+    assert recent.recent_row(store, log_id, 0) is None, "its block was not read yet"
+    assert recent.recent_row(store, log_id, 3) is None, "there is none"
+    every = [recent.recent_columns(store, log_id, "a", start=n, stop=n + 1)[0] for n in range(3)]
+    assert [recent.recent_row(store, log_id, n) for n in range(3)] == every
+    ms.log("b").append(b"the newest delta stays")
+    ms.fold()
+    assert recent.recent_row(store, log_id, 2) is None, "it was folded, and not read since"
+    ms.session.execute(SetAside("a", 1, 0))
+    assert recent.recent_row(store, log_id, 0) is None, "what was read before is not looked at"
 
 
 def test_blocks_that_overlap_give_each_record_once(ms: Millstream) -> None:

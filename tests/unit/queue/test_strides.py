@@ -352,6 +352,7 @@ def test_who_cannot_read_does_not_keep_the_others_from_reading(
     def none(*_: Any, **__: Any) -> list[Any]:
         raise CorruptionError("damaged", what="row", where=1)
 
+    monkeypatch.setattr(reading, "recent_row", lambda *_: None)
     monkeypatch.setattr(reading, "recent_columns", damaged)
     monkeypatch.setattr(reading, "recent_rows", none)
     store = Probe(two_logs).store

@@ -18,7 +18,7 @@ from millstream.format.ids import CAPACITIES, NUMBER_BITS, bucket_of
 from millstream.queue import commands as c
 from millstream.queue.model.bucket import Bucket
 from millstream.queue.model.bucket_changes import Caught, Strode
-from millstream.queue.model.slots import IN_FLIGHT, Slots
+from millstream.queue.model.slots import IN_FLIGHT, Slots, Stretch
 from millstream.queue.model.state import Advanced, CaughtUp, QueueState
 from millstream.queue.rules.aging import note_done
 from millstream.queue.rules.arriving import place_arrival, place_arrived
@@ -84,9 +84,15 @@ def stride(
         tx.change(key, Advanced(now_ms, ends, total, taken_in, until_ms))
     else:
         tx.change(key, CaughtUp(now_ms, ends, total, until_ms, *caught[:4]))
-    grants = []
-    for slot, count, log_id, offset in held[taken_in][1].stretches(first, last) if total else ():
-        grants.append(c.Grant(taken_in + slot, count, FIRST, log_id, offset, until_ms))
+    stretches: Sequence[Stretch] = ()
+    if caught is not None and len(caught.spans) == 1:
+        stretches = [(first, total, caught.log_id, caught.spans[0].offset)]
+    elif total:
+        stretches = held[taken_in][1].stretches(first, last)
+    grants = [
+        c.Grant(taken_in + slot, count, FIRST, log_id, offset, until_ms)
+        for slot, count, log_id, offset in stretches
+    ]
     return c.Granted(grants, queue.counts.fresh, 0, queue.counts.fresh, is_level=is_level)
 
 

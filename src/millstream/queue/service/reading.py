@@ -24,6 +24,7 @@ from millstream.log.recent import (
     held_row,
     is_at_hand,
     recent_columns,
+    recent_row,
     recent_rows,
     recent_scattered,
 )
@@ -55,6 +56,12 @@ def read_granted(store: Store, queue: str, granted: c.Granted) -> list[Lot]:
 
 def read_grants(store: Store, queue: str, grants: Sequence[c.Grant]) -> list[Lot]:
     """Messages that are claimed, with their payloads; those that are damaged fail now."""
+    if len(grants) == 1 and grants[0].count == 1:  # as consumers mostly ask: it is in memory
+        grant = grants[0]
+        row = recent_row(store, grant.log_id, grant.offset)
+        if row is not None:
+            log, epoch_ms = log_name(store, grant.log_id), store.state.time.epoch_ms()
+            return [_lot(queue, log, grant, row, epoch_ms)]
     found: list[Lot] = []
     damaged: list[Damaged] = []
     for bundle in _bundles(grants):
