@@ -5,7 +5,7 @@ Names are below the store's prefix. Every call is one request, except a listing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -49,7 +49,7 @@ class ObjectFolder:
         """An object, or None."""
         try:
             found = self._module.get(self._store, name)
-            return StoredObject(bytes(found.bytes()), str(found.meta["e_tag"]))
+            return StoredObject(bytes(found.bytes()), tag_of(found.meta))
         except FileNotFoundError:
             return None
         except self._errors.BaseError as error:
@@ -58,7 +58,7 @@ class ObjectFolder:
     def create(self, name: str, data: bytes) -> str | None:
         """Put an object that is not there yet; its tag, or None if it is there."""
         try:
-            return str(self._module.put(self._store, name, data, mode="create")["e_tag"])
+            return tag_of(self._module.put(self._store, name, data, mode="create"))
         except self._errors.AlreadyExistsError:
             return None
         except (self._errors.BaseError, OSError) as error:  # also: there is no such bucket
@@ -67,8 +67,7 @@ class ObjectFolder:
     def replace(self, name: str, data: bytes, tag: str) -> str | None:
         """Put an object if it is still the one with that tag; its new tag, or None if it is not."""
         try:
-            made = self._module.put(self._store, name, data, mode={"e_tag": tag})
-            return str(made["e_tag"])
+            return tag_of(self._module.put(self._store, name, data, mode=condition_of(tag)))
         except (self._errors.PreconditionError, FileNotFoundError):
             return None
         except (self._errors.BaseError, RuntimeError) as error:  # also: it knows no tags
@@ -118,3 +117,17 @@ class ObjectFolder:
     def _failed(self, error: BaseException) -> StoreError:
         said = str(error).partition("\n")[0]
         return StoreError(f"{self.address.text} does not answer as it should: {said}", cause=said)
+
+
+def tag_of(facts: Mapping[str, Any]) -> str:
+    """What tells one state of an object from another: its entity tag, and its version if it has one.
+
+    Amazon S3 and Azure compare the entity tag, Google Cloud Storage the version.
+    """
+    return f"{facts['e_tag']}\n{facts.get('version') or ''}"
+
+
+def condition_of(tag: str) -> dict[str, str]:
+    """That an object is still in the state of a tag, as a request says it."""
+    entity, _, version = tag.partition("\n")
+    return {"e_tag": entity, "version": version} if version else {"e_tag": entity}
