@@ -13,7 +13,9 @@ import millstream
 from millstream import Item, Millstream
 from millstream.errors import Conflict, InvalidInput, Locked, NotFound, Truncated
 from millstream.spark.archive import Archive, directory_of
+from millstream.spark.lake import delta_table, iceberg_table
 from millstream.spark.pipelines.archive import archive
+from millstream.testing.objects import BUCKET, object_server, variables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -194,6 +196,54 @@ def test_what_a_killed_run_left_is_removed(
     assert offsets(spark.read.parquet(str(into))) == list(range(15))
 
 
+@pytest.mark.requires("s3", "lake")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_an_archive_on_object_storage_is_a_table_that_others_read(
+    spark: SparkSession, store: Millstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import duckdb
+
+    with object_server() as address, variables(address) as wanted:
+        monkeypatch.setattr(spark.sparkContext, "environment", wanted)  # that of tasks
+        into, path = f"s3://{BUCKET}/kept", path_of(store)
+        for kind in ("delta", "iceberg", "delta"):
+            fill(store, "orders", 20)
+            fill(store, ODD, 5)
+            summary = archive(
+                spark, path, into, pattern="o.*", keep=0, table=kind,
+                target_file_bytes=1_000_000, expire=0,
+            )  # fmt: skip
+            assert (summary.path, summary.records) == (into, 25)
+        assert summary.merged == 4
+        tables = {
+            "delta": delta_table(into).to_pyarrow_table(),
+            "iceberg": iceberg_table(into).scan().to_arrow(),
+        }
+        for kind, found in tables.items():
+            assert len(found) == 75, kind
+            counted = duckdb.sql('select topic, count(distinct "offset") from found group by 1')
+            assert dict(counted.fetchall()) == {"orders": 60, ODD: 15}
+        files = [name for name in Archive(into).folder.names("") if name.endswith(".parquet")]
+        assert len(files) == 2
+
+
+def test_small_files_are_merged_and_read_by_all(
+    spark: SparkSession, store: Millstream, into: Path
+) -> None:
+    import duckdb
+
+    for count in (30, 20, 10):
+        fill(store, "orders", count)
+        archive(spark, path_of(store), into, logs=["orders"])
+    summary = archive(spark, path_of(store), into, logs=["orders"], target_file_bytes=1_000_000)
+    assert (summary.records, summary.merged, summary.expired) == (0, 3, 3)
+    assert len(list(into.glob("log=orders/date=*/*.parquet"))) == 1
+    assert offsets(spark.read.parquet(str(into))) == list(range(60))
+    assert offsets(rows(spark, store, into, "orders")) == list(range(60))
+    found = duckdb.sql(f"select count(*) from read_parquet('{into}/**/*.parquet')").fetchall()
+    assert found == [(60,)]
+
+
 def test_bad_wishes_are_refused(spark: SparkSession, store: Millstream, into: Path) -> None:
     fill(store, "orders", 1)
     path = path_of(store)
@@ -202,7 +252,7 @@ def test_bad_wishes_are_refused(spark: SparkSession, store: Millstream, into: Pa
     with pytest.raises(InvalidInput, match="either names of logs or a pattern"):
         archive(spark, path, into)
     with pytest.raises(InvalidInput, match="mounted share"):
-        archive(spark, path, "s3://bucket/x", logs=["orders"])
+        archive(spark, path, "hdfs://host/x", logs=["orders"])
     with pytest.raises(InvalidInput, match="compression is one of"):
         archive(spark, path, into, logs=["orders"], compression="zip")
     with Archive(into).writing(), pytest.raises(Locked, match="another run"):

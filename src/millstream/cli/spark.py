@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from millstream.cli.arguments import duration
+from millstream.cli.arguments import duration, parse_size
 from millstream.cli.command import command
 from millstream.cli.display import (
     FactSheet,
@@ -132,7 +132,9 @@ def _summarized(
 
 @command(run, "spark run archive /backup/orders --log orders --keep 7d")
 def archive(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="The archive's directory.")],
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="The archive: a directory, or s3://bucket/prefix.")
+    ],
     place: StorePlace,
     where: Where,
     log: Annotated[
@@ -160,6 +162,17 @@ def archive(
     table: Annotated[
         str, typer.Option(metavar="KIND", help="Also as a table: iceberg or delta.")
     ] = "",
+    target_file_size: Annotated[
+        int,
+        typer.Option(
+            parser=parse_size,
+            metavar="SIZE",
+            help="Merge small files of a log and date up to this size, such as 128MiB.",
+        ),
+    ] = 0,
+    expire: Annotated[
+        float, duration("How long merged files stay, for older versions of a table.")
+    ] = 604800.0,
 ) -> Printed:
     """Logs to Parquet files by log and date, each record once; also as a table.
 
@@ -168,7 +181,8 @@ def archive(
     summary = where.run(
         "archive", place, path, logs=log or [], pattern=pattern, cursor=cursor, keep=keep,
         truncate=truncate, compression=compression, round_records=round_records,
-        fail_on_data_loss=not allow_gaps, table=table,
+        fail_on_data_loss=not allow_gaps, table=table, target_file_bytes=target_file_size,
+        expire=expire,
     )  # fmt: skip
     facts = {
         "archive": summary.path,
@@ -179,6 +193,8 @@ def archive(
     if summary.table is not None:
         added = plural(summary.table.files, "file")
         facts["table"] = f"{summary.table.kind}, version {summary.table.version}, {added} added"
+    if summary.merged or summary.expired:
+        facts["merged"] = f"{plural(summary.merged, 'file')}, {summary.expired:,} expired"
     rows = [(o.log, o.start, o.stop, o.records, o.files, o.truncated) for o in summary.logs]
     return _summarized("archive", summary, facts, "log from to records files truncated", rows)
 
@@ -248,8 +264,8 @@ def compact(
         Path | None, typer.Option(metavar="PATH", help="Instead: a new directory.")
     ] = None,
     archive: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="An archive of the log's beginning.")
-    ] = None,
+        str, typer.Option(metavar="PATH", help="An archive of the log's beginning.")
+    ] = "",
     keyless: Annotated[
         bool, typer.Option("--keyless/--no-keyless", help="Keep records without a key.")
     ] = True,
@@ -265,7 +281,7 @@ def compact(
 ) -> Printed:
     """The last record of each key to a new log, or to Parquet."""
     summary = where.run(
-        "compact", place, log, to_log=to, to_parquet=parquet or "", archive=archive or "",
+        "compact", place, log, to_log=to, to_parquet=parquet or "", archive=archive,
         keyless=keyless, empty_deletes=empty_deletes, tombstones=tombstones,
         fail_on_data_loss=not allow_gaps,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""An archive on disk: Parquet files by log and date, and a manifest that says which offsets they hold.
+"""An archive: Parquet files by log and date, and a manifest that says which offsets they hold.
 
     PATH/log=NAME/date=YYYY-MM-DD/START-STOP-N.parquet
     PATH/_manifest/log=NAME/START.json         one segment: offsets [start, stop) and their files
@@ -6,36 +6,38 @@
 A segment counts once its manifest entry is there, which is written last. Files without one are
 left over from a run that was killed; the next run removes them before it writes. Readers that know
 nothing of us pass over names that begin with `_`, and see each row once.
+
+Merging writes an entry that holds the offsets of several, in the place of the first of them: from
+then on it counts, and the others, which lie inside it, do not.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
-import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import pairwise
-from pathlib import Path
+from itertools import groupby
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from millstream.errors import CannotOpen, CorruptionError, InvalidInput, Locked
+from millstream.errors import CannotOpen, CorruptionError
+from millstream.spark.folders import REQUESTS_MAX, folder_of
 from millstream.spark.losses import Loss
 
 FORMAT = 1
 MANIFEST = "_manifest"
-STAGING = "_staging"
-SYNCS_MAX = 16
+LOCK = f"{MANIFEST}/lock"
+LOOKS_MAX = 5
+"""How often a manifest is looked at while a run merges its entries."""
 DIRECTORY_BYTES_MAX = 200
 """Bytes of a directory's name: a longer log name is cut, and ends with a digest."""
 
 _ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{}\[\]^<>|~]""")
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 class ArchivedFile(Struct, frozen=True, kw_only=True):
@@ -53,10 +55,19 @@ class ArchivedFile(Struct, frozen=True, kw_only=True):
 class Move(Struct, frozen=True, kw_only=True):
     """A staged file, and where it belongs."""
 
-    staged: Path
+    staged: str
+    """Its name in the folder."""
     log: str
     date: str
     name: str
+
+
+class ReplacedFile(Struct, frozen=True, array_like=True):
+    """A file whose rows are in a larger one now; older versions of a table still read it."""
+
+    path: str
+    at: int
+    """Since when, in milliseconds since the epoch."""
 
 
 class Segment(Struct, frozen=True, kw_only=True):
@@ -72,20 +83,14 @@ class Segment(Struct, frozen=True, kw_only=True):
     """When, in milliseconds since the epoch."""
     lost: list[Loss] = []
     """Of these offsets, those that could not be read any more."""
+    replaced: list[ReplacedFile] = []
+    """Files that hold nothing that the others lack."""
     format: int = FORMAT
 
-
-def archive_path(path: str | os.PathLike[str]) -> Path:
-    """Where an archive is: a directory that every machine which runs tasks can reach."""
-    text = os.fspath(path)
-    plain = text.removeprefix("file://") if text.startswith("file:///") else text
-    plain = plain.removeprefix("file:") if plain.startswith("file:/") else plain
-    if not plain or _SCHEME.match(plain):
-        raise InvalidInput(
-            f"an archive is a directory on a disk or a mounted share, not {text!r}; mount it, or "
-            "copy the directory there after each run"
-        )
-    return Path(plain).absolute()
+    def paths(self) -> Iterator[str]:
+        """All files that belong to it."""
+        yield from (file.path for file in self.files)
+        yield from (one.path for one in self.replaced)
 
 
 def directory_of(log: str) -> str:
@@ -98,148 +103,156 @@ def directory_of(log: str) -> str:
 
 
 class Archive:
-    """The archive in a directory: what it holds of which log."""
+    """The archive in a folder: what it holds of which log."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = archive_path(path)
+        self.folder = folder_of(path)
+        self.path = self.folder.text
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Hold the archive, so that no other run writes to it; ends with the process at the latest."""
-        self.path.joinpath(MANIFEST).mkdir(parents=True, exist_ok=True)
-        with self.path.joinpath(MANIFEST, "lock").open("w", encoding="utf-8") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise Locked(
-                    f"another run writes to the archive {self.path}; wait until it has ended"
-                ) from None
-            shutil.rmtree(self.path / STAGING, ignore_errors=True)
+        with self.folder.hold(LOCK):
+            self.folder.clear()
             try:
                 yield
             finally:
-                shutil.rmtree(self.path / STAGING, ignore_errors=True)
+                self.folder.clear()
 
     def segments(self, log: str) -> list[Segment]:
         """What is archived of a log, in order; its offsets may have gaps, but never overlap."""
-        folder = self.path / MANIFEST / directory_of(log)
-        try:
-            entries = sorted(folder.glob("*.json"))
-            found = [_segment(entry) for entry in entries]
-        except OSError as error:
-            raise CannotOpen(
-                f"the archive {self.path} cannot be read: {error.strerror}", path=str(self.path)
-            ) from error
-        found.sort(key=lambda one: one.start)
-        for one, other in pairwise(found):
-            if other.start < one.stop or other.created != one.created:
+        return self._current(log, self._entries(log))
+
+    def segments_of(self, logs: Sequence[str]) -> dict[str, list[Segment]]:
+        """The same of many logs."""
+        with ThreadPoolExecutor(REQUESTS_MAX) as pool:
+            return dict(zip(logs, pool.map(self.segments, logs), strict=True))
+
+    def _entries(self, log: str) -> dict[str, Segment]:
+        below = f"{MANIFEST}/{directory_of(log)}"
+        for _ in range(LOOKS_MAX):
+            names = [name for name in self.folder.names(below) if _is_entry(name)]
+            found = {name: self._segment(name) for name in names}
+            if all(found.values()):
+                return {name: one for name, one in found.items() if one}
+        raise CannotOpen(
+            f"the archive {self.path} changes faster than it can be read: log {log!r}; try again",
+            path=self.path,
+        )
+
+    def _current(self, log: str, entries: Mapping[str, Segment]) -> list[Segment]:
+        """The segments that count: those inside of another were merged into it."""
+        found: list[Segment] = []
+        for one in sorted(entries.values(), key=lambda one: (one.start, -one.stop)):
+            last = found[-1] if found else None
+            if last is None or (one.start >= last.stop and one.created == last.created):
+                found.append(one)
+            elif one.stop > last.stop or one.created != last.created:
                 raise CorruptionError(
                     f"the manifest of log {log!r} in {self.path} has two segments for offset "
-                    f"{other.start}",
+                    f"{one.start}",
                     what="manifest",
-                    where=str(folder),
+                    where=f"{self.path}/{MANIFEST}/{directory_of(log)}",
                 )
         return found
 
-    def logs(self) -> Iterator[str]:
+    def logs(self) -> list[str]:
         """The names of all logs of which something is archived."""
-        for folder in sorted(self.path.joinpath(MANIFEST).glob("log=*")):
-            entry = next(iter(sorted(folder.glob("*.json"))), None)
-            if entry is not None:
-                yield _segment(entry).log
+        entries = [name for name in self.folder.names(MANIFEST) if _is_entry(name)]
+        firsts = [next(some) for _, some in groupby(entries, lambda name: name.split("/")[1])]
+        with ThreadPoolExecutor(REQUESTS_MAX) as pool:
+            return [one.log for one in pool.map(self._segment, firsts) if one]
 
     def check(self) -> None:
-        """Refuse a directory that holds no archive."""
-        if not self.path.joinpath(MANIFEST).is_dir():
+        """Refuse a folder that holds no archive."""
+        if not self.folder.exists(MANIFEST):
             raise CannotOpen(
                 f"there is no archive at {self.path}: no {MANIFEST} in it; "
                 "`millstream spark run archive` makes one",
-                path=str(self.path),
+                path=self.path,
             )
 
     def clean(self, log: str, segments: Sequence[Segment]) -> int:
-        """Remove files of a log that no segment names: a killed run left them; how many."""
-        known = {file.path for one in segments for file in one.files}
-        gone = 0
-        for file in self.path.joinpath(directory_of(log)).glob("date=*/*"):
-            if str(file.relative_to(self.path)) not in known:
-                file.unlink()
-                gone += 1
-        for entry in self.path.joinpath(MANIFEST, directory_of(log)).glob(".*.tmp"):
-            entry.unlink()
-        return gone
+        """Remove files of a log that no segment names: a killed run left them; how many.
+
+        Entries that were merged into another go too.
+        """
+        known = {path for one in segments for path in one.paths()}
+        gone = [name for name in self.folder.names(directory_of(log)) if name not in known]
+        kept = {entry_of(one) for one in segments}
+        below = f"{MANIFEST}/{directory_of(log)}"
+        merged = [name for name in self.folder.names(below) if name not in kept]
+        self.folder.remove([*gone, *merged])
+        return len(gone)
 
     def move_in(self, moves: Sequence[Move]) -> list[str]:
         """Move staged files, which are durable, to their places; answers where, in order.
 
         On return the moves are durable.
         """
-        folders: set[Path] = {self.path}
-        places = []
-        for one in moves:
-            folder = self.path / directory_of(one.log) / f"date={one.date}"
-            if folder not in folders:
-                folder.mkdir(parents=True, exist_ok=True)
-                folders |= {folder, folder.parent}
-            one.staged.rename(folder / one.name)
-            places.append(str((folder / one.name).relative_to(self.path)))
-        _sync_all(folders)
+        places = [f"{directory_of(one.log)}/date={one.date}/{one.name}" for one in moves]
+        self.folder.check_held()
+        staged = [one.staged for one in moves]
+        self.folder.move(dict(zip(staged, places, strict=True)))
         return places
 
     def add(self, segments: Sequence[Segment]) -> None:
         """Write the manifest's entries of segments: from now on they count, each as a whole."""
-        drafts: dict[Path, Path] = {}
+        self._write(self.folder.create, segments)
+
+    def exchange(self, segments: Sequence[Segment]) -> None:
+        """Write entries in the place of those that begin where they do; the others are inside."""
+        self._write(self.folder.write, segments)
+
+    def _write(
+        self, write: Callable[[Mapping[str, bytes]], None], segments: Sequence[Segment]
+    ) -> None:
+        self.folder.check_held()
+        write({entry_of(one): msgspec.json.encode(one) for one in segments})
+
+    def expire(self, segments: Sequence[Segment], before_ms: int) -> int:
+        """Remove files that were merged into others before a time; how many."""
+        changed, gone = [], list[str]()
         for one in segments:
-            folder = self.path / MANIFEST / directory_of(one.log)
-            folder.mkdir(parents=True, exist_ok=True)
-            entry = folder / f"{one.start:020}.json"
-            drafts[entry] = _draft(entry, msgspec.json.encode(one))
-        _sync_all(drafts.values())
-        for entry, draft in drafts.items():
-            draft.rename(entry)
-        _sync_all({self.path / MANIFEST, *(entry.parent for entry in drafts)})
+            old = [each for each in one.replaced if each.at < before_ms]
+            if old:
+                gone += [each.path for each in old]
+                kept = [each for each in one.replaced if each.at >= before_ms]
+                changed.append(replace(one, replaced=kept))
+        self.folder.check_held()
+        self.folder.remove(gone)
+        if changed:
+            self.exchange(changed)
+        return len(gone)
+
+    def _segment(self, name: str) -> Segment | None:
+        """An entry, or None if it was merged into another just now."""
+        where = self.folder.uri(name)
+        try:
+            found = msgspec.json.decode(self.folder.read(name), type=Segment)
+        except msgspec.MsgspecError as error:
+            raise CorruptionError(
+                f"{where} is not an entry of a manifest: {error}", what="manifest", where=where
+            ) from error
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise CannotOpen(
+                f"the archive {self.path} cannot be read: {error.strerror}", path=self.path
+            ) from error
+        if found.format != FORMAT:
+            raise CannotOpen(
+                f"{where} has format {found.format}, and this program knows {FORMAT}; update it",
+                path=where,
+            )
+        return found
 
 
-def _segment(entry: Path) -> Segment:
-    try:
-        found = msgspec.json.decode(entry.read_bytes(), type=Segment)
-    except msgspec.MsgspecError as error:
-        raise CorruptionError(
-            f"{entry} is not an entry of a manifest: {error}", what="manifest", where=str(entry)
-        ) from error
-    if found.format != FORMAT:
-        raise CannotOpen(
-            f"{entry} has format {found.format}, and this program knows {FORMAT}; update it",
-            path=str(entry),
-        )
-    return found
+def entry_of(segment: Segment) -> str:
+    """The name of a segment's entry in the manifest."""
+    return f"{MANIFEST}/{directory_of(segment.log)}/{segment.start:020}.json"
 
 
-def store_whole(path: Path, data: bytes) -> None:
-    """Write a small file so that it is there as a whole or not at all, also after a power cut."""
-    draft = _draft(path, data)
-    sync_path(draft)
-    draft.rename(path)
-    sync_path(path.parent)
-
-
-def _draft(path: Path, data: bytes) -> Path:
-    draft = path.with_name(f".{path.name}.tmp")
-    draft.write_bytes(data)
-    return draft
-
-
-def _sync_all(paths: Iterable[Path]) -> None:
-    """Make many durable, several at a time: file systems then write them together."""
-    with ThreadPoolExecutor(SYNCS_MAX) as pool:
-        for _ in pool.map(sync_path, paths):
-            pass
-
-
-def sync_path(path: Path) -> None:
-    """Make a file or a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _is_entry(name: str) -> bool:
+    file = name.rpartition("/")[2]
+    return name.count("/") == 2 and file.endswith(".json") and not file.startswith(".")

@@ -14,12 +14,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from millstream.errors import CannotOpen, Conflict, CorruptionError, InvalidInput, NotFound
+from millstream.errors import (
+    CannotOpen,
+    Conflict,
+    CorruptionError,
+    InvalidInput,
+    NotFound,
+    StoreError,
+)
 from millstream.filters import parse
 from millstream.record import wall_ms_of
 from millstream.spark.archive import Archive, Segment
 from millstream.spark.bins import Range
 from millstream.spark.columns import ROWS_PER_BATCH, header_column
+from millstream.spark.folders import folder_of
 from millstream.spark.options import EARLIEST, LATEST, Positions, ReadOptions
 from millstream.spark.planning import find_logs, lost, with_wholes
 from millstream.spark.rows import headers_of
@@ -33,7 +41,9 @@ if TYPE_CHECKING:
 class Piece(Range, frozen=True):
     """Offsets that are read from one archived file."""
 
+    archive: str
     path: str
+    """Seen from the archive."""
     bytes: int
 
 
@@ -52,10 +62,12 @@ def plan_archived(
     infos = find_logs(session, options, topics)
     planned: list[Range] = []
     wholes = with_wholes(infos) - set(infos)
-    for name in dict.fromkeys((*options.logs, *infos)):
-        if name in wholes or not topics.keeps(options.shown(name)[0]):
-            continue
-        segments = archive.segments(name)
+    names = [
+        name
+        for name in dict.fromkeys((*options.logs, *infos))
+        if name not in wholes and topics.keeps(options.shown(name)[0])
+    ]
+    for name, segments in archive.segments_of(names).items():
         info = infos.get(name)
         if info is None and not segments and options.fail_on_data_loss:
             raise NotFound(
@@ -92,7 +104,7 @@ def _plan_log(
             low, high = max(start, file.start), min(stop, file.stop)
             if low < high:
                 size = file.bytes * (high - low) // max(1, file.stop - file.start)
-                yield Piece(name, low, high, str(archive.path / file.path), size)
+                yield Piece(name, low, high, archive.path, file.path, size)
     if info is not None:
         live = Range(name, max(start, seam, info.start_offset), min(stop, info.end_offset))
         if live.start < live.stop:
@@ -136,17 +148,19 @@ def read_piece(piece: Piece, schema: pa.Schema, options: ReadOptions) -> Iterato
     needed = dict.fromkeys((*wanted, "offset"))
     if condition:
         needed |= dict.fromkeys(("key", "timestamp", "headers"))
+    folder = folder_of(piece.archive)
+    where = folder.uri(piece.path)
     try:
-        with parquet.ParquetFile(piece.path) as file:
+        with parquet.ParquetFile(folder.opened(piece.path)) as file:
             for batch in file.iter_batches(batch_size=ROWS_PER_BATCH, columns=list(needed)):
                 found = _kept(batch, piece, condition)
                 if found.num_rows:
                     yield _as(found, schema, options.shown(piece.log))
-    except OSError as error:
+    except (OSError, StoreError) as error:
         raise CannotOpen(
-            f"option archive: {piece.path} cannot be read on {platform.node()}: {error}; every "
+            f"option archive: {where} cannot be read on {platform.node()}: {error}; every "
             "machine that runs tasks needs the archive under the same path",
-            path=piece.path,
+            path=where,
         ) from None
 
 

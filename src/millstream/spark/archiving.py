@@ -6,7 +6,6 @@ nothing. Each is durable, and was read back, before the task answers.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
+from msgspec.structs import replace
 from pyarrow import parquet
 
-from millstream.spark.archive import ArchivedFile, sync_path
+from millstream.spark.archive import ArchivedFile
 from millstream.spark.bins import Range
 from millstream.spark.columns import batch_of
+from millstream.spark.folders import Folder
 from millstream.spark.losses import Loss
 from millstream.spark.options import ReadOptions
 from millstream.spark.place import reading
@@ -44,11 +45,9 @@ class WrittenRange(Struct, frozen=True, array_like=True):
 
 
 def write_ranges(
-    options: ReadOptions, wanted: Sequence[Range], schema: pa.Schema, *, staged: str, codec: str
+    options: ReadOptions, wanted: Sequence[Range], schema: pa.Schema, *, folder: Folder, codec: str
 ) -> Iterator[WrittenRange]:
-    """Write ranges to files below a directory; the store is open until the last is written."""
-    folder = Path(staged)
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write ranges to files that are staged in a folder; the store is open until the last is."""
     trusted = not options.place.is_server
     with reading(options.place) as session:
         for one in wanted:
@@ -71,11 +70,11 @@ def find_losses(options: ReadOptions, wanted: Sequence[Range], *, values: bool) 
 class _DateFiles:
     """The files of a range, one per date."""
 
-    def __init__(self, folder: Path, schema: pa.Schema, codec: str) -> None:
+    def __init__(self, folder: Folder, schema: pa.Schema, codec: str) -> None:
         self._folder = folder
         self._schema = schema
         self._codec = codec
-        self._open: dict[int, _DateFile] = {}
+        self._open: dict[int, DateFile] = {}
         self._done: list[ArchivedFile] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -95,22 +94,24 @@ class _DateFiles:
         self._open = {}
         return sorted(self._done, key=lambda file: file.start)
 
-    def _of(self, day: int) -> _DateFile:
+    def _of(self, day: int) -> DateFile:
         found = self._open.get(day)
         if found is None:
             if len(self._open) >= OPEN_MAX:
                 oldest = next(iter(self._open))
                 self._done.append(self._open.pop(oldest).close())
-            found = self._open[day] = _DateFile(self._folder, day, self._schema, self._codec)
+            date = str(np.datetime64(day, "D"))
+            found = self._open[day] = DateFile(self._folder, date, self._schema, self._codec)
         return found
 
 
-class _DateFile:
+class DateFile:
     """A file that is being written."""
 
-    def __init__(self, folder: Path, day: int, schema: pa.Schema, codec: str) -> None:
-        self._path = folder / f"{secrets.token_hex(12)}.parquet"
-        self._date = str(np.datetime64(day, "D"))
+    def __init__(self, folder: Folder, date: str, schema: pa.Schema, codec: str) -> None:
+        self._folder = folder
+        self._path = folder.draft()
+        self._date = date
         self._schema = schema
         self._writer = parquet.ParquetWriter(
             self._path, schema, compression=codec, store_schema=False
@@ -130,8 +131,8 @@ class _DateFile:
         """Finish the file, durably; what it holds by its own account."""
         self._flush()
         self._writer.close()
-        sync_path(self._path)
-        return described(self._path, self._date)
+        found = described(self._path, self._date)
+        return replace(found, path=self._folder.stage(self._path))
 
     def _flush(self) -> None:
         if self._waiting:

@@ -5,9 +5,11 @@ Names are below the store's prefix. Every call is one request, except a listing.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from millstream.errors import CannotOpen, StoreError
@@ -29,6 +31,40 @@ class ListedObject(NamedTuple):
 
     name: str
     size: int
+
+
+class ObjectReader(io.RawIOBase):
+    """An object as a file: each read is a request."""
+
+    def __init__(self, folder: ObjectFolder, name: str, size: int) -> None:
+        self._folder, self._name, self._size = folder, name, size
+        self._at = 0
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always."""
+        return True
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Say where the next read begins."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = base + offset
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Some bytes from there on, or all of them."""
+        left = max(0, self._size - self._at)
+        length = left if size is None or size < 0 else min(size, left)
+        found = self._folder.get_range(self._name, self._at, length) if length else b""
+        self._at += len(found)
+        return found
 
 
 class ObjectFolder:
@@ -77,6 +113,34 @@ class ObjectFolder:
         """Put an object, whatever is there."""
         try:
             self._module.put(self._store, name, data)
+        except (self._errors.BaseError, OSError) as error:
+            raise self._failed(error) from error
+
+    def upload(self, name: str, file: Path) -> None:
+        """Put a file of any size."""
+        try:
+            self._module.put(self._store, name, file)
+        except (self._errors.BaseError, OSError) as error:
+            raise self._failed(error) from error
+
+    def rename(self, name: str, wanted: str) -> None:
+        """Give an object another name, in the place of what is there."""
+        try:
+            self._module.rename(self._store, name, wanted)
+        except (self._errors.BaseError, OSError) as error:
+            raise self._failed(error) from error
+
+    def open(self, name: str) -> ObjectReader:
+        """An object as a file that fetches what is read of it."""
+        try:
+            return ObjectReader(self, name, int(self._module.head(self._store, name)["size"]))
+        except (self._errors.BaseError, OSError) as error:
+            raise self._failed(error) from error
+
+    def get_range(self, name: str, start: int, length: int) -> bytes:
+        """Some bytes of an object."""
+        try:
+            return bytes(self._module.get_range(self._store, name, start=start, length=length))
         except (self._errors.BaseError, OSError) as error:
             raise self._failed(error) from error
 

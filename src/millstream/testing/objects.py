@@ -51,7 +51,9 @@ def one_write_at_a_time(application: WsgiApplication) -> WsgiApplication:
     def handle(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
             return application(environ, start_response)
-        size = int(environ.get("CONTENT_LENGTH") or 0)
+        # Some clients send a body in chunks, without its length: it ends by itself.
+        ends = environ.get("wsgi.input_terminated")
+        size = -1 if ends else int(environ.get("CONTENT_LENGTH") or 0)
         environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(size))
         with turn:
             return list(application(environ, start_response))

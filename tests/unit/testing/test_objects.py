@@ -46,3 +46,15 @@ def test_reads_wait_for_no_write() -> None:
 
     handle = one_write_at_a_time(read_while_writing)
     assert list(handle(request("PUT"), None)) == [b"read"]
+
+
+def test_a_body_without_a_length_is_stored_whole() -> None:
+    stored: list[bytes] = []
+
+    def store(environ: dict[str, Any], _: object) -> Iterable[bytes]:
+        stored.append(environ["wsgi.input"].read())
+        return [b"stored"]
+
+    chunked = request("PUT", b"in chunks") | {"CONTENT_LENGTH": "", "wsgi.input_terminated": True}
+    assert list(one_write_at_a_time(store)(chunked, None)) == [b"stored"]
+    assert stored == [b"in chunks"]

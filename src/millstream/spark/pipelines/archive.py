@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,14 +19,15 @@ from millstream.clock import SystemClock
 from millstream.errors import Conflict, CorruptionError, InvalidInput, NotFound, Truncated
 from millstream.log import commands as c
 from millstream.record import LogInfo, Seconds, to_ms, wall_ms_of
-from millstream.spark.archive import STAGING, Archive, ArchivedFile, Move, Segment
+from millstream.spark.archive import Archive, ArchivedFile, Move, Segment
 from millstream.spark.archiving import WrittenRange
 from millstream.spark.bins import Bin, BinSizes, Range, bins
 from millstream.spark.failures import point
 from millstream.spark.following import StreamCursors
-from millstream.spark.lake import Registered, check_table, register
+from millstream.spark.lake import Registered, check_table
 from millstream.spark.losses import Loss, count
 from millstream.spark.options import read_options
+from millstream.spark.pipelines.merging import merge_and_register
 from millstream.spark.pipelines.target import (
     Job,
     Target,
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from millstream.command import Session
 
 ROUND_RECORDS = 1_000_000
+EXPIRE_S = 7 * 24 * 3600.0
+"""How long older versions of a table can be read after their files were merged."""
 CURSOR = "archive"
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "uncompressed")
 
@@ -95,6 +97,10 @@ class ArchiveSummary(Struct, frozen=True, kw_only=True):
     """What could not be read, and was left out."""
     table: Registered | None = None
     """What was added to the table, if one was asked for."""
+    merged: int = 0
+    """Small files that were merged into larger ones."""
+    expired: int = 0
+    """Merged files that were removed, because no version of a table needs them any more."""
 
 
 def archive(
@@ -111,6 +117,8 @@ def archive(
     keep: Seconds | None = None,
     fail_on_data_loss: bool = True,
     table: str = "",
+    target_file_bytes: int = 0,
+    expire: Seconds = EXPIRE_S,
     progress: Tell = quiet,
 ) -> ArchiveSummary:
     """Archive what is new in logs, chosen by name or by a regular expression, up to their ends now.
@@ -120,18 +128,21 @@ def archive(
     archived and older than that. Records that were truncated before they could be archived raise
     `Truncated`, and damaged ones end the run; with `fail_on_data_loss` off the archive has a gap
     there, the summary names what is lost, and no other log is affected. `table` is iceberg or delta:
-    what is archived is then also in a table of that kind, before any log is truncated.
+    what is archived is then also in a table of that kind, before any log is truncated. With
+    `target_file_bytes`, files of a log and date are merged up to that size; what was merged stays for
+    `expire`, for older versions of the table.
     """
     job, into = Job(spark, store, progress), Archive(path)
     if bool(logs) == bool(pattern):
         raise InvalidInput("expected either names of logs or a pattern, to say what to archive")
     names = check_names(logs)
-    _check_wishes(compression, round_records, table)
+    _check_wishes(compression, round_records, table, target_file_bytes)
+    codec = "none" if compression == "uncompressed" else compression
     with into.writing(), writing(job.place) as session:
         infos = _infos(session, job.place, names, pattern)
         found, left_over, lost = {}, 0, list[Loss]()
-        for name, info in infos.items():
-            segments = into.segments(name)
+        for name, segments in into.segments_of(list(infos)).items():
+            info = infos[name]
             left_over += into.clean(name, segments)
             at = _begin(info, segments, into, fail_on_data_loss=fail_on_data_loss)
             found[name] = ArchivedLog(log=name, start=at, stop=at)
@@ -140,12 +151,11 @@ def archive(
         # Where the archive stands: also after a run that was killed before it moved its cursors.
         follower = StreamCursors(cursor)
         follower.move(session, {name: one.stop for name, one in found.items()})
-        total = sum(info.end_offset - found[name].stop for name, info in infos.items())
-        done = 0
+        total, done = sum(info.end_offset - found[name].stop for name, info in infos.items()), 0
         progress("archive", 0, total)
         while done < total:
             ranges = _next(infos, found, round_records)
-            segments = _round(job, into, ranges, infos, compression, fail_on_data_loss)
+            segments = _round(job, into, ranges, infos, codec, fail_on_data_loss)
             into.add(segments)
             point("archive noted")
             for segment in segments:
@@ -154,17 +164,20 @@ def archive(
                 done += segment.stop - segment.start
             follower.move(session, {one.log: one.stop for one in segments})
             progress("archive", done, total)
-        registered = register(into, table) if table else None
+        told = merge_and_register(
+            job.in_tasks, into, list(infos),
+            target_bytes=target_file_bytes, codec=codec, table=table, keep_ms=to_ms(expire),
+        )  # fmt: skip
         if truncate:
             for one in found.values():
                 one.truncated = _truncate(session, infos[one.log], one.stop, keep)
-    told = {"left_over": left_over, "seconds": job.seconds, "lost": lost, "table": registered}
+    told |= {"left_over": left_over, "seconds": job.seconds, "lost": lost}
     return _summary(into, list(found.values()), **told)
 
 
 def _summary(into: Archive, archived: list[ArchivedLog], **more: Any) -> ArchiveSummary:
     return ArchiveSummary(
-        path=str(into.path),
+        path=into.path,
         records=sum(one.records for one in archived),
         files=sum(one.files for one in archived),
         bytes=sum(one.bytes for one in archived),
@@ -174,13 +187,15 @@ def _summary(into: Archive, archived: list[ArchivedLog], **more: Any) -> Archive
     )
 
 
-def _check_wishes(compression: str, round_records: int, table: str) -> None:
+def _check_wishes(compression: str, round_records: int, table: str, target_bytes: int) -> None:
     if table:
         check_table(table)
     if compression not in COMPRESSIONS:
         raise InvalidInput(f"compression is one of {', '.join(COMPRESSIONS)}, not {compression!r}")
     if round_records < 1:
         raise InvalidInput(f"a round has at least 1 record, not {round_records}")
+    if target_bytes < 0:
+        raise InvalidInput(f"a file has a positive number of bytes, not {target_bytes}")
 
 
 def _infos(
@@ -244,21 +259,21 @@ def _round(
     into: Archive,
     ranges: list[Range],
     infos: dict[str, LogInfo],
-    compression: str,
+    codec: str,
     fail_on_data_loss: bool,
 ) -> list[Segment]:
     """Write some offsets of some logs; their segments, which do not count yet."""
     chosen = bins(ranges, lambda one: bytes_of(one, infos[one.log]), BinSizes())
     staged: dict[str, list[ArchivedFile]] = {one.log: [] for one in ranges}
     lost: dict[str, list[Loss]] = {one.log: [] for one in ranges}
-    for written in _write(job, chosen, str(into.path / STAGING), compression, fail_on_data_loss):
+    for written in _write(job, chosen, into.path, codec, fail_on_data_loss):
         staged[written.log] += written.files
         lost[written.log] += written.lost
     point("archive staged")
     for one in ranges:
         _check(one, staged[one.log], lost[one.log])
     moves = [
-        Move(staged=Path(file.path), log=one.log, date=file.date, name=_name(one, number))
+        Move(staged=file.path, log=one.log, date=file.date, name=_name(one, number))
         for one in ranges
         for number, file in enumerate(staged[one.log])
     ]
@@ -280,21 +295,21 @@ def _round(
 
 
 def _write(
-    job: Job, chosen: list[Bin[Range]], staged: str, compression: str, fail_on_data_loss: bool
+    job: Job, chosen: list[Bin[Range]], into: str, codec: str, fail_on_data_loss: bool
 ) -> Iterator[WrittenRange]:
     """Let each task write a bin; what they have written, in the order of the bins."""
     options = job.task_options(typedHeaders=True, failOnDataLoss=fail_on_data_loss)
-    codec = "none" if compression == "uncompressed" else compression
 
     def write(wanted: Bin[Range]) -> bytes:
         from pyspark.sql.types import StructType
 
         from millstream.spark.archiving import write_ranges
+        from millstream.spark.folders import folder_of
         from millstream.spark.layout import arrow_schema, schema_of
 
         columns = [one for one in schema_of(options) if one.name != "partition"]
         schema = arrow_schema(StructType(columns))
-        written = write_ranges(options, wanted, schema, staged=staged, codec=codec)
+        written = write_ranges(options, wanted, schema, folder=folder_of(into), codec=codec)
         return msgspec.msgpack.encode(list(written))
 
     for found in job.in_tasks(write, chosen):

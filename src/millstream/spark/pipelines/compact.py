@@ -16,8 +16,8 @@ from millstream.errors import AlreadyExists, InvalidInput, NotFound
 from millstream.log import commands as c
 from millstream.log.names import check_name
 from millstream.record import Seconds, to_ms, wall_ms_of
-from millstream.spark.archive import archive_path
 from millstream.spark.bins import Range
+from millstream.spark.disk_folder import disk_path
 from millstream.spark.failures import point
 from millstream.spark.losses import Loss
 from millstream.spark.pipelines.target import Job, Target, Tell, quiet
@@ -100,7 +100,7 @@ def compact(
     if to_log:
         kept = _to_log(job, chosen, to_log, f"compact:{log}:{wall_ms_of(info.created)}:{to_log}")
     else:
-        path = archive_path(to_parquet)
+        path = disk_path(to_parquet)
         if path.exists():
             raise AlreadyExists(
                 f"{path} exists already; choose a new directory, or remove it", name=str(path)
@@ -113,7 +113,7 @@ def compact(
     lost = [] if fail_on_data_loss else job.losses([live], values=True)
     return CompactSummary(
         log=log,
-        to=to_log or str(archive_path(to_parquet)),
+        to=to_log or str(disk_path(to_parquet)),
         read=max(0, end - first),
         kept=kept,
         end=end,

@@ -18,7 +18,7 @@ from msgspec import Struct
 from millstream.clock import SystemClock
 from millstream.errors import InvalidInput, NotFound
 from millstream.queue.model.message import QueueInfo
-from millstream.spark.archive import archive_path
+from millstream.spark.disk_folder import disk_path
 from millstream.spark.pipelines.figures import FigureCounts, Figures, QueueFigures
 from millstream.spark.pipelines.page import page_of
 from millstream.spark.pipelines.target import Job, Target, Tell, check_names, find_queues, quiet
@@ -66,7 +66,7 @@ def report(
     `by` names headers: messages are also told apart by their values, as far as the logs still have
     them. The directory is made, or its earlier report replaced; other files in it are left alone.
     """
-    job, into = Job(spark, store, progress), archive_path(path)
+    job, into = Job(spark, store, progress), disk_path(path)
     headers = {name: f"header_{at}" for at, name in enumerate(check_names(by, "header"))}
     with reading(job.place) as session:
         infos = find_queues(session, check_names(queues, "queue"))

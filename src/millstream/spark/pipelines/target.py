@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -35,6 +35,8 @@ Target = str | os.PathLike[str] | Place
 
 Tell = Callable[[str, int, int], None]
 """Hears of progress: at which stage, how much is done, and of how much."""
+
+T = TypeVar("T")
 
 QUEUES_PER_PAGE = 1_000
 PARQUET_TIMES = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
@@ -88,10 +90,8 @@ class Job:
         given = {name: _text(value) for name, value in options.items()}
         return read_options({**options_of(self.place), "subscribePattern": ".*", **given})
 
-    def in_tasks(
-        self, work: Callable[[Bin[Range]], bytes], chosen: list[Bin[Range]]
-    ) -> list[bytes]:
-        """Let tasks of Spark do something with each bin; their answers, in the order of the bins."""
+    def in_tasks(self, work: Callable[[T], bytes], chosen: Sequence[T]) -> list[bytes]:
+        """Let a task of Spark do something with each; their answers, in the same order."""
 
         def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             import pyarrow as pa
