@@ -134,7 +134,8 @@ class Membership:
         plan.check()
         self.plan = plan
         self._file, self._file_mode = file, file_mode
-        self._clock, self._settings = clock or SystemClock(), settings
+        self._clock = clock or SystemClock()
+        self._settings = settings or NodeSettings(yields_damaged=plan.members > 1)
         self._fetch, self._version = fetch, version
         self._stack = ExitStack()
 

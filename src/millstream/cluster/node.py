@@ -107,7 +107,8 @@ class Node:
 
     def start(self) -> None:
         """Join, catch up and campaign from now on, on a thread of its own."""
-        self._inspection.start()
+        if self.settings.yields_damaged:
+            self._inspection.start()
         self._thread = threading.Thread(target=self._run, name="millstream-node", daemon=True)
         self._thread.start()
 

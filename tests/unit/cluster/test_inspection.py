@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from millstream.cluster.inspection import Inspection
 from millstream.errors import CorruptionError
 from millstream.store.memory import MemoryEngine
 from millstream.testing import SimulatedClock
-from tests.unit.cluster.trio import Trio
+from tests.unit.cluster.trio import QUICK, Trio
 
 PAGE_BYTES = 4096
 
@@ -126,6 +127,18 @@ def test_a_damaged_node_does_not_lead_when_the_whole_cluster_starts(tmp_path: Pa
         trio.start("b", "c")
         trio.until(lambda: trio.machines["a"].node.standing().snapshots == 1)
         trio.settle()
+
+
+def test_a_node_that_no_other_can_repair_serves_what_can_be_read(tmp_path: Path) -> None:
+    """A cluster of one node, or the primary of a pair: not to lead would help nobody."""
+    with Trio(tmp_path, replace(QUICK, yields_damaged=False)) as trio:
+        trio.start("a")
+        filled(trio)
+        trio.stop("a")
+        path = tmp_path / "a.db"
+        flip(path, path.stat().st_size // PAGE_BYTES - 10)
+        trio.start("a")
+        trio.leader().ms.log("others").append(b"0")
 
 
 def test_a_leader_whose_file_is_found_damaged_steps_down(tmp_path: Path) -> None:
