@@ -175,6 +175,8 @@ class StandingClaims:
             elif duty == "look" and here:
                 self._lines.stop_watching(waiter)
                 taking.append(waiter)
+            elif here and not self._store.is_committing:
+                self._loop.call_soon(partial(self._watch_here, waiter))
             else:
                 self._begin(waiter, self._look if duty == "look" else self._watch)
         if taking:
@@ -223,6 +225,13 @@ class StandingClaims:
             self._lines.served(queue, waiter, left)
         elif not self._lines.in_vain(queue, waiter):
             self._answer(waiter, found)
+
+    def _watch_here(self, waiter: _Waiter) -> None:
+        """Watch from the event loop: a thread would have to be woken for a glance at memory."""
+        try:
+            self._watch(waiter)
+        except Exception as error:
+            self._fail(waiter, error)
 
     def _watch(self, waiter: _Waiter) -> None:
         queue = waiter.command.queue

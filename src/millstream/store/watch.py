@@ -1,7 +1,8 @@
 """The watch: which callers wait for something to change, and how they are woken.
 
 Inside a process a commit wakes its waiters at once. For commits of other processes one thread asks
-the engine, and only while a caller waits.
+the engine, and only while a caller waits. Between two waits it rests for a moment before it ends: a
+consumer that takes one message after the other would start a thread for each.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from millstream.errors import MillstreamError
 
 FAILED_S = 0.010
 """The pause after a look that failed."""
+
+REST_S = 1.0
+"""How long the thread rests without a waiter before it ends."""
 
 Wake = Callable[[], None]
 Look = Callable[[threading.Event], object]
@@ -33,11 +37,16 @@ class Watch:
         """What is told of every commit."""
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
+        self._rests = False
+        self._waits_again = threading.Event()
 
     def add(self, key: bytes, wake: Wake) -> None:
         """Call `wake`, from any thread, whenever the entity may have changed, until `remove`."""
         with self._lock:
             self._waiters.setdefault(key, []).append(wake)
+            if self._rests:
+                self._rests = False
+                self._waits_again.set()
             if self._look is not None and self._thread is None and not self._stop.is_set():
                 self._thread = threading.Thread(
                     target=self._watch, name="millstream-watch", daemon=True
@@ -104,16 +113,15 @@ class Watch:
         self._stop.set()
         with self._lock:
             thread = self._thread
+            self._waits_again.set()
         self.wake_all()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
     def _watch(self) -> None:
         while not self._stop.is_set():
-            with self._lock:
-                if not self._waiters:
-                    self._thread = None
-                    return
+            if not self._has_waiters():
+                return
             assert self._look is not None
             try:
                 self._look(self._stop)
@@ -121,3 +129,17 @@ class Watch:
                 # The store is closed, poisoned or damaged: the waiters find out by themselves.
                 self.wake_all()
                 self._stop.wait(FAILED_S)
+
+    def _has_waiters(self) -> bool:
+        """Whether there is a waiter, now or soon; else the thread is given up."""
+        with self._lock:
+            if self._waiters:
+                return True
+            self._rests = True
+            self._waits_again.clear()
+        self._waits_again.wait(REST_S)
+        with self._lock:
+            self._rests = False
+            if not self._waiters:
+                self._thread = None
+            return bool(self._waiters)

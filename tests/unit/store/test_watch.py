@@ -1,0 +1,64 @@
+"""The watch: the thread that looks for other processes, and when it ends."""
+
+from __future__ import annotations
+
+import threading
+
+from millstream.store.watch import Watch
+
+
+class Looks:
+    """What the thread does while it looks: it waits until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.goes_on = threading.Semaphore(0)
+        self.threads: list[int] = []
+
+    def __call__(self, stop: threading.Event) -> None:
+        """One look."""
+        self.threads.append(threading.get_ident())
+        self.begun.release()
+        self.goes_on.acquire()
+
+    def await_one(self) -> None:
+        """Until the thread looks."""
+        assert self.begun.acquire(timeout=20)
+
+
+def wake() -> None:
+    """Nothing is woken here."""
+
+
+def test_waits_that_follow_one_another_share_a_thread() -> None:
+    looks = Looks()
+    watch = Watch(looks)
+    for _ in range(5):
+        watch.add(b"key", wake)
+        looks.await_one()
+        watch.remove(b"key", wake)
+        looks.goes_on.release()
+    assert len(set(looks.threads)) == 1
+    watch.close()
+
+
+def test_a_thread_that_rests_ends_when_the_watch_is_closed() -> None:
+    looks = Looks()
+    watch = Watch(looks)
+    watch.add(b"key", wake)
+    looks.await_one()
+    watch.remove(b"key", wake)
+    looks.goes_on.release()
+    watch.close()
+    assert looks.threads[0] not in {thread.ident for thread in threading.enumerate()}
+
+
+def test_without_a_waiter_nothing_is_looked_for() -> None:
+    looks = Looks()
+    watch = Watch(looks)
+    watch.add(b"key", wake)
+    looks.await_one()
+    watch.remove(b"key", wake)
+    looks.goes_on.release()
+    assert not looks.begun.acquire(timeout=0.05)
+    watch.close()
