@@ -22,6 +22,12 @@ import millstream
 from millstream import Message, aio
 from millstream.aio.database import Millstream as AsyncMillstream
 from millstream.aio.queue import Queue
+from millstream.bench.delivery import (
+    delivery_groups,
+    delivery_latency,
+    delivery_waiting,
+    in_loop,
+)
 from millstream.bench.disk import RawFile
 from millstream.bench.measure import (
     PAYLOAD_BYTES,
@@ -179,7 +185,7 @@ def socket_publish_batch(bench: Bench) -> ReportRow:
 
         return await _side_by_side([step] * 4, bench.seconds)
 
-    row = bench.row(lambda: _in_loop(bench, work), batch=PUBLISH_BATCH)
+    row = bench.row(lambda: in_loop(bench, work), batch=PUBLISH_BATCH)
     return row.require_rate(300_000)
 
 
@@ -197,7 +203,7 @@ def socket_claim_batch(bench: Bench) -> ReportRow:
         return total
 
     details = {"consumers": CONSUMERS}
-    row = bench.row(lambda: _in_loop(bench, work), batch=CLAIM_BATCH, details=details)
+    row = bench.row(lambda: in_loop(bench, work), batch=CLAIM_BATCH, details=details)
     return row.require_rate(180_000)
 
 
@@ -226,7 +232,7 @@ def socket_publish_inflight(bench: Bench) -> ReportRow:
 
         return await _side_by_side([step] * IN_FLIGHT, bench.seconds)
 
-    row = bench.row(lambda: _in_loop(bench, work), details={"in_flight": IN_FLIGHT})
+    row = bench.row(lambda: in_loop(bench, work), details={"in_flight": IN_FLIGHT})
     return row.require_rate(10_000)
 
 
@@ -271,36 +277,6 @@ def _length(head: bytes) -> int:
     raise RuntimeError("an answer without its length")
 
 
-def delivery_latency(bench: Bench) -> ReportRow:
-    """From a publish to the consumer that waits for it, both syncs included."""
-
-    async def work(ms: AsyncMillstream) -> StepMeter:
-        queue = await ms.create_queue("latency", lease=3_600)
-        other = await aio.open(bench.url)
-        waiting = await other.create_queue("latency", lease=3_600)
-        meter = StepMeter()
-        began = seconds()
-        while seconds() - began < bench.seconds:
-            claimed = asyncio.ensure_future(waiting.claim(1, wait=10))
-            await asyncio.sleep(0.005)
-            put_at = seconds()
-            publishing = asyncio.ensure_future(queue.put(b"x" * PAYLOAD_BYTES))
-            (message,) = await claimed
-            meter.step_s.append(seconds() - put_at)
-            meter.messages += 1
-            await publishing
-            await queue.ack(message)
-        meter.elapsed_s = seconds() - began
-        await other.close()
-        return meter
-
-    row = bench.row(lambda: _in_loop(bench, work))
-    syncs_ms = 2 * row.sync_delay_ms  # of the publish, and of the claim
-    return row.require("p50 ≤ 0.8 ms", row.p50_ms - syncs_ms <= 0.8).require(
-        "p99 ≤ 3 ms", row.p99_ms - syncs_ms <= 3
-    )
-
-
 def idle_sockets(bench: Bench) -> ReportRow:
     """The server's memory for sockets on which nothing happens."""
 
@@ -339,17 +315,6 @@ async def _side_by_side(
     return found
 
 
-def _in_loop(bench: Bench, work: Callable[[AsyncMillstream], Awaitable[StepMeter]]) -> StepMeter:
-    async def run() -> StepMeter:
-        ms = await aio.open(bench.url)
-        try:
-            return await work(ms)
-        finally:
-            await ms.close()
-
-    return uvloop.run(run())
-
-
 SUITE = Suite(
     Bench,
     socket_publish_one,
@@ -360,5 +325,7 @@ SUITE = Suite(
     socket_publish_inflight,
     rest_publish,
     delivery_latency,
+    delivery_waiting,
+    delivery_groups,
     idle_sockets,
 )

@@ -1,0 +1,123 @@
+"""The server's deliveries: from a producer to consumers that wait, as most programs are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import uvloop
+
+from millstream import Message, aio
+from millstream.aio.database import Millstream
+from millstream.aio.queue import Queue
+from millstream.bench.measure import PAYLOAD_BYTES, ReportRow, StepMeter, seconds
+
+if TYPE_CHECKING:
+    from millstream.bench.server import Bench
+
+WAITING = 4
+GROUPS = 8
+WAIT_S = 10
+
+
+def delivery_latency(bench: Bench) -> ReportRow:
+    """From a publish to the consumer that waits for it, both syncs included."""
+
+    async def work(ms: Millstream) -> StepMeter:
+        queue = await ms.create_queue("latency", lease=3_600)
+        other = await aio.open(bench.url)
+        waiting = await other.create_queue("latency", lease=3_600)
+        meter = StepMeter()
+        began = seconds()
+        while seconds() - began < bench.seconds:
+            claimed = asyncio.ensure_future(waiting.claim(1, wait=10))
+            await asyncio.sleep(0.005)
+            put_at = seconds()
+            publishing = asyncio.ensure_future(queue.put(b"x" * PAYLOAD_BYTES))
+            (message,) = await claimed
+            meter.step_s.append(seconds() - put_at)
+            meter.messages += 1
+            await publishing
+            await queue.ack(message)
+        meter.elapsed_s = seconds() - began
+        await other.close()
+        return meter
+
+    row = bench.row(lambda: in_loop(bench, work))
+    syncs_ms = 2 * row.sync_delay_ms  # of the publish, and of the claim
+    return row.require("p50 ≤ 0.8 ms", row.p50_ms - syncs_ms <= 0.8).require(
+        "p99 ≤ 3 ms", row.p99_ms - syncs_ms <= 3
+    )
+
+
+def delivery_waiting(bench: Bench) -> ReportRow:
+    """One producer, one message after the other; a few consumers wait on one queue, each alone."""
+    return _delivered(bench, "waiting", consumers=WAITING)
+
+
+def delivery_groups(bench: Bench) -> ReportRow:
+    """The same with a consumer for each group: messages of a group come one after the other."""
+    return _delivered(bench, "grouped", consumers=GROUPS, group_by="_key")
+
+
+def _delivered(bench: Bench, name: str, *, consumers: int, **spec: Any) -> ReportRow:
+    """A row of how many messages came from a producer to consumers, and how soon each."""
+
+    put_at: list[float] = []
+
+    async def work(ms: Millstream) -> StepMeter:
+        queue = await ms.create_queue(name, lease=3_600, **spec)
+        opened = [await aio.open(bench.url) for _ in range(consumers)]
+        meter = StepMeter()
+        consuming = [
+            asyncio.ensure_future(_consume(await one.queue(name), meter, put_at)) for one in opened
+        ]
+        began = seconds()
+        while seconds() - began < bench.seconds:
+            number = len(put_at)
+            put_at.append(seconds())
+            value = number.to_bytes(8, "big").ljust(PAYLOAD_BYTES)
+            await queue.put(value, key=str(number % consumers))
+        while meter.messages < len(put_at):
+            await asyncio.sleep(0.001)
+        meter.elapsed_s = seconds() - began
+        for task in consuming:
+            task.cancel()
+        await asyncio.gather(*consuming, return_exceptions=True)
+        for one in opened:
+            await one.close()
+        return meter
+
+    found: list[StepMeter] = []
+
+    def measured() -> StepMeter:
+        found.append(in_loop(bench, work))
+        return found[-1]
+
+    row = bench.row(measured, details={"consumers": consumers})
+    return row.require("every message once", found[0].messages == len(put_at))
+
+
+async def _consume(queue: Queue, meter: StepMeter, put_at: list[float]) -> None:
+    """Claim one message after the other, each acknowledged with the next claim."""
+    held: list[Message] = []
+    while True:
+        held = await queue.claim(1, ack=held, wait=WAIT_S)
+        for message in held:
+            number = int.from_bytes(message.value[:8], "big")
+            meter.step_s.append(seconds() - put_at[number])
+            meter.messages += 1
+
+
+def in_loop(bench: Bench, work: Callable[[Millstream], Awaitable[StepMeter]]) -> StepMeter:
+    """Do some work in an event loop, with a connection of its own."""
+
+    async def run() -> StepMeter:
+        ms = await aio.open(bench.url)
+        try:
+            return await work(ms)
+        finally:
+            await ms.close()
+
+    return uvloop.run(run())
