@@ -16,7 +16,7 @@ async def test_a_log_is_made_once_with_its_partitions(rest: Rest) -> None:
     assert problem(refused, 409, "Partitioned")["data"]["partitions"] == 4
     assert (await rest.put("/logs/orders?partitions=6&grows=true")).json()["partitions"] == 6
     for wrong in ("0", "1025", "x"):
-        assert (await rest.put(f"/logs/orders?partitions={wrong}")).status_code == 400
+        assert (await rest.put(f"/logs/orders?partitions={wrong}")).status_code == 422
     parts = (await rest.get("/logs/orders/partitions")).json()
     assert [one["name"] for one in parts] == [f"orders-partition-{number}" for number in range(6)]
     await rest.put("/logs/plain")
