@@ -105,7 +105,7 @@ async def _consume(queue: Queue, meter: StepMeter, put_at: list[float]) -> None:
     while True:
         held = await queue.claim(1, ack=held, wait=WAIT_S)
         for message in held:
-            number = int.from_bytes(message.value[:8], "big")
+            number = int.from_bytes((message.value or b"")[:8], "big")
             meter.step_s.append(seconds() - put_at[number])
             meter.messages += 1
 
