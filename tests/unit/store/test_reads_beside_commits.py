@@ -66,6 +66,7 @@ FIELDS: dict[str, Any] = {
     "start": 0,
     "stop": 2,
     "offset": 2,
+    "offsets": 2,
     "after": "",
     "limit": 100,
     "count": 100,
