@@ -87,6 +87,11 @@ class Plan(Struct, frozen=True):
                 )
 
     @property
+    def is_open(self) -> bool:
+        """Whether NATS servers of nodes send commits to other machines unencrypted."""
+        return not self.tls.is_given and not all(one.is_here_only for one in self.peers)
+
+    @property
     def node_key(self) -> str:
         """What nodes show each other over HTTP; empty without a secret."""
         return derive(self.secret, "nodes") if self.secret else ""
@@ -204,7 +209,7 @@ class Membership:
 
         folder = self._file.with_name(f"{self._file.name}.nats")
         me = own(self.plan.peers, self.plan.node)
-        if not self.plan.tls.is_given and not all(one.is_here_only for one in self.plan.peers):
+        if self.plan.is_open:
             _logger.warning("nats_not_encrypted", extra={"why": PLAIN})
         server = NatsServer(me, self.plan.peers, folder, secret=self.plan.secret, tls=self.plan.tls)
         self._stack.callback(server.stop)

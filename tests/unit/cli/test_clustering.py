@@ -106,6 +106,16 @@ def test_files_of_tls_are_for_the_traffic_with_nats() -> None:
         half.check()
 
 
+def test_only_commits_that_leave_the_machine_unencrypted_are_warned_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(SECRET, "hush")
+    files = {"cluster_certificate": "c.pem", "cluster_key": "k.pem", "cluster_ca": "ca.pem"}
+    assert NodePlace(peers=APART, node="a").plan("a").is_open
+    assert not NodePlace(peers=HERE, node="a").plan("a").is_open
+    assert not NodePlace(peers=APART, node="a", **files).plan("a").is_open  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "place",
     [
