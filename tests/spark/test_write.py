@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 import millstream
 from millstream import Item, Millstream
 from millstream.errors import Conflict
+from millstream.spark.pipelines.archive import archive
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -207,6 +209,23 @@ def test_what_cannot_be_written_is_refused(
     with pytest.raises(Exception, match=message):
         write(spark.range(1).selectExpr(*select.split(", ")), store, **options)
     assert store.log("to").end_offset() == 0
+
+
+def test_values_of_megabytes_are_written_and_read_whole(
+    spark: SparkSession, store: Millstream, tmp_path: Path
+) -> None:
+    values = [os.urandom(5_000_000) for _ in range(3)]
+    store.log("from").append_many(values)
+    path = store.stats()["path"]
+    rows = spark.read.format("millstream").option("path", path).option("subscribe", "from").load()
+    write(rows.select("value"), store, log="to")
+    assert sorted(record.value for record in store.log("to").read()) == sorted(values)
+    archive(spark, path, tmp_path / "kept", logs=["to"], keep=0)
+    both = spark.read.format("millstream").option("path", path).option("subscribe", "to")
+    kept = both.option("archive", str(tmp_path / "kept")).load()
+    found = kept.selectExpr("sha2(value, 256) as digest").collect()
+    expected = sorted(hashlib.sha256(value).hexdigest() for value in values)
+    assert sorted(row.digest for row in found) == expected
 
 
 def test_overwriting_is_refused_with_advice(spark: SparkSession, store: Millstream) -> None:
