@@ -13,6 +13,7 @@ Promises, for every seed, once the faults are over:
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -32,14 +33,14 @@ def outcome_of(world: World) -> str:
     stored = {keys.number(key) for key in rows if key[1] == keys.PAYLOAD}
     lost = sorted(set(outcome.acknowledged) - stored)
     ghosts = sorted(outcome.refused & stored)
-    ids = [entries.decode(0, data).id for data in world.log.entries if is_commit(data)]
+    ids = [entries.decode(0, data).id for data in world.every_entry if is_commit(data)]
     duplicated = len(ids) - len(set(ids))
     counted = int.from_bytes(rows[keys.STORE_KEY], "big")
     reasons = [one.node.standing().reason for one in world.machines]
     text = (
         f"attempted {outcome.attempted} acknowledged {len(outcome.acknowledged)} lost {len(lost)} "
         f"duplicated {duplicated} stale strong reads {outcome.stale} of {outcome.strong_reads} "
-        f"divergent nodes {divergent} faults {dict(outcome.faults)}"
+        f"divergent nodes {divergent} snapshots {outcome.snapshots} faults {dict(outcome.faults)}"
     )
     assert not any(reasons), reasons
     assert [one.node.standing().role for one in world.machines].count("leader") == 1, text
@@ -52,8 +53,8 @@ def is_commit(data: bytes) -> bool:
     return entries.decode(0, data).kind in (entries.COMMIT, entries.CHUNKED)
 
 
-def test_without_faults_every_write_is_acknowledged_or_refused() -> None:
-    world = World(0)
+def test_without_faults_every_write_is_acknowledged_or_refused(tmp_path: Path) -> None:
+    world = World(0, tmp_path)
     world.run(STEPS, faulty=False)
     world.heal()
     print("healthy", outcome_of(world))
@@ -64,19 +65,19 @@ def test_without_faults_every_write_is_acknowledged_or_refused() -> None:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
-def test_nothing_acknowledged_is_lost_and_all_nodes_agree(seed: int) -> None:
-    world = World(seed)
+def test_nothing_acknowledged_is_lost_and_all_nodes_agree(seed: int, tmp_path: Path) -> None:
+    world = World(seed, tmp_path)
     world.run(STEPS)
     world.heal()
     print("seed", seed, outcome_of(world))
 
 
 @pytest.mark.faults
-def test_the_world_is_the_same_for_the_same_seed() -> None:
+def test_the_world_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
     found = []
     for _ in range(2):
-        world = World(7)
+        world = World(7, tmp_path)
         world.run(STEPS)
         world.heal()
-        found.append((outcome_of(world), len(world.log.entries), world.now_s))
+        found.append((outcome_of(world), len(world.every_entry), world.now_s))
     assert found[0] == found[1]

@@ -13,6 +13,9 @@ so a node can be held up at every step for seconds. What else happens, at random
     disk         a local commit fails, or its outcome is unknown
     pause        a node stands still for seconds
     skew         wall clocks differ by up to an hour; monotonic clocks run up to 5 % fast or slow
+    trim         the log forgets what a majority has, by the rule of real nodes
+    disk lost    a node comes back with an empty store, once in a run
+    no copy      a snapshot that a node asks for does not arrive
 
 Every write puts a number of its own and counts up. So of each it can be told afterwards whether it was
 stored, and of each strong read whether it saw every write that was acknowledged before it began.
@@ -23,17 +26,22 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
 
-from millstream.cluster.bulletin import BulletinBoard
+from millstream.cluster.bulletin import BulletinBoard, NodeReport
 from millstream.cluster.node import Node
 from millstream.cluster.settings import NodeSettings
-from millstream.cluster.shared_log import Unreachable, Unsure
+from millstream.cluster.shared_log import Held, Unreachable, Unsure
+from millstream.cluster.trimming import URGENT_BYTES, trim_before
 from millstream.errors import MillstreamError, NoQuorum, NotLeader, OutcomeUnknown, WriteFailed
 from millstream.format import keys
 from millstream.store.commit import Commit, Row
+from millstream.store.engines import open_engine
 from millstream.store.faults import Crash, Torn
 from millstream.store.memory import MemoryEngine
 from millstream.testing.shared_log import SimulatedDoor, SimulatedLog
+from tests.conformance.kits import all_rows
 
 SETTINGS = NodeSettings(append_timeout_s=0.5, settle_timeout_s=2.0, beat_s=0.5, silence_s=2.0)
 COUNT_KEY = keys.delta(0)[:2].replace(b"\x0e", b"\x10")
@@ -44,7 +52,37 @@ DEPTH_MAX = 3
 
 WAIT_S = 0.05
 
-LARGE_BYTES = 1_200_000
+LARGE_BYTES = 6_000
+ENTRY_BYTES_MAX = 3 * 1024
+"""Small, so that a large commit travels in pieces and costs the simulation little."""
+
+
+class Span(NamedTuple):
+    """The shared log as one that is too large: what is in it counts, not its bytes."""
+
+    bytes: int
+    held: Held
+
+
+class DiskEngine(MemoryEngine):
+    """Rows in memory that a file can be put in the place of, as a node does with a snapshot."""
+
+    def exchange(self, path: Path, *, aside: Path) -> None:
+        """Take all rows of a file."""
+        engine = open_engine(path, mode="r")
+        try:
+            rows = all_rows(engine)
+        finally:
+            engine.close()
+        path.unlink()
+        faults, self.faults = self.faults, None  # the files are exchanged at once, or not at all
+        try:
+            self.recover()
+            with self.write() as writer:
+                everything = [(bytes((keys.VERSION,)), bytes((keys.VERSION + 1,)))]
+                writer.commit(Commit(rows, ranges=everything))
+        finally:
+            self.faults = faults
 
 
 class SkewedClock:
@@ -81,6 +119,7 @@ class Outcome:
     unknown: set[int] = field(default_factory=set)
     strong_reads: int = 0
     stale: int = 0
+    snapshots: int = 0
     faults: Counter[str] = field(default_factory=Counter)
 
 
@@ -90,7 +129,7 @@ class Machine:
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
         self.clock = SkewedClock(world, world.chance)
-        self.engine = MemoryEngine(faults=self._on_disk)
+        self.engine = DiskEngine(faults=self._on_disk)
         self.door: SimulatedDoor
         self.up = False
         self.busy = False
@@ -101,7 +140,9 @@ class Machine:
 
     def boot(self) -> None:
         self.engine = self.engine.reopen(faults=self._on_disk)
+        self.engine.place = str(self.world.folder / f"{self.name}.db")
         self.door = self.world.log.door(self._on_log)
+        self.door.entry_bytes_max = ENTRY_BYTES_MAX
         self.door.wait = self.world.wait
         self.node = Node(
             self.name,
@@ -111,6 +152,7 @@ class Machine:
             self.world.bulletin,
             clock=self.clock,
             settings=SETTINGS,
+            snapshots=self._fetch,
             chance=self.world.chance,
             pause=self.world.wait,
         )
@@ -140,7 +182,7 @@ class Machine:
         try:
             with self.node.engine.write() as writer:
                 count = int.from_bytes(writer.get(COUNT_KEY) or b"", "big") + 1
-                large = b"x" * LARGE_BYTES if world.chance.random() < 0.03 else b""
+                large = b"x" * LARGE_BYTES if world.chance.random() < 0.15 else b""
                 rows = [
                     (keys.delta(writer.last_seq() + 1), b""),
                     (keys.payload(number), count.to_bytes(8, "big") + large),
@@ -159,6 +201,37 @@ class Machine:
             raise
         outcome.unknown.discard(number)
         outcome.acknowledged[number] = count
+
+    def trim(self) -> None:
+        """Trim as a node does when the log is too large."""
+        log, leads = self.world.log, self.node.standing().role == "leader"
+        span = Span(2 * URGENT_BYTES, Held(log.first, log.last))
+        before = trim_before(span, self.node.reports(), members=3, leads=leads)
+        if before:
+            self.world.forget(before)
+
+    def lose_disk(self) -> None:
+        """Everything that this node had is gone."""
+        self.engine = DiskEngine(faults=self._on_disk)
+        self.up = False
+
+    def _fetch(self, source: NodeReport, path: Path) -> None:
+        """A copy of what another node has on its disk, if that one is up."""
+        world = self.world
+        other = next(one for one in world.machines if one.name == source.node)
+        if not other.up or (world.is_faulty and world.happens("no copy", 0.2)):
+            raise ConnectionError("simulated")
+        rows = other.rows()
+        path.unlink(missing_ok=True)
+        engine = open_engine(path, durability="relaxed")
+        try:
+            with engine.write() as writer:
+                writer.commit(Commit(rows))
+        finally:
+            engine.close()
+        world.outcome.snapshots += 1
+        if world.is_faulty:
+            world.interrupt(self)
 
     def strong_read(self) -> None:
         floor = self._floor()
@@ -227,8 +300,12 @@ class Machine:
 class World:
     """The nodes, the log between them, and the time; all of it from one seed."""
 
-    def __init__(self, seed: int, names: str = "abc") -> None:
+    def __init__(self, seed: int, folder: Path, names: str = "abc") -> None:
+        """Snapshots pass through files in a folder."""
         self.chance = random.Random(seed)
+        self.folder = folder
+        self.forgotten: list[bytes] = []
+        """Entries that were trimmed."""
         self.now_s = 0.0
         self.log = SimulatedLog()
         self.bulletin = BulletinBoard(lambda: self.now_s)
@@ -257,6 +334,17 @@ class World:
             if self._is_level():
                 break
         self._write_once_more()
+
+    @property
+    def every_entry(self) -> list[bytes]:
+        """All that was ever in the log."""
+        return self.forgotten + self.log.entries
+
+    def forget(self, before: int) -> None:
+        """Trim the log."""
+        self.forgotten += self.log.entries[: before - self.log.first]
+        self.log.trim(before)
+        self.outcome.faults["trim"] += 1
 
     def divergent(self) -> int:
         """How many nodes have other rows than the first."""
@@ -304,8 +392,14 @@ class World:
             return
         machine = self.chance.choice(idle)
         if not machine.up:
-            if self.chance.random() < 0.2:
+            if self.is_faulty and not self.outcome.faults["disk lost"]:
+                if self.happens("disk lost", 0.05):
+                    machine.lose_disk()
+            elif self.chance.random() < 0.2:
                 machine.boot()
+            return
+        if self.is_faulty and self.chance.random() < 0.01:
+            machine.do("trim")
             return
         what = (
             "step" if self.chance.random() < 0.6 else self.chance.choice(["write", "strong_read"])
@@ -323,6 +417,8 @@ class World:
             if machine.node.standing().role == "leader":
                 machine.do("write")
         for _ in range(20):
+            if self._is_level():  # more steps would be a silence after which others campaign
+                break
             for machine in self.machines:
                 if machine.node.standing().role != "leader":
                     machine.do("step")

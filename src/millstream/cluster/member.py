@@ -349,8 +349,7 @@ class ClusterMember:
                 may_fit = False
             except (Unsure, Unreachable):
                 self._pause(PAUSE_S)
-            except Gone as error:
-                self.halt(f"the shared log has lost entries: {error}")
+            except Gone:  # trimmed while this node slept, or lost: the loop finds out which
                 break
             except Differs as error:
                 self.halt(str(error))

@@ -15,7 +15,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from millstream.errors import Closed, InvalidInput, OutcomeUnknown
 from millstream.format import keys
@@ -232,12 +232,12 @@ class MemoryEngine:
         self._synced = None
         self._unsynced = []
 
-    def reopen(self, *, lost: int = 0, faults: Hook | None = None) -> MemoryEngine:
+    def reopen(self, *, lost: int = 0, faults: Hook | None = None) -> Self:
         """A new engine with what is durable, as after a crash or a close.
 
         After a loss of power the last `lost` of the commits that were not yet synced are missing.
         """
-        return MemoryEngine(
+        return type(self)(
             durability=self.durability,
             shared=self.shared,
             faults=faults,
