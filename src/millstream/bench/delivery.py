@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
-
-import uvloop
+from typing import Any
 
 from millstream import Message, aio
 from millstream.aio.database import Millstream
 from millstream.aio.queue import Queue
 from millstream.bench.measure import PAYLOAD_BYTES, ReportRow, StepMeter, seconds
-
-if TYPE_CHECKING:
-    from millstream.bench.server import Bench
+from millstream.bench.served import Bench, in_loop
 
 WAITING = 4
 GROUPS = 8
@@ -108,16 +103,3 @@ async def _consume(queue: Queue, meter: StepMeter, put_at: list[float]) -> None:
             number = int.from_bytes((message.value or b"")[:8], "big")
             meter.step_s.append(seconds() - put_at[number])
             meter.messages += 1
-
-
-def in_loop(bench: Bench, work: Callable[[Millstream], Awaitable[StepMeter]]) -> StepMeter:
-    """Do some work in an event loop, with a connection of its own."""
-
-    async def run() -> StepMeter:
-        ms = await aio.open(bench.url)
-        try:
-            return await work(ms)
-        finally:
-            await ms.close()
-
-    return uvloop.run(run())

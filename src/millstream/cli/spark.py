@@ -114,6 +114,11 @@ def _line(stage: str, done: int, total: int) -> None:
     note(f"{stage}: {done:,} of {total:,}" if total else f"{stage} …")
 
 
+def _given(**options: Any) -> dict[str, Any]:
+    """The options that were typed; what was not is left to the pipeline."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
 def _summarized(
     pipeline: str, summary: Any, facts: dict[str, Any], columns: str = "", rows: Any = ()
 ) -> Printed:
@@ -163,16 +168,17 @@ def archive(
         str, typer.Option(metavar="KIND", help="Also as a table: iceberg or delta.")
     ] = "",
     target_file_size: Annotated[
-        int,
+        int | None,
         typer.Option(
             parser=parse_size,
             metavar="SIZE",
             help="Merge small files of a log and date up to this size, such as 128MiB.",
         ),
-    ] = 0,
+    ] = None,
     expire: Annotated[
-        float, duration("How long merged files stay, for older versions of a table.")
-    ] = 604800.0,
+        float | None,
+        duration("How long merged files stay, for older versions of a table.", default="7d"),
+    ] = None,
 ) -> Printed:
     """Logs to Parquet files by log and date, each record once; also as a table.
 
@@ -181,8 +187,8 @@ def archive(
     summary = where.run(
         "archive", place, path, logs=log or [], pattern=pattern, cursor=cursor, keep=keep,
         truncate=truncate, compression=compression, round_records=round_records,
-        fail_on_data_loss=not allow_gaps, table=table, target_file_bytes=target_file_size,
-        expire=expire,
+        fail_on_data_loss=not allow_gaps, table=table,
+        **_given(expire=expire, target_file_bytes=target_file_size),
     )  # fmt: skip
     facts = {
         "archive": summary.path,
@@ -273,8 +279,8 @@ def compact(
         bool, typer.Option("--empty-deletes", help="An empty value deletes its key.")
     ] = False,
     tombstones: Annotated[
-        float, duration("How long records are kept whose value is null, such as 7d; default: 1d.")
-    ] = 86_400,
+        float | None, duration("How long records are kept whose value is null.", default="1d")
+    ] = None,
     allow_gaps: Annotated[
         bool, typer.Option("--allow-gaps", help="Leave out what was truncated or is damaged.")
     ] = False,
@@ -282,8 +288,8 @@ def compact(
     """The last record of each key to a new log, or to Parquet."""
     summary = where.run(
         "compact", place, log, to_log=to, to_parquet=parquet or "", archive=archive,
-        keyless=keyless, empty_deletes=empty_deletes, tombstones=tombstones,
-        fail_on_data_loss=not allow_gaps,
+        keyless=keyless, empty_deletes=empty_deletes, fail_on_data_loss=not allow_gaps,
+        **_given(tombstones=tombstones),
     )  # fmt: skip
     records = f"{summary.kept:,} kept of {summary.read:,}"
     facts = {"to": summary.to, "records": records, "as of offset": summary.end}
