@@ -67,7 +67,6 @@ def unpacked(found: Batch) -> block.Block:
         ("", b"", TEXT),
         ({"a": [1, None]}, b'{"a":[1,null]}', JSON),
         (1.5, b"1.5", JSON),
-        (None, b"null", JSON),
         ((1, 2), b"[1,2]", JSON),
     ],
 )

@@ -56,12 +56,21 @@ def test_text_is_utf8_and_says_so(log: Log) -> None:
     assert only(log).headers == {"content-type": "text/plain; charset=utf-8"}
 
 
-@pytest.mark.parametrize("value", [{"id": 1}, [1, None, "x"], 5, 2.5, True, None, Order(1, 2.5)])
+@pytest.mark.parametrize("value", [{"id": 1}, [1, None, "x"], 5, 2.5, True, Order(1, 2.5)])
 def test_anything_else_is_json_and_says_so(log: Log, value: Any) -> None:
     log.append(value)
 
     assert only(log).headers == {"content-type": "application/json"}
     assert only(log).json() == msgspec.to_builtins(value)
+
+
+def test_none_is_a_null_value_and_nothing_else(log: Log) -> None:
+    log.append(None, key="gone")
+
+    assert only(log).value is None
+    assert only(log).headers == {}
+    with pytest.raises(InvalidInput, match="tombstone"):
+        only(log).json()
 
 
 def test_json_is_decoded_into_the_type_that_is_asked_for(log: Log) -> None:
