@@ -423,6 +423,10 @@ def _extend(ranges: list[Slots], start: int, stop: int) -> None:
         ranges.append((start, stop))
 
 
+_NOWHERE: Slots = (2**63, 2**63)
+"""Behind every slot."""
+
+
 def _without(ranges: list[Slots], gone: list[Slots]) -> list[Slots]:
     """Ranges without others that lie in them; both ascend."""
     left: list[Slots] = []
@@ -433,7 +437,7 @@ def _without(ranges: list[Slots], gone: list[Slots]) -> list[Slots]:
             if first < start:
                 left.append((first, start))
             first = stop
-            start, stop = next(going, (last, last))
+            start, stop = next(going, _NOWHERE)
         if first < last:
             left.append((first, last))
     return left

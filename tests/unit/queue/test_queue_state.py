@@ -1,0 +1,32 @@
+"""The state of a queue: what a change leaves of the messages that wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.queue.model.slots import Slots
+from millstream.queue.model.state import QueueSetBack, QueueState
+
+WAITING = [(3, 7), (12, 14), (20, 21)]
+
+
+@pytest.mark.parametrize(
+    ("gone", "left"),
+    [
+        ([(6, 7)], [(3, 6), (12, 14), (20, 21)]),
+        ([(3, 4)], [(4, 7), (12, 14), (20, 21)]),
+        ([(4, 5)], [(3, 4), (5, 7), (12, 14), (20, 21)]),
+        ([(12, 14)], [(3, 7), (20, 21)]),
+        ([(4, 5), (6, 7), (13, 14)], [(3, 4), (5, 6), (12, 13), (20, 21)]),
+        ([(5, 7), (20, 21)], [(3, 5), (12, 14)]),
+        (WAITING, None),
+    ],
+)
+def test_messages_that_are_withdrawn_wait_no_more_and_all_others_do(
+    gone: list[Slots], left: list[Slots] | None
+) -> None:
+    queue = QueueState(lanes={0: list(WAITING)})
+
+    queue.apply(QueueSetBack(1, 0, 2, -1, [(0, *slots) for slots in gone], len(gone)))
+
+    assert queue.lanes.get(0) == left
