@@ -9,13 +9,14 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from millstream.cluster.bulletin import NodeReport
-from millstream.cluster.shared_log import Gone, Overtaken, Unreachable, Unsure
+from millstream.cluster.shared_log import Gone, Overtaken, Stored, Unreachable, Unsure
 from tests.conformance.nats_kit import SECRET, Servers, three_servers, until
 
 if TYPE_CHECKING:
@@ -44,6 +45,13 @@ def log(servers: Servers) -> Iterator[JetStreamLog]:
     made.close()
 
 
+def read_at_last(log: JetStreamLog, after: int) -> list[Stored]:
+    """What stands behind an entry, once a server answers."""
+    while True:
+        with suppress(Unreachable):
+            return log.read(after, bytes_max=MANY, timeout_s=1.0)
+
+
 def append_at_last(log: JetStreamLog, data: bytes, *, after: int) -> int:
     """Append as a leader does that must know the outcome: reading what stands there."""
     while True:
@@ -52,7 +60,7 @@ def append_at_last(log: JetStreamLog, data: bytes, *, after: int) -> int:
         except Unreachable:
             continue
         except (Unsure, Overtaken):
-            found = log.read(after, bytes_max=MANY, timeout_s=1.0)
+            found = read_at_last(log, after)
         if data in (stored := [one.data for one in found]):
             return found[stored.index(data)].sequence
         after += len(found)  # with nothing there, the same append again is as good as a barrier

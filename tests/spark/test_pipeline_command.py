@@ -83,7 +83,7 @@ def test_errors_are_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         store.log("some").append("x", timestamp=5)
     Path("rows.json").write_text('{"value": "a"}\n{"value": null}')
     replay = ("replay", "rows.json", "--format", "json", "--to", "x", "--checkpoint", "c")
-    assert "expected" in error(*replay, "--column", "value=length(value)", "--no-progress")
+    assert "cast them" in error(*replay, "--column", "value=length(value)", "--no-progress")
     assert "either names of logs or a pattern" in error("archive", "kept", "--no-progress")
     with monkeypatch.context() as patch:
         patch.setattr("millstream.spark.session.find_spec", lambda _: None)

@@ -42,6 +42,7 @@ def _listener(port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((HOST, port))
+        listener.listen()  # ports that are only bound can be bound once more
     except OSError:
         listener.close()
         raise

@@ -1,0 +1,15 @@
+"""Free ports: those of one node are not those of another."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.cluster import ports
+
+
+def test_no_port_is_given_to_two_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "HIGHEST", ports.LOWEST + 1_000)  # they would meet soon
+
+    found = [port + n for port in ports.free_ports(60) for n in range(ports.IN_A_ROW)]
+
+    assert len(set(found)) == 60 * ports.IN_A_ROW
