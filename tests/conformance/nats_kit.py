@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from millstream.cluster.nats_server import NatsServer
 
 SECRET = "of the tests"
-PATIENCE_S = 60.0
+PATIENCE_S = 150.0
 
 
 def until(condition: Callable[[], object], what: str, *, within_s: float = PATIENCE_S) -> None:
