@@ -69,19 +69,21 @@ def cells(page: Any, selector: str) -> list[str]:
     return [text.strip() for text in page.locator(selector).all_inner_texts()]
 
 
+EXPECTED = ("Failed to load resource", "closed before the connection is established")
+"""Of requests that fail as they should, and of pages that are left while they connect."""
+
+
 def watch(page: Any) -> list[str]:
     """Everything that the browser complains of from now on, failed requests apart."""
     complaints: list[str] = []
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on(
-        "console",
-        lambda message: (
+
+    def hear(message: Any) -> None:
+        is_expected = any(text in message.text for text in EXPECTED)
+        if message.type in ("error", "warning") and not is_expected:
             complaints.append(message.text)
-            if message.type in ("error", "warning")
-            and "Failed to load resource" not in message.text
-            else None
-        ),
-    )
+
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", hear)
     return complaints
 
 

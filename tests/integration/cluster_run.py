@@ -211,17 +211,32 @@ class Run:
         self.account.faults["flip"] += 1
 
     def heal(self) -> None:
-        """Wait until the cluster is well, or every node has stopped with a reason: then repair it."""
+        """Do what an operator does until the cluster is well.
+
+        Every node may have stopped with a reason: then the log is rebuilt. If some have, which found the
+        log shorter than it is, while its servers came to terms, and another leads, they are started anew.
+        """
         found: dict[str, NodeReport] = {}
+
+        def halted() -> list[str]:
+            return [name for name, report in found.items() if report.role == "halted"]
 
         def is_decided() -> bool:
             found.clear()
             found.update(self.reports())
             roles = sorted(report.role for report in found.values())
-            return roles in (["follower", "follower", "leader"], ["halted"] * 3)
+            if roles in (["follower", "follower", "leader"], ["halted"] * 3):
+                return True
+            return len(roles) == 3 and "leader" in roles and "halted" in roles
 
-        until(is_decided, "the cluster is well, or every node has halted")
-        if all(report.role == "halted" for report in found.values()):
+        until(is_decided, "the cluster is well, some nodes have halted, or all have")
+        while halted() and len(halted()) < 3:
+            assert all(found[name].reason for name in halted()), found
+            self.account.faults["restart"] += 1
+            self.kill(*halted())
+            self.start(*halted())
+            until(is_decided, "the cluster is well, some nodes have halted, or all have")
+        if halted():
             assert all(report.reason for report in found.values()), found
             self.account.faults["repair"] += 1
             done = self.command("repair", "--yes")
