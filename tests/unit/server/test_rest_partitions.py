@@ -56,6 +56,7 @@ async def test_what_is_about_one_log_names_a_partition(rest: Rest) -> None:
         named = await rest.post("/logs/orders-partition-1/records", json=body)
         assert named.status_code == 201
     assert (await rest.get("/logs/orders/records")).status_code == 409
-    assert (await rest.get("/logs/orders/records?partition=5")).status_code == 404
+    missing = await rest.get("/logs/orders/records?partition=5")
+    assert "has no partition 5" in problem(missing, 404, "NotFound")["detail"]
     assert (await rest.delete("/logs/orders")).json() == {"deleted": True}
     assert (await rest.get("/logs/orders")).status_code == 404

@@ -11,7 +11,7 @@ from millstream.aio.log import Log
 from millstream.errors import InvalidInput, NotFound
 from millstream.format.packing import check_json
 from millstream.log import commands as c
-from millstream.partitioning import PARTITIONS_MAX
+from millstream.partitioning import PARTITIONS_MAX, partition_of
 from millstream.record import LogInfo, Retention
 from millstream.server.rest.ask import Ask
 from millstream.server.rest.endpoint import Endpoints, Reply
@@ -111,10 +111,17 @@ async def get_log(ask: Ask, log: str) -> LogShown:
     """How a log stands."""
     info = await ask.execute(c.DescribeLog(log))
     if info is None:
-        raise NotFound(
-            f"there is no log {log!r}; it comes to exist with its first append, or by PUT", name=log
-        )
+        raise _missing(log)
     return _shown(info)
+
+
+def _missing(log: str) -> NotFound:
+    if (found := partition_of(log)) is not None:
+        whole, number = found
+        text = f"log {whole!r} has no partition {number}; GET /logs/{whole}/partitions lists them"
+    else:
+        text = f"there is no log {log!r}; it comes to exist with its first append, or by PUT"
+    return NotFound(text, name=log)
 
 
 def _shown(info: LogInfo) -> LogShown:
