@@ -16,8 +16,9 @@ from msgspec import Struct
 
 from millstream.clock import Clock, SystemClock
 from millstream.cluster.bulletin import Bulletin
+from millstream.cluster.catch_up import Fetch
 from millstream.cluster.nats_access import ClusterTls, NatsAccess
-from millstream.cluster.node import Fetch, Node
+from millstream.cluster.node import Node
 from millstream.cluster.peers import NATS_USER, Peer, check_name, derive, own
 from millstream.cluster.settings import NodeSettings
 from millstream.cluster.shared_log import Unreachable

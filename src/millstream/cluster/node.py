@@ -6,22 +6,21 @@ leader's gives a sign of life. Commits of the leader do not pass through it.
 
 from __future__ import annotations
 
-import math
 import random
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 from millstream.clock import Clock
 from millstream.cluster.bulletin import Bulletin, NodeReport, Role
+from millstream.cluster.catch_up import CatchUp, Fetch, NoSnapshot
 from millstream.cluster.engine import ReplicatedEngine
 from millstream.cluster.entry import Position
+from millstream.cluster.footing import NeedsSnapshot
 from millstream.cluster.inspection import Inspection
 from millstream.cluster.leadership import Leadership
-from millstream.cluster.member import ClusterMember, NeedsSnapshot
+from millstream.cluster.member import ClusterMember
 from millstream.cluster.settings import NodeSettings
 from millstream.cluster.shared_log import Gone, Held, SharedLog, Unreachable
-from millstream.cluster.snapshots import exchange, read_position
 from millstream.cluster.standing import Standing
 from millstream.cluster.stream_lead import StreamLead
 from millstream.cluster.time import ClusterClock
@@ -35,9 +34,6 @@ HEARD_S = 2.0
 
 FAILED_S = 0.2
 """The pause after a step that failed."""
-
-Fetch = Callable[[NodeReport, Path], None]
-"""Fetches a snapshot of another node's store, checked against what that node sent, into a file."""
 
 
 class Node:
@@ -67,7 +63,7 @@ class Node:
         """Called by the node's thread when its role, the leader or the epoch has changed."""
         self.on_applied: Callable[[], None] | None = None
         """Called by the node's thread when it has applied what another node wrote; it must be quick."""
-        self._shared, self._bulletin, self._fetch = shared, bulletin, snapshots
+        self._shared, self._bulletin = shared, bulletin
         self._stream_lead = stream_lead
         self._version = version
         self._stop = threading.Event()
@@ -91,17 +87,18 @@ class Node:
         )
         self.engine = ReplicatedEngine(self.member)
         self._inspection = Inspection(engine, clock=clock, wait_s=self.settings.inspection_s)
-        self.elections = self.snapshots_taken = 0
+        self._catch_up = CatchUp(self.member, bulletin, snapshots, inspection=self._inspection)
+        self.elections = 0
         self.last_failure: str | None = None
         self._joined = False
         self._posted: tuple[Role, int, str | None] | None = None
         self._report_due = 0.0
         self._thread: threading.Thread | None = None
         self._stepping = threading.Lock()
+        """Held while the loop takes a step: between two steps the shared log may be exchanged."""
         self._free = threading.Event()
         """Not set while a caller wants the loop to rest: a loop takes a lock again before others can."""
         self._free.set()
-        """Held while the loop takes a step: between two steps the shared log may be exchanged."""
 
     # Running.
 
@@ -159,7 +156,7 @@ class Node:
         """What reads have met, if another node is there with the same rows; else this one goes on."""
         may_yield = self.settings.yields_damaged or not self._leadership.leads
         met = self.member.met_damage
-        return met if met and may_yield and self._source(HEARD_S) is not None else ""
+        return met if met and may_yield and self._catch_up.source(HEARD_S) is not None else ""
 
     def _join(self) -> None:
         """Look where this store and the shared log stand."""
@@ -176,7 +173,7 @@ class Node:
         if self.member.is_closed:
             self._pause(self.settings.turn_s)
             return
-        self.member.backlog = held.last
+        self.member.applier.backlog = held.last
         self._joined = True
 
     def _held(self) -> Held | None:
@@ -216,7 +213,7 @@ class Node:
         if self.member.damaged:
             self._take_snapshot(self.member.damaged)
             return
-        if self._fetch is not None and self._behind() > self.settings.snapshot_entries_min:
+        if self._catch_up.is_far_behind:
             self._take_snapshot("far behind")
             return
         wait_s = min(self.settings.turn_s, self._leadership.next_s(self.clock.seconds()))
@@ -237,7 +234,7 @@ class Node:
             return
         self._leadership.yields = self._stream_lead is not None and self._stream_lead.is_here
         self._hear_reports()
-        if self._is_stalled():
+        if self._catch_up.is_stalled:
             self._take_snapshot(f"no progress for {self.settings.stalled_s:g} s")
         elif self._leadership.due(self.clock.seconds()) == "campaign":
             self._campaign()
@@ -245,7 +242,9 @@ class Node:
     def _campaign(self) -> None:
         if self._inspection.is_awaited:
             self._pause(min(CHECKING_S, self.settings.turn_s))
-        elif not self.member.position.sequence and self._behind():  # leading would hide their rows
+        elif (
+            not self.member.position.sequence and self._catch_up.behind
+        ):  # leading would hide their rows
             self._take_snapshot("other nodes have a history, and this one has none")
         else:
             self.member.campaign()
@@ -272,57 +271,15 @@ class Node:
         ):
             view.heard(self.clock.seconds() - age_s)
 
-    # Snapshots.
-
-    def _is_stalled(self) -> bool:
-        if self.clock.seconds() - self.member.progress_s < self.settings.stalled_s:
-            return False
-        return self._behind() > 0
-
-    def _behind(self) -> int:
-        found = self._bulletin.reports().values()
-        most = max((report.sequence for report, _ in found), default=0)
-        return max(0, most - self.member.position.sequence)
-
     def _take_snapshot(self, reason: str) -> None:
-        """Take the whole file from another node, and go on from there."""
-        source = self._source()
-        if self._fetch is None or source is None:
-            self.last_failure = f"a snapshot is needed ({reason}), and no node has one to give"
-            self._pause(self.settings.turn_s)
-            return
-        place = Path(self.member.engine.place)
-        path = place.with_name(f"{place.name}.snapshot")
         try:
-            self._fetch(source, path)
-            found = read_position(path)
-        except (
-            Exception
-        ) as error:  # of a network, of a node that is down: another try may do better
-            self.last_failure = f"no snapshot from {source.node}: {error}"
+            self._catch_up.take(reason)
+        except NoSnapshot as error:
+            self.last_failure = str(error)
             self._pause(self.settings.turn_s)
             return
-        own = self.member.position
-        if found.sequence < own.sequence or (own.cluster and found.cluster != own.cluster):
-            raise Overloaded(
-                f"the snapshot of {source.node} stands at entry {found.sequence}, and this store at "
-                f"{own.sequence}: it is of no use"
-            )
-        keep_old = bool(self.member.damaged)
-        self._inspection.stop()
-        with self.member.turn:
-            exchange(self.member.engine, path, keep_old=keep_old)
-            self.member.load()
-        self.snapshots_taken += 1
         if self.on_applied is not None:
             self.on_applied()
-
-    def _source(self, heard_s_max: float = math.inf) -> NodeReport | None:
-        """The node to ask: the leader if it is well, else the one that is furthest ahead."""
-        heard = self._bulletin.reports().values()
-        others = [one for one, age_s in heard if one.node != self.name and age_s <= heard_s_max]
-        found = [one for one in others if one.role in ("leader", "follower")]
-        return max(found, key=lambda one: (one.sequence, one.role == "leader"), default=None)
 
     # What others ask.
 
@@ -337,12 +294,12 @@ class Node:
             view.leader,
             view.address,
             member.position.sequence,
-            self._behind(),
-            max(0.0, self.clock.seconds() - member.progress_s),
+            self._catch_up.behind,
+            max(0.0, self.clock.seconds() - member.footing.progress_s),
             self.elections,
-            member.replays,
-            self.snapshots_taken,
-            member.barrier_s,
+            member.applier.replays,
+            self._catch_up.taken,
+            member.appender.barrier_s,
             member.stopped or member.damaged,
         )
 
@@ -375,8 +332,8 @@ class Node:
                 before = self.member.position
                 self.member.load()
                 left, self._shared = self._shared, make(before, self.member.position.sequence)
-                self.member.shared = self._shared
-                self._bulletin = bulletin
+                self.member.appender.shared = self._shared
+                self._bulletin = self._catch_up.bulletin = bulletin
             left.close()
             if not self.member.campaign():
                 raise Conflict(f"node {self.name} could not begin an epoch; try again")

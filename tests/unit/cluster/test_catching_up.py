@@ -272,7 +272,7 @@ def test_a_damaged_node_never_leads_keeps_its_file_and_is_repaired_from_another(
         trio.settle()
         damaged = trio.followers()[0]
         with damaged.node.member.turn:
-            damaged.node.member.damaged = "a row does not fit its checksum"
+            damaged.node.member.footing.damaged = "a row does not fit its checksum"
         assert not damaged.node.member.campaign()
         trio.until(lambda: damaged.node.standing().snapshots == 1)
         leader.ms.log("orders").append(b"1")
