@@ -1,14 +1,18 @@
 """Clients of a cluster whose nodes are killed and stopped: what they were told stays true.
 
 A client of a follower alone has its requests handed on. Whatever node is killed under it, nothing that
-was acknowledged is lost, and under a producer nothing is done twice.
+was acknowledged is lost, and under a producer nothing is done twice. Users of a room whose node is
+killed resume on another one: each hears everything once, and in order.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +22,7 @@ from millstream import Producer
 from millstream.errors import MillstreamError
 from tests.conformance.nats_kit import until
 from tests.integration.cluster_run import Run, running
+from tests.integration.test_room_kill import Member
 
 pytestmark = [
     pytest.mark.requires("nats"),
@@ -30,6 +35,11 @@ pytestmark = [
 SEED = int(os.environ["MILLSTREAM_SEED"])
 ROUNDS = int(os.environ.get("MILLSTREAM_CLUSTER_ROUNDS", "1"))
 LOG = "handed-on"
+USERS = 12
+EACH = 10
+"""Messages that each user sends before a node is killed, and again while and after that."""
+
+PATIENCE_S = 300
 
 
 class Handing:
@@ -116,3 +126,55 @@ def hurt(run: Run, fault: str) -> None:
     else:
         run.stop_leader()
     run.until_well()
+
+
+async def story(run: Run, doomed: str) -> None:
+    """Users of all nodes send, while one node is killed; each hears everything once."""
+    urls = [one.address for one in run.trial.peers]
+    members = [Member(n, urls[n % 3 :] + urls[: n % 3]) for n in range(USERS)]
+    tasks = [asyncio.create_task(one.run()) for one in members]
+
+    async def until(condition: Callable[[Member], bool]) -> None:
+        waiting = asyncio.gather(*(one.until(condition) for one in members))
+        await asyncio.wait([waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        assert not any(task.done() for task in tasks), [task for task in tasks if task.done()]
+
+    await until(lambda one: one.is_in.is_set())
+    for number in range(1, EACH + 1):
+        for one in members:
+            await one.send(number)
+    run.send(doomed, signal.SIGKILL)
+    for number in range(EACH + 1, 2 * EACH + 1):
+        for one in members:
+            await one.send(number)
+    everything = [*range(1, 2 * EACH + 1)]
+    await until(lambda one: len(one.sent) == len(everything))
+    wanted = (USERS - 1) * len(everything)
+    await until(lambda one: len(one.heard) >= wanted)
+    run.account.attempted = run.account.acknowledged = USERS * len(everything)
+    for one in members:
+        for user in {other.user for other in members} - {one.user}:
+            heard = [number for sender, number in one.heard if sender == user]
+            assert heard == everything, f"{one.user} has not heard {user} once and in order"
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_users_of_a_room_whose_node_is_killed_resume_on_another(
+    tmp_path: Path, leads: bool
+) -> None:
+    with running(tmp_path, SEED) as run:
+        for _ in range(ROUNDS):
+            leader = run.leader()
+            doomed = next(name for name in run.names if (name == leader) is leads)
+            run.account.faults["kill_leader" if leads else "kill_follower"] += 1
+
+            async def within(doomed: str = doomed) -> None:
+                async with asyncio.timeout(PATIENCE_S):
+                    await story(run, doomed)
+
+            asyncio.run(within())
+            run.start(doomed)
+            run.until_well()

@@ -20,7 +20,7 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.integration.programs import program
 
@@ -69,6 +69,9 @@ class Member:
                         await self._take(json.loads(text))
             except (OSError, ConnectionClosed):
                 pass
+            except InvalidStatus as refusal:
+                if refusal.response.status_code < 500:
+                    raise  # else no node leads now: come again
             self._socket = None
             if self.stays_away:
                 return
@@ -84,6 +87,7 @@ class Member:
                 await self._say(number, data)
             self.is_in.set()
         assert "gap" not in frame
+        assert "error" not in frame, frame
         for message in frame.get("messages", []):
             assert self._offset is not None
             if message["offset"] < self._offset:

@@ -146,12 +146,17 @@ class NodePlace(ClusterPlace):
 
         if self.node is None or self.peers is None:
             return Settings(port=PORT if port is None else port, **given)
-        me = own(parse_peers(self.peers), self.node)
+        peers = parse_peers(self.peers)
+        me = own(peers, self.node)
         if port not in (None, me.port):
             raise typer.BadParameter(
                 f"--peers says that node {me.name} has the port {me.port}, and --port says {port}"
             )
-        return Settings(**{"host": me.host.strip("[]"), **given, "port": me.port})
+        scheme = "https" if given.get("certificate") else "http"
+        others = [one.address.replace("http", scheme, 1) for one in peers if one is not me]
+        origins = (*given.get("origins", ()), *others)  # a page goes on when its own node is lost
+        settings = {"host": me.host.strip("[]"), **given, "port": me.port, "origins": origins}
+        return Settings(**settings)
 
     def node_plan(self, settings: Settings) -> Plan | None:
         """What a node is told; None for a server by itself."""

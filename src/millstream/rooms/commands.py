@@ -22,6 +22,7 @@ from millstream.rooms.model import (
     Watermark,
 )
 from millstream.rooms.settings import RoomSettings
+from millstream.rooms.turns import Turn
 
 LEASE_MS = 30_000
 """How long an instance counts as alive after its last renewal."""
@@ -56,6 +57,8 @@ class Broadcast(Operation[Sent], frozen=True):
     traits = Traits(needs="internal")
 
     send: SendToRoom
+    turn: Turn | None = None
+    """Its place among the frames of its connection; None: it is stored whatever was not."""
 
 
 class SpecifyRoom(Operation[None], frozen=True):

@@ -16,6 +16,7 @@ from millstream.rooms.packing import pack_messages
 from millstream.rooms.resuming import check_generation
 from millstream.rooms.retaining import encode_value
 from millstream.rooms.state import RetainedCounted
+from millstream.rooms.turns import take_turn
 from millstream.store.transaction import WriteTransaction
 
 MESSAGES_MAX = 10_000
@@ -66,9 +67,12 @@ class Broadcasting(Sending):
 
     def __init__(self, command: Broadcast) -> None:
         super().__init__(command.send)
+        self._turn = command.turn
 
     def __call__(self, tx: WriteTransaction) -> Sent:  # type: ignore[override]
-        """Send them."""
+        """Send them, unless what the same connection sent before is not stored."""
+        if self._turn is not None:
+            take_turn(tx, self._turn)
         return Sent(super().__call__(tx), tx.wall_ms)
 
 

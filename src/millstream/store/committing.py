@@ -202,6 +202,7 @@ class Committing(Readable):
     def _fail(self, group: list[Ticket[Any]], error: BaseException) -> None:
         """Nothing of the group was acknowledged: each caller is told what is known."""
         with self.mutex:
+            self.state.failures += 1
             self._stale = self._stale or self._ahead  # refused before anything ran: it is as it was
             self._fall_level()
         known = isinstance(error, MillstreamError) and not isinstance(error, OutcomeUnknown)

@@ -85,6 +85,10 @@ class State:
         """Entities changed since the last `publish`."""
         self.followers: dict[str, Follower] = {}
         """What parts derive from entities, by name; forgotten when changes may have been missed."""
+        self.failures = 0
+        """Commits of this process that have failed."""
+        self.aside: dict[type, Any] = {}
+        """What parts remember of what ran in this process, by kind; rows know nothing of it."""
         self.seq = 0
         self.folded = 0
         self.tail_bytes: dict[int, int] = {}

@@ -130,5 +130,8 @@ export class MillstreamError extends Error {
   readonly status: number;
   readonly data: Record<string, unknown>;
   readonly retry: boolean;
+  /** Asking again changes nothing. */
   readonly isFinal: boolean;
+  /** The store does not answer now, or nobody knows whether it was done. */
+  readonly isForNow: boolean;
 }

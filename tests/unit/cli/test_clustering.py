@@ -28,6 +28,13 @@ def test_a_server_without_these_options_is_no_node() -> None:
     assert place.node_plan(settings) is None
 
 
+def test_pages_of_the_other_nodes_may_connect() -> None:
+    place = NodePlace("a=h1,b=h2:9000", node="b")
+    assert place.settings(None, {}).origins == ("http://h1:8080",)
+    given = {"origins": ["https://example.org"], "certificate": "c.pem", "key": "k.pem"}
+    assert place.settings(None, given).origins == ("https://example.org", "https://h1:8080")
+
+
 def test_a_node_listens_where_it_is_named() -> None:
     place = NodePlace(peers=HERE, node="b")
     settings = place.settings(None, {})

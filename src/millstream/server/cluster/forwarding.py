@@ -61,7 +61,7 @@ class Forwarder:
         until_s = loop.time() + FORWARD_S
         while True:
             try:
-                link = await self._connected()
+                link = await self._connected(until_s)
                 found = await self._answer(link, command)
                 seat.handed_on += 1
                 return found
@@ -75,20 +75,34 @@ class Forwarder:
             await seat.changed(AGAIN_S)
             seat.look()
 
-    async def _connected(self) -> Link:
-        """The link to the node that leads now; requests get it in the order in which they came."""
+    async def _connected(self, until_s: float) -> Link:
+        """The link to the node that leads now, or will soon.
+
+        Requests get it in the order in which they came, also if they came while no node led.
+        """
+        seat, loop = self._seat, asyncio.get_running_loop()
         async with self._opening:
-            where = self._seat.leader_address
-            if not where:
-                raise self._seat.not_leader()
-            if self._link is not None and self._to == where and self._link.is_open:
-                return self._link
+            while True:
+                try:
+                    return await self._open()
+                except (CannotOpen, NotLeader):
+                    if seat.leads or loop.time() >= until_s:
+                        raise
+                await seat.changed(AGAIN_S)
+                seat.look()
+
+    async def _open(self) -> Link:
+        """The link to the node that leads now. Raises `NotLeader` if none is known."""
+        where = self._seat.leader_address
+        if not where:
+            raise self._seat.not_leader()
+        if self._link is None or self._to != where or not self._link.is_open:
             self.close()
             self._link = await Link.open(
                 Nodes([self._address(where)]), Patience(connect_timeout_s=CONNECT_S, retry_for_s=0)
             )
             self._to = where
-            return self._link
+        return self._link
 
     def _address(self, where: str) -> Address:
         return parse_address(where, token=self._credential, ca=self._seat.ca, is_handed_on=True)

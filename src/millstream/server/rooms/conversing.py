@@ -81,6 +81,8 @@ class Conversing:
 
     def hear(self, text: str) -> None:
         """Take a frame now, or behind frames that wait."""
+        if self._listener.is_cut:
+            return
         tokens = self._hub.core.tokens
         if (
             not self._late
@@ -103,7 +105,8 @@ class Conversing:
                 await self._hub.core.tokens.confirm(self._listener.principal)
             except MillstreamError:
                 pass  # taking the frame finds out as well
-            self._take(self._late[0])
+            if not self._listener.is_cut:
+                self._take(self._late[0])
             del self._late[0]
         self._working = None
         self._socket.resume_reading()

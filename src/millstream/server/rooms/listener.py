@@ -16,7 +16,13 @@ from typing import Protocol
 
 from millstream.aio.feed import Feed
 from millstream.aio.fetching import Delivery, Missing
-from millstream.errors import MillstreamError
+from millstream.errors import (
+    DiskFull,
+    MillstreamError,
+    OutcomeUnknown,
+    OutOfSequence,
+    WriteFailed,
+)
 from millstream.record import Record
 from millstream.rooms.commands import LookIntoRoom
 from millstream.rooms.model import RoomMessage, Sent
@@ -39,6 +45,13 @@ PIECE_BYTES = 64 * 1024
 
 RESTARTED = 1012
 FAILED = 1011
+
+
+def is_for_now(error: MillstreamError) -> bool:
+    """Whether a message was not stored, or may not be, for a reason that passes without its client."""
+    if isinstance(error, DiskFull):
+        return False
+    return isinstance(error, WriteFailed | OutcomeUnknown | OutOfSequence)
 
 
 class RoomPlace(Protocol):
@@ -83,6 +96,7 @@ class RoomListener:
         "client",
         "connection",
         "generation",
+        "is_cut",
         "is_gone",
         "is_ready",
         "outbox",
@@ -90,7 +104,9 @@ class RoomListener:
         "position",
         "principal",
         "room",
+        "turn",
         "types",
+        "unanswered",
         "user",
     )
 
@@ -117,6 +133,12 @@ class RoomListener:
         self.is_ready = True
         """Whether the connection takes what is written now."""
         self.is_gone = False
+        self.is_cut = False
+        """Whether nothing more is heard: a frame may not be stored, and its client comes again."""
+        self.turn = 0
+        """Frames with a number that were handed to the store at once."""
+        self.unanswered = 0
+        """How many of these are not answered."""
         self.outbox: RoomOutbox | None = None
         self.pending: set[int] = set()
         """Numbers of this client's frames that are being stored."""
@@ -140,7 +162,16 @@ class RoomListener:
         raise AssertionError("a kind of listener says how")
 
     def refuse(self, error: MillstreamError, number: int | None) -> None:
-        """Tell the client that a frame of its own was refused."""
+        """Tell the client that a frame of its own was refused.
+
+        If the store could not take it, or nobody knows, the connection ends instead: the client
+        comes again, is told what is stored, and sends the rest again, in order.
+        """
+        if number is not None and is_for_now(error):
+            if number in self.pending:  # else it came back as stored before its answer was lost
+                self.is_cut = True
+                self.close(FAILED, "the store does not answer now; come again, and send again")
+            return
         if number is not None:
             self.pending.discard(number)
         self.tell(error_frame(problem_of(error), number))

@@ -16,6 +16,7 @@ from millstream.rooms.model import RoomMessage, Sent
 from millstream.rooms.names import RESERVED_TYPES, log_of
 from millstream.rooms.packing import DELETED, NULL, NUMBER, ORIGIN, SENDER, TYPE
 from millstream.rooms.settings import DEFAULTS, RoomSettings
+from millstream.rooms.turns import Turn
 from millstream.server.rooms.conflation import Conflation
 from millstream.server.rooms.ground import Ground
 from millstream.server.rooms.listener import RoomListener
@@ -108,8 +109,12 @@ class LiveRoom:
         command = self._sent_by(listener, messages, number)
         if number is None:
             return self._store(command, ())
+        turn = Turn(listener.connection, listener.turn + 1, listener.unanswered > 0)
+        storing = self._store(command, ((listener, number),), turn)
+        listener.turn += 1
+        listener.unanswered += 1
         listener.pending.add(number)
-        return self._store(command, ((listener, number),))
+        return storing
 
     def _sent_by(
         self, listener: RoomListener, messages: list[RoomMessage], number: int | None
@@ -162,23 +167,29 @@ class LiveRoom:
                 listener.refuse(error, number)
 
     def _store(
-        self, command: SendToRoom, told: Sequence[tuple[RoomListener, int]]
+        self,
+        command: SendToRoom,
+        told: Sequence[tuple[RoomListener, int]],
+        turn: Turn | None = None,
     ) -> asyncio.Future[Sent]:
         """Begin to store messages; they are pushed as soon as they are durable."""
-        storing = self.ground.session.begin(Broadcast(command))
+        storing = self.ground.session.begin(Broadcast(command, turn))
         self.feed.begin_send()
         self._sending[command.origin] = self._sending.get(command.origin, 0) + 1
-        storing.add_done_callback(partial(self._stored, command, told))
+        storing.add_done_callback(partial(self._stored, command, told, turn))
         return storing
 
     def _stored(
         self,
         command: SendToRoom,
         told: Sequence[tuple[RoomListener, int]],
+        turn: Turn | None,
         storing: asyncio.Future[Sent],
     ) -> None:
         """Tell the sender, and push; what failed is told by the caller that waits for it."""
         feed, client = self.feed, command.origin
+        if turn is not None:
+            told[0][0].unanswered -= 1
         if not storing.cancelled() and storing.exception() is None:
             sent = storing.result()
             for listener, number in told:

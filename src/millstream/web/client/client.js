@@ -13,6 +13,7 @@ const TICKET_S = 3600; // then the server ends the connection, and the next one 
 export class Millstream {
   #token;
   #ticket;
+  #made = new Map(); // room → the last ticket that was made from the token
 
   constructor({ url, token = "", ticket = "" } = {}) {
     this.urls = [url ?? location.origin].flat().map((one) => String(one).replace(/\/+$/, ""));
@@ -89,6 +90,16 @@ export class Millstream {
   /** A ticket, by which a socket shows who asks: browsers cannot show a token there. */
   async ticketFor(room, url) {
     if (!this.#token) return this.#given();
+    try {
+      this.#made.set(room, await this.#make(room, url));
+    } catch (error) {
+      // A page can ask no server of another origin for one; but those of its store take the last one.
+      if (error.status || !this.#made.has(room)) throw error;
+    }
+    return this.#made.get(room);
+  }
+
+  async #make(room, url) {
     const ticket = async (action) => {
       const wanted = { permissions: [`room:${action}:${room}`], seconds: TICKET_S };
       return (await this.request("POST", "/tickets", wanted, { url })).ticket;

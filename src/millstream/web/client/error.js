@@ -1,6 +1,7 @@
 // Errors: what a server refused, or what went wrong on the way.
 
 const FINAL = new Set([400, 401, 403, 404, 405, 409, 413, 422]);
+const FOR_NOW = new Set([0, 502, 503, 504]); // 0: there was no answer; 502 and 504 are said by proxies
 
 /** `name` is the error's name as in the documentation; `data` are its facts; `retry`: it may work later. */
 export class MillstreamError extends Error {
@@ -11,6 +12,9 @@ export class MillstreamError extends Error {
 
   /** Whether asking again, of this server or of another, changes nothing. */
   get isFinal() { return FINAL.has(this.status) && !this.retry; }
+
+  /** Whether nobody knows what became of it, or the store does not answer now: ask what is stored. */
+  get isForNow() { return FOR_NOW.has(this.status) || this.name === "OutcomeUnknown"; }
 
   /** As a frame of a room tells it. */
   get problem() {

@@ -88,8 +88,8 @@ export class EventLine {
       const { offset } = await this.#ms.request("POST", path, body, { url: this.#place.origin, signal: this.#ended.signal });
       this.#onFrame({ sent: n, offset });
     } catch (error) {
-      if (error.status) this.#onFrame({ error: error.problem, n });
-      else this.close(); // whether it was stored is asked at the next join
+      if (error.isForNow ?? true) this.close(); // whether it was stored is asked at the next join
+      else this.#onFrame({ error: error.problem, n });
     }
   }
 }

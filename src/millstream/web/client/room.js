@@ -8,6 +8,7 @@ const WELCOME_MS = 10_000; // a line that has not greeted by then is given up
 const PING_MS = 20_000; // a line that was silent for so long is asked whether it still carries
 const ANSWER_MS = 10_000; // one that does not answer within that is dead
 const STEADY_MS = 5_000; // one that lived for so long ends the backoff
+const SOCKETS_ONLY = 3; // where sockets have passed, no other line is tried in so many rounds of all servers
 const TICK_S = 0.05; // of conflated types, until the room has said its own
 const CONFLATED = ["pointer", "cursor"];
 
@@ -19,6 +20,7 @@ export class Room {
   #line = null;
   #urls;
   #attempt = 0;
+  #hadSocket = false;
   #retry = 0;
   #tick = 0;
   #latest = new Map(); // of each conflated type, what the next tick sends
@@ -117,7 +119,7 @@ export class Room {
     try {
       const ticket = await this.#ms.ticketFor(this.name, url);
       const place = `${url}/rooms/${encodeURIComponent(this.name)}`;
-      for (const Line of [SocketLine, EventLine]) {
+      for (const Line of this.#lines()) {
         if (this.#isOver) return;
         const line = new Line({ ms: this.#ms, place, ticket, query: this.#talk.joining() });
         const ended = await this.#carry(line, url);
@@ -128,6 +130,12 @@ export class Room {
       failure = error;
     }
     this.#lost(failure);
+  }
+
+  /** A server without a store to ask refuses sockets for a while; that is no proxy to be got around. */
+  #lines() {
+    const isEarly = this.#attempt < SOCKETS_ONLY * this.#urls.length;
+    return this.#hadSocket && isEarly ? [SocketLine] : [SocketLine, EventLine];
   }
 
   /** Use a line until it ends: whether it greeted, and what it failed with. */
@@ -148,6 +156,7 @@ export class Room {
       if (!frame.welcome) return;
       greetedAt = heardAt;
       this.url = url;
+      this.#hadSocket ||= line.kind === "socket";
       this.#live(line.kind);
     }).then(() => null, (error) => error);
     clearInterval(watch);

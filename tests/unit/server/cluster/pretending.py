@@ -18,11 +18,27 @@ from millstream.cluster.standing import Standing
 from millstream.errors import NotLeader
 from millstream.server.serving import Serving, running
 from millstream.server.settings import Settings
-from millstream.store.engine import Writer
+from millstream.store.commit import Commit
+from millstream.store.engine import WouldWait, Writer
 from millstream.store.sqlite import SqliteEngine
 
 KEY = "k" * 64
 SETTINGS = Settings(port=0, stop_s=1.0)
+
+
+class PretendingWriter:
+    """A turn to write whose commit may be kept waiting, or fail."""
+
+    def __init__(self, inner: Writer, before_commit: Callable[[], None]) -> None:
+        self._inner = inner
+        self._before_commit = before_commit
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def commit(self, commit: Commit) -> None:
+        self._before_commit()
+        self._inner.commit(commit)
 
 
 class PretendingEngine:
@@ -42,8 +58,15 @@ class PretendingEngine:
     @contextmanager
     def write(self, *, waits: bool = True) -> Iterator[Writer]:
         self._node.check()
-        with self.inner.write(waits=waits) as writer:
-            yield writer
+        before_commit = self._node.before_commit
+        if before_commit is None:
+            with self.inner.write(waits=waits) as writer:
+                yield writer
+        elif not waits:
+            raise WouldWait
+        else:
+            with self.inner.write() as writer:
+                yield PretendingWriter(writer, before_commit)
 
 
 class PretendingNode:
@@ -58,6 +81,8 @@ class PretendingNode:
         self.progress_age_s = 0.0
         self.believes: str | None = None
         """Another node that it takes for the leader."""
+        self.before_commit: Callable[[], None] | None = None
+        """Called before each commit of this node, by the thread that makes it: it may raise."""
         self._pair = pair
         self.engine = PretendingEngine(path, self)
 
