@@ -8,7 +8,7 @@ What a claim gets is cut for it alone.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from itertools import chain
 from threading import Lock
@@ -22,11 +22,15 @@ from millstream.log.reader import bounds_of, fetch_blocks
 from millstream.store.overlay import Overlay
 from millstream.store.store import Store
 
-BLOCKS_KEPT = 64
-"""A queue with priorities comes back to each block once per priority: with 16, most were read again each
-time (claims by 100 of ten priorities then take 8.9 us of processor time per message, not 7.1, 2026-11)."""
-
 BYTES_KEPT_MAX = 16 * 1024 * 1024
+"""A queue with priorities comes back to each block once per priority: what is kept is not read again."""
+
+PARSED_BYTES = 2 * 1024
+"""What a parsed block takes whatever it holds: it bounds the number of small ones."""
+
+OVERLAPS_MAX = 4
+"""Blocks that begin before a record and are asked for it: those that were read apart may overlap."""
+
 OFFSETS_BYTES = 16
 """What a parsed block keeps per record beside its bytes: offsets of value, key and headers."""
 
@@ -69,8 +73,9 @@ class ParsedBlock:
         self.metadata = metadata
         self.payload = payload
         bodies = metadata.header.body_bytes + payload.header.body_bytes
-        self.size = bodies + OFFSETS_BYTES * metadata.count
-        self._ahead = max(1, min(ROWS_AHEAD, ROWS_AHEAD_BYTES * metadata.count // self.size))
+        held = bodies + OFFSETS_BYTES * metadata.count
+        self.size = held + PARSED_BYTES
+        self._ahead = max(1, min(ROWS_AHEAD, ROWS_AHEAD_BYTES * metadata.count // held))
         self._rows: tuple[int, list[Columns]] = 0, []
         """Some records that were cut ahead, and the offset of the first of them."""
         self._next = -1
@@ -154,10 +159,14 @@ class ParsedBlock:
 
 
 class RecentBlocks:
-    """A few parsed blocks, by log and first offset; the longest unused go first."""
+    """Parsed blocks, by log and first offset; the longest unused go first."""
 
     def __init__(self) -> None:
         self._found: OrderedDict[tuple[int, int], ParsedBlock] = OrderedDict()
+        self._firsts: dict[int, list[int]] = {}
+        """Of each log, the first offsets of its blocks, sorted."""
+        self._size = 0
+        """Of all blocks."""
         self._last: dict[int, ParsedBlock] = {}
         """Of each log, the block that was used last; the next claim mostly wants it again."""
         self._setbacks: dict[int, int] = {}
@@ -171,8 +180,8 @@ class RecentBlocks:
         with self._lock:
             self._setbacks[log_id] = setbacks
             self._last.pop(log_id, None)
-            for key in [key for key in self._found if key[0] == log_id]:
-                del self._found[key]
+            for first in self._firsts.pop(log_id, ()):
+                self._size -= self._found.pop((log_id, first)).size
 
     def find(self, log_id: int, offset: int) -> ParsedBlock | None:
         """The block that holds a record, if it is remembered."""
@@ -180,9 +189,12 @@ class RecentBlocks:
         if last is not None and last.first <= offset < last.end:
             return last
         with self._lock:
-            for key, parsed in reversed(self._found.items()):
-                if key[0] == log_id and parsed.first <= offset < parsed.end:
-                    self._found.move_to_end(key)
+            firsts = self._firsts.get(log_id, [])
+            stop = bisect_right(firsts, offset)
+            for first in reversed(firsts[max(0, stop - OVERLAPS_MAX) : stop]):
+                parsed = self._found[log_id, first]
+                if offset < parsed.end:
+                    self._found.move_to_end((log_id, first))
                     self._last[log_id] = parsed
                     return parsed
         return None
@@ -193,17 +205,27 @@ class RecentBlocks:
         metadata = blocks.Block(block.metadata, kind=blocks.METADATA, trusted=True)
         payload = blocks.Block(block.payload, kind=blocks.PAYLOAD, trusted=True)
         parsed = ParsedBlock(block.first_offset - block.skip, metadata, payload)
+        key = log_id, parsed.first
         with self._lock:
-            self._found[log_id, parsed.first] = self._last[log_id] = parsed
+            before = self._found.pop(key, None)
+            if before is None:
+                insort(self._firsts.setdefault(log_id, []), parsed.first)
+            else:
+                self._size -= before.size
+            self._found[key] = self._last[log_id] = parsed
+            self._size += parsed.size
             self._shrink()
         return parsed
 
     def _shrink(self) -> None:
         """Forget blocks until the others fit; the newest stays, whatever its size."""
-        size = sum(parsed.size for parsed in self._found.values())
-        while len(self._found) > 1 and (len(self._found) > BLOCKS_KEPT or size > BYTES_KEPT_MAX):
-            (log_id, _), gone = self._found.popitem(last=False)
-            size -= gone.size
+        while len(self._found) > 1 and self._size > BYTES_KEPT_MAX:
+            (log_id, first), gone = self._found.popitem(last=False)
+            self._size -= gone.size
+            firsts = self._firsts[log_id]
+            del firsts[bisect_left(firsts, first)]
+            if not firsts:
+                del self._firsts[log_id]
             if self._last.get(log_id) is gone:
                 del self._last[log_id]
 

@@ -133,13 +133,15 @@ def test_records_that_are_gone_are_missed(ms: Millstream) -> None:
         rows(ms, "a", 4, 5)
 
 
-def test_what_was_used_last_stays_longest() -> None:
+def test_what_was_used_last_stays_longest(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = recent.RecentBlocks()
-    for n in range(recent.BLOCKS_KEPT):
-        add(cache, 2 * n, [b"a", b"b"])
+    size = add(cache, 0, [b"a", b"b"]).size
+    monkeypatch.setattr(recent, "BYTES_KEPT_MAX", 3 * size)
+    add(cache, 2, [b"a", b"b"])
+    add(cache, 4, [b"a", b"b"])
     assert cache.find(1, 0) is not None
 
-    add(cache, 2 * recent.BLOCKS_KEPT, [b"a", b"b"])
+    add(cache, 6, [b"a", b"b"])
 
     assert cache.find(1, 1) is not None
     assert cache.find(1, 2) is None
@@ -147,10 +149,52 @@ def test_what_was_used_last_stays_longest() -> None:
     assert cache.find(2, 0) is None
 
 
+def test_the_blocks_of_a_queue_with_priorities_are_kept_by_their_size_not_their_number() -> None:
+    cache = recent.RecentBlocks()
+    for n in range(500):
+        add(cache, 2 * n, [b"a", b"b"])
+
+    assert all(cache.find(1, offset) is not None for offset in range(1_000))
+
+
+def test_a_block_that_is_read_again_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = recent.RecentBlocks()
+    size = add(cache, 0, [b"a", b"b"]).size
+    monkeypatch.setattr(recent, "BYTES_KEPT_MAX", 3 * size)
+    for _ in range(10):
+        add(cache, 2, [b"a", b"b"])
+
+    assert cache.find(1, 0) is not None
+    assert cache.find(1, 3) is not None
+
+
+def test_a_record_is_found_in_a_block_that_another_one_overlaps() -> None:
+    cache = recent.RecentBlocks()
+    long = add(cache, 0, [b"%d" % n for n in range(100)])
+    add(cache, 50, [b"50", b"51"])
+
+    assert cache.find(1, 70) is long
+    assert cache.find(1, 100) is None
+
+
+def test_a_log_that_was_set_back_is_forgotten_alone() -> None:
+    cache = recent.RecentBlocks()
+    add(cache, 0, [b"a"], log_id=1)
+    add(cache, 1, [b"b"], log_id=1)
+    add(cache, 0, [b"a"], log_id=2)
+
+    cache.note(1, 1)
+
+    assert cache.find(1, 0) is None
+    assert cache.find(1, 1) is None
+    assert cache.find(2, 0) is not None
+    assert add(cache, 0, [b"c"], log_id=1) is cache.find(1, 0)
+
+
 def test_a_block_that_had_to_go_is_not_found_by_its_log_either(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(recent, "BYTES_KEPT_MAX", 1_000)
+    monkeypatch.setattr(recent, "BYTES_KEPT_MAX", 7_000)
     cache = recent.RecentBlocks()
     add(cache, 0, [b"a" * 400, b"b" * 400], log_id=1)
     add(cache, 0, [b"a" * 4_000, b"b"], log_id=2)
