@@ -19,10 +19,10 @@ class SlateOptions:
     commit_timeout_s: float = 30.0
     """How long a commit waits for the object store before its outcome is called unknown."""
 
-    pace_s: float = 0.3
+    pace_s: float = 0.5
     """How long a commit waits for callers that come one by one, so that many share one request.
 
-    A caller alone does not wait for it, nor do 40 and more at once. With 0, none waits.
+    A caller alone does not wait for it, nor do 64 and more at once. With 0, none waits.
     """
 
     follow_s: float = 1.0

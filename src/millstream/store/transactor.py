@@ -32,7 +32,7 @@ ORPHANED_S = 1.0
 GATHER_STEP_S = 0.00005
 
 PACE_STEP_S = 0.002
-PACED_MIN = 40
+PACED_MIN = 64
 """So many callers are enough for a commit that costs a request: it does not wait for more."""
 
 
