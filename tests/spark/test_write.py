@@ -211,6 +211,59 @@ def test_what_cannot_be_written_is_refused(
     assert store.log("to").end_offset() == 0
 
 
+def counted(spark: SparkSession, store: Millstream) -> DataFrame:
+    """How many records each value's first letter has, as a stream."""
+    reader = spark.readStream.format("millstream").option("path", store.stats()["path"])
+    rows = reader.option("subscribe", "from").option("startingOffsets", "earliest").load()
+    return rows.selectExpr("substr(string(value), 1, 1) as letter").groupBy("letter").count()
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("update", "millstream does not support Update mode"),  # Spark says so, before it asks us
+        ("complete", r'as outputMode\("complete"\) asks for: take outputMode\("append"\), or'),
+    ],
+)
+def test_streams_that_change_what_was_written_are_refused(
+    spark: SparkSession, store: Millstream, tmp_path: Path, mode: str, expected: str
+) -> None:
+    store.log("from").append(b"a1")
+    rows = counted(spark, store).selectExpr("letter as value").writeStream.outputMode(mode)
+    rows = rows.format("millstream").option("path", store.stats()["path"]).option("log", "to")
+    with pytest.raises(Exception, match=expected):
+        rows.option("checkpointLocation", str(tmp_path / "no")).start().awaitTermination()
+    assert store.log("to").end_offset() == 0
+
+
+def test_changed_counts_are_stored_once_by_foreach_batch(
+    spark: SparkSession, store: Millstream, tmp_path: Path
+) -> None:
+    counts, tried = counted(spark, store), list[int]()
+
+    def keep(rows: DataFrame, batch: int) -> None:
+        made = rows.selectExpr("concat(letter, string(count)) as value")
+        write(made, store, log="to", txnAppId="counts", txnVersion=batch)
+        tried.append(batch)
+        if tried == [0]:
+            raise OSError("stored, but Spark does not know")
+
+    def run() -> None:
+        query = counts.writeStream.outputMode("update").foreachBatch(keep)
+        query = query.option("checkpointLocation", str(tmp_path / "cp"))
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    store.log("from").append_many([b"a1", b"a2", b"b1"])
+    with pytest.raises(Exception, match="stored, but Spark does not know"):
+        run()
+    run()
+    store.log("from").append(b"b2")
+    run()
+    assert tried == [0, 0, 1]
+    found = [record.value for record in store.log("to").read()]
+    assert (sorted(found[:2]), found[2:]) == ([b"a2", b"b1"], [b"b2"])
+
+
 def test_values_of_megabytes_are_written_and_read_whole(
     spark: SparkSession, store: Millstream, tmp_path: Path
 ) -> None:

@@ -29,6 +29,15 @@ if TYPE_CHECKING:
 
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
+_NO_OVERWRITE = (
+    'a log or queue cannot be overwritten: write with .mode("append"); to forget old records '
+    "truncate the log"
+)
+_NO_COMPLETE = (
+    'a log or queue cannot be overwritten, as outputMode("complete") asks for: take outputMode('
+    '"append"), or outputMode("update") with foreachBatch, as docs/SPARK.md shows'
+)
+
 
 class MillstreamSource(DataSource):
     """Logs and queues of a store as tables and streams."""
@@ -84,10 +93,7 @@ class MillstreamSource(DataSource):
         from millstream.spark.writer import SparkWriter
 
         if overwrite:
-            raise InvalidInput(
-                'a log or queue cannot be overwritten: write with .mode("append"); to forget old '
-                "records truncate the log"
-            )
+            raise InvalidInput(_NO_COMPLETE if streaming else _NO_OVERWRITE)
         options = write_options(self.options)
         if options.assigns:
             return Assigner(options, schema)
