@@ -17,6 +17,7 @@ from millstream.format import keys
 from millstream.log.ancestry import FORK_NAME, fork_of
 from millstream.log.head import Head, Name
 from millstream.log.names import ROOM
+from millstream.partitioning import partition_of
 from millstream.queue.model.state import QueueState
 from millstream.queue.rules.sources import INBOX, LATER, OWN, Facts, facts_of, named_logs
 from millstream.queue.service.info import oldest_ms
@@ -45,7 +46,7 @@ class Totals(Struct, frozen=True):
     oldest_ms: int | None = None
     """When the oldest message that waits was appended; None if none waits."""
     logs: int = 0
-    """Logs that users have named."""
+    """Logs that users have named; one with partitions is one."""
     queues: int = 0
     rooms: int = 0
 
@@ -187,7 +188,13 @@ class Tally:
             self._count(name, -1)
 
     def _count(self, name: str, by: int) -> None:
-        """Count a log as a room, or as one that a user has named; one of a queue's own is neither."""
+        """Count a log as a room, or as one that a user has named; one of a queue's own is neither.
+
+        Of partitions the first counts: it stands for the log that has them.
+        """
+        part = partition_of(name)
+        if part is not None and part[1]:
+            return
         if name.startswith(ROOM):
             self._rooms += by * (FORK_NAME not in name)
         elif not name.startswith((INBOX, LATER)):

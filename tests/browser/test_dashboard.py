@@ -116,6 +116,30 @@ def test_logs_are_listed_and_found(page: Any, server: Serving, ms: Millstream, o
     assert figure(page, "records") == "120"
 
 
+def test_a_log_with_partitions_is_one_line_and_its_page_has_a_table_of_them(
+    page: Any, server: Serving, ms: Millstream
+) -> None:
+    complaints = watch(page)
+    parted = ms.log("parted", partitions=3)
+    parted.append_many([{"n": n} for n in range(30)], keys=[f"k{n}" for n in range(30)])
+    go(page, server, "logs")
+    assert cells(page, "tr:has-text('parted') td:first-child") == ["parted (3 partitions)"]
+    assert cells(page, "tr:has-text('parted') td[data-label=records]") == ["30"]
+    page.get_by_role("link", name="parted", exact=True).click()
+    page.wait_for_selector("h1:has-text('parted')")
+    page.wait_for_selector("text=partition 2")
+    assert (figure(page, "records"), figure(page, "partitions")) == ("30", "3")
+    counts = [str(len(parted.partition(number))) for number in range(3)]
+    assert cells(page, "td[data-label='next offset']") == counts
+    assert page.get_by_role("button", name="Truncate…").count() == 0
+    page.get_by_role("link", name="partition 2").click()
+    first_is(page, str(int(counts[2]) - 1))
+    page.get_by_role("link", name="parted", exact=True).click()
+    page.wait_for_selector("section[aria-label=Partitions]")
+    assert complaints == []
+    parted.delete()
+
+
 def test_a_log_is_browsed_from_its_end_by_offset_and_by_time(
     page: Any, server: Serving, ms: Millstream, orders: str
 ) -> None:

@@ -193,3 +193,16 @@ def test_a_fold_that_passed_the_reader_makes_it_look_at_everything(tmp_path: Pat
             assert (found.published, found.logs) == (3, 2)
         finally:
             reader.close()
+
+
+def test_a_log_with_partitions_counts_as_one(store: Store, ms: Millstream) -> None:
+    tally = Tally(store)
+    tally.look()
+    orders = ms.log("orders", partitions=4)
+    orders.append_many([b"1", b"2"], keys=["a", "b"])
+    assert (tally.look().logs, tally.look().published) == (1, 2)
+    assert Tally(store).look().logs == 1
+    orders.add_partitions(6)
+    assert tally.look().logs == 1
+    orders.delete()
+    assert tally.look().logs == 0

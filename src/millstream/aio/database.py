@@ -139,10 +139,14 @@ class Millstream:
         """The log of that name with as many partitions as it has; `NotFound` if it has none."""
         return await open_partitioned(self._session, name)
 
-    async def logs(self) -> AsyncIterator[LogInfo]:
-        """Every log, in the order of their names."""
+    async def logs(self, *, partitions: bool = False) -> AsyncIterator[LogInfo]:
+        """Every log, in the order of their names.
+
+        One with partitions is one log, of which all figures are sums; it stands where the first of its
+        partitions does. With `partitions` these are told instead.
+        """
         after = ""
-        while page := await self._session.execute(c.ListLogs(after, ENTRIES_PER_PAGE)):
+        while page := await self._session.execute(c.ListLogs(after, ENTRIES_PER_PAGE, partitions)):
             for info in page:
                 yield info
             after = page[-1].name

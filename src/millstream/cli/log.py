@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from millstream import Log, LogInfo, Millstream, PartitionedLog, Record
+from millstream import Log, Millstream, PartitionedLog, Record
 from millstream.cli.arguments import duration, parse_position
 from millstream.cli.command import Consent, command
 from millstream.cli.cursors import cursors
@@ -36,21 +36,23 @@ from millstream.cli.retention import retention, rules_text
 from millstream.errors import Partitioned, Truncated
 from millstream.log.commands import CreateLog
 from millstream.partitioning import PARTITIONS_MAX, whole_of
-from millstream.record import joined_info
 from millstream.worker.stopping import stopped_by_signals
 
 log = typer.Typer(help="List, follow, truncate and configure logs.", no_args_is_help=True)
 
 
-@command(log, "log list 'orders*'", name="list")
+@command(log, "log list 'orders*'", "log list orders --partitions", name="list")
 def list_logs(
     ms: Millstream,
     pattern: Annotated[
         str, typer.Argument(metavar="PATTERN", help="Names such as 'orders*'.")
     ] = "*",
+    partitions: Annotated[
+        bool, typer.Option("--partitions", help="List partitions, not the logs that have them.")
+    ] = False,
 ) -> Printed:
     """List the logs of the store; one with partitions is one, of which all figures are sums."""
-    found = list(_matching(ms, pattern))
+    found = [one for one in ms.logs(partitions=partitions) if _is_like(one.name, pattern)]
     rows = [
         (
             info.name + (f" ({plural(info.partitions, 'partition')})" if info.partitions else ""),
@@ -73,18 +75,9 @@ def list_logs(
     )
 
 
-def _matching(ms: Millstream, pattern: str) -> Iterator[LogInfo]:
-    """Logs like a pattern; partitions only if it is about these."""
-    parts: dict[str, list[LogInfo]] = {}
-    for info in ms.logs():
-        whole = whole_of(info.name)
-        if whole == info.name or not fnmatchcase(whole, pattern):
-            if fnmatchcase(info.name, pattern):
-                parts[info.name] = [info]
-        else:
-            parts.setdefault(whole, []).append(info)
-    for name, infos in sorted(parts.items()):
-        yield infos[0] if infos[0].name == name else joined_info(name, infos)
+def _is_like(name: str, pattern: str) -> bool:
+    """Whether a log is like a pattern, or is a partition of one that is."""
+    return fnmatchcase(name, pattern) or fnmatchcase(whole_of(name), pattern)
 
 
 @command(log, "log create orders", "log create orders --partitions 8", create=True)

@@ -225,6 +225,11 @@ def log_names(after_name: str) -> tuple[bytes, bytes]:
     return log_name(after_name) + (b"\x00" if after_name else b""), after(_NAME_PREFIX)
 
 
+def name_of_log(key: bytes) -> str:
+    """The name in the key under which a log's name is listed."""
+    return key[len(_NAME_PREFIX) :].decode()
+
+
 def cursor(log_id: int, name: str) -> bytes:
     """The key of a cursor; with an empty name, the prefix of a log's cursors."""
     return _NUMBERED.pack(VERSION, CURSOR, log_id) + name.encode()

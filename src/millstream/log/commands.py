@@ -266,12 +266,18 @@ class DescribeLog(Read[LogInfo | None], frozen=True):
 
 
 class ListLogs(Read[list[LogInfo]], frozen=True):
-    """Logs in the order of their names, after one name, at most so many."""
+    """Logs in the order of their names, after one name, at most so many.
+
+    One with partitions is one log, of which all figures are sums. It stands where the first of its
+    partitions does.
+    """
 
     traits = Traits(needs="seen", page="limit")
 
     after: str
     limit: int
+    partitions: bool = False
+    """Whether partitions are listed instead of the logs that have them."""
 
 
 class DescribeCursor(Read[CursorInfo | None], frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from millstream.log.head import Head, Name
 from millstream.log.metadata import MetadataState
 from millstream.log.operations import find_log
 from millstream.log.partitioned import count_partitions, first_of, is_partitioned, partitions_of
-from millstream.partitioning import partition_name
+from millstream.partitioning import partition_name, partition_of
 from millstream.record import CursorInfo, Extent, LogInfo, joined_info, moment
 from millstream.store.rows import View
 from millstream.store.sleep import Sleep, Waiting
@@ -151,12 +152,31 @@ def describe_partitions(view: View, query: c.DescribePartitions) -> list[LogInfo
 
 
 def list_logs(view: View, query: c.ListLogs) -> list[LogInfo]:
-    """Logs in the order of their names."""
-    found = []
-    for key in view.find(*keys.log_names(query.after), limit=query.limit):
-        log_id = view.entity(key, Name).log_id
-        found.append(log_info(view.entity(keys.head(log_id), Head)))
-    return found
+    """Logs in the order of their names; one with partitions stands where the first of these does."""
+    if query.partitions:
+        page = view.find(*keys.log_names(query.after), limit=query.limit)
+        return [_named_info(view, key) for key in page]
+    is_whole = count_partitions(view, query.after) > 0
+    start, stop = keys.log_names(partition_name(query.after, 0) if is_whole else query.after)
+    found = (info for key in view.find_all(start, stop) if (info := _listed(view, key)) is not None)
+    return list(islice(found, query.limit))
+
+
+def _listed(view: View, key: bytes) -> LogInfo | None:
+    """What a listing says of a name; None for a partition, but for the first, which tells of all.
+
+    One that its log does not count is told by itself, so that nothing is hidden.
+    """
+    name = keys.name_of_log(key)
+    part = partition_of(name)
+    if part is None or part[1] >= count_partitions(view, part[0]):
+        return _named_info(view, key)
+    whole, number = part
+    return None if number else describe_log(view, c.DescribeLog(whole))
+
+
+def _named_info(view: View, key: bytes) -> LogInfo:
+    return log_info(view.entity(keys.head(view.entity(key, Name).log_id), Head))
 
 
 def describe_cursor(view: View, query: c.DescribeCursor) -> CursorInfo | None:

@@ -313,7 +313,7 @@ class Core:
     async def _summarize(self, principal: Principal, command: SummarizeLogs) -> list[Summary]:
         """A page of copies that a principal may read; other logs are not even hashed."""
         names: list[str] = []
-        step = ListLogs(command.after, LISTED_AT_ONCE)
+        step = ListLogs(command.after, LISTED_AT_ONCE, partitions=True)
         while len(names) < command.limit:
             page = [info.name for info in await self.session.execute(step)]
             names += copyable(principal, [one for one in page if takes(command.pattern, one)])

@@ -64,7 +64,7 @@ def _described(session: Session, name: str) -> list[LogInfo]:
 
 def _all_logs(session: Session) -> Iterable[LogInfo]:
     after = ""
-    while page := session.execute(c.ListLogs(after, LOGS_PER_PAGE)):
+    while page := session.execute(c.ListLogs(after, LOGS_PER_PAGE, partitions=True)):
         yield from page
         after = page[-1].name
 

@@ -141,10 +141,14 @@ class Millstream:
         """The log of that name with as many partitions as it has; `NotFound` if it has none."""
         return open_partitioned(self._session, name)
 
-    def logs(self) -> Iterator[LogInfo]:
-        """Every log, in the order of their names."""
+    def logs(self, *, partitions: bool = False) -> Iterator[LogInfo]:
+        """Every log, in the order of their names.
+
+        One with partitions is one log, of which all figures are sums; it stands where the first of its
+        partitions does. With `partitions` these are told instead.
+        """
         after = ""
-        while page := self._session.execute(c.ListLogs(after, ENTRIES_PER_PAGE)):
+        while page := self._session.execute(c.ListLogs(after, ENTRIES_PER_PAGE, partitions)):
             yield from page
             after = page[-1].name
 

@@ -53,7 +53,14 @@ def test_it_is_listed_as_one_log(cli: Any) -> None:
     assert set(listed) == {"orders", "other"}
     assert (listed["orders"]["partitions"], listed["orders"]["records"]) == (3, 2)
     assert "orders (3 partitions)" in cli("log", "list")
-    assert len(cli.json("log", "list", "*-partition-*")) == 3
+    assert cli.json("log", "list", "*-partition-*") == []
+    parts = [f"orders-partition-{number}" for number in range(3)]
+    assert [one["name"] for one in cli.json("log", "list", "--partitions")] == [*parts, "other"]
+    assert [one["name"] for one in cli.json("log", "list", "orders", "--partitions")] == parts
+    last = cli.json("log", "list", "*-partition-2", "--partitions")
+    assert [one["name"] for one in last] == parts[2:]
+    assert cli.json("stats")["logs"] == 2
+    assert cli.json("stats")["records"] == 3
     found = cli.json("log", "info", "orders")
     assert (found["records"], len(found["parts"])) == (2, 3)
     assert "partition 2" in cli("log", "info", "orders")

@@ -38,7 +38,7 @@ VALUES = [{"n": number} for number in range(200)]
 
 
 def names(ms: Millstream) -> list[str]:
-    return [info.name for info in ms.logs()]
+    return [info.name for info in ms.logs(partitions=True)]
 
 
 def by_key(records: Iterable[Record]) -> dict[bytes | None, list[int]]:

@@ -60,3 +60,34 @@ async def test_what_is_about_one_log_names_a_partition(rest: Rest) -> None:
     assert "has no partition 5" in problem(missing, 404, "NotFound")["detail"]
     assert (await rest.delete("/logs/orders")).json() == {"deleted": True}
     assert (await rest.get("/logs/orders")).status_code == 404
+
+
+@served
+async def test_lists_show_the_log_and_its_partitions_on_request(rest: Rest) -> None:
+    await rest.put("/logs/orders?partitions=3")
+    await rest.put("/logs/plain")
+    records = [{"value": number, "key": str(number)} for number in range(20)]
+    await rest.post("/logs/orders/records", json={"records": records})
+    whole, plain = (await rest.get("/logs")).json()["logs"]
+    assert (whole["name"], whole["partitions"], whole["end_offset"]) == ("orders", 3, 20)
+    assert (plain["name"], plain["partitions"]) == ("plain", 0)
+    page = (await rest.get("/logs?limit=1")).json()
+    assert ([one["name"] for one in page["logs"]], page["after"]) == (["orders"], "orders")
+    page = (await rest.get("/logs?limit=1&after=orders")).json()
+    assert [one["name"] for one in page["logs"]] == ["plain"]
+    parts = (await rest.get("/logs?partitions=true")).json()["logs"]
+    names = [f"orders-partition-{number}" for number in range(3)]
+    assert [one["name"] for one in parts] == [*names, "plain"]
+    assert sum(one["end_offset"] for one in parts) == 20
+    assert [one["name"] for one in (await rest.get("/forks")).json()["forks"]] == []
+    metrics = (await rest.get("/metrics")).text
+    assert 'millstream_log_end_offset_total{log="orders"} 20.0' in metrics
+    assert "orders-partition-" not in metrics
+
+
+@served
+async def test_a_fork_of_a_partition_is_listed(rest: Rest) -> None:
+    await rest.put("/logs/orders?partitions=2")
+    await rest.post("/logs/orders-partition-1/fork", json={"name": "trial"})
+    (fork,) = (await rest.get("/forks")).json()["forks"]
+    assert (fork["name"], fork["parent"]) == ("trial", "orders-partition-1")

@@ -73,7 +73,8 @@ endpoint = Endpoints("logs")
 @endpoint("GET /forks")
 async def list_forks(ask: Ask, query: Page) -> ForkPage:
     """List forks in the order of their names; `limit` is how many logs are looked at."""
-    logs = await ask.execute(c.ListLogs(checked_after(query.after), query.limit))
+    page = c.ListLogs(checked_after(query.after), query.limit, partitions=True)
+    logs = await ask.execute(page)
     forks = [fork for log in logs if (fork := await _fork(ask, log)) is not None]
     return ForkPage(forks=forks, after=logs[-1].name if len(logs) == query.limit else None)
 

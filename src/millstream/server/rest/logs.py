@@ -28,6 +28,13 @@ class Page(Struct, forbid_unknown_fields=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=PAGE_MAX)] = 100
 
 
+class LogsQuery(Page, forbid_unknown_fields=True, kw_only=True):
+    """Which logs."""
+
+    partitions: bool = False
+    """Whether partitions are listed instead of the logs that have them."""
+
+
 class CreateQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     """Whether the log has partitions."""
 
@@ -90,9 +97,14 @@ endpoint = Endpoints("logs")
 
 
 @endpoint("GET /logs")
-async def list_logs(ask: Ask, query: Page) -> LogPage:
-    """List logs in the order of their names."""
-    found = await ask.execute(c.ListLogs(checked_after(query.after), query.limit))
+async def list_logs(ask: Ask, query: LogsQuery) -> LogPage:
+    """List logs in the order of their names.
+
+    One with partitions is one log, of which all figures are sums; it stands where the first of its
+    partitions does. `partitions` lists these instead.
+    """
+    page = c.ListLogs(checked_after(query.after), query.limit, query.partitions)
+    found = await ask.execute(page)
     after = found[-1].name if len(found) == query.limit else None
     return LogPage(logs=[_shown(info) for info in found], after=after)
 

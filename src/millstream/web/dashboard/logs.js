@@ -2,6 +2,7 @@
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { useAnswer } from "./live.js";
 import { Act, Ago, Answer, Confirm, Figures, Headers, Problem, ReadOnly, Search, count, format, plural, when } from "./parts.js";
+import { Crumb, Partitions } from "./partitions.js";
 import { Payload, keyText, preview } from "./payload.js";
 import { onLog, path, query, session } from "./session.js";
 
@@ -38,9 +39,11 @@ function LogTable({ of, isFiltered }) {
     <thead><tr><th>log</th><th class=number>records</th><th class=number>offsets</th><th class=number>size</th><th>last record</th>
       <th>keeps</th></tr></thead>
     <tbody>${of.map((one) => html`<tr key=${one.name}>
-      <td><a href=${`#${path("logs", one.name)}`}>${one.name}</a></td>
+      <td><a href=${`#${path("logs", one.name)}`}>${one.name}</a>
+        ${one.partitions > 0 && html` <span class="soft small">(${plural(one.partitions, "partition")})</span>`}</td>
       <td class=number data-label=records>${count(one.end_offset - one.start_offset)}</td>
-      <td class="number soft" data-label=offsets>${count(one.start_offset)} – ${count(one.end_offset)}</td>
+      <td class="number soft" data-label=offsets>${one.partitions ? "by partition"
+        : `${count(one.start_offset)} – ${count(one.end_offset)}`}</td>
       <td class=number data-label=size>${format(one.bytes, "bytes")}</td>
       <td data-label="last record"><${Ago} at=${one.timestamp} /></td>
       <td data-label=keeps>${kept(one.retention)}</td></tr>`)}</tbody></table></div>`;
@@ -58,24 +61,28 @@ const EMPTY = { from: "", at: "", key: "", where: "", order: "newest" };
 
 export function LogPage({ name, asked }) {
   const log = useAnswer(() => session.ms.get(path("logs", name)), [name]);
-  const cursors = useAnswer(() => session.ms.get(path("logs", name, "cursors")), [name]);
   const [cutting, setCutting] = useState(false);
   const need = onLog("admin", name);
+  const hasRecords = !log.data?.partitions; // one with partitions has them there
   return html`
-    <p class=crumb><a href="#/logs">Logs</a></p>
+    <${Crumb} name=${name} />
     <div class=row><h1>${name}</h1><span class=spread></span>
-      <${Act} kind=danger need=${need} onClick=${() => setCutting(true)}>Truncate…<//></div>
-    <${ReadOnly} need=${need} />
-    <${Answer} of=${log}>${(found) => html`<${Figures} of=${[
-      ["records", count(found.end_offset - found.start_offset)],
-      ["size", format(found.bytes, "bytes")],
-      ["first offset", count(found.start_offset)],
-      ["next offset", count(found.end_offset)],
-    ]} />
-    <p class="soft small">Made ${when(found.created)}. Keeps ${kept(found.retention)}.</p>
-    ${cutting && html`<${Truncate} log=${found} onClose=${() => { setCutting(false); log.reload(); }} />`}`}<//>
-    <${Records} name=${name} asked=${{ ...EMPTY, ...asked }} />
-    <${Cursors} of=${cursors} />`;
+      ${hasRecords && html`<${Act} kind=danger need=${need} onClick=${() => setCutting(true)}>Truncate…<//>`}</div>
+    ${hasRecords && html`<${ReadOnly} need=${need} />`}
+    <${Answer} of=${log}>${(found) => html`
+      ${found.partitions ? html`<${Partitions} log=${found} />` : html`<${LogFigures} log=${found} />`}
+      <p class="soft small">Made ${when(found.created)}. ${found.partitions ? "Each partition keeps" : "Keeps"} ${kept(found.retention)}.</p>
+      ${cutting && html`<${Truncate} log=${found} onClose=${() => { setCutting(false); log.reload(); }} />`}
+      ${!found.partitions && html`<${Records} name=${name} asked=${{ ...EMPTY, ...asked }} /><${Cursors} name=${name} />`}`}<//>`;
+}
+
+function LogFigures({ log }) {
+  return html`<${Figures} of=${[
+    ["records", count(log.end_offset - log.start_offset)],
+    ["size", format(log.bytes, "bytes")],
+    ["first offset", count(log.start_offset)],
+    ["next offset", count(log.end_offset)],
+  ]} />`;
 }
 
 function Truncate({ log, onClose }) {
@@ -196,7 +203,8 @@ function Record({ log, record, isOpen, onToggle }) {
       <${Payload} record=${{ ...record, log }} /></td></tr>`}`;
 }
 
-function Cursors({ of }) {
+function Cursors({ name }) {
+  const of = useAnswer(() => session.ms.get(path("logs", name, "cursors")), [name]);
   if (!of.data?.cursors.length) return of.error ? html`<${Problem} error=${of.error} />` : null;
   return html`<section><h2>Cursors</h2><div class="card scroll"><table class=folds>
     <thead><tr><th>cursor</th><th class=number>acknowledged up to</th><th class=number>behind by</th><th>kept</th></tr></thead>
