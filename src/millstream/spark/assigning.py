@@ -15,7 +15,6 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -202,6 +201,14 @@ def _cut(
 
 def runs_of(numbers: Sequence[int]) -> list[tuple[int, int]]:
     """Ascending numbers as runs of neighbours: (first, how many)."""
-    together = groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
-    runs = ([number for _, number in some] for _, some in together)
-    return [(run[0], len(run)) for run in runs]
+    runs: list[tuple[int, int]] = []
+    first = stop = -1
+    for number in numbers:
+        if number != stop:
+            if first != stop:
+                runs.append((first, stop - first))
+            first = number
+        stop = number + 1
+    if first != stop:
+        runs.append((first, stop - first))
+    return runs

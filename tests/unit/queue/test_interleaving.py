@@ -47,7 +47,7 @@ class Logs:
         for routed in found:
             assert routed.start == self.positions[routed.log_id]
             self.positions[routed.log_id] = routed.stop
-        return sorted(time for routed in found for time in arrivals_ms(routed))
+        return sorted(time for routed in found for time in arrivals_ms(routed.spans))
 
     def drain(self, most: int) -> list[int]:
         placed = []

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from millstream.queue.commands import Routed
+from millstream.queue.model.slots import Span
 from millstream.queue.rules.sources import QueueSource
 
 RECORDS_MORE = 16
@@ -78,7 +79,7 @@ def _known(ahead: dict[int, Looked], source: QueueSource) -> Looked | None:
 
 def _before(looked: Sequence[Looked], until_ms: int) -> int:
     """How many spans can be placed."""
-    return sum(bisect_right(arrivals_ms(found.routed), until_ms) for found in looked)
+    return sum(bisect_right(arrivals_ms(found.routed.spans), until_ms) for found in looked)
 
 
 def _look_further(
@@ -114,14 +115,14 @@ def _joined(one: Looked, other: Looked) -> Looked:
     return Looked(routed, max(one.until_ms, other.until_ms))
 
 
-def arrivals_ms(routed: Routed) -> list[int]:
+def arrivals_ms(spans: Iterable[Span]) -> list[int]:
     """When each span came: never before the one ahead of it, whatever the wall clock said."""
-    return list(accumulate((span.at_ms for span in routed.spans), max))
+    return list(accumulate((span.at_ms for span in spans), max))
 
 
 def _cut(routed: Routed, until_ms: int) -> tuple[Routed, Routed | None]:
     """What came up to a time, and the rest."""
-    kept = bisect_right(arrivals_ms(routed), until_ms)
+    kept = bisect_right(arrivals_ms(routed.spans), until_ms)
     if kept == len(routed.spans):
         return routed, None
     count = sum(span.count for span in routed.spans[:kept])

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
-from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from millstream.format import keys
@@ -34,7 +34,7 @@ TIMES_KEPT = 8
 _PLAIN = RoutingMark()
 
 
-class Arrival(NamedTuple):
+class Arrival(Struct, frozen=True, gc=False):
     """Neighbouring messages of a log that are to be placed alike."""
 
     span: Span
@@ -53,9 +53,8 @@ class Arrival(NamedTuple):
 def place(ledger: Ledger, routed: list[c.Routed]) -> int:
     """Take over what was routed, unless another caller has done so; how many messages."""
     tx, queue = ledger.tx, ledger.queue
-    came: list[tuple[int, Arrival]] = []
+    came: list[list[Arrival]] = []
     repeats = _Repeats(tx, queue)
-    logs = 0
     for found in routed:
         head = tx.entity(keys.head(found.log_id), Head)
         position = queue.positions.get(found.log_id, 0)
@@ -63,15 +62,11 @@ def place(ledger: Ledger, routed: list[c.Routed]) -> int:
             ledger.counts.lost += head.count(position, found.start)
             ledger.counts.unknown += found.unknown
             ledger.skipped += [(found.log_id, start, stop) for start, stop in found.skipped]
-            before = len(came)
-            came += _arrivals(tx, queue, found)
+            came.append(list(_arrivals(tx, queue, found)))
             ledger.positions.append((found.log_id, found.stop))
-            logs += len(came) > before
         else:
             ledger.is_overtaken = True
-    if logs > 1:
-        came.sort(key=itemgetter(0))
-    arrivals = [arrival for _, arrival in came]
+    arrivals = _in_time(came)
     if queue.spec.dedup_by:
         known = len(arrivals)
         arrivals = [one for one in arrivals if not one.digest or not repeats.has(one)]
@@ -80,6 +75,20 @@ def place(ledger: Ledger, routed: list[c.Routed]) -> int:
     total = admit(ledger, arrivals)
     ledger.counts.placed += total
     return total
+
+
+def _in_time(came: list[list[Arrival]]) -> list[Arrival]:
+    """What came in several logs, by when; within a log the order stays, whatever its clock said."""
+    logs = [some for some in came if some]
+    if len(logs) == 1:
+        return logs[0]
+    timed = [
+        pair
+        for some in logs
+        for pair in zip(arrivals_ms(one.span for one in some), some, strict=True)
+    ]
+    timed.sort(key=itemgetter(0))
+    return [arrival for _, arrival in timed]
 
 
 def admit(ledger: Ledger, arrivals: Iterable[Arrival]) -> int:
@@ -126,7 +135,7 @@ def _fill(ledger: Ledger, lane: int, found: list[Arrival]) -> int:
                         _delay(ledger, bucket_id, slot, some, left.due_ms, dues)
                 slot += some
                 more = span.count - some
-                left = left._replace(span=span.cut(some, more)) if more else next(rest, None)
+                left = replace(left, span=span.cut(some, more)) if more else next(rest, None)
             ledger.change_bucket(bucket_id, Placed(spans, lane, marks, past, dues))
     ledger.counts.available += count
     placed = []
@@ -196,24 +205,22 @@ def _delay(
         ledger.index.wait(bucket_id + one, due_ms)
 
 
-def _arrivals(
-    tx: WriteTransaction, queue: QueueState, routed: c.Routed
-) -> Iterator[tuple[int, Arrival]]:
-    """What is to be placed, and when it came."""
-    times = zip(arrivals_ms(routed), routed.spans, strict=True)
+def _arrivals(tx: WriteTransaction, queue: QueueState, routed: c.Routed) -> Iterator[Arrival]:
+    """What is to be placed, in the order of its log."""
     if routed.marks is None:
-        is_delayed = bool(queue.spec.delay_ms)
-        for at_ms, span in times:
-            arrival = Arrival(span)
-            yield at_ms, _due(tx, queue, arrival, _PLAIN) if is_delayed else arrival
+        arrivals = map(Arrival, routed.spans)
+        if not queue.spec.delay_ms:
+            yield from arrivals
+        else:
+            yield from (_due(tx, queue, arrival, _PLAIN) for arrival in arrivals)
         return
     marks = iter(routed.marks)
-    for at_ms, span in times:
+    for span in routed.spans:
         skip = 0
         for mark, count in _alike(list(islice(marks, span.count))):
             some = span if count == span.count else span.cut(skip, count)
             arrival = Arrival(some, mark.priority, mark.group, digest=mark.digest)
-            yield at_ms, _due(tx, queue, arrival, mark)
+            yield _due(tx, queue, arrival, mark)
             skip += count
 
 
@@ -235,15 +242,15 @@ def _due(tx: WriteTransaction, queue: QueueState, arrival: Arrival, mark: Routin
         if mark.due_ms <= tx.wall_ms:
             return arrival
         if arrival.group and queue.spec.group_by:
-            return arrival._replace(due_ms=tx.store_ms + mark.due_ms - tx.wall_ms)
-        return arrival._replace(wall_due_ms=mark.due_ms)
+            return replace(arrival, due_ms=tx.store_ms + mark.due_ms - tx.wall_ms)
+        return replace(arrival, wall_due_ms=mark.due_ms)
     delay_ms = queue.spec.delay_ms if mark.delay_ms is None else mark.delay_ms
     if not delay_ms:
         return arrival
     waited_ms = max(0, tx.wall_ms - (arrival.span.at_ms or tx.wall_ms))
     if waited_ms >= delay_ms:
         return arrival
-    return arrival._replace(due_ms=tx.store_ms + delay_ms - waited_ms)
+    return replace(arrival, due_ms=tx.store_ms + delay_ms - waited_ms)
 
 
 class _Repeats:
