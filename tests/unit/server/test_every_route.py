@@ -13,11 +13,11 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 
+from millstream.server.app import make_app
 from millstream.server.auth.register import Registrar
 from millstream.server.http.guard import Guard
 from millstream.server.pages import WebPages
 from millstream.server.rest.routing import Paths
-from millstream.server.serving import make_app
 from millstream.server.settings import Settings
 from millstream.testing import SimulatedClock
 from tests.unit.server.guarded import Guarded, guarded, in_loop

@@ -1,0 +1,37 @@
+"""The application: everything that one port answers, as routes behind the guard."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from starlette.applications import Starlette
+from starlette.routing import BaseRoute, WebSocketRoute
+
+from millstream.server.core import Core
+from millstream.server.docs.endpoints import routes
+from millstream.server.http.guard import Guard
+from millstream.server.pages import WebPages
+from millstream.server.problems import nothing_here
+from millstream.server.rest.hot import HotEndpoints
+from millstream.server.rooms.events import enter_stream
+from millstream.server.rooms.hub import Hub
+from millstream.server.rooms.socket import PATH as ROOM_PATH
+from millstream.server.rooms.socket import RoomSocket
+from millstream.server.socket.socket import PATH, Socket
+
+
+def make_app(core: Core, hub: Hub | None = None) -> Guard:
+    """Everything that one port answers, behind the guard."""
+    pages = WebPages(core.settings.origins)
+    hub = hub or Hub(core, core.settings.instance or "here")
+    core.room_events = partial(enter_stream, hub)
+    (paths,) = routes(core)
+    joined: list[BaseRoute] = [
+        WebSocketRoute(PATH, Socket(core)),
+        WebSocketRoute(ROOM_PATH, RoomSocket(hub)),
+        paths,
+        pages,
+    ]
+    guard = Guard(Starlette(routes=joined, exception_handlers={404: nothing_here}), core)
+    guard.hot = HotEndpoints(core, guard, paths)
+    return guard

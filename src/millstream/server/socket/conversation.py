@@ -1,0 +1,355 @@
+"""A conversation: one client's requests in flight, and its answers on their way.
+
+Requests of one connection begin in the order in which they come, and are answered in the order in
+which they are done. Everything that is kept for a connection is bounded: requests without an
+answer, answers that are not read, messages that are claimed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from starlette.types import Message, Receive, Scope, Send
+
+from millstream.aio import session
+from millstream.command import Command, waits
+from millstream.errors import InvalidInput, MillstreamError, Overloaded, Unauthenticated
+from millstream.queue.commands import ClaimMessages
+from millstream.server import direct
+from millstream.server.auth.access import NODE, Principal
+from millstream.server.cluster.forwarding import Forwarder
+from millstream.server.cluster.seat import ALONE, Asker
+from millstream.server.core import Core
+from millstream.server.holdings import Holdings
+from millstream.server.journal import note_failure
+from millstream.server.observe.tracing import is_on, traceparent_of
+from millstream.server.socket.outbox import Outbox, Sent, Unsent
+from millstream.server.socket.reading import (
+    Request,
+    Violation,
+    checked,
+    is_small,
+    take_apart_weighed,
+)
+from millstream.wire import decode_internal, decode_requests
+
+GOING_AWAY = 1001
+REFUSED_TEXT = 1003
+NOT_A_FRAME = 1007
+POLICY = 1008
+
+NO_TOKEN = "the token has expired, or was revoked"
+
+REASON_BYTES_MAX = 123
+"""Of a close frame's reason, by RFC 6455."""
+
+NODE_REQUESTS_MAX = 16_384
+NODE_READS_MAX = 64
+"""Of a connection of another node, which asks for all of its rooms: requests and reads at once."""
+
+READS_MAX = 4
+"""Reads of one connection that run, or whose answers are not sent, at once: each may be large."""
+
+ENDING = 0.5
+"""The part of `stop_s` that what was begun gets to finish when the server stops."""
+
+CLOSE_S = 1.0
+"""How long a close frame may wait behind answers that the client does not read."""
+
+DIRECT = frozenset({*session.DIRECT, ClaimMessages})
+"""Requests that may be answered without a task of their own."""
+
+Listen = Callable[[Callable[[bytes], bool]], None]
+"""Has frames handed over as they come, not only when they are asked for."""
+
+
+class Conversation:
+    """One connection: its requests in flight, and its answers on their way."""
+
+    def __init__(self, core: Core, scope: Scope, receive: Receive, send: Send) -> None:
+        settings = core.settings
+        self.outbox = Outbox(send, settings.send_bytes_max, scope["state"].get("write"))
+        self.is_cut = False
+        """Whether the client does not even read that this is the end."""
+        self.principal: Principal = scope["state"]["principal"]
+        self._traceparent = traceparent_of(scope)
+        self._core = core
+        self._receive = receive
+        self._count_received: Callable[[int], None] = scope["state"]["count_received"]
+        self._listen: Listen | None = scope["state"].get("listen")
+        self._is_gone: Callable[[], bool] = scope["state"].get("is_gone", lambda: False)
+        self._send = send
+        self._loop = asyncio.get_running_loop()
+        self._running: dict[int, asyncio.Task[Any] | None] = {}
+        """Requests without an answer; those that a commit will answer have no task."""
+        self._waiting: set[int] = set()
+        """Running requests that may wait for something to happen."""
+        self._unbegun = 0
+        """Tasks that were made, and have not run yet: what comes behind them waits for its turn."""
+        self._is_traced = is_on()
+        """Spans need a task's context."""
+        self._idle: asyncio.Event | None = None
+        """Set once a server that stops has answered all that has no task."""
+        self._is_over = False
+        self._holdings = Holdings(settings.claims_open_max)
+        self._is_node = self.principal is NODE
+        self._reads = asyncio.Semaphore(NODE_READS_MAX if self._is_node else READS_MAX)
+        self._asker: Asker = scope["state"].get("asker", ALONE)
+        self._forwarder: Forwarder | None = None
+        """How commands reach the leading node of the cluster; None where they go no further."""
+        if core.seat is not None and not self._asker.is_handed_on:
+            self._forwarder = Forwarder(core.seat, self._asker.credential)
+        self._shut_out: asyncio.Future[None] = self._loop.create_future()
+
+    async def run(self, hello: bytes) -> None:
+        """Talk until one side ends it."""
+        self.outbox.put(hello)
+        if self._listen is not None:
+            self._listen(self.take)
+        reading = asyncio.create_task(self._read_frames())
+        sending = asyncio.create_task(self.outbox.run())
+        closing = asyncio.create_task(self._core.closing.wait())
+        parts: set[asyncio.Future[Any]] = {reading, sending, closing, self._shut_out}
+        try:
+            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            if self._shut_out.done():
+                await self._close(POLICY, NO_TOKEN)
+            elif reading.done():
+                await self._end(reading)
+            elif closing.done() and not sending.done():
+                reading.cancel()
+                await self._go_away()
+        finally:
+            self._is_over = True
+            tasks = [*parts, *filter(None, self._running.values())]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self.outbox.close()
+
+    def shut_out(self) -> None:
+        """End the connection: its token is no longer valid."""
+        if not self._shut_out.done():
+            self._shut_out.set_result(None)
+
+    def hang_up(self) -> None:
+        """Let go of what was opened for this client."""
+        if self._forwarder is not None:
+            self._forwarder.close()
+
+    # Requests come in.
+
+    def take(self, data: bytes) -> bool:
+        """Begin with the requests of a frame at once; False, and nothing done, if it must be read.
+
+        So nothing is refused here: a frame that may not be taken is read, and refused there.
+        """
+        if self._is_over or self._unbegun or self._core.seat is not None or not is_small(data):
+            return False
+        if self._core.tokens.confirm_now(self.principal) is None:
+            return False
+        try:
+            requests = decode_requests(data)
+        except InvalidInput:
+            return False
+        if not self._has_room(requests) or self._spend(len(requests)) is not None:
+            return False
+        for number, command in checked(requests, self._core.store.limits):
+            self._begin(number, command)
+        self._count_received(len(data))
+        return True
+
+    def _has_room(self, requests: list[tuple[int, Command[Any]]]) -> bool:
+        """Whether requests are few enough, and none has a number that is in use."""
+        running, most = self._running, self._core.settings.requests_in_flight_max
+        if len(running) + len(requests) > most:
+            return False
+        if len(requests) == 1:
+            return requests[0][0] not in running
+        numbers = {number for number, _ in requests}
+        return len(numbers) == len(requests) and numbers.isdisjoint(running)
+
+    async def _read_frames(self) -> None:
+        most = NODE_REQUESTS_MAX if self._is_node else self._core.settings.requests_in_flight_max
+        while True:
+            message = await self._receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            requests = await self._parse(message)
+            if len(self._running) + len(requests) > most:
+                raise Violation(POLICY, f"more than {most} requests without an answer")
+            refusal = self._spend(len(requests))
+            for number, command in requests:
+                self._begin(number, refusal or command)
+
+    def _spend(self, requests: int) -> MillstreamError | None:
+        """Pay for a frame as so many requests are paid for; or why they are refused."""
+        try:
+            self._core.quota.spend(self.principal, max(1, requests))
+        except Overloaded as error:
+            return error
+        return None
+
+    async def _parse(self, message: Message) -> list[Request]:
+        data, limits = message.get("bytes"), self._core.store.limits
+        try:
+            # A client may stay connected for days: its token is checked again with each frame.
+            await self._core.tokens.confirm(self.principal)
+            if data is None:
+                raise Violation(REFUSED_TEXT, "frames are binary, this one is text")
+            if self._is_node:
+                return list(decode_internal(data))
+            if is_small(data):
+                return checked(decode_requests(data), limits)
+            async with self._core.quota.parsing(self.principal):
+                return await asyncio.to_thread(take_apart_weighed, data, limits)
+        except Unauthenticated:
+            raise Violation(POLICY, NO_TOKEN) from None
+        except InvalidInput as error:
+            raise Violation(NOT_A_FRAME, error.message) from error
+
+    def _begin(self, number: int, command: Command[Any] | MillstreamError) -> None:
+        if number in self._running:
+            raise Violation(POLICY, f"request {number} again, before its answer")
+        if isinstance(command, MillstreamError):
+            self.outbox.answer(number, command)
+            return
+        if waits(command):
+            self._waiting.add(number)
+        if not (self._unbegun or self._is_traced) and self._begin_direct(number, command):
+            return
+        self._unbegun += 1
+        self._running[number] = self._loop.create_task(self._execute(number, command))
+
+    # Requests are carried out.
+
+    def _begin_direct(self, number: int, command: Command[Any]) -> bool:
+        """Begin a request without a task, if one commit can answer it."""
+        if type(command) not in DIRECT or self._core.seat is not None:
+            return False
+        self._running[number] = None
+        done = partial(self._answer, number, command)
+        is_begun = direct.begin(
+            self._core,
+            self.principal,
+            command,
+            self._holdings,
+            done,
+            traceparent=self._traceparent,
+        )
+        if not is_begun:
+            del self._running[number]
+        return is_begun
+
+    def _answer(self, number: int, command: Command[Any], found: Any) -> None:
+        """Send the answer of a request that began without a task; or go on with it as one."""
+        if isinstance(found, asyncio.Task):
+            if self._is_over:
+                found.cancel()
+                return
+            self._running[number] = found
+            found.add_done_callback(partial(self._answer_of_task, number, command))
+            return
+        del self._running[number]
+        self._waiting.discard(number)
+        self._send_answer(number, command, _told(command, found))
+        if self._idle is not None and None not in self._running.values():
+            self._idle.set()
+
+    def _answer_of_task(self, number: int, command: Command[Any], task: asyncio.Task[Any]) -> None:
+        if not task.cancelled():
+            self._answer(number, command, task.exception() or task.result())
+
+    async def _execute(self, number: int, command: Command[Any]) -> None:
+        self._unbegun -= 1
+        if command.traits.is_large:
+            await self._reads.acquire()
+            when_sent: Sent | None = self._reads.release
+        else:
+            when_sent = None
+        found = await self._result(command)
+        del self._running[number]
+        self._waiting.discard(number)
+        self._send_answer(number, command, found, when_sent)
+
+    def _send_answer(
+        self, number: int, command: Command[Any], found: Any, when_sent: Sent | None = None
+    ) -> None:
+        """Send an answer soon; what was claimed goes back if it cannot be sent."""
+        unsent: Unsent | None = None
+        if type(command) is ClaimMessages:
+            unsent = partial(
+                self._core.return_claims, self.principal, command, found, self._holdings
+            )
+            if self._is_over or self._is_gone():
+                unsent()
+                return
+        if not self._is_over:
+            self.outbox.answer(number, found, when_sent, unsent)
+
+    async def _result(self, command: Command[Any]) -> Any:
+        core = self._core
+        try:
+            if core.seat is None:
+                return await core.execute(
+                    self.principal, command, self._holdings, traceparent=self._traceparent
+                )
+            if self._is_node:
+                return await core.session.execute_for_node(command)
+            return await core.answer_in_cluster(
+                self.principal,
+                command,
+                self._holdings,
+                self._forwarder,
+                level=self._asker.read_level,
+                traceparent=self._traceparent,
+            )
+        except Exception as error:
+            return _told(command, error)
+
+    # The end.
+
+    async def _end(self, reading: asyncio.Task[None]) -> None:
+        """Say why, if this side ended it."""
+        try:
+            await reading
+        except Violation as error:
+            await self._close(error.code, error.reason)
+
+    async def _go_away(self) -> None:
+        """The server stops: finish what was begun, but wait for nothing."""
+        for number in self._waiting:
+            if (waiting := self._running[number]) is not None:
+                waiting.cancel()
+        begun = [task for number, task in self._running.items() if number not in self._waiting]
+        self._idle = asyncio.Event()
+        if None not in begun:
+            self._idle.set()
+        try:
+            async with asyncio.timeout(self._core.settings.stop_s * ENDING):
+                await self._idle.wait()
+                if tasks := [task for task in begun if task is not None]:
+                    await asyncio.wait(tasks)
+                await self.outbox.drained()
+        except TimeoutError:
+            pass  # what is left has an unknown outcome, and the client knows that it has
+        await self._close(GOING_AWAY, "the server is stopping")
+
+    async def _close(self, code: int, reason: str) -> None:
+        cut = reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore")
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self._send({"type": "websocket.close", "code": code, "reason": cut})
+        except TimeoutError:
+            self.is_cut = True
+
+
+def _told(command: Command[Any], found: Any) -> Any:
+    """An answer, or the error that tells an exception."""
+    if isinstance(found, Exception) and not isinstance(found, MillstreamError):
+        note_failure(found, command=type(command).__name__)
+        return MillstreamError("the server failed at this request; its log says where")
+    return found
